@@ -1,0 +1,1 @@
+"""How Spark finds `format("tidelog")` without registration."""

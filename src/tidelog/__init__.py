@@ -1,0 +1,1 @@
+"""A commit log with a memory for time."""

@@ -1,0 +1,1 @@
+"""The command line: commands, tables, progress. No logic of its own."""

@@ -1,0 +1,388 @@
+"""The one seam to the operating system: files, directory entries, maps, locks, clocks, randomness.
+
+Nothing else in tidelog opens a file, asks the time or draws a random number, so a test can move
+the clock, break the disk, and replay both. `os_env()` is the real thing; tests bring their own.
+
+Rules that every implementation keeps:
+- paths are `str`; errors are plain `OSError` (storage turns them into `StorageFailure`);
+- `pwrite` may write less than asked, like the system call; `pread` returns less only at the end
+  of the file;
+- what was written is durable only after `File.sync`; a created, renamed or removed name only
+  after `sync_dir` of its directory;
+- a map is a read-only view of a file's bytes; it outlives the file's name, and nobody may cut a
+  mapped file (writers replace it by a new file and a rename).
+"""
+
+import ctypes
+import fcntl
+import mmap
+import os
+import random
+import stat
+import time
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from tidelog.types import Buffer
+
+# pwritev takes at most IOV_MAX buffers; the smallest IOV_MAX of the systems we run on is 1024.
+MAX_BUFFERS_PER_WRITE: Final = 1024
+
+
+class Clock(Protocol):
+    """Wall time, which people set and which may jump, and monotonic time, which only runs on."""
+
+    def now_ms(self) -> int:
+        """Wall time in ms since the epoch."""
+        ...
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds since some fixed moment; never runs back, whatever is set."""
+        ...
+
+
+class File(Protocol):
+    """One open file. Positions and sizes are in bytes. Not safe for two threads that write."""
+
+    def pread(self, size: int, position: int) -> bytes:
+        """At most `size` bytes from `position`; fewer only where the file ends."""
+        ...
+
+    def pwrite(self, data: Buffer, position: int) -> int:
+        """Write at `position`, extending the file as needed; how many bytes were written."""
+        ...
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+        """Like `pwrite` for at most `MAX_BUFFERS_PER_WRITE` buffers, back to back."""
+        ...
+
+    def size(self) -> int:
+        """Current size in bytes."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut, or extend with zeros, to `size` bytes."""
+        ...
+
+    def sync(self) -> None:
+        """Make bytes and size durable. After a failure the file must not be synced again."""
+        ...
+
+    def close(self) -> None:
+        """Release the handle; closing twice is fine."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DirEntry:
+    """One name in a directory."""
+
+    name: str
+    is_dir: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FileStat:
+    """Size in bytes, modification time in ms, and what tells one file from its replacement."""
+
+    size: int
+    mtime_ms: int
+    is_dir: bool
+    identity: tuple[int, int]
+
+
+class LockHandle(Protocol):
+    """A held lock; released by `close` or by the end of the process."""
+
+    def close(self) -> None:
+        """Release the lock; closing twice is fine."""
+        ...
+
+
+class FileSystem(Protocol):
+    """Names and files. Every method raises `OSError` as the system call would."""
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        """Open a file. `create` makes it where it is missing (implies `write`); never truncates."""
+        ...
+
+    def map(self, path: str, size: int | None = None) -> memoryview:
+        """A read-only view of the first `size` bytes (all where None); empty for an empty file."""
+        ...
+
+    def stat(self, path: str) -> FileStat:
+        """Facts on a name; raises `FileNotFoundError` where there is none."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Whether the name exists."""
+        ...
+
+    def list_dir(self, path: str) -> list[DirEntry]:
+        """The names in a directory, sorted."""
+        ...
+
+    def make_dirs(self, path: str) -> None:
+        """Create a directory and its parents, mode 0700; fine where it exists."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file; raises `FileNotFoundError` where there is none."""
+        ...
+
+    def remove_dir(self, path: str) -> None:
+        """Remove an empty directory."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file or directory, replacing a file of the target's name atomically."""
+        ...
+
+    def sync_dir(self, path: str) -> None:
+        """Make the names in a directory durable."""
+        ...
+
+    def set_mtime(self, path: str, mtime_ms: int) -> None:
+        """Set a file's modification time."""
+        ...
+
+    def lock(self, path: str) -> LockHandle:
+        """Take an exclusive lock on a file (created if missing) without waiting.
+
+        Raises:
+            BlockingIOError: Another holder has it.
+        """
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_ms(self) -> int:
+        """Wall time in ms since the epoch."""
+        return time.time_ns() // 1_000_000  # noqa: TID251 - this is the seam
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds since some fixed moment."""
+        return time.monotonic_ns() // 1_000_000
+
+
+class ManualClock:
+    """A clock that its owner moves: for tests, replays and loading of old data.
+
+    `advance` and `set` move both times together, as if time had passed; `jump` moves wall time
+    alone, as when somebody sets the machine's clock.
+    """
+
+    def __init__(self, now_ms: int = 0) -> None:
+        self._now_ms = now_ms
+        self._monotonic_ms = 0
+
+    def now_ms(self) -> int:
+        """Wall time in ms since the epoch, as last set."""
+        return self._now_ms
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds passed since the clock was made."""
+        return self._monotonic_ms
+
+    def advance(self, delta_ms: int) -> None:
+        """Let `delta_ms` pass; a negative value moves wall time back and leaves monotonic time."""
+        self._now_ms += delta_ms
+        self._monotonic_ms += max(delta_ms, 0)
+
+    def set(self, now_ms: int) -> None:
+        """Let time pass until `now_ms`."""
+        self.advance(now_ms - self._now_ms)
+
+    def jump(self, now_ms: int) -> None:
+        """Set wall time to `now_ms` while no time passes."""
+        self._now_ms = now_ms
+
+
+class _OsFile:
+    """A file descriptor."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def pread(self, size: int, position: int) -> bytes:
+        data = os.pread(self._fd, size, position)
+        if len(data) == size or not data:
+            return data
+        return self._pread_rest(data, size, position)
+
+    def _pread_rest(self, data: bytes, size: int, position: int) -> bytes:
+        """Linux caps one read at 2 GiB, so a short read is no proof of the file's end."""
+        parts = [data]
+        done = len(data)
+        while done < size and data:
+            data = os.pread(self._fd, size - done, position + done)
+            parts.append(data)
+            done += len(data)
+        return b"".join(parts)
+
+    def pwrite(self, data: Buffer, position: int) -> int:
+        return os.pwrite(self._fd, data, position)
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+        return os.pwritev(self._fd, buffers, position)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync stops at the drive's cache
+            fcntl.fcntl(self._fd, fcntl.F_FULLFSYNC)
+        else:
+            os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_long,
+    ]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    return libc
+
+
+_LIBC: Final = _libc()
+_MAP_FAILED: Final = ctypes.c_void_p(-1).value
+
+
+def _map_descriptor(fd: int, size: int) -> memoryview:
+    """Map without keeping a descriptor: `mmap.mmap` holds one, and 10,000 segments need more.
+
+    The array's type is rounded to a power of two because ctypes keeps one type per length for
+    ever; only the first `size` bytes are reachable through the view. Unmapped when the last view
+    of it is gone.
+    """
+    address = _LIBC.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+    if address is None or address == _MAP_FAILED:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    array = (ctypes.c_ubyte * (1 << size.bit_length())).from_address(address)
+    weakref.finalize(array, _LIBC.munmap, address, size)
+    return memoryview(array).cast("B")[:size].toreadonly()
+
+
+class _OsLock:
+    """An flock, with the holder's process id written into the file."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class OsFileSystem:
+    """The machine's file system (Linux, macOS)."""
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        """Open a file. `create` makes it where it is missing (implies `write`); never truncates."""
+        flags = os.O_CLOEXEC | (os.O_RDWR if write or create else os.O_RDONLY)
+        return _OsFile(os.open(path, flags | (os.O_CREAT if create else 0), 0o600))
+
+    def map(self, path: str, size: int | None = None) -> memoryview:
+        """A read-only view of the first `size` bytes (all where None); empty for an empty file."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            length = os.fstat(fd).st_size
+            wanted = length if size is None else min(size, length)
+            return _map_descriptor(fd, wanted) if wanted else memoryview(b"")
+        finally:
+            os.close(fd)
+
+    def stat(self, path: str) -> FileStat:
+        """Facts on a name; raises `FileNotFoundError` where there is none."""
+        found = os.stat(path)  # noqa: PTH116 - paths are str at this seam
+        return FileStat(
+            found.st_size,
+            found.st_mtime_ns // 1_000_000,
+            stat.S_ISDIR(found.st_mode),
+            (found.st_dev, found.st_ino),
+        )
+
+    def exists(self, path: str) -> bool:
+        """Whether the name exists."""
+        return os.path.lexists(path)
+
+    def list_dir(self, path: str) -> list[DirEntry]:
+        """The names in a directory, sorted."""
+        with os.scandir(path) as entries:
+            found = [DirEntry(entry.name, entry.is_dir()) for entry in entries]
+        return sorted(found, key=lambda entry: entry.name)
+
+    def make_dirs(self, path: str) -> None:
+        """Create a directory and its parents, mode 0700; fine where it exists."""
+        os.makedirs(path, mode=0o700, exist_ok=True)  # noqa: PTH103
+
+    def remove(self, path: str) -> None:
+        """Remove a file; raises `FileNotFoundError` where there is none."""
+        os.unlink(path)  # noqa: PTH108
+
+    def remove_dir(self, path: str) -> None:
+        """Remove an empty directory."""
+        os.rmdir(path)  # noqa: PTH106
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file or directory, replacing a file of the target's name atomically."""
+        os.replace(source, target)  # noqa: PTH105
+
+    def sync_dir(self, path: str) -> None:
+        """Make the names in a directory durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def set_mtime(self, path: str, mtime_ms: int) -> None:
+        """Set a file's modification time."""
+        os.utime(path, ns=(mtime_ms * 1_000_000, mtime_ms * 1_000_000))
+
+    def lock(self, path: str) -> LockHandle:
+        """Take an exclusive lock on a file without waiting; `BlockingIOError` where it is held."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise
+        return _OsLock(fd)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Env:
+    """Everything that tidelog takes from its surroundings, passed explicitly from the top."""
+
+    files: FileSystem = field(default_factory=OsFileSystem)
+    clock: Clock = field(default_factory=SystemClock)
+    random: random.Random = field(default_factory=random.SystemRandom)
+
+
+def os_env() -> Env:
+    """The real file system, clocks and randomness."""
+    return Env()

@@ -1,0 +1,288 @@
+"""One tree of exceptions: each carries its facts as fields, Kafka's code and one line of text.
+
+`TidelogError`
+- `CorruptData`: bytes from disk or wire break a rule (`CorruptBatch`, `CorruptRecord`,
+  `CorruptIndex`, `CorruptFile`). Record and index code knows only the place in its buffer (`at`);
+  storage adds file and position with `located`.
+- `RequestError`: the caller asked for something that can't be (`OffsetOutOfRange`, ...).
+- `StorageFailure`: the operating system failed us; the partition goes offline.
+- `ConfigError`: a setting has a wrong name or value.
+
+Codes are those of Kafka's protocol, None where the wire has no word for it.
+"""
+
+from typing import ClassVar, Self
+
+
+class TidelogError(Exception):
+    """Root of everything that tidelog raises on purpose."""
+
+    code: ClassVar[int | None] = None
+
+
+class CorruptData(TidelogError):
+    """Bytes that break a rule of their format.
+
+    Attributes:
+        reason: The rule that is broken, with the value found and what would be right.
+        at: Place in the buffer that was handed to the decoder, in bytes, None where unknown.
+        offset: Logical offset concerned, None where unknown.
+        path: File, None until storage adds it.
+        position: Place in the file, in bytes, None until storage adds it.
+    """
+
+    code: ClassVar[int | None] = 2
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        at: int | None = None,
+        offset: int | None = None,
+        path: str | None = None,
+        position: int | None = None,
+    ) -> None:
+        self.reason = reason
+        self.at = at
+        self.offset = offset
+        self.path = path
+        self.position = position
+        super().__init__(reason)
+
+    def __str__(self) -> str:
+        places = []
+        if self.path is not None:
+            places.append(self.path)
+        if self.position is not None:
+            places.append(f"position {self.position}")
+        elif self.at is not None:
+            places.append(f"byte {self.at}")
+        if self.offset is not None:
+            places.append(f"offset {self.offset}")
+        return f"{', '.join(places)}: {self.reason}" if places else self.reason
+
+    def located(self, path: str, start: int = 0) -> Self:
+        """The same error with its file; `start` is the file position of the buffer's first byte."""
+        position = None if self.at is None else start + self.at
+        return type(self)(self.reason, at=self.at, offset=self.offset, path=path, position=position)
+
+
+class CorruptBatch(CorruptData):
+    """A record batch (or legacy message) with a bad frame, header or checksum."""
+
+
+class CorruptRecord(CorruptData):
+    """A record inside a batch whose frame and checksum are right, but whose content is not."""
+
+    code: ClassVar[int | None] = 87
+
+
+class CorruptIndex(CorruptData):
+    """An offset, time, transaction or append-time index that breaks its rules."""
+
+
+class CorruptFile(CorruptData):
+    """A checkpoint, snapshot or metadata file that can't be read."""
+
+
+class RequestError(TidelogError):
+    """The caller's request can't be met; nothing was changed."""
+
+    code: ClassVar[int | None] = 42
+
+
+class InvalidRequest(RequestError):
+    """An argument is out of its range or contradicts another."""
+
+
+class InvalidRecord(RequestError):
+    """A record that the topic's rules refuse (null key in a compacted topic, wrong deltas ...)."""
+
+    code: ClassVar[int | None] = 87
+
+
+class InvalidTimestamp(RequestError):
+    """A timestamp outside the topic's limits. Nothing of the batch was appended."""
+
+    code: ClassVar[int | None] = 32
+
+
+class MessageTooLarge(RequestError):
+    """A batch larger than `max.message.bytes`."""
+
+    code: ClassVar[int | None] = 10
+
+
+class RecordListTooLarge(RequestError):
+    """An append larger than `segment.bytes`."""
+
+    code: ClassVar[int | None] = 18
+
+
+class UnsupportedCompression(RequestError):
+    """A codec number nobody defined, or one that the record's format forbids."""
+
+    code: ClassVar[int | None] = 76
+
+
+class UnsupportedForMessageFormat(RequestError):
+    """A question that the stored message format can't answer. Source: KIP-79."""
+
+    code: ClassVar[int | None] = 43
+
+
+class OutOfOrderSequence(RequestError):
+    """An idempotent producer's batch does not follow its last one."""
+
+    code: ClassVar[int | None] = 45
+
+
+class InvalidProducerEpoch(RequestError):
+    """An older instance of a producer, fenced by a newer one."""
+
+    code: ClassVar[int | None] = 47
+
+
+class InvalidTxnState(RequestError):
+    """A transactional step at the wrong moment."""
+
+    code: ClassVar[int | None] = 48
+
+
+class FencedLeaderEpoch(RequestError):
+    """A leader epoch older than one the log has seen."""
+
+    code: ClassVar[int | None] = 74
+
+
+class PolicyViolation(RequestError):
+    """The topic's policy forbids the request."""
+
+    code: ClassVar[int | None] = 44
+
+
+class OffsetOutOfRange(RequestError):
+    """An offset below the log start or beyond the log end.
+
+    Attributes:
+        offset: What was asked.
+        start: Log start offset, inclusive.
+        end: Log end offset, exclusive.
+    """
+
+    code: ClassVar[int | None] = 1
+
+    def __init__(self, offset: int, start: int, end: int, *, where: str = "") -> None:
+        self.offset = offset
+        self.start = start
+        self.end = end
+        place = f"{where}: " if where else ""
+        super().__init__(f"{place}offset {offset} is outside [{start}, {end}]")
+
+
+class UnknownTopic(RequestError):
+    """No topic or partition of that name; the text names the nearest one that exists."""
+
+    code: ClassVar[int | None] = 3
+
+
+class TopicExists(RequestError):
+    """A topic of that name exists already."""
+
+    code: ClassVar[int | None] = 36
+
+
+class InvalidTopic(RequestError):
+    """A topic name that Kafka's rules refuse."""
+
+    code: ClassVar[int | None] = 17
+
+
+class InvalidPartitions(RequestError):
+    """A partition count that can't be."""
+
+    code: ClassVar[int | None] = 37
+
+
+class MissingTimestamps(RequestError):
+    """A strict time range met records without a time on the asked clock."""
+
+
+class ReadOnly(RequestError):
+    """A change was asked of a directory that was opened for reading."""
+
+
+class Closed(RequestError):
+    """The log or directory was closed before the call."""
+
+
+class IndexFull(TidelogError):
+    """An index has reached its size limit; the caller rolls the segment."""
+
+
+class OffsetOverflow(TidelogError):
+    """An offset that does not fit into a segment's 32-bit relative offsets."""
+
+
+class UnsupportedVersion(TidelogError):
+    """A file or message of a version that this release does not know."""
+
+    code: ClassVar[int | None] = 35
+
+
+class StorageFailure(TidelogError):
+    """The operating system failed a call; the partition is offline for writes until reopened.
+
+    Attributes:
+        path: File concerned.
+        operation: What was tried, e.g. `sync`.
+    """
+
+    code: ClassVar[int | None] = 56
+
+    def __init__(self, path: str, operation: str, reason: str) -> None:
+        self.path = path
+        self.operation = operation
+        self.reason = reason
+        super().__init__(f"{path}: {operation} failed: {reason}")
+
+
+class DirectoryLocked(TidelogError):
+    """Another process holds the directory's lock; the text says which."""
+
+
+class ClockJump(TidelogError):
+    """The wall clock jumped ahead by more than an hour; appends wait for an explicit accept.
+
+    Attributes:
+        last_ms: Last append time given out, or the wall time expected.
+        now_ms: What the wall clock says.
+    """
+
+    def __init__(self, last_ms: int, now_ms: int, reason: str) -> None:
+        self.last_ms = last_ms
+        self.now_ms = now_ms
+        super().__init__(reason)
+
+
+class ConfigError(TidelogError):
+    """A setting with an unknown name or a value outside its range.
+
+    Attributes:
+        key: The setting.
+        value: What was given, None where only the name is wrong.
+        allowed: What would be right.
+    """
+
+    code: ClassVar[int | None] = 40
+
+    def __init__(self, key: str, value: str | None, allowed: str) -> None:
+        self.key = key
+        self.value = value
+        self.allowed = allowed
+        shown = key if value is None else f"{key}={value}"
+        super().__init__(f"{shown}: {allowed}")
+
+
+class MissingDependency(TidelogError):
+    """An optional package is not installed; the text says which extra brings it."""

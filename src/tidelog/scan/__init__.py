@@ -1,0 +1,1 @@
+"""Reading at scale: plan, splits, Arrow; foreign directories too."""
