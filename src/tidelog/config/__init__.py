@@ -1,0 +1,35 @@
+"""Settings: one table of topic configs under Kafka's names, and their typed values.
+
+Owns names, types, defaults, ranges and synonyms; docs/config.md is generated from the table.
+Owns no behaviour: what a setting does is the business of those who read it.
+"""
+
+from tidelog.config.keys import ConfigKey, Synonym
+from tidelog.config.resolve import ConfigNote, NoteKind
+from tidelog.config.topic import DEFAULT_TOPIC_CONFIG, TopicConfig, normalize
+from tidelog.config.topic_keys import (
+    CLEANUP_COMPACT,
+    CLEANUP_DELETE,
+    RETIRED,
+    TOPIC_CONFIGS,
+    TWO_SIDED_LIMITS,
+)
+from tidelog.config.values import CompressionType, ConfigValue, text_of
+
+__all__ = [
+    "CLEANUP_COMPACT",
+    "CLEANUP_DELETE",
+    "DEFAULT_TOPIC_CONFIG",
+    "RETIRED",
+    "TOPIC_CONFIGS",
+    "TWO_SIDED_LIMITS",
+    "CompressionType",
+    "ConfigKey",
+    "ConfigNote",
+    "ConfigValue",
+    "NoteKind",
+    "Synonym",
+    "TopicConfig",
+    "normalize",
+    "text_of",
+]

@@ -1,0 +1,168 @@
+"""A topic's settings as typed values.
+
+Source: Kafka 4.3's `LogConfig`; KIP-32 and KIP-33 for the older names.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Self, cast
+
+from tidelog.config.resolve import ConfigNote, NoteKind, Setting, resolve
+from tidelog.config.topic_keys import (
+    CLEANUP_COMPACT,
+    CLEANUP_DELETE,
+    TOPIC_CONFIG_BY_NAME,
+    TOPIC_CONFIGS,
+)
+from tidelog.config.values import CompressionType, ConfigValue, text_of
+from tidelog.errors import ConfigError
+from tidelog.types import INT64_MAX, Codec, TimestampType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """Every topic setting, under its name with underscores; docs/config.md says what each does.
+
+    Made by `parse`, which checks names and ranges; the constructor trusts its caller. The field
+    defaults are those of the table (a test compares them).
+    """
+
+    message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    message_timestamp_before_max_ms: int = INT64_MAX
+    message_timestamp_after_max_ms: int = 3_600_000
+    segment_bytes: int = 1_073_741_824
+    internal_segment_bytes: int | None = None
+    segment_ms: int = 604_800_000
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10_485_760
+    index_interval_bytes: int = 4096
+    preallocate: bool = False
+    flush_messages: int = INT64_MAX
+    flush_ms: int = INT64_MAX
+    cleanup_policy: frozenset[str] = frozenset({CLEANUP_DELETE})
+    retention_ms: int = 604_800_000
+    retention_bytes: int = -1
+    file_delete_delay_ms: int = 60_000
+    delete_retention_ms: int = 86_400_000
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = INT64_MAX
+    max_message_bytes: int = 1_048_588
+    compression_type: CompressionType = CompressionType.PRODUCER
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+    tidelog_append_time_enable: bool = True
+    tidelog_append_time_granularity_ms: int = 1
+    tidelog_max_clock_jump_ms: int = 3_600_000
+    min_insync_replicas: int = 1
+    unclean_leader_election_enable: bool = False
+    leader_replication_throttled_replicas: tuple[str, ...] = ()
+    follower_replication_throttled_replicas: tuple[str, ...] = ()
+    remote_storage_enable: bool = False
+    remote_log_copy_disable: bool = False
+    remote_log_delete_on_disable: bool = False
+    local_retention_ms: int = -2
+    local_retention_bytes: int = -2
+
+    @classmethod
+    def parse(
+        cls, given: Mapping[str, str], *, broker: Mapping[str, str] | None = None
+    ) -> tuple[Self, list[ConfigNote]]:
+        """The settings of a topic, and what to tell those who wrote them.
+
+        Args:
+            given: The topic's own settings; the broker's names and older ones are understood.
+            broker: Settings of a broker, which serve where the topic has none; names in it that
+                are not about topics are passed over.
+
+        Raises:
+            ConfigError: An unknown name, a value outside its range, or two that contradict.
+        """
+        below, broker_notes = resolve(broker or {}, ignore_unknown=True)
+        above, notes = resolve(given)
+        settings = below | above
+        values = {setting.key.attribute: setting.value for setting in settings.values()}
+        config = cast("Callable[..., Self]", cls)(**values)
+        config.ensure_consistent()
+        return config, [*broker_notes, *notes, *_advice(config, settings)]
+
+    def ensure_consistent(self) -> None:
+        """Check what no single key can: raises ConfigError where two settings contradict."""
+        if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
+            raise ConfigError(
+                "min.compaction.lag.ms",
+                str(self.min_compaction_lag_ms),
+                f"must not be over max.compaction.lag.ms={self.max_compaction_lag_ms}",
+            )
+
+    def text(self, name: str) -> str:
+        """A setting's value as Kafka prints it; raises ConfigError for an unknown name."""
+        key = TOPIC_CONFIG_BY_NAME.get(name)
+        if key is None:
+            raise ConfigError(name, None, "is not a topic setting")
+        return text_of(cast("ConfigValue | None", getattr(self, key.attribute)))
+
+    def texts(self) -> dict[str, str]:
+        """All settings by Kafka's name, in the table's order; unset ones are left out."""
+        found = {key.name: self.text(key.name) for key in TOPIC_CONFIGS}
+        return {name: text for name, text in found.items() if text or name == "cleanup.policy"}
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether the last record of each key is what matters; null keys are refused then."""
+        return CLEANUP_COMPACT in self.cleanup_policy
+
+    @property
+    def is_deleted_by_age_or_size(self) -> bool:
+        """Whether retention.ms and retention.bytes apply."""
+        return CLEANUP_DELETE in self.cleanup_policy
+
+    @property
+    def segment_size_limit(self) -> int:
+        """Bytes at which a segment rolls: internal.segment.bytes where set, else segment.bytes."""
+        if self.internal_segment_bytes is None:
+            return self.segment_bytes
+        return self.internal_segment_bytes
+
+    @property
+    def roll_ms(self) -> int:
+        """Span of a segment in ms; on a compacted topic max.compaction.lag.ms can lower it."""
+        if self.is_compacted:
+            return min(self.max_compaction_lag_ms, self.segment_ms)
+        return self.segment_ms
+
+    def compression_level(self, codec: Codec) -> int | None:
+        """The level to compress with; None for a codec without levels."""
+        match codec:
+            case Codec.GZIP:
+                return self.compression_gzip_level
+            case Codec.LZ4:
+                return self.compression_lz4_level
+            case Codec.ZSTD:
+                return self.compression_zstd_level
+            case _:
+                return None
+
+
+def normalize(given: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNote]]:
+    """A mapping under Kafka's present names and spelling, for keeping; errors as `parse`.
+
+    Source: what a topic's registry entry holds, so that old names don't outlive their author.
+    """
+    settings, notes = resolve(given)
+    return {name: text_of(setting.value) for name, setting in settings.items()}, notes
+
+
+def _advice(config: TopicConfig, settings: Mapping[str, Setting]) -> Iterator[ConfigNote]:
+    """Legal settings that hurt, told only to those who set them."""
+    if 0 < config.roll_ms <= config.segment_jitter_ms and "segment.jitter.ms" in settings:
+        text = f"as large as the roll time ({config.roll_ms} ms), so any record may roll a segment"
+        yield ConfigNote(NoteKind.ADVICE, settings["segment.jitter.ms"].given, text)
+    # KAFKA-4092: only whole segments go, so the limit can't be kept.
+    if 0 <= config.retention_bytes < config.segment_size_limit and "retention.bytes" in settings:
+        text = f"less than a segment ({config.segment_size_limit} bytes), which goes only whole"
+        yield ConfigNote(NoteKind.ADVICE, settings["retention.bytes"].given, text)
+
+
+DEFAULT_TOPIC_CONFIG: Final = TopicConfig()

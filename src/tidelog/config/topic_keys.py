@@ -1,0 +1,363 @@
+"""The one table of topic settings: names, types, defaults, ranges, other names, documentation.
+
+docs/config.md is generated from it (tools/config_docs.py) and a tidy test compares the two.
+Names, defaults and ranges are Kafka 4.3's, read from its own `LogConfig` at run time.
+"""
+
+from typing import Final
+
+from tidelog.config.keys import ConfigKey, Synonym
+from tidelog.config.values import (
+    COMPRESSION,
+    FLAG,
+    RATIO,
+    REPLICAS,
+    TIMESTAMP_TYPE,
+    ValueKind,
+    whole_number,
+    word_set,
+)
+
+_MINUTE_MS: Final = 60_000
+_HOUR_MS: Final = 3_600_000
+_INT64_MAX_TEXT: Final = "9223372036854775807"
+
+CLEANUP_COMPACT: Final = "compact"
+CLEANUP_DELETE: Final = "delete"
+
+
+def _int(low: int, high: int | None = None, extra: int | None = None) -> ValueKind:
+    return whole_number("int", low, high, extra)
+
+
+def _long(low: int | None) -> ValueKind:
+    return whole_number("long", low)
+
+
+_TIME: Final = (
+    ConfigKey(
+        name="message.timestamp.type",
+        kind=TIMESTAMP_TYPE,
+        default="CreateTime",
+        synonyms=(Synonym("log.message.timestamp.type"),),
+        doc="Whose time a record shows: the producer's (CreateTime) or the log's at the append"
+        " (LogAppendTime). The producer's own time stays in the file either way.",
+    ),
+    ConfigKey(
+        name="message.timestamp.before.max.ms",
+        kind=_long(0),
+        default=_INT64_MAX_TEXT,
+        synonyms=(Synonym("log.message.timestamp.before.max.ms"),),
+        doc="How far a create time may lie behind the log's clock, in ms; a record further behind"
+        " is refused. Not looked at on LogAppendTime topics.",
+    ),
+    ConfigKey(
+        name="message.timestamp.after.max.ms",
+        kind=_long(0),
+        default="3600000",
+        synonyms=(Synonym("log.message.timestamp.after.max.ms"),),
+        doc="How far a create time may lie ahead of the log's clock, in ms; a record further ahead"
+        " is refused, since a time in the future keeps its segment alive. Not looked at on"
+        " LogAppendTime topics.",
+    ),
+)
+
+_SEGMENTS: Final = (
+    ConfigKey(
+        name="segment.bytes",
+        kind=_int(1_048_576),
+        default="1073741824",
+        synonyms=(Synonym("log.segment.bytes"),),
+        doc="Size in bytes at which a segment is rolled; also the largest single append.",
+    ),
+    ConfigKey(
+        name="internal.segment.bytes",
+        kind=_int(1),
+        default=None,
+        doc="Takes the place of segment.bytes without its lower limit. For tests only.",
+    ),
+    ConfigKey(
+        name="segment.ms",
+        kind=_long(1),
+        default="604800000",
+        synonyms=(Synonym("log.roll.ms"), Synonym("log.roll.hours", _HOUR_MS)),
+        doc="Span of record time in ms after which a segment is rolled, from its first record's"
+        " timestamp; by the wall clock where records have none.",
+    ),
+    ConfigKey(
+        name="segment.jitter.ms",
+        kind=_long(0),
+        default="0",
+        synonyms=(Synonym("log.roll.jitter.ms"), Synonym("log.roll.jitter.hours", _HOUR_MS)),
+        doc="Largest random time in ms taken off segment.ms, so that segments don't roll all at once.",
+    ),
+    ConfigKey(
+        name="segment.index.bytes",
+        kind=_int(4),
+        default="10485760",
+        synonyms=(Synonym("log.index.size.max.bytes"),),
+        doc="Size limit in bytes of a segment's offset index, and of its time index; a full one"
+        " rolls the segment. Time entries are 1.5 times as large, so that index is full first.",
+    ),
+    ConfigKey(
+        name="index.interval.bytes",
+        kind=_int(0),
+        default="4096",
+        synonyms=(Synonym("log.index.interval.bytes"),),
+        doc="Bytes of log between two index entries. Smaller: larger indexes, shorter scans.",
+    ),
+    ConfigKey(
+        name="preallocate",
+        kind=FLAG,
+        default="false",
+        synonyms=(Synonym("log.preallocate"),),
+        doc="Kafka extends a new segment's file to its full size at once. Files written here grow.",
+        has_effect=False,
+    ),
+    ConfigKey(
+        name="flush.messages",
+        kind=_long(1),
+        default=_INT64_MAX_TEXT,
+        synonyms=(Synonym("log.flush.interval.messages"),),
+        doc="How many records may be appended before the log is synced to the disk.",
+    ),
+    ConfigKey(
+        name="flush.ms",
+        kind=_long(0),
+        default=_INT64_MAX_TEXT,
+        synonyms=(Synonym("log.flush.interval.ms"), Synonym("log.flush.scheduler.interval.ms")),
+        doc="Longest time in ms that an appended record stays unsynced.",
+    ),
+)
+
+_RETENTION: Final = (
+    ConfigKey(
+        name="cleanup.policy",
+        kind=word_set(CLEANUP_COMPACT, CLEANUP_DELETE),
+        default=CLEANUP_DELETE,
+        synonyms=(Synonym("log.cleanup.policy"),),
+        doc="How old data goes: `delete` whole segments by size and time, `compact` to the last"
+        " record of each key, both, or (empty) neither. A compacted topic refuses null keys.",
+    ),
+    ConfigKey(
+        name="retention.ms",
+        kind=_long(-1),
+        default="604800000",
+        synonyms=(
+            Synonym("log.retention.ms"),
+            Synonym("log.retention.minutes", _MINUTE_MS),
+            Synonym("log.retention.hours", _HOUR_MS),
+        ),
+        doc="A segment goes when its largest timestamp is older than this many ms; -1 is for ever.",
+    ),
+    ConfigKey(
+        name="retention.bytes",
+        kind=_long(None),
+        default="-1",
+        synonyms=(Synonym("log.retention.bytes"),),
+        doc="The oldest segments go while the partition is larger than this many bytes without"
+        " them; negative is no limit.",
+    ),
+    ConfigKey(
+        name="file.delete.delay.ms",
+        kind=_long(0),
+        default="60000",
+        synonyms=(Synonym("log.segment.delete.delay.ms"),),
+        doc="How long in ms a deleted segment's files stay, renamed, for those who read them.",
+    ),
+)
+
+_COMPACTION: Final = (
+    ConfigKey(
+        name="delete.retention.ms",
+        kind=_long(0),
+        default="86400000",
+        synonyms=(Synonym("log.cleaner.delete.retention.ms"),),
+        doc="How long in ms a tombstone stays after the first compaction that met it.",
+    ),
+    ConfigKey(
+        name="min.cleanable.dirty.ratio",
+        kind=RATIO,
+        default="0.5",
+        synonyms=(Synonym("log.cleaner.min.cleanable.ratio"),),
+        doc="Part of the log that must be uncompacted before a compaction is worth it.",
+    ),
+    ConfigKey(
+        name="min.compaction.lag.ms",
+        kind=_long(0),
+        default="0",
+        synonyms=(Synonym("log.cleaner.min.compaction.lag.ms"),),
+        doc="How long in ms a record stays out of compaction. May not be over"
+        " max.compaction.lag.ms.",
+    ),
+    ConfigKey(
+        name="max.compaction.lag.ms",
+        kind=_long(1),
+        default=_INT64_MAX_TEXT,
+        synonyms=(Synonym("log.cleaner.max.compaction.lag.ms"),),
+        doc="How long in ms a record may wait for compaction; on compacted topics it lowers"
+        " segment.ms.",
+    ),
+)
+
+_MESSAGES: Final = (
+    ConfigKey(
+        name="max.message.bytes",
+        kind=_int(0),
+        default="1048588",
+        synonyms=(Synonym("message.max.bytes"),),
+        doc="Largest batch in bytes as it lies in the file, header and compression included.",
+    ),
+    ConfigKey(
+        name="compression.type",
+        kind=COMPRESSION,
+        default="producer",
+        synonyms=(Synonym("compression.type"),),
+        doc="Codec of the batches in the file; `producer` keeps what was sent.",
+    ),
+    ConfigKey(
+        name="compression.gzip.level",
+        kind=_int(1, 9, extra=-1),
+        default="-1",
+        synonyms=(Synonym("compression.gzip.level"),),
+        doc="Level for gzip, where the log itself compresses; -1 is zlib's default.",
+    ),
+    ConfigKey(
+        name="compression.lz4.level",
+        kind=_int(1, 17),
+        default="9",
+        synonyms=(Synonym("compression.lz4.level"),),
+        doc="Level for lz4, where the log itself compresses; 9 is the fast compressor.",
+    ),
+    ConfigKey(
+        name="compression.zstd.level",
+        kind=_int(-131_072, 22),
+        default="3",
+        synonyms=(Synonym("compression.zstd.level"),),
+        doc="Level for zstd, where the log itself compresses.",
+    ),
+)
+
+_TIDELOG: Final = (
+    ConfigKey(
+        name="tidelog.append.time.enable",
+        kind=FLAG,
+        default="true",
+        doc="Whether each record's append time is kept (BASE.appendtime). Without it every"
+        " question on the append clock answers `unknown` for what is appended meanwhile.",
+    ),
+    ConfigKey(
+        name="tidelog.append.time.granularity.ms",
+        kind=_long(1),
+        default="1",
+        doc="Step of the append clock in ms; append times are rounded down to it. Larger steps"
+        " make smaller files.",
+    ),
+    ConfigKey(
+        name="tidelog.max.clock.jump.ms",
+        kind=_long(1),
+        default="3600000",
+        doc="Largest jump ahead of the wall clock in ms that the append clock follows by itself;"
+        " beyond it appends wait for an explicit accept, since append time never runs back.",
+    ),
+)
+
+_KEPT_FOR_KAFKA: Final = (
+    ConfigKey(
+        name="min.insync.replicas",
+        kind=_int(1),
+        default="1",
+        synonyms=(Synonym("min.insync.replicas"),),
+        doc="Replicas that must have a record before it is acknowledged; here there is one.",
+        has_effect=False,
+    ),
+    ConfigKey(
+        name="unclean.leader.election.enable",
+        kind=FLAG,
+        default="false",
+        synonyms=(Synonym("unclean.leader.election.enable"),),
+        doc="Whether a replica that lags may become leader; here there is one.",
+        has_effect=False,
+    ),
+    ConfigKey(
+        name="leader.replication.throttled.replicas",
+        kind=REPLICAS,
+        default="",
+        doc="Replicas whose leader side is throttled.",
+        has_effect=False,
+    ),
+    ConfigKey(
+        name="follower.replication.throttled.replicas",
+        kind=REPLICAS,
+        default="",
+        doc="Replicas whose follower side is throttled.",
+        has_effect=False,
+    ),
+    ConfigKey(
+        name="remote.storage.enable",
+        kind=FLAG,
+        default="false",
+        doc="Kafka's tiered storage.",
+        has_effect=False,
+    ),
+    ConfigKey(
+        name="remote.log.copy.disable",
+        kind=FLAG,
+        default="false",
+        doc="Kafka's tiered storage: stop copying.",
+        has_effect=False,
+    ),
+    ConfigKey(
+        name="remote.log.delete.on.disable",
+        kind=FLAG,
+        default="false",
+        doc="Kafka's tiered storage: drop the remote part when it is switched off.",
+        has_effect=False,
+    ),
+    ConfigKey(
+        name="local.retention.ms",
+        kind=_long(-2),
+        default="-2",
+        synonyms=(Synonym("log.local.retention.ms"),),
+        doc="Kafka's tiered storage: retention.ms of the local part; -2 is the same.",
+        has_effect=False,
+    ),
+    ConfigKey(
+        name="local.retention.bytes",
+        kind=_long(-2),
+        default="-2",
+        synonyms=(Synonym("log.local.retention.bytes"),),
+        doc="Kafka's tiered storage: retention.bytes of the local part; -2 is the same.",
+        has_effect=False,
+    ),
+)
+
+TOPIC_CONFIGS: Final[tuple[ConfigKey, ...]] = (
+    *_TIME,
+    *_SEGMENTS,
+    *_RETENTION,
+    *_COMPACTION,
+    *_MESSAGES,
+    *_TIDELOG,
+    *_KEPT_FOR_KAFKA,
+)
+
+TOPIC_CONFIG_BY_NAME: Final = {key.name: key for key in TOPIC_CONFIGS}
+assert len(TOPIC_CONFIG_BY_NAME) == len(TOPIC_CONFIGS)
+
+# KIP-32 had one limit for both directions; Kafka split it in 3.6 and dropped it in 4.0.
+TWO_SIDED_LIMITS: Final = (
+    "message.timestamp.difference.max.ms",
+    "log.message.timestamp.difference.max.ms",
+    "max.message.time.difference.ms",
+)
+TWO_SIDED_LIMIT_KEYS: Final = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
+
+# Names that stand for nothing any more, and what to know instead.
+RETIRED: Final = {
+    "message.format.version": "batches are always written in format 2",
+    "log.message.format.version": "batches are always written in format 2",
+    "message.downconversion.enable": "batches are handed out as they lie in the file",
+    "log.message.downconversion.enable": "batches are handed out as they lie in the file",
+    "time.index.interval": "the density of the time index follows index.interval.bytes",
+}

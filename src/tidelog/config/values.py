@@ -1,0 +1,184 @@
+"""The kinds of value a setting can have: how each is read, printed and explained.
+
+Texts are read as Kafka reads them (white space around a value is dropped, `+5` is a number, words
+are matched by case), except where Kafka lets nonsense through (`NaN` as a ratio).
+
+Source: behaviour of Kafka 4.3's `ConfigDef`.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from tidelog.types import INT32_MAX, INT64_MAX, INT64_MIN, Codec, TimestampType
+
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,40}")
+_REPLICA: Final = re.compile(r"[0-9]+:[0-9]+")
+_RANGES: Final = {"int": (-(2**31), INT32_MAX), "long": (INT64_MIN, INT64_MAX)}
+
+
+class CompressionType(StrEnum):
+    """What the log does to a batch's codec; the values are Kafka's words."""
+
+    UNCOMPRESSED = "uncompressed"
+    ZSTD = "zstd"
+    LZ4 = "lz4"
+    SNAPPY = "snappy"
+    GZIP = "gzip"
+    PRODUCER = "producer"
+
+    @property
+    def target_codec(self) -> Codec | None:
+        """The codec every batch gets; None keeps the producer's."""
+        return _TARGET_CODECS[self]
+
+
+_TARGET_CODECS: Final = {
+    CompressionType.UNCOMPRESSED: Codec.NONE,
+    CompressionType.ZSTD: Codec.ZSTD,
+    CompressionType.LZ4: Codec.LZ4,
+    CompressionType.SNAPPY: Codec.SNAPPY,
+    CompressionType.GZIP: Codec.GZIP,
+    CompressionType.PRODUCER: None,
+}
+
+ConfigValue: TypeAlias = (
+    int | float | bool | str | frozenset[str] | tuple[str, ...] | CompressionType | TimestampType
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ValueKind:
+    """One kind of value.
+
+    Attributes:
+        type_name: Kafka's name of the type, e.g. `long`.
+        allowed: What would be right: the end of an error's line and a column of the docs.
+        parse: The value of a text; raises ValueError where it has none. (The caller knows the
+            key, and turns that into a ConfigError.)
+    """
+
+    type_name: str
+    allowed: str
+    parse: Callable[[str], ConfigValue]
+
+
+def text_of(value: ConfigValue | None) -> str:
+    """A value as Kafka would print it; `""` for None and for an empty list."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case TimestampType():
+            return value.config_name
+        case frozenset():
+            return ",".join(sorted(value))
+        case tuple():
+            return ",".join(value)
+        case _:
+            return str(value)
+
+
+def parse_integer(text: str) -> int:
+    """A whole number in ASCII digits with an optional sign; ValueError otherwise."""
+    if not _NUMBER.fullmatch(text.strip()):
+        raise ValueError(text)
+    return int(text)
+
+
+def whole_number(
+    type_name: str, low: int | None = None, high: int | None = None, extra: int | None = None
+) -> ValueKind:
+    """An `int` (32 bits) or `long` (64 bits) in [low, high], or one extra value beside them."""
+    floor, ceiling = _RANGES[type_name]
+    first = floor if low is None else low
+    last = ceiling if high is None else high
+
+    def parse(text: str) -> int:
+        value = parse_integer(text)
+        if value != extra and not first <= value <= last:
+            raise ValueError(text)
+        return value
+
+    return ValueKind(type_name, _allowed_numbers(low, high, extra), parse)
+
+
+def _allowed_numbers(low: int | None, high: int | None, extra: int | None) -> str:
+    beside = "" if extra is None else f" or {extra}"
+    if low is None:
+        return f"a whole number{beside}"
+    if high is None:
+        return f"a whole number >= {low}{beside}"
+    return f"a whole number from {low} to {high}{beside}"
+
+
+def _parse_ratio(text: str) -> float:
+    value = float(text)
+    if "_" in text or math.isnan(value) or not 0 <= value <= 1:
+        raise ValueError(text)
+    return value
+
+
+def _parse_flag(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in {"true", "false"}:
+        raise ValueError(text)
+    return word == "true"
+
+
+def _parse_timestamp_type(text: str) -> TimestampType:
+    for found in (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME):
+        if text.strip() == found.config_name:
+            return found
+    raise ValueError(text)
+
+
+def _parse_compression(text: str) -> CompressionType:
+    return CompressionType(text.strip())
+
+
+def _split(text: str) -> list[str]:
+    """The items of a comma separated list; none for an empty text, ValueError for an empty item."""
+    if not text.strip():
+        return []
+    items = [item.strip() for item in text.split(",")]
+    if "" in items:
+        raise ValueError(text)
+    return items
+
+
+def word_set(*words: str) -> ValueKind:
+    """Any of a few words, comma separated, in any order; may be empty."""
+
+    def parse(text: str) -> frozenset[str]:
+        items = frozenset(_split(text))
+        if not items <= set(words):
+            raise ValueError(text)
+        return items
+
+    return ValueKind("list", f"any of {', '.join(words)}, comma separated, or nothing", parse)
+
+
+def _parse_replicas(text: str) -> tuple[str, ...]:
+    items = tuple(_split(text))
+    if items != ("*",) and not all(_REPLICA.fullmatch(item) for item in items):
+        raise ValueError(text)
+    return items
+
+
+RATIO: Final = ValueKind("double", "a number from 0 to 1", _parse_ratio)
+FLAG: Final = ValueKind("boolean", "true or false", _parse_flag)
+TIMESTAMP_TYPE: Final = ValueKind("string", "CreateTime or LogAppendTime", _parse_timestamp_type)
+# `none` is the producers' word; Kafka refuses it on a topic, so the text leads to the right one.
+COMPRESSION: Final = ValueKind(
+    "string",
+    f"one of {', '.join(CompressionType)} (no compression is `uncompressed`)",
+    _parse_compression,
+)
+REPLICAS: Final = ValueKind(
+    "list", "*, or partition:broker pairs, comma separated, or nothing", _parse_replicas
+)
