@@ -125,7 +125,7 @@ def _read(key: ConfigKey, given: str, text: str, factor: int = 1) -> ConfigValue
         scaled = text if factor == 1 else str(max(parse_integer(text) * factor, -1))
         return key.kind.parse(scaled)
     except ValueError:
-        unit = "" if factor == 1 else f" of {key.name} after times {factor}"
+        unit = "" if factor == 1 else f" (times {factor} it is {key.name})"
         raise ConfigError(given, text, f"must be {key.kind.allowed}{unit}") from None
 
 

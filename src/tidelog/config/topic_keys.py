@@ -89,7 +89,7 @@ _SEGMENTS: Final = (
         kind=_long(0),
         default="0",
         synonyms=(Synonym("log.roll.jitter.ms"), Synonym("log.roll.jitter.hours", _HOUR_MS)),
-        doc="Largest random time in ms taken off segment.ms, so that segments don't roll all at once.",
+        doc="Largest random time in ms taken off segment.ms, so that not all roll at once.",
     ),
     ConfigKey(
         name="segment.index.bytes",
