@@ -11,7 +11,7 @@
 Codes are those of Kafka's protocol, None where the wire has no word for it.
 """
 
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 
 class TidelogError(Exception):
@@ -95,13 +95,32 @@ class InvalidRequest(RequestError):
     """An argument is out of its range or contradicts another."""
 
 
-class InvalidRecord(RequestError):
+class RecordError(NamedTuple):
+    """One refused record: its number in its batch, from 0, and the rule it breaks."""
+
+    index: int
+    reason: str
+
+
+class RefusedRecords(RequestError):
+    """Records that the topic's rules refuse; nothing of the append was taken.
+
+    Attributes:
+        record_errors: The single records refused, where it was about single records.
+    """
+
+    def __init__(self, reason: str, *, record_errors: tuple[RecordError, ...] = ()) -> None:
+        self.record_errors = record_errors
+        super().__init__(reason)
+
+
+class InvalidRecord(RefusedRecords):
     """A record that the topic's rules refuse (null key in a compacted topic, wrong deltas ...)."""
 
     code: ClassVar[int | None] = 87
 
 
-class InvalidTimestamp(RequestError):
+class InvalidTimestamp(RefusedRecords):
     """A timestamp outside the topic's limits. Nothing of the batch was appended."""
 
     code: ClassVar[int | None] = 32
