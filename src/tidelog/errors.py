@@ -11,7 +11,8 @@
 Codes are those of Kafka's protocol, None where the wire has no word for it.
 """
 
-from typing import ClassVar, NamedTuple, Self
+from dataclasses import dataclass
+from typing import ClassVar, Self
 
 
 class TidelogError(Exception):
@@ -95,7 +96,8 @@ class InvalidRequest(RequestError):
     """An argument is out of its range or contradicts another."""
 
 
-class RecordError(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RecordError:
     """One refused record: its number in its batch, from 0, and the rule it breaks."""
 
     index: int

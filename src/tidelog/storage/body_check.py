@@ -74,7 +74,7 @@ def check_body(body: Buffer, record_count: int, base_timestamp: int, /) -> BodyF
 
 
 def wrapped_sum(base_timestamp: int, delta: int) -> int:
-    """base + delta as an int64, as every other reader computes it."""
+    """The sum as an int64, as every other reader computes it."""
     total = base_timestamp + delta
     return total if INT64_MIN <= total <= INT64_MAX else (total + 2**63) % 2**64 - 2**63
 
