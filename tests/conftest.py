@@ -1,0 +1,87 @@
+"""What all tests share: how many examples hypothesis tries, which tests run, what may be skipped.
+
+Profiles of hypothesis: `quick` by default; `ci` the same for every run of one commit, so that a
+red run is red for what it changed; `sweep` (by `./run sweep`) many more, always new ones.
+`TIDELOG_HYPOTHESIS` names one outright. A failure prints a `reproduce_failure` line.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Deadlines are off: two shared cores make any of them flaky; pytest-timeout ends what hangs.
+settings.register_profile(
+    "quick",
+    max_examples=50,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "ci", settings.get_profile("quick"), derandomize=True, database=None, max_examples=100
+)
+settings.register_profile("sweep", settings.get_profile("quick"), max_examples=2_000)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--sweep`."""
+    parser.addoption(
+        "--sweep", action="store_true", help="run the slow tests too, with many more examples"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the profile of hypothesis."""
+    settings.load_profile(_profile(sweep=config.getoption("--sweep")))
+
+
+def _profile(*, sweep: bool) -> str:
+    if named := os.environ.get("TIDELOG_HYPOTHESIS"):
+        return named
+    if sweep:
+        return "sweep"
+    return "ci" if os.environ.get("CI") else "quick"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the slow ones to the sweep; keep all of Spark in one worker, with one session."""
+    for item in items:
+        if "spark" in item.keywords:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+    if config.getoption("--sweep"):
+        return
+    slow = [item for item in items if "slow" in item.keywords]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [item for item in items if "slow" not in item.keywords]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs Java where there is none, unless the run demands it."""
+    if "spark" in item.keywords or "kafka" in item.keywords:
+        need(_has_java(), "Java 17 or newer on the PATH or in JAVA_HOME")
+
+
+def need(found: bool, what: str) -> None:
+    """Skip the test with a reason; a failure where TIDELOG_REQUIRE_KAFKA forbids to skip."""
+    if found:
+        return
+    if os.environ.get("TIDELOG_REQUIRE_KAFKA"):
+        pytest.fail(f"needs {what}, and TIDELOG_REQUIRE_KAFKA forbids to skip")
+    pytest.skip(f"needs {what}")
+
+
+@cache
+def _has_java() -> bool:
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(str(Path(home, "bin", "java")) if home else "java")
+    if java is None:
+        return False
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(\d+)', said)
+    return version is not None and int(version[1]) >= 17
