@@ -1,0 +1,233 @@
+"""Asks Apache Kafka's own classes what they make of records, logs and files.
+
+`Oracle` is one JVM (tools/kafka/src/tidelog/kafka/Oracle.java) that answers one JSON line per
+question, so hundreds of cases cost one start. Fixture: `kafka_oracle`, one per test session;
+`from tests.kafka_oracle import kafka_jars, kafka_oracle` in a conftest brings it elsewhere.
+"""
+
+import base64
+import json
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self, cast
+
+import pytest
+
+from tests.peers.dumps import Findings, parse_dump
+from tests.peers.home import KafkaHome, required_home
+
+# Left to the tool's own kind of check: what it prints for these has no verdict in it.
+DUMPED_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+
+
+class OracleError(Exception):
+    """Kafka threw; the class is Java's.
+
+    Attributes:
+        kind: Simple name of the Java class, e.g. `CorruptRecordException`.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        self.kind = kind
+        super().__init__(f"{kind}: {message}")
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRecord:
+    """A record as Kafka reads it; `control_type` only in control batches."""
+
+    offset: int
+    timestamp: int
+    sequence: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    control_type: str | None = None
+    coordinator_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaBatch:
+    """A batch as Kafka reads it; where it refuses it, `error` is the Java class.
+
+    Attributes:
+        fields: Header fields by the names of `tidelog.record`'s batches.
+        records: The records read before an error.
+        error: Simple name of what Kafka threw, None where it is content.
+    """
+
+    fields: dict[str, object]
+    records: list[KafkaRecord]
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One log's life for Kafka's storage classes; SegmentOracle.java names the steps.
+
+    Attributes:
+        directory: Partition folder, named topic-partition; made where it is missing.
+        steps: In order; each has `do` and what that needs, `now_ms` sets the clock before it.
+        config: Topic settings by Kafka's names.
+        now_ms: The clock while the log is opened.
+        clean: Whether the last stop was a controlled one.
+        recovery_point: Where recovery starts after one that wasn't.
+        log_start: From the log start checkpoint.
+        topic_id: What partition.metadata must say, if it is asked.
+        end: `close` as in a controlled shutdown, `crash` leaves the files as they are.
+    """
+
+    directory: Path
+    steps: Sequence[Mapping[str, object]] = ()
+    config: Mapping[str, str] = field(default_factory=dict)
+    now_ms: int = 0
+    clean: bool = True
+    recovery_point: int = 0
+    log_start: int = 0
+    topic_id: str | None = None
+    end: str = "close"
+
+    def question(self) -> dict[str, object]:
+        """The fields of the `log_script` question."""
+        asked: dict[str, object] = {
+            "dir": str(self.directory),
+            "config": dict(self.config),
+            "now_ms": self.now_ms,
+            "clean": self.clean,
+            "recovery_point": self.recovery_point,
+            "log_start": self.log_start,
+            "end": self.end,
+            "steps": list(self.steps),
+        }
+        return asked | ({"topic_id": self.topic_id} if self.topic_id else {})
+
+
+def _encode(value: object) -> str:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(value).decode()
+    raise TypeError(f"no JSON for {value!r}")
+
+
+def _decode(text: object) -> bytes | None:
+    return None if text is None else base64.b64decode(cast("str", text))
+
+
+def _record(told: dict[str, object]) -> KafkaRecord:
+    headers = cast("list[list[str | None]]", told["headers"])
+    return KafkaRecord(
+        offset=cast("int", told["offset"]),
+        timestamp=cast("int", told["timestamp"]),
+        sequence=cast("int", told["sequence"]),
+        key=_decode(told["key"]),
+        value=_decode(told["value"]),
+        headers=tuple((cast("str", key), _decode(value)) for key, value in headers),
+        control_type=cast("str | None", told.get("control_type")),
+        coordinator_epoch=cast("int | None", told.get("coordinator_epoch")),
+    )
+
+
+def _batch(told: dict[str, object]) -> KafkaBatch:
+    records = cast("list[dict[str, object]]", told.pop("records", []))
+    error = cast("str | None", told.pop("error", None))
+    told.pop("message", None)
+    return KafkaBatch(told, [_record(record) for record in records], error)
+
+
+class Oracle:
+    """The JVM with Kafka's classes. Not safe for two threads; start -> ask* -> close."""
+
+    def __init__(self, home: KafkaHome) -> None:
+        self._told = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the process
+        self._process = subprocess.Popen(
+            home.java_command("tidelog.kafka.Oracle"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._told,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process; it stops by itself when its questions end."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._told.close()
+
+    def ask(self, op: str, **fields: object) -> object:
+        """The answer's JSON; bytes in `fields` travel as base64.
+
+        Raises:
+            OracleError: Kafka, or the oracle, threw.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"op": op, **fields}, default=_encode) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            self._told.seek(0)
+            raise OracleError("ProcessEnded", self._told.read()[-2000:])
+        reply = json.loads(line)
+        if "error" in reply:
+            raise OracleError(reply["error"], reply["message"])
+        result: object = reply["result"]
+        return result
+
+    def write_batches(self, batches: Sequence[Mapping[str, object]]) -> bytes:
+        """Batches built by Kafka, back to back; RecordVectors.java names the fields."""
+        told = cast("dict[str, str]", self.ask("records_write", batches=list(batches)))
+        return base64.b64decode(told["data"])
+
+    def read_batches(self, data: bytes | bytearray | memoryview) -> list[KafkaBatch]:
+        """What Kafka reads in `data`."""
+        told = cast("list[dict[str, object]]", self.ask("records_read", data=data))
+        return [_batch(batch) for batch in told]
+
+    def run(self, script: Script) -> list[dict[str, object]]:
+        """The answers to a script's steps; a step that Kafka refused has `error`."""
+        return cast("list[dict[str, object]]", self.ask("log_script", **script.question()))
+
+    def dump(self, files: Sequence[Path], *options: str) -> Findings:
+        """What DumpLogSegments finds in `files` with `options`."""
+        names = ",".join(str(file) for file in files)
+        told = cast("dict[str, str]", self.ask("dump", args=["--files", names, *options]))
+        return parse_dump(told["out"], told["err"], told.get("error"), told.get("message"))
+
+    def check_directory(self, directory: Path) -> Findings:
+        """Everything DumpLogSegments can hold against the Kafka files below `directory`.
+
+        Logs are walked to the last record; each index is compared with its log entry by entry and
+        given Kafka's own sanity check.
+        """
+        files = sorted(file for file in directory.rglob("*") if file.suffix in DUMPED_SUFFIXES)
+        indexes = [file for file in files if file.suffix in (".index", ".timeindex")]
+        found = self.dump(files, "--deep-iteration", "--verify-index-only")
+        return found | self.dump(indexes, "--index-sanity-check") if indexes else found
+
+
+@pytest.fixture(scope="session")
+def kafka_jars() -> KafkaHome:
+    """Kafka's jars and our classes, or a skip that says why there are none."""
+    return required_home()
+
+
+@pytest.fixture(scope="session")
+def kafka_oracle(kafka_jars: KafkaHome) -> Iterator[Oracle]:
+    """One JVM for the whole session."""
+    with Oracle(kafka_jars) as oracle:
+        yield oracle

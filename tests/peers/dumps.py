@@ -1,0 +1,87 @@
+"""What Kafka's DumpLogSegments said, sorted into damage, gaps and files seen.
+
+Kafka's tool has no exit status for "bad file": a wrong checksum is a word on stdout, a wrong index
+entry a list on stderr. Here every line that is not known to be harmless counts as damage.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_DUMPING = re.compile(r"^Dumping (?P<file>.+)$")
+_PASSED = re.compile(r"^(?P<file>.+) passed sanity check\.$")
+# Legacy messages say isValid per record, newer batches isvalid.
+_INVALID = re.compile(r"\bisvalid: false\b", re.IGNORECASE)
+_TRAILING = re.compile(r"^Found \d+ invalid bytes at the end of ")
+_GAPS = re.compile(r"^Non-consecutive offsets in (?P<file>.+)$")
+_GAP = re.compile(r"^\s*(?P<before>-?\d+) is followed by (?P<after>-?\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """The verdict on a set of files.
+
+    Attributes:
+        damage: Lines by which the tool says that something is wrong; empty for sound files.
+        gaps: File, and the offsets before and after missing ones; right in a compacted log only.
+        dumped: Paths that the tool opened.
+        passed: Index files that passed Kafka's own sanity check.
+        lines: Everything on stdout.
+    """
+
+    damage: tuple[str, ...] = ()
+    gaps: tuple[tuple[str, int, int], ...] = ()
+    dumped: frozenset[str] = frozenset()
+    passed: frozenset[str] = frozenset()
+    lines: tuple[str, ...] = ()
+
+    def __or__(self, other: "Findings") -> "Findings":
+        return Findings(
+            self.damage + other.damage,
+            self.gaps + other.gaps,
+            self.dumped | other.dumped,
+            self.passed | other.passed,
+            self.lines + other.lines,
+        )
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the tool saw at least one file and found no damage and no gap."""
+        return bool(self.dumped) and not self.damage and not self.gaps
+
+
+def parse_dump(out: str, err: str, error: str | None, message: str | None) -> Findings:
+    """Sort the tool's output; `error` is the class of what it threw, None where it ended well."""
+    told = out.splitlines()
+    damage = [line for line in told if _INVALID.search(line) or _TRAILING.match(line)]
+    gaps, complaints = _gaps(err.splitlines())
+    damage += complaints
+    if error is not None:
+        damage.append(f"{error}: {message}")
+    return Findings(
+        tuple(damage),
+        tuple(gaps),
+        frozenset(match["file"] for line in told if (match := _DUMPING.match(line))),
+        frozenset(match["file"] for line in told if (match := _PASSED.match(line))),
+        tuple(told),
+    )
+
+
+def _gaps(err: Sequence[str]) -> tuple[list[tuple[str, int, int]], list[str]]:
+    """The gaps that the lines report, and the lines that report something else.
+
+    The tool of 4.3.0 starts each file with -1 as the offset before, so the first record of every
+    segment but the first looks like a gap to it.
+    """
+    gaps = []
+    others = []
+    file = ""
+    for line in err:
+        if heading := _GAPS.match(line):
+            file = heading["file"]
+        elif gap := _GAP.match(line):
+            if gap["before"] != "-1":
+                gaps.append((file, int(gap["before"]), int(gap["after"])))
+        else:
+            others.append(line)
+    return gaps, others

@@ -1,0 +1,166 @@
+"""Where Apache Kafka's jars and our Java classes lie: fetched and compiled once per checkout.
+
+`kafka_home()` copies the jars that tools/kafka/pom.xml pins into `.cache/kafka` with Maven,
+compiles tools/kafka/src beside them, and says what is missing where it can't. Folders are named
+by a hash of what they were made from and appear by a rename, so a broken run leaves nothing that
+the next one could take for whole; a file lock keeps parallel test workers apart.
+"""
+
+import fcntl
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOLS = ROOT / "tools" / "kafka"
+CACHE = ROOT / ".cache" / "kafka"
+REQUIRED = "TIDELOG_REQUIRE_KAFKA"
+# A first fetch loads 54 MB; a later one copies from Maven's own cache.
+FETCH_TIMEOUT_S = 540
+
+
+class Unavailable(Exception):
+    """Kafka can't be had here; the text says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaHome:
+    """Folders of Kafka's jars and of our classes that drive them."""
+
+    jars: Path
+    classes: Path
+
+    def java_command(
+        self, main_class: str, *arguments: str, heap_mb: int = 512, log_level: str = "ERROR"
+    ) -> list[str]:
+        """A command line that runs `main_class` on Kafka's class path; logs go to stderr."""
+        return [
+            _tool("java"),
+            f"-Xmx{heap_mb}m",
+            "-XX:TieredStopAtLevel=1",
+            "-XX:+UseSerialGC",
+            f"-Dtidelog.log.level={log_level}",
+            f"-Dlog4j2.configurationFile={TOOLS / 'log4j2.xml'}",
+            "-cp",
+            f"{self.classes}{os.pathsep}{self.jars}/*",
+            main_class,
+            *arguments,
+        ]
+
+
+def _tool(name: str) -> str:
+    home = os.environ.get("JAVA_HOME")
+    beside = Path(home) / "bin" / name if home else None
+    if beside is not None and beside.exists():
+        return str(beside)
+    found = shutil.which(name)
+    if found is None:
+        raise Unavailable(f"{name} is not installed")
+    return found
+
+
+def _run(command: Sequence[str]) -> None:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"{command[0]} took longer than {FETCH_TIMEOUT_S} s") from None
+    if done.returncode:
+        told = (done.stdout + done.stderr).strip().splitlines()
+        raise Unavailable(f"{command[0]} failed: {' | '.join(told[-3:])}")
+
+
+@contextmanager
+def _locked() -> Iterator[None]:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _made_from(kind: str, sources: Sequence[Path], make: Callable[[Path], None]) -> Path:
+    """The folder that `make` fills from `sources`, made now unless it is there."""
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update(source.read_bytes())
+    target = CACHE / f"{kind}-{digest.hexdigest()[:12]}"
+    if not target.exists():
+        with tempfile.TemporaryDirectory(dir=CACHE, prefix=f"{kind}-new-") as fresh:
+            filling = Path(fresh) / kind
+            filling.mkdir()
+            make(filling)
+            filling.rename(target)
+    return target
+
+
+def _fetch_jars(target: Path) -> None:
+    _run(
+        [
+            _tool("mvn"),
+            *("-q", "-B", "-f", str(TOOLS / "pom.xml")),
+            "dependency:copy-dependencies",
+            f"-DoutputDirectory={target}",
+        ]
+    )
+    if not any(target.glob("kafka-clients-*.jar")):
+        raise Unavailable("Maven brought no kafka-clients jar")
+
+
+def _compile(jars: Path, sources: Sequence[Path], target: Path) -> None:
+    command = [_tool("javac"), "--release", "17", "-Xlint:all,-processing,-classfile", "-Werror"]
+    names = [str(source) for source in sources]
+    _run([*command, "-d", str(target), "-cp", f"{jars}/*", *names])
+
+
+@functools.cache
+def _home_or_reason() -> KafkaHome | str:
+    sources = sorted((TOOLS / "src").rglob("*.java"))
+    pom = TOOLS / "pom.xml"
+    try:
+        _tool("java")
+        with _locked():
+            jars = _made_from("jars", [pom], _fetch_jars)
+            classes = _made_from(
+                "classes", [pom, *sources], functools.partial(_compile, jars, sources)
+            )
+    except Unavailable as missing:
+        return str(missing)
+    return KafkaHome(jars, classes)
+
+
+def kafka_home() -> KafkaHome:
+    """Kafka's jars and our classes, fetched and compiled at the first call.
+
+    Raises:
+        Unavailable: Java, Maven or the jars can't be had; asked again, the same answer.
+    """
+    found = _home_or_reason()
+    if isinstance(found, str):
+        raise Unavailable(found)
+    return found
+
+
+def skip_or_fail(reason: str) -> NoReturn:
+    """Skip the test, or fail it where `TIDELOG_REQUIRE_KAFKA=1` promises that Kafka is there."""
+    if os.environ.get(REQUIRED) == "1":
+        pytest.fail(f"{REQUIRED}=1, but Apache Kafka can't be had: {reason}", pytrace=False)
+    pytest.skip(f"Apache Kafka can't be had: {reason}")
+
+
+def required_home() -> KafkaHome:
+    """`kafka_home()` for a fixture: what is missing skips or fails the test."""
+    try:
+        return kafka_home()
+    except Unavailable as missing:
+        skip_or_fail(str(missing))

@@ -1,0 +1,84 @@
+package tidelog.kafka;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.Map;
+import org.apache.kafka.common.utils.Exit;
+
+/**
+ * Answers questions about Apache Kafka's own behaviour, one JSON object per line.
+ *
+ * <p>Each line on stdin is {@code {"op": NAME, ...}}; each line on stdout is {@code {"result": ...}}
+ * or {@code {"error": CLASS, "message": TEXT}}. One process answers many questions, because a JVM
+ * start costs more than hundreds of them. Everything runs on this one thread.
+ */
+public final class Oracle {
+    static final ObjectMapper JSON = new ObjectMapper();
+
+    /** One question; the answer is any tree of JSON. */
+    interface Operation {
+        JsonNode answer(JsonNode question) throws Exception;
+    }
+
+    private static final Map<String, Operation> OPERATIONS = Map.of(
+        "ping", question -> JSON.createObjectNode().put("pid", ProcessHandle.current().pid()),
+        "records_write", RecordVectors::write,
+        "records_read", RecordVectors::read,
+        "log_script", SegmentOracle::run,
+        "dump", DumpFiles::run,
+        "format_storage", DumpFiles::formatStorage,
+        "produce", Producers::produce);
+
+    private Oracle() {}
+
+    /** Kafka's tools end the process on a bad argument; here that must end one question only. */
+    static final class ToolExit extends RuntimeException {
+        private static final long serialVersionUID = 1L;
+
+        ToolExit(int status, String message) {
+            super("exit " + status + (message == null ? "" : ": " + message));
+        }
+    }
+
+    private static ObjectNode answer(String line) {
+        ObjectNode reply = JSON.createObjectNode();
+        try {
+            JsonNode question = JSON.readTree(line);
+            Operation operation = OPERATIONS.get(question.path("op").asText());
+            if (operation == null) {
+                throw new IllegalArgumentException("unknown op in " + line);
+            }
+            reply.set("result", operation.answer(question));
+        } catch (Exception | LinkageError | AssertionError failure) {
+            describe(reply, failure);
+        }
+        return reply;
+    }
+
+    /** Writes an exception down as the two fields that every answer may have. */
+    static void describe(ObjectNode reply, Throwable failure) {
+        reply.put("error", failure.getClass().getSimpleName());
+        reply.put("message", String.valueOf(failure.getMessage()));
+    }
+
+    /** Answers until stdin ends. */
+    public static void main(String[] args) throws Exception {
+        PrintStream answers = new PrintStream(System.out, false, StandardCharsets.UTF_8);
+        System.setOut(System.err);
+        Exit.setExitProcedure((status, message) -> {
+            throw new ToolExit(status, message);
+        });
+        BufferedReader questions =
+            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = questions.readLine(); line != null; line = questions.readLine()) {
+            answers.print(JSON.writeValueAsString(answer(line)));
+            answers.print('\n');
+            answers.flush();
+        }
+    }
+}
