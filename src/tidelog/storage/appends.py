@@ -1,0 +1,149 @@
+"""An append on its way into the log: who brings it, what it is judged by, what comes out.
+
+Owns the words of the validator and the writing anew of one batch; the rules are in `validator`.
+
+Source: Kafka 4.x AppendOrigin, LogAppendInfo, LogValidator.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from tidelog.record.batch import (
+    CODEC_MASK,
+    HEADER,
+    HEADER_SIZE,
+    KNOWN_ATTRIBUTES,
+    LOG_OVERHEAD,
+    MAGIC_2,
+    RecordBatch,
+    seal,
+)
+from tidelog.record.compression import compress
+from tidelog.record.views import Batch
+from tidelog.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, Buffer, Codec
+
+
+class AppendOrigin(Enum):
+    """Who appends, which decides what is checked.
+
+    - `CLIENT`: a producer; everything is checked, one batch at a time.
+    - `COORDINATOR`: our own transaction or group coordinator; may write control batches.
+    - `SINK`: our own builders; like a coordinator, with any number of batches at once.
+    - `REPLICATION`: a copy of a leader's log, with the leader's offsets and epochs.
+    """
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    SINK = "sink"
+    REPLICATION = "replication"
+
+
+@dataclass(slots=True, kw_only=True)
+class AppendContext:
+    """What an append is judged by, beside the topic's settings.
+
+    Attributes:
+        next_offset: The log end, which the first record gets.
+        leader_epoch: Epoch that every batch gets, -1 where unknown.
+        now_ms: Wall clock, against which create times are held; read once per append.
+        append_time_ms: What LogAppendTime stamps; here it never runs back, unlike Kafka's.
+        origin: Who appends.
+        owned: Whether a writable buffer may be changed in place instead of being copied.
+        trusted: The caller has just built and sealed the batches (origin SINK only): neither CRC
+            nor records are looked at, unless a rule of the topic needs the records.
+    """
+
+    next_offset: int
+    leader_epoch: int
+    now_ms: int
+    append_time_ms: int
+    origin: AppendOrigin = AppendOrigin.CLIENT
+    owned: bool = False
+    trusted: bool = False
+
+
+@dataclass(slots=True)
+class ValidatedAppend:
+    """Batches that are ready to be written.
+
+    Attributes:
+        data: The batches back to back, nothing after the last.
+        batches: Views of them, in order.
+        first_offset: Offset of the first record.
+        last_offset: Offset of the last record, inclusive.
+        max_timestamp: Largest timestamp in ms, -1 where no record has one.
+        offset_of_max_timestamp: Last offset of the earliest batch that has it, as the time index
+            wants it; -1 where no record has a timestamp.
+        record_count: Records of all batches, control records included; None for legacy batches
+            whose count only decompression would tell.
+        is_rebuilt: Whether any batch was written anew, so that its size changed.
+    """
+
+    data: Buffer
+    batches: Sequence[Batch]
+    first_offset: int
+    last_offset: int
+    max_timestamp: int
+    offset_of_max_timestamp: int
+    record_count: int | None
+    is_rebuilt: bool = False
+
+
+def write_anew(
+    batch: RecordBatch, body: Buffer, *, codec: Codec, level: int | None = None
+) -> bytearray:
+    """The batch with other records bytes and codec; all it says of producer and times stays.
+
+    Args:
+        batch: Whose header to take.
+        body: Its records, not compressed.
+        codec: To compress them with.
+        level: The codec's level, None for Kafka's default.
+    """
+    payload = compress(codec, body, level=level)
+    out = bytearray(HEADER_SIZE)
+    HEADER.pack_into(
+        out,
+        0,
+        batch.base_offset,
+        HEADER_SIZE - LOG_OVERHEAD + len(payload),
+        NO_LEADER_EPOCH,
+        MAGIC_2,
+        0,  # the CRC, written by seal
+        batch.attributes & KNOWN_ATTRIBUTES & ~CODEC_MASK | codec,
+        batch.last_offset_delta,
+        batch.base_timestamp,
+        batch.max_timestamp,
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.base_sequence,
+        batch.record_count,
+    )
+    out += payload
+    seal(out, 0)
+    return out
+
+
+def summarize(
+    data: Buffer, batches: Sequence[Batch], *, is_rebuilt: bool = False
+) -> ValidatedAppend:
+    """The append of these views over `data`, which must not be empty."""
+    largest, offset_of_largest = NO_TIMESTAMP, NO_OFFSET
+    record_count: int | None = 0
+    for batch in batches:
+        if batch.max_timestamp > largest:
+            largest, offset_of_largest = batch.max_timestamp, batch.last_offset
+        if record_count is not None:
+            count = batch.record_count
+            record_count = None if count is None else record_count + count
+    return ValidatedAppend(
+        data,
+        batches,
+        batches[0].base_offset,
+        batches[-1].last_offset,
+        largest,
+        offset_of_largest,
+        record_count,
+        is_rebuilt,
+    )

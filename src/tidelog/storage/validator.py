@@ -1,0 +1,350 @@
+"""What a leader checks and changes before batches go into the log.
+
+Checks come in Kafka's order, so that a producer gets the error that Kafka would give. In place
+where the rules allow: offset, leader epoch, timestamp type and largest timestamp are patched into
+the header, and the records are looked at in one pass (`body_check`). A batch is written anew only
+to change its codec or to repair wrong offset deltas. Nothing is changed before all checks passed.
+
+Followers' appends are only framed, summed and checked for growing offsets: the leader has judged.
+
+Where we differ from Kafka: wrong offset deltas are repaired in uncompressed batches too; times of
+a batch that a producer flags LogAppendTime are its records' own; only format 2 is taken.
+
+Source: Kafka 4.x LogValidator, UnifiedLog; KIP-32; docs/differences.md.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from tidelog.config import TopicConfig
+from tidelog.errors import (
+    CorruptRecord,
+    InvalidRecord,
+    InvalidRequest,
+    InvalidTimestamp,
+    MessageTooLarge,
+    RecordError,
+    RecordListTooLarge,
+)
+from tidelog.record.batch import (
+    HEADER_SIZE,
+    MAGIC_2,
+    RecordBatch,
+    assign_offset,
+    set_create_time_max,
+    stamp_append_time,
+)
+from tidelog.record.views import Batch, walk
+from tidelog.storage.appends import (
+    AppendContext,
+    AppendOrigin,
+    ValidatedAppend,
+    summarize,
+    write_anew,
+)
+from tidelog.storage.body_check import (
+    BodyCheck,
+    BodyFacts,
+    check_body,
+    renumber_body,
+    walk_body,
+    wrapped_sum,
+)
+from tidelog.types import (
+    INT64_MAX,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    Buffer,
+    Codec,
+    TimestampType,
+    TopicPartition,
+)
+
+__all__ = [
+    "AppendContext",
+    "AppendOrigin",
+    "BodyCheck",
+    "BodyFacts",
+    "ValidatedAppend",
+    "Validator",
+    "check_body",
+]
+
+# How many refused records an error lists: a compressed batch can hold millions of them.
+RECORD_ERROR_LIMIT: Final = 1000
+
+
+class _Checked(NamedTuple):
+    """A batch that may be appended; `body` is set where it has to be written anew."""
+
+    batch: RecordBatch
+    max_timestamp: int
+    codec: Codec
+    body: Buffer | None
+
+
+class Validator:
+    """The rules of one topic, for one partition. Holds no state: safe to share between threads."""
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        config: TopicConfig,
+        *,
+        body_check: BodyCheck = check_body,
+    ) -> None:
+        """Rules from `config`; make a new one when it changes.
+
+        Args:
+            partition: Whose log it is, for errors.
+            config: The topic's settings.
+            body_check: The pass over the records: the plain one, or a kernel.
+        """
+        self._where = str(partition)
+        self._config = config
+        self._body_check = body_check
+        self._target = config.compression_type.target_codec
+        self._stamps = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        self._has_past_limit = config.message_timestamp_before_max_ms < INT64_MAX
+        self._is_compacted = config.is_compacted
+
+    def validate(self, data: Buffer, context: AppendContext) -> ValidatedAppend:
+        """The batches of `data`, checked and with their offsets, ready to be written.
+
+        A batch that is cut at the end of `data` is left out. The caller's bytes are changed only
+        if `context.owned` and the buffer can be written; never when an error is raised.
+
+        Raises:
+            CorruptBatch: A frame, checksum or compressed stream is broken.
+            CorruptRecord: A record breaks the format.
+            InvalidRecord: No batch, more than one, or one that the rules of producers refuse;
+                a record without a key in a compacted topic.
+            InvalidTimestamp: A time outside the topic's limits.
+            MessageTooLarge: A batch over max.message.bytes.
+            RecordListTooLarge: Together they are over segment.bytes.
+            UnsupportedCompression: A codec that nobody defined.
+            InvalidRequest: A follower's batches are out of order.
+        """
+        batches = list(walk(data))
+        if not batches:
+            raise InvalidRecord(f"{self._where}: the append contains no whole batch")
+        if context.origin is AppendOrigin.REPLICATION:
+            return self._accept_copy(data, batches, context)
+        checked = [self._check(batch, context) for batch in self._admit(batches, context)]
+        if any(entry.body is not None for entry in checked):
+            result: bytearray | memoryview = self._rebuild(checked)
+        else:
+            result = _writable(data, batches[-1].at + batches[-1].size_bytes, context)
+        self._check_total(len(result))
+        return self._assign(result, checked, context)
+
+    def _admit(self, batches: Sequence[Batch], context: AppendContext) -> Iterator[RecordBatch]:
+        """The batches, once their number and formats are found right."""
+        for batch in batches:
+            if not isinstance(batch, RecordBatch):
+                reason = f"a batch of format {batch.magic}, only format {MAGIC_2} is written"
+                raise InvalidRecord(f"{self._where}: {reason}")
+        if len(batches) > 1 and context.origin is not AppendOrigin.SINK:
+            raise InvalidRecord(f"{self._where}: {len(batches)} batches, only one is allowed")
+        return (batch for batch in batches if isinstance(batch, RecordBatch))
+
+    def _check(self, batch: RecordBatch, context: AppendContext) -> _Checked:
+        """One batch against all rules, in Kafka's order."""
+        is_client = context.origin is AppendOrigin.CLIENT
+        if is_client and batch.base_offset != 0:
+            raise self._invalid(f"base offset {batch.base_offset}, producers must send 0")
+        if batch.size_bytes > self._config.max_message_bytes:
+            raise self._too_large(batch.size_bytes)
+        if not context.trusted:
+            batch.ensure_valid()
+        self._check_header(batch, is_client=is_client)
+        codec = batch.codec
+        target = codec if self._target is None else self._target
+        if batch.is_control and codec is Codec.NONE:
+            target = codec  # Kafka leaves markers as they are, whatever compression.type says.
+        if context.trusted and target is codec and not self._needs_records:
+            self._check_times(batch, _trusted_facts(batch), context)
+            return _Checked(batch, batch.max_timestamp, target, None)
+        body: Buffer = batch.body()
+        facts = self._check_body(batch, body, context)
+        if not facts.deltas_in_order:
+            body = renumber_body(body, batch.record_count)
+        in_place = target is codec and facts.deltas_in_order
+        return _Checked(batch, facts.max_timestamp, target, None if in_place else body)
+
+    @property
+    def _needs_records(self) -> bool:
+        """Whether a rule of the topic can't be judged by the header alone."""
+        return self._is_compacted or (self._has_past_limit and not self._stamps)
+
+    def _check_header(self, batch: RecordBatch, *, is_client: bool) -> None:
+        span = batch.last_offset_delta + 1
+        if span <= 0 or batch.record_count <= 0 or span != batch.record_count:
+            raise self._invalid(f"{batch.record_count} records in a span of {span} offsets")
+        if is_client and batch.is_control:
+            raise self._invalid("control batches are not taken from producers")
+        if is_client and batch.has_producer_id and batch.base_sequence <= NO_SEQUENCE:
+            raise self._invalid(
+                f"producer id {batch.producer_id} with base sequence {batch.base_sequence}"
+            )
+
+    def _check_body(self, batch: RecordBatch, body: Buffer, context: AppendContext) -> BodyFacts:
+        """The facts of the records; raises where one of them breaks a rule."""
+        try:
+            facts = self._body_check(body, batch.record_count, batch.base_timestamp)
+        except CorruptRecord as error:
+            at = None if error.at is None else batch.at + HEADER_SIZE + error.at
+            place = at if batch.codec is Codec.NONE else None
+            raise CorruptRecord(f"{self._where}: {error.reason}", at=place) from error
+        if facts.has_null_key and self._is_compacted:
+            self._refuse(batch, body, context)
+        self._check_times(batch, facts, context, body)
+        return facts
+
+    def _check_times(
+        self, batch: RecordBatch, facts: BodyFacts, context: AppendContext, body: Buffer = b""
+    ) -> None:
+        flagged = batch.timestamp_type is TimestampType.LOG_APPEND_TIME
+        if self._stamps:
+            if flagged:
+                raise InvalidTimestamp(
+                    f"{self._where}: a producer must not flag LogAppendTime, the log sets it"
+                )
+            return
+        if flagged and batch.max_timestamp == NO_TIMESTAMP:
+            raise InvalidTimestamp(f"{self._where}: a LogAppendTime batch without a time")
+        if not self._is_allowed(facts.max_timestamp, context.now_ms) or (
+            facts.min_timestamp != INT64_MAX
+            and not self._is_allowed(facts.min_timestamp, context.now_ms)
+        ):
+            self._refuse(batch, body, context)
+
+    def _is_allowed(self, timestamp: int, now_ms: int) -> bool:
+        """Whether a create time is within both limits, which are inclusive; -1 always is."""
+        config = self._config
+        return timestamp == NO_TIMESTAMP or (
+            now_ms - timestamp <= config.message_timestamp_before_max_ms
+            and timestamp - now_ms <= config.message_timestamp_after_max_ms
+        )
+
+    def _refuse(self, batch: RecordBatch, body: Buffer, context: AppendContext) -> None:
+        """Raise with every refused record, one rule each: the key's before the timestamp's."""
+        found: list[RecordError] = []
+        has_time_error = False
+        for index, frame in enumerate(walk_body(body, batch.record_count if body else 0)):
+            timestamp = wrapped_sum(batch.base_timestamp, frame.timestamp_delta)
+            if self._is_compacted and not frame.has_key:
+                found.append(RecordError(index, "no key, which a compacted topic needs"))
+            elif not self._stamps and not self._is_allowed(timestamp, context.now_ms):
+                has_time_error = True
+                found.append(RecordError(index, self._time_reason(timestamp, context.now_ms)))
+        raise self._refusal(batch, found, context, has_time_error=has_time_error or not body)
+
+    def _refusal(
+        self,
+        batch: RecordBatch,
+        found: list[RecordError],
+        context: AppendContext,
+        *,
+        has_time_error: bool,
+    ) -> InvalidRecord | InvalidTimestamp:
+        if found:
+            reason = f"record {found[0].index}: {found[0].reason}"
+        else:
+            reason = self._time_reason(batch.max_timestamp, context.now_ms)
+        more = f" ({len(found)} records refused)" if len(found) > 1 else ""
+        kind = InvalidTimestamp if has_time_error else InvalidRecord
+        kept = tuple(found[:RECORD_ERROR_LIMIT])
+        return kind(f"{self._where}: {reason}{more}", record_errors=kept)
+
+    def _time_reason(self, timestamp: int, now_ms: int) -> str:
+        before = self._config.message_timestamp_before_max_ms
+        after = self._config.message_timestamp_after_max_ms
+        return (
+            f"timestamp {timestamp} is {timestamp - now_ms} ms from the log's clock ({now_ms}),"
+            f" allowed are -{before} to +{after}"
+        )
+
+    def _rebuild(self, checked: list[_Checked]) -> bytearray:
+        """All batches back to back, those that must change written anew."""
+        out = bytearray()
+        for entry in checked:
+            if entry.body is None:
+                out += entry.batch.view
+                continue
+            start = len(out)
+            level = self._config.compression_level(entry.codec)
+            out += write_anew(entry.batch, entry.body, codec=entry.codec, level=level)
+            if len(out) - start > self._config.max_message_bytes:
+                raise self._too_large(len(out) - start)
+        return out
+
+    def _assign(
+        self,
+        data: bytearray | memoryview,
+        checked: list[_Checked],
+        context: AppendContext,
+    ) -> ValidatedAppend:
+        """Give every batch its offset, epoch and times, in place."""
+        offset, at = context.next_offset, 0
+        batches = []
+        for entry in checked:
+            assign_offset(data, at, offset, context.leader_epoch)
+            if self._stamps:
+                stamp_append_time(data, at, context.append_time_ms)
+            else:
+                set_create_time_max(data, at, entry.max_timestamp)
+            batch = RecordBatch(data, at)
+            batches.append(batch)
+            offset, at = batch.next_offset, at + batch.size_bytes
+        assert at == len(data)
+        is_rebuilt = any(entry.body is not None for entry in checked)
+        return summarize(data, batches, is_rebuilt=is_rebuilt)
+
+    def _accept_copy(
+        self, data: Buffer, batches: Sequence[Batch], context: AppendContext
+    ) -> ValidatedAppend:
+        """A leader's batches as they are, if they are whole and their offsets grow."""
+        expected = context.next_offset
+        for batch in batches:
+            batch.ensure_valid()
+            # Only decompression tells where a legacy wrapper begins; its end must do.
+            first = batch.base_offset if batch.magic == MAGIC_2 else batch.last_offset
+            if first < expected or batch.last_offset < first:
+                reason = f"offsets {first} to {batch.last_offset} where {expected} is next"
+                raise InvalidRequest(f"{self._where}: {reason}")
+            expected = batch.last_offset + 1
+        end = batches[-1].at + batches[-1].size_bytes
+        self._check_total(end)
+        return summarize(data if end == len(data) else memoryview(data)[:end], batches)
+
+    def _check_total(self, size_bytes: int) -> None:
+        limit = self._config.segment_size_limit
+        if size_bytes > limit:
+            raise RecordListTooLarge(
+                f"{self._where}: an append of {size_bytes} bytes, segment.bytes is {limit}"
+            )
+
+    def _too_large(self, size_bytes: int) -> MessageTooLarge:
+        limit = self._config.max_message_bytes
+        return MessageTooLarge(
+            f"{self._where}: a batch of {size_bytes} bytes, max.message.bytes is {limit}"
+        )
+
+    def _invalid(self, reason: str) -> InvalidRecord:
+        return InvalidRecord(f"{self._where}: {reason}")
+
+
+def _trusted_facts(batch: RecordBatch) -> BodyFacts:
+    """What the header of a batch that we built ourselves says of its records."""
+    return BodyFacts(batch.max_timestamp, INT64_MAX, has_null_key=False, deltas_in_order=True)
+
+
+def _writable(data: Buffer, size_bytes: int, context: AppendContext) -> bytearray | memoryview:
+    """The first `size_bytes` of the buffer, to be changed: a copy unless it is ours."""
+    view = memoryview(data)
+    if context.owned and not view.readonly:
+        if isinstance(data, bytearray) and len(data) == size_bytes:
+            return data
+        return view[:size_bytes]
+    return bytearray(view[:size_bytes])
