@@ -1,0 +1,203 @@
+"""`DamageFileSystem`: the running file system. The rules stand in the package's docstring."""
+
+import errno
+from collections.abc import Iterable, Iterator
+
+from tests.faults.crash import CrashState, Keep, Timeline
+from tests.faults.journal import Link, Rename, SetMtime, SyncDir, Unlink
+from tests.faults.machine import DamageFile, DamageLock, Machine
+from tests.faults.meter import Fault, os_error
+from tests.faults.nodes import DirNode, FileNode
+from tests.faults.tree import parts_of
+
+from tidelog.env import Clock, DirEntry, File, FileStat, LockHandle
+
+_DIRECTORY_SIZE = 4096  # what ext4 says; nobody may rely on it
+
+
+class DamageFileSystem(Machine):
+    """A `FileSystem` in memory. See the package's docstring for its rules, `Machine` for fields.
+
+    Not for several threads that write. Handles, maps and locks belong to one life of the machine:
+    `reopen` of a crash state gives a new file system, on which none of them works.
+    """
+
+    # ---- crashes
+
+    @property
+    def calls(self) -> int:
+        """Changing calls so far: the number that the next one has for `Fault.call`."""
+        return self.writes.calls
+
+    def settle(self) -> None:
+        """Make everything so far durable and forget the journal: crashes start here."""
+        self._image = self.crash(Keep.EVERYTHING).image
+        self.journal.clear()
+
+    def crash(self, keep: Keep, prefix: int | None = None) -> CrashState:
+        """The crash after `prefix` recorded calls (after all where None), without chance."""
+        moment = len(self.journal) if prefix is None else prefix
+        return Timeline(self._image, self.journal).fixed(moment, keep)
+
+    def prefixes(self, keep: Keep) -> Iterator[CrashState]:
+        """The crash before the first recorded call, after the first, ... after the last."""
+        timeline = Timeline(self._image, self.journal)
+        for prefix in range(len(self.journal) + 1):
+            yield timeline.fixed(prefix, keep)
+
+    def crash_states(
+        self, seeds: Iterable[int], *, prefix: int | None = None
+    ) -> Iterator[CrashState]:
+        """One crash per seed, ordered by the moment of the crash.
+
+        A seed decides the moment (or `prefix` does) and every fate, so the same journal and seed
+        give the same state.
+        """
+        timeline = Timeline(self._image, self.journal)
+        for moment, seed in sorted((self._moment(seed, prefix), seed) for seed in seeds):
+            yield timeline.state(moment, seed)
+
+    def _moment(self, seed: int, prefix: int | None) -> int:
+        if prefix is not None:
+            return prefix
+        # A multiplicative hash spreads the seeds evenly and leaves the dice to the fates.
+        return (seed * 2_654_435_761 % 2**32) * (len(self.journal) + 1) >> 32
+
+    def explain(self, state: CrashState) -> str:
+        """The fate of each change that was unsynced in a state, one per line."""
+        if state.seed is None:
+            return str(state)
+        lines = Timeline(self._image, self.journal).explain(state.prefix, state.seed)
+        return "\n".join([str(state), *lines])
+
+    # ---- the protocol
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        """Open a file, creating it where asked and missing."""
+        if create:
+            node = self._create(path)
+            return DamageFile(self, node, path, writable=True)
+        self.reads.enter("open", path)
+        found = self._tree.find_file(path) if write else self._tree.find(path)
+        return DamageFile(self, found, path, writable=write)
+
+    def _create(self, path: str) -> FileNode:
+        parent, name = self._tree.place(path)
+        node = self._tree.child(parent, name)
+        if isinstance(node, DirNode):
+            raise os_error(errno.EISDIR, path)
+        if node is None:
+            self.writes.enter("create", path)
+            now_ms = self.clock.now_ms()
+            node = self._tree.add_file(parent, name, now_ms)
+            self.record(path, Link(node.number, parent.number, name, False, now_ms))
+        return node
+
+    def map(self, path: str, size: int | None = None) -> memoryview:
+        """A read-only view of the first bytes, which sees later writes."""
+        self.reads.enter("map", path)
+        node = self._tree.find(path)
+        if isinstance(node, DirNode):
+            raise os_error(errno.ENODEV, path)
+        wanted = node.size if size is None else min(size, node.size)
+        return node.view(wanted) if wanted else memoryview(b"")
+
+    def stat(self, path: str) -> FileStat:
+        """Facts on a name."""
+        self.reads.enter("stat", path)
+        node = self._tree.find(path)
+        is_dir = isinstance(node, DirNode)
+        size = _DIRECTORY_SIZE if isinstance(node, DirNode) else node.size
+        return FileStat(size, node.mtime_ms, is_dir, (1, node.number))
+
+    def exists(self, path: str) -> bool:
+        """Whether the name exists."""
+        try:
+            self._tree.find(path)
+        except OSError:
+            return False
+        return True
+
+    def list_dir(self, path: str) -> list[DirEntry]:
+        """The names in a directory, sorted."""
+        self.reads.enter("list_dir", path)
+        names = self._tree.find_dir(path).names
+        return [DirEntry(name, names[name] in self._tree.dirs) for name in sorted(names)]
+
+    def make_dirs(self, path: str) -> None:
+        """Create a directory and its parents, one recorded call each."""
+        parts = parts_of(path)
+        for depth in range(1, len(parts) + 1):
+            self._make_dir("/" + "/".join(parts[:depth]), last=depth == len(parts))
+
+    def _make_dir(self, path: str, *, last: bool) -> None:
+        parent, name = self._tree.place(path)
+        there = self._tree.child(parent, name)
+        if there is None:
+            self.writes.enter("mkdir", path)
+            now_ms = self.clock.now_ms()
+            node = self._tree.add_dir(parent, name, now_ms)
+            self.record(path, Link(node.number, parent.number, name, True, now_ms))
+        elif isinstance(there, FileNode) and last:
+            raise os_error(errno.EEXIST, path)
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        self._tree.find_file(path)
+        parent, name = self._tree.place(path)
+        self.writes.enter("remove", path)
+        node = self._tree.unlink(parent, name)
+        self.record(path, Unlink(node.number, parent.number, name))
+
+    def remove_dir(self, path: str) -> None:
+        """Remove an empty directory."""
+        parent, name = self._tree.place(path)
+        if self._tree.find_dir(path).names:
+            raise os_error(errno.ENOTEMPTY, path)
+        self.writes.enter("remove_dir", path)
+        node = self._tree.unlink(parent, name)
+        self.record(path, Unlink(node.number, parent.number, name))
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename, replacing a file (or an empty directory by a directory) of the target's name."""
+        self._tree.check_rename(source, target)
+        self.writes.enter("rename", source)
+        old_parent, old_name = self._tree.place(source)
+        parent, name = self._tree.place(target)
+        if (old_parent, old_name) == (parent, name):
+            return
+        if name in parent.names:
+            self._tree.unlink(parent, name)
+        number = parent.names[name] = old_parent.names.pop(old_name)
+        self.record(source, Rename(number, old_parent.number, parent.number, name))
+
+    def sync_dir(self, path: str) -> None:
+        """Make the names in a directory durable."""
+        node = self._tree.find_dir(path)
+        self.writes.enter("sync_dir", path)
+        self.record(path, SyncDir(node.number))
+
+    def set_mtime(self, path: str, mtime_ms: int) -> None:
+        """Set a modification time."""
+        node = self._tree.find(path)
+        self.writes.enter("set_mtime", path)
+        node.mtime_ms = mtime_ms
+        self.record(path, SetMtime(node.number, mtime_ms))
+
+    def lock(self, path: str) -> LockHandle:
+        """Lock a file; BlockingIOError where it is held in this life of the machine."""
+        node = self._create(path)
+        if node.number in self._held:
+            raise os_error(errno.EWOULDBLOCK, path)
+        return DamageLock(self._held, node.number)
+
+
+def reopen(
+    state: CrashState,
+    *,
+    clock: Clock | None = None,
+    fault: Fault | None = None,
+    limit_bytes: int | None = None,
+) -> DamageFileSystem:
+    """The machine after the power came back: everything in the state is durable."""
+    return DamageFileSystem(state.image, clock=clock, fault=fault, limit_bytes=limit_bytes)

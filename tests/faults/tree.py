@@ -1,0 +1,130 @@
+"""The names of the running file system: errors as the system calls give them, nothing recorded."""
+
+import errno
+from functools import lru_cache
+from posixpath import normpath
+from typing import TypeAlias
+
+from tests.faults.journal import ROOT
+from tests.faults.meter import os_error
+from tests.faults.nodes import DirNode, FileNode, Image
+
+Node: TypeAlias = FileNode | DirNode
+
+
+@lru_cache(maxsize=4096)
+def parts_of(path: str) -> tuple[str, ...]:
+    """Names from the root down; there is no working directory, so every path starts there."""
+    return tuple(part for part in normpath(path).split("/") if part)
+
+
+class Tree:
+    """Directories and files by number, found by path."""
+
+    def __init__(self, image: Image) -> None:
+        self._next_node = image.next_node
+        self.files = {
+            number: FileNode(number, data, image.mtimes.get(number, 0))
+            for number, data in image.files.items()
+        }
+        self.dirs = {
+            number: DirNode(number, dict(names), image.mtimes.get(number, 0))
+            for number, names in image.directories.items()
+        }
+
+    def find(self, path: str) -> Node:
+        """The node of a path; FileNotFoundError, NotADirectoryError."""
+        return self._descend(parts_of(path), path)
+
+    def find_dir(self, path: str) -> DirNode:
+        """The directory of a path; NotADirectoryError where it is a file."""
+        node = self.find(path)
+        if isinstance(node, FileNode):
+            raise os_error(errno.ENOTDIR, path)
+        return node
+
+    def find_file(self, path: str) -> FileNode:
+        """The file of a path; IsADirectoryError where it is a directory."""
+        node = self.find(path)
+        if isinstance(node, DirNode):
+            raise os_error(errno.EISDIR, path)
+        return node
+
+    def place(self, path: str) -> tuple[DirNode, str]:
+        """The directory that holds, or would hold, the last name of a path, and that name."""
+        parts = parts_of(path)
+        if not parts:
+            raise os_error(errno.EBUSY, path)  # the root
+        parent = self._descend(parts[:-1], path)
+        if isinstance(parent, FileNode):
+            raise os_error(errno.ENOTDIR, path)
+        return parent, parts[-1]
+
+    def child(self, parent: DirNode, name: str) -> Node | None:
+        """The node under a name, None where there is none."""
+        number = parent.names.get(name)
+        if number is None:
+            return None
+        file = self.files.get(number)
+        return self.dirs[number] if file is None else file
+
+    def _descend(self, parts: tuple[str, ...], path: str) -> Node:
+        node: Node = self.dirs[ROOT]
+        for part in parts:
+            if isinstance(node, FileNode):
+                raise os_error(errno.ENOTDIR, path)
+            below = self.child(node, part)
+            if below is None:
+                raise os_error(errno.ENOENT, path)
+            node = below
+        return node
+
+    def add_file(self, parent: DirNode, name: str, now_ms: int) -> FileNode:
+        """A new empty file under a free name."""
+        node = FileNode(self._number(), b"", now_ms)
+        self.files[node.number] = node
+        parent.names[name] = node.number
+        return node
+
+    def add_dir(self, parent: DirNode, name: str, now_ms: int) -> DirNode:
+        """A new empty directory under a free name."""
+        node = DirNode(self._number(), {}, now_ms)
+        self.dirs[node.number] = node
+        parent.names[name] = node.number
+        return node
+
+    def _number(self) -> int:
+        number, self._next_node = self._next_node, self._next_node + 1
+        return number
+
+    def unlink(self, parent: DirNode, name: str) -> Node:
+        """Take a name away; the bytes stay until the last handle is closed."""
+        node = self.child(parent, name)
+        assert node is not None, f"no {name}"
+        del parent.names[name]
+        if isinstance(node, FileNode):
+            node.linked = False
+            self.forget(node)
+        else:
+            del self.dirs[node.number]
+        return node
+
+    def forget(self, node: FileNode) -> None:
+        """Free a file that has neither a name nor a handle."""
+        if not node.linked and node.handles == 0:
+            self.files.pop(node.number, None)
+
+    def check_rename(self, source: str, target: str) -> None:
+        """Raise what rename(2) would raise."""
+        moved = self.find(source)
+        parent, name = self.place(target)
+        there = self.child(parent, name)
+        if isinstance(moved, DirNode):
+            if isinstance(there, FileNode):
+                raise os_error(errno.ENOTDIR, target)
+            if there is not moved and parts_of(target)[: len(parts_of(source))] == parts_of(source):
+                raise os_error(errno.EINVAL, target)  # into itself
+            if there is not None and there is not moved and there.names:
+                raise os_error(errno.ENOTEMPTY, target)
+        elif isinstance(there, DirNode):
+            raise os_error(errno.EISDIR, target)

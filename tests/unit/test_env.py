@@ -1,0 +1,143 @@
+"""The clocks, the Env and what only the machine's own file system has to show."""
+
+import gc
+import os
+import resource
+from pathlib import Path
+
+import pytest
+from tests.faults import START_MS, seeded_env
+
+from tidelog.env import Clock, Env, ManualClock, OsFileSystem, SystemClock, os_env
+
+BILLENNIUM_MS = 1_000_000_000_000  # 9 September 2001
+
+
+def times(clock: Clock) -> tuple[int, int]:
+    return clock.now_ms(), clock.monotonic_ms()
+
+
+class TestManualClock:
+    def test_starts_where_told(self) -> None:
+        assert times(ManualClock(5)) == (5, 0)
+        assert times(ManualClock()) == (0, 0)
+
+    def test_advance_moves_both_times(self) -> None:
+        clock = ManualClock(100)
+        clock.advance(7)
+        assert times(clock) == (107, 7)
+
+    def test_advance_back_moves_wall_time_only(self) -> None:
+        clock = ManualClock(100)
+        clock.advance(10)
+        clock.advance(-30)
+        assert times(clock) == (80, 10)
+
+    def test_set_lets_time_pass(self) -> None:
+        clock = ManualClock(100)
+        clock.set(150)
+        assert times(clock) == (150, 50)
+        clock.set(120)
+        assert times(clock) == (120, 50)
+
+    def test_jump_moves_wall_time_while_none_passes(self) -> None:
+        clock = ManualClock(100)
+        clock.jump(10_000)
+        assert times(clock) == (10_000, 0)
+        clock.jump(5)
+        assert times(clock) == (5, 0)
+
+
+def test_system_clock_counts_milliseconds_and_runs_on() -> None:
+    clock = SystemClock()
+    first, second = clock.monotonic_ms(), clock.monotonic_ms()
+    assert first <= second
+    assert BILLENNIUM_MS < clock.now_ms() < 10 * BILLENNIUM_MS
+
+
+def test_os_env_is_the_real_thing_and_draws_differ() -> None:
+    env = os_env()
+    assert isinstance(env.files, OsFileSystem)
+    assert isinstance(env.clock, SystemClock)
+    assert env.random.getrandbits(64) != os_env().random.getrandbits(64)
+
+
+def test_env_can_not_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        Env().clock = ManualClock()  # type: ignore[misc]  # frozen: this is what is tested
+
+
+class TestSeededEnv:
+    def test_same_seed_same_draws(self) -> None:
+        one, two, other = seeded_env(3), seeded_env(3), seeded_env(4)
+        draws = [[env.random.getrandbits(32) for _ in range(4)] for env in (one, two, other)]
+        assert draws[0] == draws[1]
+        assert draws[0] != draws[2]
+
+    def test_files_take_their_times_from_the_clock(self) -> None:
+        env = seeded_env(0)
+        assert env.clock.now_ms() == START_MS
+        env.clock.advance(25)
+        env.files.open("/a", create=True).close()
+        assert env.files.stat("/a").mtime_ms == START_MS + 25
+
+
+class TestOsFileSystem:
+    def test_new_names_are_for_the_owner_alone(self, tmp_path: Path) -> None:
+        files = OsFileSystem()
+        files.make_dirs(str(tmp_path / "a"))
+        files.open(str(tmp_path / "b"), create=True).close()
+        assert (tmp_path / "a").stat().st_mode & 0o077 == 0
+        assert (tmp_path / "b").stat().st_mode & 0o077 == 0
+
+    def test_a_dangling_link_is_a_name(self, tmp_path: Path) -> None:
+        (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+        assert OsFileSystem().exists(str(tmp_path / "link"))
+
+    def test_maps_hold_no_descriptor(self, tmp_path: Path) -> None:
+        path = tmp_path / "a"
+        path.write_bytes(b"abc")
+        before = _open_descriptors()
+        views = [OsFileSystem().map(str(path)) for _ in range(50)]
+        assert _open_descriptors() == before
+        assert {bytes(view) for view in views} == {b"abc"}
+
+    def test_a_map_ends_with_its_last_view(self, tmp_path: Path) -> None:
+        path = tmp_path / "a"
+        path.write_bytes(b"x" * resource.getpagesize() * 3)
+        view = OsFileSystem().map(str(path))
+        part = view[5:10]
+        del view
+        gc.collect()
+        assert bytes(part) == b"xxxxx"
+        assert _is_mapped(path)
+        del part
+        gc.collect()
+        assert not _is_mapped(path)
+
+    def test_a_failed_call_leaks_no_descriptor(self, tmp_path: Path) -> None:
+        files = OsFileSystem()
+        path = str(tmp_path / "lock")
+        held = files.lock(path)
+        before = _open_descriptors()
+        for _ in range(3):
+            with pytest.raises(BlockingIOError):
+                files.lock(path)
+            with pytest.raises(OSError, match="No such device"):
+                files.map(str(tmp_path))
+        assert _open_descriptors() == before
+        held.close()
+
+
+def _open_descriptors() -> int:
+    for listing in ("/proc/self/fd", "/dev/fd"):
+        if Path(listing).is_dir():
+            return len(os.listdir(listing))  # noqa: PTH208 - a count of what the process holds
+    raise AssertionError("this system lists no descriptors")
+
+
+def _is_mapped(path: Path) -> bool:
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("this system lists no maps")
+    return str(path) in maps.read_text()

@@ -1,0 +1,453 @@
+"""The damage file system keeps the rules in its docstring: one test per rule and per failure."""
+
+import errno
+from collections.abc import Callable
+
+import pytest
+from tests.faults import (
+    SECTOR_SIZE,
+    CrashState,
+    DamageFileSystem,
+    Fault,
+    FaultKind,
+    Keep,
+    reopen,
+)
+
+from tidelog.env import File, ManualClock
+
+SEEDS = range(400)
+
+
+def disk() -> DamageFileSystem:
+    files = DamageFileSystem(clock=ManualClock(1000))
+    files.make_dirs("/d")
+    files.settle()
+    return files
+
+
+def put(files: DamageFileSystem, path: str, data: bytes) -> File:
+    file = files.open(path, create=True)
+    file.pwrite(data, 0)
+    return file
+
+
+def durable(files: DamageFileSystem, path: str, data: bytes) -> File:
+    file = put(files, path, data)
+    files.settle()
+    return file
+
+
+def at_the_end(files: DamageFileSystem) -> list[CrashState]:
+    return list(files.crash_states(SEEDS, prefix=len(files.journal)))
+
+
+def outcomes(files: DamageFileSystem, path: str) -> set[bytes | None]:
+    """Every content that a file has in some crash after the last call; None = it is not there."""
+    return {state.contents().get(path) for state in at_the_end(files)}
+
+
+def listings(files: DamageFileSystem) -> set[frozenset[str]]:
+    return {
+        frozenset(path for path, data in state.contents().items() if data is not None)
+        for state in at_the_end(files)
+    }
+
+
+class TestBytes:
+    def test_synced_bytes_are_kept_in_every_crash(self) -> None:
+        files = disk()
+        file = durable(files, "/d/a", b"old")
+        file.pwrite(b"new", 0)
+        file.truncate(2)
+        file.sync()
+        assert outcomes(files, "/d/a") == {b"ne"}
+
+    def test_unsynced_write_is_kept_lost_or_torn_at_any_byte(self) -> None:
+        files = disk()
+        durable(files, "/d/a", b"....").pwrite(b"ABCD", 0)
+        found = outcomes(files, "/d/a")
+        assert {b"....", b"ABCD", b"A...", b"AB..", b"ABC.", b"..C."} <= found
+
+    def test_large_write_is_torn_by_sectors_of_the_file(self) -> None:
+        files = disk()
+        old = b"." * SECTOR_SIZE * 4
+        durable(files, "/d/a", old).pwrite(b"X" * SECTOR_SIZE * 3, SECTOR_SIZE // 2)
+        half, full = SECTOR_SIZE // 2, SECTOR_SIZE
+        middle_lost = b"." * half + b"X" * half + b"." * full + b"X" * (full + half) + b"." * half
+        only_middle = b"." * full + b"X" * full + b"." * 2 * full
+        assert {middle_lost, only_middle} <= outcomes(files, "/d/a")
+
+    def test_later_write_survives_an_earlier_lost_one(self) -> None:
+        files = disk()
+        file = durable(files, "/d/a", b"..")
+        file.pwrite(b"A", 0)
+        file.pwrite(b"B", 1)
+        assert outcomes(files, "/d/a") == {b"..", b"A.", b".B", b"AB"}
+
+    def test_size_survives_without_bytes_as_zeros(self) -> None:
+        files = disk()
+        durable(files, "/d/a", b"..").pwrite(b"AB", 2)
+        assert {b"..", b"..\0\0", b"..A", b"..A\0", b"..AB"} <= outcomes(files, "/d/a")
+
+    def test_lost_write_below_a_kept_one_leaves_zeros(self) -> None:
+        files = disk()
+        file = durable(files, "/d/a", b"")
+        file.pwrite(b"A", 0)
+        file.pwrite(b"B", 1)
+        assert outcomes(files, "/d/a") == {b"", b"\0", b"\0\0", b"A", b"A\0", b"\0B", b"AB"}
+
+    def test_truncation_is_kept_or_lost_and_frees_what_is_written_later(self) -> None:
+        files = disk()
+        file = durable(files, "/d/a", b"....")
+        file.truncate(1)
+        file.pwrite(b"A", 1)
+        assert outcomes(files, "/d/a") == {b"....", b".", b".A..", b".A", b".\0"}
+
+    def test_files_suffer_independently(self) -> None:
+        files = disk()
+        one, two = durable(files, "/d/a", b"."), durable(files, "/d/b", b".")
+        one.pwrite(b"A", 0)
+        two.pwrite(b"B", 0)
+        found = {(s.contents()["/d/a"], s.contents()["/d/b"]) for s in at_the_end(files)}
+        assert found == {(b".", b"."), (b"A", b"."), (b".", b"B"), (b"A", b"B")}
+
+    def test_modification_time_is_kept_or_lost(self) -> None:
+        files = disk()
+        file = durable(files, "/d/a", b".")
+        files.clock = ManualClock(2000)
+        file.pwrite(b"A", 0)
+        assert {reopen(s).stat("/d/a").mtime_ms for s in at_the_end(files)} == {1000, 2000}
+
+
+class TestNames:
+    def test_creation_is_kept_or_lost_whatever_was_synced_in_the_file(self) -> None:
+        files = disk()
+        put(files, "/d/a", b"A").sync()
+        assert outcomes(files, "/d/a") == {None, b"A"}
+        files.sync_dir("/d")
+        assert outcomes(files, "/d/a") == {b"A"}
+
+    def test_synced_name_of_an_unsynced_file_shows_no_bytes_for_sure(self) -> None:
+        files = disk()
+        put(files, "/d/a", b"A")
+        files.sync_dir("/d")
+        assert outcomes(files, "/d/a") == {b"", b"\0", b"A"}
+
+    def test_removal_is_kept_or_lost(self) -> None:
+        files = disk()
+        durable(files, "/d/a", b"A")
+        files.remove("/d/a")
+        assert outcomes(files, "/d/a") == {None, b"A"}
+        files.sync_dir("/d")
+        assert outcomes(files, "/d/a") == {None}
+
+    def test_rename_is_atomic(self) -> None:
+        files = disk()
+        durable(files, "/d/a", b"A")
+        files.rename("/d/a", "/d/b")
+        assert listings(files) == {frozenset({"/d/a"}), frozenset({"/d/b"})}
+        files.sync_dir("/d")
+        assert listings(files) == {frozenset({"/d/b"})}
+
+    def test_replacing_rename_shows_the_old_or_the_new_file(self) -> None:
+        files = disk()
+        durable(files, "/d/a", b"old")
+        put(files, "/d/t", b"new").sync()
+        files.rename("/d/t", "/d/a")
+        assert outcomes(files, "/d/a") == {b"old", b"new"}
+
+    def test_renamed_unsynced_file_may_be_empty(self) -> None:
+        files = disk()
+        durable(files, "/d/a", b"old")
+        put(files, "/d/t", b"n")
+        files.rename("/d/t", "/d/a")
+        files.sync_dir("/d")
+        assert outcomes(files, "/d/a") == {b"", b"\0", b"n"}
+
+    def test_a_file_never_has_two_names(self) -> None:
+        files = disk()
+        durable(files, "/d/a", b"A")
+        files.rename("/d/a", "/d/b")
+        files.rename("/d/b", "/d/c")
+        assert listings(files) == {frozenset({name}) for name in ("/d/a", "/d/b", "/d/c")}
+
+    def test_name_used_again_shows_any_of_its_files(self) -> None:
+        files = disk()
+        durable(files, "/d/a", b"old")
+        files.remove("/d/a")
+        put(files, "/d/a", b"new").sync()
+        assert outcomes(files, "/d/a") == {None, b"old", b"new"}
+
+    def test_changes_of_different_names_are_independent(self) -> None:
+        files = disk()
+        for name in ("/d/a", "/d/b"):
+            put(files, name, b"")
+        names = listings(files)
+        assert names == {frozenset(), frozenset({"/d/a"}), frozenset({"/d/b"}),
+                         frozenset({"/d/a", "/d/b"})}  # fmt: skip
+
+    def test_rename_between_directories_needs_both_synced(self) -> None:
+        files = disk()
+        files.make_dirs("/e")
+        durable(files, "/d/a", b"A")
+        files.rename("/d/a", "/e/a")
+        both = {frozenset({"/d/a"}), frozenset({"/e/a"})}
+        files.sync_dir("/e")
+        assert listings(files) == both
+        files.sync_dir("/d")
+        assert listings(files) == {frozenset({"/e/a"})}
+
+    def test_directory_lost_with_everything_in_it(self) -> None:
+        files = disk()
+        files.make_dirs("/d/x")
+        put(files, "/d/x/a", b"A").sync()
+        files.sync_dir("/d/x")
+        assert {tuple(sorted(s.contents())) for s in at_the_end(files)} == {
+            ("/d",),
+            ("/d", "/d/x", "/d/x/a"),
+        }
+        files.sync_dir("/d")
+        assert outcomes(files, "/d/x/a") == {b"A"}
+
+    def test_renamed_directory_takes_its_files_along(self) -> None:
+        files = disk()
+        files.make_dirs("/d/x")
+        durable(files, "/d/x/a", b"A")
+        files.rename("/d/x", "/d/y")
+        assert listings(files) == {frozenset({"/d/x/a"}), frozenset({"/d/y/a"})}
+
+    def test_removed_directory_comes_back_or_not(self) -> None:
+        files = disk()
+        files.make_dirs("/d/x")
+        files.settle()
+        files.remove_dir("/d/x")
+        assert {"/d/x" in s.contents() for s in at_the_end(files)} == {True, False}
+        files.sync_dir("/d")
+        assert {"/d/x" in s.contents() for s in at_the_end(files)} == {False}
+
+
+class TestCrash:
+    def workload(self) -> DamageFileSystem:
+        files = disk()
+        file = put(files, "/d/a", b"one")
+        file.sync()
+        files.sync_dir("/d")
+        file.pwrite(b"two", 3)
+        files.rename("/d/a", "/d/b")
+        return files
+
+    def test_prefixes_with_everything_kept(self) -> None:
+        states = [state.contents() for state in self.workload().prefixes(Keep.EVERYTHING)]
+        contents = [{p: d for p, d in state.items() if d is not None} for state in states]
+        one, two = {"/d/a": b"one"}, {"/d/a": b"onetwo"}
+        assert contents == [{}, {"/d/a": b""}, one, one, one, two, {"/d/b": b"onetwo"}]
+
+    def test_prefixes_with_only_what_was_synced(self) -> None:
+        states = [state.contents().get("/d/a") for state in self.workload().prefixes(Keep.SYNCED)]
+        assert states == [None, None, None, None, b"one", b"one", b"one"]
+
+    def test_seed_repeats_itself_alone_and_among_others(self) -> None:
+        files = self.workload()
+        many = {state.seed: state for state in files.crash_states(range(50))}
+        assert len(many) == 50
+        for seed in (0, 17, 49):
+            (alone,) = files.crash_states([seed])
+            assert alone == many[seed]
+            (replayed,) = self.workload().crash_states([seed])
+            assert replayed == many[seed]
+
+    def test_seeds_reach_every_moment_in_order(self) -> None:
+        moments = [state.prefix for state in self.workload().crash_states(range(200))]
+        assert moments == sorted(moments)
+        assert set(moments) == set(range(7))
+
+    def test_text_names_seed_and_call(self) -> None:
+        files = self.workload()
+        (state,) = files.crash_states([5], prefix=5)
+        assert str(state) == (
+            "crash seed 5, power lost after call 5 of 6 (/d/a: write 3 bytes at 3)"
+        )
+        assert files.explain(state).splitlines()[1].startswith("write 3 bytes at 3: ")
+
+    def test_what_was_reopened_is_durable_and_crashes_again(self) -> None:
+        files = reopen(self.workload().crash(Keep.EVERYTHING))
+        assert files.journal == []
+        file = files.open("/d/b", write=True)
+        file.pwrite(b"X", 0)
+        assert files.crash(Keep.SYNCED).contents()["/d/b"] == b"onetwo"
+        assert files.crash(Keep.EVERYTHING).contents()["/d/b"] == b"Xnetwo"
+        files.open("/d/new", create=True).close()
+        assert files.stat("/d/new").identity != files.stat("/d/b").identity
+
+    def test_crash_leaves_the_running_machine_alone(self) -> None:
+        files = self.workload()
+        reopen(files.crash(Keep.EVERYTHING)).open("/d/b", write=True).truncate(0)
+        assert files.open("/d/b").pread(9, 0) == b"onetwo"
+
+    def test_locks_end_with_the_power(self) -> None:
+        files = disk()
+        files.lock("/d/.lock")
+        again = reopen(files.crash(Keep.EVERYTHING))
+        again.lock("/d/.lock")
+        with pytest.raises(BlockingIOError):
+            again.lock("/d/.lock")
+
+    def test_fingerprint_knows_names_and_bytes_only(self) -> None:
+        files = self.workload()
+        prints = [state.fingerprint() for state in files.prefixes(Keep.EVERYTHING)]
+        assert prints[2] == prints[3] == prints[4]
+        assert len(set(prints)) == 5
+
+
+class TestMaps:
+    def test_cutting_a_mapped_file_fails_the_test(self) -> None:
+        files = disk()
+        file = put(files, "/d/a", b"abcd")
+        view = files.map("/d/a", 2)
+        with pytest.raises(AssertionError, match="a mapped file is cut from 4 to 3 bytes"):
+            file.truncate(3)
+        assert bytes(view) == b"ab"
+
+    def test_also_when_it_grew_after_the_map(self) -> None:
+        files = disk()
+        file = put(files, "/d/a", b"abcd")
+        view = files.map("/d/a")
+        file.pwrite(b"ef", 4)
+        with pytest.raises(AssertionError):
+            file.truncate(3)
+        del view
+        file.truncate(3)
+        assert file.pread(9, 0) == b"abc"
+
+    def test_same_size_and_longer_is_no_cut(self) -> None:
+        files = disk()
+        file = put(files, "/d/a", b"abcd")
+        view = files.map("/d/a")
+        file.truncate(4)
+        file.truncate(9)
+        assert bytes(view) == b"abcd"
+
+    def test_every_derived_view_counts(self) -> None:
+        files = disk()
+        file = put(files, "/d/a", b"abcd")
+        part = files.map("/d/a")[1:2]
+        with pytest.raises(AssertionError):
+            file.truncate(0)
+        part.release()
+
+
+class TestFailures:
+    CALLS: tuple[Callable[[DamageFileSystem], object], ...] = (
+        lambda files: files.open("/d/new", create=True),
+        lambda files: files.open("/d/a", write=True).pwrite(b"x", 0),
+        lambda files: files.open("/d/a", write=True).truncate(0),
+        lambda files: files.open("/d/a", write=True).sync(),
+        lambda files: files.rename("/d/a", "/d/b"),
+        lambda files: files.remove("/d/a"),
+        lambda files: files.make_dirs("/d/x"),
+        lambda files: files.remove_dir("/e"),
+        lambda files: files.sync_dir("/d"),
+        lambda files: files.set_mtime("/d/a", 5),
+        lambda files: files.lock("/d/.lock"),
+    )
+
+    def prepared(self) -> DamageFileSystem:
+        files = disk()
+        files.make_dirs("/e")
+        durable(files, "/d/a", b"abc").close()
+        return files
+
+    @pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE])
+    @pytest.mark.parametrize("number", range(len(CALLS)))
+    def test_failed_call_did_nothing(self, number: int, kind: FaultKind) -> None:
+        files = self.prepared()
+        before = files.crash(Keep.EVERYTHING).fingerprint()
+        files.writes.fault = Fault(files.calls, kind)
+        with pytest.raises(OSError, match=r"error|space") as caught:
+            self.CALLS[number](files)
+        assert caught.value.errno == (errno.EIO if kind is FaultKind.EIO else errno.ENOSPC)
+        assert files.crash(Keep.EVERYTHING).fingerprint() == before
+        assert len(files.writes.failed) == 1
+
+    def test_only_the_nth_call_fails(self) -> None:
+        files = self.prepared()
+        files.writes.fault = Fault(files.calls + 1, FaultKind.EIO)
+        file = files.open("/d/a", write=True)
+        file.pwrite(b"1", 0)
+        with pytest.raises(OSError, match="Input/output"):
+            file.pwrite(b"2", 1)
+        file.pwrite(b"3", 2)
+        assert file.pread(9, 0) == b"1b3"
+
+    def test_sticky_fault_stays(self) -> None:
+        files = self.prepared()
+        files.writes.fault = Fault(files.calls, FaultKind.NO_SPACE, sticky=True)
+        file = files.open("/d/a", write=True)
+        for _ in range(3):
+            with pytest.raises(OSError, match="No space"):
+                file.pwrite(b"1", 0)
+        assert file.pread(9, 0) == b"abc"
+
+    def test_short_write_takes_half_and_says_so(self) -> None:
+        files = self.prepared()
+        file = files.open("/d/a", write=True)
+        files.writes.fault = Fault(files.calls, FaultKind.SHORT_WRITE)
+        assert file.pwritev([b"12", b"345"], 0) == 2
+        assert file.pread(9, 0) == b"12c"
+        assert file.pwritev([b"12", b"345"], 0) == 5
+
+    def test_read_fault_counts_reading_calls(self) -> None:
+        files = self.prepared()
+        file = files.open("/d/a")
+        files.reads.fault = Fault(files.reads.calls + 1, FaultKind.EIO)
+        assert file.pread(3, 0) == b"abc"
+        with pytest.raises(OSError, match="Input/output"):
+            file.pread(3, 0)
+        assert file.pread(3, 0) == b"abc"
+
+    def test_failed_sync_leaves_its_writes_in_doubt_for_ever(self) -> None:
+        files = self.prepared()
+        file = files.open("/d/a", write=True)
+        file.pwrite(b"X", 0)
+        files.writes.fault = Fault(files.calls, FaultKind.EIO)
+        with pytest.raises(OSError, match="Input/output"):
+            file.sync()
+        other = files.open("/d/a", write=True)
+        other.pwrite(b"Y", 1)
+        other.sync()
+        assert outcomes(files, "/d/a") == {b"aYc", b"XYc"}
+        assert files.crash(Keep.SYNCED).contents()["/d/a"] == b"aYc"
+
+    def test_syncing_again_after_a_failure_fails_the_test(self) -> None:
+        files = self.prepared()
+        file = files.open("/d/a", write=True)
+        files.writes.fault = Fault(files.calls, FaultKind.EIO)
+        with pytest.raises(OSError, match="Input/output"):
+            file.sync()
+        with pytest.raises(AssertionError, match="synced again"):
+            file.sync()
+
+    def test_full_disk_takes_what_fits_then_nothing(self) -> None:
+        files = DamageFileSystem(limit_bytes=10)
+        file = put(files, "/a", b"12345678")
+        assert file.pwrite(b"abcd", 8) == 2
+        with pytest.raises(OSError, match="No space"):
+            file.pwrite(b"cd", 10)
+        assert file.pwrite(b"XY", 0) == 2
+        with pytest.raises(OSError, match="No space"):
+            file.truncate(11)
+        assert files.used_bytes() == 10
+
+    def test_full_disk_works_again_once_raised_or_freed(self) -> None:
+        files = DamageFileSystem(limit_bytes=4)
+        file = put(files, "/a", b"1234")
+        other = files.open("/b", create=True)
+        with pytest.raises(OSError, match="No space"):
+            other.pwrite(b"x", 0)
+        files.limit_bytes = 5
+        assert other.pwrite(b"x", 0) == 1
+        files.remove("/a")
+        assert files.used_bytes() == 5
+        file.close()
+        assert other.pwrite(b"yyy", 1) == 3
