@@ -1,0 +1,342 @@
+"""A magic-2 record batch: a lazy view over its bytes, and everything else of magic 2 by name.
+
+The view unpacks the header once and opens nothing else until asked. It holds a reference to the
+buffer it was made over and copies nothing; whoever changes the buffer makes a new view.
+
+Layout and changes in place live in `header`, builders in `builder`, records in `record`.
+
+Source: docs/format.md#batch; KIP-98.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tidelog.errors import CorruptBatch, UnsupportedCompression
+from tidelog.record.builder import build_batch, build_empty_batch, build_end_marker
+from tidelog.record.coding import crc32c
+from tidelog.record.compression import DEFAULT_DECOMPRESSION_LIMIT, decompress
+from tidelog.record.header import (
+    ATTRIBUTES_AT,
+    BASE_OFFSET_AT,
+    BASE_SEQUENCE_AT,
+    BASE_TIMESTAMP_AT,
+    BATCH_LENGTH_MIN,
+    CODEC_MASK,
+    CONTROL_BIT,
+    CRC_AT,
+    DELETE_HORIZON_BIT,
+    FRAME_PREFIX_SIZE,
+    HEADER,
+    HEADER_SIZE,
+    KNOWN_ATTRIBUTES,
+    LAST_OFFSET_DELTA_AT,
+    LEADER_EPOCH_AT,
+    LENGTH_AT,
+    LENGTH_MIN,
+    LOG_OVERHEAD,
+    MAGIC_2,
+    MAGIC_AT,
+    MAX_TIMESTAMP_AT,
+    PRODUCER_EPOCH_AT,
+    PRODUCER_ID_AT,
+    RECORD_COUNT_AT,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    assign_offset,
+    seal,
+    set_create_time_max,
+    stamp_append_time,
+    timestamp_type_of,
+)
+from tidelog.record.record import (
+    ControlType,
+    EndMarker,
+    Inherited,
+    Record,
+    RecordLike,
+    decode_records,
+    read_control_type,
+    read_end_marker,
+    wrap_sequence,
+)
+from tidelog.types import NO_PRODUCER_ID, NO_SEQUENCE, Buffer, Codec, TimestampType
+
+__all__ = [
+    "ATTRIBUTES_AT",
+    "BASE_OFFSET_AT",
+    "BASE_SEQUENCE_AT",
+    "BASE_TIMESTAMP_AT",
+    "BATCH_LENGTH_MIN",
+    "CODEC_MASK",
+    "CONTROL_BIT",
+    "CRC_AT",
+    "DELETE_HORIZON_BIT",
+    "FRAME_PREFIX_SIZE",
+    "HEADER",
+    "HEADER_SIZE",
+    "KNOWN_ATTRIBUTES",
+    "LAST_OFFSET_DELTA_AT",
+    "LEADER_EPOCH_AT",
+    "LENGTH_AT",
+    "LENGTH_MIN",
+    "LOG_OVERHEAD",
+    "MAGIC_2",
+    "MAGIC_AT",
+    "MAX_TIMESTAMP_AT",
+    "PRODUCER_EPOCH_AT",
+    "PRODUCER_ID_AT",
+    "RECORD_COUNT_AT",
+    "TIMESTAMP_TYPE_BIT",
+    "TRANSACTIONAL_BIT",
+    "ControlType",
+    "EndMarker",
+    "Record",
+    "RecordBatch",
+    "RecordLike",
+    "assign_offset",
+    "build_batch",
+    "build_empty_batch",
+    "build_end_marker",
+    "read_control_type",
+    "read_end_marker",
+    "seal",
+    "set_create_time_max",
+    "stamp_append_time",
+]
+
+
+class RecordBatch:
+    """A view of one magic-2 batch; the header's fields are plain attributes.
+
+    Safe to read from several threads. The buffer must hold the whole batch: `walk` sees to that.
+
+    Attributes:
+        at: Place of the batch in the buffer.
+        size_bytes: Of the whole batch, header included.
+        base_offset: Offset that the records' deltas count from.
+        leader_epoch: Epoch of the leader that appended it, -1 where unknown.
+        magic: 2.
+        crc: As it stands in the header.
+        attributes: All 16 bits, signed.
+        last_offset_delta: `last_offset` - `base_offset`; kept by a cleaner that drops records.
+        base_timestamp: What the timestamp deltas count from in ms: neither the smallest nor, with
+            a delete horizon, any record's.
+        max_timestamp: Largest record timestamp in ms, or the append time of a LogAppendTime batch.
+        producer_id: -1 for none.
+        producer_epoch: -1 for none.
+        base_sequence: -1 for none.
+        record_count: As declared; not trusted before the records were decoded.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "at",
+        "attributes",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp",
+        "crc",
+        "last_offset_delta",
+        "leader_epoch",
+        "magic",
+        "max_timestamp",
+        "producer_epoch",
+        "producer_id",
+        "record_count",
+        "size_bytes",
+    )
+
+    at: int
+    attributes: int
+    base_offset: int
+    base_sequence: int
+    base_timestamp: int
+    crc: int
+    last_offset_delta: int
+    leader_epoch: int
+    magic: int
+    max_timestamp: int
+    producer_epoch: int
+    producer_id: int
+    record_count: int
+    size_bytes: int
+
+    def __init__(self, buffer: Buffer, at: int = 0) -> None:
+        """View the batch that begins at `at`; use `views.walk` for bytes from outside."""
+        self._buffer = buffer
+        self.at = at
+        (
+            self.base_offset,
+            length,
+            self.leader_epoch,
+            self.magic,
+            self.crc,
+            self.attributes,
+            self.last_offset_delta,
+            self.base_timestamp,
+            self.max_timestamp,
+            self.producer_id,
+            self.producer_epoch,
+            self.base_sequence,
+            self.record_count,
+        ) = HEADER.unpack_from(buffer, at)
+        self.size_bytes = length + LOG_OVERHEAD
+
+    def __repr__(self) -> str:
+        return (
+            f"RecordBatch(offsets {self.base_offset}..{self.last_offset}, "
+            f"{self.record_count} records, {self.size_bytes} bytes)"
+        )
+
+    @property
+    def view(self) -> memoryview:
+        """The whole batch, header included."""
+        return memoryview(self._buffer)[self.at : self.at + self.size_bytes]
+
+    @property
+    def last_offset(self) -> int:
+        """Offset at which the batch ends, inclusive."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset after the batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> Codec:
+        """Compression of the records.
+
+        Raises:
+            UnsupportedCompression: The number is one that nobody defined (5..7).
+        """
+        number = self.attributes & CODEC_MASK
+        if number > Codec.ZSTD:
+            raise UnsupportedCompression(f"codec {number} is unknown")
+        return Codec(number)
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        """Who set the timestamps that readers see."""
+        return timestamp_type_of(self.attributes)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether it belongs to a transaction (markers do too)."""
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it holds control records, which consumers never see."""
+        return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """Wall time in ms from which its tombstones or markers may go, None where not set."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
+
+    @property
+    def has_producer_id(self) -> bool:
+        """Whether an idempotent producer wrote it."""
+        return self.producer_id > NO_PRODUCER_ID
+
+    @property
+    def last_sequence(self) -> int:
+        """The producer's number for the last offset, -1 where there is none."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return wrap_sequence(self.base_sequence + self.last_offset_delta)
+
+    def is_valid(self) -> bool:
+        """Whether the CRC matches the bytes it covers."""
+        return self.size_bytes >= HEADER_SIZE and crc32c(self.view[ATTRIBUTES_AT:]) == self.crc
+
+    def ensure_valid(self) -> None:
+        """Do nothing if the CRC matches.
+
+        Raises:
+            CorruptBatch: It does not, or the batch is shorter than its header.
+        """
+        if self.size_bytes < HEADER_SIZE:
+            raise self._corrupt(f"{self.size_bytes} bytes, a header alone has {HEADER_SIZE}")
+        computed = crc32c(self.view[ATTRIBUTES_AT:])
+        if computed != self.crc:
+            raise self._corrupt(f"CRC-32C is {computed:#010x}, the header says {self.crc:#010x}")
+
+    def body(self, limit: int = DEFAULT_DECOMPRESSION_LIMIT) -> bytes | memoryview:
+        """The records section, decompressed to at most `limit` bytes; a view where it is plain.
+
+        Raises:
+            CorruptBatch: It does not decompress within the limit.
+            UnsupportedCompression: The codec is unknown.
+        """
+        section = self.view[HEADER_SIZE:]
+        codec = self.codec
+        if codec is Codec.NONE:
+            return section
+        try:
+            return decompress(codec, section, limit=limit)
+        except CorruptBatch as error:
+            raise self._corrupt(error.reason) from None
+
+    def records(
+        self, *, check_crc: bool = True, limit: int = DEFAULT_DECOMPRESSION_LIMIT
+    ) -> Iterator[Record]:
+        """The records in offset order, each checked before it is handed out.
+
+        Args:
+            check_crc: False where the caller has called `ensure_valid`.
+            limit: Bytes that the records may decompress to, inclusive.
+
+        Raises:
+            CorruptBatch: The CRC is wrong, or the records don't decompress.
+            CorruptRecord: A record breaks a rule; those before it were right.
+            UnsupportedCompression: The codec is unknown.
+        """
+        if check_crc:
+            self.ensure_valid()
+        stamped = self.timestamp_type is TimestampType.LOG_APPEND_TIME
+        inherited = Inherited(
+            base_offset=self.base_offset,
+            last_offset_delta=self.last_offset_delta,
+            base_timestamp=self.base_timestamp,
+            append_timestamp=self.max_timestamp if stamped else None,
+            base_sequence=self.base_sequence,
+            place=self.at + HEADER_SIZE if self.codec is Codec.NONE else None,
+            batch_at=self.at,
+        )
+        records = decode_records(bytes(self.body(limit)), self.record_count, inherited)
+        return _forget_lost_times(list(records)) if self._may_be_rewritten() else records
+
+    def _may_be_rewritten(self) -> bool:
+        """Whether a cleaner may have put the append time in the place of the producer's times."""
+        if not self.attributes & TIMESTAMP_TYPE_BIT:
+            return False
+        has_gaps = self.record_count != self.last_offset_delta + 1
+        return has_gaps or bool(self.attributes & DELETE_HORIZON_BIT)
+
+    def control_type(self) -> ControlType:
+        """What the first record of a control batch says; UNKNOWN for an emptied one.
+
+        Raises:
+            CorruptRecord: The record's key is no control key, or the record is damaged.
+            CorruptBatch: As in `records`.
+        """
+        assert self.is_control
+        for record in self.records():
+            return read_control_type(record.key, at=self.at)
+        return ControlType.UNKNOWN
+
+    def _corrupt(self, reason: str) -> CorruptBatch:
+        return CorruptBatch(reason, at=self.at, offset=self.base_offset)
+
+
+def _forget_lost_times(records: list[Record]) -> Iterator[Record]:
+    """The records, without create times where all are just the append time again.
+
+    Kafka's cleaner rewrites a LogAppendTime batch with the times that readers see; ours keeps the
+    producer's. Which of them wrote a batch can't be told when all create times equal the append
+    time: then they are unknown.
+    """
+    lost = all(record.create_timestamp == record.timestamp for record in records)
+    return (replace(r, create_timestamp=None) if lost else r for r in records)

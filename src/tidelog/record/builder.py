@@ -1,0 +1,248 @@
+"""Builds magic-2 batches: data, transaction markers, and the empty batches that a cleaner keeps.
+
+What comes out is sealed: lengths, CRC and maximum timestamp are right.
+
+Source: docs/format.md#batch; KIP-98; KIP-534 (delete horizon).
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from tidelog.errors import InvalidRecord, InvalidRequest
+from tidelog.record.compression import compress
+from tidelog.record.header import (
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC_2,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    seal,
+)
+from tidelog.record.record import (
+    CONTROL_KEY,
+    END_MARKER_VALUE,
+    ControlType,
+    RecordLike,
+    encode_record,
+    timestamps_of,
+)
+from tidelog.types import (
+    INT32_MAX,
+    INT64_MAX,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    Codec,
+    NewRecord,
+    TimestampType,
+)
+
+_CONTROL_VERSION: Final = 0
+
+
+def build_batch(  # noqa: PLR0913 - one keyword for each thing that a batch's header can say
+    records: Sequence[RecordLike],
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = NO_LEADER_EPOCH,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    append_time_ms: int | None = None,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    transactional: bool = False,
+    control: bool = False,
+    delete_horizon_ms: int | None = None,
+    offset_deltas: Sequence[int] | None = None,
+    last_offset_delta: int | None = None,
+    default_timestamp: int = NO_TIMESTAMP,
+) -> bytearray:
+    """One sealed magic-2 batch of `records`, which must not be empty.
+
+    Args:
+        records: In offset order. Headers and nulls are kept.
+        base_offset: Offset of the first record (of offset delta 0, where deltas are given).
+        leader_epoch: Epoch of the leader that appends it, -1 where unknown.
+        codec: Compression of the records.
+        level: The codec's level, None for Kafka's default.
+        timestamp_type: Who sets the timestamps that readers see.
+        append_time_ms: Time in ms of all records; needed for LogAppendTime, refused otherwise.
+            The records' own timestamps stay on disk in the deltas.
+        producer_id: Of an idempotent producer, -1 for none.
+        producer_epoch: Its epoch, -1 for none.
+        base_sequence: Its number for offset delta 0, -1 for none.
+        transactional: Whether the batch belongs to a transaction.
+        control: Whether it holds control records instead of data.
+        delete_horizon_ms: Wall time in ms from which tombstones or markers may go.
+        offset_deltas: For each record its offset - base_offset, ascending; None counts from 0.
+        last_offset_delta: Where the batch ends, if that is beyond its last record.
+        default_timestamp: Time in ms of records whose timestamp is None.
+
+    Raises:
+        InvalidRecord: A record or the batch is larger than the format allows, or a header key is
+            no text.
+        InvalidTimestamp: A timestamp does not fit into 64 bits.
+        InvalidRequest: No records, arguments that contradict each other, or a level that the
+            codec does not have.
+        UnsupportedCompression: The codec is none of Kafka's.
+    """
+    if not records:
+        raise InvalidRequest("a batch without records is made by build_empty_batch")
+    stamped = timestamp_type is TimestampType.LOG_APPEND_TIME
+    if stamped != (append_time_ms is not None):
+        raise InvalidRequest("LogAppendTime, and only that, needs append_time_ms")
+    deltas = _check_deltas(records, offset_deltas)
+    last_delta = deltas[-1] if last_offset_delta is None else last_offset_delta
+    if not deltas[-1] <= last_delta <= min(INT32_MAX, INT64_MAX - base_offset):
+        raise InvalidRequest(f"last offset delta {last_delta} of base offset {base_offset}")
+    times = timestamps_of(records, default_timestamp)
+    base_timestamp = times[0] if delete_horizon_ms is None else delete_horizon_ms
+    body = bytearray()
+    for record, delta, time in zip(records, deltas, times, strict=True):
+        encode_record(body, record, timestamp_delta=time - base_timestamp, offset_delta=delta)
+    attributes = _attributes(codec, stamped, transactional, control, delete_horizon_ms is not None)
+    return _assemble(
+        (base_offset, leader_epoch, attributes, last_delta),
+        (base_timestamp, max(times) if append_time_ms is None else append_time_ms),
+        (producer_id, producer_epoch, base_sequence, len(records)),
+        body if codec is Codec.NONE else compress(codec, body, level=level),
+    )
+
+
+def _check_deltas(records: Sequence[RecordLike], deltas: Sequence[int] | None) -> Sequence[int]:
+    """The offset deltas to use, ascending from 0 or more."""
+    if deltas is None:
+        return range(len(records))
+    if len(deltas) != len(records):
+        raise InvalidRequest(f"{len(deltas)} offset deltas for {len(records)} records")
+    last = -1
+    for delta in deltas:
+        if delta <= last:
+            raise InvalidRequest(f"offset delta {delta} after {last}")
+        last = delta
+    return deltas
+
+
+def _attributes(
+    codec: Codec, stamped: bool, transactional: bool, control: bool, has_horizon: bool
+) -> int:
+    return (
+        int(codec)
+        | (TIMESTAMP_TYPE_BIT if stamped else 0)
+        | (TRANSACTIONAL_BIT if transactional else 0)
+        | (CONTROL_BIT if control else 0)
+        | (DELETE_HORIZON_BIT if has_horizon else 0)
+    )
+
+
+def _assemble(
+    frame: tuple[int, int, int, int],
+    timestamps: tuple[int, int],
+    producer: tuple[int, int, int, int],
+    body: bytes | bytearray,
+) -> bytearray:
+    """The sealed batch of these header fields, each group in the order of the header."""
+    base_offset, leader_epoch, attributes, last_offset_delta = frame
+    length = HEADER_SIZE - LOG_OVERHEAD + len(body)
+    if length > INT32_MAX:
+        raise InvalidRecord(f"a batch of {length} bytes, at most {INT32_MAX} are possible")
+    batch = bytearray(HEADER_SIZE)
+    HEADER.pack_into(
+        batch,
+        0,
+        base_offset,
+        length,
+        leader_epoch,
+        MAGIC_2,
+        0,  # the CRC, written by seal
+        attributes,
+        last_offset_delta,
+        *timestamps,
+        *producer,
+    )
+    batch += body
+    seal(batch, 0)
+    return batch
+
+
+def build_end_marker(  # noqa: PLR0913 - as above
+    *,
+    commit: bool,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    timestamp: int,
+    base_offset: int = 0,
+    leader_epoch: int = NO_LEADER_EPOCH,
+) -> bytearray:
+    """The control batch that ends a producer's transaction; it takes one offset.
+
+    Args:
+        commit: False aborts.
+        producer_id: Whose transaction ends.
+        producer_epoch: Of the producer.
+        coordinator_epoch: Of the transaction coordinator that decided.
+        timestamp: Time in ms of the marker.
+        base_offset: Its offset.
+        leader_epoch: Epoch of the leader that appends it, -1 where unknown.
+    """
+    kind = ControlType.COMMIT if commit else ControlType.ABORT
+    marker = NewRecord(
+        key=CONTROL_KEY.pack(_CONTROL_VERSION, kind),
+        value=END_MARKER_VALUE.pack(_CONTROL_VERSION, coordinator_epoch),
+        timestamp=timestamp,
+    )
+    return build_batch(
+        [marker],
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=True,
+        control=True,
+    )
+
+
+def build_empty_batch(  # noqa: PLR0913 - one keyword for each thing that the header keeps
+    *,
+    base_offset: int,
+    last_offset: int,
+    max_timestamp: int,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    leader_epoch: int = NO_LEADER_EPOCH,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    transactional: bool = False,
+    control: bool = False,
+) -> bytearray:
+    """A header without records, by which a cleaner keeps a producer's last sequence (KAFKA-5490).
+
+    Args:
+        base_offset: First offset of the batch it stands for.
+        last_offset: Last offset of that batch, inclusive.
+        max_timestamp: That batch's maximum timestamp in ms.
+        timestamp_type: That batch's timestamp type.
+        leader_epoch: As in that batch; likewise the rest.
+        producer_id: Of the producer.
+        producer_epoch: Of the producer.
+        base_sequence: Of that batch.
+        transactional: Of that batch.
+        control: Of that batch.
+    """
+    assert 0 <= last_offset - base_offset <= INT32_MAX
+    stamped = timestamp_type is TimestampType.LOG_APPEND_TIME
+    attributes = _attributes(Codec.NONE, stamped, transactional, control, has_horizon=False)
+    return _assemble(
+        (base_offset, leader_epoch, attributes, last_offset - base_offset),
+        (NO_TIMESTAMP, max_timestamp),
+        (producer_id, producer_epoch, base_sequence, 0),
+        b"",
+    )

@@ -1,0 +1,105 @@
+"""Variable-length integers and checksums, the small change of the record formats.
+
+Varints are zig-zag numbers in groups of 7 bits, least significant group first, as in protobuf's
+`sint32` and `sint64`. Readers take any padding that Kafka takes, but no bits beyond the width.
+
+Source: docs/format.md#record; KIP-98.
+"""
+
+import zlib
+from typing import Final
+
+from fastcrc import crc32 as fast_crc32
+
+from tidelog.errors import CorruptRecord
+from tidelog.types import Buffer
+
+VARINT_SIZE_MAX: Final = 5
+VARLONG_SIZE_MAX: Final = 10
+
+
+def crc32c(data: Buffer, value: int = 0) -> int:
+    """CRC-32C (Castagnoli) of `data`, going on from `value`; what magic 2 uses."""
+    return fast_crc32.iscsi(data, value) if value else fast_crc32.iscsi(data)
+
+
+def crc32(data: Buffer, value: int = 0) -> int:
+    """CRC-32 (IEEE, as zlib) of `data`, going on from `value`; what magic 0 and 1 use."""
+    return zlib.crc32(data, value)
+
+
+def read_varint(buffer: Buffer, at: int, end: int) -> tuple[int, int]:
+    """The int32 that begins at `at`, and the place behind it.
+
+    Args:
+        buffer: Bytes to read from.
+        at: Place of the first byte.
+        end: Where the readable bytes end, exclusive.
+
+    Raises:
+        CorruptRecord: It runs over `end`, or is wider than 32 bits.
+    """
+    if at < end and (byte := buffer[at]) < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    return _read_groups(buffer, at, end, 32)
+
+
+def read_varlong(buffer: Buffer, at: int, end: int) -> tuple[int, int]:
+    """The int64 that begins at `at`, and the place behind it; else like `read_varint`.
+
+    Raises:
+        CorruptRecord: It runs over `end`, or is wider than 64 bits.
+    """
+    if at < end and (byte := buffer[at]) < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    return _read_groups(buffer, at, end, 64)
+
+
+def _read_groups(buffer: Buffer, at: int, end: int, bit_count: int) -> tuple[int, int]:
+    """The general case of both readers, any number of groups."""
+    start, raw = at, 0
+    for shift in range(0, bit_count, 7):
+        if at >= end:
+            raise CorruptRecord("a variable-length integer runs over the end", at=start)
+        byte = buffer[at]
+        at += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+    else:
+        raise CorruptRecord(f"a variable-length integer of more than {bit_count} bits", at=start)
+    if raw >> bit_count:
+        raise CorruptRecord(f"a variable-length integer of more than {bit_count} bits", at=start)
+    return (raw >> 1) ^ -(raw & 1), at
+
+
+def write_varint(out: bytearray, value: int) -> None:
+    """Append the int32 `value` to `out`."""
+    assert -(2**31) <= value < 2**31
+    _write_groups(out, (value << 1) ^ (value >> 31))
+
+
+def write_varlong(out: bytearray, value: int) -> None:
+    """Append the int64 `value` to `out`."""
+    assert -(2**63) <= value < 2**63
+    _write_groups(out, (value << 1) ^ (value >> 63))
+
+
+def _write_groups(out: bytearray, raw: int) -> None:
+    # Seen as a Python int, zig-zag of a negative value is never negative: no mask is needed.
+    while raw >= 0x80:
+        out.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    out.append(raw)
+
+
+def varint_size(value: int) -> int:
+    """Bytes that `write_varint` takes for the int32 `value`."""
+    assert -(2**31) <= value < 2**31
+    return max(1, (((value << 1) ^ (value >> 31)).bit_length() + 6) // 7)
+
+
+def varlong_size(value: int) -> int:
+    """Bytes that `write_varlong` takes for the int64 `value`."""
+    assert -(2**63) <= value < 2**63
+    return max(1, (((value << 1) ^ (value >> 63)).bit_length() + 6) // 7)

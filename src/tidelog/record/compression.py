@@ -1,0 +1,135 @@
+"""The codecs of a batch, each with Kafka's framing and with a hard cap on what comes out.
+
+`compress` writes what Kafka's own clients write; `decompress` reads what they read. No codec is
+trusted with a length from outside: the frames are walked first, so that memory is asked for only
+after the bytes at hand have shown that they can hold what they declare, and never beyond the cap.
+
+Anything after the end of a stream is refused: Kafka's readers stop there and lose it silently.
+
+Source: docs/format.md#compression; KIP-110 (zstd), KIP-57 (lz4), KIP-390 (levels).
+"""
+
+import zlib
+from typing import Final
+
+from tidelog.errors import CorruptBatch, InvalidRequest, UnsupportedCompression
+from tidelog.record import lz4_frame, snappy_frame, zstd_frame
+from tidelog.types import Buffer, Codec
+
+# What one batch may grow to. Far above any batch that Kafka's limits let in (1 MiB by default),
+# low enough that one hostile batch can't take a small machine down.
+DEFAULT_DECOMPRESSION_LIMIT: Final = 128 * 1024 * 1024
+
+# zlib's way of saying "with a gzip header and trailer".
+_GZIP_WINDOW_BITS: Final = 31
+# Java reads concatenated gzip members, so we do; nobody writes more than one.
+GZIP_MEMBER_COUNT_MAX: Final = 16
+_LEVELS: Final = {
+    Codec.GZIP: range(1, 10),
+    Codec.LZ4: range(1, 18),
+    Codec.ZSTD: range(-131072, 23),
+}
+_GZIP_DEFAULT_LEVEL: Final = -1
+
+
+def compress(codec: Codec, data: Buffer, *, level: int | None = None, magic: int = 2) -> bytes:
+    """`data` as one compressed stream.
+
+    Args:
+        codec: NONE gives the bytes back as they are.
+        data: Records of magic 2, or a message set of magic 0 or 1.
+        level: Of gzip (1..9, -1 its default), lz4 (1..17) or zstd (-131072..22); None takes
+            Kafka's default.
+        magic: Of the records; 0 has the wrong lz4 header checksum of old clients, and only 2 has
+            zstd.
+
+    Raises:
+        UnsupportedCompression: zstd in magic 0 or 1.
+        InvalidRequest: The level is outside the codec's range.
+    """
+    _check_level(codec, level)
+    match codec:
+        case Codec.NONE:
+            return bytes(data)
+        case Codec.GZIP:
+            stream = zlib.compressobj(
+                _GZIP_DEFAULT_LEVEL if level is None else level, zlib.DEFLATED, _GZIP_WINDOW_BITS
+            )
+            return stream.compress(data) + stream.flush()
+        case Codec.SNAPPY:
+            return snappy_frame.compress(data)
+        case Codec.LZ4:
+            return lz4_frame.compress(data, level=level, broken_checksum=magic == 0)
+        case Codec.ZSTD:
+            _check_zstd_magic(magic)
+            return zstd_frame.compress(data, level=level)
+
+
+def decompress(codec: Codec, data: Buffer, *, limit: int, magic: int = 2) -> bytes | memoryview:
+    """What `data` decompresses to, at most `limit` bytes.
+
+    Memory stays within `limit` and a small constant, whatever the bytes declare.
+
+    Args:
+        codec: NONE gives a view of the bytes as they are.
+        data: One compressed stream, nothing after it.
+        limit: Bytes allowed to come out, inclusive.
+        magic: Of the records; in magic 0 the lz4 header checksum is not looked at.
+
+    Raises:
+        CorruptBatch: Malformed, cut, followed by other bytes, or more than `limit` comes out.
+        UnsupportedCompression: zstd in magic 0 or 1.
+    """
+    assert limit >= 0
+    match codec:
+        case Codec.NONE:
+            if len(data) > limit:
+                raise CorruptBatch(f"{len(data)} bytes of records, at most {limit} are taken")
+            return memoryview(data)
+        case Codec.GZIP:
+            return _gunzip(data, limit)
+        case Codec.SNAPPY:
+            return snappy_frame.decompress(data, limit)
+        case Codec.LZ4:
+            return lz4_frame.decompress(data, limit, check_header=magic != 0)
+        case Codec.ZSTD:
+            _check_zstd_magic(magic)
+            return zstd_frame.decompress(data, limit)
+
+
+def _gunzip(data: Buffer, limit: int) -> bytes:
+    """All gzip members of `data`, one after the other."""
+    parts: list[bytes] = []
+    room = limit + 1
+    for _ in range(GZIP_MEMBER_COUNT_MAX):
+        stream = zlib.decompressobj(_GZIP_WINDOW_BITS)
+        try:
+            parts.append(stream.decompress(data, room))
+        except zlib.error as error:
+            raise CorruptBatch(f"gzip: {error}") from None
+        room -= len(parts[-1])
+        if room <= 0:
+            raise CorruptBatch(f"gzip: more than {limit} bytes come out")
+        if not stream.eof:
+            raise CorruptBatch("gzip: the stream is cut")
+        data = stream.unused_data
+        if not data:
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+    raise CorruptBatch(f"gzip: more than {GZIP_MEMBER_COUNT_MAX} members")
+
+
+def _check_level(codec: Codec, level: int | None) -> None:
+    if level is None or (codec is Codec.GZIP and level == _GZIP_DEFAULT_LEVEL):
+        return
+    allowed = _LEVELS.get(codec)
+    if allowed is None:
+        raise InvalidRequest(f"{codec.config_name} has no levels, {level} was given")
+    if level not in allowed:
+        raise InvalidRequest(
+            f"level {level} of {codec.config_name} is outside {allowed[0]}..{allowed[-1]}"
+        )
+
+
+def _check_zstd_magic(magic: int) -> None:
+    if magic < 2:
+        raise UnsupportedCompression(f"zstd is not allowed in magic {magic}")

@@ -1,0 +1,128 @@
+"""The 61 bytes before the records of a magic-2 batch: places, masks and the changes made in place.
+
+The CRC covers everything from the attributes on. Base offset and leader epoch lie before it, so
+that a leader can assign them without computing it anew.
+
+Source: docs/format.md#batch; KIP-98, KIP-534 (delete horizon).
+"""
+
+import struct
+from typing import Final
+
+from tidelog.record.coding import crc32c
+from tidelog.types import TimestampType
+
+BASE_OFFSET_AT: Final = 0
+LENGTH_AT: Final = BASE_OFFSET_AT + 8
+LEADER_EPOCH_AT: Final = LENGTH_AT + 4
+MAGIC_AT: Final = LEADER_EPOCH_AT + 4
+CRC_AT: Final = MAGIC_AT + 1
+ATTRIBUTES_AT: Final = CRC_AT + 4
+LAST_OFFSET_DELTA_AT: Final = ATTRIBUTES_AT + 2
+BASE_TIMESTAMP_AT: Final = LAST_OFFSET_DELTA_AT + 4
+MAX_TIMESTAMP_AT: Final = BASE_TIMESTAMP_AT + 8
+PRODUCER_ID_AT: Final = MAX_TIMESTAMP_AT + 8
+PRODUCER_EPOCH_AT: Final = PRODUCER_ID_AT + 8
+BASE_SEQUENCE_AT: Final = PRODUCER_EPOCH_AT + 2
+RECORD_COUNT_AT: Final = BASE_SEQUENCE_AT + 4
+HEADER_SIZE: Final = RECORD_COUNT_AT + 4
+
+# The offset and the length field, which come first in every magic.
+LOG_OVERHEAD: Final = LENGTH_AT + 4
+# Bytes needed to learn a batch's length and magic.
+FRAME_PREFIX_SIZE: Final = MAGIC_AT + 1
+# The smallest value of the length field that any magic allows, and that magic 2 allows.
+LENGTH_MIN: Final = 14
+BATCH_LENGTH_MIN: Final = HEADER_SIZE - LOG_OVERHEAD
+
+HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+LENGTH: Final = struct.Struct(">i")
+_OFFSET: Final = struct.Struct(">q")
+_EPOCH: Final = struct.Struct(">i")
+_TIMESTAMP: Final = struct.Struct(">q")
+_ATTRIBUTES: Final = struct.Struct(">h")
+_CRC: Final = struct.Struct(">I")
+assert HEADER.size == HEADER_SIZE == 61
+assert BATCH_LENGTH_MIN == 49
+
+MAGIC_2: Final = 2
+
+# Attribute bits. Only the low byte is ever read; bit 7 and the high byte have no meaning yet.
+CODEC_MASK: Final = 0x07
+TIMESTAMP_TYPE_BIT: Final = 0x08
+TRANSACTIONAL_BIT: Final = 0x10
+CONTROL_BIT: Final = 0x20
+DELETE_HORIZON_BIT: Final = 0x40
+KNOWN_ATTRIBUTES: Final = 0x7F
+
+
+def assign_offset(
+    buffer: bytearray | memoryview, at: int, base_offset: int, leader_epoch: int
+) -> None:
+    """Give the magic-2 batch at `at` its offset and leader epoch, in place; its CRC stays right.
+
+    Args:
+        buffer: Writable bytes that hold the whole batch.
+        at: Place of the batch in `buffer`.
+        base_offset: Offset of its first record.
+        leader_epoch: Epoch of the leader that appends it, -1 where unknown.
+    """
+    assert buffer[at + MAGIC_AT] == MAGIC_2
+    _OFFSET.pack_into(buffer, at + BASE_OFFSET_AT, base_offset)
+    _EPOCH.pack_into(buffer, at + LEADER_EPOCH_AT, leader_epoch)
+
+
+def stamp_append_time(buffer: bytearray | memoryview, at: int, append_time_ms: int) -> None:
+    """Make the magic-2 batch at `at` a LogAppendTime batch of that time, in place, with a new CRC.
+
+    Base timestamp and deltas keep the producer's own times, hidden from Kafka's readers. Attribute
+    bits without a meaning are cleared, as Kafka clears them.
+
+    Args:
+        buffer: Writable bytes that hold the whole batch.
+        at: Place of the batch in `buffer`.
+        append_time_ms: Time in ms since the epoch that all its records get.
+    """
+    _set_time(buffer, at, TIMESTAMP_TYPE_BIT, append_time_ms)
+
+
+def set_create_time_max(buffer: bytearray | memoryview, at: int, max_timestamp: int) -> None:
+    """Make the magic-2 batch at `at` a CreateTime batch with that maximum, in place.
+
+    A batch that says so already is left untouched, bits without a meaning included; else it gets a
+    new CRC.
+
+    Args:
+        buffer: Writable bytes that hold the whole batch.
+        at: Place of the batch in `buffer`.
+        max_timestamp: Largest timestamp of its records in ms, -1 if none has a time.
+    """
+    (attributes,) = _ATTRIBUTES.unpack_from(buffer, at + ATTRIBUTES_AT)
+    (current,) = _TIMESTAMP.unpack_from(buffer, at + MAX_TIMESTAMP_AT)
+    if attributes & TIMESTAMP_TYPE_BIT or current != max_timestamp:
+        _set_time(buffer, at, 0, max_timestamp)
+
+
+def _set_time(buffer: bytearray | memoryview, at: int, type_bit: int, max_timestamp: int) -> None:
+    assert buffer[at + MAGIC_AT] == MAGIC_2
+    (attributes,) = _ATTRIBUTES.unpack_from(buffer, at + ATTRIBUTES_AT)
+    attributes = attributes & KNOWN_ATTRIBUTES & ~TIMESTAMP_TYPE_BIT | type_bit
+    _ATTRIBUTES.pack_into(buffer, at + ATTRIBUTES_AT, attributes)
+    _TIMESTAMP.pack_into(buffer, at + MAX_TIMESTAMP_AT, max_timestamp)
+    seal(buffer, at)
+
+
+def seal(buffer: bytearray | memoryview, at: int) -> None:
+    """Write the CRC that the magic-2 batch at `at` has to have."""
+    (length,) = LENGTH.unpack_from(buffer, at + LENGTH_AT)
+    end = at + LOG_OVERHEAD + length
+    assert at + HEADER_SIZE <= end <= len(buffer)
+    crc = crc32c(memoryview(buffer)[at + ATTRIBUTES_AT : end])
+    _CRC.pack_into(buffer, at + CRC_AT, crc)
+
+
+def timestamp_type_of(attributes: int) -> TimestampType:
+    """The timestamp type that attribute bit 3 of magic 1 and 2 names."""
+    if attributes & TIMESTAMP_TYPE_BIT:
+        return TimestampType.LOG_APPEND_TIME
+    return TimestampType.CREATE_TIME

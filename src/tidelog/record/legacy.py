@@ -1,0 +1,381 @@
+"""Magic 0 and 1: single messages, and wrapper messages that hold a compressed message set.
+
+A message is a batch of one record; a wrapper is a batch of the messages in it. The offset in a
+wrapper's frame is that of its last inner message:
+
+- magic 0: inner offsets are absolute;
+- magic 1: inner offsets are relative, and absolute = outer - last inner + inner. An outer offset
+  of 0 means a base of 0, whatever the last inner offset (an old librdkafka wrote that). The outer
+  timestamp is the largest inner one, or with LogAppendTime the time of all.
+
+Inner messages of magic 0 in a magic-1 wrapper are read (KAFKA-4298); nothing else is mixed.
+
+Source: docs/format.md#magic-0-and-1; KIP-31 (relative offsets), KIP-32 (timestamps).
+"""
+
+from collections.abc import Iterator, Sequence
+
+from tidelog.errors import (
+    CorruptBatch,
+    CorruptRecord,
+    UnsupportedCompression,
+)
+from tidelog.record.coding import crc32
+from tidelog.record.compression import DEFAULT_DECOMPRESSION_LIMIT, decompress
+from tidelog.record.header import CODEC_MASK, LOG_OVERHEAD, MAGIC_AT, TIMESTAMP_TYPE_BIT
+from tidelog.record.legacy_builder import build_legacy_message, build_legacy_set
+from tidelog.record.legacy_header import (
+    CRC,
+    FRAME,
+    FRAME_V1,
+    KEY_LENGTH_AT,
+    LENGTH,
+    MESSAGE_ATTRIBUTES_AT,
+    MESSAGE_CRC_AT,
+    MESSAGE_LENGTH_MIN,
+    MESSAGE_MAGIC_AT,
+    MESSAGE_TIMESTAMP_AT,
+)
+from tidelog.record.record import Record
+from tidelog.types import (
+    INT64_MAX,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    Buffer,
+    Codec,
+    TimestampType,
+)
+
+__all__ = [
+    "CRC",
+    "FRAME",
+    "FRAME_V1",
+    "KEY_LENGTH_AT",
+    "LENGTH",
+    "MESSAGE_ATTRIBUTES_AT",
+    "MESSAGE_CRC_AT",
+    "MESSAGE_LENGTH_MIN",
+    "MESSAGE_MAGIC_AT",
+    "MESSAGE_TIMESTAMP_AT",
+    "LegacyBatch",
+    "build_legacy_message",
+    "build_legacy_set",
+]
+
+
+class LegacyBatch:
+    """A view of one message of magic 0 or 1, with the attributes that `RecordBatch` has.
+
+    Safe to read from several threads. The buffer must hold the whole message: `walk` sees to that.
+
+    Attributes:
+        at: Place of the message in the buffer.
+        size_bytes: Of the whole message, offset and length included.
+        last_offset: Offset in the frame; a wrapper's last inner message has it.
+        magic: 0 or 1.
+        crc: As it stands in the message.
+        attributes: All 8 bits, signed.
+        max_timestamp: Timestamp in the message in ms; -1 in magic 0.
+    """
+
+    __slots__ = (
+        "_base_offset",
+        "_buffer",
+        "at",
+        "attributes",
+        "crc",
+        "last_offset",
+        "magic",
+        "max_timestamp",
+        "size_bytes",
+    )
+
+    at: int
+    attributes: int
+    crc: int
+    last_offset: int
+    magic: int
+    max_timestamp: int
+    size_bytes: int
+
+    def __init__(self, buffer: Buffer, at: int = 0) -> None:
+        """View the message that begins at `at`; use `views.walk` for bytes from outside."""
+        self._buffer = buffer
+        self._base_offset: int | None = None
+        self.at = at
+        self.last_offset, length, self.crc, self.magic, self.attributes = FRAME.unpack_from(
+            buffer, at
+        )
+        self.size_bytes = length + LOG_OVERHEAD
+        self.max_timestamp = NO_TIMESTAMP
+        if self.magic == 1:
+            self.max_timestamp = FRAME_V1.unpack_from(buffer, at)[-1]
+
+    def __repr__(self) -> str:
+        kind = "wrapper" if self.is_wrapper else "message"
+        return f"LegacyBatch(magic {self.magic} {kind}, offset {self.last_offset})"
+
+    @property
+    def view(self) -> memoryview:
+        """The whole message, offset and length included."""
+        return memoryview(self._buffer)[self.at : self.at + self.size_bytes]
+
+    @property
+    def is_wrapper(self) -> bool:
+        """Whether the value is a compressed message set."""
+        return bool(self.attributes & CODEC_MASK)
+
+    @property
+    def base_offset(self) -> int:
+        """Offset of the first record; a wrapper is opened for it, once.
+
+        Raises:
+            CorruptBatch: The wrapper can't be opened.
+            CorruptRecord: Likewise, for the messages in it.
+            UnsupportedCompression: Its codec is unknown, or zstd.
+        """
+        if not self.is_wrapper:
+            return self.last_offset
+        if self._base_offset is None:
+            inner = self._open(DEFAULT_DECOMPRESSION_LIMIT)
+            self._base_offset = self._inner_base(inner) + inner[0].last_offset
+        return self._base_offset
+
+    @property
+    def last_offset_delta(self) -> int:
+        """`last_offset` - `base_offset`; raises as `base_offset` does."""
+        return self.last_offset - self.base_offset
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset after the message."""
+        return self.last_offset + 1
+
+    @property
+    def base_timestamp(self) -> int:
+        """The message's timestamp; nothing is counted from it."""
+        return self.max_timestamp
+
+    @property
+    def codec(self) -> Codec:
+        """Compression of the value; NONE for a single message.
+
+        Raises:
+            UnsupportedCompression: The number is unknown, or zstd, which needs magic 2.
+        """
+        number = self.attributes & CODEC_MASK
+        if number >= Codec.ZSTD:
+            raise UnsupportedCompression(f"codec {number} is not allowed in magic {self.magic}")
+        return Codec(number)
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        """Who set the timestamp; magic 0 has none."""
+        if self.magic == 0:
+            return TimestampType.NO_TIMESTAMP_TYPE
+        if self.attributes & TIMESTAMP_TYPE_BIT:
+            return TimestampType.LOG_APPEND_TIME
+        return TimestampType.CREATE_TIME
+
+    @property
+    def record_count(self) -> int | None:
+        """1 for a message, None for a wrapper: it does not say."""
+        return None if self.is_wrapper else 1
+
+    @property
+    def leader_epoch(self) -> int:
+        """-1: the format has none."""
+        return NO_LEADER_EPOCH
+
+    @property
+    def producer_id(self) -> int:
+        """-1: the format has none."""
+        return NO_PRODUCER_ID
+
+    @property
+    def producer_epoch(self) -> int:
+        """-1: the format has none."""
+        return NO_PRODUCER_EPOCH
+
+    @property
+    def base_sequence(self) -> int:
+        """-1: the format has none."""
+        return NO_SEQUENCE
+
+    @property
+    def last_sequence(self) -> int:
+        """-1: the format has none."""
+        return NO_SEQUENCE
+
+    @property
+    def has_producer_id(self) -> bool:
+        """False: the format has none."""
+        return False
+
+    @property
+    def is_transactional(self) -> bool:
+        """False: the format has no transactions."""
+        return False
+
+    @property
+    def is_control(self) -> bool:
+        """False: the format has no control records."""
+        return False
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """None: the format has none."""
+        return None
+
+    def is_valid(self) -> bool:
+        """Whether the message is long enough for its magic and the CRC matches."""
+        return (
+            self.size_bytes - LOG_OVERHEAD >= MESSAGE_LENGTH_MIN[self.magic]
+            and crc32(self.view[MESSAGE_MAGIC_AT:]) == self.crc
+        )
+
+    def ensure_valid(self) -> None:
+        """Do nothing if the CRC matches.
+
+        Raises:
+            CorruptBatch: It does not, or the message is too short for its magic.
+        """
+        if not self.is_valid():
+            raise self._corrupt(CorruptBatch, f"CRC-32 {self.crc:#010x} does not match")
+
+    def body(self, limit: int = DEFAULT_DECOMPRESSION_LIMIT) -> bytes | memoryview:
+        """A wrapper's message set, decompressed to at most `limit` bytes; a message as it is.
+
+        Raises:
+            CorruptBatch: It does not decompress within the limit.
+            CorruptRecord: The wrapper has no value, or is damaged.
+            UnsupportedCompression: The codec is unknown, or zstd.
+        """
+        codec = self.codec
+        if codec is Codec.NONE:
+            return self.view
+        _, value = self._content()
+        if value is None:
+            raise self._corrupt(CorruptRecord, "a wrapper without a value")
+        try:
+            return decompress(codec, value, limit=limit, magic=self.magic)
+        except CorruptBatch as error:
+            raise self._corrupt(CorruptBatch, error.reason) from None
+
+    def records(
+        self, *, check_crc: bool = True, limit: int = DEFAULT_DECOMPRESSION_LIMIT
+    ) -> Iterator[Record]:
+        """The message's record, or those of a wrapper in offset order.
+
+        Args:
+            check_crc: False where the caller has called `ensure_valid`. The CRCs of inner messages
+                are always checked.
+            limit: Bytes that a wrapper may decompress to, inclusive.
+
+        Raises:
+            CorruptBatch: The CRC is wrong, or the wrapper does not decompress.
+            CorruptRecord: A message breaks a rule; the records before it were right.
+            UnsupportedCompression: The codec is unknown, or zstd.
+        """
+        if check_crc:
+            self.ensure_valid()
+        if not self.is_wrapper:
+            return iter((self._record(self.last_offset, self),))
+        inner = self._open(limit)
+        base = self._inner_base(inner)
+        if not 0 <= base + inner[0].last_offset <= base + inner[-1].last_offset <= INT64_MAX:
+            raise self._corrupt(CorruptRecord, "inner offsets outside 63 bits")
+        return (self._inner_record(base, message) for message in inner)
+
+    def _inner_record(self, base: int, message: "LegacyBatch") -> Record:
+        """The record of an inner message, its place given as this wrapper's."""
+        try:
+            message.ensure_valid()
+            return message._record(base + message.last_offset, self)  # noqa: SLF001 - own class
+        except (CorruptBatch, CorruptRecord) as error:
+            reason = f"{error.reason} (byte {message.at} of the decompressed messages)"
+            raise self._corrupt(CorruptRecord, reason) from None
+
+    def _record(self, offset: int, wrapper: "LegacyBatch") -> Record:
+        """This message as a record; time and type come from the wrapper where they have to."""
+        key, value = self._content()
+        kind = wrapper.timestamp_type if self.magic else TimestampType.NO_TIMESTAMP_TYPE
+        stamped = kind is TimestampType.LOG_APPEND_TIME
+        timestamp = wrapper.max_timestamp if stamped else self.max_timestamp
+        created = None if stamped or timestamp == NO_TIMESTAMP else timestamp
+        return Record(offset, timestamp, kind, key, value, create_timestamp=created)
+
+    def _content(self) -> tuple[bytes | None, bytes | None]:
+        """Key and value, which fill the message exactly."""
+        end = self.at + self.size_bytes
+        key, at = self._field(self.at + KEY_LENGTH_AT[self.magic], end, "key")
+        value, at = self._field(at, end, "value")
+        if at != end:
+            raise self._corrupt(CorruptRecord, f"{end - at} bytes are left after the value")
+        return key, value
+
+    def _field(self, at: int, end: int, what: str) -> tuple[bytes | None, int]:
+        if end - at < LENGTH.size:
+            raise self._corrupt(CorruptRecord, f"no room for the length of the {what}")
+        (size,) = LENGTH.unpack_from(self._buffer, at)
+        at += LENGTH.size
+        if size == -1:
+            return None, at
+        if not 0 <= size <= end - at:
+            raise self._corrupt(CorruptRecord, f"a {what} of {size} bytes, {end - at} are left")
+        return bytes(self._buffer[at : at + size]), at + size
+
+    def _open(self, limit: int) -> list["LegacyBatch"]:
+        """Views of the messages in this wrapper: at least one, offsets ascending."""
+        body = self.body(limit)
+        inner: list[LegacyBatch] = []
+        at, last = 0, -1
+        while at < len(body):
+            message = self._inner_view(body, at)
+            if message.last_offset <= last:
+                raise self._corrupt(
+                    CorruptRecord, f"inner offset {message.last_offset} after {last}"
+                )
+            inner.append(message)
+            last = message.last_offset
+            at += message.size_bytes
+        if not inner:
+            raise self._corrupt(CorruptRecord, "a wrapper without messages")
+        return inner
+
+    def _inner_view(self, body: Buffer, at: int) -> "LegacyBatch":
+        """The message at `at` of the decompressed set, its frame checked."""
+        left = len(body) - at
+        if left < MESSAGE_TIMESTAMP_AT:
+            raise self._corrupt(CorruptRecord, f"{left} bytes are left after the inner messages")
+        (size,) = LENGTH.unpack_from(body, at + 8)
+        magic = body[at + MAGIC_AT]
+        if magic > self.magic:
+            raise self._corrupt(
+                CorruptRecord, f"an inner message of magic {magic} in magic {self.magic}"
+            )
+        if not MESSAGE_LENGTH_MIN[magic] <= size <= left - LOG_OVERHEAD:
+            raise self._corrupt(CorruptRecord, f"an inner message of {size} bytes in {left}")
+        message = LegacyBatch(body, at)
+        if message.is_wrapper:
+            raise self._corrupt(CorruptRecord, "a compressed message inside a wrapper")
+        return message
+
+    def _inner_base(self, inner: Sequence["LegacyBatch"]) -> int:
+        """What to add to inner offsets."""
+        last = inner[-1].last_offset
+        if self.magic == 1 and self.last_offset == 0:
+            return 0
+        if self.magic == 1 and self.last_offset > last:
+            return self.last_offset - last
+        if self.last_offset != last:
+            raise self._corrupt(CorruptRecord, f"the last inner offset is {last}")
+        return 0
+
+    def _corrupt(
+        self, kind: type[CorruptBatch] | type[CorruptRecord], reason: str
+    ) -> CorruptBatch | CorruptRecord:
+        return kind(reason, at=self.at, offset=self.last_offset)

@@ -1,0 +1,159 @@
+"""LZ4 frames as Kafka writes and reads them.
+
+Written: version 1, independent blocks of 64 KiB, no checksums but the header's, no content size.
+Read: block and content checksums and a content size as well; dependent blocks and dictionaries
+are refused, as Kafka refuses them.
+
+Clients of magic 0 computed the header checksum over the frame's magic as well, so it is written
+wrong there and not looked at when read (KIP-57).
+
+Source: docs/format.md#lz4; the LZ4 frame format 1.6.
+"""
+
+import struct
+from typing import Final
+
+import lz4.frame  # type: ignore[import-untyped]  # ships no types
+
+from tidelog.errors import CorruptBatch
+from tidelog.types import Buffer
+
+MAGIC: Final = bytes.fromhex("04224d18")
+# Frame descriptor: version 1 and independent blocks; blocks of at most 64 KiB.
+FLAGS: Final = 0x60
+BLOCK_DESCRIPTOR: Final = 0x40
+HEADER_CHECKSUM: Final = 0x82
+BROKEN_HEADER_CHECKSUM: Final = 0x1A
+_HEADER_CHECKSUM_AT: Final = 6
+_HEADER_SIZE: Final = 7
+
+_VERSION_BITS: Final = 0xC0
+_VERSION_1: Final = 0x40
+_INDEPENDENT_BIT: Final = 0x20
+_BLOCK_CHECKSUM_BIT: Final = 0x10
+_CONTENT_SIZE_BIT: Final = 0x08
+_CONTENT_CHECKSUM_BIT: Final = 0x04
+_RESERVED_BITS: Final = 0x03
+_CHECKSUM_SIZE: Final = 4
+_CONTENT_SIZE_SIZE: Final = 8
+_BLOCK_SIZES: Final = {0x40: 1 << 16, 0x50: 1 << 18, 0x60: 1 << 20, 0x70: 1 << 22}
+_STORED_BIT: Final = 0x80000000
+_WORD: Final = struct.Struct("<I")
+# A byte of length stands for at most 255 bytes of output.
+_GROWTH_MAX: Final = 255
+
+_DEFAULT_LEVEL: Final = 9
+_LIBRARY_LEVEL_MIN: Final = 3
+_LIBRARY_LEVEL_MAX: Final = 12
+
+
+def compress(data: Buffer, *, level: int | None = None, broken_checksum: bool = False) -> bytes:
+    """`data` as one frame.
+
+    Args:
+        data: What to compress.
+        level: Kafka's, 1..17; 9 and None mean the fast compressor, all others the thorough one.
+        broken_checksum: Write the header checksum of magic 0.
+    """
+    fast = level is None or level == _DEFAULT_LEVEL
+    library_level = 0 if fast else max(_LIBRARY_LEVEL_MIN, min(level or 0, _LIBRARY_LEVEL_MAX))
+    frame: bytearray = lz4.frame.compress(
+        data,
+        compression_level=library_level,
+        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+        block_linked=False,
+        store_size=False,
+        return_bytearray=True,
+    )
+    assert frame[:_HEADER_SIZE] == MAGIC + bytes((FLAGS, BLOCK_DESCRIPTOR, HEADER_CHECKSUM))
+    if broken_checksum:
+        frame[_HEADER_CHECKSUM_AT] = BROKEN_HEADER_CHECKSUM
+    return bytes(frame)
+
+
+def decompress(data: Buffer, limit: int, *, check_header: bool = True) -> bytes:
+    """What the frame in `data` holds, at most `limit` bytes.
+
+    Args:
+        data: One frame, nothing after it.
+        limit: Bytes allowed to come out, inclusive.
+        check_header: Whether a wrong header checksum matters; it does not in magic 0.
+
+    Raises:
+        CorruptBatch: Malformed, cut, followed by other bytes, or more than `limit` comes out.
+    """
+    view = memoryview(data)
+    content_at = _header_size(view)
+    bound = _output_bound(view, content_at)
+    frame = bytes(view) if check_header else _with_right_checksum(view, content_at)
+    stream = lz4.frame.LZ4FrameDecompressor()
+    try:
+        out: bytes = stream.decompress(frame, max_length=min(bound, limit) + 1)
+    except RuntimeError as error:
+        raise CorruptBatch(f"lz4: {error}") from None
+    if len(out) > limit:
+        raise CorruptBatch(f"lz4: more than {limit} bytes come out")
+    if not stream.eof:
+        raise CorruptBatch("lz4: the frame is cut")
+    return out
+
+
+def _header_size(view: memoryview) -> int:
+    """Bytes before the first block, once the descriptor is one that Kafka reads."""
+    if len(view) < _HEADER_SIZE or view[:4] != MAGIC:
+        raise CorruptBatch("lz4: no frame header")
+    flags, descriptor = view[4], view[5]
+    if flags & _VERSION_BITS != _VERSION_1 or flags & _RESERVED_BITS:
+        raise CorruptBatch(f"lz4: frame flags {flags:#04x} of another version")
+    if not flags & _INDEPENDENT_BIT:
+        raise CorruptBatch("lz4: blocks depend on each other")
+    if descriptor not in _BLOCK_SIZES:
+        raise CorruptBatch(f"lz4: block descriptor {descriptor:#04x} is unknown")
+    return _HEADER_SIZE + (_CONTENT_SIZE_SIZE if flags & _CONTENT_SIZE_BIT else 0)
+
+
+def _output_bound(view: memoryview, at: int) -> int:
+    """The most that the blocks from `at` on can decompress to, once they end where the bytes do."""
+    flags, block_size = view[4], _BLOCK_SIZES[view[5]]
+    block_trailer = _CHECKSUM_SIZE if flags & _BLOCK_CHECKSUM_BIT else 0
+    frame_trailer = _CHECKSUM_SIZE if flags & _CONTENT_CHECKSUM_BIT else 0
+    bound = 0
+    while at + _WORD.size <= len(view):
+        (word,) = _WORD.unpack_from(view, at)
+        at += _WORD.size
+        if word == 0:
+            if at + frame_trailer != len(view):
+                raise CorruptBatch("lz4: the frame does not end where its bytes end")
+            return bound
+        size = word & ~_STORED_BIT
+        if size > block_size:
+            raise CorruptBatch(f"lz4: a block of {size} bytes, at most {block_size} are allowed")
+        bound += size if word & _STORED_BIT else min(block_size, size * _GROWTH_MAX)
+        at += size + block_trailer
+    raise CorruptBatch("lz4: the frame is cut")
+
+
+def _with_right_checksum(view: memoryview, header_size: int) -> bytes:
+    """A copy of the frame whose header checksum is right."""
+    frame = bytearray(view)
+    checksum_at = header_size - 1
+    frame[checksum_at] = _xxh32_short(bytes(view[4:checksum_at])) >> 8 & 0xFF
+    return bytes(frame)
+
+
+def _xxh32_short(data: bytes) -> int:
+    """XXH32 with seed 0 of less than 16 bytes, enough for a frame descriptor."""
+    assert len(data) < 16
+    mask, prime_1, prime_2, prime_3 = 0xFFFFFFFF, 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D
+    prime_4, prime_5 = 0x27D4EB2F, 0x165667B1
+    word_end = len(data) & ~3
+    value = prime_5 + len(data)
+    for (word,) in _WORD.iter_unpack(data[:word_end]):
+        value = (value + word * prime_3) & mask
+        value = (value << 17 | value >> 15) * prime_4 & mask
+    for byte in data[word_end:]:
+        value = (value + byte * prime_5) & mask
+        value = (value << 11 | value >> 21) * prime_1 & mask
+    value = (value ^ value >> 15) * prime_2 & mask
+    value = (value ^ value >> 13) * prime_3 & mask
+    return value ^ value >> 16

@@ -1,0 +1,360 @@
+"""One record as a reader sees it, and the magic-2 coding of a run of them.
+
+Owns the record's fields, their checks and the control records. Knows nothing of batch headers:
+what a record inherits from its batch comes in as `Inherited`.
+
+Source: docs/format.md#record; KIP-82 (headers), KIP-98 (control records).
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, Protocol
+
+from tidelog.errors import CorruptRecord, InvalidRecord, InvalidTimestamp
+from tidelog.record.coding import read_varint, read_varlong, write_varint, write_varlong
+from tidelog.types import INT32_MAX, NO_SEQUENCE, NO_TIMESTAMP, Header, TimestampType
+
+# length 1, attributes 1, timestamp delta 1, offset delta 1, two lengths, header count.
+RECORD_SIZE_MIN: Final = 7
+# Record attributes have no meaning yet: written as 0, ignored when read, like Kafka's.
+_NO_ATTRIBUTES: Final = 0
+_INT64_SPAN: Final = 1 << 64
+_INT64_SIGN: Final = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record out of a log.
+
+    Attributes:
+        offset: Logical offset.
+        timestamp: What a Kafka consumer sees, in ms; -1 means "has no time".
+        timestamp_type: Who set `timestamp`.
+        key: None for a record without one; b"" is a key.
+        value: None is a tombstone in a compacted topic.
+        headers: In the producer's order; keys may repeat.
+        create_timestamp: The producer's own time in ms, None where there is none or it is lost
+            (LogAppendTime in magic 1, or in a batch that a cleaner rewrote).
+        sequence: The idempotent producer's number for it, -1 where there is none.
+    """
+
+    offset: int
+    timestamp: int
+    timestamp_type: TimestampType
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+    create_timestamp: int | None = None
+    sequence: int = NO_SEQUENCE
+
+    @property
+    def has_key(self) -> bool:
+        """Whether the producer gave a key; an empty one counts."""
+        return self.key is not None
+
+    @property
+    def has_value(self) -> bool:
+        """Whether there is a value; an empty one counts."""
+        return self.value is not None
+
+    @property
+    def is_tombstone(self) -> bool:
+        """Whether it says "delete this key" to a compacted topic: a key and no value."""
+        return self.key is not None and self.value is None
+
+
+class RecordLike(Protocol):
+    """What a builder needs of a record: `NewRecord` and `Record` both have it."""
+
+    @property
+    def key(self) -> bytes | None:
+        """Serialized key."""
+        ...
+
+    @property
+    def value(self) -> bytes | None:
+        """Serialized value."""
+        ...
+
+    @property
+    def timestamp(self) -> int | None:
+        """Time in ms, None asks for the builder's default."""
+        ...
+
+    @property
+    def headers(self) -> tuple[Header, ...]:
+        """Headers in order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inherited:
+    """What records take from their batch's header.
+
+    Attributes:
+        base_offset: Offset that the offset deltas count from.
+        last_offset_delta: The largest offset delta allowed, inclusive.
+        base_timestamp: Time in ms that the timestamp deltas count from.
+        append_timestamp: Time of every record of a LogAppendTime batch, None for CreateTime.
+        base_sequence: Sequence of offset delta 0, -1 for none.
+        place: Place of the records' first byte in the walked buffer, None where they were
+            compressed; for errors only.
+        batch_at: Place of the batch in the walked buffer, for errors only.
+    """
+
+    base_offset: int
+    last_offset_delta: int
+    base_timestamp: int
+    append_timestamp: int | None
+    base_sequence: int
+    place: int | None
+    batch_at: int
+
+
+def wrap_int64(value: int) -> int:
+    """`value` as a signed 64-bit machine word holds it.
+
+    Kafka's producers compute timestamp deltas in machine words; wrapping on both sides gives every
+    pair of int64 timestamps back.
+    """
+    return (value + _INT64_SIGN) % _INT64_SPAN - _INT64_SIGN
+
+
+def wrap_sequence(value: int) -> int:
+    """`value` as a producer's sequence: after 2147483647 comes 0."""
+    return value & INT32_MAX
+
+
+def decode_records(body: bytes, count: int, inherited: Inherited) -> Iterator[Record]:
+    """The `count` records that fill `body` exactly, in order.
+
+    Args:
+        body: The records section of a batch, decompressed.
+        count: Records that the batch declares.
+        inherited: What they take from the batch.
+
+    Raises:
+        CorruptRecord: A rule of docs/format.md#record is broken; the records before it were right.
+    """
+    end = len(body)
+    if count < 0 or count * RECORD_SIZE_MIN > end:
+        raise _corrupt(f"{count} records are declared in {end} bytes", 0, inherited)
+    at, last_delta = 0, -1
+    try:
+        for _ in range(count):
+            delta, record, at = _decode_record(body, at, end, inherited)
+            if not last_delta < delta <= inherited.last_offset_delta:
+                raise CorruptRecord(
+                    f"offset delta {delta} is not between {last_delta} and "
+                    f"{inherited.last_offset_delta}",
+                    at=at,
+                )
+            last_delta = delta
+            yield record
+    except CorruptRecord as error:
+        raise _corrupt(error.reason, error.at or 0, inherited) from None
+    if at != end:
+        raise _corrupt(f"{end - at} bytes are left after the {count} records", at, inherited)
+
+
+def _corrupt(reason: str, at: int, inherited: Inherited) -> CorruptRecord:
+    """The error with its place in the walked buffer, or in the words of its text."""
+    offset = inherited.base_offset
+    if inherited.place is not None:
+        return CorruptRecord(reason, at=inherited.place + at, offset=offset)
+    reason = f"{reason} (byte {at} of the decompressed records)"
+    return CorruptRecord(reason, at=inherited.batch_at, offset=offset)
+
+
+def _decode_record(body: bytes, at: int, end: int, inherited: Inherited) -> tuple[int, Record, int]:
+    """The offset delta, the record at `at`, and the place behind it."""
+    size, at = read_varint(body, at, end)
+    if not 0 <= size <= end - at:
+        raise CorruptRecord(f"a record of {size} bytes, {end - at} are left", at=at)
+    record_end = at + size
+    if size:
+        at += 1  # the record's attributes, ignored
+    time_delta, at = read_varlong(body, at, record_end)
+    delta, at = read_varint(body, at, record_end)
+    key, at = _read_bytes(body, at, record_end, "key")
+    value, at = _read_bytes(body, at, record_end, "value")
+    header_count, at = read_varint(body, at, record_end)
+    headers: tuple[Header, ...] = ()
+    if header_count:
+        headers, at = _read_headers(body, at, record_end, header_count)
+    if at != record_end:
+        raise CorruptRecord(f"a record ends {record_end - at} bytes before its length", at=at)
+    return delta, _assemble(time_delta, delta, (key, value, headers), inherited), record_end
+
+
+def _assemble(
+    time_delta: int,
+    delta: int,
+    content: tuple[bytes | None, bytes | None, tuple[Header, ...]],
+    inherited: Inherited,
+) -> Record:
+    """The record of these deltas and this content."""
+    created = inherited.base_timestamp + time_delta
+    if not -_INT64_SIGN <= created < _INT64_SIGN:
+        created = wrap_int64(created)
+    append = inherited.append_timestamp
+    base_sequence = inherited.base_sequence
+    return Record(
+        inherited.base_offset + delta,
+        created if append is None else append,
+        TimestampType.CREATE_TIME if append is None else TimestampType.LOG_APPEND_TIME,
+        *content,
+        None if created == NO_TIMESTAMP else created,
+        NO_SEQUENCE if base_sequence == NO_SEQUENCE else wrap_sequence(base_sequence + delta),
+    )
+
+
+def _read_bytes(body: bytes, at: int, end: int, what: str) -> tuple[bytes | None, int]:
+    """A field with its length before it, None for length -1."""
+    start = at
+    size, at = read_varint(body, at, end)
+    if size == -1:
+        return None, at
+    if not 0 <= size <= end - at:
+        raise CorruptRecord(f"a {what} of {size} bytes, {end - at} are left", at=start)
+    return body[at : at + size], at + size
+
+
+def _read_headers(body: bytes, at: int, end: int, count: int) -> tuple[tuple[Header, ...], int]:
+    """`count` headers; a header takes two bytes at least."""
+    if not 0 <= count <= (end - at) // 2:
+        raise CorruptRecord(f"{count} headers in {end - at} bytes", at=at)
+    headers = []
+    for _ in range(count):
+        start = at
+        key, at = _read_bytes(body, at, end, "header key")
+        if key is None:
+            raise CorruptRecord("a header without a key", at=start)
+        value, at = _read_bytes(body, at, end, "header value")
+        # Kafka replaces what is not UTF-8 instead of refusing the record; so do we.
+        headers.append(Header(key.decode("utf-8", "replace"), value))
+    return tuple(headers), at
+
+
+def encode_record(
+    out: bytearray, record: RecordLike, *, timestamp_delta: int, offset_delta: int
+) -> None:
+    """Append `record` to `out`.
+
+    Args:
+        out: The records section so far.
+        record: Its own `timestamp` is not looked at.
+        timestamp_delta: Time in ms against the batch's base timestamp, wrapped to int64 if needed.
+        offset_delta: Offset against the batch's base offset.
+
+    Raises:
+        InvalidRecord: It does not fit into 2 GiB, or a header's key is no text. `out` is unchanged.
+    """
+    body = bytearray((_NO_ATTRIBUTES,))
+    write_varlong(body, wrap_int64(timestamp_delta))
+    write_varint(body, offset_delta)
+    _write_bytes(body, record.key)
+    _write_bytes(body, record.value)
+    write_varint(body, len(record.headers))
+    for header in record.headers:
+        _write_bytes(body, _encode_header_key(header.key))
+        _write_bytes(body, header.value)
+    if len(body) > INT32_MAX:
+        raise InvalidRecord(f"a record of {len(body)} bytes, at most {INT32_MAX} are possible")
+    write_varint(out, len(body))
+    out += body
+
+
+def _encode_header_key(key: str) -> bytes:
+    try:
+        return key.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRecord(f"the header key {key!r} has no UTF-8 form") from error
+
+
+def _write_bytes(out: bytearray, data: bytes | None) -> None:
+    if data is None:
+        out.append(1)  # the varint of -1
+        return
+    if len(data) > INT32_MAX:
+        raise InvalidRecord(f"a field of {len(data)} bytes, at most {INT32_MAX} are possible")
+    write_varint(out, len(data))
+    out += data
+
+
+def timestamps_of(records: Sequence[RecordLike], default: int) -> list[int]:
+    """Each record's timestamp in ms, `default` where it is None.
+
+    Raises:
+        InvalidTimestamp: One does not fit into 64 bits.
+    """
+    times = [default if r.timestamp is None else r.timestamp for r in records]
+    for time in times:
+        if not -_INT64_SIGN <= time < _INT64_SIGN:
+            raise InvalidTimestamp(f"timestamp {time} does not fit into 64 bits")
+    return times
+
+
+class ControlType(IntEnum):
+    """What a control record says. The values are part of the format, do not change them."""
+
+    UNKNOWN = -1
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+
+
+CONTROL_KEY: Final = struct.Struct(">hh")  # version, type
+END_MARKER_VALUE: Final = struct.Struct(">hi")  # version, coordinator epoch
+assert CONTROL_KEY.size == 4
+assert END_MARKER_VALUE.size == 6
+
+
+@dataclass(frozen=True, slots=True)
+class EndMarker:
+    """The end of a transaction: `kind` is COMMIT or ABORT."""
+
+    kind: ControlType
+    coordinator_epoch: int
+
+    @property
+    def is_commit(self) -> bool:
+        """Whether the transaction's records may be read by all."""
+        return self.kind is ControlType.COMMIT
+
+
+def read_control_type(key: bytes | None, *, at: int | None = None) -> ControlType:
+    """What the control record with this key says; UNKNOWN for types that nobody here knows.
+
+    Raises:
+        CorruptRecord: The key is missing, too short, or of a negative version.
+    """
+    if key is None or len(key) < CONTROL_KEY.size:
+        raise CorruptRecord("a control record's key of less than 4 bytes", at=at)
+    version, kind = CONTROL_KEY.unpack_from(key)
+    if version < 0:
+        raise CorruptRecord(f"a control record of version {version}", at=at)
+    return ControlType(kind) if 0 <= kind <= ControlType.KRAFT_VOTERS else ControlType.UNKNOWN
+
+
+def read_end_marker(record: Record) -> EndMarker:
+    """The transaction marker in `record`; later versions are read as version 0.
+
+    Raises:
+        CorruptRecord: It is no commit or abort marker, or too short.
+    """
+    kind = read_control_type(record.key)
+    if kind not in (ControlType.ABORT, ControlType.COMMIT):
+        raise CorruptRecord(f"{kind.name} is no transaction marker", offset=record.offset)
+    if record.value is None or len(record.value) < END_MARKER_VALUE.size:
+        raise CorruptRecord("a transaction marker of less than 6 bytes", offset=record.offset)
+    version, epoch = END_MARKER_VALUE.unpack_from(record.value)
+    if version < 0:
+        raise CorruptRecord(f"a transaction marker of version {version}", offset=record.offset)
+    return EndMarker(kind, epoch)
