@@ -13,7 +13,7 @@ a batch that a producer flags LogAppendTime are its records' own; only format 2 
 Source: Kafka 4.x LogValidator, UnifiedLog; KIP-32; docs/differences.md.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from tidelog.config import TopicConfig
@@ -27,6 +27,7 @@ from tidelog.errors import (
     RecordListTooLarge,
 )
 from tidelog.record.batch import (
+    CODEC_MASK,
     HEADER_SIZE,
     MAGIC_2,
     RecordBatch,
@@ -130,23 +131,26 @@ class Validator:
             raise InvalidRecord(f"{self._where}: the append contains no whole batch")
         if context.origin is AppendOrigin.REPLICATION:
             return self._accept_copy(data, batches, context)
-        checked = [self._check(batch, context) for batch in self._admit(batches, context)]
-        if any(entry.body is not None for entry in checked):
-            result: bytearray | memoryview = self._rebuild(checked)
-        else:
-            result = _writable(data, batches[-1].at + batches[-1].size_bytes, context)
-        self._check_total(len(result))
-        return self._assign(result, checked, context)
-
-    def _admit(self, batches: Sequence[Batch], context: AppendContext) -> Iterator[RecordBatch]:
-        """The batches, once their number and formats are found right."""
+        self._check_kind(batches, context)
+        checked, is_rebuilt = [], False
         for batch in batches:
-            if not isinstance(batch, RecordBatch):
+            assert isinstance(batch, RecordBatch)
+            entry = self._check(batch, context)
+            checked.append(entry)
+            is_rebuilt |= entry.body is not None
+        result = self._rebuild(checked) if is_rebuilt else _writable(data, batches[-1], context)
+        self._check_total(len(result))
+        views = self._assign(result, checked, context)
+        return summarize(result, views, is_rebuilt=is_rebuilt)
+
+    def _check_kind(self, batches: Sequence[Batch], context: AppendContext) -> None:
+        """Whether the number of batches and their formats are right."""
+        for batch in batches:
+            if batch.magic != MAGIC_2:
                 reason = f"a batch of format {batch.magic}, only format {MAGIC_2} is written"
                 raise InvalidRecord(f"{self._where}: {reason}")
         if len(batches) > 1 and context.origin is not AppendOrigin.SINK:
             raise InvalidRecord(f"{self._where}: {len(batches)} batches, only one is allowed")
-        return (batch for batch in batches if isinstance(batch, RecordBatch))
 
     def _check(self, batch: RecordBatch, context: AppendContext) -> _Checked:
         """One batch against all rules, in Kafka's order."""
@@ -158,19 +162,20 @@ class Validator:
         if not context.trusted:
             batch.ensure_valid()
         self._check_header(batch, is_client=is_client)
-        codec = batch.codec
+        # A look-up in an enum costs as much as the CRC of a small batch.
+        codec = batch.codec if batch.attributes & CODEC_MASK else Codec.NONE
         target = codec if self._target is None else self._target
         if batch.is_control and codec is Codec.NONE:
             target = codec  # Kafka leaves markers as they are, whatever compression.type says.
         if context.trusted and target is codec and not self._needs_records:
             self._check_times(batch, _trusted_facts(batch), context)
             return _Checked(batch, batch.max_timestamp, target, None)
-        body: Buffer = batch.body()
+        body = batch.view[HEADER_SIZE:] if codec is Codec.NONE else batch.body()
         facts = self._check_body(batch, body, context)
         if not facts.deltas_in_order:
-            body = renumber_body(body, batch.record_count)
-        in_place = target is codec and facts.deltas_in_order
-        return _Checked(batch, facts.max_timestamp, target, None if in_place else body)
+            renumbered = renumber_body(body, batch.record_count)
+            return _Checked(batch, facts.max_timestamp, target, renumbered)
+        return _Checked(batch, facts.max_timestamp, target, None if target is codec else body)
 
     @property
     def _needs_records(self) -> bool:
@@ -284,22 +289,21 @@ class Validator:
         data: bytearray | memoryview,
         checked: list[_Checked],
         context: AppendContext,
-    ) -> ValidatedAppend:
-        """Give every batch its offset, epoch and times, in place."""
+    ) -> list[Batch]:
+        """Give every batch its offset, epoch and times, in place; views of the results."""
         offset, at = context.next_offset, 0
-        batches = []
+        views: list[Batch] = []
         for entry in checked:
             assign_offset(data, at, offset, context.leader_epoch)
             if self._stamps:
                 stamp_append_time(data, at, context.append_time_ms)
             else:
                 set_create_time_max(data, at, entry.max_timestamp)
-            batch = RecordBatch(data, at)
-            batches.append(batch)
-            offset, at = batch.next_offset, at + batch.size_bytes
+            view = RecordBatch(data, at)
+            views.append(view)
+            offset, at = view.next_offset, at + view.size_bytes
         assert at == len(data)
-        is_rebuilt = any(entry.body is not None for entry in checked)
-        return summarize(data, batches, is_rebuilt=is_rebuilt)
+        return views
 
     def _accept_copy(
         self, data: Buffer, batches: Sequence[Batch], context: AppendContext
@@ -340,8 +344,9 @@ def _trusted_facts(batch: RecordBatch) -> BodyFacts:
     return BodyFacts(batch.max_timestamp, INT64_MAX, has_null_key=False, deltas_in_order=True)
 
 
-def _writable(data: Buffer, size_bytes: int, context: AppendContext) -> bytearray | memoryview:
-    """The first `size_bytes` of the buffer, to be changed: a copy unless it is ours."""
+def _writable(data: Buffer, last: Batch, context: AppendContext) -> bytearray | memoryview:
+    """The buffer up to the end of the last batch, to be changed: a copy unless it is ours."""
+    size_bytes = last.at + last.size_bytes
     view = memoryview(data)
     if context.owned and not view.readonly:
         if isinstance(data, bytearray) and len(data) == size_bytes:
