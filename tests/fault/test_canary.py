@@ -1,0 +1,175 @@
+"""The harness finds faults: a tiny writer passes, and each way to write it wrongly is caught.
+
+The writer keeps numbered lines in one file and replaces a checkpoint by a temporary file and a
+rename; what it promises is that acknowledged lines and checkpoints survive.
+"""
+
+from dataclasses import dataclass
+
+import pytest
+from tests.fault.harness import CrashFound, Story, Survey, is_prefix_of_any, survey
+from tests.faults import CrashState, DamageFileSystem, Keep, reopen
+
+from tidelog.env import File, FileSystem
+from tidelog.record.coding import crc32c
+
+SEEDS = range(3000)
+LINE_SIZE = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What the writer has promised: so many lines, and this checkpoint."""
+
+    lines: int = 0
+    checkpoint: int = 0
+
+
+def line(number: int) -> bytes:
+    body = b"%08d" % number
+    return body + crc32c(body).to_bytes(4, "big")
+
+
+class TinyWriter:
+    """Does it right."""
+
+    def __init__(self, files: FileSystem) -> None:
+        self.files = files
+        self.file = files.open("/d/lines", create=True)
+        self.sync_dir()
+        self.count = 0
+
+    def append(self) -> None:
+        self.file.pwrite(line(self.count), self.count * LINE_SIZE)
+        self.sync(self.file)
+        self.count += 1
+
+    def checkpoint(self) -> None:
+        file = self.files.open("/d/checkpoint.tmp", create=True)
+        file.truncate(0)
+        file.pwrite(line(self.count), 0)
+        self.sync(file)
+        file.close()
+        self.replace()
+        self.sync_dir()
+
+    def sync(self, file: File) -> None:
+        file.sync()
+
+    def sync_dir(self) -> None:
+        self.files.sync_dir("/d")
+
+    def replace(self) -> None:
+        self.files.rename("/d/checkpoint.tmp", "/d/checkpoint")
+
+
+class NeverSyncs(TinyWriter):
+    def sync(self, file: File) -> None:
+        pass
+
+
+class NeverSyncsNames(TinyWriter):
+    def sync_dir(self) -> None:
+        pass
+
+
+class RewritesInPlace(TinyWriter):
+    """The old checkpoint is cut before the new one is safe."""
+
+    def checkpoint(self) -> None:
+        file = self.files.open("/d/checkpoint", create=True)
+        file.truncate(0)
+        file.pwrite(line(self.count), 0)
+        file.sync()
+        file.close()
+        self.sync_dir()
+
+
+class AcknowledgesTooEarly(TinyWriter):
+    """Syncs what was written before, not what is being acknowledged."""
+
+    def append(self) -> None:
+        self.file.sync()
+        self.file.pwrite(line(self.count), self.count * LINE_SIZE)
+        self.count += 1
+
+
+def run(writer_type: type[TinyWriter]) -> tuple[DamageFileSystem, Story[Kept]]:
+    files = DamageFileSystem()
+    files.make_dirs("/d")
+    files.settle()
+    writer = writer_type(files)
+    story = Story(files, Kept())
+    for step in range(1, 9):
+        writer.append()
+        story.tell(Kept(step, story.latest.checkpoint))
+        if step % 3 == 0:
+            writer.checkpoint()
+            story.tell(Kept(step, step))
+    return files, story
+
+
+def read_lines(files: FileSystem, path: str) -> list[bytes]:
+    """Lines up to the first bad one; none where there is no file."""
+    if not files.exists(path):
+        return []
+    data = files.open(path).pread(1 << 20, 0)
+    found = []
+    for at in range(0, len(data), LINE_SIZE):
+        piece = data[at : at + LINE_SIZE]
+        if len(piece) < LINE_SIZE or crc32c(piece[:8]) != int.from_bytes(piece[8:], "big"):
+            break
+        found.append(piece)
+    return found
+
+
+def judge(state: CrashState, before: Kept, after: Kept) -> None:
+    files = reopen(state)
+    lines = read_lines(files, "/d/lines")
+    assert len(lines) >= before.lines, f"{before.lines} lines acknowledged, {len(lines)} there"
+    assert is_prefix_of_any(lines, [[line(number) for number in range(after.lines)]])
+    if before.checkpoint:
+        assert read_lines(files, "/d/checkpoint") in (
+            [line(before.checkpoint)],
+            [line(after.checkpoint)],
+        ), "a checkpoint that nobody wrote"
+
+
+def look(writer_type: type[TinyWriter]) -> Survey:
+    files, story = run(writer_type)
+    survey(files, story, files.prefixes(Keep.EVERYTHING), judge)
+    survey(files, story, files.prefixes(Keep.SYNCED), judge)
+    return survey(files, story, files.crash_states(SEEDS), judge)
+
+
+def test_right_writer_survives_every_crash() -> None:
+    result = look(TinyWriter)
+    assert result.drawn == len(SEEDS)
+    assert result.judged > 100  # the states differ: something was at stake
+
+
+@pytest.mark.parametrize(
+    ("wrong", "symptom"),
+    [
+        (NeverSyncs, "lines acknowledged"),
+        (NeverSyncsNames, "lines acknowledged"),
+        (RewritesInPlace, "a checkpoint that nobody wrote"),
+        (AcknowledgesTooEarly, "lines acknowledged"),
+    ],
+)
+def test_wrong_writer_is_caught(wrong: type[TinyWriter], symptom: str) -> None:
+    with pytest.raises(CrashFound, match=symptom):
+        look(wrong)
+
+
+def test_failure_says_how_to_see_it_again() -> None:
+    files, story = run(NeverSyncs)
+    with pytest.raises(CrashFound) as caught:
+        survey(files, story, files.crash_states(SEEDS), judge)
+    text = str(caught.value)
+    assert "crash seed" in text
+    seed = int(text.split("crash seed ")[1].split(",")[0])
+    files, story = run(NeverSyncs)
+    with pytest.raises(CrashFound) as again:
+        survey(files, story, files.crash_states([seed]), judge)
+    assert str(again.value) == text
