@@ -145,7 +145,7 @@ def look(writer_type: type[TinyWriter]) -> Survey:
 def test_right_writer_survives_every_crash() -> None:
     result = look(TinyWriter)
     assert result.drawn == len(SEEDS)
-    assert result.judged > 100  # the states differ: something was at stake
+    assert result.judged > 50  # the states differ: something was at stake
 
 
 @pytest.mark.parametrize(
