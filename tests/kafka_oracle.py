@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Self, cast
 
 import pytest
-
 from tests.peers.dumps import Findings, parse_dump
 from tests.peers.home import KafkaHome, required_home
 

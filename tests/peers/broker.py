@@ -1,0 +1,196 @@
+"""A real Apache Kafka broker for tests: one node, KRaft combined mode, on a free loopback port.
+
+`Broker.start` formats the directory once and waits for the broker's own word that it has started;
+`stop` ends the process by its handle, in order (`stop()`) or at once (`kill()`, as a power cut
+that keeps the page cache). A stopped broker starts again on the same directory and port, so a test
+can work on `log_dir` in between.
+"""
+
+import base64
+import queue
+import socket
+import subprocess
+import threading
+import uuid
+from pathlib import Path
+from typing import TypeAlias
+
+from confluent_kafka import TopicCollection
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from tests.kafka_oracle import Oracle
+from tests.peers.home import KafkaHome
+
+ClientConfig: TypeAlias = dict[str, str | int | float | bool]
+
+START_TIMEOUT_S = 90
+STOP_TIMEOUT_S = 60
+REQUEST_TIMEOUT_S = 30
+STARTED = "Kafka Server started"
+
+SETTINGS = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "num.partitions": "1",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "auto.create.topics.enable": "false",
+    "unstable.api.versions.enable": "false",
+    # Old timestamps must live: the default of a week would delete a replayed log within minutes.
+    "log.retention.ms": "-1",
+    "log.initial.task.delay.ms": "100",
+    "log.retention.check.interval.ms": "1000",
+    "log.cleaner.backoff.ms": "100",
+    "log.cleaner.dedupe.buffer.size": "4194304",
+    "log.segment.delete.delay.ms": "1000",
+    # Clean stops of small logs: nothing worth a long shutdown.
+    "controlled.shutdown.enable": "true",
+    "num.network.threads": "2",
+    "num.io.threads": "2",
+    "background.threads": "2",
+}
+
+
+def free_port() -> int:
+    """A loopback port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def new_cluster_id() -> str:
+    """A random id as Kafka writes them: 22 url-safe characters that don't begin with a dash."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text
+
+
+class Broker:
+    """One Kafka node in `folder`. start -> stop -> start ...; one owner, one thread."""
+
+    def __init__(self, home: KafkaHome, oracle: Oracle, folder: Path) -> None:
+        self._home = home
+        self._folder = folder
+        self._process: subprocess.Popen[str] | None = None
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self.port = free_port()
+        self.log_dir = folder / "data"
+        self._properties = folder / "server.properties"
+        self._configure(oracle)
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port` for clients."""
+        return f"127.0.0.1:{self.port}"
+
+    def _configure(self, oracle: Oracle) -> None:
+        controller = free_port()
+        listeners = f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{controller}"
+        places = {
+            "listeners": listeners,
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "log.dirs": str(self.log_dir),
+            "metadata.log.dir": str(self._folder / "metadata"),
+        }
+        self.log_dir.mkdir(parents=True)
+        lines = [f"{key}={value}" for key, value in (SETTINGS | places).items()]
+        self._properties.write_text("\n".join(lines) + "\n")
+        told = oracle.ask(
+            "format_storage",
+            args=["format", "-t", new_cluster_id(), "-c", str(self._properties)],
+        )
+        assert isinstance(told, dict)
+        assert told["status"] == 0, told
+
+    def start(self) -> None:
+        """Start the process and return when the broker says that it has started."""
+        assert self._process is None
+        command = self._home.java_command("tidelog.kafka.Node", str(self._properties), heap_mb=512)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self._folder
+        )
+        threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
+        self._await_start()
+
+    def _listen(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stderr is not None
+        with process.stderr as lines:
+            for line in lines:
+                self._lines.put(line)
+        self._lines.put(None)
+
+    def _await_start(self) -> None:
+        told: list[str] = []
+        while True:
+            try:
+                line = self._lines.get(timeout=START_TIMEOUT_S)
+            except queue.Empty:
+                line = None
+            if line is None:
+                self.kill()
+                raise AssertionError("Kafka did not start:\n" + "".join(told[-40:]))
+            told.append(line)
+            if STARTED in line:
+                return
+
+    def stop(self) -> None:
+        """A controlled shutdown: everything flushed, the clean marker written."""
+        if self._process is not None:
+            self._process.terminate()
+            self._wait(STOP_TIMEOUT_S)
+
+    def kill(self) -> None:
+        """A hard stop: no flush, no marker."""
+        if self._process is not None:
+            self._process.kill()
+            self._wait(STOP_TIMEOUT_S)
+
+    def _wait(self, timeout_s: int) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.wait(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdin.close()
+        self._process = None
+        self._drain()
+
+    def _drain(self) -> None:
+        """Forget what the ended process said, so that the next start does not hear it."""
+        while self._lines.get(timeout=STOP_TIMEOUT_S) is not None:
+            pass
+
+    def create_topic(self, name: str, partitions: int = 1, **config: str) -> None:
+        """Create a topic; `config` by Kafka's names with underscores for dots."""
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
+        admin = AdminClient(self.client_config())
+        for future in admin.create_topics([topic]).values():
+            future.result(timeout=REQUEST_TIMEOUT_S)
+
+    def client_config(self, **more: str | int | float | bool) -> ClientConfig:
+        """librdkafka settings for this broker; `more` with underscores for dots."""
+        settings: ClientConfig = {"bootstrap.servers": self.bootstrap, "log_level": 2}
+        settings.update((key.replace("_", "."), value) for key, value in more.items())
+        return settings
+
+    def partition_dir(self, topic: str, partition: int = 0) -> Path:
+        """Where the broker keeps a partition's files."""
+        return self.log_dir / f"{topic}-{partition}"
+
+    def topic_id(self, topic: str) -> str:
+        """The id that the controller gave the topic; the partition's file may not be there yet."""
+        admin = AdminClient(self.client_config())
+        found = admin.describe_topics(TopicCollection([topic]))
+        return str(found[topic].result(timeout=REQUEST_TIMEOUT_S).topic_id)
