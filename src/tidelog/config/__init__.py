@@ -5,7 +5,7 @@ Owns no behaviour: what a setting does is the business of those who read it.
 """
 
 from tidelog.config.keys import ConfigKey, Synonym
-from tidelog.config.resolve import ConfigNote, NoteKind
+from tidelog.config.resolve import ConfigNote, NoteKind, key_names
 from tidelog.config.topic import DEFAULT_TOPIC_CONFIG, TopicConfig, normalize
 from tidelog.config.topic_keys import (
     CLEANUP_COMPACT,
@@ -30,6 +30,7 @@ __all__ = [
     "NoteKind",
     "Synonym",
     "TopicConfig",
+    "key_names",
     "normalize",
     "text_of",
 ]

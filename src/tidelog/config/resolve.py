@@ -92,8 +92,8 @@ def resolve(
     settings: dict[str, Setting] = {}
     notes: list[ConfigNote] = []
     for name in given:
-        if name not in _KNOWN_NAMES and not ignore_unknown:
-            raise _unknown(name)
+        if not ignore_unknown:
+            key_names(name)
         if name in RETIRED:
             notes.append(ConfigNote(NoteKind.RETIRED, name, f"has no effect: {RETIRED[name]}"))
     for setting in _candidates(given):
@@ -101,6 +101,23 @@ def resolve(
         notes.extend(_notes(setting, winner))
     ordered = {key.name: settings[key.name] for key in TOPIC_CONFIGS if key.name in settings}
     return ordered, notes
+
+
+def key_names(name: str) -> tuple[str, ...]:
+    """The keys that a name stands for: mostly one, two for KIP-32's limit, none where retired.
+
+    Raises:
+        ConfigError: Nobody knows the name.
+    """
+    if name in TOPIC_CONFIG_BY_NAME:
+        return (name,)
+    if name in _SYNONYMS:
+        return (_SYNONYMS[name][0].name,)
+    if name in TWO_SIDED_LIMITS:
+        return TWO_SIDED_LIMIT_KEYS
+    if name in RETIRED:
+        return ()
+    raise _unknown(name)
 
 
 def _candidates(given: Mapping[str, str]) -> Iterator[Setting]:

@@ -1,0 +1,386 @@
+"""The topics of a directory: names, ids, partition counts and settings.
+
+Kafka keeps these in its metadata log, which a directory of ours has not, so they lie in a small
+file of our own at the top, `tidelog-topics.json`, replaced atomically. The partition directories
+are the truth on what exists: what the file does not know (a directory that Kafka wrote) is found
+by them, with default settings, and called foreign; a topic id in `partition.metadata` wins over
+the file's, since it is what Kafka goes by.
+
+Text of the file, format version 1:
+`{"version": 1, "topics": {NAME: {"id": 22 characters, "partitions": N, "config": {KEY: TEXT}}}}`
+
+Owns no lock: only the holder of the directory's lock may call what changes it.
+"""
+
+import difflib
+import json
+import posixpath
+import random
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tidelog.config import ConfigNote, TopicConfig, key_names, normalize
+from tidelog.env import FileSystem
+from tidelog.errors import (
+    CorruptFile,
+    InvalidPartitions,
+    InvalidTopic,
+    TidelogError,
+    TopicExists,
+    UnknownTopic,
+    UnsupportedVersion,
+)
+from tidelog.storage.files import (
+    check_topic_name,
+    decode_topic_id,
+    encode_topic_id,
+    parse_partition_dir,
+    partition_dir_name,
+    random_topic_id,
+    read_file,
+    read_partition_metadata,
+    write_atomically,
+)
+from tidelog.types import Buffer, TopicPartition
+
+TOPICS_FILE: Final = "tidelog-topics.json"
+TOPICS_VERSION: Final = 1
+# Each partition is a directory: more of them in one topic is a slip of the keyboard.
+PARTITION_COUNT_LIMIT: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicInfo:
+    """One topic.
+
+    Attributes:
+        name: As in the directories' names.
+        topic_id: None where neither the file nor any directory has one.
+        partitions: How many there are, those without a directory included.
+        present: Numbers of those that have a directory, ascending.
+        given: The settings that were set, under Kafka's names; the rest is default.
+        config: All settings.
+        foreign: The directory's own file does not know the topic, so its settings are unknown.
+    """
+
+    name: str
+    topic_id: uuid.UUID | None
+    partitions: int
+    present: tuple[int, ...] = ()
+    given: Mapping[str, str] = field(default_factory=dict)
+    config: TopicConfig
+    foreign: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TopicEntry:
+    """What the file says of one topic."""
+
+    topic_id: uuid.UUID
+    partitions: int
+    given: Mapping[str, str]
+
+
+def encode_topics(entries: Mapping[str, TopicEntry]) -> bytes:
+    """The file's text for these topics, sorted by name."""
+    topics = {
+        name: {
+            "id": encode_topic_id(entry.topic_id),
+            "partitions": entry.partitions,
+            "config": dict(entry.given),
+        }
+        for name, entry in sorted(entries.items())
+    }
+    text = json.dumps({"version": TOPICS_VERSION, "topics": topics}, indent=1)
+    return f"{text}\n".encode("ascii")
+
+
+def decode_topics(data: Buffer) -> dict[str, TopicEntry]:
+    """The topics in a file's text.
+
+    Raises:
+        CorruptFile: It is not what `encode_topics` writes.
+        UnsupportedVersion: A later release wrote it.
+    """
+    try:
+        found: object = json.loads(bytes(data))
+    except (ValueError, RecursionError) as error:
+        raise CorruptFile(f"not JSON: {error}") from error
+    content = _mapping(found, "the file")
+    version = content.get("version")
+    if type(version) is not int or version < 1:
+        raise CorruptFile(f"version {version!r}, a number from 1 on expected")
+    if version > TOPICS_VERSION:
+        raise UnsupportedVersion(f"{TOPICS_FILE} of version {version}, {TOPICS_VERSION} is known")
+    topics = _mapping(content.get("topics"), "`topics`")
+    return {name: _decode_entry(name, value) for name, value in topics.items()}
+
+
+def _mapping(value: object, what: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise CorruptFile(f"{what} is {type(value).__name__}, a JSON object expected")
+    return value
+
+
+def _decode_entry(name: str, value: object) -> TopicEntry:
+    entry = _mapping(value, f"topic {name[:80]!r}")
+    topic_id, count = entry.get("id"), entry.get("partitions")
+    given = _mapping(entry.get("config"), f"`config` of topic {name[:80]!r}")
+    texts = {key: text for key, text in given.items() if isinstance(text, str)}
+    try:
+        check_topic_name(name)
+    except InvalidTopic as error:
+        raise CorruptFile(str(error)) from error
+    if not isinstance(topic_id, str):
+        raise CorruptFile(f"topic {name}: `id` is {topic_id!r}")
+    if type(count) is not int or not 1 <= count <= PARTITION_COUNT_LIMIT:
+        raise CorruptFile(f"topic {name}: `partitions` is {count!r}")
+    if len(texts) < len(given):
+        raise CorruptFile(f"topic {name}: a setting in `config` is no text")
+    return TopicEntry(decode_topic_id(topic_id), count, texts)
+
+
+def read_topics(files: FileSystem, directory: str) -> dict[str, TopicEntry]:
+    """What the directory's file says; no topics where it has no such file.
+
+    Raises:
+        CorruptFile, UnsupportedVersion: As `decode_topics`, with the path.
+        OSError: A call failed.
+    """
+    path = posixpath.join(directory, TOPICS_FILE)
+    try:
+        return decode_topics(read_file(files, path))
+    except FileNotFoundError:
+        return {}
+    except CorruptFile as error:
+        raise error.located(path) from error
+
+
+def find_topics(files: FileSystem, directory: str) -> tuple[dict[str, TopicInfo], list[str]]:
+    """All topics of a directory by name, from its file and its partition directories.
+
+    Returns:
+        The topics, sorted by name, and one line for each thing that does not fit together.
+
+    Raises:
+        CorruptFile, UnsupportedVersion: The topics file can't be read, or holds settings that
+            this release does not know.
+        OSError: A call failed.
+    """
+    entries = read_topics(files, directory)
+    present = _find_partitions(files, directory)
+    notes: list[str] = []
+    topics = {}
+    for name in sorted(entries.keys() | present.keys()):
+        ids = _read_ids(files, directory, name, present[name], notes)
+        topics[name] = _merge(name, entries.get(name), present[name], ids, notes)
+    return topics, notes
+
+
+def _find_partitions(files: FileSystem, directory: str) -> defaultdict[str, tuple[int, ...]]:
+    """The partition numbers of each topic that has a directory, ascending."""
+    numbers = defaultdict(list)
+    for item in files.list_dir(directory):
+        partition = parse_partition_dir(item.name) if item.is_dir else None
+        if partition is not None:
+            numbers[partition.topic].append(partition.partition)
+    return defaultdict(tuple, {name: tuple(sorted(found)) for name, found in numbers.items()})
+
+
+def _read_ids(
+    files: FileSystem, directory: str, name: str, numbers: Iterable[int], notes: list[str]
+) -> list[uuid.UUID]:
+    """The distinct topic ids in the partitions' metadata, in the partitions' order."""
+    found: dict[uuid.UUID, None] = {}
+    for number in numbers:
+        partition = partition_dir_name(TopicPartition(name, number))
+        try:
+            topic_id = read_partition_metadata(files, posixpath.join(directory, partition))
+        except CorruptFile as error:
+            notes.append(str(error))
+            continue
+        if topic_id is not None:
+            found[topic_id] = None
+    return list(found)
+
+
+def _merge(
+    name: str,
+    entry: TopicEntry | None,
+    present: tuple[int, ...],
+    ids: list[uuid.UUID],
+    notes: list[str],
+) -> TopicInfo:
+    """One topic out of what the file (`entry`) and the directories (`present`, `ids`) say."""
+    if len(ids) > 1:
+        notes.append(f"topic {name}: its partitions have {len(ids)} different topic ids")
+    count = present[-1] + 1 if present else 0
+    if entry is None:
+        topic_id = ids[0] if ids else None
+        return TopicInfo(
+            name=name,
+            topic_id=topic_id,
+            partitions=count,
+            present=present,
+            config=TopicConfig(),
+            foreign=True,
+        )
+    topic_id = entry.topic_id if not ids or entry.topic_id in ids else ids[0]
+    if topic_id != entry.topic_id:
+        known, found = encode_topic_id(entry.topic_id), encode_topic_id(topic_id)
+        notes.append(f"topic {name}: its directories have topic id {found}, it was {known}")
+    return TopicInfo(
+        name=name,
+        topic_id=topic_id,
+        partitions=max(count, entry.partitions),
+        present=present,
+        given=entry.given,
+        config=_config_of(name, entry.given),
+    )
+
+
+def _config_of(name: str, given: Mapping[str, str]) -> TopicConfig:
+    try:
+        return TopicConfig.parse(given)[0]
+    except TidelogError as error:
+        raise CorruptFile(f"{TOPICS_FILE}: topic {name}: {error}") from error
+
+
+class TopicRegistry:
+    """The topics of a directory that we may change. Not safe for two threads.
+
+    Each change is in the file, durably, before its method returns; where that raises, nothing
+    changed. Partition directories are the caller's business.
+    """
+
+    def __init__(self, files: FileSystem, directory: str) -> None:
+        """Read what is there; errors as `find_topics`."""
+        self._files = files
+        self._directory = directory
+        self._topics, self.notes = find_topics(files, directory)
+
+    @property
+    def topics(self) -> Mapping[str, TopicInfo]:
+        """All topics by name."""
+        return self._topics
+
+    def get(self, name: str) -> TopicInfo:
+        """One topic; raises UnknownTopic, which names the nearest one."""
+        found = self._topics.get(name)
+        if found is None:
+            raise unknown_topic(name, self._topics)
+        return found
+
+    def create(
+        self,
+        name: str,
+        partitions: int,
+        given: Mapping[str, str],
+        *,
+        source: random.Random,
+        topic_id: uuid.UUID | None = None,
+    ) -> tuple[TopicInfo, list[ConfigNote]]:
+        """Add a topic.
+
+        Args:
+            name: By Kafka's rules.
+            partitions: From 1 on.
+            given: Settings; other names of a setting are taken and reported.
+            source: Where a new topic id is drawn from.
+            topic_id: The id to take instead of a new one.
+
+        Raises:
+            InvalidTopic, TopicExists, InvalidPartitions, ConfigError: The request can't be met.
+            OSError: The file could not be written.
+        """
+        check_topic_name(name)
+        self._check_new(name)
+        _check_count(partitions)
+        texts, notes = normalize(given)
+        info = TopicInfo(
+            name=name,
+            topic_id=topic_id or random_topic_id(source),
+            partitions=partitions,
+            given=texts,
+            config=TopicConfig.parse(given)[0],
+        )
+        self._save({**self._topics, name: info})
+        return info, notes
+
+    def delete(self, name: str) -> TopicInfo:
+        """Forget a topic; raises UnknownTopic, OSError."""
+        info = self.get(name)
+        self._save({other: kept for other, kept in self._topics.items() if other != name})
+        return info
+
+    def alter(
+        self, name: str, changes: Mapping[str, str | None], *, source: random.Random
+    ) -> tuple[TopicInfo, list[ConfigNote]]:
+        """Change settings; None goes back to the default. A foreign topic becomes ours by it.
+
+        Raises:
+            UnknownTopic, ConfigError, OSError: Nothing was changed.
+        """
+        info = self.get(name)
+        texts, notes = normalize({key: text for key, text in changes.items() if text is not None})
+        cleared = {key for name, text in changes.items() if text is None for key in key_names(name)}
+        given = {key: text for key, text in {**info.given, **texts}.items() if key not in cleared}
+        altered = replace(
+            info,
+            given=given,
+            config=TopicConfig.parse(given)[0],
+            topic_id=info.topic_id or random_topic_id(source),
+            foreign=False,
+        )
+        self._save({**self._topics, name: altered})
+        return altered, notes
+
+    def add_partitions(self, name: str, partitions: int) -> TopicInfo:
+        """Raise a topic's number of partitions to `partitions`.
+
+        Raises:
+            UnknownTopic: No such topic.
+            InvalidPartitions: It has as many or more.
+            OSError: The file could not be written.
+        """
+        info = self.get(name)
+        _check_count(partitions)
+        if partitions <= info.partitions:
+            raise InvalidPartitions(f"topic {name} has {info.partitions} partitions already")
+        grown = replace(info, partitions=partitions)
+        self._save({**self._topics, name: grown})
+        return grown
+
+    def _check_new(self, name: str) -> None:
+        if name in self._topics:
+            raise TopicExists(f"topic {name} exists already")
+        # Kafka's metrics write both as `_`, so it refuses two topics that differ only in that.
+        twin = name.replace(".", "_")
+        for other in self._topics:
+            if other.replace(".", "_") == twin:
+                raise InvalidTopic(f"topic {name} differs from {other} only in '.' and '_'")
+
+    def _save(self, topics: Mapping[str, TopicInfo]) -> None:
+        """Write the file, then take its content; foreign topics stay out of it."""
+        entries = {
+            name: TopicEntry(info.topic_id, info.partitions, info.given)
+            for name, info in topics.items()
+            if not info.foreign and info.topic_id is not None
+        }
+        path = posixpath.join(self._directory, TOPICS_FILE)
+        write_atomically(self._files, path, encode_topics(entries))
+        self._topics = dict(sorted(topics.items()))
+
+
+def unknown_topic(name: str, known: Iterable[str]) -> UnknownTopic:
+    """The error for a topic that is not there, with the nearest name that is."""
+    words = difflib.get_close_matches(name, known, n=1)
+    return UnknownTopic(f"no topic {name!r}" + (f"; did you mean {words[0]}?" if words else ""))
+
+
+def _check_count(partitions: int) -> None:
+    if not 1 <= partitions <= PARTITION_COUNT_LIMIT:
+        raise InvalidPartitions(f"{partitions} partitions, 1 to {PARTITION_COUNT_LIMIT} allowed")
