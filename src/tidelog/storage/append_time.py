@@ -1,0 +1,358 @@
+"""The append clock of a segment, `BASE.appendtime`: when the log took each record.
+
+A row (ms, offset) says: records from `offset` on, up to the next row's offset, were appended at
+`ms`; -1 says that nobody knows. Below the first row nothing is known. Offsets grow strictly, but
+for a known row that ends an unknown run of no records at the same offset. Known times never fall.
+
+**It never guesses.** What a file can lose, and what then follows:
+- A row that breaks its checksum or a rule ends what is believed. The rows behind it may be true,
+  but a row that is missing between two others would give its records the wrong time.
+- The last row that is believed is sure for the record batch that opened it, no further: the rows
+  of later appends may be the ones that were lost. Only a row that follows shows where a run ends.
+- A closed file ends with an unknown row, so a cut at a row's border is seen too, and whatever
+  somebody else appends or merges behind it stays unknown.
+- Each checksum goes on from the row before, the first from the header's, which covers topic id and
+  base offset. So rows that came back because a truncation was lost, or that belong to another
+  file, are not believed.
+Primary data: it can't be rebuilt from anything. Pure: the caller writes the bytes handed back.
+
+Header, 28 bytes: magic `TLAT`, int16 version, int16 row size, 16 bytes topic id, uint32 CRC-32C.
+Row, 16 bytes: int64 ms, int32 offset relative to the base offset, uint32 CRC-32C. Big-endian.
+
+Source: docs/format.md.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from struct import Struct
+from typing import Final, Self
+from uuid import UUID
+
+from tidelog.record.coding import crc32c
+from tidelog.types import INT32_MAX, INT64_MAX, Buffer
+
+MAGIC: Final = b"TLAT"
+VERSION: Final = 1
+UNKNOWN_MS: Final = -1
+
+_HEADER: Final = Struct(">4shh16sI")
+_ROW: Final = Struct(">qiI")
+_ROW_FACTS: Final = Struct(">qi")
+_BASE_OFFSET: Final = Struct(">q")
+HEADER_SIZE: Final = 28
+ROW_SIZE: Final = 16
+_FACTS_SIZE: Final = 12
+assert _HEADER.size == HEADER_SIZE
+assert _ROW.size == ROW_SIZE
+assert _ROW_FACTS.size == _FACTS_SIZE
+
+
+def encode_header(base_offset: int, topic_id: UUID) -> bytes:
+    """The header of a segment's file; its checksum also covers the base offset."""
+    head = _HEADER.pack(MAGIC, VERSION, ROW_SIZE, topic_id.bytes, 0)[:-4]
+    crc = crc32c(_BASE_OFFSET.pack(base_offset), crc32c(head))
+    return head + crc.to_bytes(4, "big")
+
+
+class AppendTimes:
+    """Append times of one segment. One thread changes it; others may ask meanwhile.
+
+    Attributes:
+        base_offset: The segment's base offset.
+        topic_id: The topic's id, without which a file is not believed.
+        granularity_ms: A time is rounded down to a multiple of this, so a row's `ms` promises
+            ms <= append time < ms + granularity. May be changed between two appends.
+        floor_ms: No row is written with a time below this; -1 for no bound.
+    """
+
+    __slots__ = (
+        "_crcs",
+        "_floors",
+        "_offsets",
+        "_times",
+        "_unknown_slots",
+        "base_offset",
+        "floor_ms",
+        "granularity_ms",
+        "topic_id",
+    )
+
+    def __init__(
+        self, base_offset: int, topic_id: UUID, *, granularity_ms: int = 1, floor_ms: int = -1
+    ) -> None:
+        assert granularity_ms >= 1
+        self.base_offset = base_offset
+        self.topic_id = topic_id
+        self.granularity_ms = granularity_ms
+        self.floor_ms = floor_ms
+        self._offsets = array("q")
+        self._times = array("q")
+        self._floors = array("q")  # the last known time at each row, so that it can be searched
+        self._crcs = array("I")
+        self._unknown_slots: list[int] = []
+
+    @property
+    def row_count(self) -> int:
+        """Number of rows."""
+        return len(self._offsets)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size in bytes of the file with all rows."""
+        return HEADER_SIZE + ROW_SIZE * len(self._offsets)
+
+    @property
+    def last_known_ms(self) -> int | None:
+        """The largest append time of the segment, None where none is known."""
+        return self._floors[-1] if self._floors else None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the last run is known and has no end yet."""
+        return bool(self._times) and self._times[-1] != UNKNOWN_MS
+
+    def note(self, offset: int, append_ms: int) -> bytes:
+        """Records from `offset` on are appended at `append_ms`; the bytes for the file's end.
+
+        Where the log then fails to take the records, go back with `truncate_to`.
+
+        Args:
+            offset: First offset of the append, above the last row's (or at an unknown row's).
+            append_ms: Append time in ms, never below the one before.
+
+        Returns:
+            b"" where the time, rounded, did not move: the last run goes on.
+        """
+        assert append_ms >= max(self.last_known_ms or 0, self.floor_ms)
+        rounded = append_ms - append_ms % self.granularity_ms
+        append_ms = max(rounded, self.last_known_ms or 0, self.floor_ms)
+        if self.is_open and append_ms == self._times[-1]:
+            assert offset > self._offsets[-1]
+            return b""
+        return self._append(append_ms, offset)
+
+    def mark_unknown(self, offset: int) -> bytes:
+        """Nothing is known from `offset` on; the bytes for the file's end.
+
+        Args:
+            offset: Above the last row's offset where that row is known.
+
+        Returns:
+            b"" where nothing was known from there on anyhow, or no record of the segment can lie
+            there.
+        """
+        if not self.is_open or offset - self.base_offset > INT32_MAX:
+            return b""
+        return self._append(UNKNOWN_MS, offset)
+
+    def close(self, end_offset: int) -> bytes:
+        """End the last run at the log end, exclusive; the bytes for the file's end."""
+        return self.mark_unknown(end_offset)
+
+    def limit_last_run(self, end_offset: int) -> bytes:
+        """End the last run at `end_offset`, exclusive: as far as it is sure after a hard stop."""
+        return self.mark_unknown(end_offset)
+
+    def truncate_to(self, offset: int) -> int:
+        """Drop rows from `offset` on; the size in bytes to which the file must be cut.
+
+        The last run then has no end. The cut must be durable before anything is appended to the
+        log, or rows of records that are gone could speak for new ones.
+        """
+        count = bisect_left(self._offsets, offset)
+        for column in (self._offsets, self._times, self._floors, self._crcs):
+            del column[count:]
+        del self._unknown_slots[bisect_left(self._unknown_slots, count) :]
+        return self.size_bytes
+
+    def time_at(self, offset: int) -> int | None:
+        """When the record at `offset` was appended, in ms; None where nobody knows.
+
+        The answer holds for records of the log only: an open run has no end here.
+        """
+        slot = bisect_right(self._offsets, offset) - 1
+        if slot < 0 or self._times[slot] == UNKNOWN_MS:
+            return None
+        return self._times[slot]
+
+    def runs(self, start: int, end: int) -> list[tuple[int, int, int | None]]:
+        """All of [start, end) as (first offset, end offset, append ms or None), without gaps."""
+        found: list[tuple[int, int, int | None]] = []
+        for run_start, run_end, ms in self._runs_from(start):
+            if run_start >= end:
+                break
+            clipped, known = max(run_start, start), None if ms == UNKNOWN_MS else ms
+            if found and found[-1][2] == known:
+                found[-1] = (found[-1][0], min(run_end, end), known)
+            elif clipped < min(run_end, end):
+                found.append((clipped, min(run_end, end), known))
+        return found
+
+    def first_at_or_after(self, ms: int, from_offset: int) -> tuple[int, int] | None:
+        """The first offset >= `from_offset` that is known to be appended at `ms` or later.
+
+        Returns:
+            (offset, its append ms). The offset may be beyond the log end, or be gone by
+            compaction; None where there is no such row.
+        """
+        slot = max(bisect_left(self._floors, ms), bisect_right(self._offsets, from_offset) - 1)
+        count = len(self._offsets)
+        if slot < count and self._times[slot] == UNKNOWN_MS:
+            slot += 1
+        if slot >= count:
+            return None
+        return max(self._offsets[slot], from_offset), self._times[slot]
+
+    def ranges(self, a: int, b: int, start: int, end: int) -> list[tuple[int, int]]:
+        """Ranges of offsets in [start, end) whose known append time lies in [a, b)."""
+        first = bisect_left(self._floors, a)
+        last = min(bisect_left(self._floors, b), len(self._offsets))
+        if first >= last:
+            return []
+        start = max(start, self._offsets[first])
+        end = min(end, self._end_of(last - 1))
+        return list(_gaps(self.unknown_in(start, end), start, end))
+
+    def unknown_in(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Ranges of offsets in [start, end) whose append time nobody knows."""
+        first_known = self._offsets[0] if self._offsets else INT64_MAX
+        spans = [(start, min(end, first_known))]
+        from_slot = bisect_right(self._offsets, start) - 1
+        at = bisect_left(self._unknown_slots, from_slot)
+        for slot in self._unknown_slots[at:]:
+            if slot >= len(self._offsets) or self._offsets[slot] >= end:
+                break
+            spans.append((max(start, self._offsets[slot]), min(end, self._end_of(slot))))
+        return [span for span in spans if span[0] < span[1]]
+
+    def encode(self) -> bytes:
+        """The whole file: header and rows."""
+        parts = [encode_header(self.base_offset, self.topic_id)]
+        for offset, ms, crc in zip(self._offsets, self._times, self._crcs, strict=True):
+            parts.append(_ROW.pack(ms, offset - self.base_offset, crc))
+        return b"".join(parts)
+
+    @classmethod
+    def decode(
+        cls,
+        data: Buffer,
+        base_offset: int,
+        topic_id: UUID,
+        *,
+        open_end: bool = False,
+        batch_end: Callable[[int], int] | None = None,
+    ) -> tuple[Self, str | None]:
+        """What a file is believed to say, and what is wrong with it.
+
+        Args:
+            data: The file's bytes.
+            base_offset: The segment's base offset; a file of another segment is not believed.
+            topic_id: The topic's id; a file of another topic is not believed.
+            open_end: The caller knows that no row is missing at the end: a writer is alive, and
+                the log's end was read before the file. Else a file without an end row counts as
+                damaged, which after a hard stop it may well be.
+            batch_end: Next offset behind the record batch that starts at the offset given. Asked
+                where the file is damaged, for the last row; without it that row is believed for
+                one record.
+
+        Returns:
+            The times, and None for a whole file or what is damaged. A damaged file must be
+            replaced by `encode()` before rows are added.
+        """
+        times = cls(base_offset, topic_id)
+        damage = times._header_damage(data)
+        if damage is not None:
+            return times, damage
+        damage = times._read_rows(memoryview(data)[HEADER_SIZE:])
+        if damage is None and times.is_open and not open_end:
+            damage = f"no end row behind row {times.row_count - 1}: later rows may be lost"
+        if damage is not None and times.is_open:
+            opened_at = times._offsets[-1]
+            sure_end = opened_at + 1 if batch_end is None else batch_end(opened_at)
+            times.mark_unknown(max(sure_end, opened_at + 1))
+        return times, damage
+
+    def _append(self, ms: int, offset: int) -> bytes:
+        relative = offset - self.base_offset
+        assert 0 <= relative <= INT32_MAX
+        assert not self._offsets or offset >= self._offsets[-1] + self.is_open
+        facts = _ROW_FACTS.pack(ms, relative)
+        crc = crc32c(facts, self._last_crc())
+        self._put(ms, offset, crc)
+        return facts + crc.to_bytes(4, "big")
+
+    def _put(self, ms: int, offset: int, crc: int) -> None:
+        if ms == UNKNOWN_MS:
+            self._unknown_slots.append(len(self._times))
+            self._floors.append(self._floors[-1])
+        else:
+            self._floors.append(ms)
+        self._times.append(ms)
+        self._crcs.append(crc)
+        self._offsets.append(offset)  # last: what a search in another thread looks at first
+
+    def _last_crc(self) -> int:
+        if self._crcs:
+            return self._crcs[-1]
+        return int.from_bytes(encode_header(self.base_offset, self.topic_id)[-4:], "big")
+
+    def _header_damage(self, data: Buffer) -> str | None:
+        expected = encode_header(self.base_offset, self.topic_id)
+        if bytes(data[:HEADER_SIZE]) == expected:
+            return None
+        if len(data) < HEADER_SIZE:
+            return f"header of {len(data)} bytes, {HEADER_SIZE} expected"
+        magic, version, row_size, topic, _ = _HEADER.unpack_from(data)
+        if magic != MAGIC:
+            return f"magic {magic!r}, {MAGIC!r} expected"
+        if (version, row_size) != (VERSION, ROW_SIZE):
+            return f"version {version} with rows of {row_size} bytes is not known"
+        if topic != self.topic_id.bytes:
+            return f"topic id {UUID(bytes=topic)}, {self.topic_id} expected"
+        return f"header checksum is wrong for base offset {self.base_offset}"
+
+    def _read_rows(self, rows: memoryview) -> str | None:
+        """Take rows up to the first that can't be believed, and say what is wrong with that."""
+        crc = self._last_crc()
+        count, rest = divmod(len(rows), ROW_SIZE)
+        for slot, (ms, relative, stored) in enumerate(_ROW.iter_unpack(rows[: count * ROW_SIZE])):
+            at = slot * ROW_SIZE
+            crc = crc32c(rows[at : at + _FACTS_SIZE], crc)
+            if stored != crc:
+                return f"row {slot}: wrong checksum"
+            offset = self.base_offset + relative
+            if not self._may_follow(ms, offset):
+                return f"row {slot}: time {ms} at offset {offset} can't follow the row before"
+            self._put(ms, offset, crc)
+        return f"row {count}: only {rest} of {ROW_SIZE} bytes" if rest else None
+
+    def _may_follow(self, ms: int, offset: int) -> bool:
+        if not self._offsets:
+            return ms >= 0 and offset >= self.base_offset
+        if ms == UNKNOWN_MS and not self.is_open:
+            return False
+        in_order = offset >= self._offsets[-1] + self.is_open
+        return in_order and (ms == UNKNOWN_MS or ms >= self._floors[-1])
+
+    def _end_of(self, slot: int) -> int:
+        return self._offsets[slot + 1] if slot + 1 < len(self._offsets) else INT64_MAX
+
+    def _runs_from(self, start: int) -> Iterator[tuple[int, int, int]]:
+        """Runs from the one that holds `start` on, the unknown one before all rows included."""
+        slot = bisect_right(self._offsets, start) - 1
+        if slot < 0:
+            first = self._offsets[0] if self._offsets else INT64_MAX
+            yield start, first, UNKNOWN_MS
+        for known_slot in range(max(slot, 0), len(self._offsets)):
+            yield self._offsets[known_slot], self._end_of(known_slot), self._times[known_slot]
+
+
+def _gaps(spans: list[tuple[int, int]], start: int, end: int) -> Iterator[tuple[int, int]]:
+    """What the sorted `spans` leave of [start, end)."""
+    for span_start, span_end in spans:
+        if start < span_start:
+            yield start, span_start
+        start = span_end
+    if start < end:
+        yield start, end
