@@ -1,0 +1,16 @@
+"""docs/config.md says what the table of settings says."""
+
+from tools.config_docs import TARGET, render
+
+from tidelog.config import TOPIC_CONFIGS
+
+
+def test_file_is_what_the_script_would_write() -> None:
+    assert TARGET.read_text(encoding="utf-8") == render(), "run tools/config_docs.py"
+
+
+def test_every_setting_and_every_name_of_it_is_in_the_file() -> None:
+    text = TARGET.read_text(encoding="utf-8")
+    names = {key.name for key in TOPIC_CONFIGS}
+    names |= {synonym.name for key in TOPIC_CONFIGS for synonym in key.synonyms}
+    assert [name for name in sorted(names) if f"`{name}`" not in text] == []
