@@ -135,7 +135,8 @@ final class RecordVectors {
      * Every batch in {@code data} or in the file {@code path}, with every field.
      *
      * <p>A batch whose records Kafka refuses has {@code error} in place of the rest of them; bytes
-     * that are no batch at all end the list with an entry that has nothing but {@code error}.
+     * that are no batch at all end the list with an entry that has nothing but {@code error}. Some
+     * damaged lengths make Kafka ask for gigabytes: that is its way of refusing them.
      */
     static JsonNode read(JsonNode question) throws IOException {
         byte[] data = question.has("path")
@@ -147,7 +148,7 @@ final class RecordVectors {
             for (RecordBatch batch : records.batches()) {
                 describe(batches.addObject(), batch);
             }
-        } catch (RuntimeException failure) {
+        } catch (RuntimeException | Error failure) {
             Oracle.describe(batches.addObject(), failure);
         }
         return batches;
@@ -160,9 +161,9 @@ final class RecordVectors {
             batch.ensureValid();
             for (Record record : batch) {
                 record.ensureValid();
-                describe(records.addObject(), batch, record);
+                records.add(describe(batch, record));
             }
-        } catch (RuntimeException failure) {
+        } catch (RuntimeException | Error failure) {
             Oracle.describe(answer, failure);
         }
     }
@@ -190,7 +191,8 @@ final class RecordVectors {
             batch.deleteHorizonMs().isPresent() ? batch.deleteHorizonMs().getAsLong() : null);
     }
 
-    private static void describe(ObjectNode answer, RecordBatch batch, Record record) {
+    private static ObjectNode describe(RecordBatch batch, Record record) {
+        ObjectNode answer = Oracle.JSON.createObjectNode();
         answer.put("offset", record.offset());
         answer.put("timestamp", record.timestamp());
         answer.put("sequence", record.sequence());
@@ -203,6 +205,7 @@ final class RecordVectors {
         if (batch.isControlBatch()) {
             describeControl(answer, record);
         }
+        return answer;
     }
 
     private static void describeControl(ObjectNode answer, Record record) {
