@@ -3,6 +3,8 @@
 A row (ms, offset) says: records from `offset` on, up to the next row's offset, were appended at
 `ms`; -1 says that nobody knows. Below the first row nothing is known. Offsets grow strictly, but
 for a known row that ends an unknown run of no records at the same offset. Known times never fall.
+A known row also names the checksum of the record batch that starts at its offset, so that it can
+be held against the log (`tidelog.storage.trust`).
 
 **It never guesses.** What a file can lose, and what then follows:
 - A row that breaks its checksum or a rule ends what is believed. The rows behind it may be true,
@@ -17,7 +19,8 @@ for a known row that ends an unknown run of no records at the same offset. Known
 Primary data: it can't be rebuilt from anything. Pure: the caller writes the bytes handed back.
 
 Header, 28 bytes: magic `TLAT`, int16 version, int16 row size, 16 bytes topic id, uint32 CRC-32C.
-Row, 16 bytes: int64 ms, int32 offset relative to the base offset, uint32 CRC-32C. Big-endian.
+Row, 20 bytes: int64 ms, int32 offset relative to the base offset, uint32 checksum field of the
+batch (0 in an unknown row), uint32 CRC-32C. Big-endian.
 
 Source: docs/format.md.
 """
@@ -26,7 +29,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from struct import Struct
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 from uuid import UUID
 
 from tidelog.record.coding import crc32c
@@ -37,12 +40,12 @@ VERSION: Final = 1
 UNKNOWN_MS: Final = -1
 
 _HEADER: Final = Struct(">4shh16sI")
-_ROW: Final = Struct(">qiI")
-_ROW_FACTS: Final = Struct(">qi")
+_ROW: Final = Struct(">qiII")
+_ROW_FACTS: Final = Struct(">qiI")
 _BASE_OFFSET: Final = Struct(">q")
 HEADER_SIZE: Final = 28
-ROW_SIZE: Final = 16
-_FACTS_SIZE: Final = 12
+ROW_SIZE: Final = 20
+_FACTS_SIZE: Final = 16
 assert _HEADER.size == HEADER_SIZE
 assert _ROW.size == ROW_SIZE
 assert _ROW_FACTS.size == _FACTS_SIZE
@@ -53,6 +56,14 @@ def encode_header(base_offset: int, topic_id: UUID) -> bytes:
     head = _HEADER.pack(MAGIC, VERSION, ROW_SIZE, topic_id.bytes, 0)[:-4]
     crc = crc32c(_BASE_OFFSET.pack(base_offset), crc32c(head))
     return head + crc.to_bytes(4, "big")
+
+
+class AppendTimeRow(NamedTuple):
+    """One row: offset of the first record, append time in ms or -1, checksum of its batch."""
+
+    offset: int
+    append_ms: int
+    batch_crc: int
 
 
 class AppendTimes:
@@ -67,6 +78,7 @@ class AppendTimes:
     """
 
     __slots__ = (
+        "_batch_crcs",
         "_crcs",
         "_floors",
         "_offsets",
@@ -89,6 +101,7 @@ class AppendTimes:
         self._offsets = array("q")
         self._times = array("q")
         self._floors = array("q")  # the last known time at each row, so that it can be searched
+        self._batch_crcs = array("I")
         self._crcs = array("I")
         self._unknown_slots: list[int] = []
 
@@ -112,7 +125,11 @@ class AppendTimes:
         """Whether the last run is known and has no end yet."""
         return bool(self._times) and self._times[-1] != UNKNOWN_MS
 
-    def note(self, offset: int, append_ms: int) -> bytes:
+    def rows(self) -> list[AppendTimeRow]:
+        """All rows, oldest first."""
+        return list(map(AppendTimeRow, self._offsets, self._times, self._batch_crcs))
+
+    def note(self, offset: int, append_ms: int, batch_crc: int) -> bytes:
         """Records from `offset` on are appended at `append_ms`; the bytes for the file's end.
 
         Where the log then fails to take the records, go back with `truncate_to`.
@@ -120,6 +137,7 @@ class AppendTimes:
         Args:
             offset: First offset of the append, above the last row's (or at an unknown row's).
             append_ms: Append time in ms, never below the one before.
+            batch_crc: Checksum field of the record batch at `offset`.
 
         Returns:
             b"" where the time, rounded, did not move: the last run goes on.
@@ -130,7 +148,7 @@ class AppendTimes:
         if self.is_open and append_ms == self._times[-1]:
             assert offset > self._offsets[-1]
             return b""
-        return self._append(append_ms, offset)
+        return self._append(append_ms, offset, batch_crc)
 
     def mark_unknown(self, offset: int) -> bytes:
         """Nothing is known from `offset` on; the bytes for the file's end.
@@ -144,7 +162,7 @@ class AppendTimes:
         """
         if not self.is_open or offset - self.base_offset > INT32_MAX:
             return b""
-        return self._append(UNKNOWN_MS, offset)
+        return self._append(UNKNOWN_MS, offset, 0)
 
     def close(self, end_offset: int) -> bytes:
         """End the last run at the log end, exclusive; the bytes for the file's end."""
@@ -161,7 +179,7 @@ class AppendTimes:
         log, or rows of records that are gone could speak for new ones.
         """
         count = bisect_left(self._offsets, offset)
-        for column in (self._offsets, self._times, self._floors, self._crcs):
+        for column in (self._offsets, self._times, self._floors, self._batch_crcs, self._crcs):
             del column[count:]
         del self._unknown_slots[bisect_left(self._unknown_slots, count) :]
         return self.size_bytes
@@ -226,12 +244,16 @@ class AppendTimes:
             spans.append((max(start, self._offsets[slot]), min(end, self._end_of(slot))))
         return [span for span in spans if span[0] < span[1]]
 
+    def encode_header(self) -> bytes:
+        """The file without rows."""
+        return encode_header(self.base_offset, self.topic_id)
+
     def encode(self) -> bytes:
         """The whole file: header and rows."""
-        parts = [encode_header(self.base_offset, self.topic_id)]
-        for offset, ms, crc in zip(self._offsets, self._times, self._crcs, strict=True):
-            parts.append(_ROW.pack(ms, offset - self.base_offset, crc))
-        return b"".join(parts)
+        base = self.base_offset
+        columns = zip(self._offsets, self._times, self._batch_crcs, self._crcs, strict=True)
+        rows = (_ROW.pack(ms, at - base, batch, crc) for at, ms, batch, crc in columns)
+        return self.encode_header() + b"".join(rows)
 
     @classmethod
     def decode(
@@ -273,32 +295,33 @@ class AppendTimes:
             times.mark_unknown(max(sure_end, opened_at + 1))
         return times, damage
 
-    def _append(self, ms: int, offset: int) -> bytes:
+    def _append(self, ms: int, offset: int, batch_crc: int) -> bytes:
         relative = offset - self.base_offset
         assert 0 <= relative <= INT32_MAX
         assert not self._offsets or offset >= self._offsets[-1] + self.is_open
-        facts = _ROW_FACTS.pack(ms, relative)
+        facts = _ROW_FACTS.pack(ms, relative, batch_crc)
         crc = crc32c(facts, self._last_crc())
-        self._put(ms, offset, crc)
+        self._put(AppendTimeRow(offset, ms, batch_crc), crc)
         return facts + crc.to_bytes(4, "big")
 
-    def _put(self, ms: int, offset: int, crc: int) -> None:
-        if ms == UNKNOWN_MS:
+    def _put(self, row: AppendTimeRow, crc: int) -> None:
+        if row.append_ms == UNKNOWN_MS:
             self._unknown_slots.append(len(self._times))
             self._floors.append(self._floors[-1])
         else:
-            self._floors.append(ms)
-        self._times.append(ms)
+            self._floors.append(row.append_ms)
+        self._times.append(row.append_ms)
+        self._batch_crcs.append(row.batch_crc)
         self._crcs.append(crc)
-        self._offsets.append(offset)  # last: what a search in another thread looks at first
+        self._offsets.append(row.offset)  # last: what a search in another thread looks at first
 
     def _last_crc(self) -> int:
         if self._crcs:
             return self._crcs[-1]
-        return int.from_bytes(encode_header(self.base_offset, self.topic_id)[-4:], "big")
+        return int.from_bytes(self.encode_header()[-4:], "big")
 
     def _header_damage(self, data: Buffer) -> str | None:
-        expected = encode_header(self.base_offset, self.topic_id)
+        expected = self.encode_header()
         if bytes(data[:HEADER_SIZE]) == expected:
             return None
         if len(data) < HEADER_SIZE:
@@ -316,7 +339,8 @@ class AppendTimes:
         """Take rows up to the first that can't be believed, and say what is wrong with that."""
         crc = self._last_crc()
         count, rest = divmod(len(rows), ROW_SIZE)
-        for slot, (ms, relative, stored) in enumerate(_ROW.iter_unpack(rows[: count * ROW_SIZE])):
+        whole = _ROW.iter_unpack(rows[: count * ROW_SIZE])
+        for slot, (ms, relative, batch_crc, stored) in enumerate(whole):
             at = slot * ROW_SIZE
             crc = crc32c(rows[at : at + _FACTS_SIZE], crc)
             if stored != crc:
@@ -324,7 +348,7 @@ class AppendTimes:
             offset = self.base_offset + relative
             if not self._may_follow(ms, offset):
                 return f"row {slot}: time {ms} at offset {offset} can't follow the row before"
-            self._put(ms, offset, crc)
+            self._put(AppendTimeRow(offset, ms, batch_crc), crc)
         return f"row {count}: only {rest} of {ROW_SIZE} bytes" if rest else None
 
     def _may_follow(self, ms: int, offset: int) -> bool:

@@ -40,6 +40,13 @@ class AbortedTxn(NamedTuple):
     last_stable_offset: int
 
 
+class CollectedTxns(NamedTuple):
+    """Aborted transactions found, and whether later segments can't add to them."""
+
+    aborted: list[AbortedTxn]
+    is_complete: bool
+
+
 class TxnIndex:
     """Aborted transactions of one segment, by marker. Not safe for two threads that change it."""
 
@@ -70,7 +77,7 @@ class TxnIndex:
         self.entries.append(aborted)
         return _ENTRY.pack(VERSION, *aborted)
 
-    def collect(self, fetch_start: int, upper_bound: int) -> tuple[list[AbortedTxn], bool]:
+    def collect(self, fetch_start: int, upper_bound: int) -> CollectedTxns:
         """Aborted transactions that overlap [fetch_start, upper_bound), in order of their markers.
 
         Returns:
@@ -82,8 +89,8 @@ class TxnIndex:
             if entry.last_offset >= fetch_start and entry.first_offset < upper_bound:
                 found.append(entry)
             if entry.last_stable_offset >= upper_bound:
-                return found, True
-        return found, False
+                return CollectedTxns(found, True)
+        return CollectedTxns(found, False)
 
     def truncate_to(self, offset: int) -> int:
         """Drop entries whose marker is at or after `offset`; the size in bytes that is left."""
@@ -91,9 +98,10 @@ class TxnIndex:
             self.entries.pop()
         return self.size_bytes
 
-    def encode(self) -> bytes:
+    @property
+    def encoded(self) -> memoryview:
         """The whole file."""
-        return b"".join(_ENTRY.pack(VERSION, *entry) for entry in self.entries)
+        return memoryview(b"".join(_ENTRY.pack(VERSION, *entry) for entry in self.entries))
 
     @classmethod
     def decode(cls, data: Buffer, base_offset: int) -> Self:
