@@ -78,6 +78,10 @@ class OffsetIndex(Index):
         found, position = _ENTRY.unpack_from(self._data, slot * ENTRY_SIZE)
         return self.base_offset + found, position
 
+    def slot_at_or_after(self, offset: int) -> int:
+        """The first slot whose offset is >= `offset`, the entry count where there is none."""
+        return self._floor(offset - self.base_offset - 1) + 1
+
     def entry(self, slot: int) -> tuple[int, int]:
         """The entry at `slot` as (offset, position); raises InvalidRequest outside the entries."""
         relative, position = _ENTRY.unpack_from(self._data, self._at(slot))
