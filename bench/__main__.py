@@ -1,0 +1,71 @@
+"""`./run bench [NAME ...] [--quick] [--out FILE.json]`: without a name, all of them."""
+
+import argparse
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import cast
+
+from rich.console import Console
+
+from bench import report
+from bench.harness import Case, Harness, Result
+
+HERE = Path(__file__).parent
+OUT_DIR = HERE.parent / "bench-output"
+_CASES = re.compile(r"^def cases\(", re.MULTILINE)
+
+
+def names() -> list[str]:
+    """The benchmarks: modules beside this one that define `cases`."""
+    found = sorted(HERE.glob("*.py"))
+    return [path.stem for path in found if _CASES.search(path.read_text())]
+
+
+def load(name: str) -> Callable[[bool], Iterable[Case]]:
+    """The `cases` of one benchmark."""
+    return cast("Callable[[bool], Iterable[Case]]", importlib.import_module(f"bench.{name}").cases)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line; exits with a message where it's wrong."""
+    parser = argparse.ArgumentParser(prog="./run bench", description=__doc__)
+    parser.add_argument("name", nargs="*", help=f"one of: {', '.join(names())}")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller data")
+    parser.add_argument("--out", type=Path, help="where the JSON goes (bench-output/NAME.json)")
+    parser.add_argument("--list", action="store_true", help="print the names and stop")
+    asked = parser.parse_args(arguments)
+    if unknown := set(asked.name) - set(names()):
+        parser.error(f"no benchmark named {', '.join(sorted(unknown))}; have: {', '.join(names())}")
+    if asked.out and len(asked.name) != 1:
+        parser.error("--out is for one benchmark: name it")
+    return asked
+
+
+def run(name: str, *, quick: bool, out: Path, console: Console) -> None:
+    """Measure one benchmark, print its table, write its JSON."""
+    results: list[Result] = []
+    for result in Harness(quick=quick).run(load(name)(quick)):
+        results.append(result)
+        console.print(f"  {result.case.case}: {report.human(result.ours.value)} {result.case.unit}")
+    report.print_table(console, name, results)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(report.as_json(name, results, quick=quick))
+    console.print(f"written to {out}")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run what the command line asks for."""
+    asked = parse(arguments)
+    if asked.list:
+        print("\n".join(names()))
+        return
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    for name in asked.name or names():
+        run(name, quick=asked.quick, out=asked.out or OUT_DIR / f"{name}.json", console=console)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

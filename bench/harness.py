@@ -1,0 +1,241 @@
+"""Measures cases: ours against a rival, alternating, medians of at least five rounds.
+
+A case's `ours` and `rival` are callables that do the work once and return how much they did.
+What becomes of that number is said by the case's unit:
+
+- `.../s` (records/s, MB/s): work per second of wall time, higher is better;
+- `s`, `ms`, `us`: wall time per piece of work, lower is better;
+- anything else (bytes, rows): the number itself, nothing is timed into it.
+
+`ratio` is always ours / rival. A goal is `>= X` or `<= X` on that ratio, or `ours >= X` on the
+figure in the case's unit. Beside wall time stand CPU time (this process and the children it has
+waited for) and peak memory (how far one call drives the resident set above where it was; None
+where the system can't tell, that is outside Linux). A long-lived child such as Spark's JVM is in
+neither. Callables that are shorter than `ROUND_SECONDS` run several times per round.
+"""
+
+import gc
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+Work = Callable[[], float]
+
+ROUNDS: Final = 9
+ROUNDS_QUICK: Final = 5
+ROUND_SECONDS: Final = 0.2
+ROUND_SECONDS_QUICK: Final = 0.05
+LOOPS_MAX: Final = 1_000_000
+
+_SECONDS_PER_UNIT: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+_GOAL: Final = re.compile(r"(?P<what>ratio|ours)?\s*(?P<sign><=|>=)\s*(?P<limit>[0-9][0-9_.e+-]*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One thing to measure.
+
+    Attributes:
+        case: What is done, e.g. `decode 100-byte records, all columns`.
+        unit: Says how the callables' result is read (module text).
+        ours: Does our work once; returns how much it did.
+        rival: Does the same by other means; None where a figure stands alone.
+        rival_name: Who that is, with version, e.g. `aiokafka 0.14.0`.
+        goal: The issue's own goal (module text); empty where it set none.
+        note: What a reader must know to read the figure fairly.
+        prepare: Runs before every measured call, untimed; such calls run once per round.
+    """
+
+    case: str
+    unit: str
+    ours: Work
+    rival: Work | None = None
+    rival_name: str = ""
+    goal: str = ""
+    note: str = ""
+    prepare: Callable[[], object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The two stop-watches, in seconds since some fixed moment."""
+
+    wall_s: float
+    cpu_s: float
+
+
+def read_clocks() -> Reading:
+    """Wall time, and CPU time with that of finished children."""
+    children = os.times()
+    cpu_s = time.process_time() + children.children_user + children.children_system
+    return Reading(time.perf_counter(), cpu_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one side of a case came to: medians over the rounds; seconds are per call."""
+
+    value: float
+    value_min: float
+    value_max: float
+    wall_s: float
+    cpu_s: float
+    peak_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One case with its figures."""
+
+    case: Case
+    ours: Side
+    rival: Side | None
+
+    @property
+    def ratio(self) -> float | None:
+        """Ours / rival, None without a rival or where the rival's figure is 0."""
+        if self.rival is None or not self.rival.value:
+            return None
+        return self.ours.value / self.rival.value
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the goal is reached, None where none was set."""
+        return is_met(self.case.goal, ours=self.ours.value, ratio=self.ratio)
+
+
+def is_met(goal: str, *, ours: float, ratio: float | None) -> bool | None:
+    """Whether figures reach a goal; None for the empty goal.
+
+    Raises:
+        ValueError: The goal isn't of the grammar, or needs a ratio that isn't there.
+    """
+    if not goal:
+        return None
+    parts = _GOAL.fullmatch(goal.strip())
+    if parts is None:
+        raise ValueError(f"goal {goal!r}: want '>= X', '<= X', 'ours >= X' or 'ours <= X'")
+    figure = ours if parts["what"] == "ours" else ratio
+    if figure is None:
+        raise ValueError(f"goal {goal!r} is about a ratio, and the case has no rival")
+    limit = float(parts["limit"])
+    return figure >= limit if parts["sign"] == ">=" else figure <= limit
+
+
+def to_value(unit: str, work: float, wall_s: float) -> float:
+    """One call's figure in the case's unit (module text)."""
+    if unit.endswith("/s"):
+        return work / wall_s if wall_s else math.inf
+    if unit in _SECONDS_PER_UNIT:
+        return wall_s / _SECONDS_PER_UNIT[unit] / work
+    return work
+
+
+class Harness:
+    """Measures cases one by one; the clocks are an argument so that tests can move them."""
+
+    def __init__(self, *, quick: bool, clocks: Callable[[], Reading] = read_clocks) -> None:
+        self._rounds = ROUNDS_QUICK if quick else ROUNDS
+        self._round_s = ROUND_SECONDS_QUICK if quick else ROUND_SECONDS
+        self._clocks = clocks
+
+    def run(self, cases: Iterable[Case]) -> Iterator[Result]:
+        """Measure each case as it comes; a generator may build and drop data around its yields."""
+        for case in cases:
+            is_met(case.goal, ours=0.0, ratio=0.0)  # a goal that can't be read: before the work
+            yield self.measure(case)
+
+    def measure(self, case: Case) -> Result:
+        """Warm up, then rounds of ours and rival by turns."""
+        ours = _Runner(case, case.ours, self._clocks, self._round_s)
+        rival = _Runner(case, case.rival, self._clocks, self._round_s) if case.rival else None
+        for _ in range(self._rounds):
+            ours.one_round()
+            if rival:
+                rival.one_round()
+        return Result(case, ours.side(), rival.side() if rival else None)
+
+
+class _Runner:
+    """One side's calls: the first is thrown away (compiles, caches), the second tells how many
+    fit into a round and what memory one takes.
+    """
+
+    def __init__(
+        self, case: Case, work: Work, clocks: Callable[[], Reading], round_s: float
+    ) -> None:
+        self._case, self._work, self._clocks = case, work, clocks
+        self._values: list[float] = []
+        self._wall: list[float] = []
+        self._cpu: list[float] = []
+        self._loops = 1
+        self._call()
+        with _PeakMemory() as memory:
+            seconds = self._call()[1]
+        self._peak_bytes = memory.peak_bytes
+        if case.prepare is None and seconds < round_s:
+            self._loops = min(LOOPS_MAX, math.ceil(round_s / max(seconds, 1e-7)))
+
+    def _call(self) -> tuple[float, float, float]:
+        """Work done, wall and CPU seconds, over all loops."""
+        if self._case.prepare:
+            self._case.prepare()
+        gc.collect()
+        done = 0.0
+        start = self._clocks()
+        for _ in range(self._loops):
+            done += self._work()
+        end = self._clocks()
+        return done, end.wall_s - start.wall_s, end.cpu_s - start.cpu_s
+
+    def one_round(self) -> None:
+        done, wall_s, cpu_s = self._call()
+        timed = self._case.unit.endswith("/s") or self._case.unit in _SECONDS_PER_UNIT
+        work = done if timed else done / self._loops
+        self._values.append(to_value(self._case.unit, work, wall_s))
+        self._wall.append(wall_s / self._loops)
+        self._cpu.append(cpu_s / self._loops)
+
+    def side(self) -> Side:
+        values = self._values
+        return Side(
+            median(values),
+            min(values),
+            max(values),
+            median(self._wall),
+            median(self._cpu),
+            self._peak_bytes,
+        )
+
+
+class _PeakMemory:
+    """How far the resident set rises while the block runs (Linux: VmHWM, reset at the start)."""
+
+    peak_bytes: int | None = None
+
+    def __enter__(self) -> "_PeakMemory":
+        gc.collect()
+        try:
+            Path("/proc/self/clear_refs").write_text("5")
+            self._before = _status_bytes("VmRSS")
+        except OSError:
+            self._before = None
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._before is not None:
+            high = _status_bytes("VmHWM")
+            self.peak_bytes = None if high is None else max(high - self._before, 0)
+
+
+def _status_bytes(name: str) -> int | None:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    return None

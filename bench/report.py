@@ -1,0 +1,132 @@
+"""A run's results as a table for people and as JSON for docs/benchmarks.md and the README."""
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.harness import Result, Side
+
+_STEPS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def human(value: float | None) -> str:
+    """Three digits and a step, e.g. `46.1 M`; a dash for None."""
+    if value is None:
+        return "-"
+    for step, letter in _STEPS:
+        if abs(value) >= step:
+            return f"{value / step:.3g} {letter}"
+    return f"{value:.3g}"
+
+
+def machine() -> dict[str, str | int | None]:
+    """What the figures were made on; no names of machines."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.machine()
+
+
+def as_json(name: str, results: Sequence[Result], *, quick: bool) -> str:
+    """The run as JSON; the fields are listed in docs/testing.md."""
+    run = {
+        "name": name,
+        "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "quick": quick,
+        "machine": machine(),
+        "cases": [_case(result) for result in results],
+    }
+    return json.dumps(run, indent=2) + "\n"
+
+
+def _case(result: Result) -> dict[str, object]:
+    case = result.case
+    return {
+        "case": case.case,
+        "unit": case.unit,
+        "ours": result.ours.value,
+        "rival": result.rival.value if result.rival else None,
+        "rival_name": case.rival_name or None,
+        "ratio": result.ratio,
+        "goal": case.goal or None,
+        "met": result.met,
+        "note": case.note or None,
+        "ours_detail": _side(result.ours),
+        "rival_detail": _side(result.rival) if result.rival else None,
+    }
+
+
+def _side(side: Side) -> dict[str, float | int | None]:
+    return {
+        "min": side.value_min,
+        "max": side.value_max,
+        "wall_s": side.wall_s,
+        "cpu_s": side.cpu_s,
+        "peak_bytes": side.peak_bytes,
+    }
+
+
+def print_table(console: Console, name: str, results: Sequence[Result]) -> None:
+    """The run as a table, and the notes below it."""
+    table = Table(title=f"bench {name}", title_justify="left")
+    table.add_column("case", overflow="fold")
+    table.add_column("unit")
+    for heading in ("ours", "rival", "ratio"):
+        table.add_column(heading, justify="right")
+    table.add_column("rival is", overflow="fold")
+    table.add_column("goal")
+    table.add_column("CPU/wall", justify="right")
+    table.add_column("peak memory", justify="right")
+    for result in results:
+        table.add_row(*_row(result))
+    console.print(table)
+    for note in dict.fromkeys(result.case.note for result in results if result.case.note):
+        console.print(f"- {note}")
+
+
+def _row(result: Result) -> list[str]:
+    case, ours, rival = result.case, result.ours, result.rival
+    verdict = {None: "", True: "[green]met[/]", False: "[red]missed[/]"}[result.met]
+    return [
+        case.case,
+        case.unit,
+        human(ours.value),
+        human(rival.value if rival else None),
+        "-" if result.ratio is None else f"{result.ratio:.2f}x",
+        case.rival_name,
+        f"{case.goal} {verdict}".strip(),
+        _both(_cpu_share(ours), _cpu_share(rival)),
+        _both(_megabytes(ours), _megabytes(rival)),
+    ]
+
+
+def _cpu_share(side: Side | None) -> str | None:
+    return f"{side.cpu_s / side.wall_s:.0%}" if side and side.wall_s else None
+
+
+def _megabytes(side: Side | None) -> str | None:
+    if side is None or side.peak_bytes is None:
+        return None
+    return f"{side.peak_bytes / 2**20:.1f} MiB"
+
+
+def _both(ours: str | None, rival: str | None) -> str:
+    return " | ".join(part for part in (ours or "-", rival) if part is not None)
