@@ -7,7 +7,6 @@ Source: Kafka 4.x LogSegment.shouldRoll; facts 3.4.
 """
 
 import random
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -29,28 +28,23 @@ class RollConfig(Protocol):
     """The settings that a roll depends on; `TopicConfig` has them."""
 
     @property
-    def segment_bytes(self) -> int:
-        """Largest size of a segment's log file."""
+    def segment_size_limit(self) -> int:
+        """Largest size of a segment's log file, in bytes."""
         ...
 
     @property
     def segment_ms(self) -> int:
-        """How long a segment takes appends."""
+        """How long a segment takes appends by `segment.ms`."""
+        ...
+
+    @property
+    def roll_ms(self) -> int:
+        """How long it does, the maximum compaction lag of a compacted topic counted in."""
         ...
 
     @property
     def segment_jitter_ms(self) -> int:
         """At most how much earlier a segment may roll, so that not all roll at once."""
-        ...
-
-    @property
-    def max_compaction_lag_ms(self) -> int:
-        """How soon a record must become cleanable; lowers `segment_ms` of compacted topics."""
-        ...
-
-    @property
-    def cleanup_policy(self) -> AbstractSet[str]:
-        """`delete`, `compact`, both or none."""
         ...
 
 
@@ -92,18 +86,11 @@ def draw_jitter_ms(config: RollConfig, source: random.Random) -> int:
     return source.randrange(limit) if limit > 0 else 0
 
 
-def max_segment_ms(config: RollConfig) -> int:
-    """How long a segment may take appends: on compacted topics no longer than the maximum lag."""
-    if "compact" in config.cleanup_policy and config.max_compaction_lag_ms > 0:
-        return min(config.max_compaction_lag_ms, config.segment_ms)
-    return config.segment_ms
-
-
 def should_roll(facts: RollFacts, config: RollConfig) -> RollReason | None:
     """Why the append must go to a new segment, None where the active one takes it."""
-    if facts.size_bytes > config.segment_bytes - facts.append_bytes:
+    if facts.size_bytes > config.segment_size_limit - facts.append_bytes:
         return RollReason.SIZE
-    if facts.size_bytes > 0 and _waited_ms(facts) > max_segment_ms(config) - facts.jitter_ms:
+    if facts.size_bytes > 0 and _waited_ms(facts) > config.roll_ms - facts.jitter_ms:
         return RollReason.TIME
     if facts.offset_index_full:
         return RollReason.OFFSET_INDEX_FULL
