@@ -152,6 +152,12 @@ class UnsupportedForMessageFormat(RequestError):
     code: ClassVar[int | None] = 43
 
 
+class SerdeError(RequestError):
+    """A value that its serializer can't write, or bytes that its deserializer can't read."""
+
+    code: ClassVar[int | None] = None
+
+
 class OutOfOrderSequence(RequestError):
     """An idempotent producer's batch does not follow its last one."""
 

@@ -1,0 +1,165 @@
+"""Serializers and deserializers for keys and values, by name, with the bytes of Kafka's Java ones.
+
+A null stays a null in both directions: None in, None out. Numbers are big-endian, UUIDs are text
+of 36 characters, strings UTF-8. JSON is compact UTF-8; its `null` is written as JSON only inside
+of other values, since a bare None is Kafka's null.
+
+Source: the keyed messages proposal; org.apache.kafka.common.serialization.
+"""
+
+import json
+import math
+import struct
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from tidelog.errors import SerdeError
+
+T = TypeVar("T")
+
+_INT32: Final = struct.Struct(">i")
+_INT64: Final = struct.Struct(">q")
+_DOUBLE: Final = struct.Struct(">d")
+# Java writes every NaN as this one.
+_NAN: Final = bytes.fromhex("7ff8000000000000")
+_UUID_SIZE: Final = 36
+
+
+@dataclass(frozen=True, slots=True)
+class Serde(Generic[T]):
+    """Both directions of one encoding. Immutable, safe to share.
+
+    Attributes:
+        name: How options and configs call it, e.g. `int64`.
+        encode: Bytes of a value that is not None; raises TypeError, ValueError or the like.
+        decode: Value of bytes that are not None; raises ValueError or the like.
+    """
+
+    name: str
+    encode: Callable[[object], bytes]
+    decode: Callable[[bytes], T]
+
+    def serialize(self, value: object) -> bytes | None:
+        """The bytes of `value`, None for None.
+
+        Raises:
+            SerdeError: The encoding has no bytes for it.
+        """
+        if value is None:
+            return None
+        try:
+            return self.encode(value)
+        except (TypeError, ValueError, OverflowError, struct.error, RecursionError) as error:
+            shown = type(value).__name__
+            raise SerdeError(f"{self.name} can't write this {shown}: {error}") from error
+
+    def deserialize(self, data: bytes | None) -> T | None:
+        """The value of `data`, None for None.
+
+        Raises:
+            SerdeError: The bytes are not of this encoding.
+        """
+        if data is None:
+            return None
+        try:
+            return self.decode(data)
+        except (ValueError, struct.error, RecursionError) as error:
+            raise SerdeError(f"{self.name} can't read these {len(data)} bytes: {error}") from error
+
+
+def _of_type(value: object, kind: type[T]) -> T:
+    """`value`, once it is of that type; a bool is no number."""
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise TypeError(f"expected {kind.__name__}")
+    return value
+
+
+def _encode_bytes(value: object) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError("expected bytes")
+    return bytes(value)
+
+
+def _encode_double(value: object) -> bytes:
+    number = float(_of_type(value, int)) if isinstance(value, int) else _of_type(value, float)
+    return _NAN if math.isnan(number) else _DOUBLE.pack(number)
+
+
+def _decode_int32(data: bytes) -> int:
+    number: int
+    (number,) = _INT32.unpack(data)
+    return number
+
+
+def _decode_int64(data: bytes) -> int:
+    number: int
+    (number,) = _INT64.unpack(data)
+    return number
+
+
+def _decode_double(data: bytes) -> float:
+    number: float
+    (number,) = _DOUBLE.unpack(data)
+    return number
+
+
+def _decode_uuid(data: bytes) -> uuid.UUID:
+    text = data.decode("ascii")
+    value = uuid.UUID(text)
+    if len(text) != _UUID_SIZE or str(value) != text.lower():
+        raise ValueError("expected 36 characters")
+    return value
+
+
+def _encode_json(value: object) -> bytes:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode()
+
+
+def _decode_json(data: bytes) -> object:
+    value: object = json.loads(data.decode(), parse_constant=_refuse_constant)
+    return value
+
+
+def _refuse_constant(text: str) -> object:
+    raise ValueError(f"{text} is no JSON")
+
+
+BYTES: Final = Serde("bytes", _encode_bytes, bytes)
+STRING: Final = Serde("string", lambda value: _of_type(value, str).encode(), bytes.decode)
+INT32: Final = Serde("int32", lambda value: _INT32.pack(_of_type(value, int)), _decode_int32)
+INT64: Final = Serde("int64", lambda value: _INT64.pack(_of_type(value, int)), _decode_int64)
+DOUBLE: Final = Serde("double", _encode_double, _decode_double)
+UUID: Final = Serde("uuid", lambda value: str(_of_type(value, uuid.UUID)).encode(), _decode_uuid)
+JSON: Final = Serde("json", _encode_json, _decode_json)
+
+_SERDES: Final[dict[str, Serde[object]]] = {
+    serde.name: Serde(serde.name, serde.encode, serde.decode)
+    for serde in (BYTES, STRING, INT32, INT64, DOUBLE, UUID, JSON)
+}
+SERDE_NAMES: Final = tuple(_SERDES)
+
+
+def serde(name: str) -> Serde[object]:
+    """The encoding called `name`, one of `SERDE_NAMES`.
+
+    Raises:
+        SerdeError: There is none of that name.
+    """
+    try:
+        return _SERDES[name]
+    except KeyError:
+        allowed = ", ".join(SERDE_NAMES)
+        raise SerdeError(f"there is no serializer {name!r}; there are {allowed}") from None
+
+
+def serializer(name: str) -> Callable[[object], bytes | None]:
+    """The function from values to bytes called `name`; raises as `serde` does."""
+    return serde(name).serialize
+
+
+def deserializer(name: str) -> Callable[[bytes | None], object]:
+    """The function from bytes to values called `name`; raises as `serde` does."""
+    return serde(name).deserialize
