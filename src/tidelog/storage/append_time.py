@@ -20,7 +20,7 @@ Primary data: it can't be rebuilt from anything. Pure: the caller writes the byt
 
 Header, 28 bytes: magic `TLAT`, int16 version, int16 row size, 16 bytes topic id, uint32 CRC-32C.
 Row, 20 bytes: int64 ms, int32 offset relative to the base offset, uint32 checksum field of the
-batch (0 in an unknown row), uint32 CRC-32C. Big-endian.
+batch (in an unknown row: of the batch that ends there, or 0), uint32 CRC-32C. Big-endian.
 
 Source: docs/format.md.
 """
@@ -150,11 +150,13 @@ class AppendTimes:
             return b""
         return self._append(append_ms, offset, batch_crc)
 
-    def mark_unknown(self, offset: int) -> bytes:
+    def mark_unknown(self, offset: int, batch_crc: int = 0) -> bytes:
         """Nothing is known from `offset` on; the bytes for the file's end.
 
         Args:
             offset: Above the last row's offset where that row is known.
+            batch_crc: Checksum field of the record batch that ends at `offset`, which proves later
+                that the last run ended there; 0 where nobody vouches for that.
 
         Returns:
             b"" where nothing was known from there on anyhow, or no record of the segment can lie
@@ -162,11 +164,11 @@ class AppendTimes:
         """
         if not self.is_open or offset - self.base_offset > INT32_MAX:
             return b""
-        return self._append(UNKNOWN_MS, offset, 0)
+        return self._append(UNKNOWN_MS, offset, batch_crc)
 
-    def close(self, end_offset: int) -> bytes:
+    def close(self, end_offset: int, last_batch_crc: int = 0) -> bytes:
         """End the last run at the log end, exclusive; the bytes for the file's end."""
-        return self.mark_unknown(end_offset)
+        return self.mark_unknown(end_offset, last_batch_crc)
 
     def limit_last_run(self, end_offset: int) -> bytes:
         """End the last run at `end_offset`, exclusive: as far as it is sure after a hard stop."""
