@@ -176,6 +176,12 @@ class InvalidTxnState(RequestError):
     code: ClassVar[int | None] = 48
 
 
+class TransactionCoordinatorFenced(RequestError):
+    """A transaction marker of an older coordinator than one the log has seen."""
+
+    code: ClassVar[int | None] = 52
+
+
 class FencedLeaderEpoch(RequestError):
     """A leader epoch older than one the log has seen."""
 

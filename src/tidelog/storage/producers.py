@@ -1,0 +1,276 @@
+"""What a partition knows of its producers: last batches, epochs, open transactions.
+
+An idempotent producer numbers its records. The log takes a batch only if it follows the last one,
+knows a repetition of any of the last five batches, and fences older instances by their epoch. A
+transaction is open from its first record until its marker; readers of committed records stop at
+the first open one (the last stable offset). On one node everything in the log is committed, so a
+marker takes effect at once.
+
+Pure. `check` before the write raises and changes nothing; `update` after the write and `replay`
+at start-up never refuse. The snapshot's bytes are in `producer_snapshot`.
+
+Source: Kafka 4.x ProducerStateManager, ProducerAppendInfo; KIP-98, KIP-890; docs/format.md.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, Self
+
+from tidelog.errors import (
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    OutOfOrderSequence,
+    TransactionCoordinatorFenced,
+)
+from tidelog.record.record import (
+    ControlType,
+    EndMarker,
+    Record,
+    read_control_type,
+    read_end_marker,
+)
+from tidelog.record.views import Batch
+from tidelog.storage.appends import AppendOrigin
+from tidelog.storage.producer_entry import (
+    Duplicate,
+    ProducerBatch,
+    ProducerEntry,
+    from_snapshot,
+    to_snapshot,
+)
+from tidelog.storage.producer_snapshot import decode_snapshot, encode_snapshot, in_hash_order
+from tidelog.storage.txn_index import AbortedTxn
+from tidelog.types import INT32_MAX, NO_PRODUCER_EPOCH, NO_SEQUENCE, Buffer
+
+__all__ = ["CompletedTxn", "Duplicate", "ProducerBatch", "ProducerEntry", "ProducerStates"]
+
+# From this version of transactions on, the coordinator raises the epoch with each marker.
+EPOCH_BUMP_VERSION: Final = 2
+
+
+class CompletedTxn(NamedTuple):
+    """A transaction whose marker was written at `last_offset`."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_aborted: bool
+
+
+class ProducerStates:
+    """All producers of a partition and its open transactions. For one thread at a time."""
+
+    def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
+        self._producers = {entry.producer_id: entry for entry in entries}
+        self._peak_count = len(self._producers)
+        open_txns = (
+            (entry.txn_first_offset, entry.producer_id)
+            for entry in self._producers.values()
+            if entry.txn_first_offset is not None
+        )
+        self._open = dict(sorted(open_txns))  # first offset -> producer; stays sorted: logs grow
+
+    @property
+    def producers(self) -> Mapping[int, ProducerEntry]:
+        """All producers by id, a copy."""
+        return dict(self._producers)
+
+    @property
+    def open_transactions(self) -> Mapping[int, int]:
+        """Producer id by first offset of each open transaction, in order of offsets, a copy."""
+        return dict(self._open)
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """First offset of the oldest open transaction, None where none is open."""
+        return next(iter(self._open), None)
+
+    def last_stable_offset(self, log_end: int) -> int:
+        """Offset below which no transaction is open, the log end where none is."""
+        return next(iter(self._open), log_end)
+
+    def check(
+        self, batch: Batch, *, origin: AppendOrigin, transaction_version: int = 0
+    ) -> Duplicate | None:
+        """Whether the log may take a batch of a producer with an id; changes nothing.
+
+        Args:
+            batch: With its final offsets.
+            origin: Sequences are checked, and repetitions looked for, for CLIENT only; with
+                REPLICATION nothing is refused, a leader has checked it.
+            transaction_version: Version of transactions that a marker was sent with; from 2 on
+                its epoch must be above the producer's.
+
+        Returns:
+            The batch that this one repeats, which must not be written again; else None.
+
+        Raises:
+            InvalidProducerEpoch: A newer instance of the producer has written.
+            OutOfOrderSequence: The batch does not follow the producer's last one.
+            InvalidTxnState: A batch outside of a transaction while one is open.
+            TransactionCoordinatorFenced: A marker of an older coordinator.
+        """
+        entry = self._entry(batch)
+        if origin is AppendOrigin.REPLICATION:
+            return None
+        if batch.is_control:
+            _check_marker(entry, batch, transaction_version)
+            return None
+        if origin is AppendOrigin.CLIENT:
+            duplicate = entry.find_duplicate(batch)
+            if duplicate is not None:
+                return duplicate
+        _check_epoch(entry, batch)
+        if origin is AppendOrigin.CLIENT:
+            _check_sequence(entry, batch)
+        if entry.txn_first_offset is not None and not batch.is_transactional:
+            raise InvalidTxnState(
+                f"producer {entry.producer_id} has a transaction open since offset "
+                f"{entry.txn_first_offset}, its batch at {batch.base_offset} is not part of one"
+            )
+        return None
+
+    def check_all(self, batches: Sequence[Batch], *, origin: AppendOrigin) -> Duplicate | None:
+        """`check` for the batches of one append, each after the ones before it; changes nothing."""
+        trial = ProducerStates()
+        trial._producers, trial._open = dict(self._producers), dict(self._open)
+        for batch in batches:
+            if batch.has_producer_id:
+                duplicate = trial.check(batch, origin=origin)
+                if duplicate is not None:
+                    return duplicate
+                trial.update(batch)
+        return None
+
+    def update(self, batch: Batch) -> CompletedTxn | None:
+        """Take note of a batch that was written; the transaction that its marker ended, if any.
+
+        An empty control batch (its transaction was cleaned away) changes nothing, nor does a
+        control record that is no marker.
+        """
+        entry = self._entry(batch)
+        if not batch.is_control:
+            self._put(entry.with_batch(batch))
+            if entry.txn_first_offset is None and batch.is_transactional:
+                self._open[batch.base_offset] = entry.producer_id
+            return None
+        found = _end_marker(batch)
+        if found is None:
+            return None
+        record, marker = found
+        self._put(entry.with_marker(batch.producer_epoch, marker, record.timestamp))
+        if entry.txn_first_offset is None:
+            return None
+        self._open.pop(entry.txn_first_offset, None)
+        aborted = not marker.is_commit
+        return CompletedTxn(entry.producer_id, entry.txn_first_offset, batch.base_offset, aborted)
+
+    def replay(self, batch: Batch) -> CompletedTxn | None:
+        """`update` for a batch read back from the log."""
+        return self.update(batch)
+
+    def aborted_entry(self, completed: CompletedTxn) -> AbortedTxn:
+        """The transaction index entry for a transaction that was just aborted."""
+        others = (first for first, owner in self._open.items() if owner != completed.producer_id)
+        last_stable = next(others, completed.last_offset + 1)
+        return AbortedTxn(
+            completed.producer_id, completed.first_offset, completed.last_offset, last_stable
+        )
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers that wrote nothing for `expiration_ms`; how many.
+
+        Those with an open transaction stay. Source: `producer.id.expiration.ms`.
+        """
+        expired = [
+            entry.producer_id
+            for entry in self._producers.values()
+            if entry.txn_first_offset is None and now_ms - entry.last_timestamp >= expiration_ms
+        ]
+        for producer_id in expired:
+            del self._producers[producer_id]
+        return len(expired)
+
+    def encode_snapshot(self) -> bytes:
+        """The bytes of `OFFSET.snapshot`, producers in the order in which Kafka would write them.
+
+        Only the last batch of each producer is kept.
+        """
+        producer_ids = in_hash_order(self._producers, self._peak_count)
+        return encode_snapshot(to_snapshot(self._producers[each]) for each in producer_ids)
+
+    @classmethod
+    def decode_snapshot(cls, data: Buffer) -> Self:
+        """The producers in a snapshot; call `expire` next, as Kafka does.
+
+        Raises:
+            CorruptFile: The bytes break a rule; an older snapshot, or none, serves as well.
+        """
+        return cls(map(from_snapshot, decode_snapshot(data)))
+
+    def _entry(self, batch: Batch) -> ProducerEntry:
+        producer_id = batch.producer_id
+        assert producer_id >= 0
+        return self._producers.get(producer_id) or ProducerEntry(producer_id)
+
+    def _put(self, entry: ProducerEntry) -> None:
+        self._producers[entry.producer_id] = entry
+        self._peak_count = max(self._peak_count, len(self._producers))
+
+
+def _check_epoch(entry: ProducerEntry, batch: Batch) -> None:
+    if batch.producer_epoch < entry.epoch:
+        raise InvalidProducerEpoch(
+            f"producer {entry.producer_id} with epoch {batch.producer_epoch} was fenced by epoch "
+            f"{entry.epoch}"
+        )
+
+
+def _check_sequence(entry: ProducerEntry, batch: Batch) -> None:
+    """A known producer goes on where it stopped, and starts a new epoch at 0.
+
+    A producer that nobody knows (its records may have been deleted) may start anywhere.
+    """
+    if entry.epoch == NO_PRODUCER_EPOCH:
+        return
+    last = entry.last_sequence if batch.producer_epoch == entry.epoch else NO_SEQUENCE
+    wanted = 0 if last == INT32_MAX else last + 1
+    if batch.base_sequence != wanted:
+        raise OutOfOrderSequence(
+            f"producer {entry.producer_id}, epoch {batch.producer_epoch} (the last was "
+            f"{entry.epoch}): sequence {batch.base_sequence} where {wanted} is next"
+        )
+
+
+def _check_marker(entry: ProducerEntry, batch: Batch, transaction_version: int) -> None:
+    found = _end_marker(batch)
+    if found is None:
+        return
+    if transaction_version < EPOCH_BUMP_VERSION:
+        _check_epoch(entry, batch)
+    else:
+        _check_epoch_bump(entry, batch)
+    epoch = found[1].coordinator_epoch
+    if epoch < entry.coordinator_epoch:
+        raise TransactionCoordinatorFenced(
+            f"marker for producer {entry.producer_id} from coordinator epoch {epoch}, epoch "
+            f"{entry.coordinator_epoch} has written since"
+        )
+
+
+def _check_epoch_bump(entry: ProducerEntry, batch: Batch) -> None:
+    """The epoch must be new, or the marker one sent again after its end. Source: KAFKA-19999."""
+    is_again = batch.producer_epoch == entry.epoch and entry.txn_first_offset is None
+    if batch.producer_epoch <= entry.epoch and not is_again:
+        raise InvalidProducerEpoch(
+            f"marker for producer {entry.producer_id} with epoch {batch.producer_epoch}, above "
+            f"{entry.epoch} expected"
+        )
+
+
+def _end_marker(batch: Batch) -> tuple[Record, EndMarker] | None:
+    record = next(iter(batch.records()), None)
+    if record is None:
+        return None
+    if read_control_type(record.key) not in (ControlType.ABORT, ControlType.COMMIT):
+        return None
+    return record, read_end_marker(record)
