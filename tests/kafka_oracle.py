@@ -197,9 +197,21 @@ class Oracle:
         told = cast("list[dict[str, object]]", self.ask("records_read", data=data))
         return [_batch(batch) for batch in told]
 
-    def run(self, script: Script) -> list[dict[str, object]]:
-        """The answers to a script's steps; a step that Kafka refused has `error`."""
-        return cast("list[dict[str, object]]", self.ask("log_script", **script.question()))
+    def run(self, script: Script) -> list[object]:
+        """The answers to a script's steps; a step that Kafka refused is a dict with `error`."""
+        return cast("list[object]", self.ask("log_script", **script.question()))
+
+    def run_well(self, script: Script) -> list[object]:
+        """As `run`, for a script that has no wrong step.
+
+        Raises:
+            OracleError: Kafka refused one.
+        """
+        answers = self.run(script)
+        for answer in answers:
+            if isinstance(answer, dict) and "error" in answer:
+                raise OracleError(answer["error"], answer["message"])
+        return answers
 
     def dump(self, files: Sequence[Path], *options: str) -> Findings:
         """What DumpLogSegments finds in `files` with `options`."""

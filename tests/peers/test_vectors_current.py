@@ -1,0 +1,30 @@
+"""The committed vectors are what real Kafka writes today."""
+
+from pathlib import Path
+
+import pytest
+from tests.kafka_oracle import Oracle
+from tests.peers.vectors import VECTORS, make_all
+
+pytestmark = pytest.mark.kafka
+
+VECTORS_BYTES_LIMIT = 200_000
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every vector and description below `folder`; its tests are no part of it."""
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in files
+        if file.suffix not in (".py", ".pyc") and not file.name.startswith(".")
+    }
+
+
+def test_the_vectors_are_what_kafka_writes(kafka_oracle: Oracle, tmp_path: Path) -> None:
+    make_all(kafka_oracle, tmp_path)
+    made = contents(tmp_path)
+    committed = contents(VECTORS)
+    assert sorted(made) == sorted(committed)
+    assert [name for name in made if made[name] != committed[name]] == []
+    assert sum(map(len, committed.values())) < VECTORS_BYTES_LIMIT

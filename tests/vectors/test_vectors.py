@@ -1,0 +1,141 @@
+"""What real Kafka wrote reads as real Kafka reads it; for those who have no Java.
+
+tests/peers/vectors.py made the files; each `.toml` says what Kafka itself found in them.
+"""
+
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tidelog.record.record import ControlType, Record, read_control_type, read_end_marker
+from tidelog.record.views import Batch, walk
+from tidelog.storage.epochs import LeaderEpochs
+from tidelog.storage.offset_index import OffsetIndex
+from tidelog.storage.time_index import TimeIndex
+from tidelog.storage.txn_index import TxnIndex
+
+HERE = Path(__file__).parent
+PARTITION = HERE / "events-0"
+BINARIES = sorted(HERE.glob("*.bin"))
+
+
+def as_told(batch: Batch) -> dict[str, object]:
+    """The batch's header as the `.toml` has it."""
+    fields: dict[str, object] = {
+        "magic": batch.magic,
+        "size_bytes": batch.size_bytes,
+        "is_valid": batch.is_valid(),
+        "crc": batch.crc,
+        "codec": batch.codec.config_name,
+        "timestamp_type": batch.timestamp_type.config_name,
+        "base_offset": batch.base_offset,
+        "last_offset": batch.last_offset,
+        "next_offset": batch.next_offset,
+        "max_timestamp": batch.max_timestamp,
+        "leader_epoch": batch.leader_epoch,
+        "producer_id": batch.producer_id,
+        "producer_epoch": batch.producer_epoch,
+        "base_sequence": batch.base_sequence,
+        "last_sequence": batch.last_sequence,
+        "record_count": batch.record_count if batch.magic == 2 else None,
+        "is_transactional": batch.is_transactional,
+        "is_control": batch.is_control,
+        "delete_horizon_ms": batch.delete_horizon_ms,
+        "record": [record_as_told(record, batch) for record in batch.records()],
+    }
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def record_as_told(record: Record, batch: Batch) -> dict[str, object]:
+    """The record as the `.toml` has it: bytes in hexadecimal, no key for null."""
+    kind = read_control_type(record.key) if batch.is_control else None
+    marker = kind in (ControlType.ABORT, ControlType.COMMIT)
+    fields: dict[str, object] = {
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "sequence": record.sequence,
+        "key": None if record.key is None else record.key.hex(),
+        "value": None if record.value is None else record.value.hex(),
+        "headers": [
+            [header.key] if header.value is None else [header.key, header.value.hex()]
+            for header in record.headers
+        ],
+        "control_type": None if kind is None else kind.name,
+        "coordinator_epoch": read_end_marker(record).coordinator_epoch if marker else None,
+    }
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+@pytest.mark.parametrize("binary", BINARIES, ids=lambda path: path.stem)
+def test_batches_read_as_kafka_reads_them(binary: Path) -> None:
+    told = tomllib.loads(binary.with_suffix(".toml").read_text())
+    assert [as_told(batch) for batch in walk(binary.read_bytes())] == told["batch"]
+
+
+def test_every_format_has_a_vector() -> None:
+    names = {binary.stem.split("-log")[0] for binary in BINARIES}
+    codecs = ("none", "gzip", "snappy", "lz4")
+    assert {f"magic{m}-{codec}" for m in (0, 1, 2) for codec in codecs} <= names
+    assert {"magic2-zstd", "transactions", "cleaned"} <= names
+
+
+def dumped_files() -> list[dict[str, object]]:
+    """Name and dump of each index and snapshot of the partition."""
+    told = tomllib.loads(PARTITION.with_suffix(".toml").read_text())
+    found: list[dict[str, object]] = told["file"]
+    return found
+
+
+def offset_index_lines(data: bytes, base: int) -> Iterator[str]:
+    """Lines as DumpLogSegments prints them."""
+    for offset, position in OffsetIndex(base, data=data).entries():
+        yield f"offset: {offset} position: {position}"
+
+
+def time_index_lines(data: bytes, base: int) -> Iterator[str]:
+    """Lines as DumpLogSegments prints them."""
+    for timestamp, offset in TimeIndex(base, data=data).entries():
+        yield f"timestamp: {timestamp} offset: {offset}"
+
+
+def txn_index_lines(data: bytes, base: int) -> Iterator[str]:
+    """Lines as DumpLogSegments prints them."""
+    for entry in TxnIndex.decode(data, base).collect(0, 2**63 - 1)[0]:
+        yield (
+            f"version: 0 producerId: {entry.producer_id} firstOffset: {entry.first_offset} "
+            f"lastOffset: {entry.last_offset} lastStableOffset: {entry.last_stable_offset}"
+        )
+
+
+@pytest.mark.parametrize(
+    ("suffix", "lines"),
+    [
+        (".index", offset_index_lines),
+        (".timeindex", time_index_lines),
+        (".txnindex", txn_index_lines),
+    ],
+    ids=[".index", ".timeindex", ".txnindex"],
+)
+def test_index_entries_read_as_kafka_dumps_them(
+    suffix: str, lines: Callable[[bytes, int], Iterator[str]]
+) -> None:
+    seen = 0
+    for told in dumped_files():
+        file = PARTITION / str(told["name"])
+        if file.suffix != suffix:
+            continue
+        dumped = told["dumped"]
+        assert isinstance(dumped, list)
+        if dumped == [f"events-0/{file.name} is empty."]:
+            dumped = []
+        assert list(lines(file.read_bytes(), int(file.stem))) == dumped
+        seen += len(dumped)
+    assert seen
+
+
+def test_leader_epochs_read() -> None:
+    epochs = LeaderEpochs.decode((PARTITION / "leader-epoch-checkpoint").read_bytes())
+    assert [tuple(entry) for entry in epochs.entries] == [(0, 0), (2, 66)]
+    assert epochs.encode() == (PARTITION / "leader-epoch-checkpoint").read_bytes()
