@@ -1,0 +1,148 @@
+"""The checks of tests/tidy as functions from text to findings, so that each is shown to bite.
+
+A finding is a line for people: file, line, what is wrong.
+"""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+FUNCTION_LINES_MAX: Final = 70
+FILE_LINES_MAX: Final = 400
+FILE_LINES_NEVER: Final = 600
+WHY_LONG: Final = "Over 400 lines because"
+
+# In pieces, so that this file holds none of them.
+_BANNED: Final = (
+    ("a machine's path", r"(?<![\w.])/(?:wor" + r"k|roo" + r"t|home/\w+|Use" + r"rs/\w+)/"),
+    (
+        "a registry's address",
+        r"pypi\." + r"org|pythonhosted\." + r"org|repo\d?\.maven",
+    ),
+    ("a registry's address", r"crates\." + r"io|npmjs\." + r"(?:org|com)|deb\." + r"debian"),
+    ("a pinned index", r"--(?:extra-)?index" + r"-url|--find" + r"-links"),
+    ("who wrote it", r"(?i)\b(?:cla" + r"ude|chat" + r"gpt|co" + r"pilot|anthro" + r"pic)\b"),
+    ("an unnumbered note", r"\b(?:FIX" + r"ME|XX" + r"X)\b|\bTO" + r"DO\b(?!\(#?\w+-?\d+\))"),
+    ("a mock", r"unittest\." + r"mock|\bmon" + r"keypatch\.setattr\(tidelog"),
+    ("a word of no meaning here", r"\bLS" + r"O\b|OFFSET_OFF" + r"SET"),
+)
+
+
+def project_files(*suffixes: str) -> list[Path]:
+    """The project's own text files with one of these suffixes, new ones included, sorted."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    found = {ROOT / name for name in listed.splitlines() if name.endswith(suffixes)}
+    return sorted(path for path in found if path.is_file())
+
+
+def name_of(path: Path) -> str:
+    """The path as people write it, from the root of the checkout."""
+    return str(path.relative_to(ROOT))
+
+
+# ------------------------------------------------------------------------------------- Sizes
+
+
+def long_functions(source: str) -> list[str]:
+    """Functions of more than 70 lines."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, functions)]
+    sizes = [(node, (node.end_lineno or node.lineno) - node.lineno + 1) for node in found]
+    return [
+        f"{node.lineno}: {node.name} has {size} lines, at most {FUNCTION_LINES_MAX}"
+        for node, size in sizes
+        if size > FUNCTION_LINES_MAX
+    ]
+
+
+def long_file(source: str) -> list[str]:
+    """A file of more than 400 lines that doesn't say why, or of more than 600 in any case."""
+    count = len(source.splitlines())
+    if count <= FILE_LINES_MAX or (count <= FILE_LINES_NEVER and WHY_LONG in source):
+        return []
+    return [f"{count} lines: split it, or say in it '{WHY_LONG} ...' (never over 600)"]
+
+
+# ------------------------------------------------------------------------------------- Words
+
+
+def banned_words(text: str) -> list[str]:
+    """What must not stand in any file of the project."""
+    return [
+        f"{number}: {what}: {match[0]!r}"
+        for number, line in enumerate(text.splitlines(), 1)
+        for what, pattern in _BANNED
+        for match in re.finditer(pattern, line)
+    ]
+
+
+# ------------------------------------------------------------------------------------- Links
+
+_LINK: Final = re.compile(r"\[[^\]]*\]\(\s*([^)\s]+)\s*\)")
+_FENCE: Final = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+
+
+def anchors(markdown: str) -> set[str]:
+    """The anchors that GitHub makes of a document's headings."""
+    lines = _FENCE.sub("", markdown).splitlines()
+    titles = [line.lstrip("#").strip() for line in lines if re.match(r"#{1,6} ", line)]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def broken_links(path: Path, markdown: str) -> list[str]:
+    """Links to files or headings that aren't there; addresses on the web are not asked."""
+    text = _FENCE.sub("", markdown)
+    targets = [link for link in _LINK.findall(text) if not re.match(r"[a-z]+:", link)]
+    return [f"no such target: {target}" for target in targets if not _resolves(path, target)]
+
+
+def _resolves(path: Path, target: str) -> bool:
+    name, _, anchor = target.partition("#")
+    file = (path.parent / name) if name else path
+    if not file.exists():
+        return False
+    return not anchor or anchor in anchors(file.read_text(encoding="utf-8"))
+
+
+# ------------------------------------------------------------------------- Differences, by test
+
+
+def table_rows(markdown: str) -> Iterator[list[str]]:
+    """The cells of each row of each table, headings and rules left out."""
+    lines = markdown.splitlines()
+    for number, line in enumerate(lines):
+        is_heading = number + 1 < len(lines) and re.match(r"\|[\s:|-]+\|$", lines[number + 1])
+        if line.startswith("|") and not is_heading and not re.match(r"\|[\s:|-]+\|$", line):
+            yield [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+def missing_tests(markdown: str) -> list[str]:
+    """Rows whose last cell names no test, or one that isn't there (`path.py::test_name`)."""
+    findings = []
+    for cells in table_rows(markdown):
+        ids = re.findall(r"`([\w/.-]+\.py::[\w:]+)`", cells[-1])
+        if not ids:
+            findings.append(f"no test named: {cells[0]}")
+        findings += [f"no such test: {test_id}" for test_id in ids if not is_test(test_id)]
+    return findings
+
+
+def is_test(test_id: str) -> bool:
+    """Whether `path.py::name` or `path.py::Class::name` is defined."""
+    path, *names = test_id.split("::")
+    file = ROOT / path
+    if not file.exists() or not names[-1].startswith("test_"):
+        return False
+    body: list[ast.stmt] = ast.parse(file.read_text(encoding="utf-8")).body
+    for name in names:
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        node = next((n for n in body if isinstance(n, kinds) and n.name == name), None)
+        if node is None:
+            return False
+        body = node.body
+    return True

@@ -1,0 +1,120 @@
+"""Sizes, words, links and the list of differences hold for every file of the project."""
+
+from pathlib import Path
+
+import pytest
+from tests.tidy import checks
+
+PYTHON = checks.project_files(".py")
+TEXT = checks.project_files(".py", ".md", ".toml", ".txt", ".sh", ".java", ".xml", ".yml", "run")
+MARKDOWN = checks.project_files(".md")
+
+
+def gather(findings: dict[Path, list[str]]) -> list[str]:
+    return [f"{checks.name_of(path)}:{line}" for path, lines in findings.items() for line in lines]
+
+
+def test_functions_have_at_most_70_lines() -> None:
+    assert gather({path: checks.long_functions(path.read_text()) for path in PYTHON}) == []
+
+
+def test_files_have_at_most_400_lines_or_say_why() -> None:
+    assert gather({path: checks.long_file(path.read_text()) for path in PYTHON}) == []
+
+
+def test_no_banned_words() -> None:
+    assert gather({path: checks.banned_words(path.read_text()) for path in TEXT}) == []
+
+
+def test_links_between_documents_resolve() -> None:
+    assert gather({path: checks.broken_links(path, path.read_text()) for path in MARKDOWN}) == []
+
+
+def test_each_difference_from_kafka_names_a_test_that_exists() -> None:
+    text = Path(checks.ROOT, "docs", "differences.md").read_text()
+    assert len(list(checks.table_rows(text))) > 0
+    assert checks.missing_tests(text) == []
+
+
+def test_directories_of_tests_are_no_packages() -> None:
+    """Import mode importlib: two files of one name in two directories don't clash."""
+    homes = {path.parent for path in PYTHON if path.name.startswith("test_")}
+    assert [checks.name_of(home) for home in homes if (home / "__init__.py").exists()] == []
+
+
+# ---------------------------------------------------------- Each check finds what it should
+
+
+@pytest.mark.parametrize(("body_lines", "found"), [(69, 0), (70, 1)])
+def test_long_function_is_found(body_lines: int, found: int) -> None:
+    source = "def f():\n" + "    x = 1\n" * body_lines
+    assert len(checks.long_functions(source)) == found
+
+
+def test_long_method_is_found() -> None:
+    source = "class C:\n    async def f(self):\n" + "        x = 1\n" * 70
+    assert checks.long_functions(source) == ["2: f has 71 lines, at most 70"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "why", "found"), [(400, "", 0), (401, "", 1), (500, "why", 0), (601, "why", 1)]
+)
+def test_long_file_is_found(lines: int, why: str, found: int) -> None:
+    head = f"# {checks.WHY_LONG} {why}\n" if why else "#\n"
+    assert len(checks.long_file(head + "\n" * (lines - 1))) == found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "see /" + "work/notes",
+        "/ro" + "ot/.cache/x",
+        "'/ho" + "me/ann/x'",
+        "https://pypi." + "org/simple",
+        "# FIX" + "ME later",
+        "# TO" + "DO: later",
+        "from unittest." + "mock import patch",
+        "BASE_OFFSET_OFF" + "SET = 0",
+    ],
+)
+def test_banned_word_is_found(line: str) -> None:
+    assert len(checks.banned_words(f"fine\n{line}\n")) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["a framework/x", "the root/leaf", "# TO" + "DO(#12): later", "https://kafka.apache.org"],
+)
+def test_fine_word_passes(line: str) -> None:
+    assert checks.banned_words(line) == []
+
+
+def test_broken_link_is_found(tmp_path: Path) -> None:
+    page, other = tmp_path / "a.md", tmp_path / "b.md"
+    other.write_text("# One `thing`, two\n")
+    text = (
+        "# Here\n[1](b.md) [2](b.md#one-thing-two) [3](#here) [4](https://x.y)\n```\n[z](z)\n```\n"
+    )
+    assert checks.broken_links(page, text) == ["no such target: #here"], "a.md isn't there yet"
+    page.write_text(text)
+    assert checks.broken_links(page, text) == []
+    assert checks.broken_links(page, "[5](c.md) [6](b.md#three)") == [
+        "no such target: c.md",
+        "no such target: b.md#three",
+    ]
+
+
+def test_difference_without_its_test_is_found() -> None:
+    here = "tests/tidy/test_files.py"
+    rows = [
+        f"| good | `{here}::test_no_banned_words` |",
+        "| nameless | none |",
+        f"| gone | `{here}::test_that_is_not_there` |",
+        "| lost | `tests/nowhere.py::test_x` |",
+    ]
+    table = "\n".join(["| what | test |", "|---|---|", *rows])
+    assert checks.missing_tests(table) == [
+        "no test named: nameless",
+        f"no such test: {here}::test_that_is_not_there",
+        "no such test: tests/nowhere.py::test_x",
+    ]

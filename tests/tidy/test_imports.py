@@ -1,0 +1,69 @@
+"""`import tidelog` is light, and the core runs without the extras."""
+
+import subprocess
+import sys
+
+import pytest
+
+import tidelog
+
+HEAVY = {"altair", "llvmlite", "numba", "numpy", "pandas", "pyarrow", "pyspark", "rich", "typer"}
+IMPORT_CPU_MS_MAX = 100
+
+MODULES_LOADED = "import sys, tidelog; print(*sys.modules)"
+CPU_MS = """
+import time
+start = time.process_time()
+import tidelog
+print((time.process_time() - start) * 1000)
+"""
+
+# Imports every module of the light core where none of the extras can be had.
+CORE_WITHOUT_EXTRAS = """
+import importlib, pkgutil, sys
+for name in ("altair", "numba", "numpy", "pandas", "pyarrow", "pyspark"):
+    sys.modules[name] = None
+import tidelog
+extra = ("tidelog.record.kernels", "tidelog.record.columns", "tidelog.record.encode",
+         "tidelog.scan", "tidelog.spark", "tidelog.demo")
+seen = []
+for found in pkgutil.walk_packages(tidelog.__path__, "tidelog."):
+    if not found.name.startswith(extra) and not found.name.endswith("__main__"):
+        importlib.import_module(found.name)
+        seen.append(found.name)
+print(*seen)
+"""
+
+
+def run(program: str) -> str:
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_import_reads_no_heavy_module() -> None:
+    loaded = {name.partition(".")[0] for name in run(MODULES_LOADED).split()}
+    assert loaded & HEAVY == set()
+
+
+def test_import_takes_little_time() -> None:
+    """CPU time, the best of five, so that a busy machine doesn't speak for the code."""
+    assert min(float(run(CPU_MS)) for _ in range(5)) < IMPORT_CPU_MS_MAX
+
+
+def test_core_imports_without_the_extras() -> None:
+    seen = run(CORE_WITHOUT_EXTRAS).split()
+    assert {"tidelog.env", "tidelog.record.batch", "tidelog.storage.offset_index"} <= set(seen)
+
+
+def test_every_public_name_is_there_and_says_what_it_is() -> None:
+    assert tidelog.__all__ == sorted(tidelog.__all__)
+    for name in tidelog.__all__:
+        assert (getattr(tidelog, name).__doc__ or "").strip(), f"tidelog.{name} has no docstring"
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    name = "no_such_name"
+    with pytest.raises(AttributeError, match=name):
+        getattr(tidelog, name)
