@@ -1,0 +1,203 @@
+"""`./run`: what a set-up leaves behind when it fails or is killed, and when it does nothing.
+
+The script is copied into an empty checkout; a stand-in for Python plays venv and pip, notes each
+call in `calls`, and fails or waits where a file named `fail` or `hang` says so. Java is a stand-in
+too.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.tidy.checks import ROOT
+
+STAND_IN = """#!/bin/sh
+here={here}
+case "$*" in
+-c*) exec {python} "$@" ;;
+--version) echo "Python 3.12.0" ;;
+"-m venv "*) mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; echo venv >>"$here/calls" ;;
+"-m pip "*)
+    for word; do last=$word; done
+    echo "pip $last" >>"$here/calls"
+    [ ! -e "$here/fail" ] || exit 1
+    if [ -e "$here/hang" ]; then echo >"$here/hanging"; read -r line <"$here/hang"; fi
+    ;;
+*) echo "run $*" >>"$here/calls"; echo "$JAVA_HOME" >"$here/java_home" ;;
+esac
+"""
+
+
+class Checkout:
+    """An empty checkout with `run` in it, under a path with a space."""
+
+    def __init__(self, home: Path) -> None:
+        self.root = home / "a checkout"
+        self.root.mkdir()
+        shutil.copy(ROOT / "run", self.root / "run")
+        for name in ("pyproject.toml", "constraints.txt"):
+            (self.root / name).write_text(f"# {name}\n")
+        self.python = home / "python"
+        self.python.write_text(STAND_IN.format(here=f"'{home}'", python=sys.executable))
+        self.python.chmod(0o755)
+        self.home = home
+        self.java_home = self.make_java("java", 21)
+
+    def make_java(self, name: str, release: int) -> Path:
+        """A home of a Java that only knows its version."""
+        java = self.home / name / "bin" / "java"
+        java.parent.mkdir(parents=True)
+        java.write_text(f"""#!/bin/sh\necho 'openjdk version "{release}.0.1"' >&2\n""")
+        java.chmod(0o755)
+        return java.parents[1]
+
+    @property
+    def venv(self) -> Path:
+        return self.root / ".venv"
+
+    def env(self) -> dict[str, str]:
+        return os.environ | {
+            "TIDELOG_PYTHON": str(self.python),
+            "JAVA_HOME": str(self.java_home),
+        }
+
+    def run(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        command, env = [str(self.root / "run"), *arguments], self.env() | more
+        return subprocess.run(
+            command, env=env, capture_output=True, text=True, check=False, timeout=60
+        )
+
+    def calls(self) -> list[str]:
+        """What the stand-in was asked since the last look."""
+        path = self.home / "calls"
+        found = path.read_text().splitlines() if path.exists() else []
+        path.unlink(missing_ok=True)
+        return found
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
+
+
+def test_first_call_sets_up_and_second_does_not(checkout: Checkout) -> None:
+    assert checkout.run("test", "-k", "a b").returncode == 0
+    assert checkout.calls() == ["venv", "pip .[dev]", "run -m pytest -k a b"]
+    assert checkout.run("sweep").returncode == 0
+    assert checkout.calls() == ["run -m pytest --sweep"]
+
+
+def test_failed_set_up_is_told_and_the_next_one_starts_afresh(checkout: Checkout) -> None:
+    (checkout.home / "fail").touch()
+    failed = checkout.run("test")
+    assert failed.returncode == 1
+    assert "set-up failed" in failed.stderr
+    assert checkout.calls() == ["venv", "pip .[dev]"]
+    (checkout.venv / "half-installed").touch()
+    (checkout.home / "fail").unlink()
+    assert checkout.run("test").returncode == 0
+    assert checkout.calls() == ["venv", "pip .[dev]", "run -m pytest"]
+    assert not (checkout.venv / "half-installed").exists()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_killed_set_up_does_not_stop_the_next(checkout: Checkout, how: signal.Signals) -> None:
+    for fifo in ("hang", "hanging"):
+        os.mkfifo(checkout.home / fifo)
+    command = [str(checkout.root / "run"), "test"]
+    with subprocess.Popen(command, env=checkout.env(), start_new_session=True) as setting_up:
+        (checkout.home / "hanging").read_text()  # returns when pip is at work
+        os.killpg(setting_up.pid, how)
+    assert setting_up.returncode != 0
+    (checkout.home / "hang").unlink()
+    checkout.calls()
+    assert checkout.run("test").returncode == 0
+    assert checkout.calls() == ["venv", "pip .[dev]", "run -m pytest"]
+
+
+def test_demo_needs_less_and_dev_includes_it(checkout: Checkout) -> None:
+    checkout.run("demo")
+    assert checkout.calls()[:2] == ["venv", "pip .[demo]"]
+    checkout.run("bench", "decode")
+    assert checkout.calls() == ["pip .[dev]", "run -m bench decode"], "added to what is there"
+    checkout.run("demo", "--no-report")
+    assert checkout.calls() == ["run -m tidelog.demo --no-report"]
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
+def test_changed_needs_are_installed(checkout: Checkout, name: str) -> None:
+    checkout.run("test")
+    checkout.calls()
+    (checkout.root / name).write_text("# other needs\n")
+    checkout.run("test")
+    assert checkout.calls() == ["pip .[dev]", "run -m pytest"]
+
+
+def test_moved_checkout_is_set_up_anew(checkout: Checkout) -> None:
+    checkout.run("test")
+    checkout.calls()
+    checkout.root = checkout.root.rename(checkout.home / "elsewhere")
+    checkout.run("test")
+    assert checkout.calls() == ["venv", "pip .[dev]", "run -m pytest"]
+
+
+def test_python_that_went_away_is_replaced(checkout: Checkout) -> None:
+    checkout.run("test")
+    checkout.calls()
+    (checkout.venv / "bin" / "python").unlink()
+    checkout.run("test")
+    assert checkout.calls() == ["venv", "pip .[dev]", "run -m pytest"]
+
+
+def test_foreign_environment_is_left_alone(checkout: Checkout) -> None:
+    checkout.venv.mkdir()
+    (checkout.venv / "mine").touch()
+    refused = checkout.run("test")
+    assert refused.returncode == 1
+    assert "was not made by ./run" in refused.stderr
+    assert (checkout.venv / "mine").exists()
+    assert checkout.calls() == []
+
+
+def test_unfit_python_is_refused_in_one_line(checkout: Checkout) -> None:
+    checkout.python.write_text("#!/bin/sh\nexit 1\n")
+    refused = checkout.run("test")
+    assert refused.returncode == 1
+    assert refused.stderr.count("\n") == 1
+    assert "Python 3.11" in refused.stderr
+
+
+def test_choice_of_java_is_kept_where_it_is_new_enough(checkout: Checkout) -> None:
+    assert checkout.run("test").stderr.count("JAVA_HOME") == 0
+    assert (checkout.home / "java_home").read_text().strip() == str(checkout.java_home)
+
+
+@pytest.mark.parametrize("release", [1, 8, 11, 16])
+def test_too_old_java_is_told_and_not_used(checkout: Checkout, release: int) -> None:
+    newer, checkout.java_home = checkout.java_home, checkout.make_java("old", release)
+    path = f"{newer / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    told = checkout.run("test", PATH=path).stderr
+    assert f"JAVA_HOME={checkout.java_home} is not Java 17 or newer" in told
+    assert (checkout.home / "java_home").read_text().strip() == ""
+
+
+def test_help_and_unknown_commands_set_nothing_up(checkout: Checkout) -> None:
+    assert "usage: ./run" in checkout.run("help").stdout
+    assert "usage: ./run" in checkout.run().stdout
+    unknown = checkout.run("tset")
+    assert unknown.returncode == 1
+    assert "no command named tset" in unknown.stderr
+    assert not checkout.venv.exists()
+
+
+def test_script_is_plain_posix_shell() -> None:
+    """Where dash is at hand it reads the script without a word; bash is more lenient."""
+    shell = shutil.which("dash") or "/bin/sh"
+    for script in ("run", ".ci/run"):
+        read = subprocess.run([shell, "-n", ROOT / script], capture_output=True, check=False)
+        assert (read.returncode, read.stderr) == (0, b"")
+        assert os.access(ROOT / script, os.X_OK)
