@@ -17,12 +17,12 @@ import ctypes
 import fcntl
 import mmap
 import os
-import random
 import stat
 import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from random import Random, SystemRandom
 from typing import Final, Protocol
 
 from tidelog.types import Buffer
@@ -380,7 +380,7 @@ class Env:
 
     files: FileSystem = field(default_factory=OsFileSystem)
     clock: Clock = field(default_factory=SystemClock)
-    random: random.Random = field(default_factory=random.SystemRandom)
+    random: Random = field(default_factory=SystemRandom)
 
 
 def os_env() -> Env:
