@@ -1,0 +1,295 @@
+"""The segment that takes appends: log, both indexes, the append times, all written through.
+
+Order of an append: the append-time row (where time moved), the log bytes, the index entries. A
+crash may keep any part of what was not synced; recovery puts the files in accord again. The index
+files are not preallocated: what is in the file is what is valid.
+
+Life cycle: create or load -> append* -> seal (at a roll) or close. Not safe for two threads.
+Source: KIP-33 for the time index; facts of docs/format.md.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from tidelog.record.views import Batch
+from tidelog.storage import files
+from tidelog.storage.append_time import AppendTimes
+from tidelog.storage.offset_index import OffsetIndex
+from tidelog.storage.segment import (
+    SegmentContext,
+    TailSegment,
+    close_time_index,
+    fill_tail,
+    iterate_batches,
+)
+from tidelog.storage.time_index import TimeIndex
+from tidelog.storage.txn_index import AbortedTxn
+from tidelog.types import NO_TIMESTAMP, Buffer
+
+UNKNOWN_MS: Final = -1
+
+
+class ActiveSegment(TailSegment):
+    """The last segment of a log that is open for writing."""
+
+    def __init__(
+        self,
+        context: SegmentContext,
+        base_offset: int,
+        indexes: tuple[OffsetIndex, TimeIndex],
+    ) -> None:
+        super().__init__(context, base_offset, indexes)
+        self.created_ms = context.env.clock.now_ms()
+        self._bytes_since_entry = 0
+        self._first_timestamp: int | None = None
+        self._offset_index_written = 0
+        self._time_index_written = 0
+        self._times_written = 0
+
+    @classmethod
+    def create(cls, context: SegmentContext, base_offset: int) -> "ActiveSegment":
+        """A new, empty segment; stray files of its name are replaced. Names are not yet synced."""
+        limit = context.config.segment_index_bytes
+        indexes = (
+            OffsetIndex(base_offset, size_limit=limit),
+            TimeIndex(base_offset, size_limit=limit),
+        )
+        segment = cls(context, base_offset, indexes)
+        for suffix in files.SEGMENT_SUFFIXES:
+            segment.forget(suffix)
+            _remove_if_there(context, context.path(base_offset, suffix))
+        for suffix in (
+            files.LOG_SUFFIX,
+            files.OFFSET_INDEX_SUFFIX,
+            files.TIME_INDEX_SUFFIX,
+        ):
+            context.pool.get(context.path(base_offset, suffix), create=True)
+        segment.set_append_times(AppendTimes(base_offset, context.topic_id))
+        return segment
+
+    @classmethod
+    def load(cls, context: SegmentContext, base_offset: int) -> "ActiveSegment":
+        """The last segment after a clean stop or a recovery; index files are put right.
+
+        Bytes behind the last whole batch are cut off: recovery has looked at them already, or a
+        clean stop left none.
+        """
+        segment = cls(context, base_offset, (OffsetIndex(base_offset), TimeIndex(base_offset)))
+        fill_tail(segment, check_crc=False)
+        log = context.pool.get(segment.log_path)
+        if log.size() > segment.size_bytes:
+            log.truncate(segment.size_bytes)
+            log.sync()
+        segment.rewrite_indexes()
+        return segment
+
+    def forget(self, suffix: str) -> None:
+        """Close handle and map of one of its files."""
+        path = self.context.path(self.base_offset, suffix)
+        self.context.pool.forget(path)
+        self.context.maps.forget(path)
+
+    def rewrite_indexes(self) -> None:
+        """Make the index files equal to the indexes in memory."""
+        self._offset_index_written = self._put(files.OFFSET_INDEX_SUFFIX, self.offset_index.encoded)
+        self._time_index_written = self._put(files.TIME_INDEX_SUFFIX, self.time_index.encoded)
+
+    def _put(self, suffix: str, content: Buffer) -> int:
+        file = self.context.pool.get(self.context.path(self.base_offset, suffix), create=True)
+        size = file.size()
+        if size == len(content) and file.pread(size, 0) == content:
+            return size
+        file.truncate(0)
+        files.write_fully(file, content, 0)
+        return len(content)
+
+    def adopt_append_times(self, times: AppendTimes, *, file_matches: bool) -> None:
+        """Use these times from now on; the file is replaced where it says something else."""
+        self.set_append_times(times)
+        encoded = times.encode()
+        path = self.context.path(self.base_offset, files.APPEND_TIME_SUFFIX)
+        if not times.row_count and not self.context.env.files.exists(path):
+            self._times_written = 0  # the file comes into being with its first row
+            return
+        self._times_written = len(encoded)
+        if file_matches:
+            return
+        self.forget(files.APPEND_TIME_SUFFIX)
+        files.write_atomically(self.context.env.files, path, encoded)
+
+    @property
+    def first_timestamp(self) -> int:
+        """Largest timestamp of the first batch, by which the segment's age is measured, else -1."""
+        if self._first_timestamp is None and self.size_bytes:
+            first = next(iterate_batches(self, 0, min(self.size_bytes, 1 << 12)), None)
+            if first is None:
+                first = next(iterate_batches(self, 0, self.size_bytes))
+            self._first_timestamp = first[1].max_timestamp
+        return NO_TIMESTAMP if self._first_timestamp is None else self._first_timestamp
+
+    def append(self, batches: Sequence[Batch], buffers: Sequence[Buffer], append_ms: int) -> None:
+        """Write batches whose offsets, epochs and checksums are final.
+
+        Args:
+            batches: Views of the batches, in order.
+            buffers: The same bytes, in as many pieces as they come in.
+            append_ms: Append time of them all, -1 where the append clock is off.
+
+        Raises:
+            OSError: The caller takes the partition offline; nothing of it counts as appended.
+        """
+        first = batches[0]
+        self._note_time(first.base_offset, append_ms, first.crc)
+        position = self.size_bytes
+        log = self.context.pool.get(self.log_path)
+        files.writev_fully(log, buffers, position)
+        if self._first_timestamp is None and position == 0:
+            self._first_timestamp = first.max_timestamp
+        for batch in batches:
+            self._index(batch, position)
+            position += batch.size_bytes
+        self._write_index_entries()
+        self.size_bytes = position
+        self.end_offset = batches[-1].next_offset
+        self.last_batch = batches[-1]
+
+    def _note_time(self, offset: int, append_ms: int, crc: int) -> None:
+        times = self.append_times
+        if append_ms == UNKNOWN_MS:
+            row = times.mark_unknown(offset)
+        else:
+            row = times.note(offset, append_ms, crc)
+        if row:
+            self._append_times_row(row)
+
+    def _append_times_row(self, row: bytes) -> None:
+        path = self.context.path(self.base_offset, files.APPEND_TIME_SUFFIX)
+        file = self.context.pool.get(path, create=True)
+        if self._times_written == 0:
+            row = self.append_times.encode_header() + row
+        files.write_fully(file, row, self._times_written)
+        self._times_written += len(row)
+
+    def _index(self, batch: Batch, position: int) -> None:
+        """Kafka's rule: an entry where more than the interval was written since the last one."""
+        last_offset = batch.last_offset
+        timestamp = batch.max_timestamp
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+            self.max_timestamp_offset = last_offset
+        if self._bytes_since_entry > self.context.config.index_interval_bytes:
+            if not self.offset_index.is_full:
+                self.offset_index.append(last_offset, position)
+            if not self.time_index.is_full:
+                self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += batch.size_bytes
+
+    def _write_index_entries(self) -> None:
+        encoded = self.offset_index.encoded
+        if len(encoded) > self._offset_index_written:
+            self._offset_index_written = self._write_new(
+                files.OFFSET_INDEX_SUFFIX, encoded, self._offset_index_written
+            )
+        encoded = self.time_index.encoded
+        if len(encoded) > self._time_index_written:
+            self._time_index_written = self._write_new(
+                files.TIME_INDEX_SUFFIX, encoded, self._time_index_written
+            )
+
+    def _write_new(self, suffix: str, encoded: memoryview, written: int) -> int:
+        file = self.context.pool.get(self.context.path(self.base_offset, suffix), create=True)
+        files.write_fully(file, encoded[written:], written)
+        return len(encoded)
+
+    def append_aborted(self, aborted: AbortedTxn) -> None:
+        """Note an aborted transaction; its file comes into being with the first one."""
+        entry = self.txn_index.append(aborted)
+        path = self.context.path(self.base_offset, files.TXN_INDEX_SUFFIX)
+        file = self.context.pool.get(path, create=True)
+        files.write_fully(file, entry, self.txn_index.size_bytes - len(entry))
+
+    def close_times(self) -> None:
+        """The closing time index entry: the largest timestamp of the segment. Source: KIP-33."""
+        close_time_index(self.time_index, self.max_timestamp, self.max_timestamp_offset)
+        self._write_index_entries()
+
+    def seal(self) -> None:
+        """Finish for good: closing entries, a row that ends the append times, everything synced."""
+        self.close_times()
+        last_crc = 0 if self.last_batch is None else self.last_batch.crc
+        row = self.append_times.close(self.end_offset, last_crc)
+        if row:
+            self._append_times_row(row)
+        self.sync()
+
+    def sync(self) -> None:
+        """Make the segment durable: append times first, so that no record is without its time."""
+        for suffix in (
+            files.APPEND_TIME_SUFFIX,
+            files.LOG_SUFFIX,
+            files.OFFSET_INDEX_SUFFIX,
+            files.TIME_INDEX_SUFFIX,
+            files.TXN_INDEX_SUFFIX,
+        ):
+            self._sync(suffix)
+
+    def sync_records(self) -> None:
+        """Make append times and records durable; indexes can be rebuilt."""
+        self._sync(files.APPEND_TIME_SUFFIX)
+        self._sync(files.LOG_SUFFIX)
+
+    def _sync(self, suffix: str) -> None:
+        if suffix == files.APPEND_TIME_SUFFIX and not self._times_written:
+            return
+        if suffix == files.TXN_INDEX_SUFFIX and not self.txn_index.size_bytes:
+            return
+        self.context.pool.get(self.context.path(self.base_offset, suffix)).sync()
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop every batch whose last offset is `offset` or more, in all files, durably.
+
+        The sidecars are cut first: a crash in between leaves records without a row, whose time is
+        then unknown, never a row that later records could take for theirs.
+        """
+        position = self._position_of(offset)
+        aborted_bytes = self.txn_index.size_bytes
+        keep = self.append_times.truncate_to(offset)
+        if keep < self._times_written:
+            self._cut(files.APPEND_TIME_SUFFIX, keep)
+            self._times_written = keep
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        if self.txn_index.truncate_to(offset) < aborted_bytes:
+            self._cut(files.TXN_INDEX_SUFFIX, self.txn_index.size_bytes)
+        self.rewrite_indexes()
+        self._cut(files.LOG_SUFFIX, position)
+        self._reload_end(position)
+
+    def _position_of(self, offset: int) -> int:
+        """Position of the first batch whose last offset is `offset` or more."""
+        _, start = self.offset_index.lookup(offset)
+        for position, batch in iterate_batches(self, start, self.size_bytes):
+            if batch.last_offset >= offset:
+                return position
+        return self.size_bytes
+
+    def _cut(self, suffix: str, size: int) -> None:
+        file = self.context.pool.get(self.context.path(self.base_offset, suffix))
+        file.truncate(size)
+        file.sync()
+
+    def _reload_end(self, position: int) -> None:
+        self.size_bytes = position
+        self.end_offset = self.base_offset
+        self.last_batch = None
+        self.scan_tail(position, check_crc=False)
+        self._bytes_since_entry = 0
+        if position == 0:
+            self.created_ms = self.context.env.clock.now_ms()
+            self._first_timestamp = None
+
+
+def _remove_if_there(context: SegmentContext, path: str) -> None:
+    if context.env.files.exists(path):
+        context.env.files.remove(path)

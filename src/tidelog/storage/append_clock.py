@@ -1,0 +1,122 @@
+"""The append clock: gives each append a time that never runs back, and stops on a wild clock.
+
+`ClockWatch` (one per directory) compares wall time with monotonic time: a wall clock that jumps
+ahead by more than the limit while we run would stamp every later record for as long as it takes
+real time to catch up. `AppendClock` (one per partition) gives out max(last, now), also after a
+restart on a slower clock. Where either is more than the limit ahead, appends raise `ClockJump`
+until somebody accepts the clock: a guess could freeze the append time for years.
+
+Source: KIP-32, first draft (the leader appends max(last append time, now)).
+"""
+
+import threading
+from typing import Final
+
+from tidelog.env import Clock
+from tidelog.errors import ClockJump
+
+NEVER: Final = -1
+
+
+class ClockWatch:
+    """Wall time, checked against monotonic time since it was last looked at.
+
+    Safe for several threads.
+    """
+
+    def __init__(self, clock: Clock, *, limit_ms: int = 3_600_000) -> None:
+        self._clock = clock
+        self._limit_ms = limit_ms
+        self._lock = threading.Lock()
+        self._wall_ms = clock.now_ms()
+        self._monotonic_ms = clock.monotonic_ms()
+        self._jump: tuple[int, int] | None = None
+
+    def now_ms(self) -> int:
+        """Wall time in ms.
+
+        Raises:
+            ClockJump: It ran ahead of monotonic time by more than the limit; raised at every call
+                until `accept`.
+        """
+        with self._lock:
+            now = self._clock.now_ms()
+            monotonic = self._clock.monotonic_ms()
+            expected = self._wall_ms + monotonic - self._monotonic_ms
+            if self._jump is None and now - expected > self._limit_ms:
+                self._jump = (expected, now)
+            if self._jump is not None:
+                raise _jumped(*self._jump)
+            self._wall_ms, self._monotonic_ms = now, monotonic
+            return now
+
+    def accept(self) -> None:
+        """Take the wall clock as it is now for right."""
+        with self._lock:
+            self._jump = None
+            self._wall_ms = self._clock.now_ms()
+            self._monotonic_ms = self._clock.monotonic_ms()
+
+    @property
+    def problem(self) -> str | None:
+        """What `now_ms` would refuse with, None where the clock runs well."""
+        return None if self._jump is None else str(_jumped(*self._jump))
+
+
+def _jumped(expected_ms: int, now_ms: int) -> ClockJump:
+    return ClockJump(
+        expected_ms,
+        now_ms,
+        f"the wall clock says {now_ms} ms, {now_ms - expected_ms} ms more than has passed since it"
+        " was last seen: appends wait until the clock is accepted (accept_clock, --accept-clock)",
+    )
+
+
+class AppendClock:
+    """Append times of one partition. Not safe for two threads that append."""
+
+    def __init__(self, watch: ClockWatch, *, last_ms: int, limit_ms: int) -> None:
+        self._watch = watch
+        self._limit_ms = limit_ms
+        self._last_ms = last_ms
+        self._checked = last_ms == NEVER
+
+    @property
+    def last_ms(self) -> int:
+        """Last append time given out or found on disk, -1 where there is none."""
+        return self._last_ms
+
+    def next_ms(self) -> int:
+        """max(last, now) in ms.
+
+        Raises:
+            ClockJump: The wall clock jumped ahead, or the last append time on disk lies more than
+                the limit ahead of it.
+        """
+        now = self._watch.now_ms()
+        if not self._checked:
+            self._check_start(now)
+        self._last_ms = max(self._last_ms, now)
+        return self._last_ms
+
+    def _check_start(self, now_ms: int) -> None:
+        """A last row far ahead: the clock was wrong when it was written, or it is wrong now."""
+        ahead = self._last_ms - now_ms
+        if ahead > self._limit_ms:
+            raise ClockJump(
+                self._last_ms,
+                now_ms,
+                f"the last append time on disk, {self._last_ms} ms, lies {ahead} ms ahead of the"
+                f" clock ({now_ms} ms): until the clock has caught up every record would get that"
+                " time; put the clock right, or accept it (accept_clock, --accept-clock)",
+            )
+        self._checked = True
+
+    def accept(self) -> None:
+        """Go on with max(last, now) whatever the clock says."""
+        self._checked = True
+        self._watch.accept()
+
+    def rewind(self, last_ms: int) -> None:
+        """After a truncation: the last append time that is still in the log."""
+        self._last_ms = last_ms

@@ -1,0 +1,148 @@
+"""Open files and maps, both in bounded caches, and reading a log file batch by batch.
+
+Owns every handle that storage holds: `FilePool` for files that are written or read by position
+(the active segments), `MapCache` for closed segments. A file that is evicted is opened again at
+its next use, so 10,000 segments work under a limit of 1,024 descriptors. Maps hold no descriptor
+(see `tidelog.env`), but the kernel bounds their number too (65,530 a process on Linux).
+
+Thread safety: both caches may be used from several threads.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Final
+
+from tidelog.env import File, FileSystem
+from tidelog.errors import CorruptBatch, StorageFailure
+from tidelog.record.batch import LENGTH_AT, LOG_OVERHEAD
+from tidelog.record.views import Batch, walk
+
+FILE_LIMIT: Final = 256
+MAP_LIMIT: Final = 32_768
+READ_CHUNK_BYTES: Final = 4 << 20
+# Bytes that must be there before a frame's length and magic can be read.
+FRAME_SIZE: Final = 17
+
+
+class FilePool:
+    """At most `limit` open files, the least recently used one is closed first."""
+
+    def __init__(self, files: FileSystem, *, limit: int = FILE_LIMIT, write: bool = True) -> None:
+        self._files = files
+        self._limit = limit
+        self._write = write
+        self._open: OrderedDict[str, File] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, path: str, *, create: bool = False) -> File:
+        """The open file of that path; raises OSError where it can't be opened."""
+        with self._lock:
+            file = self._open.get(path)
+            if file is None:
+                file = self._files.open(path, write=self._write, create=create)
+                self._open[path] = file
+                self._evict()
+            else:
+                self._open.move_to_end(path)
+            return file
+
+    def _evict(self) -> None:
+        while len(self._open) > self._limit:
+            _, oldest = self._open.popitem(last=False)
+            oldest.close()
+
+    def forget(self, path: str) -> None:
+        """Close the handle, as before the name gets another meaning or goes."""
+        with self._lock:
+            file = self._open.pop(path, None)
+        if file is not None:
+            file.close()
+
+    def close(self) -> None:
+        """Close every handle."""
+        with self._lock:
+            open_files = list(self._open.values())
+            self._open.clear()
+        for file in open_files:
+            file.close()
+
+
+class MapCache:
+    """At most `limit` maps of closed files; views that callers hold outlive their eviction."""
+
+    def __init__(self, files: FileSystem, *, limit: int = MAP_LIMIT) -> None:
+        self._files = files
+        self._limit = limit
+        self._maps: OrderedDict[str, memoryview] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, path: str) -> memoryview:
+        """The whole file, read-only; raises OSError where it can't be opened."""
+        with self._lock:
+            view = self._maps.get(path)
+            if view is None:
+                view = self._files.map(path)
+                self._maps[path] = view
+                if len(self._maps) > self._limit:
+                    self._maps.popitem(last=False)
+            else:
+                self._maps.move_to_end(path)
+            return view
+
+    def forget(self, path: str) -> None:
+        """Drop the map, as before the name gets another meaning or goes."""
+        with self._lock:
+            self._maps.pop(path, None)
+
+    def clear(self) -> None:
+        """Drop every map."""
+        with self._lock:
+            self._maps.clear()
+
+
+def as_storage_failure(error: OSError, path: str, operation: str) -> StorageFailure:
+    """The typed error for a failed system call."""
+    return StorageFailure(path, operation, error.strerror or str(error))
+
+
+def walk_file(
+    file: File, path: str, start: int, end: int, *, chunk_bytes: int = READ_CHUNK_BYTES
+) -> Iterator[tuple[int, Batch]]:
+    """The batches of a log file and their positions, read by chunks, never mapped.
+
+    Args:
+        file: Open file.
+        path: Its name, for errors.
+        start: Position of the first batch.
+        end: Position to stop at, exclusive; a batch that passes it is not returned.
+        chunk_bytes: How much is read at a time; a larger batch is read whole.
+
+    Raises:
+        CorruptBatch: A frame that can't be; located in the file.
+    """
+    position = start
+    wanted = chunk_bytes
+    while position < end:
+        data = memoryview(file.pread(min(wanted, end - position), position))
+        used = 0
+        try:
+            for batch in walk(data):
+                yield position + used, batch
+                used += batch.size_bytes
+        except CorruptBatch as error:
+            raise error.located(path, position) from error
+        if used:
+            position += used
+            wanted = chunk_bytes
+            continue
+        wanted = _incomplete_batch_size(data)
+        if wanted <= len(data) or position + wanted > end:
+            return
+
+
+def _incomplete_batch_size(data: memoryview) -> int:
+    """Size in bytes of the batch that begins the buffer, 0 where not even its frame is there."""
+    if len(data) < FRAME_SIZE:
+        return 0
+    return LOG_OVERHEAD + int.from_bytes(data[LENGTH_AT:LOG_OVERHEAD], "big", signed=True)

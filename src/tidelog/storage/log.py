@@ -1,0 +1,420 @@
+"""One partition, open for writing: append, truncate, delete, retain.
+
+A `Log` is a `LogReader` whose last segment takes appends. Exactly one process has it: the holder
+of the directory's lock.
+
+Life cycle: open -> (append | roll | flush | truncate | retain)* -> close. Appends and changes
+belong to one thread at a time; reads may go on in others.
+Source: Kafka 4.x UnifiedLog, LocalLog; KIP-32, KIP-33.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.config import CLEANUP_DELETE
+from tidelog.errors import FencedLeaderEpoch, InvalidRequest, OffsetOutOfRange, PolicyViolation
+from tidelog.record.builder import build_batch, build_end_marker
+from tidelog.record.views import Batch
+from tidelog.storage import files, roll, truncation
+from tidelog.storage.active import UNKNOWN_MS
+from tidelog.storage.appends import AppendContext, AppendOrigin, ValidatedAppend
+from tidelog.storage.producers import Duplicate
+from tidelog.storage.retention import Deletion, SegmentFacts, deletes_all, plan_retention
+from tidelog.storage.writable import LogOptions, WritableLog
+from tidelog.types import NO_TIMESTAMP, Buffer, Codec, NewRecord, TimestampType
+
+BATCH_BYTES: Final = 16_384
+HIGH_WATERMARK: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    """What an append says to whoever asked for it.
+
+    Attributes:
+        base_offset: Offset of the first record.
+        last_offset: Offset of the last record, inclusive.
+        append_time_ms: When the log took the records; -1 where the append clock is off.
+        log_append_time_ms: What Kafka's produce answer says: -1 on CreateTime topics.
+        log_start_offset: First offset of the log.
+        is_duplicate: An idempotent producer's batch that was there already; nothing was written.
+    """
+
+    base_offset: int
+    last_offset: int
+    append_time_ms: int
+    log_append_time_ms: int
+    log_start_offset: int
+    is_duplicate: bool = False
+
+
+class Log(WritableLog):
+    """A partition that takes appends."""
+
+    # -- appending ---------------------------------------------------------------------------
+
+    def append(
+        self,
+        records: Iterable[NewRecord],
+        *,
+        codec: Codec = Codec.NONE,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> AppendResult:
+        """Append records, in batches of about `batch_bytes` before compression.
+
+        A record without a timestamp gets the clock's time. Either all are appended or none, but
+        for a failing disk.
+
+        Args:
+            records: At least one.
+            codec: Compression of the batches, unless `compression.type` says another.
+            batch_bytes: Where a batch is closed; a larger record gets a batch of its own.
+
+        Raises:
+            InvalidRecord: No record, or one that the topic's rules refuse.
+            InvalidTimestamp: A timestamp outside the topic's limits.
+            MessageTooLarge: A record larger than `max.message.bytes`.
+            ClockJump: The clock jumped; see `accept_clock`.
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        now = self.context.env.clock.now_ms()
+        data = bytearray()
+        for group in _groups(records, batch_bytes):
+            data += build_batch(group, codec=codec, default_timestamp=now)
+        return self.append_batches(data, origin=AppendOrigin.SINK, owned=True, trusted=True)
+
+    def append_batches(
+        self,
+        data: Buffer,
+        *,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        owned: bool = False,
+        trusted: bool = False,
+    ) -> AppendResult:
+        """Append prepared batches of magic 2; offsets and leader epoch are assigned here.
+
+        Args:
+            data: Whole batches; one from a client.
+            origin: Who appends, which decides what is checked.
+            owned: Whether the buffer may be patched in place.
+            trusted: The batches were built by us; records are not opened again.
+
+        Raises:
+            CorruptBatch, CorruptRecord, InvalidRecord, InvalidTimestamp, MessageTooLarge,
+            RecordListTooLarge, UnsupportedCompression: Refused, nothing was changed.
+            OutOfOrderSequence, InvalidProducerEpoch: The producer's state forbids it.
+            ClockJump, StorageFailure: As `append`.
+        """
+        self._ensure_writable()
+        append_ms = self._next_append_ms()
+        now_ms = self.context.env.clock.now_ms()
+        valid = self._validator.validate(
+            data,
+            AppendContext(
+                next_offset=self.log_end_offset,
+                leader_epoch=self.leader_epoch,
+                now_ms=now_ms,
+                append_time_ms=max(append_ms, now_ms) if append_ms != UNKNOWN_MS else now_ms,
+                origin=origin,
+                owned=owned,
+                trusted=trusted,
+            ),
+        )
+        duplicate = self._check_producers(valid, origin)
+        if duplicate is not None:
+            return self._duplicate_result(duplicate)
+        self._write(valid, append_ms, origin)
+        return self._result(valid, append_ms)
+
+    def append_as_follower(self, data: Buffer) -> AppendResult:
+        """Append a leader's batches as they are: their offsets, epochs and timestamps stay."""
+        self._ensure_writable()
+        append_ms = self._next_append_ms()
+        context = AppendContext(
+            next_offset=self.log_end_offset,
+            leader_epoch=self.leader_epoch,
+            now_ms=append_ms,
+            append_time_ms=append_ms,
+            origin=AppendOrigin.REPLICATION,
+        )
+        valid = self._validator.validate(data, context)
+        self._write(valid, append_ms, AppendOrigin.REPLICATION)
+        return self._result(valid, append_ms)
+
+    def _next_append_ms(self) -> int:
+        if not self._config.tidelog_append_time_enable:
+            return UNKNOWN_MS
+        return self._append_clock.next_ms()
+
+    def _check_producers(self, valid: ValidatedAppend, origin: AppendOrigin) -> Duplicate | None:
+        for batch in valid.batches:
+            if batch.has_producer_id:
+                duplicate = self._producers.check(batch, origin=origin)
+                if duplicate is not None:
+                    return duplicate
+        return None
+
+    def _write(self, valid: ValidatedAppend, append_ms: int, origin: AppendOrigin) -> None:
+        path = self.active.log_path
+
+        def write() -> None:
+            self._note_epochs(valid, origin)
+            self._maybe_roll(valid)
+            self.active.append(valid.batches, [valid.data], append_ms)
+            self._update_producers(valid.batches)
+            self._maybe_flush(valid)
+
+        self._guarded(path, "append", write)
+
+    def _note_epochs(self, valid: ValidatedAppend, origin: AppendOrigin) -> None:
+        """The epoch file says who wrote an offset before the offset is written."""
+        if origin is not AppendOrigin.REPLICATION:
+            if self._epoch_is_noted:
+                return
+            changed = self._epochs.assign(self.leader_epoch, valid.first_offset)
+            self._epoch_is_noted = True
+        else:
+            changed = self._note_leader_epochs(valid.batches)
+        if changed:
+            self._write_epochs()
+
+    def _note_leader_epochs(self, batches: Sequence[Batch]) -> bool:
+        changed = False
+        for batch in batches:
+            if batch.leader_epoch >= 0:
+                changed |= self._epochs.assign(batch.leader_epoch, batch.base_offset)
+            elif self._epochs.latest is not None:
+                self._epochs.clear()
+                changed = True
+        return changed
+
+    def _write_epochs(self) -> None:
+        path = f"{self.context.directory}/{files.LEADER_EPOCH_CHECKPOINT_FILE}"
+        files.write_atomically(self.context.env.files, path, self._epochs.encode())
+
+    def _update_producers(self, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            if not batch.has_producer_id:
+                continue
+            completed = self._producers.update(batch)
+            if completed is not None and completed.is_aborted:
+                self.active.append_aborted(self._producers.aborted_entry(completed))
+
+    def _maybe_flush(self, valid: ValidatedAppend) -> None:
+        self._unflushed_records += valid.last_offset - valid.first_offset + 1
+        config = self._config
+        now = self.context.env.clock.now_ms()
+        if (
+            self._unflushed_records >= config.flush_messages
+            or now - self._last_flush_ms >= config.flush_ms
+        ):
+            self._flush()
+
+    def _result(self, valid: ValidatedAppend, append_ms: int) -> AppendResult:
+        stamped = self._config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        return AppendResult(
+            valid.first_offset,
+            valid.last_offset,
+            append_ms,
+            valid.max_timestamp if stamped else NO_TIMESTAMP,
+            self._log_start_offset,
+        )
+
+    def _duplicate_result(self, found: Duplicate) -> AppendResult:
+        """The original offsets and the stored batch's timestamp, as Kafka answers."""
+        known = self.append_time_of(found.first_offset)
+        return AppendResult(
+            found.first_offset,
+            found.last_offset,
+            UNKNOWN_MS if known is None else known,
+            found.timestamp,
+            self._log_start_offset,
+            is_duplicate=True,
+        )
+
+    def end_transaction(
+        self, *, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool
+    ) -> AppendResult:
+        """Append the marker that commits or aborts a producer's open transaction.
+
+        Raises:
+            InvalidProducerEpoch: The epoch is older than the producer's.
+        """
+        marker = build_end_marker(
+            commit=commit,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            timestamp=self.context.env.clock.now_ms(),
+        )
+        return self.append_batches(marker, origin=AppendOrigin.COORDINATOR, owned=True)
+
+    def _maybe_roll(self, valid: ValidatedAppend) -> None:
+        active = self.active
+        reason = roll.should_roll(
+            roll.RollFacts(
+                size_bytes=active.size_bytes,
+                append_bytes=len(valid.data),
+                base_offset=active.base_offset,
+                append_last_offset=valid.last_offset,
+                first_timestamp=active.first_timestamp,
+                append_max_timestamp=valid.max_timestamp,
+                created_ms=active.created_ms,
+                now_ms=self.context.env.clock.now_ms(),
+                offset_index_full=active.offset_index.is_full,
+                time_index_full=active.time_index.is_full,
+                jitter_ms=self._jitter_ms,
+            ),
+            self._roll_config,
+        )
+        if reason is not None:
+            self._roll(max(valid.first_offset, self.log_end_offset))
+
+    def fence(self, leader_epoch: int) -> None:
+        """Write under this epoch from now on.
+
+        Raises:
+            FencedLeaderEpoch: It is older than one the log has seen.
+        """
+        if leader_epoch < self._epochs.latest_epoch:
+            raise FencedLeaderEpoch(
+                f"{self.topic_partition}: leader epoch {leader_epoch} is older than"
+                f" {self._epochs.latest_epoch}"
+            )
+        self.leader_epoch = leader_epoch
+        self._epoch_is_noted = False
+
+    # -- truncating and deleting -------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> int:
+        """Drop every batch that holds `offset` or a later one; the log end that is left.
+
+        Nothing happens where the log ends at or below `offset`. Durable when it returns.
+
+        Raises:
+            InvalidRequest: A negative offset.
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        if offset < 0:
+            raise InvalidRequest(f"{self.topic_partition}: can't truncate to offset {offset}")
+        if offset < self.log_end_offset:
+            self._guarded(self.context.directory, "truncate", lambda: self._truncate(offset))
+        return self.log_end_offset
+
+    def _truncate(self, offset: int) -> None:
+        self._options.lower_checkpoints(offset)
+        truncation.lower_append_time_checkpoint(
+            self.context, self._segments, trusted=self.trusted_end(), offset=offset
+        )
+        if self._epochs.truncate_from_end(offset):
+            self._write_epochs()
+        segments = truncation.cut_segments(self.context, self._segments, offset)
+        truncation.drop_snapshots(self.context, offset)
+        self._checkpointed_start = min(self._checkpointed_start, offset)
+        self._replace_segments(segments)
+        self._reload_after_truncation()
+
+    def delete_records(self, offset: int = HIGH_WATERMARK) -> int:
+        """Move the log start up to `offset`; the new log start. Files go with the next retention.
+
+        Args:
+            offset: First offset to keep; -1 is the high watermark.
+
+        Raises:
+            PolicyViolation: The topic's `cleanup.policy` lacks `delete`.
+            OffsetOutOfRange: Beyond the high watermark, or negative.
+        """
+        if CLEANUP_DELETE not in self._config.cleanup_policy:
+            raise PolicyViolation(f"{self.topic_partition}: cleanup.policy does not delete")
+        target = self.high_watermark if offset == HIGH_WATERMARK else offset
+        if not 0 <= target <= self.high_watermark:
+            raise OffsetOutOfRange(
+                offset, self.log_start_offset, self.high_watermark, where=str(self.topic_partition)
+            )
+        if target > self._log_start_offset:
+            self._guarded(
+                self.context.directory, "delete records", lambda: self._move_start(target)
+            )
+        return self._log_start_offset
+
+    def _move_start(self, offset: int) -> None:
+        self._options.save_log_start(offset)
+        self._checkpointed_start = self._log_start_offset = offset
+        if self._epochs.truncate_from_start(offset):
+            self._write_epochs()
+
+    def apply_retention(self) -> list[Deletion]:
+        """Delete the segments that the topic's policy lets go, oldest first; what was deleted.
+
+        Files get Kafka's suffix `.deleted` and are unlinked `file.delete.delay.ms` later, at the
+        next call or at close.
+
+        Raises:
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        return self._guarded(self.context.directory, "retention", self._retain)
+
+    def _retain(self) -> list[Deletion]:
+        now = self.context.env.clock.now_ms()
+        self._bin.empty(now)
+        facts = [self._facts(number) for number in range(len(self._segments))]
+        plan = plan_retention(
+            facts,
+            config=self._config,
+            log_start=self._log_start_offset,
+            log_end=self.log_end_offset,
+            high_watermark=self.high_watermark,
+            now_ms=now,
+        )
+        if deletes_all(facts, plan):
+            self._roll(self.log_end_offset)
+        self._delete_oldest(len(plan), now)
+        return plan
+
+    def _facts(self, number: int) -> SegmentFacts:
+        segment = self._segments[number]
+        return SegmentFacts(
+            base_offset=segment.base_offset,
+            size_bytes=segment.size_bytes,
+            largest_timestamp=segment.largest_timestamp,
+            mtime_ms=segment.mtime_ms(),
+        )
+
+    def _delete_oldest(self, count: int, now_ms: int) -> None:
+        if not count:
+            return
+        going, staying = self._segments[:count], self._segments[count:]
+        if staying[0].base_offset > self._log_start_offset:
+            self._move_start(staying[0].base_offset)
+        due_ms = now_ms + self._config.file_delete_delay_ms
+        for segment in going:
+            self._bin.put(segment.base_offset, due_ms)
+        self.context.env.files.sync_dir(self.context.directory)
+        self._segments = staying
+        self._forget_maxima()
+
+
+def _groups(records: Iterable[NewRecord], batch_bytes: int) -> Iterable[list[NewRecord]]:
+    """Records in lists of about `batch_bytes` of keys, values and headers."""
+    group: list[NewRecord] = []
+    size = 0
+    for record in records:
+        bytes_of = record_bytes(record)
+        if group and size + bytes_of > batch_bytes:
+            yield group
+            group, size = [], 0
+        group.append(record)
+        size += bytes_of
+    if not group:
+        raise InvalidRequest("an append needs at least one record")
+    yield group
+
+
+def record_bytes(record: NewRecord) -> int:
+    """About how many bytes a record takes in a batch."""
+    headers = sum(len(h.key) + len(h.value or b"") + 4 for h in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers + 12
+
+
+__all__ = ["AppendOrigin", "AppendResult", "Log", "LogOptions", "record_bytes"]

@@ -1,0 +1,332 @@
+"""One partition, open for reading: offsets, lookups by time, records. No lock, nothing written.
+
+A reader shows the partition as it was when it was opened or last refreshed: whole, valid batches
+up to the last one on disk. The writer's `Log` is a `LogReader` that also appends.
+
+Life cycle: open -> (read | refresh)* -> close. Several threads may read; `refresh` and `close`
+belong to one of them.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from tidelog.errors import CorruptData, OffsetOutOfRange
+from tidelog.record.record import Record
+from tidelog.storage import files, lookup
+from tidelog.storage.append_time import AppendTimes
+from tidelog.storage.producers import ProducerStates
+from tidelog.storage.reading import AbortedFilter, LogSlice, records_of, slices
+from tidelog.storage.segment import ClosedSegment, Segment, SegmentContext, TailSegment, load_tail
+from tidelog.storage.trust import AppendTimeCheckpoint, sure_end, trusted_end
+from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp, TopicPartition
+
+ANY_OFFSET: Final = 2**63 - 1
+
+
+def list_bases(context: SegmentContext) -> list[int]:
+    """Base offsets of the segments in a partition's directory, ascending."""
+    names = {entry.name for entry in context.env.files.list_dir(context.directory)}
+    names.update(context.overlay)
+    parsed = (files.parse_file_name(name) for name in names)
+    return sorted(found[0] for found in parsed if found and found[1] == files.LOG_SUFFIX)
+
+
+class LogReader:
+    """A partition as a reader sees it."""
+
+    def __init__(self, context: SegmentContext, *, log_start_offset: int = 0) -> None:
+        self.context = context
+        self._checkpointed_start = log_start_offset
+        self._log_start_offset = log_start_offset
+        self._segments: list[Segment] = []
+        self._maxima = lookup.RunningMaxima()
+        self._trusted: int | None = None
+        self._search: lookup.BatchSearch = lookup.search_segment
+
+    @classmethod
+    def open(cls, context: SegmentContext, *, log_start_offset: int = 0) -> "LogReader":
+        """Open a partition's directory for reading.
+
+        Args:
+            context: Where it is and what it shares.
+            log_start_offset: From the directory's checkpoint, 0 where it has none.
+        """
+        reader = cls(context, log_start_offset=log_start_offset)
+        reader.refresh()
+        return reader
+
+    def refresh(self) -> None:
+        """See what is on disk now; closed segments that are still there keep what they loaded."""
+        bases = list_bases(self.context)
+        known = {segment.base_offset: segment for segment in self._segments}
+        segments: list[Segment] = []
+        for base, next_base in itertools.pairwise(bases):
+            segments.append(self._closed(known.get(base), base, next_base))
+        if bases:
+            segments.append(self._tail(bases[-1]))
+        self._replace_segments(segments)
+
+    def _closed(self, known: Segment | None, base: int, next_base: int) -> Segment:
+        if isinstance(known, ClosedSegment) and known.end_offset == next_base:
+            return known
+        return ClosedSegment(self.context, base, next_base, limit_times=self._limit_times)
+
+    def _tail(self, base: int) -> TailSegment:
+        return load_tail(self.context, base)
+
+    def _replace_segments(self, segments: list[Segment]) -> None:
+        self._segments = segments
+        self._maxima = lookup.RunningMaxima()
+        self._trusted = None
+        first = segments[0].base_offset if segments else 0
+        self._log_start_offset = max(self._checkpointed_start, first)
+
+    def _forget_maxima(self) -> None:
+        self._maxima = lookup.RunningMaxima()
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Its topic and partition."""
+        return self.context.topic_partition
+
+    @property
+    def segments(self) -> list[Segment]:
+        """Segments, oldest first; the last one is active. Empty only for a bare directory."""
+        return self._segments
+
+    @property
+    def log_start_offset(self) -> int:
+        """First offset that may be read, inclusive."""
+        return self._log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """Offset that the next record gets; one behind the last."""
+        return self._segments[-1].end_offset if self._segments else self._log_start_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Offset below which records are safe; a single node's log end."""
+        return self.log_end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Offset below which no transaction is open."""
+        return self.producer_states().last_stable_offset(self.log_end_offset)
+
+    def end_offset(self, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> int:
+        """Offset behind the last record that a reader of that isolation sees. Source: KIP-79."""
+        if isolation is IsolationLevel.READ_COMMITTED:
+            return self.last_stable_offset
+        return self.log_end_offset
+
+    def size_bytes(self) -> int:
+        """Bytes of all log files."""
+        return sum(segment.size_bytes for segment in self._segments)
+
+    # -- append times ------------------------------------------------------------------------
+
+    def trusted_end(self) -> int:
+        """Offset below which every append time on disk is right; see `tidelog.storage.trust`."""
+        if self._trusted is None:
+            checkpoint = AppendTimeCheckpoint.read(self.context.env.files, self.context.directory)
+            self._trusted = trusted_end(checkpoint, self._segments)
+            self._limit_tail_times()
+        return self._trusted
+
+    def _limit_tail_times(self) -> None:
+        tail = self._segments[-1] if self._segments else None
+        if isinstance(tail, TailSegment):
+            self._limit_times(tail, tail.append_times)
+
+    def _limit_times(self, segment: Segment, times: AppendTimes) -> None:
+        """Make unknown what the segment's rows can't prove; in memory only."""
+        limit_times(segment, times, self.trusted_end())
+
+    def append_times_of(self, segment: Segment) -> AppendTimes:
+        """A segment's append times, limited to what is sure."""
+        self.trusted_end()
+        return segment.append_times
+
+    def append_time_of(self, offset: int) -> int | None:
+        """When the record at `offset` was appended, in ms; None where it is not known."""
+        segment = self.segment_of(offset)
+        if segment is None:
+            return None
+        known = self.append_times_of(segment).time_at(offset)
+        if known is not None:
+            return known
+        for _, batch in self._slice(offset).batches():
+            return lookup.stamped_ms(batch)
+        return None
+
+    def _slice(self, offset: int) -> LogSlice:
+        (part,) = slices(self._segments, offset, offset + 1)
+        return part
+
+    def segment_of(self, offset: int) -> Segment | None:
+        """The segment whose range holds the offset, None outside the log."""
+        for segment in reversed(self._segments):
+            if segment.base_offset <= offset:
+                return segment if offset < segment.end_offset else None
+        return None
+
+    # -- lookups by time ---------------------------------------------------------------------
+
+    def offset_for_time(
+        self, timestamp_ms: int, *, clock: ClockName = ClockName.RECORD
+    ) -> OffsetAndTimestamp | None:
+        """The earliest record whose time is `timestamp_ms` or later, None where there is none.
+
+        Args:
+            timestamp_ms: Time in ms, 0 or more.
+            clock: Which of the record's two times is meant.
+
+        Raises:
+            ValueError: A negative time. Source: KIP-79.
+            CorruptData: A damaged batch lies on the way.
+        """
+        if timestamp_ms < 0:
+            raise ValueError(f"{self.topic_partition}: time {timestamp_ms} is negative")
+        if clock is ClockName.APPEND:
+            self.trusted_end()
+            return lookup.find_by_append_time(self._segments, timestamp_ms, self._log_start_offset)
+        return lookup.find_by_record_time(
+            self._segments,
+            self._maxima,
+            timestamp_ms,
+            self._log_start_offset,
+            search=self._search,
+        )
+
+    def max_timestamp(self) -> OffsetAndTimestamp | None:
+        """The first record with the largest record timestamp, None where none has one."""
+        return lookup.find_max_timestamp(
+            self._segments, self._log_start_offset, search=self._search
+        )
+
+    def use_search(self, search: lookup.BatchSearch) -> None:
+        """Search inside segments with a kernel instead of the plain code."""
+        self._search = search
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def slices(
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> Iterator[LogSlice]:
+        """Byte ranges that hold the offsets [start, end) that a reader of that isolation sees.
+
+        Args:
+            start: First offset, the log start where None.
+            end: Offset behind the last one, the visible end where None.
+            isolation: READ_COMMITTED stops at the last stable offset.
+
+        Raises:
+            OffsetOutOfRange: `start` is below the log start or beyond the log end.
+        """
+        visible = self.end_offset(isolation)
+        first = self._log_start_offset if start is None else start
+        if not self._log_start_offset <= first <= self.log_end_offset:
+            raise OffsetOutOfRange(
+                first, self._log_start_offset, self.log_end_offset, where=str(self.topic_partition)
+            )
+        last = visible if end is None else min(end, visible)
+        return slices(self._segments, first, last)
+
+    def records(
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> Iterator[Record]:
+        """The data records with offsets in [start, end), one by one; for small amounts.
+
+        Raises:
+            OffsetOutOfRange: As `slices`.
+            CorruptData: A damaged batch; names file, position and offset.
+        """
+        aborted = self.aborted_filter(isolation, start, end)
+        for part in self.slices(start, end, isolation=isolation):
+            yield from records_of(part, aborted)
+
+    def aborted_filter(
+        self, isolation: IsolationLevel, start: int | None = None, end: int | None = None
+    ) -> AbortedFilter:
+        """Which batches of [start, end) a reader of that isolation must not see."""
+        if isolation is IsolationLevel.READ_UNCOMMITTED:
+            return AbortedFilter(())
+        first = self._log_start_offset if start is None else start
+        last = ANY_OFFSET if end is None else end
+        aborted = []
+        for segment in self._segments:
+            if segment.end_offset > first and segment.base_offset < last:
+                aborted.extend(segment.txn_index.collect(first, last)[0])
+        return AbortedFilter(aborted)
+
+    # -- producers ---------------------------------------------------------------------------
+
+    def producer_states(self) -> ProducerStates:
+        """Producers and open transactions at the log end, from the last snapshot and the log."""
+        return load_producer_states(self.context, self._segments)
+
+    def close(self) -> None:
+        """Drop all handles; views that were handed out stay valid."""
+        self._segments = []
+
+
+def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
+    """Make unknown what a segment's rows can't prove; in memory only."""
+    sure = sure_end(segment, times, trusted)
+    if sure < segment.end_offset:
+        times.truncate_to(sure)
+        times.mark_unknown(sure)
+
+
+def load_producer_states(context: SegmentContext, segments: Sequence[Segment]) -> ProducerStates:
+    """Producers and open transactions at the log end: the newest snapshot, then the batches."""
+    end = segments[-1].end_offset if segments else 0
+    return _states_from(context, segments, end)
+
+
+def states_at(context: SegmentContext, offset: int) -> ProducerStates:
+    """Producers and open transactions just before `offset`, the base of a segment."""
+    bases = [base for base in list_bases(context) if base < offset]
+    ends = [*bases[1:], offset]
+    earlier = [ClosedSegment(context, b, end) for b, end in zip(bases, ends, strict=True)]
+    return _states_from(context, earlier, offset)
+
+
+def _states_from(context: SegmentContext, segments: Sequence[Segment], end: int) -> ProducerStates:
+    names = (entry.name for entry in context.env.files.list_dir(context.directory))
+    parsed = (files.parse_file_name(name) for name in names)
+    offsets = sorted(
+        found[0]
+        for found in parsed
+        if found and found[1] == files.SNAPSHOT_SUFFIX and found[0] <= end
+    )
+    states, start = _newest_snapshot(context, offsets)
+    for part in slices(segments, start, end):
+        for _, batch in part.batches():
+            if batch.has_producer_id:
+                states.replay(batch)
+    return states
+
+
+def _newest_snapshot(context: SegmentContext, offsets: list[int]) -> tuple[ProducerStates, int]:
+    """The newest snapshot that can be read and its offset; nothing at offset 0 where none can."""
+    for offset in reversed(offsets):
+        path = context.path(offset, files.SNAPSHOT_SUFFIX)
+        try:
+            data = files.read_file(context.env.files, path)
+            return ProducerStates.decode_snapshot(data), offset
+        except FileNotFoundError:
+            continue
+        except CorruptData as error:
+            context.report(f"{error.located(path)}; an older one is used")
+    return ProducerStates(), 0

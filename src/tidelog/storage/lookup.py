@@ -1,0 +1,191 @@
+"""Finding offsets by time, on either clock, exact to the record.
+
+A search by record time goes: running maxima over the segments give the first one that can hold a
+match (binary search, no walk), its time index the place to start, the batch headers' largest
+timestamps skip batches, one batch is opened. Where a segment's matches all lie below the log start
+the search goes on with the next: Kafka stops there and answers "not found".
+
+A search by append time needs no records: known append times never fall, so the answer is where a
+run begins. Where the append time is unknown, batches that the log's owner stamped (LogAppendTime)
+still say it themselves.
+
+Owns no state but the running maxima. Source: KIP-33, KIP-79, KIP-734; docs/differences.md.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol
+
+from tidelog.record.views import Batch
+from tidelog.storage.reading import checked_records
+from tidelog.storage.segment import Segment, iterate_batches
+from tidelog.types import NO_TIMESTAMP, OffsetAndTimestamp, TimestampType
+
+NOTHING_BELOW: Final = -(2**63)
+
+
+class BatchSearch(Protocol):
+    """Finds the first matching record of one segment; a kernel may take the plain one's place."""
+
+    def __call__(
+        self, segment: Segment, target: int, floor_offset: int, /
+    ) -> OffsetAndTimestamp | None:
+        """The first record with timestamp >= `target` and offset >= `floor_offset`, else None."""
+        ...
+
+
+def search_segment(
+    segment: Segment, target: int, floor_offset: int, /
+) -> OffsetAndTimestamp | None:
+    """The plain search: see `BatchSearch`.
+
+    Raises:
+        CorruptData: A batch on the way is damaged; located in the file.
+    """
+    _, offset = segment.time_index.lookup(target)
+    _, start = segment.offset_index.lookup(max(offset, floor_offset))
+    for position, batch in iterate_batches(segment, start, segment.size_bytes):
+        if batch.max_timestamp < target or batch.last_offset < floor_offset:
+            continue
+        for record in checked_records(segment, position, batch):
+            if record.timestamp >= target and record.offset >= floor_offset:
+                return answer(record.offset, record.timestamp, batch)
+    return None
+
+
+def answer(offset: int, timestamp: int, batch: Batch) -> OffsetAndTimestamp:
+    """The answer of a search, with the batch's leader epoch where it has one."""
+    epoch = batch.leader_epoch if batch.leader_epoch >= 0 else None
+    return OffsetAndTimestamp(offset, timestamp, epoch)
+
+
+class RunningMaxima:
+    """For each segment the largest record timestamp up to and including it; computed lazily once.
+
+    Only finished segments take part: their largest timestamp does not change.
+    """
+
+    def __init__(self) -> None:
+        self._maxima: list[int] = []
+
+    def first_reaching(self, closed: Sequence[Segment], target: int) -> int:
+        """Number of the first segment whose largest timestamp is >= `target`, else the count."""
+        maxima = self._maxima
+        highest = maxima[-1] if maxima else NOTHING_BELOW
+        while len(maxima) < len(closed) and highest < target:
+            highest = max(highest, closed[len(maxima)].largest_timestamp)
+            maxima.append(highest)
+        return bisect_left(maxima, target)
+
+
+def find_by_record_time(
+    segments: Sequence[Segment],
+    maxima: RunningMaxima,
+    target: int,
+    floor_offset: int,
+    *,
+    search: BatchSearch = search_segment,
+) -> OffsetAndTimestamp | None:
+    """The earliest offset >= `floor_offset` whose record timestamp is >= `target`, else None."""
+    closed = segments[:-1]
+    first = maxima.first_reaching(closed, target)
+    for number in range(first, len(segments)):
+        segment = segments[number]
+        if segment.end_offset <= floor_offset or segment.largest_timestamp < target:
+            continue
+        found = search(segment, target, floor_offset)
+        if found is not None:
+            return found
+    return None
+
+
+def find_by_append_time(
+    segments: Sequence[Segment], target: int, floor_offset: int
+) -> OffsetAndTimestamp | None:
+    """The earliest offset >= `floor_offset` whose append time is known and >= `target`, else None.
+
+    Returns:
+        The offset of a record that exists, and its append time.
+    """
+    for segment in segments:
+        start = max(floor_offset, segment.base_offset)
+        if segment.end_offset <= start:
+            continue
+        for first, end, append_ms in _candidates(segment, target, start):
+            found = _first_record(segment, first, end, target, append_ms)
+            if found is not None:
+                return found
+    return None
+
+
+def _candidates(segment: Segment, target: int, start: int) -> Iterator[tuple[int, int, int | None]]:
+    """Runs of offsets that may hold a match, in order: (start, end, append time or unknown)."""
+    for first, end, append_ms in segment.append_times.runs(start, segment.end_offset):
+        if append_ms is None or append_ms >= target:
+            yield first, end, append_ms
+
+
+def _first_record(
+    segment: Segment, first: int, end: int, target: int, append_ms: int | None
+) -> OffsetAndTimestamp | None:
+    """The first match with an offset in [first, end); compaction may have left none."""
+    _, position = segment.offset_index.lookup(first)
+    for at, batch in iterate_batches(segment, position, segment.size_bytes):
+        if batch.last_offset < first:
+            continue
+        if batch.base_offset >= end:
+            return None
+        known_ms = append_ms if append_ms is not None else stamped_ms(batch)
+        if known_ms is None or known_ms < target:
+            continue
+        if batch.base_offset >= first and batch.record_count == batch.last_offset_delta + 1:
+            return answer(batch.base_offset, known_ms, batch)
+        for record in checked_records(segment, at, batch):
+            if first <= record.offset < end:
+                return answer(record.offset, known_ms, batch)
+    return None
+
+
+def stamped_ms(batch: Batch) -> int | None:
+    """The append time that a batch carries itself, None where its producer set the timestamps."""
+    if batch.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return batch.max_timestamp
+    return None
+
+
+def find_max_timestamp(
+    segments: Sequence[Segment], floor_offset: int, *, search: BatchSearch = search_segment
+) -> OffsetAndTimestamp | None:
+    """The first record with the largest timestamp at or above `floor_offset`, else None.
+
+    Kafka's answer may name a deleted record below the log start (KIP-734); this one can't.
+    """
+    best, best_segment = NO_TIMESTAMP, None
+    for segment in segments:
+        if segment.end_offset <= floor_offset:
+            continue
+        largest = segment.largest_timestamp
+        if segment.base_offset < floor_offset:
+            largest = _largest_from(segment, floor_offset)
+        if largest > best:
+            best, best_segment = largest, segment
+    return None if best_segment is None else search(best_segment, best, floor_offset)
+
+
+def _largest_from(segment: Segment, floor_offset: int) -> int:
+    """Largest timestamp of a segment's records at or above an offset, -1 where there is none."""
+    _, start = segment.offset_index.lookup(floor_offset)
+    largest = NO_TIMESTAMP
+    for position, batch in iterate_batches(segment, start, segment.size_bytes):
+        if batch.last_offset < floor_offset or batch.max_timestamp <= largest:
+            continue
+        if batch.base_offset >= floor_offset:
+            largest = batch.max_timestamp
+            continue
+        times = (
+            record.timestamp
+            for record in checked_records(segment, position, batch)
+            if record.offset >= floor_offset
+        )
+        largest = max(largest, max(times, default=NO_TIMESTAMP))
+    return largest

@@ -1,0 +1,136 @@
+"""From offsets to bytes: which byte ranges of which segments hold a range of offsets.
+
+Owns `LogSlice`, the unit that reads and scans work on: whole batches of one segment, and the
+offsets that are wanted of them. Reads no records.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.errors import CorruptData
+from tidelog.record.record import Record
+from tidelog.record.views import Batch
+from tidelog.storage.segment import Segment, iterate_batches
+from tidelog.storage.txn_index import AbortedTxn
+
+# Read this much of a segment at a time where records are handed out one by one.
+PIECE_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LogSlice:
+    """Whole batches of one segment that may hold offsets of a range.
+
+    Attributes:
+        segment: Where the bytes lie.
+        start_position: First byte, the start of a batch.
+        end_position: Byte behind the last one, the end of a batch.
+        start_offset: First offset wanted, inclusive.
+        end_offset: Offset behind the last one wanted.
+    """
+
+    segment: Segment
+    start_position: int
+    end_position: int
+    start_offset: int
+    end_offset: int
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes a reader of the slice reads."""
+        return self.end_position - self.start_position
+
+    def batches(self) -> Iterator[tuple[int, Batch]]:
+        """Batches with at least one offset in the range, with their positions."""
+        for position, batch in iterate_batches(
+            self.segment, self.start_position, self.end_position
+        ):
+            if batch.last_offset < self.start_offset:
+                continue
+            if batch.base_offset >= self.end_offset:
+                return
+            yield position, batch
+
+
+def slice_segment(segment: Segment, start: int, end: int) -> LogSlice | None:
+    """The part of a segment that may hold offsets [start, end), None where it can't hold any."""
+    if segment.end_offset <= start or segment.base_offset >= end or not segment.size_bytes:
+        return None
+    index = segment.offset_index
+    first = 0 if start <= segment.base_offset else index.lookup(start)[1]
+    last = segment.size_bytes
+    if end < segment.end_offset:
+        last = _end_position(segment, end)
+    return LogSlice(segment, first, last, start, end)
+
+
+def _end_position(segment: Segment, end: int) -> int:
+    """Start of an indexed batch behind every batch that begins below `end`, else the size.
+
+    The entry of the first batch whose last offset is `end` or more may still hold offsets below
+    `end`; the batch of the entry behind it can't.
+    """
+    index = segment.offset_index
+    slot = index.slot_at_or_after(end) + 1
+    return index.entry(slot)[1] if slot < index.entry_count else segment.size_bytes
+
+
+def slices(segments: Sequence[Segment], start: int, end: int) -> Iterator[LogSlice]:
+    """The parts of all segments that may hold offsets [start, end), in order."""
+    for segment in segments:
+        if segment.base_offset >= end:
+            return
+        part = slice_segment(segment, start, end)
+        if part is not None:
+            yield part
+
+
+class AbortedFilter:
+    """Which batches belong to aborted transactions.
+
+    A batch of a producer whose transaction began at or before it, and was aborted by a marker
+    behind it, is dropped; no state is kept, so splits of a partition can filter on their own.
+    """
+
+    def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
+        self._spans: dict[int, list[tuple[int, int]]] = {}
+        for txn in aborted:
+            spans = self._spans.setdefault(txn.producer_id, [])
+            spans.append((txn.first_offset, txn.last_offset))
+
+    def drops(self, batch: Batch) -> bool:
+        """Whether a read_committed reader must not see the batch's records."""
+        if not batch.is_transactional or batch.is_control:
+            return False
+        spans = self._spans.get(batch.producer_id, ())
+        return any(first <= batch.base_offset <= last for first, last in spans)
+
+    def __bool__(self) -> bool:
+        return bool(self._spans)
+
+
+NO_ABORTED: Final = AbortedFilter(())
+
+
+def records_of(part: LogSlice, aborted: AbortedFilter = NO_ABORTED) -> Iterator[Record]:
+    """The data records of a slice, one by one; control batches and aborted ones are left out.
+
+    Raises:
+        CorruptData: A batch whose checksum or records are wrong; located in the file.
+    """
+    for position, batch in part.batches():
+        if batch.is_control or aborted.drops(batch):
+            continue
+        for record in checked_records(part.segment, position, batch):
+            if part.start_offset <= record.offset < part.end_offset:
+                yield record
+
+
+def checked_records(segment: Segment, position: int, batch: Batch) -> Iterator[Record]:
+    """A batch's records after its checksum was verified; errors are located in the file."""
+    try:
+        batch.ensure_valid()
+        yield from batch.records()
+    except CorruptData as error:
+        raise error.located(segment.log_path, position) from error

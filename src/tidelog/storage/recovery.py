@@ -1,0 +1,294 @@
+"""Putting a partition's directory right before it is opened for writing.
+
+`finish_swaps` ends what a cleaner or a deletion left half done, in Kafka's order. After a hard
+stop `recover` scans every segment from the one that holds the recovery point: batches are checked
+one by one, the log is cut at the first bad one, later segments go, indexes are built anew, the
+aborted transactions noted again. After a clean stop nothing is scanned.
+
+Later segments are dropped before the cut, so that a crash in between can't leave a hole in the log
+that looks like a compaction. A segment that was finished is cut by writing a new file and renaming
+it, since readers in other processes may have the old one mapped.
+
+Owns no open state. Source: Kafka 4.x LogLoader; KAFKA-6264; docs/recovery.md.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidelog.errors import CorruptData, OffsetOverflow
+from tidelog.record.views import Batch
+from tidelog.storage import files
+from tidelog.storage.handles import walk_file
+from tidelog.storage.log_reader import list_bases, states_at
+from tidelog.storage.producers import ProducerStates
+from tidelog.storage.segment import IndexBuilder, SegmentContext
+from tidelog.storage.txn_index import TxnIndex
+from tidelog.types import INT32_MAX
+
+COPY_CHUNK_BYTES: Final = 1 << 20
+_TRANSIENT: Final = (files.CLEANED_SUFFIX, files.SWAP_SUFFIX)
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What was done, one line each, and how far the log was scanned.
+
+    Attributes:
+        actions: For people; empty where nothing had to be done.
+        scanned_segments: How many segments were read from end to end.
+        truncated_bytes: Log bytes that were cut off, dropped segments included.
+    """
+
+    actions: list[str] = field(default_factory=list)
+    scanned_segments: int = 0
+    truncated_bytes: int = 0
+
+
+def finish_swaps(context: SegmentContext, report: RecoveryReport) -> None:
+    """End renames that were under way: `.deleted` and `.cleaned` go, `.swap` becomes final."""
+    fs = context.env.files
+    names = [entry.name for entry in fs.list_dir(context.directory) if not entry.is_dir]
+    changed = _remove_all(context, [n for n in names if n.endswith(files.DELETED_SUFFIX)])
+    cleaned = _with_suffix(names, files.CLEANED_SUFFIX)
+    swapped = _with_suffix(names, files.SWAP_SUFFIX)
+    if cleaned:
+        smallest = min(base for base, _ in cleaned)
+        unfinished = [name for base, name in swapped if base >= smallest]
+        changed |= _remove_all(context, [*unfinished, *(name for _, name in cleaned)])
+        swapped = [(base, name) for base, name in swapped if base < smallest]
+        report.actions.append(f"{context.directory}: dropped an unfinished compaction")
+    if swapped:
+        _apply_swap(context, names, swapped)
+        report.actions.append(f"{context.directory}: finished a compaction's swap")
+    changed |= _remove_orphans(context, report)
+    if changed or swapped:
+        fs.sync_dir(context.directory)
+
+
+def _with_suffix(names: Sequence[str], suffix: str) -> list[tuple[int, str]]:
+    found = []
+    for name in names:
+        parsed = files.parse_file_name(name.removesuffix(suffix)) if name.endswith(suffix) else None
+        if parsed is not None:
+            found.append((parsed[0], name))
+    return found
+
+
+def _remove_all(context: SegmentContext, names: Sequence[str]) -> bool:
+    for name in names:
+        context.env.files.remove(f"{context.directory}/{name}")
+    return bool(names)
+
+
+def _apply_swap(
+    context: SegmentContext, names: Sequence[str], swapped: list[tuple[int, str]]
+) -> None:
+    """The swapped segments replace everything in their range of offsets."""
+    logs = [base for base, name in swapped if f"{files.LOG_SUFFIX}{files.SWAP_SUFFIX}" in name]
+    if logs:
+        first = min(logs)
+        end = max(_next_offset(context, base) for base in logs)
+        for name in names:
+            parsed = files.parse_file_name(name)
+            if parsed is not None and first <= parsed[0] < end:
+                context.env.files.remove(f"{context.directory}/{name}")
+    for _, name in swapped:
+        final = name.removesuffix(files.SWAP_SUFFIX)
+        context.env.files.rename(f"{context.directory}/{name}", f"{context.directory}/{final}")
+
+
+def _next_offset(context: SegmentContext, base: int) -> int:
+    """Offset behind the last batch of a swapped log file."""
+    path = f"{context.directory}/{files.log_file_name(base)}{files.SWAP_SUFFIX}"
+    file = context.env.files.open(path)
+    try:
+        end = base + 1
+        for _, batch in walk_file(file, path, 0, file.size()):
+            end = batch.next_offset
+    finally:
+        file.close()
+    return end
+
+
+def _remove_orphans(context: SegmentContext, report: RecoveryReport) -> bool:
+    """Indexes and sidecars whose log file has gone; snapshots stay, they belong to offsets."""
+    bases = set(list_bases(context))
+    kept = (files.SNAPSHOT_SUFFIX, files.LOG_SUFFIX)
+    orphans = []
+    for entry in context.env.files.list_dir(context.directory):
+        parsed = files.parse_file_name(entry.name)
+        if parsed is None or parsed[1] in kept or parsed[1] not in files.SEGMENT_SUFFIXES:
+            continue
+        if parsed[0] not in bases:
+            orphans.append(entry.name)
+    if orphans:
+        report.actions.append(f"{context.directory}: dropped {len(orphans)} orphaned files")
+    return _remove_all(context, orphans)
+
+
+def recover(context: SegmentContext, recovery_point: int, report: RecoveryReport) -> None:
+    """Scan the segments that may hold unsynced bytes, and put right what does not fit.
+
+    Args:
+        context: The partition.
+        recovery_point: Offset below which everything is known to be on disk.
+        report: Takes what was done.
+
+    Raises:
+        OSError: The disk failed; nothing that was valid has been removed.
+    """
+    bases = list_bases(context)
+    first = max((n for n, base in enumerate(bases) if base <= recovery_point), default=0)
+    for number in range(first, len(bases)):
+        base = bases[number]
+        scan = _scan(context, base, states_at(context, base))
+        report.scanned_segments += 1
+        if scan.problem is not None:
+            _drop_segments(context, bases[number + 1 :], report)
+            _cut_log(context, base, scan, is_last=number + 1 == len(bases), report=report)
+        _write_derived(context, base, scan)
+        if scan.problem is not None:
+            return
+
+
+@dataclass(slots=True)
+class _Scan:
+    """What a scan of one segment found.
+
+    Attributes:
+        valid_bytes: End of the last good batch.
+        file_bytes: Size of the file.
+        problem: What is wrong behind `valid_bytes`, None where nothing is.
+    """
+
+    indexes: IndexBuilder
+    aborted: TxnIndex
+    valid_bytes: int = 0
+    file_bytes: int = 0
+    problem: str | None = None
+
+
+def _scan(context: SegmentContext, base: int, states: ProducerStates) -> _Scan:
+    path = context.path(base, files.LOG_SUFFIX)
+    file = context.pool.get(path)
+    scan = _Scan(IndexBuilder(context.config, base), TxnIndex(base), file_bytes=file.size())
+    expected = base
+    try:
+        for position, batch in walk_file(file, path, 0, scan.file_bytes):
+            _check_batch(batch, base, expected)
+            scan.indexes.add(batch, position)
+            _replay(states, batch, scan.aborted)
+            scan.valid_bytes = position + batch.size_bytes
+            expected = batch.next_offset
+    except (CorruptData, OffsetOverflow) as error:
+        scan.problem = str(error)
+    else:
+        if scan.valid_bytes < scan.file_bytes:
+            scan.problem = f"{path}: an incomplete batch at position {scan.valid_bytes}"
+    return scan
+
+
+def _check_batch(batch: Batch, base: int, expected: int) -> None:
+    """The rules that a batch of a log obeys; offsets lie outside the checksum, order helps."""
+    batch.ensure_valid()
+    last = batch.last_offset
+    if last - base > INT32_MAX:
+        raise OffsetOverflow(f"offset {last} does not fit into the segment of {base}")
+    if batch.base_offset < expected or last < batch.base_offset:
+        raise CorruptData(
+            f"offsets {batch.base_offset} to {last} where {expected} is next",
+            at=batch.at,
+            offset=batch.base_offset,
+        )
+
+
+def _replay(states: ProducerStates, batch: Batch, aborted: TxnIndex) -> None:
+    if not batch.has_producer_id:
+        return
+    completed = states.replay(batch)
+    if completed is not None and completed.is_aborted:
+        aborted.append(states.aborted_entry(completed))
+
+
+def _drop_segments(context: SegmentContext, bases: Sequence[int], report: RecoveryReport) -> None:
+    """Remove whole segments, newest first, durably."""
+    for base in reversed(bases):
+        path = context.path(base, files.LOG_SUFFIX)
+        report.truncated_bytes += context.env.files.stat(path).size
+        report.actions.append(f"{path}: dropped, it lies behind a damaged batch")
+        remove_segment_files(context, base)
+    if bases:
+        context.env.files.sync_dir(context.directory)
+
+
+def remove_segment_files(context: SegmentContext, base: int) -> None:
+    """Remove a segment's files, the log last: without it the others are orphans."""
+    suffixes = [s for s in files.SEGMENT_SUFFIXES if s != files.LOG_SUFFIX]
+    for suffix in (*suffixes, files.SNAPSHOT_SUFFIX, files.LOG_SUFFIX):
+        path = context.path(base, suffix)
+        context.pool.forget(path)
+        context.maps.forget(path)
+        if context.env.files.exists(path):
+            context.env.files.remove(path)
+
+
+def _cut_log(
+    context: SegmentContext, base: int, scan: _Scan, *, is_last: bool, report: RecoveryReport
+) -> None:
+    path = context.path(base, files.LOG_SUFFIX)
+    lost = scan.file_bytes - scan.valid_bytes
+    report.truncated_bytes += lost
+    report.actions.append(f"{scan.problem}; cut {lost} bytes from {path}")
+    if is_last:
+        file = context.pool.get(path)
+        file.truncate(scan.valid_bytes)
+        file.sync()
+    else:
+        replace_by_prefix(context, path, scan.valid_bytes)
+
+
+def replace_by_prefix(context: SegmentContext, path: str, size: int) -> None:
+    """Replace a finished file by its first bytes: a new file, renamed over the old one."""
+    fs = context.env.files
+    temporary = path + files.TMP_SUFFIX
+    source = context.pool.get(path)
+    target = fs.open(temporary, create=True)
+    try:
+        target.truncate(0)
+        for position in range(0, size, COPY_CHUNK_BYTES):
+            chunk = files.read_exactly(source, min(COPY_CHUNK_BYTES, size - position), position)
+            files.write_fully(target, chunk, position)
+        target.sync()
+    finally:
+        target.close()
+    context.pool.forget(path)
+    context.maps.forget(path)
+    fs.rename(temporary, path)
+    fs.sync_dir(context.directory)
+
+
+def _write_derived(context: SegmentContext, base: int, scan: _Scan) -> None:
+    """Write the rebuilt indexes where the files say something else."""
+    offset_index, time_index = scan.indexes.finish()
+    for suffix, content in (
+        (files.OFFSET_INDEX_SUFFIX, offset_index.encoded),
+        (files.TIME_INDEX_SUFFIX, time_index.encoded),
+        (files.TXN_INDEX_SUFFIX, scan.aborted.encoded),
+    ):
+        path = context.path(base, suffix)
+        if suffix == files.TXN_INDEX_SUFFIX and not len(content):
+            if context.env.files.exists(path):
+                context.env.files.remove(path)
+            continue
+        if not _is_equal(context, path, content):
+            context.maps.forget(path)
+            context.pool.forget(path)
+            files.write_atomically(context.env.files, path, content)
+
+
+def _is_equal(context: SegmentContext, path: str, content: memoryview) -> bool:
+    try:
+        return files.read_file(context.env.files, path) == content
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,348 @@
+"""The part of an open log that loads, guards, rolls, flushes and closes it.
+
+`WritableLog` holds what every change shares: the active segment, leader epochs, producers, the
+append clock, and the rule for failures: after a failed system call the partition is offline for
+good. It answers reads of what was acknowledged, never appends again and never repeats a failed
+sync (the kernel may have dropped the pages and would report success). Reopening recovers.
+
+What people call is in `log.Log`. Source: Kafka 4.x UnifiedLog, LocalLog; KIP-101 (leader epochs).
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Self, TypeVar
+
+from tidelog.config import TopicConfig
+from tidelog.errors import Closed, StorageFailure
+from tidelog.record.views import Batch
+from tidelog.storage import files, recovery, roll
+from tidelog.storage.active import ActiveSegment
+from tidelog.storage.append_clock import NEVER, AppendClock, ClockWatch
+from tidelog.storage.body_check import BodyCheck, check_body
+from tidelog.storage.deletion import Bin
+from tidelog.storage.epochs import LeaderEpochs
+from tidelog.storage.handles import as_storage_failure
+from tidelog.storage.log_reader import LogReader, limit_times, list_bases, load_producer_states
+from tidelog.storage.producers import ProducerStates
+from tidelog.storage.segment import ClosedSegment, Segment, SegmentContext, iterate_batches
+from tidelog.storage.trust import AppendTimeCheckpoint
+from tidelog.storage.validator import Validator
+
+_Result = TypeVar("_Result")
+
+
+def _ignore(_offset: int) -> None:
+    """The default of callbacks that nobody listens to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """How a log is opened, beside its settings.
+
+    Attributes:
+        watch: The directory's check of the wall clock.
+        recovery_point: Offset below which all is on disk; None after a clean stop.
+        log_start_offset: From the directory's checkpoint.
+        body_check: The validator's pass over records, plain or a kernel.
+        lower_checkpoints: Called with an offset before a truncation, so that the directory's
+            checkpoints never lie beyond the log.
+        save_log_start: Called with a new log start offset; durable when it returns.
+    """
+
+    watch: ClockWatch
+    recovery_point: int | None = None
+    log_start_offset: int = 0
+    body_check: BodyCheck = check_body
+    lower_checkpoints: Callable[[int], None] = field(default=_ignore)
+    save_log_start: Callable[[int], None] = field(default=_ignore)
+
+
+class WritableLog(LogReader):
+    """A partition that is open for writing, without the calls that change records."""
+
+    def __init__(self, context: SegmentContext, options: LogOptions) -> None:
+        super().__init__(context, log_start_offset=options.log_start_offset)
+        self._options = options
+        self.recovery_report = recovery.RecoveryReport()
+        self._failure: StorageFailure | None = None
+        self._bin = Bin(context)
+        self._is_closed = False
+        self._epochs = LeaderEpochs()
+        self._producers = ProducerStates()
+        self.recovery_point = 0
+        self.leader_epoch = 0
+        self._epoch_is_noted = False
+        self._unflushed_records = 0
+        self._last_flush_ms = 0
+        self.configure(context.config)
+
+    @classmethod
+    def open_writable(cls, context: SegmentContext, options: LogOptions) -> Self:
+        """Open a partition's directory for writing, after recovery where one is needed.
+
+        Raises:
+            StorageFailure: The disk failed; nothing valid was removed.
+        """
+        log = cls(context, options)
+        try:
+            log._load()
+        except OSError as error:
+            raise as_storage_failure(error, context.directory, "open") from error
+        return log
+
+    def configure(self, config: TopicConfig) -> None:
+        """Take new settings of the topic; they hold from the next append on."""
+        self._config = config
+        self.context = dataclasses.replace(self.context, config=config)
+        # `internal.segment.bytes` stands in for `segment.bytes` where it is set.
+        self._roll_config = dataclasses.replace(config, segment_bytes=config.segment_size_limit)
+        self._validator = Validator(
+            self.topic_partition, config, body_check=self._options.body_check
+        )
+        self._jitter_ms = roll.draw_jitter_ms(config, self.context.env.random)
+
+    # -- opening -----------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        context = self.context
+        report = self.recovery_report
+        recovery.finish_swaps(context, report)
+        self._epochs = self._read_epochs()
+        if self._options.recovery_point is not None:
+            recovery.recover(context, self._options.recovery_point, report)
+        self._load_segments()
+        self._load_append_times()
+        self._producers = load_producer_states(context, self._segments)
+        self._epochs.truncate_from_end(self.log_end_offset)
+        self.leader_epoch = self._epochs.latest_epoch + 1
+        was_clean = self._options.recovery_point is None
+        point = self.log_end_offset if was_clean else self._options.recovery_point
+        self.recovery_point = min(point or 0, self.log_end_offset)
+        self._last_flush_ms = context.env.clock.now_ms()
+
+    def _load_segments(self) -> None:
+        bases = list_bases(self.context)
+        end = self._read_end(bases)
+        if bases and end < self._checkpointed_start:
+            self.recovery_report.actions.append(
+                f"{self.context.directory}: the log ended at {end}, below its start"
+                f" {self._checkpointed_start}; started anew there"
+            )
+            for base in reversed(bases):
+                recovery.remove_segment_files(self.context, base)
+            self._epochs.clear()
+            bases = []
+        if bases:
+            active = ActiveSegment.load(self.context, bases[-1])
+        else:
+            active = ActiveSegment.create(self.context, self._checkpointed_start)
+            self.context.env.files.sync_dir(self.context.directory)
+        closed: list[Segment] = [
+            self._closed(None, base, next_base) for base, next_base in itertools.pairwise(bases)
+        ]
+        self._replace_segments([*closed, active])
+
+    def _read_end(self, bases: Sequence[int]) -> int:
+        if not bases or bases[-1] >= self._checkpointed_start:
+            return self._checkpointed_start
+        return ActiveSegment.load(self.context, bases[-1]).end_offset
+
+    def _load_append_times(self) -> None:
+        """Limit the active segment's times to what is sure, and make its file say just that."""
+        active = self.active
+        times = active.read_append_times()
+        before = times.encode()
+        limit_times(active, times, self.trusted_end())
+        on_disk = self._size_on_disk(active)
+        active.adopt_append_times(times, file_matches=times.encode() == before and on_disk)
+        limit_ms = self._config.tidelog_max_clock_jump_ms
+        self._append_clock = AppendClock(
+            self._options.watch, last_ms=self._last_known_ms(), limit_ms=limit_ms
+        )
+
+    def _size_on_disk(self, active: ActiveSegment) -> bool:
+        """Whether the file holds nothing but the times that were read from it."""
+        path = self.context.path(active.base_offset, files.APPEND_TIME_SUFFIX)
+        if not self.context.env.files.exists(path):
+            return not active.append_times.row_count
+        return self.context.env.files.stat(path).size == active.append_times.size_bytes
+
+    def _last_known_ms(self) -> int:
+        """The last append time in the log, -1 where none is known."""
+        for segment in reversed(self._segments):
+            known = segment.append_times.last_known_ms
+            if known is not None:
+                return known
+        return NEVER
+
+    def _limit_tail_times(self) -> None:
+        """The writer's active segment is limited once, when it is loaded."""
+
+    def _read_epochs(self) -> LeaderEpochs:
+        path = f"{self.context.directory}/{files.LEADER_EPOCH_CHECKPOINT_FILE}"
+        try:
+            return LeaderEpochs.decode(files.read_file(self.context.env.files, path))
+        except FileNotFoundError:
+            return LeaderEpochs()
+
+    # -- state -------------------------------------------------------------------------------
+
+    @property
+    def active(self) -> ActiveSegment:
+        """The segment that takes appends."""
+        active = self._segments[-1]
+        assert isinstance(active, ActiveSegment)
+        return active
+
+    @property
+    def failure(self) -> StorageFailure | None:
+        """Why the partition is offline, None while it works."""
+        return self._failure
+
+    @property
+    def leader_epochs(self) -> LeaderEpochs:
+        """Which epoch wrote which offsets."""
+        return self._epochs
+
+    def producer_states(self) -> ProducerStates:
+        """Producers and open transactions at the log end."""
+        return self._producers
+
+    def accept_clock(self) -> None:
+        """Let appends go on although the clock jumped; see `tidelog.storage.append_clock`."""
+        self._append_clock.accept()
+
+    def _guarded(self, path: str, operation: str, action: Callable[[], _Result]) -> _Result:
+        """Run a change; a failed system call takes the partition offline."""
+        self._ensure_writable()
+        try:
+            return action()
+        except OSError as error:
+            self._failure = as_storage_failure(error, path, operation)
+            raise self._failure from error
+
+    def _ensure_writable(self) -> None:
+        if self._failure is not None:
+            failure = self._failure
+            raise StorageFailure(
+                failure.path, failure.operation, f"{failure.reason}; the partition is offline"
+            )
+        if self._is_closed:
+            raise Closed(f"{self.topic_partition}: the log is closed")
+
+    # -- rolling and flushing ----------------------------------------------------------------
+
+    def roll(self) -> bool:
+        """Finish the active segment and begin a new one; False where it is empty.
+
+        Raises:
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        if not self.active.size_bytes:
+            self._ensure_writable()
+            return False
+        self._guarded(self.active.log_path, "roll", lambda: self._roll(self.log_end_offset))
+        return True
+
+    def _roll(self, new_base: int) -> None:
+        """Seal and sync the old segment, snapshot the producers, then create the new one."""
+        active = self.active
+        if not active.size_bytes:
+            return
+        active.seal()
+        self._write_snapshot(new_base)
+        created = ActiveSegment.create(self.context, new_base)
+        self.context.env.files.sync_dir(self.context.directory)
+        closed = ClosedSegment(self.context, active.base_offset, new_base)
+        closed.set_append_times(active.append_times)
+        self._segments = [*self._segments[:-1], closed, created]
+        self.recovery_point = new_base
+        self._unflushed_records = 0
+        self._jitter_ms = roll.draw_jitter_ms(self._config, self.context.env.random)
+        self.context.pool.forget(active.log_path)
+
+    def _write_snapshot(self, offset: int) -> None:
+        path = self.context.path(offset, files.SNAPSHOT_SUFFIX)
+        files.write_atomically(self.context.env.files, path, self._producers.encode_snapshot())
+
+    def flush(self) -> None:
+        """Make everything that was appended durable: append times first, then records.
+
+        Raises:
+            StorageFailure: The sync failed. It is never tried again; the partition is offline.
+        """
+        self._guarded(self.active.log_path, "sync", self._flush)
+
+    def _flush(self) -> None:
+        self.active.sync_records()
+        self.recovery_point = self.log_end_offset
+        self._unflushed_records = 0
+        self._last_flush_ms = self.context.env.clock.now_ms()
+
+    # -- closing -----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Write closing entries, sync everything, leave snapshot and append-time checkpoint.
+
+        An offline log only drops its handles.
+
+        Raises:
+            StorageFailure: The disk failed on the way; the log counts as not closed cleanly.
+        """
+        if self._is_closed:
+            return
+        try:
+            if self._failure is None:
+                self._guarded(self.active.log_path, "close", self._close_cleanly)
+        finally:
+            self._is_closed = True
+
+    def _close_cleanly(self) -> None:
+        self.active.close_times()
+        self.active.sync()
+        self.recovery_point = self.log_end_offset
+        self._write_snapshot(self.log_end_offset)
+        self._drop_old_snapshots()
+        self._bin.empty()
+        self.checkpoint_append_times().write(self.context.env.files, self.context.directory)
+
+    def abandon(self) -> None:
+        """Stop using the log without writing anything, as when its directory is going away."""
+        self._is_closed = True
+        for segment in self._segments:
+            self.context.maps.forget(segment.log_path)
+        for suffix in files.SEGMENT_SUFFIXES:
+            self.active.forget(suffix)
+
+    def _reload_after_truncation(self) -> None:
+        """What was derived from records that are gone is derived anew."""
+        self._producers = load_producer_states(self.context, self._segments)
+        self.recovery_point = min(self.recovery_point, self.log_end_offset)
+        self._append_clock.rewind(self._last_known_ms())
+
+    def checkpoint_append_times(self) -> AppendTimeCheckpoint:
+        """What proves at the next start that the log was not cut below its present end."""
+        for segment in reversed(self._segments):
+            last = _last_batch(segment)
+            if last is not None:
+                return AppendTimeCheckpoint(self.log_end_offset, last.base_offset, last.crc)
+        return AppendTimeCheckpoint(self.log_end_offset, -1, 0)
+
+    def _drop_old_snapshots(self) -> None:
+        """Keep the snapshots of segments' bases and the newest one, as Kafka does."""
+        kept = {segment.base_offset for segment in self._segments} | {self.log_end_offset}
+        for entry in self.context.env.files.list_dir(self.context.directory):
+            found = files.parse_file_name(entry.name)
+            if found and found[1] == files.SNAPSHOT_SUFFIX and found[0] not in kept:
+                self.context.env.files.remove(f"{self.context.directory}/{entry.name}")
+
+
+def _last_batch(segment: Segment) -> Batch | None:
+    """The last batch of a segment, None of an empty one."""
+    last = None
+    _, start = segment.offset_index.lookup(segment.end_offset)
+    for _, batch in iterate_batches(segment, start, segment.size_bytes):
+        last = batch
+    return last
