@@ -415,6 +415,17 @@ class LogDir:
             for number in info.present:
                 self.log(info.name, number).accept_clock()
 
+    def flush(self) -> None:
+        """Make everything that was appended durable.
+
+        Raises:
+            StorageFailure: A partition's disk failed; that partition is offline.
+        """
+        self._ensure_writable()
+        for log in self._logs.values():
+            if log.failure is None:
+                log.flush()
+
     def checkpoint(self) -> None:
         """Write recovery points and log starts, so that a hard stop costs less recovery.
 

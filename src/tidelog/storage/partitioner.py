@@ -39,7 +39,7 @@ class Partitioner:
     """Chooses partitions for a run of records. Not safe for two threads."""
 
     def __init__(self, partition_count: int, source: random.Random) -> None:
-        self._count = partition_count
+        self.partition_count = partition_count
         self._random = source
         self._known: dict[bytes, int] = {}
         self._sticky = source.randrange(partition_count)
@@ -52,9 +52,9 @@ class Partitioner:
         if found is None:
             if len(self._known) >= REMEMBERED_KEYS:
                 self._known.clear()
-            found = self._known[key] = partition_of(key, self._count)
+            found = self._known[key] = partition_of(key, self.partition_count)
         return found
 
     def switch(self) -> None:
         """Draw another partition for records without a key, as after a full batch."""
-        self._sticky = self._random.randrange(self._count)
+        self._sticky = self._random.randrange(self.partition_count)

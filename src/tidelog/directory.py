@@ -1,0 +1,271 @@
+"""The library's front door: a directory of topics, by name, for people who write programs.
+
+`Directory` adds to `storage.LogDir` what works on whole topics: appends that choose partitions,
+lookups and reads over all partitions, Arrow in and out, time as people write it. It owns no format
+and no file. Arrow, numpy and numba are imported by the calls that need them.
+
+Life cycle: `tidelog.open` -> calls -> close, best by `with`. One thread changes a directory.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+from uuid import UUID
+
+from tidelog.config import ConfigNote
+from tidelog.env import Env
+from tidelog.record.record import Record
+from tidelog.storage.log import BATCH_BYTES, AppendResult, Log
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.log_reader import LogReader
+from tidelog.storage.partitioner import Partitioner
+from tidelog.storage.topics import TopicInfo
+from tidelog.timespec import parse_point, parse_range
+from tidelog.types import (
+    ClockName,
+    Codec,
+    IsolationLevel,
+    NewRecord,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
+
+# What a point in time may be given as: ms since the epoch, or text in the grammar of docs/time.md.
+When = int | str
+
+
+class Directory:
+    """A directory of topics."""
+
+    def __init__(self, log_dir: LogDir) -> None:
+        self._log_dir = log_dir
+        self._partitioners: dict[str, Partitioner] = {}
+
+    @classmethod
+    def open(cls, path: str, *, writable: bool = False, env: Env | None = None) -> Self:
+        """Open a directory of topics.
+
+        Args:
+            path: Where it is; Kafka's own log directories can be opened as well.
+            writable: Take the lock and allow changes; the directory is made where it is missing.
+            env: Files, clock and randomness; the machine's where None.
+
+        Raises:
+            DirectoryLocked: Another process has it open for writing.
+            InvalidRequest: There is no such directory, and `writable` is false.
+        """
+        options = LogDirOptions(writable=writable, create=writable)
+        return cls(LogDir.open(path, env=env, options=options))
+
+    @property
+    def path(self) -> str:
+        """Where it is."""
+        return self._log_dir.path
+
+    @property
+    def log_dir(self) -> LogDir:
+        """The storage below, for those who work on partitions."""
+        return self._log_dir
+
+    @property
+    def reports(self) -> Sequence[str]:
+        """What was found damaged and made good since it was opened, one line each."""
+        return self._log_dir.reports
+
+    # -- topics ------------------------------------------------------------------------------
+
+    def topics(self) -> Mapping[str, TopicInfo]:
+        """All topics by name."""
+        return self._log_dir.topics()
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic; raises UnknownTopic, which names the nearest one."""
+        return self._log_dir.topic(name)
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+        topic_id: UUID | None = None,
+    ) -> list[ConfigNote]:
+        """Create a topic; what there is to say about its settings (old names, say).
+
+        Args:
+            name: By Kafka's rules.
+            partitions: From 1 on.
+            config: Settings under Kafka's names, see docs/config.md.
+            topic_id: To match another cluster's topic; drawn where None.
+
+        Raises:
+            InvalidTopic, TopicExists, InvalidPartitions, ConfigError: Nothing was changed.
+        """
+        return self._log_dir.create_topic(
+            name, partitions=partitions, config=config, topic_id=topic_id
+        )[1]
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with all its records; raises UnknownTopic."""
+        self._partitioners.pop(name, None)
+        self._log_dir.delete_topic(name)
+
+    def alter_config(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
+        """Change a topic's settings, None for back to the default."""
+        return self._log_dir.alter_config(name, changes)
+
+    def partition(self, topic: str, partition: int) -> LogReader:
+        """One partition, for reading."""
+        return self._log_dir.reader(topic, partition)
+
+    def log(self, topic: str, partition: int) -> Log:
+        """One partition, for writing; raises ReadOnly where the directory is open for reading."""
+        return self._log_dir.log(topic, partition)
+
+    # -- appending ---------------------------------------------------------------------------
+
+    def append(
+        self,
+        topic: str,
+        records: Iterable[NewRecord],
+        *,
+        partition: int | None = None,
+        codec: Codec = Codec.NONE,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> dict[int, AppendResult]:
+        """Append records; what each partition that got some answered.
+
+        Records go where Kafka's clients would send them: by murmur2 of the key; those without a
+        key to one partition that is drawn anew for each call. Within a partition all are appended
+        or none; across partitions each stands for itself.
+
+        Args:
+            topic: Its name.
+            records: Keys, values, create times (the clock's where they have none), headers.
+            partition: The partition for them all; chosen by key where None.
+            codec: Compression, unless the topic's `compression.type` says another.
+            batch_bytes: Where a batch is closed, before compression.
+
+        Raises:
+            UnknownTopic, ReadOnly, and what `Log.append` raises.
+        """
+        groups = self._by_partition(topic, records, partition)
+        return {
+            number: self._log_dir.log(topic, number).append(
+                group, codec=codec, batch_bytes=batch_bytes
+            )
+            for number, group in groups.items()
+        }
+
+    def _by_partition(
+        self, topic: str, records: Iterable[NewRecord], partition: int | None
+    ) -> dict[int, list[NewRecord]]:
+        if partition is not None:
+            return {partition: list(records)}
+        partitioner = self._partitioner(topic)
+        partitioner.switch()
+        groups: dict[int, list[NewRecord]] = {}
+        for record in records:
+            groups.setdefault(partitioner.choose(record.key), []).append(record)
+        return groups
+
+    def _partitioner(self, topic: str) -> Partitioner:
+        count = self.topic(topic).partitions
+        found = self._partitioners.get(topic)
+        if found is None or found.partition_count != count:
+            found = Partitioner(count, self._log_dir.env.random)
+            self._partitioners[topic] = found
+        return found
+
+    def flush(self) -> None:
+        """Make everything appended durable, in every partition that was written to."""
+        self._log_dir.flush()
+
+    # -- lookups by time ---------------------------------------------------------------------
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, int], *, clock: str = ClockName.RECORD
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The earliest record at or after a time, for each partition. Source: KIP-79.
+
+        Args:
+            times: ms since the epoch, 0 or more.
+            clock: `record` or `append`.
+
+        Returns:
+            Every partition asked; None where no record is that late.
+
+        Raises:
+            ValueError: A negative time, or an unknown clock.
+        """
+        return self._log_dir.offsets_for_times(times, clock=ClockName(clock))
+
+    def offsets_at(
+        self, topic: str, when: When, *, clock: str = ClockName.RECORD
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """`offsets_for_times` for every partition of a topic and one point in time.
+
+        Args:
+            topic: Its name.
+            when: ms since the epoch, or text such as `2013-02-08 12:00 America/New_York`, `-6h`.
+            clock: `record` or `append`.
+
+        Raises:
+            InvalidTime: Text that can't be read as one point.
+        """
+        time_ms = self.point(when)
+        partitions = self._log_dir.partitions(topic)
+        return self.offsets_for_times(dict.fromkeys(partitions, time_ms), clock=clock)
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset that can be read. Source: KIP-79."""
+        return self._log_dir.beginning_offsets(partitions)
+
+    def end_offsets(
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, int]:
+        """The offset behind the last visible record. Source: KIP-79."""
+        return self._log_dir.end_offsets(partitions, isolation=isolation)
+
+    def point(self, when: When) -> int:
+        """A point in time in ms; text is read by the grammar of docs/time.md."""
+        if isinstance(when, int):
+            return when
+        return parse_point(when, now_ms=self._log_dir.env.clock.now_ms())
+
+    def range(self, text: str) -> tuple[int, int]:
+        """A range in time [start, end) in ms, from text such as `-6h..now` or `2013-02-08`."""
+        return parse_range(text, now_ms=self._log_dir.env.clock.now_ms())
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def records(
+        self,
+        topic: str,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> Iterator[tuple[TopicPartition, Record]]:
+        """Every record of a topic, partition after partition; for small amounts."""
+        for name in self._log_dir.partitions(topic):
+            for record in self.partition(topic, name.partition).records(isolation=isolation):
+                yield name, record
+
+    # -- closing -----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close everything; a writable directory leaves the mark of a clean stop."""
+        self._log_dir.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
