@@ -1,0 +1,390 @@
+"""The append clock of a segment: what rows say, and what damage leaves of it."""
+
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+
+from tidelog.record.coding import crc32c
+from tidelog.storage.append_time import HEADER_SIZE, ROW_SIZE, AppendTimeRow, AppendTimes
+from tidelog.types import INT32_MAX, INT64_MAX
+
+TOPIC = UUID(int=(1 << 64) | 2)
+BASE = 100
+
+
+def filled() -> AppendTimes:
+    """Records 105-109 at 1000, 110-119 at 1003, 120-129 unknown, 130-139 at 1003."""
+    times = AppendTimes(BASE, TOPIC)
+    times.note(105, 1000, 0xA)
+    times.note(110, 1003, 0xB)
+    times.mark_unknown(120)
+    times.note(130, 1003, 0xC)
+    times.close(140)
+    return times
+
+
+def decode(data: bytes, *, open_end: bool = False) -> tuple[AppendTimes, str | None]:
+    return AppendTimes.decode(data, BASE, TOPIC, open_end=open_end)
+
+
+def test_the_bytes_of_a_file() -> None:
+    times = AppendTimes(BASE, TOPIC)
+    header = bytes.fromhex("544c4154 0001 0014") + TOPIC.bytes
+    header_crc = crc32c(header + BASE.to_bytes(8, "big"))
+    row = (1_700_000_000_000).to_bytes(8, "big") + bytes.fromhex("00000005 deadbeef")
+    row_crc = crc32c(row, header_crc)
+    expected_row = row + row_crc.to_bytes(4, "big")
+    end = bytes.fromhex("ffffffffffffffff 0000000a 00000000")
+    expected_end = end + crc32c(end, row_crc).to_bytes(4, "big")
+
+    assert times.encode() == times.encode_header() == header + header_crc.to_bytes(4, "big")
+    assert times.note(105, 1_700_000_000_000, 0xDEADBEEF) == expected_row
+    assert times.close(110) == expected_end
+    assert times.encode() == times.encode_header() + expected_row + expected_end
+    assert times.size_bytes == HEADER_SIZE + 2 * ROW_SIZE
+
+
+def test_a_whole_file_comes_back() -> None:
+    times, damage = decode(filled().encode())
+    assert damage is None
+    assert times.rows() == filled().rows()
+    assert times.encode() == filled().encode()
+    assert times.rows()[0] == AppendTimeRow(105, 1000, 0xA)
+
+
+@pytest.mark.parametrize(
+    ("offset", "expected"),
+    [
+        (100, None),
+        (104, None),
+        (105, 1000),
+        (109, 1000),
+        (110, 1003),
+        (119, 1003),
+        (120, None),
+        (129, None),
+        (130, 1003),
+        (139, 1003),
+        (140, None),
+        (INT64_MAX, None),
+    ],
+)
+def test_time_at(offset: int, expected: int | None) -> None:
+    assert filled().time_at(offset) == expected
+
+
+def test_without_rows_nothing_is_known() -> None:
+    times = AppendTimes(BASE, TOPIC)
+    assert times.time_at(BASE) is None
+    assert times.last_known_ms is None
+    assert times.runs(100, 110) == [(100, 110, None)]
+    assert times.ranges(0, INT64_MAX, 0, 200) == []
+    assert times.unknown_in(100, 110) == [(100, 110)]
+    assert times.first_at_or_after(0, 0) is None
+    assert times.mark_unknown(105) == times.close(110) == b""
+    assert times.truncate_to(100) == HEADER_SIZE
+
+
+def test_a_time_that_does_not_move_adds_no_row() -> None:
+    times = AppendTimes(BASE, TOPIC)
+    times.note(100, 5, 1)
+    assert times.note(110, 5, 2) == b""
+    assert times.row_count == 1
+    assert times.time_at(110) == 5
+
+
+def test_a_known_time_goes_on_behind_an_unknown_run() -> None:
+    times = AppendTimes(BASE, TOPIC)
+    times.note(100, 5, 1)
+    times.mark_unknown(110)
+    assert times.note(120, 5, 2)
+    assert [times.time_at(offset) for offset in (109, 110, 119, 120)] == [5, None, None, 5]
+
+
+def test_a_closed_segment_is_gone_on_with_at_its_end() -> None:
+    times = AppendTimes(BASE, TOPIC)
+    times.note(100, 5, 1)
+    times.close(110)
+    assert times.time_at(110) is None
+    assert times.note(110, 9, 2)
+    assert (times.time_at(109), times.time_at(110)) == (5, 9)
+    assert times.unknown_in(100, 120) == []
+    assert times.runs(100, 120) == [(100, 110, 5), (110, 120, 9)]
+
+
+def test_runs_cover_a_range_without_gaps() -> None:
+    assert filled().runs(103, 135) == [
+        (103, 105, None),
+        (105, 110, 1000),
+        (110, 120, 1003),
+        (120, 130, None),
+        (130, 135, 1003),
+    ]
+    assert filled().runs(112, 115) == [(112, 115, 1003)]
+    assert filled().runs(115, 115) == []
+    assert filled().runs(150, 160) == [(150, 160, None)]
+
+
+def test_runs_of_one_time_are_one_run() -> None:
+    times = AppendTimes(BASE, TOPIC)
+    times.note(100, 5, 1)
+    times.close(110)
+    times.note(110, 5, 2)
+    assert times.runs(100, 120) == [(100, 120, 5)]
+
+
+@pytest.mark.parametrize(
+    ("ms", "from_offset", "expected"),
+    [
+        (0, 0, (105, 1000)),
+        (1000, 0, (105, 1000)),
+        (1001, 0, (110, 1003)),
+        (1003, 0, (110, 1003)),
+        (1003, 115, (115, 1003)),
+        (0, 107, (107, 1000)),
+        (0, 120, (130, 1003)),
+        (0, 129, (130, 1003)),
+        (1003, 131, (131, 1003)),
+        (1004, 0, None),
+        (0, 140, None),
+    ],
+)
+def test_first_at_or_after(ms: int, from_offset: int, expected: tuple[int, int] | None) -> None:
+    assert filled().first_at_or_after(ms, from_offset) == expected
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        (0, 5000, [(105, 120), (130, 140)]),
+        (1000, 1003, [(105, 110)]),
+        (1000, 1004, [(105, 120), (130, 140)]),
+        (1001, 1003, []),
+        (1003, 1004, [(110, 120), (130, 140)]),
+        (1004, 9999, []),
+        (0, 1000, []),
+        (1003, 1003, []),
+        (1004, 1000, []),
+    ],
+)
+def test_ranges_of_known_times(a: int, b: int, expected: list[tuple[int, int]]) -> None:
+    assert filled().ranges(a, b, 0, INT64_MAX) == expected
+
+
+def test_ranges_are_clipped() -> None:
+    assert filled().ranges(0, 5000, 107, 132) == [(107, 120), (130, 132)]
+    assert filled().ranges(0, 5000, 121, 129) == []
+    assert filled().ranges(0, 5000, 0, 100) == []
+
+
+def test_unknown_ranges() -> None:
+    assert filled().unknown_in(100, 150) == [(100, 105), (120, 130), (140, 150)]
+    assert filled().unknown_in(122, 125) == [(122, 125)]
+    assert filled().unknown_in(105, 120) == []
+
+
+@pytest.mark.parametrize(
+    ("offset", "rows", "known_at"),
+    [(100, 0, None), (105, 0, None), (106, 1, 1000), (120, 2, 1003), (121, 3, None)],
+)
+def test_truncation_drops_rows_from_the_offset_on(
+    offset: int, rows: int, known_at: int | None
+) -> None:
+    times = filled()
+    whole = times.encode()
+    size = times.truncate_to(offset)
+    assert size == HEADER_SIZE + rows * ROW_SIZE
+    assert times.encode() == whole[:size]
+    assert times.time_at(offset) == known_at
+
+
+def test_rows_after_a_truncation_go_on_with_the_checksums() -> None:
+    times = filled()
+    times.truncate_to(115)
+    times.note(115, 2000, 0xD)
+    times.close(120)
+    again, damage = decode(times.encode())
+    assert damage is None
+    assert again.runs(105, 120) == [(105, 110, 1000), (110, 115, 1003), (115, 120, 2000)]
+
+
+def test_a_coarse_clock_rounds_down() -> None:
+    times = AppendTimes(BASE, TOPIC, granularity_ms=1000)
+    times.note(100, 1999, 1)
+    assert times.note(101, 1000 + 999, 2) == b""
+    assert times.note(102, 2000, 3)
+    assert (times.time_at(101), times.time_at(102)) == (1000, 2000)
+
+
+def test_a_clock_made_coarser_does_not_run_back() -> None:
+    times = AppendTimes(BASE, TOPIC, floor_ms=1500)
+    times.note(100, 1555, 1)
+    times.granularity_ms = 1000
+    assert times.note(101, 1600, 2) == b""
+    assert times.time_at(101) == 1555
+    fresh = AppendTimes(BASE, TOPIC, granularity_ms=1000, floor_ms=1555)
+    fresh.note(100, 1600, 1)
+    assert fresh.time_at(100) == 1555
+
+
+def test_a_time_that_runs_back_is_a_mistake_of_the_caller() -> None:
+    times = AppendTimes(BASE, TOPIC)
+    times.note(100, 5, 1)
+    with pytest.raises(AssertionError):
+        times.note(101, 4, 2)
+
+
+def test_two_known_rows_at_one_offset_are_a_mistake_of_the_caller() -> None:
+    """Of two rows for one offset the later could be lost, and the earlier would be believed."""
+    times = AppendTimes(BASE, TOPIC)
+    times.note(100, 5, 1)
+    with pytest.raises(AssertionError):
+        times.note(100, 6, 2)
+    with pytest.raises(AssertionError):
+        times.mark_unknown(100)
+    times.truncate_to(100)
+    assert times.note(100, 6, 2)
+
+
+def test_a_run_that_ends_behind_the_last_possible_offset_needs_no_end() -> None:
+    times = AppendTimes(BASE, TOPIC)
+    times.note(BASE + INT32_MAX, 5, 1)
+    assert times.close(BASE + INT32_MAX + 1) == b""
+    assert times.time_at(BASE + INT32_MAX) == 5
+
+
+# -- damage ----------------------------------------------------------------------------------
+
+
+def cut(row: int, size: int = 0) -> Callable[[bytes], bytes]:
+    return lambda data: data[: HEADER_SIZE + row * ROW_SIZE + size]
+
+
+def test_a_file_without_its_end_row_is_believed_for_the_opening_batch_of_the_last_row() -> None:
+    times, damage = decode(cut(2)(filled().encode()))
+    assert damage is not None
+    assert "no end row" in damage
+    assert times.runs(105, 120) == [(105, 110, 1000), (110, 111, 1003), (111, 120, None)]
+
+
+def test_a_live_writer_vouches_for_an_open_end() -> None:
+    times, damage = decode(cut(2)(filled().encode()), open_end=True)
+    assert damage is None
+    assert times.runs(105, 125) == [(105, 110, 1000), (110, 125, 1003)]
+
+
+def test_the_opening_batch_is_as_long_as_the_log_says() -> None:
+    asked = []
+
+    def batch_end(offset: int) -> int:
+        asked.append(offset)
+        return offset + 4
+
+    data = cut(2)(filled().encode())
+    times, _ = AppendTimes.decode(data, BASE, TOPIC, batch_end=batch_end)
+    assert asked == [110]
+    assert times.runs(110, 120) == [(110, 114, 1003), (114, 120, None)]
+
+
+def test_a_limited_file_is_whole_when_it_is_written_again() -> None:
+    times, _ = decode(cut(2)(filled().encode()))
+    again, damage = decode(times.encode())
+    assert damage is None
+    assert again.runs(100, 200) == times.runs(100, 200)
+
+
+@pytest.mark.parametrize("open_end", [False, True])
+@pytest.mark.parametrize(
+    ("damaged", "expected_damage"),
+    [
+        (cut(2, 7)(filled().encode()), "row 2: only 7 of 20 bytes"),
+        (cut(2)(filled().encode()) + bytes(40), "row 2: wrong checksum"),
+        (cut(2)(filled().encode()) + filled().encode()[HEADER_SIZE + 60 :], "row 2: wrong"),
+    ],
+    ids=["torn", "zeros", "a row is missing"],
+)
+def test_a_hole_ends_what_is_believed(
+    damaged: bytes, expected_damage: str, *, open_end: bool
+) -> None:
+    times, damage = decode(damaged, open_end=open_end)
+    assert damage is not None
+    assert expected_damage in damage
+    assert times.runs(105, 140) == [(105, 110, 1000), (110, 111, 1003), (111, 140, None)]
+
+
+def test_damage_behind_the_end_row_takes_nothing_away() -> None:
+    times, damage = decode(filled().encode() + b"\0\0\0")
+    assert damage == "row 5: only 3 of 20 bytes"
+    assert times.rows() == filled().rows()
+
+
+def test_rows_that_came_back_from_before_a_truncation_are_not_believed() -> None:
+    """The cut was lost in a crash, what was written later was not."""
+    old = filled().encode()
+    times = filled()
+    size = times.truncate_to(107)
+    new_row = times.note(107, 3000, 0xE)
+    on_disk = old[:size] + new_row + old[size + ROW_SIZE :]
+    again, damage = decode(on_disk)
+    assert damage is not None
+    assert again.runs(105, 140) == [(105, 107, 1000), (107, 108, 3000), (108, 140, None)]
+
+
+@pytest.mark.parametrize(
+    ("damaged", "expected"),
+    [
+        (b"", "header of 0 bytes"),
+        (b"TLAT", "header of 4 bytes"),
+        (b"XXXX" + filled().encode()[4:], "magic"),
+        (filled().encode()[:4] + b"\0\2" + filled().encode()[6:], "version 2 with rows of 20"),
+        (filled().encode()[:27] + b"\0" + filled().encode()[28:], "checksum"),
+        (AppendTimes(BASE, UUID(int=9)).encode(), "topic id"),
+        (AppendTimes(BASE + 1, TOPIC).encode(), "checksum is wrong for base offset 100"),
+    ],
+)
+def test_a_bad_header_says_nothing(damaged: bytes, expected: str) -> None:
+    times, damage = decode(damaged)
+    assert damage is not None
+    assert expected in damage
+    assert times.row_count == 0
+    assert times.unknown_in(100, 200) == [(100, 200)]
+
+
+def sealed(*rows: tuple[int, int]) -> bytes:
+    """A file whose checksums are right, whatever its rows say."""
+    data = AppendTimes(BASE, TOPIC).encode()
+    crc = int.from_bytes(data[-4:], "big")
+    for ms, relative in rows:
+        facts = ms.to_bytes(8, "big", signed=True) + relative.to_bytes(4, "big", signed=True)
+        crc = crc32c(facts + bytes(4), crc)
+        data += facts + bytes(4) + crc.to_bytes(4, "big")
+    return data
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(-1, 0)],
+        [(-2, 0)],
+        [(5, -1)],
+        [(5, 0), (5, 0)],
+        [(5, 4), (6, 3)],
+        [(5, 0), (4, 1)],
+        [(5, 0), (-2, 1)],
+        [(5, 0), (-1, 0)],
+        [(5, 0), (-1, 2), (-1, 3)],
+        [(5, 0), (-1, 2), (4, 3)],
+    ],
+)
+def test_a_row_that_cannot_follow_is_not_believed(rows: list[tuple[int, int]]) -> None:
+    _, damage = decode(sealed(*rows))
+    assert damage is not None
+    assert "can't follow" in damage
+
+
+def test_sealed_rows_are_believed_where_they_follow() -> None:
+    """The canary of the test above."""
+    times, damage = decode(sealed((5, 0), (-1, 2), (5, 2), (-1, 3)))
+    assert damage is None
+    assert times.runs(100, 104) == [(100, 103, 5), (103, 104, None)]
