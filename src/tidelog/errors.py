@@ -96,6 +96,20 @@ class InvalidRequest(RequestError):
     """An argument is out of its range or contradicts another."""
 
 
+class InvalidTime(InvalidRequest):
+    """A point or range in time that can't be read, or not in one way only.
+
+    Attributes:
+        text: What was given.
+        reason: What was read in it, and what would be right.
+    """
+
+    def __init__(self, text: str, reason: str) -> None:
+        self.text = text
+        self.reason = reason
+        super().__init__(f"{text!r}: {reason}")
+
+
 @dataclass(frozen=True, slots=True)
 class RecordError:
     """One refused record: its number in its batch, from 0, and the rule it breaks."""

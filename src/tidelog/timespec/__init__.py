@@ -1,0 +1,11 @@
+"""Time as people write it: one grammar for the library, the command line and Spark options.
+
+Pure: what `now` is comes in as an argument. docs/time.md has the grammar with examples that a test
+runs. Everything that can't be read in exactly one way is refused, with what would be right.
+"""
+
+from tidelog.timespec.grammar import OPEN_END, OPEN_START, parse_point, parse_range
+from tidelog.timespec.units import parse_duration
+from tidelog.timespec.zones import format_ms
+
+__all__ = ["OPEN_END", "OPEN_START", "format_ms", "parse_duration", "parse_point", "parse_range"]

@@ -1,0 +1,133 @@
+"""Points and ranges in time out of what people write; ranges are half open: [start, end)."""
+
+from dataclasses import replace
+from datetime import timedelta, tzinfo
+from typing import Final
+
+from tidelog.errors import InvalidTime
+from tidelog.timespec.points import TEXT_LIMIT, Moment, checked_ms, read_moment, zone_of
+from tidelog.timespec.rpk import parse_rpk_point, parse_rpk_range
+from tidelog.timespec.units import NS_PER_MS
+from tidelog.timespec.zones import format_ms, instant_ns, parse_zone
+from tidelog.types import INT64_MAX
+
+# Where a range has no bound. Times before 1970 are no points here, so 0 leaves nothing out.
+OPEN_START: Final = 0
+OPEN_END: Final = INT64_MAX
+
+_SEPARATOR: Final = ".."
+
+
+def parse_point(text: str, *, now_ms: int, zone: tzinfo | str | None = None) -> int:
+    """A point in time in ms since the epoch.
+
+    What is finer than a millisecond is rounded up, which is exact for a search ("at or after").
+
+    Args:
+        text: As docs/time.md says: ISO 8601, epoch ms, `now`, `-6h`, `P1D`, `@...`.
+        now_ms: What `now` is, in ms since the epoch.
+        zone: For times that name none; None refuses them.
+
+    Raises:
+        InvalidTime: It can't be read, or not in one way only; the text says what would be right.
+    """
+    stripped = text.strip()
+    try:
+        if stripped.startswith("@"):
+            return parse_rpk_point(stripped, now_ms=now_ms)
+        moment = read_moment(stripped, now_ms)
+        return checked_ms(stripped, moment.resolve(now_ms * NS_PER_MS, zone_of(zone)))
+    except InvalidTime as error:
+        raise _about(text, error) from None
+
+
+def _about(text: str, error: InvalidTime) -> InvalidTime:
+    """The error about the whole text, which names the part that is wrong."""
+    shown = text[:TEXT_LIMIT]
+    whole = error.text in (text.strip(), shown)
+    return InvalidTime(shown, error.reason if whole else f"in {error.text!r}: {error.reason}")
+
+
+def parse_range(text: str, *, now_ms: int, zone: tzinfo | str | None = None) -> tuple[int, int]:
+    """A range in time as [start, end) in ms since the epoch.
+
+    Args:
+        text: As docs/time.md says: `A..B`, `A..`, `..B`, `A..+6h`, a date alone (that day), `@A:B`.
+        now_ms: What `now` is, in ms since the epoch.
+        zone: For times that name none; None refuses them. A zone written on one side only holds
+            for both.
+
+    Returns:
+        Start, inclusive, `OPEN_START` where there is no bound; end, exclusive, likewise `OPEN_END`.
+
+    Raises:
+        InvalidTime: It can't be read, not in one way only, or holds nothing.
+    """
+    try:
+        return _parse_range(text.strip(), now_ms, zone_of(zone))
+    except InvalidTime as error:
+        raise _about(text, error) from None
+
+
+def _parse_range(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]:
+    if text.startswith("@"):
+        start, end = parse_rpk_range(text, now_ms=now_ms, open_range=(OPEN_START, OPEN_END))
+    elif _SEPARATOR in text:
+        start, end = _parse_two_sides(text, now_ms, zone)
+    else:
+        start, end = _parse_day(text, now_ms, zone)
+    if start >= end:
+        printed = f"from {format_ms(start, zone)} to before {format_ms(end, zone)}"
+        raise InvalidTime(text, f"holds nothing: {printed}; the end comes after the start")
+    return start, end
+
+
+def _parse_day(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]:
+    """A date alone is that day, from its first instant to the next day's."""
+    moment = read_moment(text, now_ms)
+    if moment.wall is None or not moment.wall.is_date:
+        raise InvalidTime(text, f"one point, where a range is needed; write {text}.. or ..{text}")
+    day = moment.wall
+    try:
+        next_day = replace(day, moment=day.moment + timedelta(days=1))
+    except OverflowError:
+        raise InvalidTime(text, "outside the years 1 to 9999") from None
+    start, end = instant_ns(day, zone), instant_ns(next_day, zone)
+    return checked_ms(text, start), checked_ms(text, end)
+
+
+def _parse_two_sides(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]:
+    first, _, second = (side.strip() for side in text.partition(_SEPARATOR))
+    if _SEPARATOR in second or second.startswith("."):
+        raise InvalidTime(text, "more than one '..' in a range")
+    start = read_moment(first, now_ms) if first else None
+    end = read_moment(second, now_ms) if second else None
+    zone = _shared_zone(text, start, end) or zone
+    now_ns = now_ms * NS_PER_MS
+    if start is not None and end is not None and _is_length(start) and _is_length(end):
+        raise InvalidTime(text, "two lengths of time; one side must be a point")
+    start_ns = None if start is None else start.resolve(now_ns, zone)
+    end_ns = None if end is None else end.resolve(now_ns, zone)
+    # A length counts from the other side: A..+6h, A..P1D, P1D..B.
+    if end is not None and end.length_ns is not None and start_ns is not None:
+        end_ns = start_ns + end.length_ns
+    elif start is not None and start.is_ago and start.length_ns is not None and end_ns is not None:
+        start_ns = end_ns - start.length_ns
+    return (
+        OPEN_START if start_ns is None else checked_ms(text, start_ns),
+        OPEN_END if end_ns is None else checked_ms(text, end_ns),
+    )
+
+
+def _is_length(moment: Moment) -> bool:
+    return moment.length_ns is not None
+
+
+def _shared_zone(text: str, start: Moment | None, end: Moment | None) -> tzinfo | None:
+    """The zone written on one side, for a side without one."""
+    for moment in (start, end):
+        if moment is not None and moment.zone_text is not None:
+            name = moment.zone_text
+            inner = name[name.index("[") + 1 : -1] if name.endswith("]") else name
+            return parse_zone(text, inner)
+    return None

@@ -1,0 +1,208 @@
+"""One point in time, as people write it. The grammar is in docs/time.md."""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta, tzinfo
+from typing import Final
+
+from tidelog.errors import InvalidTime
+from tidelog.timespec.units import (
+    EPOCH_UNITS,
+    NS_PER_MS,
+    NS_PER_SECOND,
+    parse_duration,
+    parse_spoken_duration,
+    scaled,
+)
+from tidelog.timespec.zones import WallTime, ceil_ms, instant_ns, parse_zone
+from tidelog.types import INT64_MAX
+
+TEXT_LIMIT: Final = 120
+
+_EPOCH_NUMBER: Final = re.compile(
+    r"([0-9]{1,40})(?:[.,]([0-9]{1,18}))?\s*(s|ms|us|µs|ns)?", re.ASCII
+)
+_WALL: Final = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
+    r"(?:[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:[.,]([0-9]{1,9}))?)?)?"
+    r"\s*(Z|z|[+-][0-9]{2}(?::?[0-9]{2})?(?:\[[^\[\]]+\])?|\[[^\[\]]+\]|[A-Za-z][\w+/-]*)?",
+    re.ASCII,
+)
+_COMPACT_DATE: Final = re.compile(r"(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])")
+
+# 1973-03-03. Below it a number with a unit is more likely a length, and above it seconds, ms, us
+# and ns of one moment differ so much that each is known by its size until the year 5138.
+_PLAUSIBLE_SECONDS: Final = 100_000_000
+_FILETIMES: Final = range(10**17 * 12 // 10, 10**17 * 16 // 10)
+_FORMS: Final = (
+    "write an ISO 8601 time (2013-02-08T12:00Z, 2013-02-08 12:00 America/New_York), epoch ms,"
+    " now, or a length of time before now (-6h, P1D)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What one side of a range, or a point, was read as. One of the first three is set.
+
+    Attributes:
+        text: As written.
+        wall: A date or time that waits for its zone.
+        at_ns: An instant, in ns since the epoch.
+        length_ns: A length, of which only the context knows from where it counts.
+        is_ago: The length was an ISO duration, which as a point alone means "before now".
+        from_now: The instant was written relative to now.
+    """
+
+    text: str
+    wall: WallTime | None = None
+    at_ns: int | None = None
+    length_ns: int | None = None
+    is_ago: bool = False
+    from_now: bool = False
+
+    @property
+    def zone_text(self) -> str | None:
+        """The zone as written, None where there is none."""
+        return None if self.wall is None else self.wall.zone_text
+
+    def resolve(self, now_ns: int, zone: tzinfo | None) -> int:
+        """The instant in ns since the epoch, of a length counted from now.
+
+        Raises:
+            InvalidTime: A wall time without a zone, or that its zone makes ambiguous or skips.
+        """
+        if self.wall is not None:
+            return instant_ns(self.wall, zone)
+        if self.length_ns is not None:
+            return now_ns - self.length_ns if self.is_ago else now_ns + self.length_ns
+        assert self.at_ns is not None
+        return self.at_ns
+
+
+def zone_of(zone: tzinfo | str | None) -> tzinfo | None:
+    """A zone given by name or as it is; raises InvalidTime for an unknown name."""
+    return parse_zone(zone, zone) if isinstance(zone, str) else zone
+
+
+def checked_ms(text: str, ns: int) -> int:
+    """The ms of an instant; InvalidTime before 1970, where -1 and -2 mean something else."""
+    ms = ceil_ms(ns)
+    if not 0 <= ms <= INT64_MAX:
+        raise InvalidTime(text, f"outside the timestamps that a log can hold ({ms} ms since 1970)")
+    return ms
+
+
+def read_moment(text: str, now_ms: int) -> Moment:
+    """What `text` says, before zones count.
+
+    Raises:
+        InvalidTime: It can't be read, or not in one way only.
+    """
+    stripped = text.strip()
+    if not stripped or len(stripped) > TEXT_LIMIT:
+        raise InvalidTime(text[:TEXT_LIMIT], f"no time; {_FORMS}")
+    first, lower = stripped[0], stripped.lower()
+    if lower.startswith("now"):
+        return _read_now(stripped, now_ms * NS_PER_MS)
+    if first in "+-":
+        return _read_signed(stripped, now_ms * NS_PER_MS)
+    if first in "Pp":
+        return Moment(stripped, length_ns=parse_duration(stripped), is_ago=True)
+    if lower.endswith(" ago"):
+        length = parse_spoken_duration(lower[:-4].strip())
+        return Moment(stripped, at_ns=now_ms * NS_PER_MS - length, from_now=True)
+    if number := _EPOCH_NUMBER.fullmatch(stripped):
+        return Moment(stripped, at_ns=_epoch_ns(stripped, number))
+    return _read_wall(stripped)
+
+
+def _read_now(text: str, now_ns: int) -> Moment:
+    rest = text[3:].replace(" ", "")
+    if not rest:
+        return Moment(text, at_ns=now_ns, from_now=True)
+    if rest[0] not in "+-":
+        raise InvalidTime(text, "after now comes + or - and a length of time, as in now-6h")
+    return Moment(text, at_ns=now_ns + _signed(text, rest), from_now=True)
+
+
+def _read_signed(text: str, now_ns: int) -> Moment:
+    """`-6h` is six hours ago; `+6h` waits: from now, or from the start of its range."""
+    length = _signed(text, text)
+    if length > 0 or text[0] == "+":
+        return Moment(text, length_ns=length)
+    return Moment(text, at_ns=now_ns + length, from_now=True)
+
+
+def _signed(text: str, signed: str) -> int:
+    if signed[1:].isdigit():
+        raise InvalidTime(text, f"{signed[1:]} of what? Write a unit, as in {signed}s or {signed}h")
+    length = parse_duration(signed[1:])
+    return -length if signed[0] == "-" else length
+
+
+def _epoch_ns(text: str, number: re.Match[str]) -> int:
+    whole, decimals, unit = number.groups()
+    if unit is not None:
+        ns = scaled(text, whole, decimals, EPOCH_UNITS[unit])
+        if ns < _PLAUSIBLE_SECONDS * NS_PER_SECOND:
+            reason = f"a length, or a time in early 1970? Write -{text} for the first,"
+            raise InvalidTime(text, f"{reason} or the date")
+        return ns
+    if decimals is not None:
+        raise InvalidTime(text, f"bare numbers are whole epoch ms; write {text}s if it is seconds")
+    _check_size(text, int(whole))
+    return int(whole) * NS_PER_MS
+
+
+def _check_size(text: str, number: int) -> None:
+    """Refuse a bare number that is no plausible ms, but would be something else.
+
+    Numbers below 1e8 are taken: they look like nothing else, and synthetic logs are full of them.
+    """
+    if _COMPACT_DATE.fullmatch(text):
+        date = f"{text[:4]}-{text[4:6]}-{text[6:]}"
+        raise InvalidTime(text, f"bare numbers are epoch ms, this looks like a date; write {date}")
+    unit = None
+    if _PLAUSIBLE_SECONDS <= number < _PLAUSIBLE_SECONDS * 1000:
+        unit = "s"
+    elif number >= _PLAUSIBLE_SECONDS * 10**9:
+        unit = "ns"
+    elif number >= _PLAUSIBLE_SECONDS * 10**6:
+        unit = "us"
+    if unit is None:
+        return
+    more = ", or a Windows FILETIME" if number in _FILETIMES else ""
+    reason = f"bare numbers are epoch ms, this looks like {unit}{more}"
+    raise InvalidTime(text, f"{reason}; write {text}{unit}, or {text}ms if it is ms")
+
+
+def _read_wall(text: str) -> Moment:
+    found = _WALL.fullmatch(text)
+    if found is None:
+        raise InvalidTime(text, _hint(text))
+    year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
+    is_midnight_after = (hour, minute, second, int(found[7] or 0)) == (24, 0, 0, 0)
+    try:
+        moment = datetime(  # noqa: DTZ001 - a wall time, its zone counts later
+            year, month, day, 0 if is_midnight_after else hour, minute, second
+        ) + timedelta(days=int(is_midnight_after))
+    except (ValueError, OverflowError) as error:
+        raise InvalidTime(text, f"no such date or time: {error}") from None
+    fraction = scaled(text, "0", found[7], NS_PER_SECOND) if found[7] else 0
+    wall = WallTime(text, moment, fraction, found[8], is_date=found[4] is None)
+    return Moment(text, wall=wall)
+
+
+def _hint(text: str) -> str:
+    """What is likely wrong with a text that no rule reads."""
+    try:
+        parse_duration(text)
+    except InvalidTime:
+        pass
+    else:
+        return f"a length of time; write -{text} for that long ago"
+    if ".." in text:
+        return "a range, where one point in time is needed"
+    if re.match(r"[0-9]{1,2}:[0-9]{2}", text):
+        return "a time of day without its date; write 2013-02-08 12:00 and a zone"
+    return f"not a time; {_FORMS}"

@@ -1,0 +1,105 @@
+"""Lengths of time and numbers with a unit, in whole nanoseconds.
+
+Everything is exact: decimals are computed with integers, and what is finer than a nanosecond is
+refused. A day is 24 hours, a week 7 days; months and years have no fixed length and are refused.
+"""
+
+import re
+from typing import Final
+
+from tidelog.errors import InvalidTime
+
+NS_PER_MS: Final = 1_000_000
+NS_PER_SECOND: Final = 1_000_000_000
+_MINUTE: Final = 60 * NS_PER_SECOND
+_HOUR: Final = 60 * _MINUTE
+_DAY: Final = 24 * _HOUR
+_WEEK: Final = 7 * _DAY
+
+_UNITS: Final = {
+    "ns": 1,
+    "us": 1000,
+    "µs": 1000,
+    "ms": NS_PER_MS,
+    "s": NS_PER_SECOND,
+    "m": _MINUTE,
+    "min": _MINUTE,
+    "h": _HOUR,
+    "d": _DAY,
+    "w": _WEEK,
+}
+_WORDS: Final = {
+    "millisecond": NS_PER_MS,
+    "second": NS_PER_SECOND,
+    "minute": _MINUTE,
+    "hour": _HOUR,
+    "day": _DAY,
+    "week": _WEEK,
+}
+EPOCH_UNITS: Final = {"s": NS_PER_SECOND, "ms": NS_PER_MS, "us": 1000, "µs": 1000, "ns": 1}
+
+_NUMBER: Final = r"([0-9]{1,19})(?:[.,]([0-9]{1,18}))?"
+_PART: Final = re.compile(_NUMBER + r"(ns|us|µs|ms|min|[smhdw])", re.ASCII)
+_WORD_PART: Final = re.compile(
+    _NUMBER + r"\s*(millisecond|second|minute|hour|day|week)s?\s*", re.ASCII
+)
+_ISO: Final = re.compile(
+    rf"P(?:{_NUMBER}Y)?(?:{_NUMBER}M)?(?:{_NUMBER}W)?(?:{_NUMBER}D)?"
+    rf"(?:T(?:{_NUMBER}H)?(?:{_NUMBER}M)?(?:{_NUMBER}S)?)?",
+    re.ASCII,
+)
+# None: a length that depends on the calendar.
+_ISO_UNITS: Final = (None, None, _WEEK, _DAY, _HOUR, _MINUTE, NS_PER_SECOND)
+
+FORMS: Final = "write it like 6h, 90s, 1d12h or PT6H"
+
+
+def parse_duration(text: str) -> int:
+    """A length of time in ns, from `6h`, `1d12h`, `1.5h` or ISO 8601 (`P1DT12H`); no sign.
+
+    Raises:
+        InvalidTime: It is none of these.
+    """
+    if text[:1] in ("P", "p"):
+        return _parse_iso(text)
+    return _sum_parts(text, _PART, _UNITS)
+
+
+def parse_spoken_duration(text: str) -> int:
+    """A length of time in ns, from `6 hours` or `1 day 2 hours`; raises InvalidTime."""
+    return _sum_parts(text, _WORD_PART, _WORDS)
+
+
+def _sum_parts(text: str, part: re.Pattern[str], units: dict[str, int]) -> int:
+    at, total = 0, 0
+    while found := part.match(text, at):
+        total += scaled(text, found[1], found[2], units[found[3]])
+        at = found.end()
+    if at < len(text) or not text:
+        rest = f" (can't go on at {text[at:]!r})" if at else ""
+        raise InvalidTime(text, f"not a length of time{rest}; {FORMS}")
+    return total
+
+
+def _parse_iso(text: str) -> int:
+    found = _ISO.fullmatch(text.upper())
+    numbers = found.groups() if found else ()
+    if not any(numbers) or text[-1] in "Tt":
+        raise InvalidTime(text, f"not an ISO 8601 duration; {FORMS}")
+    total = 0
+    for unit, whole, decimals in zip(_ISO_UNITS, numbers[::2], numbers[1::2], strict=True):
+        if whole is not None:
+            if unit is None:
+                raise InvalidTime(text, "months and years have no fixed length; write days")
+            total += scaled(text, whole, decimals, unit)
+    return total
+
+
+def scaled(text: str, whole: str, decimals: str | None, unit_ns: int) -> int:
+    """The number `whole.decimals` of units in ns; InvalidTime where that is no whole number."""
+    digits = decimals or ""
+    scale = int("1" + "0" * len(digits))
+    total, rest = divmod(int(whole + digits) * unit_ns, scale)
+    if rest:
+        raise InvalidTime(text, "finer than a nanosecond")
+    return total

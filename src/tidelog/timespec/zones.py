@@ -1,0 +1,212 @@
+"""Local times and zones: from a date and time on a wall to an instant, and back to text.
+
+A wall time that a zone's clock change makes ambiguous, or skips, has no single instant; it is
+refused with the two that may be meant. A date alone means the first instant of that day, which
+always exists.
+
+Source: IANA time zone database, by way of `zoneinfo`; issue text for the refusals.
+"""
+
+import difflib
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from tidelog.errors import InvalidTime
+from tidelog.timespec.units import NS_PER_MS, NS_PER_SECOND
+
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - wall times are naive until they have a zone
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_+/-]{0,63}", re.ASCII)
+_OFFSET: Final = re.compile(r"([+-])([0-9]{2})(?::?([0-9]{2}))?", re.ASCII)
+# No zone is further from UTC, skipped days included.
+_FAR: Final = timedelta(hours=48)
+
+
+@dataclass(frozen=True, slots=True)
+class WallTime:
+    """A date and time as read, before its zone counts.
+
+    Attributes:
+        text: What was read, for errors.
+        moment: Naive, whole seconds.
+        fraction_ns: Nanoseconds after it.
+        zone_text: Zone as written, None where there is none.
+        is_date: No time of day was written.
+    """
+
+    text: str
+    moment: datetime
+    fraction_ns: int
+    zone_text: str | None
+    is_date: bool
+
+
+def parse_zone(text: str, name: str) -> tzinfo:
+    """The zone of that name: IANA's, `Z`, or an offset such as `+05:30`.
+
+    Args:
+        text: The whole text, for errors.
+        name: The zone as written.
+
+    Raises:
+        InvalidTime: Nobody knows it.
+    """
+    if name in ("Z", "z"):
+        return UTC
+    if found := _OFFSET.fullmatch(name):
+        return _parse_offset(text, found)
+    try:
+        if not _NAME.fullmatch(name):
+            raise ValueError(name)
+        return ZoneInfo(name)
+    except (ValueError, OSError, ZoneInfoNotFoundError):
+        raise InvalidTime(text, f"no time zone {name!r}{_nearest(name)}") from None
+
+
+def _nearest(name: str) -> str:
+    """A hint at the name meant, compared by the place, which comes last."""
+    if name.isupper():
+        return "; abbreviations are ambiguous, write a place (America/New_York) or an offset"
+    places = {zone.rsplit("/", 1)[-1].lower(): zone for zone in sorted(available_timezones())}
+    wanted = name.rsplit("/", 1)[-1].lower()
+    found = difflib.get_close_matches(wanted, places, n=1)
+    return f"; did you mean {places[found[0]]}?" if found else ""
+
+
+def _parse_offset(text: str, found: re.Match[str]) -> tzinfo:
+    hours, minutes = int(found[2]), int(found[3] or 0)
+    if hours > 18 or minutes > 59:
+        raise InvalidTime(text, f"offset {found[0]} is beyond 18 hours")
+    size = timedelta(hours=hours, minutes=minutes)
+    return timezone(-size if found[1] == "-" else size)
+
+
+def instant_ns(wall: WallTime, default: tzinfo | None) -> int:
+    """Nanoseconds since the epoch of a wall time.
+
+    Args:
+        wall: As read.
+        default: Zone where none was written, None to insist.
+
+    Raises:
+        InvalidTime: No zone, or the wall time is ambiguous or skipped there.
+    """
+    zone, offset = _zone_of(wall, default)
+    try:
+        if wall.is_date and offset is None:
+            return _ns(_start_of_day(wall.moment, zone))
+        return _ns(_instant(wall, zone, offset)) + wall.fraction_ns
+    except OverflowError:
+        raise InvalidTime(wall.text, "outside the years 1 to 9999") from None
+
+
+def _zone_of(wall: WallTime, default: tzinfo | None) -> tuple[tzinfo, tzinfo | None]:
+    """The zone that counts, and the offset written beside it (`-05:00[America/New_York]`)."""
+    if wall.zone_text is None:
+        if default is None:
+            reason = "which time zone? Add Z, an offset such as -05:00, or a name such as"
+            raise InvalidTime(wall.text, f"{reason} America/New_York")
+        return default, None
+    offset, bracket, name = wall.zone_text.rstrip("]").partition("[")
+    if not bracket:
+        return parse_zone(wall.text, offset), None
+    zone = parse_zone(wall.text, name)
+    return zone, parse_zone(wall.text, offset) if offset else None
+
+
+def _candidates(moment: datetime, zone: tzinfo) -> list[datetime]:
+    """The two UTC readings of a wall time, the same one twice where it is plain."""
+    found = []
+    for fold in (0, 1):
+        offset = moment.replace(tzinfo=zone, fold=fold).utcoffset()
+        assert offset is not None
+        found.append(moment - offset)
+    return found
+
+
+def _exists(utc: datetime, moment: datetime, zone: tzinfo) -> bool:
+    return _local(utc, zone) == moment
+
+
+def _local(utc: datetime, zone: tzinfo) -> datetime:
+    return utc.replace(tzinfo=UTC).astimezone(zone).replace(tzinfo=None, fold=0)
+
+
+def _instant(wall: WallTime, zone: tzinfo, offset: tzinfo | None) -> datetime:
+    """The one instant of a wall time, as naive UTC."""
+    moment = wall.moment
+    both = _candidates(moment, zone)
+    real = sorted({utc for utc in both if _exists(utc, moment, zone)})
+    if offset is not None:
+        wanted = _candidates(moment, offset)[0]
+        if wanted not in real:
+            raise InvalidTime(
+                wall.text, f"that zone is at another offset then; write {_or(both, zone)}"
+            )
+        return wanted
+    if len(real) == 1:
+        return real[0]
+    happens = "happens twice" if real else "never happens"
+    reason = f"a clock change: that time {happens} there; write {_or(both, zone)}"
+    raise InvalidTime(wall.text, reason)
+
+
+def _or(both: list[datetime], zone: tzinfo) -> str:
+    return " or ".join(
+        utc.replace(tzinfo=UTC).astimezone(zone).isoformat() for utc in sorted(set(both))
+    )
+
+
+def _start_of_day(day: datetime, zone: tzinfo) -> datetime:
+    """The first instant of a day, as naive UTC; of the next one where a zone skipped the day."""
+    real = [utc for utc in _candidates(day, zone) if _exists(utc, day, zone)]
+    if real:
+        return min(real)
+    low, high = day - _FAR, day + _FAR
+    while high - low > timedelta(seconds=1):
+        middle = low + timedelta(seconds=(high - low) // timedelta(seconds=2))
+        if _local(middle, zone) >= day:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _ns(utc: datetime) -> int:
+    return (utc - _EPOCH) // timedelta(seconds=1) * NS_PER_SECOND
+
+
+def format_ms(timestamp: int, zone: tzinfo | str | None = None) -> str:
+    """A time as ISO 8601 to the millisecond, which `parse_point` reads back.
+
+    Args:
+        timestamp: In ms since the epoch.
+        zone: To print in; UTC where None.
+
+    Returns:
+        E.g. `2013-02-08T12:00:00.000-05:00`; `-2 ms` and the like outside the years 1 to 9999
+        and before 1970, where no text would read back.
+
+    Raises:
+        InvalidTime: An unknown zone.
+    """
+    target = parse_zone(zone, zone) if isinstance(zone, str) else zone or UTC
+    seconds, ms = divmod(timestamp, 1000)
+    if timestamp < 0:
+        return f"{timestamp} ms"
+    try:
+        utc = _EPOCH.replace(tzinfo=UTC) + timedelta(seconds=seconds, milliseconds=ms)
+        text = utc.astimezone(target).isoformat(timespec="milliseconds")
+    except OverflowError:
+        return f"{timestamp} ms"
+    return text.replace("+00:00", "Z") if target is UTC else text
+
+
+def ceil_ms(ns: int) -> int:
+    """The first whole ms at or after `ns`.
+
+    Timestamps are whole ms, so this is exact for "from" (t >= ns) and for "until" (t < ns) alike.
+    """
+    return -(-ns // NS_PER_MS)
