@@ -312,6 +312,12 @@ class TestZstd:
             assert opened(Codec.ZSTD, data) == text
             assert opened(Codec.ZSTD, data, limit=len(text)) == text
 
+    def test_a_single_byte_is_too_much_for_a_limit_of_nothing(self) -> None:
+        stream = zstandard.ZstdCompressor().compressobj()
+        data = stream.compress(b"a") + stream.flush()
+        with pytest.raises(CorruptBatch, match="when 0 more are allowed"):
+            opened(Codec.ZSTD, data, limit=0)
+
     def test_frames_with_a_checksum_are_read_and_checked(self) -> None:
         data = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(TEXT))
         assert opened(Codec.ZSTD, bytes(data)) == TEXT

@@ -1,0 +1,155 @@
+"""Every bit that no checksum covers, flipped: what framing and order catch, and what remains.
+
+docs/format.md ("What the checksums leave out") says the same in words.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import pytest
+
+from tidelog.errors import TidelogError
+from tidelog.record.batch import build_batch
+from tidelog.record.legacy import build_legacy_set
+from tidelog.record.views import walk
+from tidelog.types import Codec, NewRecord
+
+NEW = [NewRecord(key=b"key %d" % i, value=b"value", timestamp=1000 + i) for i in range(3)]
+Build: TypeAlias = Callable[[int], bytearray]
+
+# What a reader makes of damaged bytes.
+CAUGHT = "caught"
+FEWER = "fewer batches"
+UNSEEN = "unseen"
+
+
+def modern(offset: int) -> bytearray:
+    return build_batch(NEW, base_offset=offset, leader_epoch=6)
+
+
+def packed(offset: int) -> bytearray:
+    return build_batch(NEW, base_offset=offset, leader_epoch=6, codec=Codec.LZ4)
+
+
+def message(magic: int) -> Build:
+    return lambda offset: build_legacy_set(NEW[:1], magic=magic, base_offset=offset)
+
+
+def wrapper(magic: int) -> Build:
+    return lambda offset: build_legacy_set(NEW, magic=magic, base_offset=offset, codec=Codec.GZIP)
+
+
+def judge(damaged: bytes, original: bytes) -> str:
+    """What reading in order makes of the damage. Contents that differ fail the test."""
+    contents, next_offset = [], 0
+    try:
+        for batch in walk(damaged):
+            records = list(batch.records())
+            if batch.base_offset < next_offset:
+                return CAUGHT
+            next_offset = batch.next_offset
+            contents.append([(r.key, r.value, r.timestamp, r.headers) for r in records])
+    except TidelogError:
+        return CAUGHT
+    right = [
+        [(r.key, r.value, r.timestamp, r.headers) for r in batch.records()]
+        for batch in walk(original)
+    ]
+    assert contents == right[: len(contents)]
+    return UNSEEN if len(contents) == len(right) else FEWER
+
+
+def log_of_three(build: Build) -> tuple[bytes, list[int]]:
+    """Three batches back to back, and where each begins."""
+    log, starts = bytearray(), []
+    # From 70 on, so that some bits of the offsets are set and some are not.
+    next_offset = 70
+    for _ in range(3):
+        starts.append(len(log))
+        log += build(next_offset)
+        next_offset = list(walk(log))[-1].next_offset
+    return bytes(log), starts
+
+
+def flips(build: Build, chosen: int) -> dict[tuple[int, int], str]:
+    """The judgement on each flipped bit (byte, bit) outside the checksum of one batch of three."""
+    log, starts = log_of_three(build)
+    found = {}
+    for byte in range(17 if log[16] == 2 else 12):
+        for bit in range(8):
+            damaged = bytearray(log)
+            damaged[starts[chosen] + byte] ^= 1 << bit
+            found[byte, bit] = judge(bytes(damaged), log)
+    return found
+
+
+def bytes_judged(found: dict[tuple[int, int], str], judgement: str) -> set[int]:
+    return {byte for (byte, _), judged in found.items() if judged == judgement}
+
+
+ALL = [modern, packed, message(0), message(1), wrapper(0), wrapper(1)]
+NAMES = ["magic 2", "magic 2 lz4", "message 0", "message 1", "wrapper 0", "wrapper 1"]
+
+
+@pytest.mark.parametrize("build", ALL, ids=NAMES)
+def test_order_catches_every_flip_of_an_offset_between_two_batches(build: Build) -> None:
+    found = flips(build, chosen=1)
+    offsets = [judged for (byte, _), judged in found.items() if byte < 8]
+    assert set(offsets) == {CAUGHT}
+    assert len(offsets) == 64
+
+
+@pytest.mark.parametrize(
+    "build", [modern, packed, message(0), message(1), wrapper(1)], ids=[*NAMES[:4], NAMES[5]]
+)
+def test_of_the_last_batch_an_offset_that_grows_is_unseen(build: Build) -> None:
+    log, starts = log_of_three(build)
+    offset = int.from_bytes(log[starts[2] : starts[2] + 8], "big")
+    for (byte, bit), judged in flips(build, chosen=2).items():
+        place = 8 * (7 - byte) + bit
+        if byte < 8:
+            # The highest bit makes it negative.
+            grows = place < 63 and not offset >> place & 1
+            assert judged == (UNSEEN if grows else CAUGHT), place
+
+
+def test_the_last_inner_message_of_magic_0_knows_its_own_offset() -> None:
+    found = flips(wrapper(0), chosen=2)
+    assert {judged for (byte, _), judged in found.items() if byte < 8} == {CAUGHT}
+
+
+@pytest.mark.parametrize("chosen", [0, 1, 2])
+@pytest.mark.parametrize("build", ALL, ids=NAMES)
+def test_a_length_is_never_believed_with_a_wrong_record(build: Build, chosen: int) -> None:
+    found = flips(build, chosen)
+    lengths = {judged for (byte, _), judged in found.items() if 8 <= byte < 12}
+    assert lengths == {CAUGHT, FEWER}
+
+
+@pytest.mark.parametrize("build", [modern, packed])
+def test_a_magic_is_never_believed(build: Build) -> None:
+    found = flips(build, chosen=1)
+    assert {judged for (byte, _), judged in found.items() if byte == 16} == {CAUGHT}
+
+
+@pytest.mark.parametrize("build", [modern, packed])
+def test_of_magic_2_a_leader_epoch_is_unseen_here(build: Build) -> None:
+    # Storage knows that epochs never fall along a log.
+    for chosen in (0, 1, 2):
+        found = flips(build, chosen)
+        assert {judged for (byte, _), judged in found.items() if 12 <= byte < 16} == {UNSEEN}
+
+
+def test_nothing_else_is_unseen() -> None:
+    assert bytes_judged(flips(modern, 1), UNSEEN) == {12, 13, 14, 15}
+    assert bytes_judged(flips(message(1), 1), UNSEEN) == set()
+
+
+@pytest.mark.parametrize("build", ALL, ids=NAMES)
+def test_every_flip_inside_the_checksum_or_of_it_is_caught(build: Build) -> None:
+    log = bytes(build(70))
+    for at in range(17 if log[16] == 2 else 12, len(log)):
+        for bit in range(8):
+            damaged = bytearray(log)
+            damaged[at] ^= 1 << bit
+            assert judge(bytes(damaged), log) == CAUGHT, (at, bit)
