@@ -1,0 +1,134 @@
+"""Every printed time reads back; local times agree with a brute-force look at the zone."""
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.errors import InvalidTime
+from tidelog.timespec import format_ms, parse_point, parse_range
+
+ZONES = (
+    "UTC",
+    "America/New_York",
+    "America/Sao_Paulo",
+    "Europe/Zurich",
+    "Asia/Kolkata",
+    "Australia/Lord_Howe",
+    "Pacific/Apia",
+    "Africa/Casablanca",
+)
+NOW = 1_700_000_000_000
+YEAR_9999_MS = 253_402_214_400_000
+
+zones = st.sampled_from(ZONES)
+timestamps = st.integers(0, YEAR_9999_MS)
+recent = st.integers(0, 2_000_000_000)
+# Clock changes of New York, Sao Paulo and Zurich, so that most examples lie beside one.
+change_seconds = st.builds(
+    lambda change, shift: change + shift,
+    st.sampled_from([1_362_898_800, 1_383_458_400, 1_508_036_400, 1_698_541_200, 1_680_361_200]),
+    st.integers(-7200, 7200),
+)
+
+
+@given(timestamps, st.one_of(st.none(), zones))
+def test_what_is_printed_reads_back(timestamp: int, zone: str | None) -> None:
+    text = format_ms(timestamp, zone)
+    assert parse_point(text, now_ms=NOW) == timestamp
+    if timestamp >= 10**11:
+        assert parse_point(f"{timestamp}ms", now_ms=NOW) == timestamp
+
+
+@given(st.one_of(recent, change_seconds), zones)
+def test_local_time_is_read_as_a_look_at_the_zone_finds_it(seconds: int, zone: str) -> None:
+    target = ZoneInfo(zone)
+    wall = datetime.fromtimestamp(seconds, target).replace(tzinfo=None, fold=0)
+    # Every instant within a day and a half that shows this wall time, by offsets seen around it.
+    offsets = {
+        datetime.fromtimestamp(seconds + hours * 1800, target).utcoffset()
+        for hours in range(-60, 61)
+    }
+    instants = set()
+    for offset in offsets:
+        assert offset is not None
+        utc = (wall - offset).replace(tzinfo=UTC)
+        if utc.astimezone(target).replace(tzinfo=None, fold=0) == wall:
+            instants.add(int(utc.timestamp()))
+    assert seconds in instants
+    text = f"{wall.isoformat()} {zone}"
+    if len(instants) == 1:
+        assert parse_point(text, now_ms=NOW) == seconds * 1000
+        return
+    with pytest.raises(InvalidTime, match="happens twice") as caught:
+        parse_point(text, now_ms=NOW)
+    for instant in instants:
+        assert datetime.fromtimestamp(instant, target).isoformat() in str(caught.value)
+
+
+@given(recent, zones)
+def test_days_follow_each_other_without_a_gap(seconds: int, zone: str) -> None:
+    day = datetime.fromtimestamp(seconds, ZoneInfo(zone)).date()
+    try:
+        start, end = parse_range(f"{day} {zone}", now_ms=NOW)
+    except InvalidTime:
+        # Some zones are still in 1969 at the epoch.
+        assert day.year == 1969 or day == datetime(1970, 1, 1, tzinfo=UTC).date()
+        return
+    assert start <= seconds * 1000 < end
+    following = day + timedelta(days=1)
+    assert parse_point(f"{following} {zone}", now_ms=NOW) == end
+
+
+@given(st.integers(0, 10**12), st.integers(1, 10**12), st.sampled_from(["ms", "us", "ns"]))
+def test_lengths_and_ranges_add_up(start: int, length: int, unit: str) -> None:
+    per_ms = {"ms": 1, "us": 1000, "ns": 1_000_000}[unit]
+    text = f"{format_ms(start)}..+{length}{unit}"
+    assert parse_range(text, now_ms=NOW) == (start, start + -(-length // per_ms))
+
+
+@given(st.integers(0, 10**15), st.integers(1, 10**6))
+def test_rounding_up_keeps_from_and_until_exact(ns: int, width_ns: int) -> None:
+    """A whole ms t lies in the range read exactly if it lies in the range written."""
+    base = 1_600_000_000 * 10**9
+
+    def iso(instant: int) -> str:
+        seconds, rest = divmod(instant, 10**9)
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
+
+    first, last = base + ns, base + ns + width_ns
+    near = range(first // 10**6 - 2, last // 10**6 + 3)
+    wanted = [t for t in near if first <= t * 10**6 < last]
+    text = f"{iso(first)}..{iso(last)}"
+    if not wanted:
+        with pytest.raises(InvalidTime, match="holds nothing"):
+            parse_range(text, now_ms=NOW)
+        return
+    start, end = parse_range(text, now_ms=NOW)
+    assert [t for t in near if start <= t < end] == wanted
+
+
+PIECES = (
+    *("2013-02-08", "12:00", "T", " ", "Z", "..", "-6h", "+", "P1D", "now", "@", ":", "s"),
+    *("America/New_York", "[", "]", "-05:00", "1360342800", "000", "end", " ago"),
+)
+
+
+@given(
+    st.one_of(
+        st.text(max_size=130),
+        st.text(alphabet="0123456789-+:.,TZPDHMSW@ ahnowgdms/[]", max_size=40),
+        st.lists(st.sampled_from(PIECES), max_size=7).map("".join),
+    ),
+    st.one_of(st.none(), zones),
+)
+def test_any_text_is_read_or_refused_by_one_error(text: str, zone: str | None) -> None:
+    for parse in (parse_point, parse_range):
+        try:
+            found = parse(text, now_ms=NOW, zone=zone)
+        except InvalidTime:
+            continue
+        start, end = (found, found + 1) if isinstance(found, int) else found
+        assert 0 <= start < end <= 2**63

@@ -1,0 +1,378 @@
+"""The grammar of points and ranges in time: what is read, and what is refused with which advice."""
+
+import doctest
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from tidelog.errors import InvalidTime
+from tidelog.timespec import (
+    OPEN_END,
+    OPEN_START,
+    format_ms,
+    parse_duration,
+    parse_point,
+    parse_range,
+)
+
+NOW = 1_700_000_000_000
+SECOND = 1000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+DOCS = Path(__file__).parents[2] / "docs" / "time.md"
+
+
+def utc(year: int, month: int, day: int, hour: int = 0, minute: int = 0, second: int = 0) -> int:
+    moment = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+    return int(moment.timestamp()) * 1000
+
+
+def point(text: str, zone: str | None = None) -> int:
+    return parse_point(text, now_ms=NOW, zone=zone)
+
+
+def span(text: str, zone: str | None = None) -> tuple[int, int]:
+    return parse_range(text, now_ms=NOW, zone=zone)
+
+
+def test_examples_of_the_documentation() -> None:
+    failed, tried = doctest.testfile(str(DOCS), module_relative=False)
+    assert failed == 0
+    assert tried > 20
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2013-02-08T12:00Z", utc(2013, 2, 8, 12)),
+        ("2013-02-08t12:00z", utc(2013, 2, 8, 12)),
+        ("  2013-02-08 12:00:30Z ", utc(2013, 2, 8, 12, 0, 30)),
+        ("2013-02-08T12:00:30.25Z", utc(2013, 2, 8, 12, 0, 30) + 250),
+        ("2013-02-08T12:00:30,25Z", utc(2013, 2, 8, 12, 0, 30) + 250),
+        ("2013-02-08T12:00:00.000000001Z", utc(2013, 2, 8, 12) + 1),
+        ("2013-02-08T12:00+05:30", utc(2013, 2, 8, 6, 30)),
+        ("2013-02-08T12:00-0500", utc(2013, 2, 8, 17)),
+        ("2013-02-08T12:00-05", utc(2013, 2, 8, 17)),
+        ("2013-02-08T12:00 America/New_York", utc(2013, 2, 8, 17)),
+        ("2013-02-08T12:00[America/New_York]", utc(2013, 2, 8, 17)),
+        ("2013-02-08T12:00-05:00[America/New_York]", utc(2013, 2, 8, 17)),
+        ("2013-02-08 12:00 UTC", utc(2013, 2, 8, 12)),
+        ("2013-02-08Z", utc(2013, 2, 8)),
+        ("2013-02-08+02:00", utc(2013, 2, 7, 22)),
+        ("2013-02-08 Europe/Zurich", utc(2013, 2, 7, 23)),
+        ("2013-02-08T24:00Z", utc(2013, 2, 9)),
+        ("1970-01-01T00:00Z", 0),
+        ("1360342800000", 1_360_342_800_000),
+        ("0", 0),
+        ("17", 17),
+        ("99999999", 99_999_999),
+        ("100000000000", 100_000_000_000),
+        ("99999999999999", 99_999_999_999_999),
+        ("1360342800s", 1_360_342_800_000),
+        ("1360342800 s", 1_360_342_800_000),
+        ("1360342800.5s", 1_360_342_800_500),
+        ("1360342800000ms", 1_360_342_800_000),
+        ("1360342800000001us", 1_360_342_800_001),
+        ("1360342800000000000ns", 1_360_342_800_000),
+        ("1700000000ms", None),
+        ("now", NOW),
+        ("NOW", NOW),
+        ("now-6h", NOW - 6 * HOUR),
+        ("now + 90m", NOW + 90 * MINUTE),
+        ("-6h", NOW - 6 * HOUR),
+        ("+6h", NOW + 6 * HOUR),
+        ("-1d12h", NOW - 36 * HOUR),
+        ("-1.5h", NOW - 90 * MINUTE),
+        ("-2w", NOW - 14 * DAY),
+        ("-5min", NOW - 5 * MINUTE),
+        ("-3ms", NOW - 3),
+        ("-1us", NOW),
+        ("P1D", NOW - DAY),
+        ("-P1D", NOW - DAY),
+        ("+P1D", NOW + DAY),
+        ("P1DT12H", NOW - 36 * HOUR),
+        ("PT1H30M5.5S", NOW - 90 * MINUTE - 5500),
+        ("P2W", NOW - 14 * DAY),
+        ("p1d", NOW - DAY),
+        ("6 hours ago", NOW - 6 * HOUR),
+        ("1 day 2 hours ago", NOW - 26 * HOUR),
+        ("1 Week Ago", NOW - 7 * DAY),
+        ("@1360342800000", 1_360_342_800_000),
+        ("@1360342800", 1_360_342_800_000),
+        ("@2013-02-08", utc(2013, 2, 8)),
+        ("@2013-02-08T12:00:30Z", utc(2013, 2, 8, 12, 0, 30)),
+        ("@2013-02-08T12:00:30.123Z", utc(2013, 2, 8, 12, 0, 30) + 123),
+        ("@-48h", NOW - 48 * HOUR),
+        ("@1h", NOW + HOUR),
+        ("@1m3ms", NOW + MINUTE + 3),
+    ],
+)
+def test_point(text: str, expected: int | None) -> None:
+    if expected is None:
+        with pytest.raises(InvalidTime):
+            point(text)
+        return
+    assert point(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("", "no time; write an ISO 8601 time"),
+        ("x" * 500, "no time"),
+        ("tomorrow", "not a time; write an ISO 8601 time"),
+        ("1360342800", "looks like s; write 1360342800s"),
+        ("1360342800000000", "looks like us; write 1360342800000000us"),
+        ("1360342800000000000", "looks like ns; write 1360342800000000000ns"),
+        ("130048164000000000", "looks like ns, or a Windows FILETIME"),
+        ("100000000", "looks like s"),
+        ("99999999999", "looks like s"),
+        ("100000000000000", "looks like us"),
+        ("100000000000000000", "looks like ns"),
+        ("20130208", "looks like a date; write 2013-02-08"),
+        ("1360342800.5", "write 1360342800.5s"),
+        ("30s", "a length, or a time in early 1970? Write -30s"),
+        ("500ms", "Write -500ms"),
+        ("6h", "write -6h for that long ago"),
+        ("P1M", "months and years have no fixed length"),
+        ("P1Y", "months and years"),
+        ("P", "not an ISO 8601 duration"),
+        ("PT", "not an ISO 8601 duration"),
+        ("P1DT", "not an ISO 8601 duration"),
+        ("-5", "5 of what?"),
+        ("+5", "5 of what?"),
+        ("-6H", "in '6H': not a length of time"),
+        ("-1h30", "can't go on at '30'"),
+        ("now6h", "after now comes"),
+        ("-0.0000000001s", "finer than a nanosecond"),
+        ("2013-02-08 12:00", "which time zone?"),
+        ("2013-02-08", "which time zone?"),
+        ("2013-02-30Z", "no such date or time"),
+        ("2013-02-08T25:00Z", "no such date or time"),
+        ("2013-02-08T24:01Z", "no such date or time"),
+        ("2016-12-31T23:59:60Z", "no such date or time"),
+        ("0000-01-01Z", "no such date or time"),
+        ("9999-12-31T24:00Z", "no such date or time"),
+        ("9999-12-31T23:59:59-08:00", "outside the years"),
+        ("9999-12-31 America/New_York", None),
+        ("0001-01-01T00:00+08:00", "outside the years"),
+        ("1969-12-31T23:59:59Z", "outside the timestamps"),
+        ("-100000w", "outside the timestamps"),
+        ("9" * 30, "looks like ns"),
+        ("9" * 30 + "s", "outside the timestamps"),
+        ("2013-02-08 12:00 EDT", "abbreviations are ambiguous"),
+        ("2013-02-08 12:00 America/Newyork", "did you mean America/New_York?"),
+        ("2013-02-08 12:00 New_York", "did you mean America/New_York?"),
+        ("2013-02-08 12:00 America", "no time zone 'America'"),
+        ("2013-02-08 12:00+19:00", "beyond 18 hours"),
+        ("2013-02-08 12:00+05:60", "beyond 18 hours"),
+        ("2013-02-08 12:00[../passwd]", "no time zone"),
+        ("2013-02-08 12:00[a/./b]", "no time zone"),
+        ("12:00", "a time of day without its date"),
+        ("2013-02-08Z..2013-02-09Z", "a range, where one point"),
+        ("@1360342800:1h", "a range, where one point"),
+        ("@:1h", "a range, where one point"),
+        ("@", "after @ comes"),
+        ("@end", "after @ comes"),
+        ("@123", "can't be read"),
+        ("@1360342800x", "can't be read"),
+    ],
+)
+def test_refused_point_says_what_would_be_right(text: str, advice: str | None) -> None:
+    if advice is None:
+        assert point(text) > 0
+        return
+    with pytest.raises(InvalidTime) as caught:
+        point(text)
+    assert advice in str(caught.value)
+    assert str(caught.value).startswith(repr(caught.value.text))
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("wall", "zone", "offsets"),
+    [
+        ("2013-11-03T01:30:00", "America/New_York", ("-04:00", "-05:00")),
+        ("2023-10-29T02:00:00", "Europe/Zurich", ("+02:00", "+01:00")),
+        ("2023-04-02T01:45:00", "Australia/Lord_Howe", ("+11:00", "+10:30")),
+    ],
+)
+def test_local_time_that_happens_twice_is_refused_with_both(
+    wall: str, zone: str, offsets: tuple[str, str]
+) -> None:
+    with pytest.raises(InvalidTime, match="happens twice") as caught:
+        point(f"{wall} {zone}")
+    first, second = (f"{wall}{offset}" for offset in offsets)
+    assert f"write {first} or {second}" in str(caught.value)
+    assert point(first) < point(second)
+
+
+@pytest.mark.parametrize(
+    ("wall", "zone", "first", "second"),
+    [
+        (
+            "2013-03-10T02:30",
+            "America/New_York",
+            "2013-03-10T01:30:00-05:00",
+            "2013-03-10T03:30:00-04:00",
+        ),
+        (
+            "2023-10-01T02:15",
+            "Australia/Lord_Howe",
+            "2023-10-01T01:45:00+10:30",
+            "2023-10-01T02:45:00+11:00",
+        ),
+    ],
+)
+def test_local_time_that_is_skipped_is_refused_with_both(
+    wall: str, zone: str, first: str, second: str
+) -> None:
+    with pytest.raises(InvalidTime, match="never happens") as caught:
+        point(wall, zone)
+    assert f"write {first} or {second}" in str(caught.value)
+
+
+def test_offset_beside_the_zone_says_which_of_two_and_must_be_one_of_them() -> None:
+    assert point("2013-11-03T01:30-04:00[America/New_York]") == utc(2013, 11, 3, 5, 30)
+    assert point("2013-11-03T01:30-05:00[America/New_York]") == utc(2013, 11, 3, 6, 30)
+    for offset in ("-03:00", "-06:00", "Z"):
+        with pytest.raises(InvalidTime):
+            point(f"2013-11-03T01:30{offset}[America/New_York]")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2017-10-15 America/Sao_Paulo", utc(2017, 10, 15, 3)),  # midnight was skipped
+        ("1919-03-31 America/Toronto", None),  # before 1970
+        ("2013-11-03 America/Havana", utc(2013, 11, 3, 4)),  # midnight came twice
+        ("2011-12-30 Pacific/Apia", utc(2011, 12, 30, 10)),  # the day was skipped
+        ("2011-12-31 Pacific/Apia", utc(2011, 12, 30, 10)),
+    ],
+)
+def test_date_alone_is_its_first_instant_also_where_midnight_is_not(
+    text: str, expected: int | None
+) -> None:
+    if expected is None:
+        with pytest.raises(InvalidTime, match="outside the timestamps"):
+            point(text)
+        return
+    assert point(text) == expected
+
+
+def test_zone_may_be_given_as_an_object_and_a_written_one_wins() -> None:
+    zone = timezone(timedelta(hours=3))
+    assert parse_point("2013-02-08 12:00", now_ms=NOW, zone=zone) == utc(2013, 2, 8, 9)
+    assert parse_point("2013-02-08 12:00Z", now_ms=NOW, zone=zone) == utc(2013, 2, 8, 12)
+    assert parse_point("2013-02-08 12:00", now_ms=NOW, zone=ZoneInfo("UTC")) == utc(2013, 2, 8, 12)
+    with pytest.raises(InvalidTime, match="no time zone 'Mars/Base'"):
+        parse_point("2013-02-08 12:00", now_ms=NOW, zone="Mars/Base")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2013-02-08Z..2013-02-09Z", (utc(2013, 2, 8), utc(2013, 2, 9))),
+        ("2013-02-08Z .. 2013-02-09Z", (utc(2013, 2, 8), utc(2013, 2, 9))),
+        ("2013-02-08Z", (utc(2013, 2, 8), utc(2013, 2, 9))),
+        ("2013-03-10 America/New_York", (utc(2013, 3, 10, 5), utc(2013, 3, 11, 4))),
+        ("2013-02-08..2013-02-09Z", (utc(2013, 2, 8), utc(2013, 2, 9))),
+        ("2013-02-08 America/New_York..2013-02-09", (utc(2013, 2, 8, 5), utc(2013, 2, 9, 5))),
+        ("2013-02-08Z..2013-02-09-05:00[America/New_York]", (utc(2013, 2, 8), utc(2013, 2, 9, 5))),
+        (
+            "2013-02-08..2013-02-09-05:00[America/New_York]",
+            (utc(2013, 2, 8, 5), utc(2013, 2, 9, 5)),
+        ),
+        ("2013-02-08Z..+6h", (utc(2013, 2, 8), utc(2013, 2, 8, 6))),
+        ("2013-02-08Z..PT6H", (utc(2013, 2, 8), utc(2013, 2, 8, 6))),
+        ("PT6H..2013-02-08Z", (utc(2013, 2, 7, 18), utc(2013, 2, 8))),
+        ("-6h..-2h", (NOW - 6 * HOUR, NOW - 2 * HOUR)),
+        ("-6h..now", (NOW - 6 * HOUR, NOW)),
+        ("-6h..+2h", (NOW - 6 * HOUR, NOW - 4 * HOUR)),
+        ("-6h..now+2h", (NOW - 6 * HOUR, NOW + 2 * HOUR)),
+        ("P1D..now", (NOW - DAY, NOW)),
+        ("P1D..-6h", (NOW - 30 * HOUR, NOW - 6 * HOUR)),
+        ("2 hours ago..1 hour ago", (NOW - 2 * HOUR, NOW - HOUR)),
+        ("+1h..now+2h", (NOW + HOUR, NOW + 2 * HOUR)),
+        ("-6h..", (NOW - 6 * HOUR, OPEN_END)),
+        ("P1D..", (NOW - DAY, OPEN_END)),
+        ("..-6h", (OPEN_START, NOW - 6 * HOUR)),
+        ("..+2h", (OPEN_START, NOW + 2 * HOUR)),
+        ("..P1D", (OPEN_START, NOW - DAY)),
+        ("..", (OPEN_START, OPEN_END)),
+        ("5..7", (5, 7)),
+        ("@2013-02-08:1h", (utc(2013, 2, 8), utc(2013, 2, 8, 1))),
+        ("@1360342800:-1h", None),
+        ("@-48h:-24h", (NOW - 48 * HOUR, NOW - 24 * HOUR)),
+        ("@-48h:24h", (NOW - 48 * HOUR, NOW + 24 * HOUR)),
+        ("@-1m:end", (NOW - MINUTE, OPEN_END)),
+        ("@-1m", (NOW - MINUTE, OPEN_END)),
+        ("@-1m:", (NOW - MINUTE, OPEN_END)),
+        ("@:-1m", (OPEN_START, NOW - MINUTE)),
+        ("@:end", (OPEN_START, OPEN_END)),
+        (
+            "@2013-02-08T12:00:30Z:2013-02-08T12:00:31.5Z",
+            (utc(2013, 2, 8, 12, 0, 30), utc(2013, 2, 8, 12, 0, 31) + 500),
+        ),
+        ("@1360342800:1360342800001", (1_360_342_800_000, 1_360_342_800_001)),
+    ],
+)
+def test_range(text: str, expected: tuple[int, int] | None) -> None:
+    if expected is None:
+        with pytest.raises(InvalidTime, match="holds nothing"):
+            span(text)
+        return
+    assert span(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("", "no time"),
+        ("now", "one point, where a range is needed; write now.. or ..now"),
+        ("2013-02-08 12:00Z", "one point, where a range is needed"),
+        ("2013-02-09Z..2013-02-08Z", "holds nothing"),
+        ("now..now", "holds nothing"),
+        ("2011-12-30 Pacific/Apia", "holds nothing"),
+        ("9999-12-31Z", "outside the years"),
+        ("P1D..P2D", "two lengths of time"),
+        ("+1h..+2h", "two lengths of time"),
+        ("2013-02-08Z...2013-02-09Z", "more than one '..'"),
+        ("2013-02-08Z..2013-02-09Z..", "more than one '..'"),
+        ("2013-02-08..2013-02-09", "in '2013-02-08': which time zone?"),
+        ("2013-02-08Z..tomorrow", "in 'tomorrow': not a time"),
+        ("@1:2:3", "after @ comes"),
+        ("@2013-02-08:noon", "'noon' can't be read"),
+    ],
+)
+def test_refused_range_says_what_would_be_right(text: str, advice: str) -> None:
+    with pytest.raises(InvalidTime) as caught:
+        span(text)
+    assert advice in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "zone", "text"),
+    [
+        (0, None, "1970-01-01T00:00:00.000Z"),
+        (1_360_342_800_007, None, "2013-02-08T17:00:00.007Z"),
+        (1_360_342_800_007, "America/New_York", "2013-02-08T12:00:00.007-05:00"),
+        (1_360_342_800_007, "UTC", "2013-02-08T17:00:00.007+00:00"),
+        (-1, None, "-1 ms"),
+        (2**63 - 1, None, "9223372036854775807 ms"),
+        (253_402_300_799_999, None, "9999-12-31T23:59:59.999Z"),
+        (253_402_300_799_999, "Asia/Tokyo", "253402300799999 ms"),
+    ],
+)
+def test_format(timestamp: int, zone: str | None, text: str) -> None:
+    assert format_ms(timestamp, zone) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"), [("1ns", 1), ("1us", 1000), ("1.5ms", 1_500_000), ("PT0.001S", 1_000_000)]
+)
+def test_duration_is_exact_to_the_nanosecond(text: str, ns: int) -> None:
+    assert parse_duration(text) == ns
