@@ -1,111 +1,48 @@
-"""What a leader refuses, what it changes, and that it changes nothing else."""
+"""What a leader takes, what it changes in it, and that it changes nothing else."""
 
 from collections.abc import Callable, Sequence
 
 import pytest
+from tests.unit.storage.appending import (
+    HOUR,
+    NOW,
+    PARTITION,
+    bare_records,
+    contents,
+    context,
+    read,
+    record,
+    records,
+    resealed,
+    validate,
+)
 
 from tidelog.config import TopicConfig
 from tidelog.errors import (
     CorruptBatch,
     CorruptRecord,
-    InvalidRecord,
     InvalidRequest,
     InvalidTimestamp,
     MessageTooLarge,
-    RecordListTooLarge,
-    TidelogError,
-    UnsupportedCompression,
 )
 from tidelog.record.batch import (
-    ATTRIBUTES_AT,
-    BASE_SEQUENCE_AT,
-    LAST_OFFSET_DELTA_AT,
-    MAX_TIMESTAMP_AT,
-    RECORD_COUNT_AT,
     RecordBatch,
     build_batch,
-    build_end_marker,
-    seal,
 )
 from tidelog.record.coding import write_varint
 from tidelog.record.legacy import build_legacy_set
-from tidelog.record.record import Record
-from tidelog.storage.body_check import BodyFacts, check_body, renumber_body, walk_body
+from tidelog.storage.body_check import BodyFacts, check_body, walk_body
 from tidelog.storage.validator import (
-    RECORD_ERROR_LIMIT,
-    AppendContext,
     AppendOrigin,
-    ValidatedAppend,
     Validator,
 )
 from tidelog.types import (
-    INT64_MAX,
     NO_TIMESTAMP,
     Buffer,
     Codec,
-    Header,
-    NewRecord,
-    TimestampType,
-    TopicPartition,
 )
 
-NOW = 1_700_000_000_000
-HOUR = 3_600_000
-PARTITION = TopicPartition("flights", 3)
-OWN_ORIGINS = (AppendOrigin.COORDINATOR, AppendOrigin.SINK)
-
-
-def record(timestamp: int = NOW, key: bytes | None = b"k", value: bytes | None = b"v") -> NewRecord:
-    return NewRecord(key=key, value=value, timestamp=timestamp, headers=(Header("h", b"1"),))
-
-
-def records(count: int = 3) -> list[NewRecord]:
-    return [record(NOW - i, b"k%d" % i) for i in range(count)]
-
-
-def bare_records() -> list[NewRecord]:
-    """Records that fit into the old formats, which have no headers."""
-    return [NewRecord(key=b"k", value=b"v", timestamp=NOW - i) for i in range(3)]
-
-
-def context(
-    origin: AppendOrigin = AppendOrigin.CLIENT, *, owned: bool = False, trusted: bool = False
-) -> AppendContext:
-    return AppendContext(
-        next_offset=100,
-        leader_epoch=7,
-        now_ms=NOW,
-        append_time_ms=NOW + 5,
-        origin=origin,
-        owned=owned,
-        trusted=trusted,
-    )
-
-
-def validate(
-    data: Buffer, given: dict[str, str] | None = None, where: AppendContext | None = None
-) -> ValidatedAppend:
-    config, _ = TopicConfig.parse(given or {})
-    return Validator(PARTITION, config).validate(data, where or context())
-
-
-def read(result: ValidatedAppend) -> list[Record]:
-    return [found for batch in result.batches for found in batch.records()]
-
-
-def contents(found: Sequence[NewRecord | Record]) -> list[tuple[object, ...]]:
-    return [(r.key, r.value, r.headers) for r in found]
-
-
-def resealed(batch: bytearray, at: int, field: bytes) -> bytes:
-    """The batch with a header field changed, and a right CRC."""
-    changed = bytearray(batch)
-    changed[at : at + len(field)] = field
-    seal(changed, 0)
-    return bytes(changed)
-
-
-# --- what is accepted ---------------------------------------------------------------------------
+# --- what is accepted
 
 
 def test_offsets_and_epoch_are_assigned_and_all_else_stays() -> None:
@@ -178,262 +115,7 @@ def test_no_timestamps_at_all_have_no_largest() -> None:
     assert (result.max_timestamp, result.offset_of_max_timestamp) == (-1, -1)
 
 
-# --- timestamps ---------------------------------------------------------------------------------
-
-
-def test_wrong_largest_timestamp_of_a_client_is_corrected() -> None:
-    sent = resealed(build_batch(records()), MAX_TIMESTAMP_AT, (5).to_bytes(8, "big"))
-    result = validate(sent)
-    (batch,) = result.batches
-    batch.ensure_valid()
-    assert batch.max_timestamp == result.max_timestamp == NOW
-
-
-def test_log_append_time_is_stamped_and_the_producers_times_stay_on_disk() -> None:
-    result = validate(build_batch(records()), {"message.timestamp.type": "LogAppendTime"})
-    found = read(result)
-    assert {r.timestamp for r in found} == {NOW + 5}
-    assert {r.timestamp_type for r in found} == {TimestampType.LOG_APPEND_TIME}
-    assert [r.create_timestamp for r in found] == [NOW, NOW - 1, NOW - 2]
-    assert result.max_timestamp == NOW + 5
-    assert result.offset_of_max_timestamp == 102
-
-
-@pytest.mark.parametrize("timestamp", [NO_TIMESTAMP, -5, 0, 2**62])
-def test_log_append_time_takes_any_create_time(timestamp: int) -> None:
-    given = {"message.timestamp.type": "LogAppendTime", "message.timestamp.before.max.ms": "0"}
-    assert validate(build_batch([record(timestamp)]), given).max_timestamp == NOW + 5
-
-
-@pytest.mark.parametrize("trusted", [False, True])
-def test_log_append_time_flag_of_a_producer_is_refused_on_such_a_topic(*, trusted: bool) -> None:
-    sent = build_batch(records(), timestamp_type=TimestampType.LOG_APPEND_TIME, append_time_ms=NOW)
-    where = context(AppendOrigin.SINK, trusted=trusted)
-    with pytest.raises(InvalidTimestamp):
-        validate(sent, {"message.timestamp.type": "LogAppendTime"}, where)
-
-
-def test_log_append_time_flag_is_cleared_on_a_create_time_topic() -> None:
-    sent = build_batch(
-        records(), timestamp_type=TimestampType.LOG_APPEND_TIME, append_time_ms=NOW + 1
-    )
-    result = validate(sent)
-    assert [r.timestamp for r in read(result)] == [NOW, NOW - 1, NOW - 2]
-    assert result.max_timestamp == result.batches[0].max_timestamp == NOW
-
-
-def test_log_append_time_flag_without_a_time_is_refused() -> None:
-    sent = build_batch(
-        [record(NO_TIMESTAMP)],
-        timestamp_type=TimestampType.LOG_APPEND_TIME,
-        append_time_ms=NO_TIMESTAMP,
-    )
-    with pytest.raises(InvalidTimestamp):
-        validate(sent)
-
-
-@pytest.mark.parametrize(
-    ("timestamp", "is_taken"),
-    [
-        (NOW - 100, True),
-        (NOW - 101, False),
-        (NOW + 200, True),
-        (NOW + 201, False),
-        (NO_TIMESTAMP, True),
-        (-2, False),
-        (-(2**63), False),
-        (INT64_MAX, False),
-    ],
-)
-@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-def test_limits_of_create_time_are_inclusive(
-    timestamp: int, codec: Codec, *, is_taken: bool
-) -> None:
-    given = {"message.timestamp.before.max.ms": "100", "message.timestamp.after.max.ms": "200"}
-    sent = build_batch([record(NOW), record(timestamp), record(NOW)], codec=codec)
-    if is_taken:
-        assert read(validate(sent, given))[1].timestamp == timestamp
-        return
-    with pytest.raises(InvalidTimestamp, match=f"record 1: timestamp {timestamp} ") as caught:
-        validate(sent, given)
-    assert [error.index for error in caught.value.record_errors] == [1]
-
-
-def test_without_a_limit_even_negative_times_are_taken() -> None:
-    assert read(validate(build_batch([record(-77)])))[0].timestamp == -77
-
-
-def test_one_hour_ahead_is_the_default_limit() -> None:
-    assert validate(build_batch([record(NOW + HOUR)])).max_timestamp == NOW + HOUR
-    with pytest.raises(InvalidTimestamp):
-        validate(build_batch([record(NOW + HOUR + 1)]))
-
-
-# --- keys and record errors ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
-@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-@pytest.mark.parametrize("trusted", [False, True])
-def test_compacted_topic_refuses_null_keys(policy: str, codec: Codec, *, trusted: bool) -> None:
-    sent = build_batch([record(), record(key=None), record(key=b""), record(key=None)], codec=codec)
-    where = context(AppendOrigin.SINK, trusted=trusted)
-    with pytest.raises(InvalidRecord, match="no key") as caught:
-        validate(sent, {"cleanup.policy": policy}, where)
-    assert [error.index for error in caught.value.record_errors] == [1, 3]
-    assert caught.value.code == 87
-
-
-def test_compacted_topic_takes_empty_keys_and_others_take_null_keys() -> None:
-    assert validate(build_batch([record(key=b"")]), {"cleanup.policy": "compact"}).record_count == 1
-    assert validate(build_batch([record(key=None)])).record_count == 1
-
-
-def test_one_error_per_record_key_first_and_a_time_error_decides_the_code() -> None:
-    late = NOW + 2 * HOUR
-    sent = build_batch([record(late, key=None), record(), record(late), record(key=None)])
-    with pytest.raises(InvalidTimestamp) as caught:
-        validate(sent, {"cleanup.policy": "compact"})
-    errors = caught.value.record_errors
-    assert [error.index for error in errors] == [0, 2, 3]
-    assert ["no key" in error.reason for error in errors] == [True, False, True]
-    assert caught.value.code == 32
-
-
-def test_list_of_record_errors_is_bounded() -> None:
-    sent = build_batch([record(key=None)] * (RECORD_ERROR_LIMIT + 10), codec=Codec.ZSTD)
-    with pytest.raises(InvalidRecord, match=f"{RECORD_ERROR_LIMIT + 10} records refused") as caught:
-        validate(sent, {"cleanup.policy": "compact"})
-    assert len(caught.value.record_errors) == RECORD_ERROR_LIMIT
-
-
-# --- batches that are refused -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("data", [b"", b"\0" * 11, bytes(build_batch([record()]))[:-1]])
-def test_no_whole_batch_is_refused(data: bytes) -> None:
-    with pytest.raises(InvalidRecord, match="flights-3: the append contains no whole batch"):
-        validate(data)
-
-
-@pytest.mark.parametrize("origin", [AppendOrigin.CLIENT, AppendOrigin.COORDINATOR])
-def test_two_batches_at_once_are_for_own_builders_only(origin: AppendOrigin) -> None:
-    with pytest.raises(InvalidRecord, match="2 batches"):
-        validate(build_batch(records()) * 2, where=context(origin))
-
-
-@pytest.mark.parametrize("magic", [0, 1])
-def test_old_formats_are_not_written(magic: int) -> None:
-    with pytest.raises(InvalidRecord, match=f"format {magic}"):
-        validate(build_legacy_set(bare_records(), magic=magic))
-
-
-def test_client_must_send_base_offset_zero() -> None:
-    sent = build_batch(records(), base_offset=5)
-    with pytest.raises(InvalidRecord, match="base offset 5"):
-        validate(sent)
-    assert validate(sent, where=context(AppendOrigin.SINK)).first_offset == 100
-
-
-def test_batch_over_the_limit_is_refused_before_its_crc_is_looked_at() -> None:
-    sent = build_batch(records())
-    size = len(sent)
-    assert validate(sent, {"max.message.bytes": str(size)}).record_count == 3
-    sent[-1] ^= 1
-    with pytest.raises(MessageTooLarge, match=f"{size} bytes, max.message.bytes is {size - 1}"):
-        validate(sent, {"max.message.bytes": str(size - 1)})
-
-
-@pytest.mark.parametrize("at", [17, ATTRIBUTES_AT, 40, 70])
-def test_wrong_crc_is_refused(at: int) -> None:
-    sent = build_batch(records())
-    sent[at] ^= 1
-    with pytest.raises(CorruptBatch) as caught:
-        validate(sent)
-    assert caught.value.code == 2
-
-
-def test_frame_that_cannot_be_is_corrupt() -> None:
-    with pytest.raises(CorruptBatch):
-        validate(b"\0" * 100)
-
-
-@pytest.mark.parametrize("number", [5, 6, 7])
-def test_codec_nobody_defined_is_refused(number: int) -> None:
-    sent = resealed(build_batch(records()), ATTRIBUTES_AT, number.to_bytes(2, "big"))
-    with pytest.raises(UnsupportedCompression):
-        validate(sent)
-
-
-@pytest.mark.parametrize(
-    ("at", "value"),
-    [
-        (LAST_OFFSET_DELTA_AT, 3),
-        (LAST_OFFSET_DELTA_AT, 1),
-        (LAST_OFFSET_DELTA_AT, -1),
-        (LAST_OFFSET_DELTA_AT, -(2**31)),
-        (RECORD_COUNT_AT, 0),
-        (RECORD_COUNT_AT, 2),
-        (RECORD_COUNT_AT, -1),
-    ],
-)
-@pytest.mark.parametrize("origin", [AppendOrigin.CLIENT, *OWN_ORIGINS])
-def test_count_and_span_of_offsets_must_agree(at: int, value: int, origin: AppendOrigin) -> None:
-    sent = resealed(build_batch(records()), at, value.to_bytes(4, "big", signed=True))
-    with pytest.raises(InvalidRecord, match="in a span of"):
-        validate(sent, where=context(origin))
-
-
-def test_count_and_span_that_agree_but_lie_are_found_in_the_records() -> None:
-    sent = bytearray(resealed(build_batch(records()), RECORD_COUNT_AT, (4).to_bytes(4, "big")))
-    lying = resealed(sent, LAST_OFFSET_DELTA_AT, (3).to_bytes(4, "big"))
-    with pytest.raises(CorruptRecord) as caught:
-        validate(lying)
-    assert caught.value.at == len(lying)
-    assert caught.value.code == 87
-
-
-def test_control_batch_is_for_coordinators() -> None:
-    marker = build_end_marker(
-        commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=2, timestamp=NOW
-    )
-    with pytest.raises(InvalidRecord, match="control"):
-        validate(marker)
-    given = {"compression.type": "zstd", "cleanup.policy": "compact"}
-    result = validate(marker, given, context(AppendOrigin.COORDINATOR))
-    assert bytes(result.data)[16:] == bytes(marker)[16:], "markers are never recompressed"
-
-
-def test_producer_id_needs_a_sequence() -> None:
-    sent = build_batch(records(), producer_id=9, producer_epoch=0, base_sequence=0)
-    assert validate(sent).record_count == 3
-    without = resealed(sent, BASE_SEQUENCE_AT, b"\xff" * 4)
-    with pytest.raises(InvalidRecord, match="base sequence -1"):
-        validate(without)
-    assert validate(without, where=context(AppendOrigin.COORDINATOR)).record_count == 3
-
-
-def test_append_larger_than_a_segment_is_refused() -> None:
-    sent = build_batch(records()) * 2
-    size = str(len(sent))
-    where = context(AppendOrigin.SINK)
-    assert validate(sent, {"internal.segment.bytes": size}, where).record_count == 6
-    with pytest.raises(RecordListTooLarge):
-        validate(sent, {"internal.segment.bytes": str(len(sent) - 1)}, where)
-
-
-def test_errors_carry_kafkas_codes_and_the_partition() -> None:
-    cases: list[tuple[bytes, type[TidelogError], int]] = [
-        (b"", InvalidRecord, 87),
-        (bytes(build_batch([record(NOW + 2 * HOUR)])), InvalidTimestamp, 32),
-    ]
-    for data, kind, code in cases:
-        with pytest.raises(kind, match=r"^flights-3: ") as caught:
-            validate(data)
-        assert caught.value.code == code
-
-
-# --- codecs and repairs -------------------------------------------------------------------------
+# --- codecs and repairs
 
 
 @pytest.mark.parametrize("source", Codec)
@@ -511,7 +193,7 @@ def test_damaged_record_is_named_by_its_place() -> None:
     assert caught.value.at == 61
 
 
-# --- trusted batches, followers, injected pass --------------------------------------------------
+# --- trusted batches, followers, injected pass
 
 
 def refuse_to_look(body: Buffer, count: int, base: int, /) -> BodyFacts:
@@ -586,36 +268,3 @@ def test_followers_copy_with_a_wrong_crc_is_refused() -> None:
     sent[-1] ^= 1
     with pytest.raises(CorruptBatch):
         validate(sent, where=context(AppendOrigin.REPLICATION))
-
-
-# --- the pass over the records ------------------------------------------------------------------
-
-
-def test_pass_finds_extremes_keys_and_order() -> None:
-    times = [NOW, NO_TIMESTAMP, NOW + 7, NOW - 9]
-    body = RecordBatch(build_batch([record(t) for t in times])).body()
-    assert check_body(body, 4, NOW) == BodyFacts(NOW + 7, NOW - 9, False, True)
-    body = RecordBatch(build_batch([record(NO_TIMESTAMP, key=None)])).body()
-    assert check_body(body, 1, NO_TIMESTAMP) == BodyFacts(-1, INT64_MAX, True, True)
-
-
-def test_pass_wraps_times_like_every_other_reader() -> None:
-    times = [INT64_MAX, -(2**63)]
-    batch = RecordBatch(build_batch([record(t) for t in times]))
-    facts = check_body(batch.body(), 2, batch.base_timestamp)
-    assert (facts.max_timestamp, facts.min_timestamp) == (INT64_MAX, -(2**63))
-
-
-def test_any_cut_or_declared_count_too_many_is_corrupt() -> None:
-    body = bytes(RecordBatch(build_batch(records())).body())
-    for end in range(len(body)):
-        with pytest.raises(CorruptRecord):
-            check_body(body[:end], 3, NOW)
-    for count in (-1, 0, 1, 2, 4, 2**31 - 1):
-        with pytest.raises(CorruptRecord):
-            check_body(body, count, NOW)
-
-
-def test_renumbering_a_right_body_changes_nothing() -> None:
-    body = bytes(RecordBatch(build_batch(records(200))).body())
-    assert renumber_body(body, 200) == body

@@ -1,0 +1,76 @@
+"""What the tests of the validator share: records, a context, one call, one reading."""
+
+from collections.abc import Sequence
+
+from tidelog.config import TopicConfig
+from tidelog.record.batch import (
+    seal,
+)
+from tidelog.record.record import Record
+from tidelog.storage.validator import (
+    AppendContext,
+    AppendOrigin,
+    ValidatedAppend,
+    Validator,
+)
+from tidelog.types import (
+    Buffer,
+    Header,
+    NewRecord,
+    TopicPartition,
+)
+
+NOW = 1_700_000_000_000
+HOUR = 3_600_000
+PARTITION = TopicPartition("flights", 3)
+OWN_ORIGINS = (AppendOrigin.COORDINATOR, AppendOrigin.SINK)
+
+
+def record(timestamp: int = NOW, key: bytes | None = b"k", value: bytes | None = b"v") -> NewRecord:
+    return NewRecord(key=key, value=value, timestamp=timestamp, headers=(Header("h", b"1"),))
+
+
+def records(count: int = 3) -> list[NewRecord]:
+    return [record(NOW - i, b"k%d" % i) for i in range(count)]
+
+
+def bare_records() -> list[NewRecord]:
+    """Records that fit into the old formats, which have no headers."""
+    return [NewRecord(key=b"k", value=b"v", timestamp=NOW - i) for i in range(3)]
+
+
+def context(
+    origin: AppendOrigin = AppendOrigin.CLIENT, *, owned: bool = False, trusted: bool = False
+) -> AppendContext:
+    return AppendContext(
+        next_offset=100,
+        leader_epoch=7,
+        now_ms=NOW,
+        append_time_ms=NOW + 5,
+        origin=origin,
+        owned=owned,
+        trusted=trusted,
+    )
+
+
+def validate(
+    data: Buffer, given: dict[str, str] | None = None, where: AppendContext | None = None
+) -> ValidatedAppend:
+    config, _ = TopicConfig.parse(given or {})
+    return Validator(PARTITION, config).validate(data, where or context())
+
+
+def read(result: ValidatedAppend) -> list[Record]:
+    return [found for batch in result.batches for found in batch.records()]
+
+
+def contents(found: Sequence[NewRecord | Record]) -> list[tuple[object, ...]]:
+    return [(r.key, r.value, r.headers) for r in found]
+
+
+def resealed(batch: bytearray, at: int, field: bytes) -> bytes:
+    """The batch with a header field changed, and a right CRC."""
+    changed = bytearray(batch)
+    changed[at : at + len(field)] = field
+    seal(changed, 0)
+    return bytes(changed)
