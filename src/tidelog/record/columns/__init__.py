@@ -1,0 +1,156 @@
+"""Log bytes to Arrow record batches by column: no Python object per record, nulls kept.
+
+Owns the choice of batches and the shape of the result; the work on records is in
+`tidelog.record.kernels`, whose rules are those of the plain path (`tidelog.record.views`).
+
+Columns (only those asked for are computed; all may be null but the first three):
+
+| column | type | null where |
+|---|---|---|
+| offset | int64 | never |
+| timestamp | timestamp(ms, UTC) | the record has no time |
+| timestampType | int32: 0 CreateTime, 1 LogAppendTime, -1 magic 0 | never |
+| createTimestamp | timestamp(ms, UTC) | the producer gave none, or it was overwritten |
+| appendTimestamp | timestamp(ms, UTC) | not known |
+| key, value | binary | null in the record |
+| headers | list<struct<key: string, value: binary>> | never; empty where there are none |
+| producerId, producerEpoch, sequence | int64, int16, int32 | no idempotent producer |
+| leaderEpoch | int32 | unknown |
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.errors import InvalidRequest, TidelogError
+from tidelog.record.columns.arrays import COLUMN_TYPES, HEADERS, TIME
+from tidelog.record.columns.decoder import Decoder
+from tidelog.record.columns.source import DecodeStats, DropBatch, Selection, tables
+from tidelog.types import INT64_MAX, Buffer
+
+if TYPE_CHECKING:
+    from tidelog.record.kernels.memory import Longs
+
+__all__ = [
+    "ALL_COLUMNS",
+    "COLUMN_TYPES",
+    "HEADERS",
+    "ROWS",
+    "TIME",
+    "DecodeStats",
+    "DropBatch",
+    "decode",
+    "schema",
+]
+
+ALL_COLUMNS: Final = tuple(COLUMN_TYPES)
+# What Spark takes at a time.
+ROWS: Final = 10_000
+
+
+def schema(columns: Sequence[str] = ALL_COLUMNS) -> pa.Schema:
+    """The schema of what `decode` yields for these columns.
+
+    Raises:
+        InvalidRequest: A column that does not exist, or one twice.
+    """
+    if unknown := [name for name in columns if name not in COLUMN_TYPES]:
+        raise InvalidRequest(f"no column {unknown[0]!r}; there are: {', '.join(ALL_COLUMNS)}")
+    if len(set(columns)) != len(columns):
+        raise InvalidRequest(f"a column is named twice: {', '.join(columns)}")
+    return pa.schema([pa.field(name, COLUMN_TYPES[name]) for name in columns])
+
+
+def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
+    buffer: Buffer,
+    *,
+    columns: Sequence[str] = ALL_COLUMNS,
+    offset_start: int = 0,
+    offset_end: int = INT64_MAX,
+    record_time: tuple[int, int] | None = None,
+    append_times: "tuple[Longs, Longs] | None" = None,
+    include_control: bool = False,
+    drop_batch: DropBatch | None = None,
+    check_crc: bool = True,
+    rows: int = ROWS,
+    stats: DecodeStats | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The records of a run of batches, in order, as Arrow record batches of at most `rows` rows.
+
+    A batch that is cut at the buffer's end is left out, as every reader of a growing log has to.
+
+    Args:
+        buffer: Whole batches of any magic and codec, back to back. Held while the iterator lives,
+            and by nothing that it yields.
+        columns: Names out of `ALL_COLUMNS`, in the order wanted.
+        offset_start: First offset to take, inclusive.
+        offset_end: Where offsets end, exclusive.
+        record_time: Take only records whose timestamp in ms lies in [a, b); those without a time
+            lie in no range and are counted in `stats`.
+        append_times: First offset (ascending) and append time in ms (-1 unknown) of each run of
+            offsets, int64 arrays, for the column `appendTimestamp`; None where nothing is known.
+        include_control: Whether to take the records of control batches too.
+        drop_batch: Given a table of batches (columns in `kernels.layout`), says which to leave
+            out, e.g. those of aborted transactions (`is_aborted`).
+        check_crc: False where the caller has checked every batch of the buffer.
+        rows: Limit of rows in one record batch, at least 1.
+        stats: Filled on the way, for callers that want the figures.
+
+    Raises:
+        CorruptBatch: A frame, a checksum or a compressed stream is wrong; everything before it was
+            yielded. `at` counts from the buffer's first byte.
+        CorruptRecord: A record breaks a rule; everything before it was yielded.
+        UnsupportedCompression: A codec that nobody defined.
+        InvalidRequest: At the first step: an unknown column, or no rows asked for.
+    """
+    kind = schema(columns)
+    if rows < 1:
+        raise InvalidRequest(f"rows={rows}: at least 1")
+    selection = Selection(
+        offset_start=offset_start,
+        offset_end=offset_end,
+        record_time=record_time,
+        include_control=include_control,
+        drop_batch=drop_batch,
+    )
+    stats = DecodeStats() if stats is None else stats
+    decoder = Decoder(kind, rows, selection, append_times, stats)
+    log = np.frombuffer(buffer, np.uint8)
+    log.flags.writeable = False  # one type of array for the kernels, whatever the caller has
+    parts = (
+        batch
+        for table in tables(log, selection, stats, check_crc=check_crc)
+        for batch in decoder.decode(log, table, check_crc=check_crc)
+    )
+    yield from _merge_small(parts, rows)
+
+
+def _merge_small(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """The same rows, with small batches put together: a narrow filter leaves crumbs of each chunk.
+
+    Half-full ones pass as they are, so that at most half of the rows are ever copied.
+    """
+    small: list[pa.RecordBatch] = []
+    count = 0
+    try:
+        for batch in batches:
+            if count + batch.num_rows > rows or batch.num_rows * 2 >= rows:
+                yield from _joined(small)
+                small, count = [], 0
+            if batch.num_rows * 2 >= rows:
+                yield batch
+            else:
+                small.append(batch)
+                count += batch.num_rows
+    except TidelogError:
+        yield from _joined(small)
+        raise
+    yield from _joined(small)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    if len(batches) < 2:
+        return batches
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()

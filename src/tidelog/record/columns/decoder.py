@@ -1,0 +1,150 @@
+"""Runs the decoding kernel over groups of batches and makes Arrow record batches of what it fills.
+
+A group is a run of batches of about `CHUNK_BYTES` and no more records than a record batch may have
+rows, so that a chunk is summed, decoded and handed on while it's in the cache. Bodies that lie
+plainly in the log are decoded where they are. Where one of the group is compressed or of magic 0 or
+1, all are put side by side first (`bodies`): one kernel decodes everything.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.errors import CorruptRecord
+from tidelog.record.columns.arrays import Chunk, build, new_binary
+from tidelog.record.columns.bodies import is_plain, join_bodies
+from tidelog.record.columns.source import REASONS, DecodeStats, Selection
+from tidelog.record.header import TIMESTAMP_TYPE_BIT
+from tidelog.record.kernels import decode as progress_at
+from tidelog.record.kernels import layout
+from tidelog.record.kernels.decode import Columns, Filter, decode_batches
+from tidelog.record.kernels.times import mark_lost_creates
+
+if TYPE_CHECKING:
+    from tidelog.record.kernels.memory import Bytes, Longs
+
+CHUNK_BYTES: Final = 1 << 20
+# Room for the values of a chunk where one batch is larger; doubled where one record needs more.
+_CAPACITY_BYTES: Final = 4 << 20
+
+
+class Decoder:
+    """What stays the same from group to group. Not for two threads at once."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        rows_limit: int,
+        selection: Selection,
+        append_times: tuple["Longs", "Longs"] | None,
+        stats: DecodeStats,
+    ) -> None:
+        self._schema = schema
+        self._columns = columns = tuple(schema.names)
+        self._rows_limit = rows_limit
+        self._append_times = append_times
+        self._stats = stats
+        time_start, time_end = selection.record_time or (0, 0)
+        self._filter = Filter(
+            offset_start=selection.offset_start,
+            offset_end=selection.offset_end,
+            by_time=int(selection.record_time is not None),
+            time_start=time_start,
+            time_end=time_end,
+            keys=int("key" in columns),
+            values=int("value" in columns),
+        )
+
+    def decode(self, log: "Bytes", table: "Longs", *, check_crc: bool) -> Iterator[pa.RecordBatch]:
+        """The rows of a table's batches.
+
+        Raises:
+            CorruptBatch: A batch does not decompress, or a legacy message's CRC is wrong.
+            CorruptRecord: A record breaks a rule; the rows before it were handed out.
+            UnsupportedCompression: A codec that nobody defined.
+        """
+        for group in self._groups(table):
+            if is_plain(group).all():
+                yield from self._decode_group(log, group, is_joined=False)
+                continue
+            for data, rows in join_bodies(log, group, check_crc=check_crc):
+                yield from self._decode_group(data, rows, is_joined=True)
+
+    def _groups(self, table: "Longs") -> Iterator["Longs"]:
+        """Cut a table into groups; a batch that is larger than a group is one of its own."""
+        sizes = np.cumsum(table[:, layout.SIZE])
+        counts = np.cumsum(np.maximum(table[:, layout.RECORD_COUNT], 1))
+        start = 0
+        while start < len(table):
+            size, count = (sizes[start - 1], counts[start - 1]) if start else (0, 0)
+            by_size = np.searchsorted(sizes, size + CHUNK_BYTES, side="right")
+            by_count = np.searchsorted(counts, count + self._rows_limit, side="right")
+            end = max(int(min(by_size, by_count)), start + 1)
+            yield table[start:end]
+            start = end
+
+    def _decode_group(
+        self, data: "Bytes", table: "Longs", *, is_joined: bool
+    ) -> Iterator[pa.RecordBatch]:
+        if "createTimestamp" in self._columns:
+            mark_lost_creates(data, table)
+        progress = np.zeros(progress_at.PROGRESS_FIELDS, np.int64)
+        progress[progress_at.AT] = progress_at.UNOPENED
+        capacity = _CAPACITY_BYTES
+        status, at = layout.FULL, 0
+        while status == layout.FULL:
+            first = int(progress[progress_at.BATCH])
+            progress[progress_at.ROWS :] = 0
+            out = self._allocate(table, first, capacity)
+            status, at = decode_batches(data, table, self._filter, out, progress)
+            self._stats.without_time += int(progress[progress_at.WITHOUT_TIME])
+            rows = int(progress[progress_at.ROWS])
+            if rows:
+                yield self._record_batch(data, table, out, first, progress)
+            elif status == layout.FULL:
+                capacity *= 2
+        if status != layout.DONE:
+            raise self._corrupt(status, at, table[int(progress[progress_at.BATCH])], is_joined)
+
+    def _allocate(self, table: "Longs", first: int, capacity: int) -> Columns:
+        """Empty columns for the batches from `first` on."""
+        rest = table[first:]
+        left = int(rest[-1, layout.BODY_END] - rest[0, layout.BODY_START])
+        rows = int(np.minimum(np.maximum(rest[:, layout.RECORD_COUNT], 0).sum(), self._rows_limit))
+        size = min(left, capacity)
+        creates = np.empty(rows, np.int64)
+        has_other_times = (rest[:, layout.ATTRIBUTES] & TIMESTAMP_TYPE_BIT).any()
+        return Columns(
+            offsets=np.empty(rows, np.int64),
+            timestamps=np.empty(rows, np.int64) if has_other_times else creates,
+            creates=creates,
+            headers_at=np.empty(rows, np.int64),
+            rows_end=np.empty(len(table), np.int64),
+            key=new_binary(rows, size),
+            value=new_binary(rows, size),
+        )
+
+    def _record_batch(
+        self, data: "Bytes", table: "Longs", out: Columns, first: int, progress: "Longs"
+    ) -> pa.RecordBatch:
+        """The kernel's columns as Arrow arrays."""
+        rows = int(progress[progress_at.ROWS])
+        last = min(int(progress[progress_at.BATCH]), len(table) - 1)
+        batches = table[first : last + 1]
+        counts = np.diff(out.rows_end[first : last + 1], prepend=0)
+        end = int(batches[-1, layout.BODY_END])
+        chunk = Chunk(data, end, rows, batches, counts, out, self._append_times)
+        self._stats.rows += rows
+        arrays = [build(name, chunk) for name in self._columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _corrupt(self, status: int, at: int, batch: "Longs", is_joined: bool) -> CorruptRecord:
+        """The error with its place in the log."""
+        reason, offset = REASONS[status], int(batch[layout.BASE_OFFSET])
+        if not is_joined:
+            return CorruptRecord(reason, at=at, offset=offset)
+        place = at - int(batch[layout.BODY_START])
+        reason = f"{reason} (byte {place} of the decompressed records)"
+        return CorruptRecord(reason, at=int(batch[layout.POSITION]), offset=offset)

@@ -1,0 +1,143 @@
+"""From bytes to batch tables: the walk, the checksums, and which batches need no opening.
+
+Checksums come first: what is left out is left out because of a header whose CRC was right.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tidelog.errors import CorruptBatch
+from tidelog.record.coding import crc32c
+from tidelog.record.header import ATTRIBUTES_AT, CONTROL_BIT, MAGIC_2, TIMESTAMP_TYPE_BIT
+from tidelog.record.kernels import layout
+from tidelog.record.kernels.scan import scan_batches
+from tidelog.types import INT64_MAX, NO_TIMESTAMP
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tidelog.record.kernels.memory import Bytes, Longs
+
+    Mask = npt.NDArray[np.bool_]
+
+# Batches per table: enough to make the walk's call cheap, few enough that what was summed for the
+# CRC is still in the cache when it is decoded.
+SCAN_BATCHES: Final = 64
+
+REASONS: Final = {
+    layout.BAD_SIZE: "a batch length below the smallest that its magic allows",
+    layout.BAD_MAGIC: "a magic other than 0, 1 and 2",
+    layout.BAD_OFFSETS: "the batch's offsets leave the range of 0..2^63-1",
+    layout.BAD_COUNT: "a record count that the batch has no room for",
+    layout.BAD_RECORD: "a record whose fields don't end where its length says",
+    layout.BAD_DELTA: "an offset delta that is not above the last one, or above the batch's last",
+    layout.BAD_REST: "bytes are left after the last record",
+}
+
+DropBatch = Callable[["Longs"], "Mask"]
+
+
+@dataclass(slots=True, kw_only=True)
+class DecodeStats:
+    """What a decode has met so far; complete when its iterator is through.
+
+    Attributes:
+        batches: Batches walked over.
+        batches_opened: Those whose records were looked at.
+        rows: Rows handed out.
+        without_time: Records inside the offset range that have no time, met under a time range.
+            Batches in which nothing can match are not opened: their records don't count.
+        end_at: Place behind the last batch walked over. Short of the buffer's end where that cuts
+            a batch.
+    """
+
+    batches: int = 0
+    batches_opened: int = 0
+    rows: int = 0
+    without_time: int = 0
+    end_at: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which records to take; see `decode`."""
+
+    offset_start: int = 0
+    offset_end: int = INT64_MAX
+    record_time: tuple[int, int] | None = None
+    include_control: bool = False
+    drop_batch: DropBatch | None = None
+
+
+def tables(
+    log: "Bytes", selection: Selection, stats: DecodeStats, *, check_crc: bool
+) -> Iterator["Longs"]:
+    """Tables of the batches to open, in order; see `kernels.layout` for their columns.
+
+    Raises:
+        CorruptBatch: A frame or a checksum is wrong; the batches before it were handed out.
+    """
+    at, end, status = 0, log.size, layout.FULL
+    while status == layout.FULL:
+        table = np.empty((SCAN_BATCHES, layout.BATCH_FIELDS), np.int64)
+        count, at, status = scan_batches(log, at, end, table)
+        table = table[:count]
+        error = _first_bad_sum(log, table) if check_crc else None
+        if error is not None:
+            assert error.at is not None
+            table = table[table[:, layout.POSITION] < error.at]
+        stats.batches += len(table)
+        wanted = table[_select(table, selection)]
+        stats.batches_opened += len(wanted)
+        if len(wanted):
+            yield wanted
+        if error is not None:
+            raise error
+        stats.end_at = at
+    if status not in (layout.DONE, layout.PARTIAL):
+        raise CorruptBatch(REASONS[status], at=at)
+
+
+def _first_bad_sum(log: "Bytes", table: "Longs") -> CorruptBatch | None:
+    """The first magic-2 batch whose CRC is wrong; legacy ones check theirs when they are opened."""
+    view = log.data
+    rows = table[table[:, layout.MAGIC] == MAGIC_2]
+    starts = rows[:, layout.POSITION] + ATTRIBUTES_AT
+    sums = zip(
+        starts.tolist(),
+        rows[:, layout.BODY_END].tolist(),
+        rows[:, layout.CRC].tolist(),
+        strict=True,
+    )
+    for slot, (start, end, expected) in enumerate(sums):
+        computed = crc32c(view[start:end])
+        if computed != expected:
+            reason = f"CRC-32C is {computed:#010x}, the header says {expected:#010x}"
+            at, offset = rows[slot, layout.POSITION], rows[slot, layout.BASE_OFFSET]
+            return CorruptBatch(reason, at=int(at), offset=int(offset))
+    return None
+
+
+def _select(table: "Longs", selection: Selection) -> "Mask":
+    """Which batches may hold rows that were asked for; of a legacy one only the frame is known."""
+    wanted = table[:, layout.LAST_OFFSET] >= selection.offset_start
+    wanted &= table[:, layout.BASE_OFFSET] < selection.offset_end
+    if not selection.include_control:
+        wanted &= table[:, layout.ATTRIBUTES] & CONTROL_BIT == 0
+    if selection.record_time is not None:
+        wanted &= _may_match(table, *selection.record_time)
+    if selection.drop_batch is not None:
+        wanted &= ~selection.drop_batch(table)
+    return wanted
+
+
+def _may_match(table: "Longs", start_ms: int, end_ms: int) -> "Mask":
+    """Whether a batch can hold a time in [start_ms, end_ms), or may hold records without one."""
+    largest = table[:, layout.MAX_TIMESTAMP]
+    is_stamped = table[:, layout.ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0
+    in_range = (largest >= start_ms) & (~is_stamped | (largest < end_ms))
+    found: Mask = in_range | (largest == NO_TIMESTAMP)
+    return found

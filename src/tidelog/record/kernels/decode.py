@@ -1,0 +1,267 @@
+"""Records of magic 2 bodies to columns in one pass; it stops when the columns are full.
+
+A body is walked record by record. Every length is compared with what is left before it is used,
+and a record is taken only where its fields end exactly where it does. Rows outside the filter are
+checked like the others, and left out.
+
+Source: docs/format.md#record. The rules are those of `tidelog.record.record`, the plain reference.
+"""
+
+from typing import Final, NamedTuple
+
+from tidelog.record.header import TIMESTAMP_TYPE_BIT
+from tidelog.record.kernels.arithmetic import add_wrapping
+from tidelog.record.kernels.compiler import inlined, kernel
+from tidelog.record.kernels.layout import (
+    ATTRIBUTES,
+    BAD_COUNT,
+    BAD_DELTA,
+    BAD_RECORD,
+    BAD_REST,
+    BASE_OFFSET,
+    BASE_TIMESTAMP,
+    BODY_END,
+    BODY_START,
+    CREATE_LOST,
+    CREATE_STATE,
+    DONE,
+    FULL,
+    LAST_OFFSET,
+    MAX_TIMESTAMP,
+    RECORD_COUNT,
+)
+from tidelog.record.kernels.memory import Bytes, Ints, Longs, copy_bytes
+from tidelog.record.kernels.varints import POISON, read_varint, read_varlong
+
+# length, attributes, timestamp delta, offset delta, two lengths, header count: a byte each.
+RECORD_SIZE_MIN: Final = 7
+RECORD_HEADER_SIZE_MIN: Final = 2
+NO_TIMESTAMP: Final = -1
+# In place of the header count's place, where the count is 0.
+NO_HEADERS: Final = -1
+
+# Places in `progress`: where to go on, how full the columns are, what was seen on the way.
+BATCH: Final = 0
+AT: Final = 1
+RECORD: Final = 2
+LAST_DELTA: Final = 3
+ROWS: Final = 4
+KEY_BYTES: Final = 5
+VALUE_BYTES: Final = 6
+WITHOUT_TIME: Final = 7
+PROGRESS_FIELDS: Final = 8
+# `progress[AT]` of a batch that was not begun.
+UNOPENED: Final = -1
+
+
+class Filter(NamedTuple):
+    """Which rows to take, and what to copy of them.
+
+    Attributes:
+        offset_start: First offset, inclusive.
+        offset_end: Last offset, exclusive.
+        by_time: 1 to filter by record time too; records without a time are then left out.
+        time_start: First record time in ms, inclusive.
+        time_end: Last record time in ms, exclusive.
+        keys: 1 to copy keys.
+        values: 1 to copy values.
+    """
+
+    offset_start: int
+    offset_end: int
+    by_time: int
+    time_start: int
+    time_end: int
+    keys: int
+    values: int
+
+
+class Binary(NamedTuple):
+    """An Arrow binary column that is being filled; the caller allocates.
+
+    Shape:
+        ends: int32[rows + 1], the first is 0.
+        data: uint8[capacity in bytes].
+        valid: uint8[(rows + 7) // 8], all bits set by the caller; a null clears its own.
+    """
+
+    ends: Ints
+    data: Bytes
+    valid: Bytes
+
+
+class Columns(NamedTuple):
+    """What `decode_batches` fills; the caller allocates.
+
+    Shape:
+        offsets: int64[rows]; its length is the number of rows to stop at.
+        timestamps: int64[rows], -1 for none. May be the same array as `creates` where no batch
+            is LogAppendTime and no create time is lost.
+        creates: int64[rows], -1 for none or lost.
+        headers_at: int64[rows], place of the header count, `NO_HEADERS` where that is 0.
+        rows_end: int64[batches], number of rows when the batch of the table was left.
+    """
+
+    offsets: Longs
+    timestamps: Longs
+    creates: Longs
+    headers_at: Longs
+    rows_end: Longs
+    key: Binary
+    value: Binary
+
+
+@inlined
+def parse_record(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, int, int, int, int]:
+    """The record at `at` of a body that ends at `end`.
+
+    Returns:
+        The place behind it or `POISON`; timestamp delta; offset delta; the key's place and size;
+        the value's place and size; place of the header count or `NO_HEADERS`. A size of -1 is
+        null. Nothing but the first means anything where that is `POISON`.
+    """
+    size, at = read_varint(data, at, end)
+    if size < 0 or size > end - at:
+        return POISON, 0, 0, 0, 0, 0, 0, 0
+    record_end = at + size
+    time_delta, at = read_varlong(data, at + 1, record_end)
+    offset_delta, at = read_varint(data, at, record_end)
+    key_size, key_at = read_varint(data, at, record_end)
+    value_size, value_at = read_varint(data, key_at + max(key_size, 0), record_end)
+    headers_at = value_at + max(value_size, 0)
+    header_count, at = read_varint(data, headers_at, record_end)
+    if header_count != 0:
+        at = skip_headers(data, at, record_end, header_count)
+    else:
+        headers_at = NO_HEADERS
+    if at != record_end or key_size < -1 or value_size < -1:
+        return POISON, 0, 0, 0, 0, 0, 0, 0
+    return at, time_delta, offset_delta, key_at, key_size, value_at, value_size, headers_at
+
+
+@inlined
+def skip_headers(data: Bytes, at: int, end: int, count: int) -> int:
+    """The place behind `count` headers, `POISON` where one of them breaks a rule."""
+    if count < 0 or count > (end - at) // RECORD_HEADER_SIZE_MIN:
+        return POISON
+    for _ in range(count):
+        key_size, at = read_varint(data, at, end)
+        value_size, at = read_varint(data, at + max(key_size, 0), end)
+        at += max(value_size, 0)
+        if key_size < 0 or value_size < -1 or at > end:
+            return POISON
+    return at
+
+
+@kernel
+def decode_batches(
+    data: Bytes, table: Longs, rows: Filter, out: Columns, progress: Longs
+) -> tuple[int, int]:
+    """Decode the batches of `table` from `progress` on, until they or the columns are through.
+
+    Shape:
+        data: uint8[>= every BODY_END of the table].
+        table: int64[batches, BATCH_FIELDS], magic 2, bodies not compressed.
+        progress: int64[PROGRESS_FIELDS], for the first call zeros but `UNOPENED` in `AT`. Before
+            another call the caller empties the columns and everything from `ROWS` on.
+
+    Returns:
+        A status and a place: DONE; FULL and the record that does not fit; or a BAD_ status and
+        the record or body concerned.
+    """
+    while progress[BATCH] < table.shape[0]:
+        slot = progress[BATCH]
+        status = _decode_batch(data, table[slot], rows, out, progress)
+        out.rows_end[slot] = progress[ROWS]
+        if status != DONE:
+            return status, progress[AT]
+        progress[BATCH] = slot + 1
+        progress[AT] = UNOPENED
+    return DONE, 0
+
+
+@inlined
+def _decode_batch(data: Bytes, batch: Longs, rows: Filter, out: Columns, progress: Longs) -> int:
+    """Decode one batch, or what is left of it."""
+    if progress[AT] == UNOPENED:
+        progress[AT] = batch[BODY_START]
+        progress[RECORD] = 0
+        progress[LAST_DELTA] = -1
+        count = batch[RECORD_COUNT]
+        if count < 0 or count * RECORD_SIZE_MIN > batch[BODY_END] - batch[BODY_START]:
+            return BAD_COUNT
+    status = _decode_records(data, batch, rows, out, progress)
+    if status == DONE and progress[AT] != batch[BODY_END]:
+        return BAD_REST
+    return status
+
+
+@inlined
+def _decode_records(data: Bytes, batch: Longs, rows: Filter, out: Columns, progress: Longs) -> int:
+    """Decode records; `progress` is left at the one that it stopped at."""
+    base_offset, base_timestamp = batch[BASE_OFFSET], batch[BASE_TIMESTAMP]
+    delta_max = batch[LAST_OFFSET] - base_offset
+    is_append_time = batch[ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0
+    append_time, is_lost = batch[MAX_TIMESTAMP], batch[CREATE_STATE] == CREATE_LOST
+    end, count = batch[BODY_END], batch[RECORD_COUNT]
+    at, record, last_delta = progress[AT], progress[RECORD], progress[LAST_DELTA]
+    row, key_used, value_used = progress[ROWS], progress[KEY_BYTES], progress[VALUE_BYTES]
+    status = DONE
+    while record < count:
+        after, time_delta, delta, key_at, key_size, value_at, value_size, headers_at = parse_record(
+            data, at, end
+        )
+        if after == POISON or delta <= last_delta or delta > delta_max:
+            status = BAD_RECORD if after == POISON else BAD_DELTA
+            break
+        created = add_wrapping(base_timestamp, time_delta)
+        timestamp = append_time if is_append_time else created
+        if _is_wanted(base_offset + delta, timestamp, rows):
+            if not _fits(out, row, key_used + key_size, value_used + value_size):
+                status = FULL
+                break
+            out.offsets[row] = base_offset + delta
+            out.timestamps[row] = timestamp
+            out.creates[row] = NO_TIMESTAMP if is_lost else created
+            out.headers_at[row] = headers_at
+            if rows.keys:
+                key_used = append_binary(out.key, row, key_used, data, key_at, key_size)
+            if rows.values:
+                value_used = append_binary(out.value, row, value_used, data, value_at, value_size)
+            row += 1
+        elif rows.by_time and timestamp == NO_TIMESTAMP:
+            progress[WITHOUT_TIME] += 1
+        at, last_delta = after, delta
+        record += 1
+    progress[AT], progress[RECORD], progress[LAST_DELTA] = at, record, last_delta
+    progress[ROWS], progress[KEY_BYTES], progress[VALUE_BYTES] = row, key_used, value_used
+    return status
+
+
+@inlined
+def _is_wanted(offset: int, timestamp: int, rows: Filter) -> bool:
+    if offset < rows.offset_start or offset >= rows.offset_end:
+        return False
+    if not rows.by_time:
+        return True
+    return timestamp != NO_TIMESTAMP and rows.time_start <= timestamp < rows.time_end
+
+
+@inlined
+def _fits(out: Columns, row: int, key_end: int, value_end: int) -> bool:
+    """Whether one more row fits; a column that is not copied counts too."""
+    return (
+        row < out.offsets.size and key_end <= out.key.data.size and value_end <= out.value.data.size
+    )
+
+
+@inlined
+def append_binary(column: Binary, row: int, used: int, data: Bytes, at: int, size: int) -> int:
+    """Append one value, null where `size` is -1; the bytes that the column then holds."""
+    if size > 0:
+        copy_bytes(column.data, used, data, at, size)
+        used += size
+    elif size < 0:
+        column.valid[row >> 3] &= ~(1 << (row & 7))
+    column.ends[row + 1] = used
+    return used

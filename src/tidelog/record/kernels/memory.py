@@ -1,0 +1,180 @@
+"""Reads, writes and copies of raw bytes: a plain function each, and what kernels compile it to.
+
+The plain functions assert that they stay inside their arrays, and those that run under the
+interpreter prove it in the tests. The compiled ones check nothing: the caller has compared every
+place with the end first. They load through the array's data pointer, since Numba's own indexing
+adds a test for negative places to each byte and knows no wide or big-endian load.
+"""
+
+import sys
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, overload
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Bytes: TypeAlias = "npt.NDArray[np.uint8]"
+Ints: TypeAlias = "npt.NDArray[np.int32]"
+Longs: TypeAlias = "npt.NDArray[np.int64]"
+
+
+def load_byte(data: Bytes, at: int) -> int:
+    """The byte at `at`, 0..255."""
+    assert 0 <= at < data.size
+    return int(data[at])
+
+
+def load_int16(data: Bytes, at: int) -> int:
+    """A big-endian int16."""
+    return _load_plain(data, at, 2)
+
+
+def load_int32(data: Bytes, at: int) -> int:
+    """A big-endian int32."""
+    return _load_plain(data, at, 4)
+
+
+def load_int64(data: Bytes, at: int) -> int:
+    """A big-endian int64."""
+    return _load_plain(data, at, 8)
+
+
+def store_byte(data: Bytes, at: int, value: int) -> None:
+    """Write the low 8 bits of `value`."""
+    assert 0 <= at < data.size
+    data[at] = value & 0xFF
+
+
+def store_int16(data: Bytes, at: int, value: int) -> None:
+    """Write the low 16 bits of `value`, big-endian."""
+    _store_plain(data, at, value, 2)
+
+
+def store_int32(data: Bytes, at: int, value: int) -> None:
+    """Write the low 32 bits of `value`, big-endian."""
+    _store_plain(data, at, value, 4)
+
+
+def store_int64(data: Bytes, at: int, value: int) -> None:
+    """Write `value`, big-endian."""
+    _store_plain(data, at, value, 8)
+
+
+def copy_bytes(target: Bytes, target_at: int, source: Bytes, at: int, size: int) -> None:
+    """Copy `size` bytes (not negative) between two arrays that don't overlap."""
+    assert 0 <= target_at <= target_at + size <= target.size
+    assert 0 <= at <= at + size <= source.size
+    target[target_at : target_at + size] = source[at : at + size]
+
+
+def _load_plain(data: Bytes, at: int, size: int) -> int:
+    assert 0 <= at <= at + size <= data.size
+    return int.from_bytes(data[at : at + size].tobytes(), "big", signed=True)
+
+
+def _store_plain(data: Bytes, at: int, value: int, size: int) -> None:
+    assert 0 <= at <= at + size <= data.size
+    low_bits = value & ((1 << (8 * size)) - 1)
+    data[at : at + size] = np.frombuffer(low_bits.to_bytes(size, "big"), np.uint8)
+
+
+# From here on: the compiled side. The arguments are Numba's types and LLVM's values, for which
+# neither package has type hints; Numba finds arguments by their names, used or not.
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,no-any-return"
+# ruff: noqa: ARG001
+
+
+def _place(context, builder, array_type, array, at):
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.gep(data, [at])
+
+
+def _swap(builder, value):
+    return builder.bswap(value) if value.type.width > 8 and sys.byteorder == "little" else value
+
+
+def _loader(size):
+    bits, word = ir.IntType(8 * size), ir.IntType(64)
+
+    def load(typing_context, data, at):
+        def generate(context, builder, signature, arguments):
+            place = _place(context, builder, signature.args[0], *arguments)
+            value = builder.load(builder.bitcast(place, bits.as_pointer()), align=1)
+            value = _swap(builder, value)
+            if size == 1:
+                return builder.zext(value, word)
+            return value if size == 8 else builder.sext(value, word)
+
+        return types.int64(data, types.int64), generate
+
+    return intrinsic(load)
+
+
+def _storer(size):
+    bits = ir.IntType(8 * size)
+
+    def store(typing_context, data, at, value):
+        def generate(context, builder, signature, arguments):
+            place = _place(context, builder, signature.args[0], *arguments[:2])
+            low = arguments[2] if size == 8 else builder.trunc(arguments[2], bits)
+            builder.store(_swap(builder, low), builder.bitcast(place, bits.as_pointer()), align=1)
+            return context.get_dummy_value()
+
+        return types.void(data, types.int64, types.int64), generate
+
+    return intrinsic(store)
+
+
+@intrinsic
+def _copy(typing_context, target, target_at, source, at, size):
+    def generate(context, builder, signature, arguments):
+        to = _place(context, builder, signature.args[0], arguments[0], arguments[1])
+        start = _place(context, builder, signature.args[2], arguments[2], arguments[3])
+        cgutils.raw_memcpy(builder, to, start, arguments[4], 1)
+        return context.get_dummy_value()
+
+    word = types.int64
+    return types.void(target, word, source, word, word), generate
+
+
+def _compile_load(plain, load):
+    def choose(data, at):
+        def run(data, at):
+            return load(data, at)
+
+        return run
+
+    overload(plain, jit_options={"forceinline": True})(choose)
+
+
+def _compile_store(plain, store):
+    def choose(data, at, value):
+        def run(data, at, value):
+            return store(data, at, value)
+
+        return run
+
+    overload(plain, jit_options={"forceinline": True})(choose)
+
+
+@overload(copy_bytes, jit_options={"forceinline": True})
+def _copy_bytes(target, target_at, source, at, size):
+    def run(target, target_at, source, at, size):
+        return _copy(target, target_at, source, at, size)
+
+    return run
+
+
+_compile_load(load_byte, _loader(1))
+_compile_load(load_int16, _loader(2))
+_compile_load(load_int32, _loader(4))
+_compile_load(load_int64, _loader(8))
+_compile_store(store_byte, _storer(1))
+_compile_store(store_int16, _storer(2))
+_compile_store(store_int32, _storer(4))
+_compile_store(store_int64, _storer(8))

@@ -1,0 +1,200 @@
+"""Columns == the plain record path, for any batches of any format, codec and filter."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.record.batch import assign_offset, build_batch
+from tidelog.record.columns import ALL_COLUMNS, DecodeStats, decode
+from tidelog.record.legacy_builder import build_legacy_set
+from tidelog.record.views import Batch, Record, walk
+from tidelog.types import (
+    INT64_MAX,
+    INT64_MIN,
+    NO_TIMESTAMP,
+    Codec,
+    Header,
+    NewRecord,
+    TimestampType,
+)
+
+Row = dict[str, object]
+
+times = st.one_of(
+    st.integers(0, 20),
+    st.sampled_from((NO_TIMESTAMP, INT64_MAX, INT64_MIN, -5)),
+    st.integers(INT64_MIN, INT64_MAX),
+)
+contents = st.one_of(st.none(), st.binary(max_size=3), st.binary(min_size=60, max_size=200))
+headers = st.lists(
+    st.builds(Header, st.text(st.characters(codec="utf-8"), max_size=4), contents), max_size=3
+).map(tuple)
+records = st.builds(
+    NewRecord, key=contents, value=contents, timestamp=times, headers=st.just(()) | headers
+)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> bytes:
+    """One magic-2 batch, as a producer, a leader or a cleaner may have left it."""
+    chosen = draw(st.lists(records, min_size=1, max_size=6))
+    gaps = draw(st.lists(st.integers(0, 3), min_size=len(chosen), max_size=len(chosen)))
+    deltas = [sum(gaps[: i + 1]) + i for i in range(len(chosen))]
+    stamped = draw(st.booleans())
+    has_producer = draw(st.booleans())
+    return bytes(
+        build_batch(
+            chosen,
+            base_offset=draw(st.integers(0, 100) | st.just(INT64_MAX - 100)),
+            leader_epoch=draw(st.sampled_from((-1, 0, 7))),
+            codec=draw(st.sampled_from((Codec.NONE, Codec.NONE, *Codec))),
+            timestamp_type=TimestampType(int(stamped)),
+            append_time_ms=draw(times) if stamped else None,
+            producer_id=5 if has_producer else -1,
+            producer_epoch=3 if has_producer else -1,
+            base_sequence=draw(st.sampled_from((0, 2**31 - 2))) if has_producer else -1,
+            transactional=has_producer,
+            control=draw(st.integers(0, 9)) == 0,
+            delete_horizon_ms=draw(st.none() | st.integers(0, 99)),
+            offset_deltas=deltas,
+            last_offset_delta=deltas[-1] + draw(st.integers(0, 2)),
+        )
+    )
+
+
+@st.composite
+def legacy_sets(draw: st.DrawFn) -> bytes:
+    """A message set of magic 0 or 1, plain or in a wrapper."""
+    magic = draw(st.sampled_from((0, 1)))
+    chosen = draw(
+        st.lists(
+            st.builds(NewRecord, key=contents, value=contents, timestamp=st.integers(-1, 50)),
+            min_size=1,
+            max_size=4,
+        )
+    )
+    codec = draw(st.sampled_from((Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)))
+    stamped = magic == 1 and draw(st.booleans())
+    return bytes(
+        build_legacy_set(
+            chosen,
+            magic=magic,
+            codec=codec,
+            base_offset=draw(st.integers(0, 100)),
+            append_time_ms=draw(st.integers(0, 50)) if stamped else None,
+        )
+    )
+
+
+logs = st.lists(batches() | batches() | legacy_sets(), max_size=6).map(b"".join)
+
+
+def plain_rows(log: bytes) -> Iterator[tuple[Batch, Record]]:
+    """Every record with its batch, by the plain path."""
+    for batch in walk(log):
+        for record in batch.records():
+            yield batch, record
+
+
+def as_row(batch: Batch, record: Record) -> Row:
+    """What the columns should say of a record; times as integers."""
+
+    def known(number: int) -> int | None:
+        return None if number == -1 else number
+
+    return {
+        "offset": record.offset,
+        "timestamp": known(record.timestamp),
+        "timestampType": record.timestamp_type.value,
+        "createTimestamp": record.create_timestamp,
+        "appendTimestamp": None,
+        "key": record.key,
+        "value": record.value,
+        "headers": [{"key": header.key, "value": header.value} for header in record.headers],
+        "producerId": known(batch.producer_id),
+        "producerEpoch": known(batch.producer_epoch),
+        "sequence": known(record.sequence),
+        "leaderEpoch": known(batch.leader_epoch),
+    }
+
+
+def as_rows(batches: list[pa.RecordBatch]) -> list[Row]:
+    """The rows of record batches, times as integers: Python's datetime can't hold all of them."""
+    rows: list[Row] = []
+    for batch in batches:
+        batch.validate(full=True)
+        names = batch.schema.names
+        columns = [
+            column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+            for column in batch.columns
+        ]
+        lists = [column.to_pylist() for column in columns]
+        rows += [dict(zip(names, values, strict=True)) for values in zip(*lists, strict=True)]
+    return rows
+
+
+@given(log=logs, rows=st.integers(1, 8) | st.just(10_000), control=st.booleans())
+def test_all_columns_equal_the_plain_records(log: bytes, rows: int, control: bool) -> None:
+    found = list(decode(log, rows=rows, include_control=control))
+    expected = [as_row(b, r) for b, r in plain_rows(log) if control or not b.is_control]
+    assert as_rows(found) == expected
+    assert all(0 < batch.num_rows <= rows for batch in found)
+
+
+@given(log=logs, columns=st.permutations(ALL_COLUMNS), count=st.integers(1, 12))
+def test_only_the_columns_asked_for_in_the_order_asked(
+    log: bytes, columns: list[str], count: int
+) -> None:
+    chosen = columns[:count]
+    expected = [
+        {name: row[name] for name in chosen}
+        for row in (as_row(b, r) for b, r in plain_rows(log) if not b.is_control)
+    ]
+    found = list(decode(log, columns=chosen))
+    assert as_rows(found) == expected
+    assert all(batch.schema.names == chosen for batch in found)
+
+
+@given(log=logs, start=st.integers(0, 110), length=st.integers(0, 30), rows=st.integers(1, 9))
+def test_an_offset_range_takes_exactly_its_records(
+    log: bytes, start: int, length: int, rows: int
+) -> None:
+    found = as_rows(list(decode(log, offset_start=start, offset_end=start + length, rows=rows)))
+    assert found == [
+        as_row(b, r)
+        for b, r in plain_rows(log)
+        if not b.is_control and start <= r.offset < start + length
+    ]
+
+
+@given(log=logs, start=times, end=times)
+def test_a_time_range_takes_exactly_its_records_and_counts_those_without(
+    log: bytes, start: int, end: int
+) -> None:
+    stats = DecodeStats()
+    found = as_rows(list(decode(log, record_time=(start, end), stats=stats)))
+    data = [(b, r) for b, r in plain_rows(log) if not b.is_control]
+    assert found == [
+        as_row(b, r) for b, r in data if r.timestamp != NO_TIMESTAMP and start <= r.timestamp < end
+    ]
+    assert stats.rows == len(found)
+    assert stats.without_time <= sum(r.timestamp == NO_TIMESTAMP for _, r in data)
+    all_times = DecodeStats()
+    list(decode(log, record_time=(INT64_MIN, INT64_MAX), stats=all_times))
+    stampless = [r for b, r in data if r.timestamp == NO_TIMESTAMP]
+    assert all_times.without_time == len(stampless)
+
+
+@given(log=logs, data=st.data())
+def test_append_times_come_from_their_runs(log: bytes, data: st.DataObject) -> None:
+    starts = sorted(data.draw(st.sets(st.integers(0, 110), max_size=5)))
+    known = [data.draw(st.sampled_from((-1, 5, 6, 1000))) for _ in starts]
+    runs = (np.array(starts, np.int64), np.array(known, np.int64))
+    found = as_rows(list(decode(log, columns=("offset", "appendTimestamp"), append_times=runs)))
+    assert [row["appendTimestamp"] for row in found] == [
+        next((t if t >= 0 else None for s, t in reversed(list(zip(*runs))) if s <= offset), None)
+        for offset in (row["offset"] for row in found)
+    ]
