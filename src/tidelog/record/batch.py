@@ -10,6 +10,7 @@ Source: docs/format.md#batch; KIP-98.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 from tidelog.errors import CorruptBatch, UnsupportedCompression
 from tidelog.record.builder import build_batch, build_empty_batch, build_end_marker
@@ -103,6 +104,9 @@ __all__ = [
     "set_create_time_max",
     "stamp_append_time",
 ]
+
+# By number; calling the enum costs ten times as much.
+_CODECS: Final = tuple(Codec)
 
 
 class RecordBatch:
@@ -213,7 +217,7 @@ class RecordBatch:
         number = self.attributes & CODEC_MASK
         if number > Codec.ZSTD:
             raise UnsupportedCompression(f"codec {number} is unknown")
-        return Codec(number)
+        return _CODECS[number]
 
     @property
     def timestamp_type(self) -> TimestampType:

@@ -14,6 +14,7 @@ from tidelog.record.batch import RecordBatch
 from tidelog.record.header import (
     BATCH_LENGTH_MIN,
     FRAME_PREFIX_SIZE,
+    HEADER_SIZE,
     LENGTH,
     LENGTH_AT,
     LENGTH_MIN,
@@ -80,6 +81,16 @@ def walk(buffer: Buffer, at: int = 0, end: int | None = None) -> Iterator[Batch]
     view = memoryview(buffer)
     end = len(view) if end is None else end
     assert 0 <= at <= end <= len(view)
-    while (size := frame_size(view, at, end)) is not None:
+    while True:
+        # The common case first: this loop is on the path of every append.
+        if end - at >= HEADER_SIZE and view[at + MAGIC_AT] == MAGIC_2:
+            batch = RecordBatch(view, at)
+            if HEADER_SIZE <= batch.size_bytes <= end - at:
+                yield batch
+                at += batch.size_bytes
+                continue
+        size = frame_size(view, at, end)
+        if size is None:
+            return
         yield view_batch(view, at)
         at += size
