@@ -132,6 +132,7 @@ def _batch(told: dict[str, object]) -> KafkaBatch:
     records = cast("list[dict[str, object]]", told.pop("records", []))
     error = cast("str | None", told.pop("error", None))
     told.pop("message", None)
+    told.pop("code", None)
     return KafkaBatch(told, [_record(record) for record in records], error)
 
 

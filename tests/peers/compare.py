@@ -1,6 +1,7 @@
 """Equality of what tidelog and Kafka read in the same bytes, field by field."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from tests.kafka_oracle import KafkaBatch, KafkaRecord
 
@@ -63,3 +64,9 @@ def assert_reads_equal(data: Buffer, told: Sequence[KafkaBatch]) -> list[Record]
         assert ours == answer.records
         found += records
     return found
+
+
+def batches_in(directory: Path) -> list[bytes]:
+    """Every batch of a partition, in order, whatever segment it lies in."""
+    logs = sorted(directory.glob("*.log"))
+    return [bytes(batch.view) for log in logs for batch in walk(log.read_bytes())]

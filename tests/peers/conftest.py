@@ -1,9 +1,15 @@
 """Fixtures of the comparisons with Apache Kafka."""
 
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 from tests.kafka_oracle import kafka_jars, kafka_oracle
 
 __all__ = ["kafka_jars", "kafka_oracle"]
+
+pytest.register_assert_rewrite("tests.peers.compare")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -11,3 +17,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "kafka" in item.keywords:
             item.add_marker(pytest.mark.xdist_group("kafka"))
+
+
+@pytest.fixture
+def quick_path(tmp_path: Path) -> Iterator[Path]:
+    """An empty folder in memory where the machine has one: many rolls, many syncs.
+
+    Nothing in these comparisons depends on what a sync does.
+    """
+    memory = Path("/dev/shm")
+    if not memory.is_dir():
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory, prefix="tidelog-") as folder:
+        yield Path(folder)

@@ -8,7 +8,9 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.Map;
+import org.apache.kafka.common.protocol.Errors;
 import org.apache.kafka.common.utils.Exit;
+import org.apache.kafka.storage.internals.log.RecordValidationException;
 
 /**
  * Answers questions about Apache Kafka's own behaviour, one JSON object per line.
@@ -60,8 +62,11 @@ public final class Oracle {
         return reply;
     }
 
-    /** Writes an exception down as the two fields that every answer may have. */
-    static void describe(ObjectNode reply, Throwable failure) {
+    /** Writes an exception down as the fields that every answer may have; code as on the wire. */
+    static void describe(ObjectNode reply, Throwable thrown) {
+        Throwable failure = thrown instanceof RecordValidationException refused
+            ? refused.invalidException() : thrown;
+        reply.put("code", Errors.forException(failure).code());
         reply.put("error", failure.getClass().getSimpleName());
         reply.put("message", String.valueOf(failure.getMessage()));
     }

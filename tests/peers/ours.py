@@ -1,0 +1,169 @@
+"""Runs the oracle's scripts on tidelog's own log, so that one list of steps drives both sides."""
+
+import base64
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import cast
+
+from tests.kafka_oracle import Script
+
+from tidelog.config import TopicConfig
+from tidelog.env import Env, ManualClock
+from tidelog.errors import TidelogError
+from tidelog.storage.append_clock import ClockWatch
+from tidelog.storage.handles import FilePool, MapCache
+from tidelog.storage.log import AppendOrigin, AppendResult, Log, LogOptions
+from tidelog.storage.segment import SegmentContext
+from tidelog.types import TopicPartition
+
+Step = Mapping[str, object]
+Answer = object
+
+
+def topic_uuid(text: str | None) -> uuid.UUID:
+    """A topic id as Kafka writes it, all zero for none."""
+    if text is None:
+        return uuid.UUID(int=0)
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+
+
+class OurLog:
+    """One partition of ours under a clock of the test's. open -> step* -> end."""
+
+    def __init__(self, script: Script) -> None:
+        self.clock = ManualClock(script.now_ms)
+        self.env = Env(clock=self.clock)
+        self.reports: list[str] = []
+        directory = script.directory
+        directory.mkdir(parents=True, exist_ok=True)
+        topic, _, partition = directory.name.rpartition("-")
+        config, _ = TopicConfig.parse(script.config)
+        self.log_start = script.log_start
+        self._pool = FilePool(self.env.files)
+        self.context = SegmentContext(
+            env=self.env,
+            directory=str(directory),
+            topic_partition=TopicPartition(topic, int(partition)),
+            topic_id=topic_uuid(script.topic_id),
+            config=config,
+            pool=self._pool,
+            maps=MapCache(self.env.files),
+            report=self.reports.append,
+        )
+        self.watch = ClockWatch(self.clock, limit_ms=2**62)
+        options = LogOptions(
+            watch=self.watch,
+            recovery_point=None if script.clean else script.recovery_point,
+            log_start_offset=script.log_start,
+            save_log_start=self._save_log_start,
+        )
+        self.log = Log.open_writable(self.context, options)
+
+    def _save_log_start(self, offset: int) -> None:
+        self.log_start = offset
+
+    def end(self, how: str) -> None:
+        """Close as in a controlled shutdown, or drop the handles and leave the files."""
+        if how == "close":
+            self.log.close()
+        self._pool.close()
+
+    def step(self, step: Step) -> Answer:
+        """The answer in the oracle's words; an error is its Kafka code."""
+        if "now_ms" in step:
+            self.clock.set(cast("int", step["now_ms"]))
+        try:
+            return STEPS[str(step["do"])](self, step)
+        except TidelogError as error:
+            return {"error": type(error).__name__, "code": error.code}
+
+
+def _append(ours: OurLog, step: Step) -> Answer:
+    data = cast("bytes", step["data"])
+    epoch = cast("int", step.get("leader_epoch", 0))
+    origin = AppendOrigin[str(step.get("origin", "CLIENT"))]
+    if origin is AppendOrigin.REPLICATION:
+        return _answer(ours.log.append_as_follower(data))
+    if ours.log.leader_epoch != epoch:
+        ours.log.fence(epoch)
+    return _answer(ours.log.append_batches(data, origin=origin))
+
+
+def _answer(result: AppendResult) -> Answer:
+    return {"first_offset": result.base_offset, "last_offset": result.last_offset}
+
+
+def _roll(ours: OurLog, step: Step) -> Answer:
+    ours.log.roll()
+    return {"base_offset": ours.log.segments[-1].base_offset}
+
+
+def _flush(ours: OurLog, step: Step) -> Answer:
+    ours.log.flush()
+    return {"recovery_point": ours.log.recovery_point}
+
+
+def _truncate(ours: OurLog, step: Step) -> Answer:
+    before = ours.log.log_end_offset
+    return {"truncated": ours.log.truncate_to(cast("int", step["offset"])) < before}
+
+
+def _delete_records(ours: OurLog, step: Step) -> Answer:
+    before = ours.log.log_start_offset
+    return {"moved": ours.log.delete_records(cast("int", step["offset"])) > before}
+
+
+def _retention(ours: OurLog, step: Step) -> Answer:
+    return {"deleted": len(ours.log.apply_retention())}
+
+
+def _offsets_for_times(ours: OurLog, step: Step) -> Answer:
+    found = [ours.log.offset_for_time(time) for time in cast("list[int]", step["timestamps"])]
+    return [f and [f.offset, f.timestamp, f.leader_epoch] for f in found]
+
+
+def _state(ours: OurLog, step: Step) -> Answer:
+    log = ours.log
+    return {
+        "log_start_offset": log.log_start_offset,
+        "log_end_offset": log.log_end_offset,
+        "last_stable_offset": log.last_stable_offset,
+        "segments": [
+            {"base_offset": s.base_offset, "size_bytes": s.size_bytes} for s in log.segments
+        ],
+    }
+
+
+STEPS: dict[str, Callable[[OurLog, Step], Answer]] = {
+    "append": _append,
+    "roll": _roll,
+    "flush": _flush,
+    "truncate": _truncate,
+    "delete_records": _delete_records,
+    "retention": _retention,
+    "offsets_for_times": _offsets_for_times,
+    "state": _state,
+}
+
+
+def run_ours(script: Script) -> list[Answer]:
+    """The answers of our log to a script's steps."""
+    ours = OurLog(script)
+    try:
+        return [ours.step(step) for step in script.steps]
+    finally:
+        ours.end(script.end)
+
+
+KAFKA_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+KAFKA_NAMES = ("leader-epoch-checkpoint",)
+
+
+def kafka_files(directory: Path) -> dict[str, bytes]:
+    """Name and content of every file that Kafka knows in a partition's directory."""
+    return {
+        file.name: file.read_bytes()
+        for file in sorted(directory.iterdir())
+        if file.suffix in KAFKA_SUFFIXES or file.name in KAFKA_NAMES
+    }

@@ -1,0 +1,206 @@
+"""Seeded lives of a log: settings and appends that reach every rule on rolling and indexing."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.kafka_oracle import Script
+from tests.peers.samples import CODECS, LEGACY_CODECS, T0
+
+from tidelog.record.batch import assign_offset, build_batch, build_end_marker
+from tidelog.record.legacy_builder import build_legacy_set
+from tidelog.types import Codec, NewRecord
+
+Step = dict[str, object]
+PRODUCERS = (9_000, 9_001, 9_002)
+# An hour is Kafka's limit on create times ahead of the clock; some records shall break it.
+TOO_LATE = T0 + 10 * 3_600_000
+# A follower drops batches of a later epoch than the leader's that it knows (KAFKA-18723).
+EPOCH_LIMIT = 1_000
+COPY_LIMIT = 1_500
+
+
+def draw_config(rng: random.Random) -> dict[str, str]:
+    """Small segments and indexes, so that a short life rolls for every reason."""
+    config = {
+        "internal.segment.bytes": rng.choice(("600", "2000", "8000", "100000")),
+        "index.interval.bytes": rng.choice(("0", "1", "100", "500", "4096")),
+        "segment.index.bytes": rng.choice(("48", "240", "4096", "4096")),
+        "segment.ms": rng.choice(("604800000", "604800000", "500", "4000")),
+        "retention.ms": "-1",
+    }
+    if rng.random() < 0.2:
+        config["message.timestamp.type"] = "LogAppendTime"
+    if rng.random() < 0.1:
+        config["compression.type"] = "uncompressed"
+    return config
+
+
+def draw_times(rng: random.Random, count: int, now_ms: int) -> list[int]:
+    """Times of one batch: in order, equal, out of order, missing, now and then too late."""
+    kind = rng.random()
+    if kind < 0.12:
+        return [-1] * count
+    if kind < 0.15:
+        return [TOO_LATE] * count
+    spread = rng.choice((0, 5, 3_000))
+    drawn = [now_ms - rng.randrange(spread + 1) for _ in range(count)]
+    return [-1 if rng.random() < 0.05 else time for time in drawn]
+
+
+def draw_small_records(rng: random.Random, now_ms: int) -> list[NewRecord]:
+    """A few records of up to 120 bytes."""
+    times = draw_times(rng, rng.randrange(1, 6), now_ms)
+    return [
+        NewRecord(
+            key=rng.choice((None, b"k", b"key-%d" % rng.randrange(50))),
+            value=rng.choice((None, b"v" * rng.randrange(120), rng.randbytes(rng.randrange(60)))),
+            timestamp=time,
+        )
+        for time in times
+    ]
+
+
+def client_script(seed: int, directory: Path, *, steps: int = 40, stubborn: bool = False) -> Script:
+    """Appends as producers and the transaction coordinator send them.
+
+    Args:
+        seed: Of everything drawn.
+        directory: For the script.
+        steps: How many appends.
+        stubborn: Whether producers also repeat batches and lose some.
+    """
+    rng = random.Random(f"client {seed}")
+    config = draw_config(rng)
+    life = _ClientLife(rng, stubborn=stubborn, stamped="message.timestamp.type" in config)
+    return Script(directory, [life.step() for _ in range(steps)], config, now_ms=T0)
+
+
+class _ClientLife:
+    """What producers know: the clock, and each one's next sequence."""
+
+    def __init__(self, rng: random.Random, *, stubborn: bool, stamped: bool) -> None:
+        self._rng = rng
+        self._stamped = stamped
+        self._stubborn = stubborn
+        self._now_ms = T0
+        self._sequences = dict.fromkeys(PRODUCERS, 0)
+        self._open: set[int] = set()
+        self._last: Step | None = None
+
+    def step(self) -> Step:
+        self._now_ms += self._rng.choice((0, 0, 1, 7, 400, 1_500))
+        kind = self._rng.random()
+        if kind < 0.6:
+            step = self._plain()
+        elif kind < 0.75:
+            step = self._transactional()
+        elif kind < 0.82 and self._open:
+            step = self._end()
+        elif kind < 0.86 and self._last is not None and self._stubborn:
+            step = self._last  # a retry: the same batch once more
+        else:
+            step = self._idempotent()
+        return step | {"now_ms": self._now_ms}
+
+    def _plain(self) -> Step:
+        rng = self._rng
+        records = draw_small_records(rng, self._now_ms)
+        return _append(build_batch(records, codec=rng.choice(CODECS)))
+
+    def _idempotent(self) -> Step:
+        return self._sequenced(PRODUCERS[0], transactional=False)
+
+    def _transactional(self) -> Step:
+        producer = self._rng.choice(PRODUCERS[1:])
+        self._open.add(producer)
+        return self._sequenced(producer, transactional=True)
+
+    def _sequenced(self, producer: int, *, transactional: bool) -> Step:
+        rng = self._rng
+        records = draw_small_records(rng, self._now_ms)
+        # A jump in the sequence is refused, and so is what comes after it until it is made good.
+        lost = self._stubborn and rng.random() < 0.05
+        sequence = self._sequences[producer] + (3 if lost else 0)
+        data = build_batch(
+            records,
+            codec=rng.choice(CODECS),
+            producer_id=producer,
+            producer_epoch=1,
+            base_sequence=sequence,
+            transactional=transactional,
+        )
+        refused = not self._stamped and records[0].timestamp == TOO_LATE
+        if not lost and not refused:
+            self._sequences[producer] += len(records)
+        self._last = _append(data)
+        return self._last
+
+    def _end(self) -> Step:
+        producer = self._rng.choice(sorted(self._open))
+        self._open.discard(producer)
+        marker = build_end_marker(
+            commit=self._rng.random() < 0.5,
+            producer_id=producer,
+            producer_epoch=1,
+            coordinator_epoch=3,
+            timestamp=self._now_ms,
+        )
+        return _append(marker) | {"origin": "COORDINATOR"}
+
+
+def _append(data: bytes | bytearray) -> Step:
+    return {"do": "append", "data": bytes(data)}
+
+
+def follower_script(seed: int, directory: Path, *, steps: int = 40) -> Script:
+    """Appends as a follower copies them: many batches at once, old formats, gaps, epochs."""
+    rng = random.Random(f"follower {seed}")
+    config = draw_config(rng)
+    config.pop("compression.type", None)
+    # One append with more entries than the index has room for leaves Kafka itself stuck.
+    config["segment.index.bytes"] = "4096"
+    # A set larger than a segment is refused, by Kafka after it has noted the leader epoch.
+    config["internal.segment.bytes"] = rng.choice(("1500", "2000", "8000", "100000"))
+    batches = _copied_batches(rng, legacy=rng.random() < 0.4)
+    found: list[Step] = []
+    now_ms = T0
+    for _ in range(steps):
+        now_ms += rng.choice((0, 1, 7, 400))
+        drawn = [next(batches) for _ in range(rng.choice((1, 1, 2, 5)))]
+        whole = b"".join(drawn)
+        copied = {"origin": "REPLICATION", "leader_epoch": EPOCH_LIMIT, "now_ms": now_ms}
+        parts = [whole] if len(whole) <= COPY_LIMIT else drawn
+        found += [_append(part) | copied for part in parts]
+    return Script(directory, found, config, now_ms=T0)
+
+
+def _copied_batches(rng: random.Random, *, legacy: bool) -> Iterator[bytes]:
+    """Batches with the offsets and epochs that a leader gave them."""
+    offset = 0
+    epoch = 0
+    clock = T0
+    while True:
+        clock += rng.choice((0, 1, 300))
+        records = draw_small_records(rng, clock)
+        if legacy and rng.random() < 0.7:
+            yield _legacy(rng, records, offset)
+        else:
+            # A gap, as compaction on the leader leaves it.
+            offset += rng.choice((0, 0, 0, 0, 40))
+            epoch += rng.random() < 0.1
+            data = build_batch(records, codec=rng.choice(CODECS))
+            assign_offset(data, 0, offset, epoch)
+            yield bytes(data)
+        offset += len(records)
+
+
+def _legacy(rng: random.Random, records: list[NewRecord], offset: int) -> bytes:
+    magic = rng.randrange(2)
+    codec = rng.choice(LEGACY_CODECS)
+    if magic == 0:
+        records = [NewRecord(key=r.key, value=r.value, timestamp=-1) for r in records]
+    if codec is not Codec.NONE and magic == 1:
+        # Outer offset 0 reads as base 0 to both; only a one-record wrapper says that rightly.
+        records = records if offset + len(records) > 1 else records[:1]
+    return bytes(build_legacy_set(records, magic=magic, codec=codec, base_offset=offset))
