@@ -60,10 +60,9 @@ class Checkout:
         return self.root / ".venv"
 
     def env(self) -> dict[str, str]:
-        return os.environ | {
-            "TIDELOG_PYTHON": str(self.python),
-            "JAVA_HOME": str(self.java_home),
-        }
+        ours = {"TIDELOG_PYTHON": str(self.python), "JAVA_HOME": str(self.java_home)}
+        rest = {name: value for name, value in os.environ.items() if name[:8] != "TIDELOG_"}
+        return rest | ours  # above all without TIDELOG_VENV: the environment that runs the tests
 
     def run(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         command, env = [str(self.root / "run"), *arguments], self.env() | more
