@@ -252,8 +252,9 @@ def _config_of(name: str, given: Mapping[str, str]) -> TopicConfig:
 class TopicRegistry:
     """The topics of a directory that we may change. Not safe for two threads.
 
-    Each change is in the file, durably, before its method returns; where that raises, nothing
-    changed. Partition directories are the caller's business.
+    Each change is in the file, durably, before its method returns. Where that raises OSError the
+    change counts as not done here; the file has its old or its new content, never half of one.
+    Partition directories are the caller's business.
     """
 
     def __init__(self, files: FileSystem, directory: str) -> None:
