@@ -36,10 +36,13 @@ class BodyFacts(NamedTuple):
 class BodyCheck(Protocol):
     """One pass over an uncompressed records section of magic 2."""
 
-    def __call__(self, body: Buffer, record_count: int, base_timestamp: int, /) -> BodyFacts:
-        """The facts of `record_count` records that fill `body` exactly.
+    def __call__(
+        self, body: Buffer, record_count: int, base_timestamp: int, /
+    ) -> tuple[int, int, bool, bool]:
+        """The facts of `record_count` records that fill `body` exactly, as `BodyFacts` orders them.
 
-        Timestamps are base + delta, wrapped to 64 bits.
+        Timestamps are base + delta, wrapped to 64 bits. (A plain tuple will do, so that a kernel
+        below storage can answer.)
 
         Raises:
             CorruptRecord: A record breaks its format; `at` counts from the body's first byte.

@@ -196,11 +196,12 @@ class Validator:
     def _check_body(self, batch: RecordBatch, body: Buffer, context: AppendContext) -> BodyFacts:
         """The facts of the records; raises where one of them breaks a rule."""
         try:
-            facts = self._body_check(body, batch.record_count, batch.base_timestamp)
+            found = self._body_check(body, batch.record_count, batch.base_timestamp)
         except CorruptRecord as error:
             at = None if error.at is None else batch.at + HEADER_SIZE + error.at
             place = at if batch.codec is Codec.NONE else None
             raise CorruptRecord(f"{self._where}: {error.reason}", at=place) from error
+        facts = BodyFacts(*found)
         if facts.has_null_key and self._is_compacted:
             self._refuse(batch, body, context)
         self._check_times(batch, facts, context, body)
