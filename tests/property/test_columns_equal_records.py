@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.record.batch import assign_offset, build_batch
+from tidelog.record.batch import build_batch
 from tidelog.record.columns import ALL_COLUMNS, DecodeStats, decode
 from tidelog.record.legacy_builder import build_legacy_set
 from tidelog.record.views import Batch, Record, walk
@@ -195,6 +195,13 @@ def test_append_times_come_from_their_runs(log: bytes, data: st.DataObject) -> N
     runs = (np.array(starts, np.int64), np.array(known, np.int64))
     found = as_rows(list(decode(log, columns=("offset", "appendTimestamp"), append_times=runs)))
     assert [row["appendTimestamp"] for row in found] == [
-        next((t if t >= 0 else None for s, t in reversed(list(zip(*runs))) if s <= offset), None)
+        next(
+            (
+                t if t >= 0 else None
+                for s, t in reversed(list(zip(*runs, strict=True)))
+                if s <= offset
+            ),
+            None,
+        )
         for offset in (row["offset"] for row in found)
     ]

@@ -15,11 +15,12 @@ import pyarrow as pa
 from tidelog.errors import CorruptRecord
 from tidelog.record.columns.arrays import Chunk, build, new_binary
 from tidelog.record.columns.bodies import is_plain, join_bodies
-from tidelog.record.columns.source import REASONS, DecodeStats, Selection
+from tidelog.record.columns.source import DecodeStats, Selection
 from tidelog.record.header import TIMESTAMP_TYPE_BIT
 from tidelog.record.kernels import decode as progress_at
 from tidelog.record.kernels import layout
 from tidelog.record.kernels.decode import Columns, Filter, decode_batches
+from tidelog.record.kernels.reasons import REASONS
 from tidelog.record.kernels.times import mark_lost_creates
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from tidelog.errors import CorruptBatch
 from tidelog.record.coding import crc32c
 from tidelog.record.header import ATTRIBUTES_AT, CONTROL_BIT, MAGIC_2, TIMESTAMP_TYPE_BIT
 from tidelog.record.kernels import layout
+from tidelog.record.kernels.reasons import REASONS
 from tidelog.record.kernels.scan import scan_batches
 from tidelog.types import INT64_MAX, NO_TIMESTAMP
 
@@ -26,16 +27,6 @@ if TYPE_CHECKING:
 # Batches per table: enough to make the walk's call cheap, few enough that what was summed for the
 # CRC is still in the cache when it is decoded.
 SCAN_BATCHES: Final = 64
-
-REASONS: Final = {
-    layout.BAD_SIZE: "a batch length below the smallest that its magic allows",
-    layout.BAD_MAGIC: "a magic other than 0, 1 and 2",
-    layout.BAD_OFFSETS: "the batch's offsets leave the range of 0..2^63-1",
-    layout.BAD_COUNT: "a record count that the batch has no room for",
-    layout.BAD_RECORD: "a record whose fields don't end where its length says",
-    layout.BAD_DELTA: "an offset delta that is not above the last one, or above the batch's last",
-    layout.BAD_REST: "bytes are left after the last record",
-}
 
 DropBatch = Callable[["Longs"], "Mask"]
 

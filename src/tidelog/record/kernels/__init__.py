@@ -1,1 +1,36 @@
-"""Numba kernels over raw log bytes; each module says what it does, `compiler` what a kernel is."""
+"""Numba kernels over raw log bytes, each with its plain reference.
+
+- `compiler`: the typed decorator, the cache of compiled code, `plain` for the interpreted whole.
+- `scan`: batch headers to a table. `decode`, `headers`, `times`: records to columns.
+- `lookup`: exact and nearest searches by time in one segment. `validate`: the leader's pass.
+- `encode`: columns to records.
+- `layout`: the table's columns and the statuses; `reasons` has the words for them.
+- `memory`, `varints`, `arithmetic`: what they are made of.
+
+Importing this package imports Numba (0.3 s); nothing compiles before its first call.
+"""
+
+from tidelog.record.kernels.compiler import Kernel, kernel, plain
+from tidelog.record.kernels.lookup import (
+    find_time,
+    find_time_in_segment,
+    find_times_in_segment,
+    nearest_entries,
+    nearest_entry,
+)
+from tidelog.record.kernels.scan import scan_batches
+from tidelog.record.kernels.validate import check_body, validate_batch_body
+
+__all__ = [
+    "Kernel",
+    "check_body",
+    "find_time",
+    "find_time_in_segment",
+    "find_times_in_segment",
+    "kernel",
+    "nearest_entries",
+    "nearest_entry",
+    "plain",
+    "scan_batches",
+    "validate_batch_body",
+]

@@ -30,7 +30,7 @@ BATCH_FIELDS: Final = 17
 CREATE_KNOWN: Final = 0
 CREATE_LOST: Final = 1
 
-# Statuses. Those from BAD_SIZE on mean damage; `REASONS` in columns.py has the words for them.
+# Statuses. Those from BAD_SIZE on mean damage; `reasons` has the words.
 DONE: Final = 0
 FULL: Final = 1
 PARTIAL: Final = 2

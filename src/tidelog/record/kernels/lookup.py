@@ -1,0 +1,276 @@
+"""Searches by record time inside one segment: time index, offset index, batch headers, records.
+
+Works on the raw bytes of the segment's three files. Keeps nothing between calls. What it can't
+open itself, a compressed or legacy batch, it hands back with its place. It checks no CRC: the
+caller checks the batch of the answer, whose place is part of it.
+
+Index entries are big-endian: offset index int32 relative offset, int32 position; time index int64
+timestamp, int32 relative offset. Both are sorted. A floor search means the last entry at or below
+the target. Source: docs/format.md#offset-index, #time-index; KIP-33.
+"""
+
+from typing import Final
+
+from tidelog.record.header import (
+    ATTRIBUTES_AT,
+    BASE_TIMESTAMP_AT,
+    CODEC_MASK,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_AT,
+    MAGIC_2,
+    MAGIC_AT,
+    MAX_TIMESTAMP_AT,
+    RECORD_COUNT_AT,
+    TIMESTAMP_TYPE_BIT,
+)
+from tidelog.record.kernels.arithmetic import add_wrapping
+from tidelog.record.kernels.compiler import inlined, kernel
+from tidelog.record.kernels.layout import (
+    BAD_INDEX,
+    BAD_OFFSETS,
+    BAD_RECORD,
+    DONE,
+    FOUND,
+    NEED_PLAIN,
+    NOT_FOUND,
+)
+from tidelog.record.kernels.memory import Bytes, Longs, load_byte, load_int32, load_int64
+from tidelog.record.kernels.scan import frame_status
+from tidelog.record.kernels.varints import POISON, read_varint, read_varlong
+
+OFFSET_ENTRY_SIZE: Final = 8
+TIME_ENTRY_SIZE: Final = 12
+_POSITION_IN_ENTRY: Final = 4
+_OFFSET_IN_ENTRY: Final = 8
+_INT64_MAX: Final = 2**63 - 1
+NOTHING: Final = -1
+
+# Columns of the answers.
+ANSWER_STATUS: Final = 0
+ANSWER_OFFSET: Final = 1
+ANSWER_TIMESTAMP: Final = 2
+ANSWER_POSITION: Final = 3
+ANSWER_FIELDS: Final = 4
+
+
+@kernel
+def find_time_in_segment(
+    log: Bytes, index: Bytes, time_index: Bytes, base_offset: int, target: int, floor_offset: int
+) -> tuple[int, int, int, int]:
+    """The first record of a segment with timestamp >= `target` and offset >= `floor_offset`.
+
+    Args:
+        log: All whole batches of the log file.
+        index: The entries of the offset index and nothing behind them.
+        time_index: Likewise of the time index.
+        base_offset: The segment's.
+        target: Time in ms.
+        floor_offset: First offset to take, inclusive.
+
+    Returns:
+        A status, offset, timestamp in ms, and the position of the batch concerned. FOUND; NOT_FOUND
+        (position: end of the log); NEED_PLAIN where the batch at that position has to be opened by
+        other means, and the search goes on behind it with `find_time`; BAD_INDEX where an index
+        leads to no batch that it can mean; PARTIAL or another BAD_ status of the batch there.
+        Offset and timestamp are -1 with every status but FOUND.
+    """
+    return _search_segment(log, index, time_index, base_offset, target, floor_offset)
+
+
+@kernel
+def find_times_in_segment(  # noqa: PLR0913 - the single search's arguments, and the answers
+    log: Bytes,
+    index: Bytes,
+    time_index: Bytes,
+    base_offset: int,
+    targets: Longs,
+    floor_offset: int,
+    out: Longs,
+) -> None:
+    """`find_time_in_segment` for each of many targets; quickest where they are sorted.
+
+    Shape:
+        targets: int64[n], times in ms.
+        out: int64[n, ANSWER_FIELDS]: status, offset, timestamp, position.
+    """
+    for number in range(targets.size):
+        status, offset, timestamp, position = _search_segment(
+            log, index, time_index, base_offset, targets[number], floor_offset
+        )
+        out[number, ANSWER_STATUS] = status
+        out[number, ANSWER_OFFSET] = offset
+        out[number, ANSWER_TIMESTAMP] = timestamp
+        out[number, ANSWER_POSITION] = position
+
+
+@kernel
+def find_time(
+    log: Bytes, position: int, target: int, floor_offset: int
+) -> tuple[int, int, int, int]:
+    """The search from the batch at `position` on, without indexes; else as above."""
+    return _search_batches(log, position, target, floor_offset)
+
+
+@kernel
+def nearest_entry(
+    index: Bytes, time_index: Bytes, base_offset: int, target: int
+) -> tuple[int, int]:
+    """Offset and position of the index entry from which a search for `target` would begin.
+
+    Every record before it has a smaller timestamp; the first one that has not may lie up to an
+    index interval behind it.
+
+    Returns:
+        (base_offset, 0) where there is no entry.
+    """
+    offset = floor_offset_for(time_index, base_offset, target)
+    return floor_position_for(index, base_offset, offset)
+
+
+@kernel
+def nearest_entries(
+    index: Bytes, time_index: Bytes, base_offset: int, targets: Longs, out: Longs
+) -> None:
+    """`nearest_entry` for each of many targets.
+
+    Shape:
+        targets: int64[n], times in ms.
+        out: int64[n, 2]: offset, position.
+    """
+    for number in range(targets.size):
+        offset = floor_offset_for(time_index, base_offset, targets[number])
+        offset, position = floor_position_for(index, base_offset, offset)
+        out[number, 0] = offset
+        out[number, 1] = position
+
+
+@inlined
+def floor_offset_for(time_index: Bytes, base_offset: int, target: int) -> int:
+    """Offset of the last time index entry with timestamp <= `target`, else `base_offset`."""
+    low, high = 0, time_index.size // TIME_ENTRY_SIZE
+    while low < high:
+        middle = (low + high) >> 1
+        if load_int64(time_index, middle * TIME_ENTRY_SIZE) <= target:
+            low = middle + 1
+        else:
+            high = middle
+    if low == 0:
+        return base_offset
+    return base_offset + load_int32(time_index, (low - 1) * TIME_ENTRY_SIZE + _OFFSET_IN_ENTRY)
+
+
+@inlined
+def floor_position_for(index: Bytes, base_offset: int, offset: int) -> tuple[int, int]:
+    """The last offset index entry with offset <= `offset`, else (base_offset, 0)."""
+    low, high = 0, index.size // OFFSET_ENTRY_SIZE
+    relative = offset - base_offset
+    while low < high:
+        middle = (low + high) >> 1
+        if load_int32(index, middle * OFFSET_ENTRY_SIZE) <= relative:
+            low = middle + 1
+        else:
+            high = middle
+    if low == 0:
+        return base_offset, 0
+    at = (low - 1) * OFFSET_ENTRY_SIZE
+    return base_offset + load_int32(index, at), load_int32(index, at + _POSITION_IN_ENTRY)
+
+
+@inlined
+def _search_segment(
+    log: Bytes, index: Bytes, time_index: Bytes, base_offset: int, target: int, floor_offset: int
+) -> tuple[int, int, int, int]:
+    wanted = max(floor_offset_for(time_index, base_offset, target), floor_offset)
+    offset, position = floor_position_for(index, base_offset, wanted)
+    if position != 0 and not _leads_to_batch(log, position, offset):
+        return BAD_INDEX, NOTHING, NOTHING, position
+    return _search_batches(log, position, target, floor_offset)
+
+
+@inlined
+def _leads_to_batch(log: Bytes, position: int, offset: int) -> bool:
+    """Whether a batch lies at an entry's position that ends at or before the entry's offset.
+
+    Before it, because old brokers made one entry for an append of several batches.
+    """
+    if position < 0 or position >= log.size:
+        return False
+    status, _ = frame_status(log, position, log.size)
+    if status != DONE:
+        return False
+    base = load_int64(log, position)
+    if load_byte(log, position + MAGIC_AT) < MAGIC_2:
+        return True
+    return 0 <= base <= offset - load_int32(log, position + LAST_OFFSET_DELTA_AT)
+
+
+@inlined
+def _search_batches(
+    log: Bytes, position: int, target: int, floor_offset: int
+) -> tuple[int, int, int, int]:
+    if position < 0:
+        return BAD_INDEX, NOTHING, NOTHING, position
+    at = position
+    while at < log.size:
+        status, size = frame_status(log, at, log.size)
+        if status != DONE:
+            return status, NOTHING, NOTHING, at
+        status = _judge(log, at, target, floor_offset)
+        if status == FOUND:
+            status, offset, timestamp = _search_records(log, at, size, target, floor_offset)
+            if status == FOUND:
+                return FOUND, offset, timestamp, at
+        if status != NOT_FOUND:
+            return status, NOTHING, NOTHING, at
+        at += size
+    return NOT_FOUND, NOTHING, NOTHING, at
+
+
+@inlined
+def _judge(log: Bytes, at: int, target: int, floor_offset: int) -> int:
+    """What the header says of a batch: FOUND where it may hold a match, NOT_FOUND, NEED_PLAIN."""
+    offset = load_int64(log, at)
+    if load_byte(log, at + MAGIC_AT) < MAGIC_2:
+        # The offset of a legacy message or wrapper is its last record's.
+        return NOT_FOUND if offset < floor_offset else NEED_PLAIN
+    last_delta = load_int32(log, at + LAST_OFFSET_DELTA_AT)
+    if offset < 0 or last_delta < 0 or offset > _INT64_MAX - last_delta:
+        return BAD_OFFSETS
+    if offset + last_delta < floor_offset or load_int64(log, at + MAX_TIMESTAMP_AT) < target:
+        return NOT_FOUND
+    return FOUND if load_byte(log, at + ATTRIBUTES_AT + 1) & CODEC_MASK == 0 else NEED_PLAIN
+
+
+@inlined
+def _search_records(
+    log: Bytes, at: int, size: int, target: int, floor_offset: int
+) -> tuple[int, int, int]:
+    """The first match among a plain batch's records; reads no more of them than it needs."""
+    base_offset = load_int64(log, at)
+    base_timestamp = load_int64(log, at + BASE_TIMESTAMP_AT)
+    delta_max = load_int32(log, at + LAST_OFFSET_DELTA_AT)
+    append_time = load_int64(log, at + MAX_TIMESTAMP_AT)
+    is_append_time = load_byte(log, at + ATTRIBUTES_AT + 1) & TIMESTAMP_TYPE_BIT != 0
+    place, end, last_delta = at + HEADER_SIZE, at + size, -1
+    for _ in range(load_int32(log, at + RECORD_COUNT_AT)):
+        place, time_delta, delta = _read_deltas(log, place, end)
+        if place == POISON or delta <= last_delta or delta > delta_max:
+            return BAD_RECORD, NOTHING, NOTHING
+        last_delta = delta
+        created = add_wrapping(base_timestamp, time_delta)
+        timestamp = append_time if is_append_time else created
+        if timestamp >= target and base_offset + delta >= floor_offset:
+            return FOUND, base_offset + delta, timestamp
+    return NOT_FOUND, NOTHING, NOTHING
+
+
+@inlined
+def _read_deltas(log: Bytes, at: int, end: int) -> tuple[int, int, int]:
+    """The place behind a record or `POISON`, its timestamp delta and offset delta."""
+    size, at = read_varint(log, at, end)
+    if size < 0 or size > end - at:
+        return POISON, 0, 0
+    record_end = at + size
+    time_delta, at = read_varlong(log, at + 1, record_end)
+    delta, at = read_varint(log, at, record_end)
+    return (record_end if at <= record_end else POISON), time_delta, delta
