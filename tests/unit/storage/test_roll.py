@@ -1,0 +1,81 @@
+"""When an append begins a new segment."""
+
+import random
+from dataclasses import dataclass, replace
+
+import pytest
+
+from tidelog.config.topic import TopicConfig
+from tidelog.storage.roll import RollFacts, RollReason, draw_jitter_ms, should_roll
+from tidelog.types import INT32_MAX
+
+
+@dataclass(frozen=True)
+class Config:
+    segment_size_limit: int = 1000
+    segment_ms: int = 500
+    roll_ms: int = 500
+    segment_jitter_ms: int = 0
+
+
+FACTS = RollFacts(
+    base_offset=100,
+    size_bytes=900,
+    first_timestamp=10_000,
+    created_ms=0,
+    jitter_ms=0,
+    offset_index_full=False,
+    time_index_full=False,
+    append_bytes=100,
+    append_last_offset=200,
+    append_max_timestamp=10_500,
+    now_ms=10**9,
+)
+
+
+def test_a_segment_with_room_takes_the_append() -> None:
+    assert should_roll(FACTS, Config()) is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        (replace(FACTS, append_bytes=101), RollReason.SIZE),
+        (replace(FACTS, append_max_timestamp=10_501), RollReason.TIME),
+        (replace(FACTS, append_max_timestamp=10_500, jitter_ms=1), RollReason.TIME),
+        (replace(FACTS, append_max_timestamp=10_501, size_bytes=0), None),
+        (replace(FACTS, append_max_timestamp=5), None),
+        (replace(FACTS, append_max_timestamp=-1), None),
+        (replace(FACTS, first_timestamp=-1, now_ms=500), None),
+        (replace(FACTS, first_timestamp=-1, now_ms=501), RollReason.TIME),
+        (replace(FACTS, first_timestamp=0, append_max_timestamp=501), RollReason.TIME),
+        (replace(FACTS, offset_index_full=True), RollReason.OFFSET_INDEX_FULL),
+        (replace(FACTS, time_index_full=True), RollReason.TIME_INDEX_FULL),
+        (replace(FACTS, append_last_offset=100 + INT32_MAX), None),
+        (replace(FACTS, append_last_offset=101 + INT32_MAX), RollReason.OFFSET_OVERFLOW),
+        (replace(FACTS, append_last_offset=99), RollReason.OFFSET_OVERFLOW),
+    ],
+)
+def test_reasons(facts: RollFacts, reason: RollReason | None) -> None:
+    assert should_roll(facts, Config()) == reason
+
+
+def test_an_empty_segment_rolls_for_an_append_that_is_too_large() -> None:
+    facts = replace(FACTS, size_bytes=0, append_bytes=1001)
+    assert should_roll(facts, Config()) is RollReason.SIZE
+
+
+def test_jitter_stays_below_both_limits() -> None:
+    source = random.Random(5)
+    assert draw_jitter_ms(Config(), source) == 0
+    drawn = {draw_jitter_ms(Config(segment_jitter_ms=10, segment_ms=4), source) for _ in range(99)}
+    assert drawn == {0, 1, 2, 3}
+    assert max(draw_jitter_ms(Config(segment_jitter_ms=3), source) for _ in range(99)) == 2
+
+
+def test_a_topics_settings_will_do() -> None:
+    config = TopicConfig()
+    assert should_roll(FACTS, config) is None
+    week_ms = 7 * 24 * 3600 * 1000
+    late = replace(FACTS, append_max_timestamp=10_001 + week_ms)
+    assert should_roll(late, config) is RollReason.TIME
