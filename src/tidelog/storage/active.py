@@ -16,6 +16,7 @@ from tidelog.storage import files
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.segment import (
+    Segment,
     SegmentContext,
     TailSegment,
     close_time_index,
@@ -252,9 +253,9 @@ class ActiveSegment(TailSegment):
         The sidecars are cut first: a crash in between leaves records without a row, whose time is
         then unknown, never a row that later records could take for theirs.
         """
-        position = self._position_of(offset)
+        position, end = first_reaching(self, offset)
         aborted_bytes = self.txn_index.size_bytes
-        keep = self.append_times.truncate_to(offset)
+        keep = self.append_times.truncate_to(end)
         if keep < self._times_written:
             self._cut(files.APPEND_TIME_SUFFIX, keep)
             self._times_written = keep
@@ -265,14 +266,6 @@ class ActiveSegment(TailSegment):
         self.rewrite_indexes()
         self._cut(files.LOG_SUFFIX, position)
         self._reload_end(position)
-
-    def _position_of(self, offset: int) -> int:
-        """Position of the first batch whose last offset is `offset` or more."""
-        _, start = self.offset_index.lookup(offset)
-        for position, batch in iterate_batches(self, start, self.size_bytes):
-            if batch.last_offset >= offset:
-                return position
-        return self.size_bytes
 
     def _cut(self, suffix: str, size: int) -> None:
         file = self.context.pool.get(self.context.path(self.base_offset, suffix))
@@ -288,6 +281,18 @@ class ActiveSegment(TailSegment):
         if position == 0:
             self.created_ms = self.context.env.clock.now_ms()
             self._first_timestamp = None
+
+
+def first_reaching(segment: Segment, offset: int) -> tuple[int, int]:
+    """Position and base offset of the first batch whose last offset is `offset` or more.
+
+    Where there is none, the segment's size and end offset.
+    """
+    _, start = segment.offset_index.lookup(offset)
+    for position, batch in iterate_batches(segment, start, segment.size_bytes):
+        if batch.last_offset >= offset:
+            return position, batch.base_offset
+    return segment.size_bytes, segment.end_offset
 
 
 def _remove_if_there(context: SegmentContext, path: str) -> None:

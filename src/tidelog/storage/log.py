@@ -309,9 +309,13 @@ class Log(WritableLog):
         )
         if self._epochs.truncate_from_end(offset):
             self._write_epochs()
+        start = min(self._log_start_offset, offset)
         segments = truncation.cut_segments(self.context, self._segments, offset)
-        truncation.drop_snapshots(self.context, offset)
-        self._checkpointed_start = min(self._checkpointed_start, offset)
+        if segments[-1].end_offset < start:
+            # Only records below the log start are left, of a batch that reached beyond it.
+            segments = truncation.start_anew(self.context, segments, start)
+        truncation.drop_snapshots(self.context, segments[-1].end_offset)
+        self._checkpointed_start = start
         self._replace_segments(segments)
         self._reload_after_truncation()
 

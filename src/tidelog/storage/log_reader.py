@@ -283,8 +283,8 @@ class LogReader:
 def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
     """Make unknown what a segment's rows can't prove; in memory only."""
     sure = sure_end(segment, times, trusted)
+    times.truncate_to(sure)
     if sure < segment.end_offset:
-        times.truncate_to(sure)
         times.mark_unknown(sure)
 
 
@@ -297,8 +297,8 @@ def load_producer_states(context: SegmentContext, segments: Sequence[Segment]) -
 def states_at(context: SegmentContext, offset: int) -> ProducerStates:
     """Producers and open transactions just before `offset`, the base of a segment."""
     bases = [base for base in list_bases(context) if base < offset]
-    ends = [*bases[1:], offset]
-    earlier = [ClosedSegment(context, b, end) for b, end in zip(bases, ends, strict=True)]
+    spans = itertools.pairwise([*bases, offset])
+    earlier = [ClosedSegment(context, base, end) for base, end in spans]
     return _states_from(context, earlier, offset)
 
 

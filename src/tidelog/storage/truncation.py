@@ -12,7 +12,7 @@ Source: Kafka 4.x LocalLog.truncateTo, LogSegment.truncateTo.
 from collections.abc import Sequence
 
 from tidelog.storage import files, recovery
-from tidelog.storage.active import ActiveSegment
+from tidelog.storage.active import ActiveSegment, first_reaching
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.segment import ClosedSegment, Segment, SegmentContext, iterate_batches
@@ -53,9 +53,7 @@ def cut_segments(
     if dropped:
         context.env.files.sync_dir(context.directory)
     if not kept:
-        created = ActiveSegment.create(context, offset)
-        context.env.files.sync_dir(context.directory)
-        return [created]
+        return start_anew(context, [], offset)
     last = kept[-1]
     if isinstance(last, ActiveSegment):
         last.truncate_to(offset)
@@ -64,18 +62,22 @@ def cut_segments(
     return [*kept[:-1], _cut_closed(context, last, offset)]
 
 
+def start_anew(context: SegmentContext, segments: Sequence[Segment], offset: int) -> list[Segment]:
+    """Drop all that is left and begin an empty segment at `offset`."""
+    for segment in reversed(segments):
+        recovery.remove_segment_files(context, segment.base_offset)
+    created = ActiveSegment.create(context, offset)
+    context.env.files.sync_dir(context.directory)
+    return [created]
+
+
 def _cut_closed(context: SegmentContext, segment: ClosedSegment, offset: int) -> ActiveSegment:
     """Turn a finished segment into the active one, without its records from `offset` on."""
-    position = segment.size_bytes
-    _, start = segment.offset_index.lookup(offset)
-    for place, batch in iterate_batches(segment, start, segment.size_bytes):
-        if batch.last_offset >= offset:
-            position = place
-            break
+    position, end = first_reaching(segment, offset)
     times = AppendTimes.decode(
         segment.append_times.encode(), segment.base_offset, context.topic_id, open_end=True
     )[0]
-    times.truncate_to(offset)
+    times.truncate_to(end)
     _replace(context, segment.base_offset, files.APPEND_TIME_SUFFIX, times.encode())
     _cut_indexes(context, segment, offset)
     recovery.replace_by_prefix(context, segment.log_path, position)
