@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from tests.kafka_oracle import Script
@@ -118,7 +119,11 @@ class _ClientLife:
 
     def _sequenced(self, producer: int, *, transactional: bool) -> Step:
         rng = self._rng
-        records = draw_small_records(rng, self._now_ms)
+        # Kafka forgets a producer whose last time is -1 as soon as it reads its snapshot.
+        records = [
+            replace(record, timestamp=self._now_ms) if record.timestamp == -1 else record
+            for record in draw_small_records(rng, self._now_ms)
+        ]
         # A jump in the sequence is refused, and so is what comes after it until it is made good.
         lost = self._stubborn and rng.random() < 0.05
         sequence = self._sequences[producer] + (3 if lost else 0)

@@ -6,10 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.kafka_oracle import Oracle, Script
+from tests.kafka_oracle import Oracle
 from tests.peers.ours import kafka_files, run_ours
 from tests.peers.samples import T0
 from tests.peers.scripts import client_script, follower_script
+
+from tidelog.record.batch import LENGTH_AT, MAGIC_AT
+from tidelog.record.views import walk
 
 pytestmark = pytest.mark.kafka
 
@@ -18,51 +21,97 @@ SEEDS = range(0, 4 * SEEDS_PER_TEST, SEEDS_PER_TEST)
 DAMAGES = ("none", "no indexes", "cut", "flip", "garbage", "zeros", "torn index")
 
 
-def hard_stop(rng: random.Random, directory: Path, damage: str) -> None:
-    """What a power cut or a broken disk may have left in one of the segments."""
-    log = rng.choice(sorted(directory.glob("*.log")))
+def hard_stop(rng: random.Random, directory: Path, damage: str, point: int) -> None:
+    """What a power cut or a broken disk may have left at or behind the recovery point."""
+    log = rng.choice(segments_from(directory, point))
     size = log.stat().st_size
-    if damage == "no indexes":
-        for index in [*directory.glob("*index"), *directory.glob("*.snapshot")]:
-            index.unlink()
-    elif damage == "cut":
-        with log.open("r+b") as file:
-            file.truncate(rng.randrange(size + 1))
-    elif damage == "flip" and size:
-        content = bytearray(log.read_bytes())
-        content[rng.randrange(size)] ^= 1 << rng.randrange(8)
-        log.write_bytes(content)
-    elif damage == "garbage":
-        with log.open("ab") as file:
-            file.write(rng.randbytes(rng.randrange(1, 200)))
-    elif damage == "zeros":
-        with log.open("ab") as file:
-            file.write(bytes(rng.randrange(1, 5_000)))
-    elif damage == "torn index":
-        index = rng.choice(sorted(directory.glob("*index")))
-        index.write_bytes(rng.randbytes(rng.randrange(100)))
+    match damage:
+        case "no indexes":
+            for index in [*directory.glob("*index"), *directory.glob("*.snapshot")]:
+                index.unlink()
+        case "cut":
+            with log.open("r+b") as file:
+                file.truncate(rng.randrange(size + 1))
+        case "flip" if size:
+            flip(rng, log)
+        case "garbage":
+            with log.open("ab") as file:
+                file.write(rng.randbytes(rng.randrange(1, 200)))
+        case "zeros":
+            with log.open("ab") as file:
+                file.write(bytes(rng.randrange(1, 5_000)))
+        case "torn index":
+            index = log.with_suffix(rng.choice((".index", ".timeindex")))
+            index.write_bytes(rng.randbytes(rng.randrange(100)))
 
 
-def recover_twice(oracle: Oracle, rng: random.Random, crashed: Script) -> tuple[Script, Script]:
-    """Copy a crashed directory for each side; the scripts that open them."""
+def segments_from(directory: Path, point: int) -> list[Path]:
+    """The logs from the one that holds `point` on."""
+    logs = sorted(directory.glob("*.log"))
+    first = max(number for number, log in enumerate(logs) if int(log.stem) <= point)
+    return logs[first:]
+
+
+def flip(rng: random.Random, log: Path) -> None:
+    """Flip one bit of a batch, but not of its offset or magic, which no checksum covers.
+
+    Kafka does not open a log whose offsets jump too far, and takes any larger magic for a 2 while
+    it recovers, though its readers then refuse the batch; we cut the log there.
+    """
+    content = bytearray(log.read_bytes())
+    batch = rng.choice(list(walk(content)))
+    places = [*range(LENGTH_AT, MAGIC_AT), *range(MAGIC_AT + 1, batch.size_bytes)]
+    content[batch.at + rng.choice(places)] ^= 1 << rng.randrange(8)
+    log.write_bytes(content)
+
+
+def recover_twice(
+    oracle: Oracle, seed: int, damage: str, folder: Path
+) -> tuple[Path, Path, list[object]]:
+    """One life that ends hard, opened again by both: Kafka's folder, ours, both states."""
+    rng = random.Random(f"{damage} {seed}")
+    make = rng.choice((client_script, follower_script))
+    crashed = replace(make(seed, folder / "events-0", steps=20), end="crash")
+    oracle.run(crashed)
     bases = [int(log.stem) for log in sorted(crashed.directory.glob("*.log"))]
-    point = rng.choice((0, 0, *bases))
+    # Where all indexes are lost, Kafka builds those below the recovery point anew as well.
+    point = 0 if damage == "no indexes" else rng.choice((0, *bases))
+    hard_stop(rng, crashed.directory, damage, point)
+    folders = []
+    for side in ("kafka", "ours"):
+        copy = folder / side / crashed.directory.name
+        shutil.copytree(crashed.directory, copy)
+        folders.append(copy)
     asked = [{"do": "state"}]
     opened = replace(crashed, steps=asked, clean=False, recovery_point=point, end="close")
-    scripts = []
-    for side in ("kafka", "ours"):
-        copy = crashed.directory.parent / side / crashed.directory.name
-        shutil.copytree(crashed.directory, copy)
-        scripts.append(replace(opened, directory=copy, now_ms=T0 + 10**6))
-    return scripts[0], scripts[1]
+    theirs, ours = (replace(opened, directory=copy, now_ms=T0 + 10**6) for copy in folders)
+    states = [offsets(oracle.run_well(theirs)[0]), offsets(run_ours(ours)[0])]
+    return folders[0], folders[1], states
 
 
-def offsets(answer: object) -> tuple[object, object, object]:
+def offsets(answer: object) -> object:
     """Start, end and last stable offset."""
     assert isinstance(answer, dict)
-    names = ("log_start_offset", "log_end_offset", "last_stable_offset")
-    first, second, third = (answer[name] for name in names)
-    return first, second, third
+    return tuple(
+        answer[name] for name in ("log_start_offset", "log_end_offset", "last_stable_offset")
+    )
+
+
+def recovered_files(directory: Path) -> dict[str, bytes]:
+    """Logs and indexes, and the newest snapshot.
+
+    Kafka leaves an empty list of aborted transactions, and we a snapshot of an empty log.
+    """
+    found = kafka_files(directory)
+    found.pop(f"{0:020}.snapshot", None)
+    snapshots = sorted(name for name in found if name.endswith(".snapshot"))
+    kept = {name for name in found if name.endswith(("log", "index"))}
+    kept.update(snapshots[-1:])
+    return {
+        name: content
+        for name, content in found.items()
+        if name in kept and (content or not name.endswith(".txnindex"))
+    }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -71,15 +120,28 @@ def test_recovery_leaves_the_same_files(
     kafka_oracle: Oracle, quick_path: Path, damage: str, first: int
 ) -> None:
     for seed in range(first, first + SEEDS_PER_TEST):
-        rng = random.Random(f"{damage} {seed}")
-        make = rng.choice((client_script, follower_script))
-        crashed = make(seed, quick_path / str(seed) / "events-0", steps=20)
-        crashed = replace(crashed, end="crash")
-        kafka_oracle.run(crashed)
-        hard_stop(rng, crashed.directory, damage)
-        theirs, ours = recover_twice(kafka_oracle, rng, crashed)
-        told = offsets(kafka_oracle.run_well(theirs)[0])
-        assert offsets(run_ours(ours)[0]) == told, f"seed {seed}"
-        expected, made = kafka_files(theirs.directory), kafka_files(ours.directory)
+        folder = quick_path / str(seed)
+        theirs, ours, states = recover_twice(kafka_oracle, seed, damage, folder)
+        assert states[0] == states[1], f"seed {seed}"
+        expected, made = recovered_files(theirs), recovered_files(ours)
         assert sorted(made) == sorted(expected), f"seed {seed}"
         assert [n for n in expected if made[n] != expected[n]] == [], f"seed {seed}"
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="recovery neither takes leader epochs from the batches it scans nor writes the "
+    "checkpoint after it has cut the log",
+)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_recovery_leaves_the_same_leader_epochs(
+    kafka_oracle: Oracle, quick_path: Path, damage: str
+) -> None:
+    differing = []
+    for seed in range(SEEDS_PER_TEST):
+        folder = quick_path / str(seed)
+        theirs, ours, _ = recover_twice(kafka_oracle, seed, damage, folder)
+        name = "leader-epoch-checkpoint"
+        if (theirs / name).read_bytes() != (ours / name).read_bytes():
+            differing.append(seed)
+    assert differing == []

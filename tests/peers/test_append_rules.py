@@ -1,0 +1,252 @@
+"""Kafka's leader and ours judge the same appends: the same errors, the same bytes in the log.
+
+Both get a run of batches under one topic's settings, most of them wrong in one way. Where we
+differ on purpose there is a test of its own at the end; docs/differences.md has the reasons.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import pytest
+from tests.kafka_oracle import Oracle, Script
+from tests.peers.samples import T0, draw_records
+
+from tidelog.config import TopicConfig
+from tidelog.errors import TidelogError
+from tidelog.record.batch import (
+    ATTRIBUTES_AT,
+    BASE_SEQUENCE_AT,
+    CONTROL_BIT,
+    LAST_OFFSET_DELTA_AT,
+    MAX_TIMESTAMP_AT,
+    PRODUCER_ID_AT,
+    RECORD_COUNT_AT,
+    RecordBatch,
+    build_batch,
+    seal,
+)
+from tidelog.record.views import walk
+from tidelog.storage.validator import AppendContext, Validator
+from tidelog.types import INT64_MAX, Codec, NewRecord, TimestampType, TopicPartition
+
+pytestmark = pytest.mark.kafka
+
+PARTITION = TopicPartition("rules", 0)
+NOW = T0
+STEP_COUNT = 60
+CONFIGS: dict[str, dict[str, str]] = {
+    "default": {},
+    "stamped": {"message.timestamp.type": "LogAppendTime"},
+    "compacted": {"cleanup.policy": "compact"},
+    "both-policies": {"cleanup.policy": "compact,delete", "message.timestamp.after.max.ms": "1000"},
+    "limits": {"message.timestamp.before.max.ms": "500", "message.timestamp.after.max.ms": "700"},
+    "lz4": {"compression.type": "lz4"},
+    "plain": {"compression.type": "uncompressed"},
+    "stamped-zstd": {"compression.type": "zstd", "message.timestamp.type": "LogAppendTime"},
+    "small": {"max.message.bytes": "400"},
+    "small-segments": {"internal.segment.bytes": "600"},
+}
+
+
+@dataclass
+class Answer:
+    """What a leader made of one append: Kafka's code, or the offsets it gave."""
+
+    code: int | None
+    first_offset: int = -1
+    last_offset: int = -1
+    max_timestamp: int = -1
+
+
+def sealed(batch: bytearray, at: int, value: int, size: int) -> bytearray:
+    """The batch with one header field changed and a right CRC."""
+    batch[at : at + size] = value.to_bytes(size, "big", signed=True)
+    seal(batch, 0)
+    return batch
+
+
+def flip(batch: bytearray, rng: random.Random) -> bytearray:
+    batch[rng.randrange(17, len(batch))] ^= 1 << rng.randrange(8)
+    return batch
+
+
+DAMAGES: tuple[Callable[[bytearray, random.Random], bytearray], ...] = (
+    lambda batch, _: sealed(batch, 0, 5, 8),
+    lambda batch, rng: sealed(batch, LAST_OFFSET_DELTA_AT, rng.randrange(-2, 9), 4),
+    lambda batch, rng: sealed(batch, RECORD_COUNT_AT, rng.randrange(-2, 9), 4),
+    lambda batch, _: sealed(batch, MAX_TIMESTAMP_AT, 12345, 8),
+    lambda batch, _: sealed(batch, ATTRIBUTES_AT, batch[ATTRIBUTES_AT + 1] | CONTROL_BIT, 2),
+    lambda batch, rng: sealed(batch, PRODUCER_ID_AT, rng.randrange(2**40), 8),
+    lambda batch, _: sealed(batch, BASE_SEQUENCE_AT, 3, 4),
+    lambda batch, _: batch + batch,
+    lambda batch, _: batch + batch[:50],
+    lambda batch, rng: batch + batch[: rng.randrange(1, 12)],
+    flip,
+)
+
+
+def draw_append(rng: random.Random, *, stamps: bool) -> bytearray:
+    """One batch, often wrong in one way; flagged LogAppendTime only where that is an error."""
+    records = [settled(record, rng) for record in draw_records(rng, rng.randrange(1, 7))]
+    flagged = stamps and rng.random() < 0.15
+    batch = build_batch(
+        records,
+        codec=rng.choice([Codec.NONE, Codec.NONE, *Codec]),
+        timestamp_type=TimestampType(int(flagged)),
+        append_time_ms=NOW if flagged else None,
+    )
+    return rng.choice(DAMAGES)(batch, rng) if rng.random() < 0.5 else batch
+
+
+def settled(record: NewRecord, rng: random.Random) -> NewRecord:
+    """Seldom far in the future, or nothing else would ever be tried; seldom without a key."""
+    time = record.timestamp
+    key = record.key if rng.random() < 0.3 else b"k"
+    if time == INT64_MAX and rng.random() < 0.9:
+        time = NOW + rng.choice([-501, -500, 0, 700, 701, 1000, 1001])
+    return NewRecord(key=key, value=record.value, timestamp=time, headers=record.headers)
+
+
+def ask_kafka(
+    oracle: Oracle, directory: Path, config: dict[str, str], appends: list[bytearray]
+) -> tuple[list[Answer], bytes]:
+    """Kafka's answers, and its log's bytes over all segments."""
+    partition = directory / str(PARTITION)
+    steps = [{"do": "append", "data": data, "leader_epoch": 4, "now_ms": NOW} for data in appends]
+    told = oracle.run(Script(partition, steps, config, now_ms=NOW))
+    logs = b"".join(path.read_bytes() for path in sorted(partition.glob("*.log")))
+    return [kafka_answer(cast("dict[str, object]", answer)) for answer in told], logs
+
+
+def kafka_answer(told: dict[str, object]) -> Answer:
+    if "error" in told:
+        return Answer(cast("int", told["code"]))
+    numbers = [cast("int", told[name]) for name in ("first_offset", "last_offset", "max_timestamp")]
+    return Answer(None, *numbers)
+
+
+def ask_ours(config: dict[str, str], appends: list[bytearray]) -> tuple[list[Answer], bytes]:
+    """Our answers, and what we would write."""
+    validator = Validator(PARTITION, TopicConfig.parse(config)[0])
+    answers, written, next_offset = [], bytearray(), 0
+    for data in appends:
+        context = AppendContext(
+            next_offset=next_offset, leader_epoch=4, now_ms=NOW, append_time_ms=NOW
+        )
+        try:
+            valid = validator.validate(bytes(data), context)
+        except TidelogError as error:
+            answers.append(Answer(error.code))
+            continue
+        answers.append(Answer(None, valid.first_offset, valid.last_offset, valid.max_timestamp))
+        written += valid.data
+        next_offset = valid.last_offset + 1
+    return answers, bytes(written)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("seed", range(3))
+def test_same_appends_same_errors_same_bytes(
+    kafka_oracle: Oracle, quick_path: Path, name: str, seed: int
+) -> None:
+    rng = random.Random(f"{name} {seed}")
+    config = CONFIGS[name]
+    stamps = config.get("message.timestamp.type") == "LogAppendTime"
+    appends = [draw_append(rng, stamps=stamps) for _ in range(STEP_COUNT)]
+    theirs, their_log = ask_kafka(kafka_oracle, quick_path, config, appends)
+    ours, our_log = ask_ours(config, appends)
+    for number, (kafka, tidelog) in enumerate(zip(theirs, ours, strict=True)):
+        assert tidelog == kafka, f"append {number} of seed {seed}: {appends[number].hex()}"
+    assert any(answer.code is None for answer in theirs)
+    assert any(answer.code is not None for answer in theirs)
+    if "compression.type" not in config:
+        assert our_log == their_log
+        return
+    assert described(our_log) == described(their_log)
+
+
+def described(log: bytes) -> list[object]:
+    """All that batches say but their compressed bytes, which differ between libraries."""
+    return [
+        (
+            (batch.base_offset, batch.last_offset, batch.leader_epoch),
+            (batch.codec, batch.timestamp_type, batch.max_timestamp),
+            list(batch.records()),
+        )
+        for batch in walk(log)
+        if isinstance(batch, RecordBatch)
+    ]
+
+
+# --- where we differ on purpose
+
+
+def both(
+    oracle: Oracle, directory: Path, config: dict[str, str], append: bytearray
+) -> tuple[Answer, bytes, Answer, bytes]:
+    """Kafka's answer and log, ours."""
+    (theirs,), their_log = ask_kafka(oracle, directory, config, [append])
+    (ours,), our_log = ask_ours(config, [append])
+    return theirs, their_log, ours, our_log
+
+
+def test_wrong_offset_deltas_kafka_keeps_them_we_repair_them(
+    kafka_oracle: Oracle, quick_path: Path
+) -> None:
+    batch = build_batch([NewRecord(key=b"k", timestamp=NOW)] * 3)
+    # The second record's delta: 61 bytes of header, a record of 9 bytes, length, attributes, time.
+    assert batch[61 + 9 + 3] == 2
+    batch[61 + 9 + 3] = 4
+    seal(batch, 0)
+    theirs, their_log, ours, our_log = both(kafka_oracle, quick_path, {}, batch)
+    assert ours == theirs
+    (seen,) = kafka_oracle.read_batches(their_log)
+    assert [record.offset for record in seen.records] == [0, 2, 2]
+    (repaired,) = walk(our_log)
+    assert [record.offset for record in repaired.records()] == [0, 1, 2]
+
+
+def test_log_append_time_flag_on_create_time_topic_kafka_believes_the_header(
+    kafka_oracle: Oracle, quick_path: Path
+) -> None:
+    batch = build_batch(
+        [NewRecord(timestamp=NOW), NewRecord(timestamp=NOW + 900)],
+        timestamp_type=TimestampType.LOG_APPEND_TIME,
+        append_time_ms=NOW - 100,
+    )
+    theirs, their_log, ours, our_log = both(kafka_oracle, quick_path, {}, batch)
+    (seen,) = kafka_oracle.read_batches(their_log)
+    assert [record.timestamp for record in seen.records] == [NOW, NOW + 900]
+    assert seen.fields["max_timestamp"] == theirs.max_timestamp == NOW - 100
+    (own,) = walk(our_log)
+    assert [record.timestamp for record in own.records()] == [NOW, NOW + 900]
+    assert own.max_timestamp == ours.max_timestamp == NOW + 900
+
+
+def test_time_so_far_back_that_the_difference_overflows_kafka_takes_it(
+    kafka_oracle: Oracle, quick_path: Path
+) -> None:
+    batch = build_batch([NewRecord(timestamp=-(2**63) + 5)])
+    config = {"message.timestamp.before.max.ms": "1000"}
+    theirs, _, ours, _ = both(kafka_oracle, quick_path, config, batch)
+    assert (theirs.code, ours.code) == (None, 32)
+
+
+def test_codec_nobody_defined_kafka_has_no_word_for_it(
+    kafka_oracle: Oracle, quick_path: Path
+) -> None:
+    batch = sealed(build_batch([NewRecord(timestamp=NOW)]), ATTRIBUTES_AT, 6, 2)
+    theirs, _, ours, _ = both(kafka_oracle, quick_path, {}, batch)
+    assert (theirs.code, ours.code) == (-1, 76)
+
+
+def test_no_whole_batch_kafka_appends_nothing_and_says_so_to_nobody(
+    kafka_oracle: Oracle, quick_path: Path
+) -> None:
+    batch = build_batch([NewRecord(timestamp=NOW)])[:-1]
+    theirs, their_log, ours, _ = both(kafka_oracle, quick_path, {}, batch)
+    assert (theirs.code, theirs.first_offset, their_log) == (None, -1, b"")
+    assert ours.code == 87, "as Kafka answers on the wire, before its log is asked"
