@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -36,6 +37,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller data")
     parser.add_argument("--out", type=Path, help="where the JSON goes (bench-output/NAME.json)")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
+    parser.add_argument("--table", action="store_true", help="last results as Markdown, and stop")
     asked = parser.parse_args(arguments)
     if unknown := set(asked.name) - set(names()):
         parser.error(f"no benchmark named {', '.join(sorted(unknown))}; have: {', '.join(names())}")
@@ -61,6 +63,12 @@ def main(arguments: Sequence[str]) -> None:
     asked = parse(arguments)
     if asked.list:
         print("\n".join(names()))
+        return
+    if asked.table:
+        runs: list[report.RunJson] = [
+            json.loads(path.read_text()) for path in sorted(OUT_DIR.glob("*.json"))
+        ]
+        print(report.markdown(runs), end="")
         return
     console = Console(width=None if sys.stdout.isatty() else 160)
     for name in asked.name or names():

@@ -6,11 +6,49 @@ import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypedDict
 
 from rich.console import Console
 from rich.table import Table
 
 from bench.harness import Result, Side
+
+
+class SideJson(TypedDict):
+    """One side's figures beside the median."""
+
+    min: float
+    max: float
+    wall_s: float
+    cpu_s: float
+    peak_bytes: int | None
+
+
+class CaseJson(TypedDict):
+    """One case; the fields are explained in docs/testing.md."""
+
+    case: str
+    unit: str
+    ours: float
+    rival: float | None
+    rival_name: str | None
+    ratio: float | None
+    goal: str | None
+    met: bool | None
+    note: str | None
+    ours_detail: SideJson
+    rival_detail: SideJson | None
+
+
+class RunJson(TypedDict):
+    """What a JSON file holds."""
+
+    name: str
+    date: str
+    quick: bool
+    machine: dict[str, str | int | None]
+    cases: list[CaseJson]
+
 
 _STEPS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -47,7 +85,7 @@ def _cpu_model() -> str:
 
 def as_json(name: str, results: Sequence[Result], *, quick: bool) -> str:
     """The run as JSON; the fields are listed in docs/testing.md."""
-    run = {
+    run: RunJson = {
         "name": name,
         "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "quick": quick,
@@ -57,7 +95,7 @@ def as_json(name: str, results: Sequence[Result], *, quick: bool) -> str:
     return json.dumps(run, indent=2) + "\n"
 
 
-def _case(result: Result) -> dict[str, object]:
+def _case(result: Result) -> CaseJson:
     case = result.case
     return {
         "case": case.case,
@@ -74,7 +112,7 @@ def _case(result: Result) -> dict[str, object]:
     }
 
 
-def _side(side: Side) -> dict[str, float | int | None]:
+def _side(side: Side) -> SideJson:
     return {
         "min": side.value_min,
         "max": side.value_max,
@@ -82,6 +120,27 @@ def _side(side: Side) -> dict[str, float | int | None]:
         "cpu_s": side.cpu_s,
         "peak_bytes": side.peak_bytes,
     }
+
+
+def markdown(runs: Sequence[RunJson]) -> str:
+    """Runs as read from their JSON, as one table; a case without a rival stands alone."""
+    rows = [_markdown_cells(run, case) for run in runs for case in run["cases"]]
+    lines = ["| benchmark | case | tidelog | against | ratio | goal |", "|---|---|---|---|---|---|"]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    days = sorted({f"{run['name']} {run['date'][:10]}" for run in runs})
+    quick = [run["name"] for run in runs if run["quick"]]
+    lines += ["", f"Run on {', '.join(days)}."]
+    if quick:
+        lines.append(f"Quick runs: {', '.join(quick)}.")
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_cells(run: RunJson, case: CaseJson) -> list[str]:
+    unit, met = case["unit"], {None: "", True: " met", False: " missed"}[case["met"]]
+    rival = f"{case['rival_name']}: {human(case['rival'])} {unit}" if case["rival_name"] else ""
+    ratio = "" if case["ratio"] is None else f"{case['ratio']:.2f}x"
+    goal = f"{case['goal'] or ''}{met}"
+    return [run["name"], case["case"], f"{human(case['ours'])} {unit}", rival, ratio, goal]
 
 
 def print_table(console: Console, name: str, results: Sequence[Result]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from bench import __main__ as command
 from bench.harness import Case, Harness, Reading, Result, Side, is_met, to_value
-from bench.report import as_json, human
+from bench.report import as_json, human, markdown
 
 
 class Watch:
@@ -152,6 +152,17 @@ def test_json_has_the_fields_of_the_schema() -> None:
     expected |= {"ratio": 0.25, "goal": "<= 0.5", "met": True}
     assert {key: only[key] for key in expected} == expected
     assert only["ours_detail"]["cpu_s"] == 0.4
+
+
+def test_table_is_made_of_what_was_written() -> None:
+    side = Side(46e6, 1, 1, 1, 1, None)
+    alone = Case(case="alone", unit="rows/s", ours=lambda: 1.0, goal="ours >= 25e6")
+    rivalled = Case(case="both", unit="s", ours=lambda: 1.0, rival_name="r 1.0")
+    results = [Result(alone, side, None), Result(rivalled, side, Side(92e6, 1, 1, 1, 1, None))]
+    rows = markdown([json.loads(as_json("n", results, quick=True))]).splitlines()
+    assert rows[2] == "| n | alone | 46 M rows/s |  |  | ours >= 25e6 met |"
+    assert rows[3] == "| n | both | 46 M s | r 1.0: 92 M s | 0.50x |  |"
+    assert rows[-1] == "Quick runs: n."
 
 
 def test_numbers_for_people() -> None:
