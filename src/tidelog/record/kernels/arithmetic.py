@@ -10,7 +10,7 @@ from numba.extending import overload
 
 def add_wrapping(left: int, right: int) -> int:
     """`left + right` as a signed 64-bit machine word holds it."""
-    return (left + right + (1 << 63)) % (1 << 64) - (1 << 63)
+    return (int(left) + int(right) + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 @overload(add_wrapping, jit_options={"forceinline": True})

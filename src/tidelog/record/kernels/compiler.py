@@ -116,6 +116,6 @@ def plain(kernel_: Kernel[P, R]) -> Callable[P, R]:
     names = {
         name: plain(value) if isinstance(value, Dispatcher) else value
         for name, value in function.__globals__.items()
-        if name in function.__code__.co_names
+        if name in function.__code__.co_names or name == "__builtins__"
     }
     return cast("Callable[P, R]", FunctionType(function.__code__, names, function.__name__))

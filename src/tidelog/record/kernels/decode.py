@@ -262,6 +262,6 @@ def append_binary(column: Binary, row: int, used: int, data: Bytes, at: int, siz
         copy_bytes(column.data, used, data, at, size)
         used += size
     elif size < 0:
-        column.valid[row >> 3] &= ~(1 << (row & 7))
+        column.valid[row >> 3] &= 0xFF ^ (1 << (row & 7))
     column.ends[row + 1] = used
     return used

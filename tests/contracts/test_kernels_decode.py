@@ -1,0 +1,240 @@
+"""The walk and the decoder: compiled == interpreted on any bytes, and no write outside an array.
+
+The interpreted run asserts every single read and write of bytes (`kernels.memory`), so that a run
+that passes there and is equal here has read nothing outside its array either.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.contracts.kernel_logs import batches, damaged_logs
+from tests.contracts.kernel_runs import Guarded, frozen, run_guarded
+
+from tidelog.errors import CorruptBatch
+from tidelog.record.header import MAGIC_2
+from tidelog.record.kernels import layout, plain, scan_batches
+from tidelog.record.kernels.decode import (
+    AT,
+    PROGRESS_FIELDS,
+    ROWS,
+    UNOPENED,
+    Binary,
+    Columns,
+    Filter,
+    decode_batches,
+)
+from tidelog.record.kernels.headers import HeaderColumns, count_headers, fill_headers
+from tidelog.record.kernels.memory import Bytes, Longs
+from tidelog.record.kernels.times import fill_append_times, mark_lost_creates
+from tidelog.record.views import walk
+from tidelog.types import INT64_MAX, Codec
+
+CAPACITY = 6
+
+Scan = Callable[[Bytes, int, int, Longs], tuple[int, int, int]]
+
+
+def scanned(log: Bytes, scan: Scan = scan_batches) -> tuple[Longs, int, int]:
+    """The table of a whole log, the place behind its last batch, and the status."""
+    table = np.zeros((100, layout.BATCH_FIELDS), np.int64)
+    count, at, status = scan(log, 0, log.size, table)
+    return table[:count], at, status
+
+
+@given(data=damaged_logs(), start=st.integers(0, 20), capacity=st.integers(0, 4))
+def test_walk_is_equal_compiled_and_interpreted(data: bytes, start: int, capacity: int) -> None:
+    log, shape = frozen(data), (capacity, layout.BATCH_FIELDS)
+    assert run_guarded(
+        lambda guarded: scan_batches(log, start, log.size, guarded.array(shape, np.int64))
+    ) == run_guarded(
+        lambda guarded: plain(scan_batches)(log, start, log.size, guarded.array(shape, np.int64))
+    )
+
+
+@given(data=damaged_logs())
+def test_walk_stops_where_the_plain_walk_stops(data: bytes) -> None:
+    table, at, status = scanned(frozen(data))
+    places, refused_at = plain_places(data)
+    if status == layout.BAD_OFFSETS:  # a rule that the plain walk leaves to its callers
+        assert table[:, layout.POSITION].tolist() == places[: len(table)]
+        assert at in places
+        return
+    assert table[:, layout.POSITION].tolist() == places
+    if refused_at is None:
+        assert status in (layout.DONE, layout.PARTIAL)
+    else:
+        assert at == refused_at
+        assert status in (layout.BAD_SIZE, layout.BAD_MAGIC)
+
+
+def plain_places(data: bytes) -> tuple[list[int], int | None]:
+    """Where the plain walk finds batches, and the place that it refuses."""
+    places: list[int] = []
+    try:
+        places.extend(batch.at for batch in walk(data))
+    except CorruptBatch as error:
+        return places, error.at
+    return places, None
+
+
+@given(data=st.lists(batches(), max_size=4).map(b"".join))
+def test_table_says_what_the_headers_say(data: bytes) -> None:
+    table, _, status = scanned(frozen(data))
+    assert status == layout.DONE
+    found = [
+        (*row[layout.BASE_OFFSET : layout.RECORD_COUNT + 1].tolist(), int(row[layout.CRC]))
+        for row in table
+    ]
+    expected = [(b.base_offset, b.last_offset, b.record_count, b.crc) for b in walk(data)]
+    assert found == expected
+    rest = table[:, layout.BASE_TIMESTAMP : layout.MAGIC + 1].tolist()
+    assert rest == [
+        [
+            b.base_timestamp,
+            b.max_timestamp,
+            b.producer_id,
+            b.producer_epoch,
+            b.base_sequence,
+            b.leader_epoch,
+            b.magic,
+        ]
+        for b in walk(data)
+    ]
+
+
+def binary(guarded: Guarded, rows: int, capacity: int) -> Binary:
+    """An empty guarded column."""
+    column = Binary(
+        guarded.array(rows + 1, np.int32),
+        guarded.array(capacity, np.uint8),
+        guarded.array((rows + 7) // 8, np.uint8),
+    )
+    column.ends[0] = 0
+    column.valid[:] = 0xFF
+    return column
+
+
+def empty_columns(guarded: Guarded, rows: int, batch_count: int, capacity: int) -> Columns:
+    """Room for so many rows, whose keys and values have so many bytes."""
+    return Columns(
+        offsets=guarded.array(rows, np.int64),
+        timestamps=guarded.array(rows, np.int64),
+        creates=guarded.array(rows, np.int64),
+        headers_at=guarded.array(rows, np.int64),
+        rows_end=guarded.array(batch_count, np.int64),
+        key=binary(guarded, rows, capacity),
+        value=binary(guarded, rows, capacity),
+    )
+
+
+filters = st.builds(
+    Filter,
+    offset_start=st.integers(0, 50),
+    offset_end=st.integers(0, 110) | st.just(INT64_MAX),
+    by_time=st.integers(0, 1),
+    time_start=st.integers(-5, 10),
+    time_end=st.integers(0, INT64_MAX),
+    keys=st.integers(0, 1),
+    values=st.integers(0, 1),
+)
+
+
+def decode_all(
+    guarded: Guarded, decode: "Decode", log: Bytes, table: Longs, rows: Filter, capacity: int
+) -> list[tuple[int, int]]:
+    """Everything that a decoder says of a table, called until it is through."""
+    progress = np.zeros(PROGRESS_FIELDS, np.int64)
+    progress[AT] = UNOPENED
+    said = []
+    while True:
+        progress[ROWS:] = 0
+        out = empty_columns(guarded, CAPACITY, len(table), capacity)
+        said.append(decode(log, table, rows, out, progress))
+        if said[-1][0] != layout.FULL or not progress[ROWS]:
+            return said
+
+
+Decode = Callable[[Bytes, Longs, Filter, Columns, Longs], tuple[int, int]]
+
+
+@given(data=damaged_logs(), rows=filters, capacity=st.sampled_from((0, 7, 300, 3000)))
+def test_decoder_is_equal_compiled_and_interpreted(
+    data: bytes, rows: Filter, capacity: int
+) -> None:
+    log = frozen(data)
+    table, _, _ = scanned(log)
+    table = table[table[:, layout.MAGIC] == MAGIC_2]  # compressed bodies are as good as any noise
+    assert run_guarded(
+        lambda guarded: decode_all(guarded, decode_batches, log, table, rows, capacity)
+    ) == run_guarded(
+        lambda guarded: decode_all(guarded, plain(decode_batches), log, table, rows, capacity)
+    )
+
+
+@given(data=damaged_logs())
+def test_lost_create_times_are_equal_compiled_and_interpreted(data: bytes) -> None:
+    log = frozen(data)
+    compiled, _, _ = scanned(log)
+    interpreted = compiled.copy()
+    mark_lost_creates(log, compiled)
+    plain(mark_lost_creates)(log, interpreted)
+    assert (compiled == interpreted).all()
+
+
+@given(
+    data=st.lists(batches(codecs=(Codec.NONE,)), min_size=1, max_size=3).map(b"".join),
+    damage=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=3),
+)
+def test_headers_are_equal_also_where_bytes_change_between_the_passes(
+    data: bytes, damage: list[tuple[int, int]]
+) -> None:
+    """A file that another process overwrites under a map must not lead out of the arrays."""
+    log = frozen(data)
+    table, _, _ = scanned(log)
+    everything = Filter(0, INT64_MAX, 0, 0, 0, 0, 0)
+    rows = 100
+    out = empty_columns(Guarded(), rows, len(table), len(data))
+    progress = np.zeros(PROGRESS_FIELDS, np.int64)
+    progress[AT] = UNOPENED
+    status, _ = decode_batches(log, table, everything, out, progress)
+    assert status == layout.DONE
+    places = out.headers_at[: progress[ROWS]]
+    changed = bytearray(data)
+    for place, byte in damage:
+        changed[place % len(changed)] = byte
+    later = frozen(bytes(changed))
+    sizes = count_headers(log, log.size, places)
+    assert sizes == plain(count_headers)(log, log.size, places)
+    assert count_headers(later, later.size, places) == plain(count_headers)(
+        later, later.size, places
+    )
+
+    def fill(guarded: Guarded, run: Callable[[Bytes, int, Longs, HeaderColumns], bool]) -> bool:
+        headers, key_bytes, value_bytes = sizes
+        ends = guarded.array(places.size + 1, np.int32)
+        columns = HeaderColumns(
+            ends, binary(guarded, headers, key_bytes), binary(guarded, headers, value_bytes)
+        )
+        return run(later, later.size, places, columns)
+
+    assert run_guarded(lambda guarded: fill(guarded, fill_headers)) == run_guarded(
+        lambda guarded: fill(guarded, plain(fill_headers))
+    )
+
+
+@given(
+    offsets=st.lists(st.integers(0, 40), max_size=20),
+    starts=st.sets(st.integers(0, 40), max_size=8).map(sorted),
+)
+def test_append_times_are_those_of_the_last_run_begun(
+    offsets: list[int], starts: list[int]
+) -> None:
+    run_starts = np.array(starts, np.int64)
+    run_times = run_starts * 10
+    expected = [max((s for s in starts if s <= offset), default=None) for offset in offsets]
+    for run in (fill_append_times, plain(fill_append_times)):
+        out = np.empty(len(offsets), np.int64)
+        run(np.array(offsets, np.int64), run_starts, run_times, out)
+        assert out.tolist() == [-1 if start is None else start * 10 for start in expected]
