@@ -131,6 +131,8 @@ class Validator:
             raise InvalidRecord(f"{self._where}: the append contains no whole batch")
         if context.origin is AppendOrigin.REPLICATION:
             return self._accept_copy(data, batches, context)
+        for batch in batches:
+            self._check_whole(batch, context)
         self._check_kind(batches, context)
         checked, is_rebuilt = [], False
         for batch in batches:
@@ -143,6 +145,16 @@ class Validator:
         views = self._assign(result, checked, context)
         return summarize(result, views, is_rebuilt=is_rebuilt)
 
+    def _check_whole(self, batch: Batch, context: AppendContext) -> None:
+        """What comes before a batch is opened: its offset, size and checksum."""
+        is_client = context.origin is AppendOrigin.CLIENT
+        if is_client and batch.magic == MAGIC_2 and batch.base_offset != 0:
+            raise self._invalid(f"base offset {batch.base_offset}, producers must send 0")
+        if batch.size_bytes > self._config.max_message_bytes:
+            raise self._too_large(batch.size_bytes)
+        if not context.trusted:
+            batch.ensure_valid()
+
     def _check_kind(self, batches: Sequence[Batch], context: AppendContext) -> None:
         """Whether the number of batches and their formats are right."""
         for batch in batches:
@@ -153,15 +165,8 @@ class Validator:
             raise InvalidRecord(f"{self._where}: {len(batches)} batches, only one is allowed")
 
     def _check(self, batch: RecordBatch, context: AppendContext) -> _Checked:
-        """One batch against all rules, in Kafka's order."""
-        is_client = context.origin is AppendOrigin.CLIENT
-        if is_client and batch.base_offset != 0:
-            raise self._invalid(f"base offset {batch.base_offset}, producers must send 0")
-        if batch.size_bytes > self._config.max_message_bytes:
-            raise self._too_large(batch.size_bytes)
-        if not context.trusted:
-            batch.ensure_valid()
-        self._check_header(batch, is_client=is_client)
+        """One whole batch against the rules, in Kafka's order."""
+        self._check_header(batch, is_client=context.origin is AppendOrigin.CLIENT)
         # A look-up in an enum costs as much as the CRC of a small batch.
         codec = batch.codec if batch.attributes & CODEC_MASK else Codec.NONE
         target = codec if self._target is None else self._target
