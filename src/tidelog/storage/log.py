@@ -16,7 +16,7 @@ from tidelog.config import CLEANUP_DELETE
 from tidelog.errors import FencedLeaderEpoch, InvalidRequest, OffsetOutOfRange, PolicyViolation
 from tidelog.record.builder import build_batch, build_end_marker
 from tidelog.record.views import Batch
-from tidelog.storage import files, roll, truncation
+from tidelog.storage import roll, truncation
 from tidelog.storage.active import UNKNOWN_MS
 from tidelog.storage.appends import AppendContext, AppendOrigin, ValidatedAppend
 from tidelog.storage.producers import Duplicate
@@ -188,10 +188,6 @@ class Log(WritableLog):
                 self._epochs.clear()
                 changed = True
         return changed
-
-    def _write_epochs(self) -> None:
-        path = f"{self.context.directory}/{files.LEADER_EPOCH_CHECKPOINT_FILE}"
-        files.write_atomically(self.context.env.files, path, self._epochs.encode())
 
     def _update_producers(self, batches: Sequence[Batch]) -> None:
         for batch in batches:

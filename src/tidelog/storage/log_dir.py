@@ -9,6 +9,7 @@ Life cycle: open -> (partition | create_topic | ...)* -> checkpoint* -> close. O
 Source: Kafka 4.x LogManager; KAFKA-10471 (the marker goes before anything is loaded).
 """
 
+import posixpath
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -102,7 +103,7 @@ class LogDir:
     def _load(self) -> None:
         files_, options = self.env.files, self._options
         if options.create:
-            files_.make_dirs(self.path)
+            self._make_durably()
         if not files_.exists(self.path):
             raise InvalidRequest(f"{self.path}: there is no such directory")
         if not self.is_writable:
@@ -113,6 +114,18 @@ class LogDir:
             self._load_writable()
         except OSError as error:
             raise as_storage_failure(error, self.path, "open") from error
+
+    def _make_durably(self) -> None:
+        """Make the directory and the parents it lacks, their names synced."""
+        missing = []
+        path = self.path
+        while path and not self.env.files.exists(path):
+            missing.append(path)
+            path = posixpath.dirname(path)
+        if missing:
+            self.env.files.make_dirs(self.path)
+        for path in missing:
+            self.env.files.sync_dir(posixpath.dirname(path) or ".")
 
     def _load_writable(self) -> None:
         self._lock = self._take_lock()

@@ -283,7 +283,9 @@ class LogReader:
 def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
     """Make unknown what a segment's rows can't prove; in memory only."""
     sure = sure_end(segment, times, trusted)
-    times.truncate_to(sure)
+    # A closing row at the sure end stays: without it the next look could prove less.
+    is_closed = any(row.offset == sure and row.append_ms < 0 for row in times.rows()[-2:])
+    times.truncate_to(sure + 1 if is_closed else sure)
     if sure < segment.end_offset:
         times.mark_unknown(sure)
 

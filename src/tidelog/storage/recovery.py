@@ -19,6 +19,7 @@ from typing import Final
 from tidelog.errors import CorruptData, OffsetOverflow
 from tidelog.record.views import Batch
 from tidelog.storage import files
+from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.handles import walk_file
 from tidelog.storage.log_reader import list_bases, states_at
 from tidelog.storage.producers import ProducerStates
@@ -127,12 +128,15 @@ def _remove_orphans(context: SegmentContext, report: RecoveryReport) -> bool:
     return _remove_all(context, orphans)
 
 
-def recover(context: SegmentContext, recovery_point: int, report: RecoveryReport) -> None:
+def recover(
+    context: SegmentContext, recovery_point: int, epochs: LeaderEpochs, report: RecoveryReport
+) -> None:
     """Scan the segments that may hold unsynced bytes, and put right what does not fit.
 
     Args:
         context: The partition.
         recovery_point: Offset below which everything is known to be on disk.
+        epochs: The leader epochs; those that only batches still know are added.
         report: Takes what was done.
 
     Raises:
@@ -142,7 +146,7 @@ def recover(context: SegmentContext, recovery_point: int, report: RecoveryReport
     first = max((n for n, base in enumerate(bases) if base <= recovery_point), default=0)
     for number in range(first, len(bases)):
         base = bases[number]
-        scan = _scan(context, base, states_at(context, base))
+        scan = _scan(context, base, states_at(context, base), epochs)
         report.scanned_segments += 1
         if scan.problem is not None:
             _drop_segments(context, bases[number + 1 :], report)
@@ -169,7 +173,9 @@ class _Scan:
     problem: str | None = None
 
 
-def _scan(context: SegmentContext, base: int, states: ProducerStates) -> _Scan:
+def _scan(
+    context: SegmentContext, base: int, states: ProducerStates, epochs: LeaderEpochs
+) -> _Scan:
     path = context.path(base, files.LOG_SUFFIX)
     file = context.pool.get(path)
     scan = _Scan(IndexBuilder(context.config, base), TxnIndex(base), file_bytes=file.size())
@@ -179,6 +185,8 @@ def _scan(context: SegmentContext, base: int, states: ProducerStates) -> _Scan:
             _check_batch(batch, base, expected)
             scan.indexes.add(batch, position)
             _replay(states, batch, scan.aborted)
+            if batch.leader_epoch > epochs.latest_epoch:
+                epochs.assign(batch.leader_epoch, batch.base_offset)
             scan.valid_bytes = position + batch.size_bytes
             expected = batch.next_offset
     except (CorruptData, OffsetOverflow) as error:

@@ -25,6 +25,7 @@ from tidelog.storage.deletion import Bin
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.handles import as_storage_failure
 from tidelog.storage.log_reader import LogReader, limit_times, list_bases, load_producer_states
+from tidelog.storage.lookup import stamped_ms
 from tidelog.storage.producers import ProducerStates
 from tidelog.storage.segment import ClosedSegment, Segment, SegmentContext, iterate_batches
 from tidelog.storage.trust import AppendTimeCheckpoint
@@ -110,17 +111,25 @@ class WritableLog(LogReader):
         report = self.recovery_report
         recovery.finish_swaps(context, report)
         self._epochs = self._read_epochs()
+        # Counted before any cut: an epoch whose records were all lost must not be used again.
+        self.leader_epoch = self._epochs.latest_epoch + 1
         if self._options.recovery_point is not None:
-            recovery.recover(context, self._options.recovery_point, report)
+            self._recover(self._options.recovery_point)
         self._load_segments()
         self._load_append_times()
         self._producers = load_producer_states(context, self._segments)
         self._epochs.truncate_from_end(self.log_end_offset)
-        self.leader_epoch = self._epochs.latest_epoch + 1
         was_clean = self._options.recovery_point is None
         point = self.log_end_offset if was_clean else self._options.recovery_point
         self.recovery_point = min(point or 0, self.log_end_offset)
         self._last_flush_ms = context.env.clock.now_ms()
+
+    def _recover(self, recovery_point: int) -> None:
+        before = self._epochs.entries
+        recovery.recover(self.context, recovery_point, self._epochs, self.recovery_report)
+        if self._epochs.entries != before:
+            self._write_epochs()
+        self.leader_epoch = max(self.leader_epoch, self._epochs.latest_epoch + 1)
 
     def _load_segments(self) -> None:
         bases = list_bases(self.context)
@@ -170,12 +179,16 @@ class WritableLog(LogReader):
         return self.context.env.files.stat(path).size == active.append_times.size_bytes
 
     def _last_known_ms(self) -> int:
-        """The last append time in the log, -1 where none is known."""
+        """The last append time in the log, be it only in a batch; -1 where none is known."""
+        stamped = None
         for segment in reversed(self._segments):
-            known = segment.append_times.last_known_ms
-            if known is not None:
-                return known
-        return NEVER
+            last = _last_batch(segment)
+            if last is not None:
+                stamped = stamped_ms(last)
+                break
+        rows = (segment.append_times.last_known_ms for segment in reversed(self._segments))
+        known = next((ms for ms in rows if ms is not None), NEVER)
+        return max(known, NEVER if stamped is None else stamped)
 
     def _limit_tail_times(self) -> None:
         """The writer's active segment is limited once, when it is loaded."""
@@ -186,6 +199,10 @@ class WritableLog(LogReader):
             return LeaderEpochs.decode(files.read_file(self.context.env.files, path))
         except FileNotFoundError:
             return LeaderEpochs()
+
+    def _write_epochs(self) -> None:
+        path = f"{self.context.directory}/{files.LEADER_EPOCH_CHECKPOINT_FILE}"
+        files.write_atomically(self.context.env.files, path, self._epochs.encode())
 
     # -- state -------------------------------------------------------------------------------
 
@@ -317,7 +334,13 @@ class WritableLog(LogReader):
             self.active.forget(suffix)
 
     def _reload_after_truncation(self) -> None:
-        """What was derived from records that are gone is derived anew."""
+        """What was derived from records that are gone is derived anew.
+
+        Other records may follow at their offsets, so they get another epoch.
+        """
+        if self._epoch_is_noted:
+            self.leader_epoch += 1
+            self._epoch_is_noted = False
         self._producers = load_producer_states(self.context, self._segments)
         self.recovery_point = min(self.recovery_point, self.log_end_offset)
         self._append_clock.rewind(self._last_known_ms())
