@@ -7,8 +7,9 @@ to change its codec or to repair wrong offset deltas. Nothing is changed before 
 
 Followers' appends are only framed, summed and checked for growing offsets: the leader has judged.
 
-Where we differ from Kafka: wrong offset deltas are repaired in uncompressed batches too; times of
-a batch that a producer flags LogAppendTime are its records' own; only format 2 is taken.
+Where we differ from Kafka: wrong offset deltas are repaired (Kafka writes them, or fails on them
+in a compressed batch); times of a batch that a producer flags LogAppendTime are its records' own;
+only format 2 is taken.
 
 Source: Kafka 4.x LogValidator, UnifiedLog; KIP-32; docs/differences.md.
 """
