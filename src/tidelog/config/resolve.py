@@ -5,7 +5,6 @@ in Kafka; a topic's mapping wins over the broker's. Everything that was not take
 reported as a `ConfigNote`, so nothing is renamed or dropped in silence.
 """
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -161,6 +160,8 @@ def _notes(setting: Setting, winner: Setting) -> Iterator[ConfigNote]:
 
 def _unknown(name: str) -> ConfigError:
     """The error for a name that nobody defined, with the nearest one that somebody did."""
+    import difflib  # only for errors: it costs 3 ms
+
     words = difflib.get_close_matches(name.lower().replace("_", "."), _KNOWN_NAMES, n=1)
     hint = f"; did you mean {words[0]}?" if words else ""
     return ConfigError(name, None, f"is not a topic setting{hint}")

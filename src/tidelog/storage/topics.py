@@ -12,7 +12,6 @@ Text of the file, format version 1:
 Owns no lock: only the holder of the directory's lock may call what changes it.
 """
 
-import difflib
 import json
 import posixpath
 import random
@@ -378,6 +377,8 @@ class TopicRegistry:
 
 def unknown_topic(name: str, known: Iterable[str]) -> UnknownTopic:
     """The error for a topic that is not there, with the nearest name that is."""
+    import difflib  # only for errors: it costs 3 ms
+
     words = difflib.get_close_matches(name, known, n=1)
     return UnknownTopic(f"no topic {name!r}" + (f"; did you mean {words[0]}?" if words else ""))
 

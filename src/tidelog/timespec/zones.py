@@ -7,7 +7,6 @@ always exists.
 Source: IANA time zone database, by way of `zoneinfo`; issue text for the refusals.
 """
 
-import difflib
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
@@ -71,6 +70,8 @@ def _nearest(name: str) -> str:
         return "; abbreviations are ambiguous, write a place (America/New_York) or an offset"
     places = {zone.rsplit("/", 1)[-1].lower(): zone for zone in sorted(available_timezones())}
     wanted = name.rsplit("/", 1)[-1].lower()
+    import difflib  # only for errors: it costs 3 ms
+
     found = difflib.get_close_matches(wanted, places, n=1)
     return f"; did you mean {places[found[0]]}?" if found else ""
 
