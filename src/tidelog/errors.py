@@ -227,6 +227,34 @@ class OffsetOutOfRange(RequestError):
         super().__init__(f"{place}offset {offset} is outside [{start}, {end}]")
 
 
+@dataclass(frozen=True, slots=True)
+class LostOffsets:
+    """Offsets [start, end) of a partition that were asked for and are not in the log."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}: offsets {self.start} to {self.end}: {self.reason}"
+
+
+class OffsetsGone(RequestError):
+    """Offsets that were asked for were deleted, or never written.
+
+    Attributes:
+        lost: Exactly which ones.
+    """
+
+    code: ClassVar[int | None] = 1
+
+    def __init__(self, lost: tuple[LostOffsets, ...]) -> None:
+        self.lost = lost
+        super().__init__("; ".join(map(str, lost)))
+
+
 class UnknownTopic(RequestError):
     """No topic or partition of that name; the text names the nearest one that exists."""
 

@@ -1,0 +1,118 @@
+"""From what is wanted of a partition to offsets that the log has, and what it lost of them.
+
+Reads no records but for lookups by time. Source: KIP-79 for the positions of times.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tidelog.errors import InvalidRequest, LostOffsets
+from tidelog.scan.split import EARLIEST, LATEST, Wanted
+from tidelog.storage.log_reader import LogReader
+from tidelog.types import INT64_MAX, INT64_MIN, ClockName, IsolationLevel
+
+
+class TimeMode(StrEnum):
+    """What a time bound means.
+
+    `EXACT`: only records whose time lies in the range, wherever they are in the log.
+    `POSITIONS`: a time stands for the first offset whose record is that late; what lies between
+    two such offsets is read, also records outside the range. So does Spark's Kafka connector.
+    """
+
+    EXACT = "exact"
+    POSITIONS = "positions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """How times and transactions are meant; the same for every partition of a plan."""
+
+    clock: ClockName = ClockName.RECORD
+    times: TimeMode = TimeMode.EXACT
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Offsets [start, end) that are in the log, and the times in [a, b) that are wanted of them."""
+
+    start: int
+    end: int
+    time_range: tuple[int, int] | None
+    lost: tuple[LostOffsets, ...] = ()
+
+
+def resolve(reader: LogReader, wanted: Wanted, question: Question) -> Bounds:
+    """The part of a partition that was asked for, and the offsets of it that are gone.
+
+    Raises:
+        InvalidRequest: Offsets or times that can't be, or whose end lies before their start.
+    """
+    _check(wanted)
+    visible = reader.end_offset(question.isolation)
+    start, end, lost = _offsets(reader, wanted, visible)
+    time_range = None
+    if wanted.start_ms is not None or wanted.end_ms is not None:
+        if question.times is TimeMode.POSITIONS:
+            start = max(start, _position(reader, wanted.start_ms, question, start))
+            end = min(end, _position(reader, wanted.end_ms, question, end))
+        else:
+            time_range = (
+                INT64_MIN if wanted.start_ms is None else wanted.start_ms,
+                INT64_MAX if wanted.end_ms is None else wanted.end_ms,
+            )
+    return Bounds(start, max(start, end), time_range, tuple(lost))
+
+
+def _check(wanted: Wanted) -> None:
+    for name, offset in (("start", wanted.start_offset), ("end", wanted.end_offset)):
+        if offset is not None and offset < EARLIEST:
+            raise InvalidRequest(f"{name} offset {offset}: 0 or more, -2 earliest or -1 latest")
+    if wanted.end_offset == EARLIEST:
+        raise InvalidRequest("an end offset of -2 (earliest) can't be")
+    pairs = (
+        ("offset", wanted.start_offset, wanted.end_offset),
+        ("time", wanted.start_ms, wanted.end_ms),
+    )
+    for what, first, last in pairs:
+        if first is not None and last is not None and first > last >= 0:
+            raise InvalidRequest(f"the {what} range starts at {first}, behind its end {last}")
+
+
+def _offsets(reader: LogReader, wanted: Wanted, visible: int) -> tuple[int, int, list[LostOffsets]]:
+    """Start and end inside the log, and what was asked for outside of it."""
+    log_start, log_end = reader.log_start_offset, reader.log_end_offset
+    start = _start(wanted.start_offset, log_start, visible)
+    end = visible if wanted.end_offset in (None, LATEST) else wanted.end_offset
+    assert end is not None
+    lost = []
+    if start < log_start and start < end:
+        reason = f"deleted, the log starts at {log_start}"
+        lost.append(_lost(reader, start, min(log_start, end), reason))
+    if max(start, end) > log_end:
+        reason = f"not in the log, which ends at {log_end}"
+        first, last = (start, end) if start < end else (log_end, start)
+        lost.append(_lost(reader, max(first, log_end), last, reason))
+    return min(max(start, log_start), log_end), min(end, visible), lost
+
+
+def _start(asked: int | None, log_start: int, visible: int) -> int:
+    if asked is None or asked == EARLIEST:
+        return log_start
+    return visible if asked == LATEST else asked
+
+
+def _lost(reader: LogReader, start: int, end: int, reason: str) -> LostOffsets:
+    name = reader.topic_partition
+    return LostOffsets(name.topic, name.partition, start, end, reason)
+
+
+def _position(reader: LogReader, timestamp_ms: int | None, question: Question, default: int) -> int:
+    """The first offset that is that late; the log's end where none is."""
+    if timestamp_ms is None:
+        return default
+    if timestamp_ms < 0:
+        raise InvalidRequest(f"{reader.topic_partition}: time {timestamp_ms} is negative")
+    found = reader.offset_for_time(timestamp_ms, clock=question.clock)
+    return reader.log_end_offset if found is None else found.offset

@@ -1,0 +1,296 @@
+"""Plans a scan: from a directory, topics, offsets and times to splits for parallel tasks.
+
+Reads names, indexes and append times, and records only where a time has to be looked up. Nothing
+is written, no lock is taken; a directory that is being written to may be planned.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from tidelog.env import Env
+from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone, UnknownTopic
+from tidelog.scan.bounds import Bounds, Question, TimeMode, resolve
+from tidelog.scan.pieces import UncutPiece, cut, find_pieces
+from tidelog.scan.split import AbortedSpan, Piece, Split, Wanted, pack
+from tidelog.storage.log_dir import LogDir
+from tidelog.storage.log_reader import LogReader
+from tidelog.types import ClockName, IsolationLevel, TopicPartition
+
+SPLIT_BYTES: Final = 128 << 20
+# Below this a task costs more than what it reads.
+SPLIT_BYTES_MIN: Final = 64 << 10
+APPEND_TIME_COLUMN: Final = "appendTimestamp"
+# A segment may be deleted between its listing and its opening, but hardly again and again.
+_TRIES: Final = 5
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanPlan:
+    """What is to be read. Iterates over its splits.
+
+    Attributes:
+        splits: In order of topic, partition and offset.
+        lost: Offsets that were asked for by number and are not in the log.
+        bounds: For each partition the offsets [start, end) that are in the log and were asked for.
+        log_bytes: Bytes of all log files of the partitions planned.
+        reports: What was found damaged and made good, one line each.
+    """
+
+    splits: tuple[Split, ...]
+    lost: tuple[LostOffsets, ...] = ()
+    bounds: Mapping[TopicPartition, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    log_bytes: int = 0
+    reports: tuple[str, ...] = ()
+
+    @property
+    def scan_bytes(self) -> int:
+        """Bytes of log that a reader of all splits reads."""
+        return sum(split.size_bytes for split in self.splits)
+
+    def __iter__(self) -> Iterator[Split]:
+        return iter(self.splits)
+
+    def __len__(self) -> int:
+        return len(self.splits)
+
+
+def plan(  # noqa: PLR0913 - one keyword for each way to choose
+    source: str | LogDir,
+    topics: str | TopicPartition | Iterable[str | TopicPartition] | None = None,
+    *,
+    wanted: Wanted | None = None,
+    per_partition: Mapping[TopicPartition, Wanted] | None = None,
+    clock: ClockName = ClockName.RECORD,
+    times: TimeMode = TimeMode.EXACT,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    columns: Sequence[str] | None = None,
+    split_bytes: int = SPLIT_BYTES,
+    min_partitions: int = 1,
+    fail_on_data_loss: bool = True,
+    env: Env | None = None,
+) -> ScanPlan:
+    """Plan a scan.
+
+    Args:
+        source: A directory of topics, by path or open.
+        topics: Names of topics, or single partitions; all topics where None.
+        wanted: Offsets and times wanted of every partition; everything where None.
+        per_partition: Offsets and times of single partitions; what one leaves open is taken from
+            `wanted`.
+        clock: Which of a record's two times the times are about.
+        times: Whether times select records, exactly, or stand for positions in the log.
+        isolation: READ_COMMITTED leaves aborted and open transactions out.
+        columns: What will be read; all columns where None. Append times are looked for only where
+            they are among them.
+        split_bytes: About how many bytes of log a split reads, at most.
+        min_partitions: Make at least about so many splits, if there is enough to read.
+        fail_on_data_loss: Raise where offsets that were asked for are gone; else see `lost`.
+        env: Files and clock, where `source` is a path.
+
+    Raises:
+        UnknownTopic: No such topic or partition.
+        InvalidRequest: Offsets, times or sizes that can't be.
+        OffsetsGone: Offsets that were asked for are not in the log.
+    """
+    if split_bytes < 1 or min_partitions < 1:
+        raise InvalidRequest(f"split_bytes={split_bytes}, min_partitions={min_partitions}: 1 up")
+    question = Question(clock=clock, times=times, isolation=isolation)
+    everywhere, single = wanted or Wanted(), per_partition or {}
+
+    def draft_all(log_dir: LogDir) -> ScanPlan:
+        names = list_partitions(log_dir, topics)
+        _check_named(names, single)
+        planner = _Planner(log_dir, question, with_append_times=_wants_append_times(columns))
+        drafts = [
+            planner.draft(name, single.get(name, Wanted()).filled_from(everywhere))
+            for name in names
+        ]
+        lost = tuple(one for draft in drafts for one in draft.bounds.lost)
+        if lost and fail_on_data_loss:
+            raise OffsetsGone(lost)
+        return planner.plan(drafts, _target_bytes(drafts, split_bytes, min_partitions))
+
+    return _with_directory(source, env, draft_all)
+
+
+def plan_again(split: Split, start: int, env: Env) -> tuple[Split, tuple[LostOffsets, ...]]:
+    """The split from offset `start` on, by the files that are there now; and what is gone of it.
+
+    Raises:
+        UnknownTopic, InvalidRequest: Topic or directory are gone.
+    """
+    name = split.topic_partition
+    question = Question(clock=split.clock, isolation=split.isolation)
+    end = max(start, split.end_offset)
+
+    def draft_again(log_dir: LogDir) -> tuple[Split, tuple[LostOffsets, ...]]:
+        planner = _Planner(log_dir, question, with_append_times=True)
+        if planner.topic_id(name.topic) != split.topic_id:
+            reason = "the topic was deleted and created anew"
+            gone = LostOffsets(split.topic, split.partition, start, end, reason)
+            return dataclasses.replace(split, start_offset=start, pieces=()), (gone,)
+        draft = planner.draft(name, Wanted(start_offset=start, end_offset=end), split.time_range)
+        return planner.whole(draft), draft.bounds.lost
+
+    return _with_directory(split.directory, env, draft_again)
+
+
+def _with_directory(
+    source: str | LogDir, env: Env | None, action: Callable[[LogDir], _Result]
+) -> _Result:
+    """What `action` makes of the directory as it is now.
+
+    A directory that is open for reading shows what it saw when it was opened, so it is opened
+    anew; and once more where a file goes away while it is being looked at.
+    """
+    if isinstance(source, LogDir) and source.is_writable:
+        return action(source)
+    path, files = (source, env) if isinstance(source, str) else (source.path, source.env)
+    for _ in range(_TRIES - 1):
+        with suppress(FileNotFoundError), LogDir.open(path, env=files) as log_dir:
+            return action(log_dir)
+    with LogDir.open(path, env=files) as log_dir:
+        return action(log_dir)
+
+
+def list_partitions(
+    log_dir: LogDir, topics: str | TopicPartition | Iterable[str | TopicPartition] | None
+) -> list[TopicPartition]:
+    """The partitions meant, sorted, each once; raises UnknownTopic."""
+    if topics is None:
+        topics = log_dir.topics().keys()
+    elif isinstance(topics, str | TopicPartition):
+        topics = [topics]
+    found: set[TopicPartition] = set()
+    for item in topics:
+        name = item.topic if isinstance(item, TopicPartition) else item
+        # What has no directory yet holds nothing.
+        there = set(log_dir.topic(name).present)
+        if isinstance(item, TopicPartition):
+            _check_exists(log_dir, item)
+            there &= {item.partition}
+        found.update(TopicPartition(name, number) for number in there)
+    return sorted(found)
+
+
+def _check_exists(log_dir: LogDir, name: TopicPartition) -> None:
+    count = log_dir.topic(name.topic).partitions
+    if not 0 <= name.partition < count:
+        raise UnknownTopic(f"topic {name.topic} has partitions 0 to {count - 1}, not {name}")
+
+
+def _check_named(names: list[TopicPartition], given: Mapping[TopicPartition, Wanted]) -> None:
+    unknown = sorted(given.keys() - set(names))
+    if unknown:
+        raise InvalidRequest(f"offsets or times for {unknown[0]}, which is not among those read")
+
+
+def _wants_append_times(columns: Sequence[str] | None) -> bool:
+    return columns is None or APPEND_TIME_COLUMN in columns
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A partition's pieces before they are cut."""
+
+    name: TopicPartition
+    reader: LogReader
+    bounds: Bounds
+    uncut: list[UncutPiece]
+    log_bytes: int
+
+
+def _target_bytes(drafts: list[_Draft], split_bytes: int, min_partitions: int) -> int:
+    total = sum(uncut.piece.size_bytes for draft in drafts for uncut in draft.uncut)
+    wanted = min(split_bytes, -(-total // min_partitions))
+    return max(wanted, min(SPLIT_BYTES_MIN, split_bytes))
+
+
+class _Planner:
+    """What the partitions of one plan share."""
+
+    def __init__(self, log_dir: LogDir, question: Question, *, with_append_times: bool) -> None:
+        self._log_dir = log_dir
+        self._question = question
+        self._with_append_times = with_append_times
+        self._topic_ids: dict[str, str] = {}
+
+    def topic_id(self, topic: str) -> str:
+        """The topic's id as splits carry it."""
+        if topic not in self._topic_ids:
+            topic_id = self._log_dir.topic(topic).topic_id
+            self._topic_ids[topic] = "" if topic_id is None else topic_id.hex
+        return self._topic_ids[topic]
+
+    def draft(
+        self, name: TopicPartition, wanted: Wanted, time_range: tuple[int, int] | None = None
+    ) -> _Draft:
+        """What has to be read of a partition as it is now.
+
+        Args:
+            name: The partition.
+            wanted: What is wanted of it.
+            time_range: Stands in for the times in `wanted` where given.
+        """
+        reader = self._log_dir.reader(name.topic, name.partition)
+        bounds = resolve(reader, wanted, self._question)
+        if time_range is not None:
+            bounds = dataclasses.replace(bounds, time_range=time_range)
+        uncut = find_pieces(
+            reader, bounds, self._question.clock, with_append_times=self._with_append_times
+        )
+        return _Draft(name, reader, bounds, list(uncut), reader.size_bytes())
+
+    def plan(self, drafts: list[_Draft], target_bytes: int) -> ScanPlan:
+        """The plan of these drafts, in splits of about `target_bytes`."""
+        return ScanPlan(
+            splits=tuple(split for draft in drafts for split in self._cut(draft, target_bytes)),
+            lost=tuple(one for draft in drafts for one in draft.bounds.lost),
+            bounds={draft.name: (draft.bounds.start, draft.bounds.end) for draft in drafts},
+            log_bytes=sum(draft.log_bytes for draft in drafts),
+            reports=tuple(self._log_dir.reports),
+        )
+
+    def whole(self, draft: _Draft) -> Split:
+        """The draft as one split."""
+        return self._split(draft, tuple(uncut.piece for uncut in draft.uncut))
+
+    def _cut(self, draft: _Draft, target_bytes: int) -> list[Split]:
+        pieces = [piece for uncut in draft.uncut for piece in cut(uncut, target_bytes)]
+        return [self._split(draft, group) for group in pack(pieces, target_bytes)]
+
+    def _split(self, draft: _Draft, pieces: tuple[Piece, ...]) -> Split:
+        start = pieces[0].start_offset if pieces else draft.bounds.start
+        end = pieces[-1].end_offset if pieces else draft.bounds.end
+        return Split(
+            topic=draft.name.topic,
+            partition=draft.name.partition,
+            start_offset=start,
+            end_offset=end,
+            directory=self._log_dir.path,
+            topic_id=self.topic_id(draft.name.topic),
+            pieces=pieces,
+            clock=self._question.clock,
+            time_range=draft.bounds.time_range,
+            isolation=self._question.isolation,
+            aborted=self._aborted(draft.reader, start, end),
+        )
+
+    def _aborted(self, reader: LogReader, start: int, end: int) -> tuple[AbortedSpan, ...]:
+        """Aborted transactions that touch [start, end); their markers may lie far behind it."""
+        if self._question.isolation is IsolationLevel.READ_UNCOMMITTED:
+            return ()
+        found = []
+        for segment in reader.segments:
+            if segment.end_offset <= start:
+                continue
+            entries, is_complete = segment.txn_index.collect(start, end)
+            found += [AbortedSpan(e.producer_id, e.first_offset, e.last_offset) for e in entries]
+            if is_complete:
+                break
+        return tuple(found)

@@ -1,0 +1,284 @@
+"""Reads splits to Arrow record batches.
+
+A split's pieces are read one after another: bytes from `Ranges`, rows from the column decoder,
+which filters them exactly. Where a file has gone, was replaced or was cut since the plan, the rest
+of the split is planned anew from the partition and read from there; offsets that are no longer in
+the log are reported, by number.
+
+Not safe for two threads on one iterator; several iterators don't know of each other.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from tidelog.env import Env, os_env
+from tidelog.errors import (
+    CorruptData,
+    InvalidRequest,
+    LostOffsets,
+    MissingTimestamps,
+    OffsetsGone,
+    StorageFailure,
+    UnknownTopic,
+)
+from tidelog.record.columns import ROWS, DecodeStats, decode
+from tidelog.scan.filters import AbortedBatches, piece_filter
+from tidelog.scan.plan import plan_again
+from tidelog.scan.ranges import LocalRanges, Ranges, RangeSource
+from tidelog.scan.rows import ALL_COLUMNS, COLUMNS, RowMaker
+from tidelog.scan.rows import schema as rows_schema
+from tidelog.scan.split import Piece, Split
+from tidelog.scan.stats import ScanStats
+from tidelog.scan.times import AppendRuns
+from tidelog.types import ClockName
+
+if TYPE_CHECKING:
+    from tidelog.record.columns import DropBatch
+
+__all__ = ["ALL_COLUMNS", "COLUMNS", "ReadOptions", "read", "to_reader", "to_table"]
+
+# A live directory may compact or delete under a reader again and again, but not for ever.
+_REPLANS_MAX: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """How splits are read.
+
+    Attributes:
+        rows: Limit of rows in a record batch.
+        check_crc: Check every batch's checksum.
+        strict: Raise where records without a time on the asked clock are met.
+        fail_on_data_loss: Raise where offsets are gone; else they are in `ScanStats.lost`.
+        env: Files and clock, where `ranges` or a new plan need them; the machine's where None.
+        ranges: Where bytes come from; the machine's files where None.
+    """
+
+    rows: int = ROWS
+    check_crc: bool = True
+    strict: bool = False
+    fail_on_data_loss: bool = True
+    env: Env | None = None
+    ranges: Ranges | None = None
+
+
+def read(
+    split: Split,
+    columns: Sequence[str] = COLUMNS,
+    *,
+    options: ReadOptions | None = None,
+    stats: ScanStats | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The split's records, in order of offsets, as record batches of about 10,000 rows.
+
+    Args:
+        split: What to read.
+        columns: Names out of `ALL_COLUMNS`, in the order wanted.
+        options: How to read.
+        stats: Counted up on the way, for callers that want the figures.
+
+    Raises:
+        InvalidRequest: An unknown column; at once.
+        OffsetsGone: Offsets of the split are no longer in the log.
+        MissingTimestamps: With `strict`, where records have no time on the asked clock.
+        CorruptData: A batch is damaged; everything before it was yielded.
+    """
+    rows_schema(columns)
+    reader = _SplitReader(split, columns, options or ReadOptions(), stats or ScanStats())
+    return reader.batches()
+
+
+def to_reader(
+    splits: Iterable[Split],
+    columns: Sequence[str] = COLUMNS,
+    *,
+    options: ReadOptions | None = None,
+    stats: ScanStats | None = None,
+) -> pa.RecordBatchReader:
+    """All splits (or a whole plan), one after another, as an Arrow reader; errors as `read`."""
+    total = stats or ScanStats()
+    batches = (
+        batch for split in splits for batch in read(split, columns, options=options, stats=total)
+    )
+    return pa.RecordBatchReader.from_batches(rows_schema(columns), batches)
+
+
+def to_table(
+    splits: Iterable[Split],
+    columns: Sequence[str] = COLUMNS,
+    *,
+    options: ReadOptions | None = None,
+    stats: ScanStats | None = None,
+) -> pa.Table:
+    """All splits (or a whole plan) in memory; errors as `read`."""
+    return to_reader(splits, columns, options=options, stats=stats).read_all()
+
+
+class _Stale(Exception):
+    """The piece's file is no longer what was planned."""
+
+
+@dataclass(slots=True)
+class _SplitReader:
+    """One pass over one split."""
+
+    split: Split
+    columns: Sequence[str]
+    options: ReadOptions
+    stats: ScanStats
+    _env: Env = field(init=False)
+    _ranges: Ranges = field(init=False)
+    _maker: RowMaker = field(init=False)
+    _next_offset: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._env = self.options.env or os_env()
+        self._ranges = self.options.ranges or LocalRanges(self._env)
+        self._maker = RowMaker(self.split, self.columns)
+        self._next_offset = self.split.start_offset
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows; planned anew where files have gone."""
+        self.stats.splits += 1
+        split = self.split
+        was_corrupt = False
+        for _ in range(_REPLANS_MAX):
+            try:
+                yield from self._read(split)
+            except _Stale as stale:
+                # Places of a log that was cut and written anew look like damage: look again, once.
+                is_corrupt = isinstance(stale.__cause__, CorruptData)
+                if is_corrupt and was_corrupt:
+                    raise stale.__cause__ from None  # type: ignore[misc] # it is set, see above
+                was_corrupt |= is_corrupt
+                split = self._replan(split)
+            else:
+                return
+        raise StorageFailure(split.directory, "read", f"files of {split.topic} keep going away")
+
+    def _read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        aborted = AbortedBatches(split.aborted)
+        for piece in split.pieces:
+            if piece.end_offset <= self._next_offset:
+                continue
+            self._next_offset = max(self._next_offset, piece.start_offset)
+            yield from self._read_piece(split, piece, aborted)
+            self._next_offset = max(self._next_offset, piece.end_offset)
+            if self.options.strict and self.stats.without_time:
+                raise MissingTimestamps(
+                    f"{split.topic_partition}: {self.stats.without_time} records without a time"
+                    f" on the {split.clock} clock in offsets {piece.start_offset} to"
+                    f" {piece.end_offset}, and strict was asked for"
+                )
+
+    def _read_piece(
+        self, split: Split, piece: Piece, aborted: AbortedBatches
+    ) -> Iterator[pa.RecordBatch]:
+        drop, unstamped = piece_filter(split, piece, aborted)
+        try:
+            source = self._ranges.open(piece)
+            runs = self._append_runs(split, piece)
+        except FileNotFoundError as error:
+            raise _Stale from error
+        try:
+            for batch in self._decode(piece, source, drop, runs):
+                self._next_offset = self._maker.last_offset(batch) + 1
+                rows = self._maker.rows(batch)
+                self.stats.rows += rows.num_rows
+                yield rows
+        except CorruptData as error:
+            raise _Stale from error
+        finally:
+            source.close()
+            if unstamped is not None:
+                self.stats.without_time += unstamped.without_time
+
+    def _append_runs(self, split: Split, piece: Piece) -> AppendRuns | None:
+        if not self._maker.needs_append_times or piece.times_path is None:
+            return None
+        data = self._ranges.read_small(piece.times_path)
+        return AppendRuns.decode(data, piece, split.topic_id)
+
+    def _decode(
+        self,
+        piece: Piece,
+        source: RangeSource,
+        drop: "DropBatch | None",
+        runs: AppendRuns | None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a piece, read part by part; a part ends where a batch does."""
+        split = self.split
+        by_time = split.time_range if split.clock is ClockName.RECORD else None
+        position, size = piece.start_position, source.read_bytes
+        while position < piece.end_position:
+            wanted = min(size, piece.end_position - position)
+            data = source.read(position, wanted)
+            found = DecodeStats()
+            try:
+                yield from decode(
+                    data,
+                    columns=self._maker.decoded,
+                    offset_start=max(piece.start_offset, self._next_offset),
+                    offset_end=piece.end_offset,
+                    record_time=by_time,
+                    append_times=None if runs is None else runs.arrays,
+                    drop_batch=drop,
+                    check_crc=self.options.check_crc,
+                    rows=self.options.rows,
+                    stats=found,
+                )
+            except CorruptData as error:
+                raise error.located(piece.path, position) from error
+            finally:
+                self._count(found)
+            position += found.end_at
+            if len(data) < wanted:
+                raise _Stale
+            if not found.end_at:
+                if position + wanted >= piece.end_position:
+                    return self._check_end(piece)
+                size = wanted * 2
+        return None
+
+    def _check_end(self, piece: Piece) -> None:
+        """A finished foreign segment may end in a torn batch; the last one was planned whole."""
+        if not piece.is_closed:
+            raise _Stale
+
+    def _count(self, found: DecodeStats) -> None:
+        self.stats.log_bytes += found.end_at
+        self.stats.batches += found.batches
+        self.stats.batches_opened += found.batches_opened
+        self.stats.without_time += found.without_time
+
+    def _replan(self, split: Split) -> Split:
+        """The rest of the split by the files that are there now; says what is gone."""
+        self.stats.replanned += 1
+        try:
+            again, lost = plan_again(split, self._next_offset, self._env)
+        except (UnknownTopic, InvalidRequest) as error:
+            gone = LostOffsets(
+                split.topic, split.partition, self._next_offset, split.end_offset, str(error)
+            )
+            raise OffsetsGone((gone,)) from error
+        lost = _needed(lost, split)
+        if lost and self.options.fail_on_data_loss:
+            raise OffsetsGone(lost)
+        self.stats.lost += lost
+        return again
+
+
+def _needed(lost: Iterable[LostOffsets], split: Split) -> tuple[LostOffsets, ...]:
+    """What is lost of the offsets that the split was to read; what was pruned is no loss."""
+    clipped = (
+        dataclasses.replace(
+            one, start=max(one.start, piece.start_offset), end=min(one.end, piece.end_offset)
+        )
+        for one in lost
+        for piece in split.pieces
+    )
+    return tuple(one for one in clipped if one.start < one.end)

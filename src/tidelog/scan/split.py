@@ -1,0 +1,146 @@
+"""What one task reads: a split, and the pieces of files that it was planned to.
+
+A split names topic, partition and offsets first, files and bytes second: the offsets say what is
+wanted, the pieces where it lay when it was planned. Where a file has gone since (deleted,
+compacted, moved to another tier), the reader asks the partition again for the offsets. Paths are
+opaque text: only the reader's `Ranges` knows what they mean.
+
+Everything here is immutable and made of plain values, so it can be pickled and sent to workers.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.types import ClockName, IsolationLevel, TopicPartition
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is wanted of a partition; None leaves a side open.
+
+    Attributes:
+        start_offset: First offset, inclusive; `EARLIEST` or `LATEST` for the log's own ends.
+        end_offset: Offset behind the last one; `LATEST` for the end at planning.
+        start_ms: Start of the time range, inclusive, in ms.
+        end_ms: End of the time range, exclusive, in ms.
+    """
+
+    start_offset: int | None = None
+    end_offset: int | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+    def filled_from(self, other: "Wanted") -> "Wanted":
+        """This, with `other`'s word where this has none."""
+        mine = dataclasses.asdict(self)
+        given = {name: value for name, value in mine.items() if value is not None}
+        return dataclasses.replace(other, **given)
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedSpan:
+    """Offsets [first, last] of a producer's transaction that was aborted."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Whole batches of one log file that may hold offsets of a range.
+
+    Attributes:
+        path: The log file.
+        identity: Tells the file from a later one of the same name.
+        is_closed: The file does not change any more.
+        base_offset: Base offset of the segment.
+        start_position: First byte, the start of a batch.
+        end_position: Byte behind the last one.
+        start_offset: First offset wanted, inclusive.
+        end_offset: Offset behind the last one wanted.
+        times_path: The append times beside the log file, None where there are none.
+        times_end: Offset from which on those are not to be believed.
+        is_unknown: Append times are asked for and not known here: only batches that the log's
+            owner stamped (LogAppendTime) can match.
+    """
+
+    path: str
+    identity: str
+    is_closed: bool
+    base_offset: int
+    start_position: int
+    end_position: int
+    start_offset: int
+    end_offset: int
+    times_path: str | None = None
+    times_end: int = 0
+    is_unknown: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes a reader of the piece reads."""
+        return self.end_position - self.start_position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """A part of one partition, for one task.
+
+    Attributes:
+        topic: Its topic.
+        partition: Its partition.
+        start_offset: First offset wanted, inclusive.
+        end_offset: Offset behind the last one wanted.
+        directory: The directory of topics, where the offsets are found anew if files have gone.
+        topic_id: The topic's id as 32 hexadecimal digits, "" where it has none; another topic of
+            the same name has another.
+        pieces: Where the offsets lay at planning, in order.
+        clock: Which of a record's two times `time_range` is about.
+        time_range: Times in ms wanted, [start, end); None for all.
+        isolation: What a reader sees of transactions.
+        aborted: Aborted transactions that touch the split.
+    """
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    directory: str
+    topic_id: str = ""
+    pieces: tuple[Piece, ...] = ()
+    clock: ClockName = ClockName.RECORD
+    time_range: tuple[int, int] | None = None
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    aborted: tuple[AbortedSpan, ...] = ()
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Its topic and partition."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes of log a reader of the split reads."""
+        return sum(piece.size_bytes for piece in self.pieces)
+
+
+def pack(pieces: Sequence[Piece], split_bytes: int) -> list[tuple[Piece, ...]]:
+    """Pieces of one partition in groups of about `split_bytes`, in order."""
+    groups: list[tuple[Piece, ...]] = []
+    group: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        if group and size + piece.size_bytes > split_bytes:
+            groups.append(tuple(group))
+            group, size = [], 0
+        group.append(piece)
+        size += piece.size_bytes
+    if group:
+        groups.append(tuple(group))
+    return groups
