@@ -1,0 +1,116 @@
+"""Lookups by time in one directory: Kafka's answers, and where ours are better."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.kafka_oracle import Oracle, Script
+from tests.peers.ours import run_ours
+from tests.peers.samples import T0
+from tests.peers.scripts import client_script, follower_script
+
+from tidelog.record.batch import build_batch
+from tidelog.record.views import walk
+from tidelog.types import INT64_MAX, NewRecord
+
+pytestmark = pytest.mark.kafka
+
+SEEDS = range(30)
+
+Found = tuple[int, int] | None
+
+
+def written(directory: Path) -> list[tuple[int, int]]:
+    """Offset and timestamp of every record on disk, in order."""
+    return [
+        (record.offset, record.timestamp)
+        for log in sorted(directory.glob("*.log"))
+        for batch in walk(log.read_bytes())
+        for record in batch.records()
+    ]
+
+
+def has_timeless_segment(directory: Path) -> bool:
+    """Whether a segment has no record with a time.
+
+    Kafka takes such a segment's modification time for its largest timestamp, searches it, finds
+    nothing there and gives up.
+    """
+    return any(
+        log.stat().st_size and all(batch.max_timestamp == -1 for batch in walk(log.read_bytes()))
+        for log in directory.glob("*.log")
+    )
+
+
+def by_full_scan(records: Sequence[tuple[int, int]], target: int, start: int) -> Found:
+    """The earliest record at or after `start` with that time or a later one."""
+    return next(((o, t) for o, t in records if o >= start and t >= target), None)
+
+
+def times_to_ask(records: Sequence[tuple[int, int]]) -> list[int]:
+    """Each time in the log, one before and one after it, and the extremes."""
+    around = {t + d for _, t in records for d in (-1, 0, 1)}
+    return sorted({time for time in around if time >= 0} | {0, T0, INT64_MAX})
+
+
+def ask(answers: Sequence[object]) -> list[Found]:
+    """Offset and time of each answer of the last step."""
+    last = answers[-1]
+    assert isinstance(last, list)
+    return [None if found is None else (found[0], found[1]) for found in last]
+
+
+def two_copies(script: Script, folder: Path) -> tuple[Script, Script]:
+    """Scripts that open copies of the same directory."""
+    copies = [folder / side / "events-0" for side in ("kafka", "ours")]
+    for copy in copies:
+        shutil.copytree(script.directory, copy)
+    return replace(script, directory=copies[0]), replace(script, directory=copies[1])
+
+
+@pytest.mark.parametrize("make", [client_script, follower_script])
+def test_answers_are_exact_and_kafka_agrees(
+    kafka_oracle: Oracle, quick_path: Path, make: Callable[[int, Path], Script]
+) -> None:
+    agreed = 0
+    for seed in SEEDS:
+        folder = quick_path / str(seed)
+        script = make(seed, folder / "events-0")
+        kafka_oracle.run(script)
+        records = written(script.directory)
+        times = times_to_ask(records)
+        asked = replace(script, steps=[{"do": "offsets_for_times", "timestamps": times}])
+        expected = [by_full_scan(records, time, 0) for time in times]
+        theirs, ours = two_copies(asked, folder)
+        assert ask(run_ours(ours)) == expected, f"seed {seed}"
+        told = ask(kafka_oracle.run(theirs))
+        if has_timeless_segment(ours.directory):
+            told = [found or better for found, better in zip(told, expected, strict=True)]
+        else:
+            agreed += 1
+        assert told == expected, f"seed {seed}"
+    assert agreed > len(SEEDS) // 2
+
+
+def test_a_match_in_a_later_segment_is_found_where_kafka_gives_up(
+    kafka_oracle: Oracle, quick_path: Path
+) -> None:
+    """Deleted records hold the largest time of the first segment that is searched."""
+    early = [NewRecord(key=b"k", value=b"early", timestamp=T0 + 500)]
+    late = [NewRecord(key=b"k", value=b"late", timestamp=T0 + 400)]
+    plain = [NewRecord(key=b"k", value=b"plain", timestamp=T0)]
+    steps: list[dict[str, object]] = [
+        {"do": "append", "data": bytes(build_batch(early))},
+        {"do": "append", "data": bytes(build_batch(plain))},
+        {"do": "roll"},
+        {"do": "append", "data": bytes(build_batch(late))},
+        {"do": "delete_records", "offset": 1},
+        {"do": "offsets_for_times", "timestamps": [T0 + 300]},
+    ]
+    script = Script(quick_path / "kafka" / "events-0", steps, now_ms=T0)
+    assert ask(kafka_oracle.run(script)) == [None]
+    assert ask(run_ours(replace(script, directory=quick_path / "ours" / "events-0"))) == [
+        (2, T0 + 400)
+    ]
