@@ -140,10 +140,17 @@ def to_value(unit: str, work: float, wall_s: float) -> float:
 class Harness:
     """Measures cases one by one; the clocks are an argument so that tests can move them."""
 
-    def __init__(self, *, quick: bool, clocks: Callable[[], Reading] = read_clocks) -> None:
+    def __init__(
+        self,
+        *,
+        quick: bool,
+        clocks: Callable[[], Reading] = read_clocks,
+        collect: Callable[[], object] = gc.collect,
+    ) -> None:
         self._rounds = ROUNDS_QUICK if quick else ROUNDS
         self._round_s = ROUND_SECONDS_QUICK if quick else ROUND_SECONDS
         self._clocks = clocks
+        self._collect = collect
 
     def run(self, cases: Iterable[Case]) -> Iterator[Result]:
         """Measure each case as it comes; a generator may build and drop data around its yields."""
@@ -153,13 +160,18 @@ class Harness:
 
     def measure(self, case: Case) -> Result:
         """Warm up, then rounds of ours and rival by turns."""
-        ours = _Runner(case, case.ours, self._clocks, self._round_s)
-        rival = _Runner(case, case.rival, self._clocks, self._round_s) if case.rival else None
+        ours = self._runner(case, case.ours)
+        rival = self._runner(case, case.rival) if case.rival else None
         for _ in range(self._rounds):
             ours.one_round()
             if rival:
                 rival.one_round()
         return Result(case, ours.side(), rival.side() if rival else None)
+
+    def _runner(self, case: Case, work: Work) -> "_Runner":
+        runner = _Runner(case, work, self._clocks, self._collect)
+        runner.warm_up(self._round_s)
+        return runner
 
 
 class _Runner:
@@ -168,25 +180,32 @@ class _Runner:
     """
 
     def __init__(
-        self, case: Case, work: Work, clocks: Callable[[], Reading], round_s: float
+        self,
+        case: Case,
+        work: Work,
+        clocks: Callable[[], Reading],
+        collect: Callable[[], object],
     ) -> None:
-        self._case, self._work, self._clocks = case, work, clocks
+        self._case, self._work, self._clocks, self._collect = case, work, clocks, collect
         self._values: list[float] = []
         self._wall: list[float] = []
         self._cpu: list[float] = []
         self._loops = 1
+        self._peak_bytes: int | None = None
+
+    def warm_up(self, round_s: float) -> None:
         self._call()
         with _PeakMemory() as memory:
             seconds = self._call()[1]
         self._peak_bytes = memory.peak_bytes
-        if case.prepare is None and seconds < round_s:
+        if self._case.prepare is None and seconds < round_s:
             self._loops = min(LOOPS_MAX, math.ceil(round_s / max(seconds, 1e-7)))
 
     def _call(self) -> tuple[float, float, float]:
         """Work done, wall and CPU seconds, over all loops."""
         if self._case.prepare:
             self._case.prepare()
-        gc.collect()
+        self._collect()
         done = 0.0
         start = self._clocks()
         for _ in range(self._loops):
@@ -220,7 +239,6 @@ class _PeakMemory:
     peak_bytes: int | None = None
 
     def __enter__(self) -> "_PeakMemory":
-        gc.collect()
         try:
             Path("/proc/self/clear_refs").write_text("5")
             self._before = _status_bytes("VmRSS")
