@@ -75,6 +75,7 @@ class LogMachine(RuleBasedStateMachine):
         after = {"message.timestamp.after.max.ms": str(2**63 - 1), "retention.ms": "-1"}
         self.directory.create_topic("t", config={**config, **after})
         self.values = 0
+        self.given_out: set[int] = set()
 
     def _open(self) -> LogDir:
         return LogDir.open(PATH, env=self.env, options=LogDirOptions(create=True))
@@ -90,20 +91,25 @@ class LogMachine(RuleBasedStateMachine):
     )
     def append(self, times: list[tuple[str, int]], codec: Codec, batch_bytes: int) -> None:
         now = self.env.clock.now_ms()
-        last = max((entry.append_ms for entry in self.model.entries), default=0)
-        append_ms = max(now, last)
         records = []
         for kind, value in times:
             timestamp = max(now + value, 0) if kind == "near" else value
             self.values += 1
-            text = b"%d" % self.values
-            records.append(NewRecord(key=b"k", value=text, timestamp=timestamp))
-            seen = append_ms if self.stamps else timestamp
-            self.model.entries.append(Entry(self.model.log_end, seen, append_ms, text))
-            self.model.log_end += 1
+            records.append(NewRecord(key=b"k", value=b"%d" % self.values, timestamp=timestamp))
         result = self.log.append(records, codec=codec, batch_bytes=batch_bytes)
+        last = max((entry.append_ms for entry in self.model.visible()), default=0)
+        append_ms = result.append_time_ms
+        # Never back; ahead of the clock only where a time given out before was.
+        assert append_ms >= max(now, last)
+        assert append_ms in {now, last} or append_ms in self.given_out
+        self.given_out.add(append_ms)
+        for record in records:
+            assert record.timestamp is not None
+            seen = append_ms if self.stamps else record.timestamp
+            assert record.value is not None
+            self.model.entries.append(Entry(self.model.log_end, seen, append_ms, record.value))
+            self.model.log_end += 1
         assert result.last_offset == self.model.log_end - 1
-        assert result.append_time_ms == append_ms
 
     @rule(delta=st.sampled_from([1, 7, 1000, 6000, 3_000_000]))
     def pass_time(self, delta: int) -> None:

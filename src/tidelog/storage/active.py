@@ -14,15 +14,10 @@ from typing import Final
 from tidelog.record.views import Batch
 from tidelog.storage import files
 from tidelog.storage.append_time import AppendTimes
+from tidelog.storage.index_files import close_time_index
 from tidelog.storage.offset_index import OffsetIndex
-from tidelog.storage.segment import (
-    Segment,
-    SegmentContext,
-    TailSegment,
-    close_time_index,
-    fill_tail,
-    iterate_batches,
-)
+from tidelog.storage.segment import Segment, SegmentContext, iterate_batches
+from tidelog.storage.tail import TailSegment, fill_tail
 from tidelog.storage.time_index import TimeIndex
 from tidelog.storage.txn_index import AbortedTxn
 from tidelog.types import NO_TIMESTAMP, Buffer

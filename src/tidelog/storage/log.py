@@ -19,6 +19,7 @@ from tidelog.record.views import Batch
 from tidelog.storage import roll, truncation
 from tidelog.storage.active import UNKNOWN_MS
 from tidelog.storage.appends import AppendContext, AppendOrigin, ValidatedAppend
+from tidelog.storage.grouping import group_records
 from tidelog.storage.producers import Duplicate
 from tidelog.storage.retention import Deletion, SegmentFacts, deletes_all, plan_retention
 from tidelog.storage.writable import LogOptions, WritableLog
@@ -80,7 +81,7 @@ class Log(WritableLog):
         """
         now = self.context.env.clock.now_ms()
         data = bytearray()
-        for group in _groups(records, batch_bytes):
+        for group in group_records(records, batch_bytes):
             data += build_batch(group, codec=codec, default_timestamp=now)
         return self.append_batches(data, origin=AppendOrigin.SINK, owned=True, trusted=True)
 
@@ -395,26 +396,4 @@ class Log(WritableLog):
         self._forget_maxima()
 
 
-def _groups(records: Iterable[NewRecord], batch_bytes: int) -> Iterable[list[NewRecord]]:
-    """Records in lists of about `batch_bytes` of keys, values and headers."""
-    group: list[NewRecord] = []
-    size = 0
-    for record in records:
-        bytes_of = record_bytes(record)
-        if group and size + bytes_of > batch_bytes:
-            yield group
-            group, size = [], 0
-        group.append(record)
-        size += bytes_of
-    if not group:
-        raise InvalidRequest("an append needs at least one record")
-    yield group
-
-
-def record_bytes(record: NewRecord) -> int:
-    """About how many bytes a record takes in a batch."""
-    headers = sum(len(h.key) + len(h.value or b"") + 4 for h in record.headers)
-    return len(record.key or b"") + len(record.value or b"") + headers + 12
-
-
-__all__ = ["AppendOrigin", "AppendResult", "Log", "LogOptions", "record_bytes"]
+__all__ = ["AppendOrigin", "AppendResult", "Log", "LogOptions"]

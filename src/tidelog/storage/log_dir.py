@@ -9,71 +9,27 @@ Life cycle: open -> (partition | create_topic | ...)* -> checkpoint* -> close. O
 Source: Kafka 4.x LogManager; KAFKA-10471 (the marker goes before anything is loaded).
 """
 
-import posixpath
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self
 
 from tidelog.config import ConfigNote, TopicConfig
-from tidelog.env import Env, LockHandle, os_env
-from tidelog.errors import (
-    Closed,
-    CorruptFile,
-    DirectoryLocked,
-    InvalidRequest,
-    ReadOnly,
-    StorageFailure,
-    UnknownTopic,
-)
+from tidelog.env import Env, os_env
+from tidelog.errors import UnknownTopic
 from tidelog.storage import commits, files
-from tidelog.storage.append_clock import ClockWatch
-from tidelog.storage.body_check import BodyCheck, check_body
-from tidelog.storage.handles import FilePool, MapCache, as_storage_failure
+from tidelog.storage.dir_state import DELETED_DIR_SUFFIX, DirectoryState, LogDirOptions
+from tidelog.storage.handles import as_storage_failure
 from tidelog.storage.log import Log, LogOptions
 from tidelog.storage.log_reader import LogReader
-from tidelog.storage.meta_properties import read_meta_properties, write_meta_properties
 from tidelog.storage.segment import SegmentContext
-from tidelog.storage.topics import TopicInfo, TopicRegistry, find_topics, unknown_topic
+from tidelog.storage.topics import TopicInfo, find_topics, unknown_topic
 from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp, TopicPartition
 
 NO_TOPIC_ID: Final = uuid.UUID(int=0)
-DELETED_DIR_SUFFIX: Final = "-delete"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogDirOptions:
-    """How a directory is opened.
-
-    Attributes:
-        writable: Take the lock, recover where needed, allow changes; else only read.
-        create: Make the directory where it is missing (implies `writable`).
-        body_check: The validator's pass over records, plain or a kernel.
-    """
-
-    writable: bool = False
-    create: bool = False
-    body_check: BodyCheck = check_body
-
-
-class LogDir:
+class LogDir(DirectoryState):
     """A directory of partitions, open for reading or for writing."""
-
-    def __init__(self, path: str, env: Env, options: LogDirOptions) -> None:
-        self.path = path
-        self.env = env
-        self.reports: list[str] = []
-        self._options = options
-        self.is_writable = options.writable or options.create
-        self._pool = FilePool(env.files, write=self.is_writable)
-        self._maps = MapCache(env.files)
-        self._lock: LockHandle | None = None
-        self._logs: dict[TopicPartition, Log] = {}
-        self._readers: dict[TopicPartition, LogReader] = {}
-        self._was_clean = True
-        self._failed = False
-        self._is_closed = False
 
     @classmethod
     def open(
@@ -100,104 +56,23 @@ class LogDir:
             raise
         return directory
 
-    def _load(self) -> None:
-        files_, options = self.env.files, self._options
-        if options.create:
-            self._make_durably()
-        if not files_.exists(self.path):
-            raise InvalidRequest(f"{self.path}: there is no such directory")
-        if not self.is_writable:
-            self._starts = self._read_offsets(files.LOG_START_CHECKPOINT_FILE)
-            self._recovery_points: dict[TopicPartition, int] = {}
-            return
-        try:
-            self._load_writable()
-        except OSError as error:
-            raise as_storage_failure(error, self.path, "open") from error
-
-    def _make_durably(self) -> None:
-        """Make the directory and the parents it lacks, their names synced."""
-        missing = []
-        path = self.path
-        while path and not self.env.files.exists(path):
-            missing.append(path)
-            path = posixpath.dirname(path)
-        if missing:
-            self.env.files.make_dirs(self.path)
-        for path in missing:
-            self.env.files.sync_dir(posixpath.dirname(path) or ".")
-
-    def _load_writable(self) -> None:
-        self._lock = self._take_lock()
-        self._watch = ClockWatch(self.env.clock)
-        if read_meta_properties(self.env.files, self.path) is None:
-            write_meta_properties(self.env.files, self.path, self._new_meta_properties())
-        self._was_clean = self._take_clean_marker()
-        self._purge_deleted_topics()
-        self.reports += commits.replay(self.env.files, self.path)
-        self._registry = TopicRegistry(self.env.files, self.path)
-        self.reports += self._registry.notes
-        self._starts = self._read_offsets(files.LOG_START_CHECKPOINT_FILE)
-        self._recovery_points = self._read_offsets(files.RECOVERY_POINT_CHECKPOINT_FILE)
-        if not self._was_clean:
-            for name, info in self._registry.topics.items():
-                for number in info.present:
-                    self.log(name, number)
-
-    def _take_lock(self) -> LockHandle:
-        path = f"{self.path}/{files.LOCK_FILE}"
-        try:
-            return self.env.files.lock(path)
-        except BlockingIOError as error:
-            raise DirectoryLocked(
-                f"{self.path}: another process has it open for writing (it holds {path});"
-                " stop it, or open the directory for reading"
-            ) from error
-
-    def _new_meta_properties(self) -> dict[str, str]:
-        source = self.env.random
-        return {
-            "version": "1",
-            "cluster.id": files.encode_topic_id(files.random_topic_id(source)),
-            "node.id": "0",
-            "directory.id": files.encode_topic_id(files.random_topic_id(source)),
-        }
-
-    def _take_clean_marker(self) -> bool:
-        """Whether nothing needs recovery: the marker was there, or there are no partitions yet."""
-        if files.take_clean_shutdown(self.env.files, self.path):
-            return True
-        entries = self.env.files.list_dir(self.path)
-        return not any(e.is_dir and files.parse_partition_dir(e.name) for e in entries)
-
-    def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
-        """A checkpoint of offsets; a damaged one counts as empty, as in Kafka, and is reported."""
-        try:
-            return files.read_offset_checkpoint(self.env.files, f"{self.path}/{name}")
-        except CorruptFile as error:
-            self.reports.append(f"{error}; taken for empty")
-            return {}
-
-    def _purge_deleted_topics(self) -> None:
-        for entry in self.env.files.list_dir(self.path):
-            if entry.is_dir and entry.name.endswith(DELETED_DIR_SUFFIX):
-                self._remove_tree(f"{self.path}/{entry.name}")
-
-    def _remove_tree(self, path: str) -> None:
-        for entry in self.env.files.list_dir(path):
-            if entry.is_dir:
-                self._remove_tree(f"{path}/{entry.name}")
-            else:
-                self.env.files.remove(f"{path}/{entry.name}")
-        self.env.files.remove_dir(path)
-
     # -- topics ------------------------------------------------------------------------------
 
     def topics(self) -> Mapping[str, TopicInfo]:
-        """All topics by name, foreign ones included."""
+        """All topics by name, foreign ones included; a reader's as of its opening or `refresh`."""
         if self.is_writable:
             return self._registry.topics
-        return find_topics(self.env.files, self.path)[0]
+        if self._found_topics is None:
+            self._found_topics = find_topics(self.env.files, self.path)[0]
+        return self._found_topics
+
+    def refresh(self) -> None:
+        """See what is on disk now: topics, log starts, and new records in every open reader."""
+        if self.is_writable:
+            return
+        self._found_topics = None
+        self._starts = self._read_offsets(files.LOG_START_CHECKPOINT_FILE)
+        self._readers.clear()
 
     def topic(self, name: str) -> TopicInfo:
         """One topic; raises UnknownTopic, which names the nearest one."""
@@ -419,7 +294,12 @@ class LogDir:
         """The offset behind the last visible record of each partition. Source: KIP-79."""
         return {p: self.reader(p.topic, p.partition).end_offset(isolation) for p in partitions}
 
-    # -- checkpoints and closing -------------------------------------------------------------
+    # -- starting ----------------------------------------------------------------------------
+
+    def _load_after_hard_stop(self) -> None:
+        for name, info in self._registry.topics.items():
+            for number in info.present:
+                self.log(name, number)
 
     def accept_clock(self) -> None:
         """Let appends go on although the clock jumped; see `tidelog.storage.append_clock`."""
@@ -427,122 +307,6 @@ class LogDir:
         for info in self._registry.topics.values():
             for number in info.present:
                 self.log(info.name, number).accept_clock()
-
-    def flush(self) -> None:
-        """Make everything that was appended durable.
-
-        Raises:
-            StorageFailure: A partition's disk failed; that partition is offline.
-        """
-        self._ensure_writable()
-        for log in self._logs.values():
-            if log.failure is None:
-                log.flush()
-
-    def checkpoint(self) -> None:
-        """Write recovery points and log starts, so that a hard stop costs less recovery.
-
-        Raises:
-            StorageFailure: The disk failed.
-        """
-        self._ensure_writable()
-        try:
-            self._write_checkpoints()
-        except OSError as error:
-            raise as_storage_failure(error, self.path, "checkpoint") from error
-
-    def _write_checkpoints(self) -> None:
-        for name, log in self._logs.items():
-            if log.failure is None:
-                self._recovery_points[name] = log.recovery_point
-                self._note_start(name, log)
-        self._write_offsets(files.RECOVERY_POINT_CHECKPOINT_FILE, self._recovery_points)
-        self._write_offsets(files.LOG_START_CHECKPOINT_FILE, self._starts)
-
-    def _note_start(self, name: TopicPartition, log: Log) -> None:
-        """Kafka lists only logs that start behind their first segment's base."""
-        if log.log_start_offset > log.segments[0].base_offset:
-            self._starts[name] = log.log_start_offset
-        else:
-            self._starts.pop(name, None)
-
-    def _write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        ordered = dict(sorted(offsets.items()))
-        files.write_offset_checkpoint(self.env.files, f"{self.path}/{name}", ordered)
-
-    def _lower_checkpoints(self, name: TopicPartition, offset: int) -> None:
-        if self._recovery_points.get(name, 0) > offset:
-            self._recovery_points[name] = offset
-            self._write_offsets(files.RECOVERY_POINT_CHECKPOINT_FILE, self._recovery_points)
-        if self._starts.get(name, 0) > offset:
-            self._save_log_start(name, offset)
-
-    def _save_log_start(self, name: TopicPartition, offset: int) -> None:
-        self._starts[name] = offset
-        self._write_offsets(files.LOG_START_CHECKPOINT_FILE, self._starts)
-
-    def close(self) -> None:
-        """Close every partition; where all went well, leave the mark of a clean stop.
-
-        Raises:
-            StorageFailure: A partition could not be closed; the next start recovers.
-        """
-        if self._is_closed:
-            return
-        self._is_closed = True
-        try:
-            if self.is_writable:
-                self._close_writable()
-        finally:
-            self._release()
-
-    def _close_writable(self) -> None:
-        failure: StorageFailure | None = None
-        for log in self._logs.values():
-            try:
-                log.close()
-            except StorageFailure as error:
-                failure = failure or error
-            failure = failure or log.failure
-        try:
-            self._write_checkpoints()
-            if failure is None:
-                files.write_clean_shutdown(self.env.files, self.path)
-        except OSError as error:
-            raise as_storage_failure(error, self.path, "close") from error
-        if failure is not None:
-            raise failure
-
-    def abandon(self) -> None:
-        """Drop all handles and the lock without writing anything, as a crash would."""
-        self._is_closed = True
-        self._release()
-
-    def _release(self) -> None:
-        for reader in self._readers.values():
-            reader.close()
-        self._pool.close()
-        self._maps.clear()
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            lock.close()
-
-    def _ensure_writable(self) -> None:
-        if self._is_closed:
-            raise Closed(f"{self.path}: the directory is closed")
-        if not self.is_writable:
-            raise ReadOnly(f"{self.path}: opened for reading; open it with writable=True")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 __all__ = ["NO_TOPIC_ID", "LogDir", "LogDirOptions"]

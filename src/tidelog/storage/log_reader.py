@@ -8,28 +8,27 @@ belong to one of them.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
-from tidelog.errors import CorruptData, OffsetOutOfRange
+from tidelog.errors import MissingDependency, OffsetOutOfRange
 from tidelog.record.record import Record
-from tidelog.storage import files, lookup
+from tidelog.storage import lookup
 from tidelog.storage.append_time import AppendTimes
+from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.loading import limit_times, list_bases, load_producer_states
 from tidelog.storage.producers import ProducerStates
 from tidelog.storage.reading import AbortedFilter, LogSlice, records_of, slices
-from tidelog.storage.segment import ClosedSegment, Segment, SegmentContext, TailSegment, load_tail
-from tidelog.storage.trust import AppendTimeCheckpoint, sure_end, trusted_end
+from tidelog.storage.segment import Segment, SegmentContext
+from tidelog.storage.tail import TailSegment, load_tail
+from tidelog.storage.trust import AppendTimeCheckpoint, trusted_end
 from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp, TopicPartition
 
+if TYPE_CHECKING:
+    from tidelog.storage.array_lookup import Longs
+    from tidelog.storage.kernel_search import KernelSearch
+
 ANY_OFFSET: Final = 2**63 - 1
-
-
-def list_bases(context: SegmentContext) -> list[int]:
-    """Base offsets of the segments in a partition's directory, ascending."""
-    names = {entry.name for entry in context.env.files.list_dir(context.directory)}
-    names.update(context.overlay)
-    parsed = (files.parse_file_name(name) for name in names)
-    return sorted(found[0] for found in parsed if found and found[1] == files.LOG_SUFFIX)
 
 
 class LogReader:
@@ -43,6 +42,7 @@ class LogReader:
         self._maxima = lookup.RunningMaxima()
         self._trusted: int | None = None
         self._search: lookup.BatchSearch = lookup.search_segment
+        self._kernels: KernelSearch | None = None
 
     @classmethod
     def open(cls, context: SegmentContext, *, log_start_offset: int = 0) -> "LogReader":
@@ -206,9 +206,78 @@ class LogReader:
             self._segments, self._log_start_offset, search=self._search
         )
 
-    def use_search(self, search: lookup.BatchSearch) -> None:
-        """Search inside segments with a kernel instead of the plain code."""
-        self._search = search
+    def offsets_for_time_array(self, targets: "Longs") -> "Longs":
+        """`offset_for_time` on the record clock for many times at once.
+
+        Args:
+            targets: int64[n], times in ms, 0 or more, in any order.
+
+        Returns:
+            int64[n, 2]: offset and timestamp, -1 and -1 where no record is that late.
+
+        Raises:
+            ValueError: A negative time.
+            MissingDependency: numpy or numba is not installed.
+        """
+        from tidelog.storage.array_lookup import find_many
+
+        if len(targets) and int(targets.min()) < 0:
+            raise ValueError(f"{self.topic_partition}: time {int(targets.min())} is negative")
+        return find_many(
+            self._segments,
+            self._all_maxima(),
+            targets,
+            self._log_start_offset,
+            self.use_kernels(),
+            self.offset_for_time,
+        )
+
+    def nearest_for_time_array(self, targets: "Longs") -> "Longs":
+        """For many times the index entries where a scan for each would begin.
+
+        Returns:
+            int64[n, 2]: number of the segment (their count where no record is that late) and the
+            position in its log file. Every record at or after the time lies there or behind.
+        """
+        from tidelog.storage.array_lookup import nearest_many
+
+        return nearest_many(self._segments, self._all_maxima(), targets, self.use_kernels())
+
+    def nearest_for_time(self, timestamp_ms: int) -> tuple[int, int]:
+        """Number of the segment and position where a scan for a time would begin.
+
+        The segment count and 0 where no record is that late.
+        """
+        closed = self._segments[:-1]
+        number = self._maxima.first_reaching(closed, timestamp_ms)
+        segment = self._segments[number]
+        if segment.largest_timestamp < timestamp_ms:
+            return len(self._segments), 0
+        if self._kernels is not None and isinstance(segment, ClosedSegment):
+            return number, self._kernels.nearest(segment, timestamp_ms)[1]
+        _, offset = segment.time_index.lookup(timestamp_ms)
+        return number, segment.offset_index.lookup(offset)[1]
+
+    def _all_maxima(self) -> list[int]:
+        """Running maxima of all segments, the last one included."""
+        maxima = self._maxima.of_all(self._segments[:-1])
+        last = self._segments[-1].largest_timestamp
+        return [*maxima, max(maxima[-1], last) if maxima else last]
+
+    def use_kernels(self) -> "KernelSearch":
+        """Search with kernels from now on; loads numpy and numba, about 0.5 s the first time.
+
+        Raises:
+            MissingDependency: They are not installed.
+        """
+        if self._kernels is None:
+            try:
+                from tidelog.storage.kernel_search import KernelSearch
+            except ImportError as error:
+                raise MissingDependency("kernels need numpy and numba: tidelog[arrow]") from error
+            self._kernels = KernelSearch()
+            self._search = self._kernels
+        return self._kernels
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -278,57 +347,3 @@ class LogReader:
     def close(self) -> None:
         """Drop all handles; views that were handed out stay valid."""
         self._segments = []
-
-
-def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
-    """Make unknown what a segment's rows can't prove; in memory only."""
-    sure = sure_end(segment, times, trusted)
-    # A closing row at the sure end stays: without it the next look could prove less.
-    is_closed = any(row.offset == sure and row.append_ms < 0 for row in times.rows()[-2:])
-    times.truncate_to(sure + 1 if is_closed else sure)
-    if sure < segment.end_offset:
-        times.mark_unknown(sure)
-
-
-def load_producer_states(context: SegmentContext, segments: Sequence[Segment]) -> ProducerStates:
-    """Producers and open transactions at the log end: the newest snapshot, then the batches."""
-    end = segments[-1].end_offset if segments else 0
-    return _states_from(context, segments, end)
-
-
-def states_at(context: SegmentContext, offset: int) -> ProducerStates:
-    """Producers and open transactions just before `offset`, the base of a segment."""
-    bases = [base for base in list_bases(context) if base < offset]
-    spans = itertools.pairwise([*bases, offset])
-    earlier = [ClosedSegment(context, base, end) for base, end in spans]
-    return _states_from(context, earlier, offset)
-
-
-def _states_from(context: SegmentContext, segments: Sequence[Segment], end: int) -> ProducerStates:
-    names = (entry.name for entry in context.env.files.list_dir(context.directory))
-    parsed = (files.parse_file_name(name) for name in names)
-    offsets = sorted(
-        found[0]
-        for found in parsed
-        if found and found[1] == files.SNAPSHOT_SUFFIX and found[0] <= end
-    )
-    states, start = _newest_snapshot(context, offsets)
-    for part in slices(segments, start, end):
-        for _, batch in part.batches():
-            if batch.has_producer_id:
-                states.replay(batch)
-    return states
-
-
-def _newest_snapshot(context: SegmentContext, offsets: list[int]) -> tuple[ProducerStates, int]:
-    """The newest snapshot that can be read and its offset; nothing at offset 0 where none can."""
-    for offset in reversed(offsets):
-        path = context.path(offset, files.SNAPSHOT_SUFFIX)
-        try:
-            data = files.read_file(context.env.files, path)
-            return ProducerStates.decode_snapshot(data), offset
-        except FileNotFoundError:
-            continue
-        except CorruptData as error:
-            context.report(f"{error.located(path)}; an older one is used")
-    return ProducerStates(), 0

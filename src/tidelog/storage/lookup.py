@@ -22,6 +22,7 @@ from tidelog.storage.segment import Segment, iterate_batches
 from tidelog.types import NO_TIMESTAMP, OffsetAndTimestamp, TimestampType
 
 NOTHING_BELOW: Final = -(2**63)
+HIGHEST: Final = 2**63
 
 
 class BatchSearch(Protocol):
@@ -76,6 +77,11 @@ class RunningMaxima:
             highest = max(highest, closed[len(maxima)].largest_timestamp)
             maxima.append(highest)
         return bisect_left(maxima, target)
+
+    def of_all(self, closed: Sequence[Segment]) -> list[int]:
+        """The running maxima of all finished segments."""
+        self.first_reaching(closed, HIGHEST)
+        return self._maxima
 
 
 def find_by_record_time(

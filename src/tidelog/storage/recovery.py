@@ -21,9 +21,10 @@ from tidelog.record.views import Batch
 from tidelog.storage import files
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.handles import walk_file
-from tidelog.storage.log_reader import list_bases, states_at
+from tidelog.storage.index_files import IndexBuilder
+from tidelog.storage.loading import list_bases, states_at
 from tidelog.storage.producers import ProducerStates
-from tidelog.storage.segment import IndexBuilder, SegmentContext
+from tidelog.storage.segment import SegmentContext
 from tidelog.storage.txn_index import TxnIndex
 from tidelog.types import INT32_MAX
 

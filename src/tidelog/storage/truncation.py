@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from tidelog.storage import files, recovery
 from tidelog.storage.active import ActiveSegment, first_reaching
 from tidelog.storage.append_time import AppendTimes
+from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.offset_index import OffsetIndex
-from tidelog.storage.segment import ClosedSegment, Segment, SegmentContext, iterate_batches
+from tidelog.storage.segment import Segment, SegmentContext, iterate_batches
 from tidelog.storage.time_index import TimeIndex
 from tidelog.storage.trust import AppendTimeCheckpoint
 

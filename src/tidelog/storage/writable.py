@@ -21,13 +21,15 @@ from tidelog.storage import files, recovery, roll
 from tidelog.storage.active import ActiveSegment
 from tidelog.storage.append_clock import NEVER, AppendClock, ClockWatch
 from tidelog.storage.body_check import BodyCheck, check_body
+from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.deletion import Bin
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.handles import as_storage_failure
-from tidelog.storage.log_reader import LogReader, limit_times, list_bases, load_producer_states
+from tidelog.storage.loading import limit_times, list_bases, load_producer_states
+from tidelog.storage.log_reader import LogReader
 from tidelog.storage.lookup import stamped_ms
 from tidelog.storage.producers import ProducerStates
-from tidelog.storage.segment import ClosedSegment, Segment, SegmentContext, iterate_batches
+from tidelog.storage.segment import Segment, SegmentContext, iterate_batches
 from tidelog.storage.trust import AppendTimeCheckpoint
 from tidelog.storage.validator import Validator
 

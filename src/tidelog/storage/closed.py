@@ -1,0 +1,119 @@
+"""A finished segment: everything is mapped or read at first use, nothing is ever written."""
+
+from collections.abc import Callable
+from typing import Final
+
+from tidelog.errors import CorruptData
+from tidelog.record.views import walk
+from tidelog.storage.append_time import AppendTimes
+from tidelog.storage.index_files import IndexBuilder, load_indexes
+from tidelog.storage.offset_index import OffsetIndex
+from tidelog.storage.segment import SegmentContext, SegmentFiles
+from tidelog.storage.time_index import TimeIndex
+from tidelog.types import NO_TIMESTAMP
+
+
+class ClosedSegment(SegmentFiles):
+    """A finished segment; everything is mapped or read at first use.
+
+    Safe for several threads that read: what is loaded twice by a race is the same.
+    """
+
+    is_active: Final = False
+
+    def __init__(
+        self,
+        context: SegmentContext,
+        base_offset: int,
+        end_offset: int,
+        *,
+        limit_times: Callable[["ClosedSegment", AppendTimes], None] | None = None,
+    ) -> None:
+        super().__init__(context, base_offset)
+        self.end_offset = end_offset
+        self._limit_times = limit_times
+        self._size: int | None = None
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._append_times: AppendTimes | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the log file; a torn tail of a foreign directory counts, reads stop before it."""
+        if self._size is None:
+            self._size = self.context.env.files.stat(self.log_path).size
+        return self._size
+
+    def view(self, start: int, end: int) -> memoryview:
+        """Bytes [start, end) of the log file, a view of the map."""
+        return self.context.maps.get(self.log_path)[start:end]
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        """The index file, or one built in memory where it is missing or corrupt."""
+        if self._offset_index is None:
+            self._load_indexes()
+        assert self._offset_index is not None
+        return self._offset_index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        """The index file, or one built in memory where it is missing or corrupt."""
+        if self._time_index is None:
+            self._load_indexes()
+        assert self._time_index is not None
+        return self._time_index
+
+    def _load_indexes(self) -> None:
+        context = self.context
+        loaded = load_indexes(context, self.base_offset, self.size_bytes, mapped=True)
+        if loaded is None:
+            loaded = self.rebuild_indexes()
+        elif loaded[1].entry_count == 0 and self.size_bytes > 0:
+            # An empty time index says "no timestamps", or that a foreign crash lost it.
+            loaded = self._checked_for_timestamps(loaded)
+        self._offset_index, self._time_index = loaded
+
+    def _checked_for_timestamps(
+        self, loaded: tuple[OffsetIndex, TimeIndex]
+    ) -> tuple[OffsetIndex, TimeIndex]:
+        for batch in walk(self.view(0, self.size_bytes)):
+            if batch.max_timestamp != NO_TIMESTAMP:
+                self.context.report(f"{self.log_path}: its time index is empty; rebuilt in memory")
+                return self.rebuild_indexes()
+        return loaded
+
+    def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Both indexes from the log's batch headers, by Kafka's recovery rule."""
+        builder = IndexBuilder(self.context.config, self.base_offset)
+        try:
+            position = 0
+            for batch in walk(self.view(0, self.size_bytes)):
+                builder.add(batch, position)
+                position += batch.size_bytes
+        except CorruptData as error:
+            self.context.report(f"{error.located(self.log_path)}; indexed up to there")
+        return builder.finish()
+
+    def replace_indexes(self, indexes: tuple[OffsetIndex, TimeIndex]) -> None:
+        """Use indexes that were found to be right instead of the files."""
+        self._offset_index, self._time_index = indexes
+
+    @property
+    def append_times(self) -> AppendTimes:
+        """Append times as far as they are sure."""
+        if self._append_times is None:
+            times = self.read_append_times()
+            if self._limit_times is not None:
+                self._limit_times(self, times)
+            self._append_times = times
+        return self._append_times
+
+    def set_append_times(self, times: AppendTimes) -> None:
+        """Use times that are known to be right instead of the file."""
+        self._append_times = times
+
+    @property
+    def largest_timestamp(self) -> int:
+        """Largest record timestamp: that of the last time index entry."""
+        return self.time_index.last_entry[0]

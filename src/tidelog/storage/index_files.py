@@ -1,0 +1,83 @@
+"""Both index files of a segment: loaded, checked, or built anew from batch headers.
+
+Indexes are derived data: one that is missing or breaks its rules is built anew in memory, and what
+was wrong is reported; reading never writes.
+"""
+
+from tidelog.config import TopicConfig
+from tidelog.errors import CorruptData
+from tidelog.record.views import Batch
+from tidelog.storage import files
+from tidelog.storage.offset_index import OffsetIndex
+from tidelog.storage.segment import SegmentContext
+from tidelog.storage.time_index import TimeIndex
+from tidelog.types import NO_TIMESTAMP
+
+
+class IndexBuilder:
+    """Both indexes from batch headers: an entry where more than the interval lies behind the last.
+
+    The distance counts from the last indexed *position*, as in Kafka's recovery; an index that
+    was built by appends may differ, both are legal.
+    """
+
+    def __init__(self, config: TopicConfig, base_offset: int) -> None:
+        self._interval_bytes = config.index_interval_bytes
+        limit = config.segment_index_bytes
+        self.offset_index = OffsetIndex(base_offset, size_limit=limit)
+        self.time_index = TimeIndex(base_offset, size_limit=limit)
+        self._last_position = 0
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+
+    def add(self, batch: Batch, position: int) -> None:
+        """Take the next batch, which lies at `position`."""
+        last_offset = batch.last_offset
+        if batch.max_timestamp > self.max_timestamp:
+            self.max_timestamp = batch.max_timestamp
+            self.max_timestamp_offset = last_offset
+        if position - self._last_position > self._interval_bytes:
+            if not self.offset_index.is_full:
+                self.offset_index.append(last_offset, position)
+            if not self.time_index.is_full:
+                self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
+            self._last_position = position
+
+    def finish(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Both indexes, the time index with its closing entry."""
+        close_time_index(self.time_index, self.max_timestamp, self.max_timestamp_offset)
+        return self.offset_index, self.time_index
+
+
+def close_time_index(index: TimeIndex, timestamp: int, offset: int) -> None:
+    """The closing entry, in the slot that is kept for it; a log closed twice may have used it."""
+    if timestamp > index.last_entry[0] and index.entry_count < index.entry_limit:
+        index.maybe_append(timestamp, offset, ignore_full=True)
+
+
+def load_indexes(
+    context: SegmentContext, base_offset: int, log_size: int, *, mapped: bool
+) -> tuple[OffsetIndex, TimeIndex] | None:
+    """Both index files, None where one is missing or breaks a rule (which is reported)."""
+    limit = context.config.segment_index_bytes
+    loaded = []
+    for suffix in (files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX):
+        path = context.path(base_offset, suffix)
+        try:
+            data = context.maps.get(path) if mapped else files.read_file(context.env.files, path)
+        except FileNotFoundError:
+            context.report(f"{path}: missing; rebuilt in memory")
+            return None
+        loaded.append((path, data))
+    (path, data), (time_path, time_data) = loaded
+    offset_index = OffsetIndex(base_offset, data=data, size_limit=limit)
+    time_index = TimeIndex(base_offset, data=time_data, size_limit=limit)
+    try:
+        # A zero tail is what Kafka preallocates; in a finished segment it betrays a hard stop.
+        offset_index.check(log_size, allow_tail=not mapped)
+        path = time_path
+        time_index.check(allow_tail=not mapped)
+    except CorruptData as error:
+        context.report(f"{error.located(path)}; rebuilt in memory")
+        return None
+    return offset_index, time_index

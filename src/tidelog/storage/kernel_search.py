@@ -1,0 +1,195 @@
+"""Searches by record time with kernels: one call a segment, or one for many times at once.
+
+Does what `lookup.search_segment` does, on maps of the closed segments and on pieces of the last
+one, and hands compressed and legacy batches back to the plain code. The batch of each answer has
+its checksum verified before the answer is given. Keeps arrays over maps of at most `ARRAY_LIMIT`
+segments, no decoded batch and no answer.
+
+Imports numpy and numba: reached only through `LogReader.use_kernels` and the array lookups.
+"""
+
+from collections import OrderedDict
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tidelog.record.kernels.layout import FOUND, NEED_PLAIN, NOT_FOUND
+from tidelog.record.kernels.lookup import (
+    ANSWER_FIELDS,
+    ANSWER_OFFSET,
+    ANSWER_POSITION,
+    ANSWER_STATUS,
+    ANSWER_TIMESTAMP,
+    find_time,
+    find_time_in_segment,
+    find_times_in_segment,
+    nearest_entries,
+    nearest_entry,
+)
+from tidelog.record.views import Batch, view_batch
+from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.lookup import answer, search_segment
+from tidelog.storage.reading import checked_records
+from tidelog.storage.segment import Segment
+from tidelog.types import OffsetAndTimestamp
+
+ARRAY_LIMIT: Final = 16_384
+# The last segment is read by pieces of this size; a larger batch is left to the plain code.
+PIECE_BYTES: Final = 1 << 18
+
+Bytes = npt.NDArray[np.uint8]
+Longs = npt.NDArray[np.int64]
+
+
+class SegmentArrays(NamedTuple):
+    """A closed segment's files as arrays, without copying."""
+
+    log: Bytes
+    offset_index: Bytes
+    time_index: Bytes
+
+
+class KernelSearch:
+    """A `lookup.BatchSearch` by kernels. Safe for several threads."""
+
+    def __init__(self) -> None:
+        self._arrays: OrderedDict[str, SegmentArrays] = OrderedDict()
+
+    def __call__(
+        self, segment: Segment, target: int, floor_offset: int, /
+    ) -> OffsetAndTimestamp | None:
+        """The first record with timestamp >= `target` and offset >= `floor_offset`, else None."""
+        if not isinstance(segment, ClosedSegment):
+            return self._search_last(segment, target, floor_offset)
+        arrays = self.arrays_of(segment)
+        status, offset, timestamp, position = find_time_in_segment(
+            arrays.log,
+            arrays.offset_index,
+            arrays.time_index,
+            segment.base_offset,
+            target,
+            floor_offset,
+        )
+        return self.resolve(
+            segment, arrays.log, (status, offset, timestamp, position), target, floor_offset
+        )
+
+    def arrays_of(self, segment: ClosedSegment) -> SegmentArrays:
+        """The segment's files as arrays, kept for the next search."""
+        found = self._arrays.get(segment.log_path)
+        if found is None:
+            found = SegmentArrays(
+                np.frombuffer(segment.view(0, segment.size_bytes), np.uint8),
+                np.frombuffer(segment.offset_index.encoded, np.uint8),
+                np.frombuffer(segment.time_index.encoded, np.uint8),
+            )
+            self._arrays[segment.log_path] = found
+            if len(self._arrays) > ARRAY_LIMIT:
+                self._arrays.popitem(last=False)
+        return found
+
+    def resolve(
+        self,
+        segment: Segment,
+        log: Bytes,
+        found: tuple[int, int, int, int],
+        target: int,
+        floor_offset: int,
+    ) -> OffsetAndTimestamp | None:
+        """What a kernel's answer means; batches that it can't open are opened here."""
+        status, offset, timestamp, position = found
+        while status == NEED_PLAIN:
+            batch = view_batch(log.data, position)
+            hit = _search_batch(segment, position, batch, target, floor_offset)
+            if hit is not None:
+                return hit
+            behind = position + batch.size_bytes
+            status, offset, timestamp, position = find_time(log, behind, target, floor_offset)
+        if status == NOT_FOUND:
+            return None
+        if status == FOUND:
+            batch = view_batch(log.data, position)
+            if batch.is_valid():
+                return answer(offset, timestamp, batch)
+        # Damage: the plain search finds its place, or that only an index was wrong.
+        return search_segment(segment, target, floor_offset)
+
+    def _search_last(
+        self, segment: Segment, target: int, floor_offset: int
+    ) -> OffsetAndTimestamp | None:
+        """The last segment piece by piece, by position: it must not be mapped."""
+        _, offset = segment.time_index.lookup(target)
+        _, position = segment.offset_index.lookup(max(offset, floor_offset))
+        while position < segment.size_bytes:
+            end = min(position + PIECE_BYTES, segment.size_bytes)
+            piece = np.frombuffer(segment.view(position, end), np.uint8)
+            status, found, timestamp, at = find_time(piece, 0, target, floor_offset)
+            if status == FOUND:
+                batch = view_batch(piece.data, at)
+                if batch.is_valid():
+                    return answer(found, timestamp, batch)
+            if status != NOT_FOUND or at == 0:
+                return search_segment(segment, target, floor_offset)
+            position += at
+        return None
+
+    def nearest(self, segment: ClosedSegment, target: int) -> tuple[int, int]:
+        """Offset and position of the index entry where a search for `target` begins."""
+        arrays = self.arrays_of(segment)
+        return nearest_entry(arrays.offset_index, arrays.time_index, segment.base_offset, target)
+
+    def nearest_many(self, segment: ClosedSegment, targets: Longs) -> Longs:
+        """`nearest` for many times: int64[n, 2] of offsets and positions."""
+        arrays = self.arrays_of(segment)
+        out = np.empty((len(targets), 2), np.int64)
+        nearest_entries(arrays.offset_index, arrays.time_index, segment.base_offset, targets, out)
+        return out
+
+    def search_many(self, segment: ClosedSegment, targets: Longs, floor_offset: int) -> Longs:
+        """The search for many times in one segment.
+
+        Returns:
+            int64[n, 2]: offset and timestamp, -1 and -1 where the segment has no match.
+
+        Raises:
+            CorruptData: A batch that an answer lies in is damaged.
+        """
+        arrays = self.arrays_of(segment)
+        out = np.empty((len(targets), ANSWER_FIELDS), np.int64)
+        find_times_in_segment(
+            arrays.log,
+            arrays.offset_index,
+            arrays.time_index,
+            segment.base_offset,
+            targets,
+            floor_offset,
+            out,
+        )
+        answers = out[:, [ANSWER_OFFSET, ANSWER_TIMESTAMP]]
+        odd = self._doubtful(arrays.log, out)
+        for number in np.flatnonzero(odd):
+            found = self(segment, int(targets[number]), floor_offset)
+            answers[number] = (-1, -1) if found is None else (found.offset, found.timestamp)
+        return answers
+
+    def _doubtful(self, log: Bytes, out: Longs) -> npt.NDArray[np.bool_]:
+        """Which answers need another look: neither found in a valid batch nor surely not found."""
+        statuses = out[:, ANSWER_STATUS]
+        found = statuses == FOUND
+        places = np.unique(out[found, ANSWER_POSITION])
+        bad = [place for place in places.tolist() if not view_batch(log.data, place).is_valid()]
+        doubtful: npt.NDArray[np.bool_] = ~found & (statuses != NOT_FOUND)
+        if bad:
+            doubtful |= found & np.isin(out[:, ANSWER_POSITION], bad)
+        return doubtful
+
+
+def _search_batch(
+    segment: Segment, position: int, batch: Batch, target: int, floor_offset: int
+) -> OffsetAndTimestamp | None:
+    """The first match inside one batch, by the plain code."""
+    for record in checked_records(segment, position, batch):
+        if record.timestamp >= target and record.offset >= floor_offset:
+            return answer(record.offset, record.timestamp, batch)
+    return None

@@ -1,0 +1,78 @@
+"""What readers and the writer load in the same way: segments by name, sure times, producers.
+
+Owns no state.
+"""
+
+import itertools
+from collections.abc import Sequence
+
+from tidelog.errors import CorruptData
+from tidelog.storage import files
+from tidelog.storage.append_time import AppendTimes
+from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.producers import ProducerStates
+from tidelog.storage.reading import slices
+from tidelog.storage.segment import Segment, SegmentContext
+from tidelog.storage.trust import sure_end
+
+
+def list_bases(context: SegmentContext) -> list[int]:
+    """Base offsets of the segments in a partition's directory, ascending."""
+    names = {entry.name for entry in context.env.files.list_dir(context.directory)}
+    names.update(context.overlay)
+    parsed = (files.parse_file_name(name) for name in names)
+    return sorted(found[0] for found in parsed if found and found[1] == files.LOG_SUFFIX)
+
+
+def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
+    """Make unknown what a segment's rows can't prove; in memory only."""
+    sure = sure_end(segment, times, trusted)
+    # A closing row at the sure end stays: without it the next look could prove less.
+    is_closed = any(row.offset == sure and row.append_ms < 0 for row in times.rows()[-2:])
+    times.truncate_to(sure + 1 if is_closed else sure)
+    if sure < segment.end_offset:
+        times.mark_unknown(sure)
+
+
+def load_producer_states(context: SegmentContext, segments: Sequence[Segment]) -> ProducerStates:
+    """Producers and open transactions at the log end: the newest snapshot, then the batches."""
+    end = segments[-1].end_offset if segments else 0
+    return _states_from(context, segments, end)
+
+
+def states_at(context: SegmentContext, offset: int) -> ProducerStates:
+    """Producers and open transactions just before `offset`, the base of a segment."""
+    bases = [base for base in list_bases(context) if base < offset]
+    spans = itertools.pairwise([*bases, offset])
+    earlier = [ClosedSegment(context, base, end) for base, end in spans]
+    return _states_from(context, earlier, offset)
+
+
+def _states_from(context: SegmentContext, segments: Sequence[Segment], end: int) -> ProducerStates:
+    names = (entry.name for entry in context.env.files.list_dir(context.directory))
+    parsed = (files.parse_file_name(name) for name in names)
+    offsets = sorted(
+        found[0]
+        for found in parsed
+        if found and found[1] == files.SNAPSHOT_SUFFIX and found[0] <= end
+    )
+    states, start = _newest_snapshot(context, offsets)
+    for part in slices(segments, start, end):
+        for _, batch in part.batches():
+            if batch.has_producer_id:
+                states.replay(batch)
+    return states
+
+
+def _newest_snapshot(context: SegmentContext, offsets: list[int]) -> tuple[ProducerStates, int]:
+    """The newest snapshot that can be read and its offset; nothing at offset 0 where none can."""
+    for offset in reversed(offsets):
+        path = context.path(offset, files.SNAPSHOT_SUFFIX)
+        try:
+            data = files.read_file(context.env.files, path)
+            return ProducerStates.decode_snapshot(data), offset
+        except FileNotFoundError:
+            continue
+        except CorruptData as error:
+            context.report(f"{error.located(path)}; an older one is used")
+    return ProducerStates(), 0

@@ -1,0 +1,140 @@
+"""The last segment of a log as a reader sees it: up to the last whole, valid batch on disk."""
+
+from typing import Final
+
+from tidelog.errors import CorruptData
+from tidelog.record.batch import HEADER_SIZE
+from tidelog.record.views import Batch
+from tidelog.storage.append_time import AppendTimes
+from tidelog.storage.handles import walk_file
+from tidelog.storage.index_files import IndexBuilder, load_indexes
+from tidelog.storage.offset_index import OffsetIndex
+from tidelog.storage.segment import SegmentContext, SegmentFiles
+from tidelog.storage.time_index import TimeIndex
+from tidelog.types import NO_TIMESTAMP
+
+
+class TailSegment(SegmentFiles):
+    """The last segment: read by position, up to the last whole, valid batch at load time."""
+
+    is_active: Final = True
+
+    def __init__(
+        self,
+        context: SegmentContext,
+        base_offset: int,
+        indexes: tuple[OffsetIndex, TimeIndex],
+    ) -> None:
+        super().__init__(context, base_offset)
+        self.offset_index, self.time_index = indexes
+        self.size_bytes = 0
+        self.end_offset = base_offset
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+        self.last_batch: Batch | None = None
+        self._append_times: AppendTimes | None = None
+
+    def scan_tail(self, file_size: int, *, check_crc: bool) -> None:
+        """Set size, end offset and largest timestamp from the last indexed batch to the end.
+
+        Stops silently at the first batch that is incomplete or invalid: another process may be
+        writing it.
+        """
+        self.max_timestamp, self.max_timestamp_offset = self.time_index.last_entry
+        _, position = self.offset_index.lookup(2**63 - 1)
+        file = self.context.pool.get(self.log_path)
+        self.size_bytes = position
+        try:
+            for start, batch in walk_file(file, self.log_path, position, file_size):
+                if check_crc and not batch.is_valid():
+                    break
+                self._take(batch, start)
+        except CorruptData as error:
+            self.context.report(f"{error}; read up to there")
+
+    def _take(self, batch: Batch, position: int) -> None:
+        self.size_bytes = position + batch.size_bytes
+        self.end_offset = batch.next_offset
+        self.last_batch = batch
+        if batch.max_timestamp > self.max_timestamp:
+            self.max_timestamp = batch.max_timestamp
+            self.max_timestamp_offset = batch.last_offset
+
+    @property
+    def largest_timestamp(self) -> int:
+        """Largest record timestamp, -1 where no record has one."""
+        return self.max_timestamp
+
+    @property
+    def append_times(self) -> AppendTimes:
+        """Append times as far as they are sure."""
+        if self._append_times is None:
+            self._append_times = self.read_append_times()
+        return self._append_times
+
+    def set_append_times(self, times: AppendTimes) -> None:
+        """Use times that were checked against the log."""
+        self._append_times = times
+
+    def view(self, start: int, end: int) -> memoryview:
+        """Bytes [start, end) of the log file, read now."""
+        file = self.context.pool.get(self.log_path)
+        return memoryview(file.pread(min(end, self.size_bytes) - start, start))
+
+
+def load_tail(context: SegmentContext, base_offset: int, *, check_crc: bool = True) -> TailSegment:
+    """The last segment as it is on disk now; its indexes are checked, else rebuilt in memory."""
+    segment = TailSegment(context, base_offset, (OffsetIndex(base_offset), TimeIndex(base_offset)))
+    fill_tail(segment, check_crc=check_crc)
+    return segment
+
+
+def fill_tail(segment: TailSegment, *, check_crc: bool) -> None:
+    """Load indexes and end of a last segment; a growing index is used as far as it is sure."""
+    context, base_offset = segment.context, segment.base_offset
+    log_size = context.env.files.stat(segment.log_path).size
+    indexes = load_indexes(context, base_offset, log_size, mapped=False)
+    if indexes is None or not _last_entry_fits(segment, indexes[0]):
+        indexes = rebuilt_tail_indexes(segment, log_size)
+    segment.offset_index, segment.time_index = indexes
+    segment.scan_tail(log_size, check_crc=check_crc)
+
+
+def _last_entry_fits(segment: TailSegment, index: OffsetIndex) -> bool:
+    """Whether the last index entry leads to the batch that it names."""
+    if index.entry_count == 0:
+        return True
+    last_offset, position = index.entry(index.entry_count - 1)
+    file = segment.context.pool.get(segment.log_path)
+    found = batch_at(memoryview(file.pread(HEADER_SIZE, position)))
+    if found == last_offset:
+        return True
+    segment.context.report(
+        f"{segment.log_path}: the offset index names offset {last_offset} at position {position},"
+        f" there is {found}; rebuilt in memory"
+    )
+    return False
+
+
+def batch_at(header: memoryview) -> int | None:
+    """Last offset of the magic-2 batch (or legacy message) whose header this is, else None."""
+    if len(header) < 17:
+        return None
+    offset = int.from_bytes(header[:8], "big", signed=True)
+    if header[16] < 2:
+        return offset
+    if len(header) < HEADER_SIZE:
+        return None
+    return offset + int.from_bytes(header[23:27], "big", signed=True)
+
+
+def rebuilt_tail_indexes(segment: TailSegment, log_size: int) -> tuple[OffsetIndex, TimeIndex]:
+    """Both indexes of a last segment from its log file, without the closing time entry."""
+    builder = IndexBuilder(segment.context.config, segment.base_offset)
+    file = segment.context.pool.get(segment.log_path)
+    try:
+        for position, batch in walk_file(file, segment.log_path, 0, log_size):
+            builder.add(batch, position)
+    except CorruptData as error:
+        segment.context.report(f"{error}; indexed up to there")
+    return builder.offset_index, builder.time_index
