@@ -128,11 +128,6 @@ def test_recovery_leaves_the_same_files(
         assert [n for n in expected if made[n] != expected[n]] == [], f"seed {seed}"
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="recovery neither takes leader epochs from the batches it scans nor writes the "
-    "checkpoint after it has cut the log",
-)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_recovery_leaves_the_same_leader_epochs(
     kafka_oracle: Oracle, quick_path: Path, damage: str

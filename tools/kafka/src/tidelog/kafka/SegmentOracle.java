@@ -122,6 +122,9 @@ final class SegmentOracle {
             case "roll" -> roll();
             case "flush" -> flush();
             case "truncate" -> truncate(step.get("offset").asLong());
+            case "cut_back" ->
+                truncate(Math.max(log.logStartOffset(),
+                    log.logEndOffset() - step.get("records").asLong()));
             case "delete_records" -> deleteRecords(step.get("offset").asLong());
             case "retention" -> retention();
             case "compact" -> compact(step.path("first_dirty").asLong(0));
