@@ -16,3 +16,13 @@ def add_wrapping(left: int, right: int) -> int:
 @overload(add_wrapping, jit_options={"forceinline": True})
 def _add_wrapping(left, right):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
     return lambda left, right: left + right
+
+
+def subtract_wrapping(left: int, right: int) -> int:
+    """`left - right` as a signed 64-bit machine word holds it."""
+    return (int(left) - int(right) + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+@overload(subtract_wrapping, jit_options={"forceinline": True})
+def _subtract_wrapping(left, right):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
+    return lambda left, right: left - right

@@ -1,0 +1,233 @@
+"""Arrow tables to magic-2 batches: the kernel writes records, this writes headers and checksums.
+
+Owns what a table may look like; `tidelog.record.encode` is the way in that imports nothing heavy.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.errors import InvalidRecord, InvalidRequest
+from tidelog.record.columns.arrays import HEADERS
+from tidelog.record.compression import compress
+from tidelog.record.header import (
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC_2,
+    TIMESTAMP_TYPE_BIT,
+    seal,
+)
+from tidelog.record.kernels import layout
+from tidelog.record.kernels.encode import (
+    WRITTEN_FIELDS,
+    BinarySource,
+    RecordSource,
+    encode_batches,
+)
+from tidelog.record.kernels.reasons import REASONS
+from tidelog.types import (
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    Codec,
+    TimestampType,
+)
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tidelog.record.columns.arrays import Column
+    from tidelog.record.kernels.memory import Bytes, Ints, Longs
+
+Number = TypeVar("Number", bound=np.generic)
+
+# Bytes and batches that one call of the kernel writes: enough to hide the call's own cost, few
+# enough to stay in the cache until they are summed and copied.
+_OUT_BYTES: Final = 1 << 19
+_OUT_BATCHES: Final = 256
+_NO_INTS: Final = np.frombuffer(b"", np.int32)
+_NO_BYTES: Final = np.frombuffer(b"", np.uint8)
+_ALL_NULL: Final = BinarySource(_NO_INTS, _NO_BYTES, _NO_BYTES, 0)
+_NO_HEADERS: Final = (_NO_INTS, _ALL_NULL, _ALL_NULL)
+_COLUMNS: Final = ("key", "value", "timestamp", "headers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoding:
+    """How to write batches; see `encode_table`."""
+
+    codec: Codec
+    level: int | None
+    batch_bytes: int
+    timestamp_type: TimestampType
+    now_ms: int
+
+
+def encode(table: pa.Table | pa.RecordBatch, encoding: Encoding) -> Iterator[bytearray]:
+    """See `tidelog.record.encode.encode_table`."""
+    if unknown := set(table.schema.names) - set(_COLUMNS):
+        raise InvalidRequest(f"column {min(unknown)!r}; a record has: {', '.join(_COLUMNS)}")
+    batches = table.to_batches() if isinstance(table, pa.Table) else [table]
+    out, first_row = np.empty(_OUT_BYTES + encoding.batch_bytes, np.uint8), 0
+    for batch in batches:
+        source = _source(batch, encoding.now_ms)
+        row = 0
+        while row < batch.num_rows:
+            out, row, written = _fill(source, row, first_row, encoding.batch_bytes, out)
+            for position, size, count, base_timestamp, largest in written:
+                records = out[position + HEADER_SIZE : position + size]
+                yield _finish(records, count, (base_timestamp, largest), encoding)
+        first_row += batch.num_rows
+
+
+def _fill(
+    source: RecordSource, row: int, first_row: int, batch_bytes: int, out: "Bytes"
+) -> tuple["Bytes", int, list[list[int]]]:
+    """One call of the kernel, in a larger `out` where one batch needs that."""
+    table = np.empty((_OUT_BATCHES, WRITTEN_FIELDS), np.int64)
+    status, count, row, needed = encode_batches(source, row, batch_bytes, out, table)
+    if status == layout.FULL and count == 0:
+        larger = np.empty(max(needed, 2 * out.size), np.uint8)
+        return _fill(source, row, first_row, batch_bytes, larger)
+    if status not in (layout.DONE, layout.FULL):
+        raise InvalidRecord(f"row {first_row + row}: {REASONS[status]}")
+    return out, row, table[:count].tolist()
+
+
+def _finish(
+    records: "Bytes", count: int, timestamps: tuple[int, int], encoding: Encoding
+) -> bytearray:
+    """The batch of these records: compressed, with header and checksum."""
+    base_timestamp, largest = timestamps
+    stamped = encoding.timestamp_type is TimestampType.LOG_APPEND_TIME
+    batch = bytearray(HEADER_SIZE)
+    if encoding.codec is Codec.NONE:
+        batch += records.data
+    else:
+        batch += compress(encoding.codec, records.data, level=encoding.level)
+    HEADER.pack_into(
+        batch,
+        0,
+        0,
+        len(batch) - LOG_OVERHEAD,
+        NO_LEADER_EPOCH,
+        MAGIC_2,
+        0,
+        encoding.codec | (TIMESTAMP_TYPE_BIT if stamped else 0),
+        count - 1,
+        base_timestamp,
+        encoding.now_ms if stamped else largest,
+        NO_PRODUCER_ID,
+        NO_PRODUCER_EPOCH,
+        NO_SEQUENCE,
+        count,
+    )
+    seal(batch, 0)
+    return batch
+
+
+def _source(batch: pa.RecordBatch, now_ms: int) -> RecordSource:
+    """The kernel's view of a record batch; nothing but timestamps and odd types is copied."""
+    names = batch.schema.names
+
+    def column(name: str) -> "Column | None":
+        return batch.column(name) if name in names else None
+
+    ends, keys, values = _headers(column("headers"))
+    return RecordSource(
+        timestamps=_timestamps(column("timestamp"), batch.num_rows, now_ms),
+        key=_binary(column("key"), "key"),
+        value=_binary(column("value"), "value"),
+        header_ends=ends,
+        header_key=keys,
+        header_value=values,
+    )
+
+
+def _timestamps(column: "Column | None", rows: int, now_ms: int) -> "Longs":
+    """Times in ms, rounded down; `now_ms` where there is none."""
+    if column is None:
+        return _frozen(np.full(rows, now_ms, np.int64))
+    if isinstance(column, pa.TimestampArray):
+        unit, zone = column.type.unit, column.type.tz
+        floored = pc.floor_temporal(column, unit="millisecond") if unit in ("us", "ns") else column
+        column = floored.cast(pa.timestamp("ms", zone))
+    elif not pa.types.is_integer(column.type):
+        raise InvalidRequest(f"column 'timestamp' is {column.type}; want a timestamp or int64 ms")
+    try:
+        numbers = column.cast(pa.int64()).fill_null(now_ms)
+    except pa.ArrowInvalid as error:  # unsigned and above 2^63-1
+        raise InvalidRequest(f"column 'timestamp': {error}") from error
+    return _frozen(numbers.to_numpy(zero_copy_only=False))
+
+
+def _headers(column: "Column | None") -> "tuple[Ints, BinarySource, BinarySource]":
+    """Ends of the rows' headers, and their keys and values."""
+    if column is None or pa.types.is_null(column.type):
+        return _NO_HEADERS
+    try:
+        lists = column.cast(HEADERS)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise InvalidRequest(f"column 'headers': {error}") from error
+    assert isinstance(lists, pa.ListArray)
+    pairs = lists.flatten()
+    if len(pairs) == 0:
+        return _NO_HEADERS
+    assert isinstance(pairs, pa.StructArray)
+    keys, values = pairs.flatten()
+    if keys.null_count:
+        raise InvalidRecord("a header without a key")
+    # Counted anew: a null list may still span values, which `flatten` has left out.
+    counts = pc.list_value_length(lists).fill_null(0).to_numpy()
+    ends = np.zeros(len(lists) + 1, np.int32)
+    np.cumsum(counts, out=ends[1:])
+    return _frozen(ends), _binary(keys, "headers"), _binary(values, "headers")
+
+
+def _binary(column: "Column | None", name: str) -> BinarySource:
+    """The kernel's view of a column of bytes or text."""
+    if column is None or column.null_count == len(column):
+        return _ALL_NULL
+    kind = column.type
+    if not (pa.types.is_binary(kind) or pa.types.is_string(kind)):
+        column = _cast_binary(column, name)
+    valid, ends, data = column.buffers()
+    assert ends is not None
+    rows = slice(column.offset, column.offset + len(column) + 1)
+    return BinarySource(
+        ends=_numbers(ends, np.int32)[rows],
+        data=_numbers(data, np.uint8),
+        valid=_numbers(valid if column.null_count else None, np.uint8),
+        valid_at=column.offset,
+    )
+
+
+def _numbers(buffer: pa.Buffer | None, kind: type[Number]) -> "npt.NDArray[Number]":
+    """A buffer as an array; None is empty."""
+    return _frozen(np.frombuffer(b"" if buffer is None else cast("bytes", buffer), kind))
+
+
+def _cast_binary(column: "Column", name: str) -> "Column":
+    """A column of another kind of bytes or text (large, view, fixed size, dictionary) as binary."""
+    kind = column.type
+    if isinstance(column, pa.DictionaryArray):
+        column = column.dictionary_decode()
+        kind = column.type
+    try:
+        if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+            column = column.cast(pa.string())
+        return column.cast(pa.binary())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidRequest(f"column {name!r} is {kind}; want binary or string") from error
+
+
+def _frozen(array: "npt.NDArray[Number]") -> "npt.NDArray[Number]":
+    """The array, not to be written: so all sources are of one type and compile one kernel."""
+    array.flags.writeable = False
+    return array
