@@ -26,11 +26,19 @@ class TimeMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """How times and transactions are meant; the same for every partition of a plan."""
+    """How times and transactions are meant; the same for every partition of a plan.
+
+    Attributes:
+        clock: Which of a record's two times is meant.
+        times: What a time bound means.
+        isolation: What is seen of transactions.
+        needs_match: A start that no record reaches is an error (positions only).
+    """
 
     clock: ClockName = ClockName.RECORD
     times: TimeMode = TimeMode.EXACT
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    needs_match: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +63,11 @@ def resolve(reader: LogReader, wanted: Wanted, question: Question) -> Bounds:
     time_range = None
     if wanted.start_ms is not None or wanted.end_ms is not None:
         if question.times is TimeMode.POSITIONS:
-            start = max(start, _position(reader, wanted.start_ms, question, start))
-            end = min(end, _position(reader, wanted.end_ms, question, end))
+            needs_match = question.needs_match
+            first = _position(reader, wanted.start_ms, question.clock, needs_match=needs_match)
+            last = _position(reader, wanted.end_ms, question.clock)
+            start = start if first is None else max(start, first)
+            end = end if last is None else min(end, last)
         else:
             time_range = (
                 INT64_MIN if wanted.start_ms is None else wanted.start_ms,
@@ -108,11 +119,15 @@ def _lost(reader: LogReader, start: int, end: int, reason: str) -> LostOffsets:
     return LostOffsets(name.topic, name.partition, start, end, reason)
 
 
-def _position(reader: LogReader, timestamp_ms: int | None, question: Question, default: int) -> int:
-    """The first offset that is that late; the log's end where none is."""
+def _position(
+    reader: LogReader, timestamp_ms: int | None, clock: ClockName, *, needs_match: bool = False
+) -> int | None:
+    """The first offset that is that late, the log's end where none is; None without a time."""
     if timestamp_ms is None:
-        return default
+        return None
     if timestamp_ms < 0:
         raise InvalidRequest(f"{reader.topic_partition}: time {timestamp_ms} is negative")
-    found = reader.offset_for_time(timestamp_ms, clock=question.clock)
+    found = reader.offset_for_time(timestamp_ms, clock=clock)
+    if found is None and needs_match:
+        raise InvalidRequest(f"{reader.topic_partition}: no record at {timestamp_ms} ms or later")
     return reader.log_end_offset if found is None else found.offset

@@ -67,6 +67,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
     per_partition: Mapping[TopicPartition, Wanted] | None = None,
     clock: ClockName = ClockName.RECORD,
     times: TimeMode = TimeMode.EXACT,
+    needs_match: bool = False,
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     columns: Sequence[str] | None = None,
     split_bytes: int = SPLIT_BYTES,
@@ -84,6 +85,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
             `wanted`.
         clock: Which of a record's two times the times are about.
         times: Whether times select records, exactly, or stand for positions in the log.
+        needs_match: Raise where no record is as late as a start that stands for a position.
         isolation: READ_COMMITTED leaves aborted and open transactions out.
         columns: What will be read; all columns where None. Append times are looked for only where
             they are among them.
@@ -99,12 +101,11 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
     """
     if split_bytes < 1 or min_partitions < 1:
         raise InvalidRequest(f"split_bytes={split_bytes}, min_partitions={min_partitions}: 1 up")
-    question = Question(clock=clock, times=times, isolation=isolation)
+    question = Question(clock=clock, times=times, isolation=isolation, needs_match=needs_match)
     everywhere, single = wanted or Wanted(), per_partition or {}
 
     def draft_all(log_dir: LogDir) -> ScanPlan:
         names = list_partitions(log_dir, topics)
-        _check_named(names, single)
         planner = _Planner(log_dir, question, with_append_times=_wants_append_times(columns))
         drafts = [
             planner.draft(name, single.get(name, Wanted()).filled_from(everywhere))
@@ -182,12 +183,6 @@ def _check_exists(log_dir: LogDir, name: TopicPartition) -> None:
     count = log_dir.topic(name.topic).partitions
     if not 0 <= name.partition < count:
         raise UnknownTopic(f"topic {name.topic} has partitions 0 to {count - 1}, not {name}")
-
-
-def _check_named(names: list[TopicPartition], given: Mapping[TopicPartition, Wanted]) -> None:
-    unknown = sorted(given.keys() - set(names))
-    if unknown:
-        raise InvalidRequest(f"offsets or times for {unknown[0]}, which is not among those read")
 
 
 def _wants_append_times(columns: Sequence[str] | None) -> bool:

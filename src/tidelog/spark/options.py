@@ -1,0 +1,131 @@
+"""Option texts of `format("tidelog")`: names, and how their text is read.
+
+Where a meaning is the same as the Kafka connector's, so is the name. Names are case-insensitive.
+An option that nobody knows is an error that names the nearest one: a misspelled filter would read
+a whole topic, or write somewhere else, without a word.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+from tidelog.errors import InvalidRequest
+
+READ_OPTIONS: Final = {
+    "path": "directory of topics",
+    "subscribe": "topics, separated by commas",
+    "subscribePattern": "regular expression for whole names of topics",
+    "assign": 'partitions, {"topic": [0, 1]}',
+    "startingOffsets": 'earliest, or offsets by partition, {"topic": {"0": 23, "1": -2}}',
+    "endingOffsets": 'latest, or offsets by partition, {"topic": {"0": 42, "1": -1}}',
+    "startingTimestamp": "start of the time range, inclusive: ms, or as docs/time.md says",
+    "endingTimestamp": "end of the time range, exclusive",
+    "startingOffsetsByTimestamp": 'starts by partition, {"topic": {"0": ms}}',
+    "endingOffsetsByTimestamp": 'ends by partition, {"topic": {"0": ms}}',
+    "startingOffsetsByTimestampStrategy": "latest (reads nothing) or error, if nothing is so late",
+    "timeRange": "exact (the records inside) or positions (offsets by time, as the connector)",
+    "clock": "record (timestamp) or append (when the log took it)",
+    "strict": "true: records without a time on the clock asked are an error",
+    "columns": "columns to read, separated by commas",
+    "includeHeaders": "true: with the column headers",
+    "includeAppendTimestamp": "true: with the column appendTimestamp",
+    "minPartitions": "make at least about so many tasks",
+    "splitBytes": "about how many bytes of log a task reads, at most",
+    "isolation": "read_uncommitted or read_committed",
+    "kafka.isolation.level": "the same under the connector's name",
+    "failOnDataLoss": "true: offsets asked for that are gone are an error",
+}
+WRITE_OPTIONS: Final = {
+    "path": "directory of topics",
+    "topic": "topic for all rows, instead of the column topic",
+    "compression": "codec for topics whose compression.type is producer",
+    "batchBytes": "where a batch is closed, in bytes before compression",
+    "clock.ms": "what the log's clock says at the commit, in ms; the machine's where missing",
+    "includeHeaders": "accepted as in the connector; headers are written where there is a column",
+}
+_BROKER: Final = "kafka.bootstrap.servers"
+_TRUTH: Final = {"true": True, "false": False}
+
+_Value = TypeVar("_Value")
+
+
+class Options:
+    """Option texts by name, whatever the case. Reads them and says what is wrong with one."""
+
+    def __init__(self, given: Mapping[str, str], known: Mapping[str, str]) -> None:
+        """Take the options.
+
+        Raises:
+            InvalidRequest: One that is not known, with the nearest that is.
+        """
+        self._given = {name.lower(): text for name, text in given.items()}
+        self._names = {name.lower(): name for name in known}
+        for name in self._given:
+            self._check_name(name)
+
+    def _check_name(self, name: str) -> None:
+        if name in self._names:
+            return
+        if name == _BROKER:
+            raise InvalidRequest(
+                'option kafka.bootstrap.servers: format("tidelog") reads and writes directories;'
+                " give option path"
+            )
+        near = difflib.get_close_matches(name, self._names, n=1, cutoff=0.5)
+        hint = f"did you mean {self._names[near[0]]}?" if near else "there is none like it;"
+        known = ", ".join(self._names.values())
+        raise InvalidRequest(f"unknown option {name!r}: {hint} known are {known}")
+
+    def text(self, name: str) -> str | None:
+        """The option's text, None where it was not given."""
+        return self._given.get(name.lower())
+
+    def need(self, name: str, why: str) -> str:
+        """The option's text; raises InvalidRequest where it was not given."""
+        found = self.text(name)
+        if not found:
+            raise InvalidRequest(f"option {name} is missing: {why}")
+        return found
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """`true` or `false`."""
+        found = self.text(name)
+        return default if found is None else self._choose(name, found, _TRUTH)
+
+    def choice(self, name: str, allowed: Mapping[str, _Value], default: str) -> _Value:
+        """One of a few words."""
+        return self._choose(name, self.text(name) or default, allowed)
+
+    def _choose(self, name: str, text: str, allowed: Mapping[str, _Value]) -> _Value:
+        word = text.strip().lower()
+        if word not in allowed:
+            raise InvalidRequest(f"option {name}={text}: one of {', '.join(allowed)}")
+        return allowed[word]
+
+    def number(self, name: str, default: int, *, at_least: int = 1) -> int:
+        """A whole number."""
+        found = self.text(name)
+        if found is None:
+            return default
+        if not re.fullmatch(r"[0-9]{1,18}", found.strip()) or int(found) < at_least:
+            raise InvalidRequest(f"option {name}={found}: a number from {at_least} on")
+        return int(found)
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """Words separated by commas; empty where not given."""
+        words = (word.strip() for word in (self.text(name) or "").split(","))
+        return tuple(word for word in words if word)
+
+    def json(self, name: str) -> dict[str, object]:
+        """A JSON object."""
+        text = self.text(name)
+        assert text is not None
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            raise InvalidRequest(f"option {name}={text}: not JSON: {error}") from error
+        if not isinstance(found, dict):
+            raise InvalidRequest(f"option {name}={text}: {READ_OPTIONS[name]}")
+        return found
