@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.kafka_oracle import kafka_jars, kafka_oracle
+from tests.kafka_oracle import Oracle, kafka_jars, kafka_oracle
+from tests.peers.broker import Broker
+from tests.peers.home import KafkaHome
 
 __all__ = ["kafka_jars", "kafka_oracle"]
 
@@ -31,3 +33,16 @@ def quick_path(tmp_path: Path) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(dir=memory, prefix="tidelog-") as folder:
         yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(
+    kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Broker]:
+    """A running broker for the whole session; each test makes topics of its own."""
+    broker = Broker(kafka_jars, kafka_oracle, tmp_path_factory.mktemp("kafka"))
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.stop()

@@ -34,7 +34,8 @@ public final class Oracle {
         "log_script", SegmentOracle::run,
         "dump", DumpFiles::run,
         "format_storage", DumpFiles::formatStorage,
-        "produce", Producers::produce);
+        "produce", Producers::produce,
+        "consume", Consumers::consume);
 
     private Oracle() {}
 

@@ -1,0 +1,119 @@
+"""Records sent to a real broker and taken from it: by Kafka's own clients, and by librdkafka."""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+from confluent_kafka import Producer
+from tests.kafka_oracle import Oracle
+from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
+from tests.peers.samples import tell_records
+
+from tidelog.record.record import Record
+from tidelog.storage.log_reader import LogReader
+from tidelog.types import Codec, IsolationLevel, NewRecord
+
+Told: TypeAlias = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A record as a consumer sees it."""
+
+    offset: int
+    timestamp: int
+    timestamp_type: str
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+def _bytes(text: object) -> bytes | None:
+    return None if text is None else base64.b64decode(cast("str", text))
+
+
+def consume(
+    oracle: Oracle, broker: Broker, topic: str, isolation: IsolationLevel, partition: int = 0
+) -> list[Seen]:
+    """The whole partition as Kafka's own consumer sees it."""
+    config = {
+        "bootstrap.servers": broker.bootstrap,
+        "isolation.level": isolation.name.lower(),
+        "enable.auto.commit": "false",
+    }
+    told = oracle.ask("consume", config=config, topic=topic, partition=partition)
+    return [
+        Seen(
+            offset=cast("int", line["offset"]),
+            timestamp=cast("int", line["timestamp"]),
+            timestamp_type=cast("str", line["timestamp_type"]),
+            key=_bytes(line["key"]),
+            value=_bytes(line["value"]),
+            headers=tuple(
+                (cast("str", key), _bytes(value))
+                for key, value in cast("list[list[str | None]]", line["headers"])
+            ),
+        )
+        for line in cast("list[Told]", told)
+    ]
+
+
+def our_view(record: Record) -> Seen:
+    """A record of ours in the same shape."""
+    return Seen(
+        offset=record.offset,
+        timestamp=record.timestamp,
+        timestamp_type=record.timestamp_type.config_name,
+        key=record.key,
+        value=record.value,
+        headers=tuple((header.key, header.value) for header in record.headers),
+    )
+
+
+def read_ours(reader: LogReader, isolation: IsolationLevel) -> list[Seen]:
+    """The whole partition as our reader sees it."""
+    return [our_view(record) for record in reader.records(isolation=isolation)]
+
+
+def produce(
+    oracle: Oracle,
+    broker: Broker,
+    topic: str,
+    records: Sequence[NewRecord],
+    *,
+    codec: Codec = Codec.NONE,
+    transaction: str | None = None,
+    commit: bool = True,
+    partition: int = 0,
+) -> None:
+    """Send records by Kafka's own producer, in one transaction where it is named."""
+    config = {"bootstrap.servers": broker.bootstrap, "compression.type": codec.config_name}
+    if transaction is not None:
+        config["transactional.id"] = transaction
+    oracle.ask(
+        "produce",
+        config=config,
+        topic=topic,
+        partition=partition,
+        records=tell_records(records),
+        commit=commit,
+    )
+
+
+def produce_by_librdkafka(
+    broker: Broker, topic: str, records: Sequence[NewRecord], *, codec: Codec = Codec.NONE
+) -> None:
+    """Send records by librdkafka, whose codecs frame their data in ways of their own."""
+    config = broker.client_config(compression_codec=codec.config_name, linger_ms=50)
+    producer = Producer(config)
+    for record in records:
+        producer.produce(
+            topic,
+            partition=0,
+            key=record.key,
+            value=record.value,
+            timestamp=record.timestamp or 0,
+            headers=[(header.key, header.value) for header in record.headers],
+        )
+    assert producer.flush(REQUEST_TIMEOUT_S) == 0
