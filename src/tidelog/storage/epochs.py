@@ -3,7 +3,7 @@
 Epochs and start offsets both grow strictly. An entry (epoch, start) says that the epoch wrote from
 `start`, inclusive, up to the next entry's start. Pure: the caller writes the file after a change.
 
-Source: Kafka 4.x LeaderEpochFileCache; docs/format.md.
+Source: Kafka 4.x LeaderEpochFileCache; docs/format.md#text-files.
 """
 
 from bisect import bisect_right

@@ -4,7 +4,7 @@ Owns how a directory of topics is spelled, and the text files beside the segment
 `partition.metadata`, the clean shutdown marker (`meta.properties` has its own module).
 The epochs of `leader-epoch-checkpoint` are in `epochs`, which shares `encode_checkpoint`.
 
-Source: Kafka 4.x LogFileUtils, CheckpointFile, PartitionMetadataFile; docs/format.md.
+Source: Kafka 4.x LogFileUtils, CheckpointFile, PartitionMetadataFile; docs/format.md#text-files.
 """
 
 import base64

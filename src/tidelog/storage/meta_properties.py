@@ -2,7 +2,7 @@
 
 Version 1 has `cluster.id`, `node.id` and mostly `directory.id`; version 0 had `broker.id`.
 
-Source: Kafka 4.x MetaProperties; docs/format.md.
+Source: Kafka 4.x MetaProperties; docs/format.md#text-files.
 """
 
 import posixpath

@@ -6,7 +6,7 @@ No checksum; a doubtful index is rebuilt from the log.
 
 Entry, 8 bytes, big-endian: int32 offset relative to the base offset, int32 position.
 
-Source: Kafka 4.x OffsetIndex, KAFKA-806; docs/format.md.
+Source: Kafka 4.x OffsetIndex, KAFKA-806; docs/format.md#offset-index.
 """
 
 from bisect import bisect_left

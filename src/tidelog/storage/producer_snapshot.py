@@ -5,7 +5,7 @@ number of entries. Entry, 46 bytes: int64 producer id, int16 epoch, int32 last s
 offset, int32 offset delta, int64 timestamp, int32 coordinator epoch, int64 first offset of the
 open transaction. -1 stands for "none", also as last offset of a producer without a batch.
 
-Source: Kafka 4.x ProducerStateManager; docs/format.md.
+Source: Kafka 4.x ProducerStateManager; docs/format.md#producer-snapshot.
 """
 
 from collections.abc import Iterable

@@ -7,7 +7,7 @@ Timestamps grow strictly, offsets never fall; batches without a timestamp make n
 
 Entry, 12 bytes, big-endian: int64 timestamp in ms, int32 offset relative to the base offset.
 
-Source: KIP-33; Kafka 4.x TimeIndex; docs/format.md.
+Source: KIP-33; Kafka 4.x TimeIndex; docs/format.md#time-index.
 """
 
 from bisect import bisect_left

@@ -7,7 +7,7 @@ no later transaction can reach back (`AbortedTxn.last_stable_offset`). Last offs
 Entry, 34 bytes, big-endian: int16 version 0, then int64 producer id, first offset, last offset
 (of the marker), last stable offset.
 
-Source: Kafka 4.x TransactionIndex, AbortedTxn; docs/format.md.
+Source: Kafka 4.x TransactionIndex, AbortedTxn; docs/format.md#index-of-aborted-transactions.
 """
 
 from collections.abc import Iterable

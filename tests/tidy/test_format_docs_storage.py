@@ -1,0 +1,118 @@
+"""docs/format.md on the files of a partition: tables are the structs, examples the bytes."""
+
+import re
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+from tests.tidy.test_format_docs import CODES, example, section, tables
+
+from tidelog.storage import append_time, files, offset_index, producer_snapshot, time_index
+from tidelog.storage import txn_index as aborted
+from tidelog.storage.append_time import AppendTimes
+from tidelog.storage.epochs import LeaderEpochs
+from tidelog.storage.offset_index import OffsetIndex
+from tidelog.storage.producer_snapshot import SnapshotEntry, encode_snapshot
+from tidelog.storage.time_index import TimeIndex
+from tidelog.storage.txn_index import AbortedTxn, TxnIndex
+
+TIME = 1_700_000_000_000
+TOPIC_ID = UUID(int=(1 << 64) | 2)
+BYTES = {"bytes": "s", "uuid": "s"}
+
+STRUCTS = {
+    ("Offset index", 0): (offset_index._ENTRY, offset_index.ENTRY_SIZE),
+    ("Time index", 0): (time_index._ENTRY, time_index.ENTRY_SIZE),
+    ("Index of aborted transactions", 0): (aborted._ENTRY, aborted.ENTRY_SIZE),
+    ("Producer snapshot", 0): (producer_snapshot._HEADER, producer_snapshot.HEADER_SIZE),
+    ("Producer snapshot", 1): (producer_snapshot._ENTRY, producer_snapshot.ENTRY_SIZE),
+    ("Append times", 0): (append_time._HEADER, append_time.HEADER_SIZE),
+    ("Append times", 1): (append_time._ROW, append_time.ROW_SIZE),
+}
+
+
+@pytest.mark.parametrize(("title", "number"), STRUCTS)
+def test_a_table_is_the_struct(title: str, number: int) -> None:
+    struct, size = STRUCTS[title, number]
+    rows = tables(title)[number]
+    at = 0
+    codes = ""
+    for row in rows:
+        assert int(row["at"]) == at
+        at += int(row["size"])
+        codes += CODES.get(row["type"]) or row["size"] + BYTES[row["type"]]
+    assert at == size
+    assert f">{codes}" == struct.format
+
+
+def test_the_fields_of_the_snapshot_are_those_of_the_code() -> None:
+    names = [row["field"].replace(" ", "_") for row in tables("Producer snapshot")[1]]
+    assert tuple(names) == SnapshotEntry._fields
+    covered = [row["covered by CRC"] for row in tables("Producer snapshot")[0]]
+    assert covered == ["no", "no", "yes"]
+    assert int(tables("Producer snapshot")[0][2]["at"]) == producer_snapshot.CRC_START_AT
+
+
+def test_the_fields_of_an_aborted_transaction_are_those_of_the_code() -> None:
+    names = [row["field"].replace(" ", "_") for row in tables("Index of aborted transactions")[0]]
+    assert tuple(names) == ("version", *AbortedTxn._fields)
+
+
+def test_the_header_of_append_times() -> None:
+    rows = {row["field"]: row["meaning"] for row in tables("Append times")[0]}
+    assert bytes.fromhex(rows["magic"].partition(" (")[0]) == append_time.MAGIC
+    assert int(rows["version"]) == append_time.VERSION
+    assert int(rows["row size"]) == append_time.ROW_SIZE
+
+
+def test_the_suffixes_are_those_of_the_code() -> None:
+    suffixes = {row["suffix"] for row in tables("Files of a partition")[0]}
+    assert suffixes == {*files.SEGMENT_SUFFIXES, files.SNAPSHOT_SUFFIX} - {files.ZONES_SUFFIX}
+    for suffix in (
+        files.DELETED_SUFFIX,
+        files.CLEANED_SUFFIX,
+        files.SWAP_SUFFIX,
+        files.TMP_SUFFIX,
+    ):
+        assert f"`{suffix}`" in section("Files of a partition")
+
+
+def test_the_checkpoints_are_those_of_the_code() -> None:
+    assert {row["file"] for row in tables("Text files")[0]} == {
+        files.LEADER_EPOCH_CHECKPOINT_FILE,
+        files.APPEND_TIME_CHECKPOINT_FILE,
+        files.RECOVERY_POINT_CHECKPOINT_FILE,
+        files.LOG_START_CHECKPOINT_FILE,
+        files.HIGH_WATERMARK_CHECKPOINT_FILE,
+        files.CLEANER_CHECKPOINT_FILE,
+    }
+
+
+def _append_times() -> bytes:
+    times = AppendTimes(100, TOPIC_ID)
+    times.note(105, TIME, 0xBDD556A6)
+    times.close(110)
+    return times.encode()
+
+
+EXAMPLES: dict[str, Callable[[], bytes]] = {
+    "Offset index": lambda: OffsetIndex(100).append(149, 4200),
+    "Time index": lambda: TimeIndex(100).maybe_append(TIME, 149),
+    "Index of aborted transactions": lambda: TxnIndex(100).append(AbortedTxn(7, 100, 120, 115)),
+    "Producer snapshot": lambda: encode_snapshot([SnapshotEntry(7, 0, 5, 6, 1, TIME, -1, -1)]),
+    "Append times": _append_times,
+}
+
+
+@pytest.mark.parametrize("title", EXAMPLES)
+def test_an_example(title: str) -> None:
+    assert example(title).hex(" ") == EXAMPLES[title]().hex(" ")
+
+
+def test_the_texts() -> None:
+    texts = re.findall(r"^```text\n(.*?)^```", section("Text files"), re.MULTILINE | re.DOTALL)
+    assert [text.encode() for text in texts] == [
+        LeaderEpochs([(0, 0), (2, 40)]).encode(),
+        files.encode_partition_metadata(TOPIC_ID) + b"\n",
+        files.CLEAN_SHUTDOWN_TEXT + b"\n",
+    ]
