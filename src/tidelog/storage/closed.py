@@ -5,6 +5,7 @@ from typing import Final
 
 from tidelog.errors import CorruptData
 from tidelog.record.views import walk
+from tidelog.storage import files
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.index_files import IndexBuilder, load_indexes
 from tidelog.storage.offset_index import OffsetIndex
@@ -43,6 +44,12 @@ class ClosedSegment(SegmentFiles):
         if self._size is None:
             self._size = self.context.env.files.stat(self.log_path).size
         return self._size
+
+    def unload(self) -> None:
+        """Drop maps and indexes; append times stay, they may be known from the writing."""
+        self._offset_index = self._time_index = None
+        for suffix in (files.LOG_SUFFIX, files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX):
+            self.context.maps.forget(self.context.path(self.base_offset, suffix))
 
     def view(self, start: int, end: int) -> memoryview:
         """Bytes [start, end) of the log file, a view of the map."""

@@ -75,6 +75,10 @@ class KernelSearch:
             segment, arrays.log, (status, offset, timestamp, position), target, floor_offset
         )
 
+    def clear(self) -> None:
+        """Drop the arrays; the maps below them go with the last view."""
+        self._arrays.clear()
+
     def arrays_of(self, segment: ClosedSegment) -> SegmentArrays:
         """The segment's files as arrays, kept for the next search."""
         found = self._arrays.get(segment.log_path)

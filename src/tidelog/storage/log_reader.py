@@ -248,19 +248,20 @@ class LogReader:
 
         The segment count and 0 where no record is that late.
         """
-        closed = self._segments[:-1]
-        number = self._maxima.first_reaching(closed, timestamp_ms)
-        segment = self._segments[number]
-        if segment.largest_timestamp < timestamp_ms:
-            return len(self._segments), 0
-        if self._kernels is not None and isinstance(segment, ClosedSegment):
-            return number, self._kernels.nearest(segment, timestamp_ms)[1]
+        segments = self._segments
+        number = self._maxima.first_reaching(segments, timestamp_ms)
+        segment = segments[number]
+        if isinstance(segment, ClosedSegment):
+            if self._kernels is not None:
+                return number, self._kernels.nearest(segment, timestamp_ms)[1]
+        elif segment.largest_timestamp < timestamp_ms:
+            return len(segments), 0
         _, offset = segment.time_index.lookup(timestamp_ms)
         return number, segment.offset_index.lookup(offset)[1]
 
     def _all_maxima(self) -> list[int]:
         """Running maxima of all segments, the last one included."""
-        maxima = self._maxima.of_all(self._segments[:-1])
+        maxima = self._maxima.of_all(self._segments)
         last = self._segments[-1].largest_timestamp
         return [*maxima, max(maxima[-1], last) if maxima else last]
 
@@ -278,6 +279,14 @@ class LogReader:
             self._kernels = KernelSearch()
             self._search = self._kernels
         return self._kernels
+
+    def drop_caches(self) -> None:
+        """Forget maps and loaded indexes of finished segments; they are loaded anew when asked."""
+        for segment in self._segments:
+            if isinstance(segment, ClosedSegment):
+                segment.unload()
+        if self._kernels is not None:
+            self._kernels.clear()
 
     # -- reading -----------------------------------------------------------------------------
 

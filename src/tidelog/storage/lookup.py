@@ -63,24 +63,34 @@ def answer(offset: int, timestamp: int, batch: Batch) -> OffsetAndTimestamp:
 class RunningMaxima:
     """For each segment the largest record timestamp up to and including it; computed lazily once.
 
-    Only finished segments take part: their largest timestamp does not change.
+    Only finished segments take part, all but the last: their largest timestamp does not change.
     """
+
+    __slots__ = ("_highest", "_maxima")
 
     def __init__(self) -> None:
         self._maxima: list[int] = []
+        self._highest = NOTHING_BELOW
 
-    def first_reaching(self, closed: Sequence[Segment], target: int) -> int:
-        """Number of the first segment whose largest timestamp is >= `target`, else the count."""
-        maxima = self._maxima
-        highest = maxima[-1] if maxima else NOTHING_BELOW
-        while len(maxima) < len(closed) and highest < target:
-            highest = max(highest, closed[len(maxima)].largest_timestamp)
-            maxima.append(highest)
-        return bisect_left(maxima, target)
+    def first_reaching(self, segments: Sequence[Segment], target: int) -> int:
+        """Number of the first finished segment whose largest timestamp is >= `target`.
 
-    def of_all(self, closed: Sequence[Segment]) -> list[int]:
+        The number of the last segment, which is not finished, where there is none.
+        """
+        if self._highest < target:
+            self._extend(segments, target)
+        return bisect_left(self._maxima, target)
+
+    def _extend(self, segments: Sequence[Segment], target: int) -> None:
+        for number in range(len(self._maxima), len(segments) - 1):
+            if self._highest >= target:
+                return
+            self._highest = max(self._highest, segments[number].largest_timestamp)
+            self._maxima.append(self._highest)
+
+    def of_all(self, segments: Sequence[Segment]) -> list[int]:
         """The running maxima of all finished segments."""
-        self.first_reaching(closed, HIGHEST)
+        self._extend(segments, HIGHEST)
         return self._maxima
 
 
@@ -93,9 +103,7 @@ def find_by_record_time(
     search: BatchSearch = search_segment,
 ) -> OffsetAndTimestamp | None:
     """The earliest offset >= `floor_offset` whose record timestamp is >= `target`, else None."""
-    closed = segments[:-1]
-    first = maxima.first_reaching(closed, target)
-    for number in range(first, len(segments)):
+    for number in range(maxima.first_reaching(segments, target), len(segments)):
         segment = segments[number]
         if segment.end_offset <= floor_offset or segment.largest_timestamp < target:
             continue

@@ -72,6 +72,8 @@ class WritableLog(LogReader):
         self._failure: StorageFailure | None = None
         self._bin = Bin(context)
         self._is_closed = False
+        # After a clean stop there is nothing to close again until something was changed.
+        self._is_changed = options.recovery_point is not None
         self._epochs = LeaderEpochs()
         self._producers = ProducerStates()
         self.recovery_point = 0
@@ -236,6 +238,7 @@ class WritableLog(LogReader):
     def _guarded(self, path: str, operation: str, action: Callable[[], _Result]) -> _Result:
         """Run a change; a failed system call takes the partition offline."""
         self._ensure_writable()
+        self._is_changed = True
         try:
             return action()
         except OSError as error:
@@ -314,11 +317,20 @@ class WritableLog(LogReader):
             return
         try:
             if self._failure is None:
-                self._guarded(self.active.log_path, "close", self._close_cleanly)
+                self._close_guarded()
         finally:
             self._is_closed = True
 
+    def _close_guarded(self) -> None:
+        try:
+            self._close_cleanly()
+        except OSError as error:
+            self._failure = as_storage_failure(error, self.active.log_path, "close")
+            raise self._failure from error
+
     def _close_cleanly(self) -> None:
+        if not self._is_changed:
+            return
         self.active.close_times()
         self.active.sync()
         self.recovery_point = self.log_end_offset

@@ -1,0 +1,259 @@
+"""Lookups by time: exact and nearest, one at a time and by arrays, few and many segments.
+
+The log: 100-byte records in uncompressed batches of about 16 KB, every timestamp distinct, shuffled
+inside each batch; the times asked are drawn among them, all distinct. The page cache is warm unless
+a case says otherwise. No decoded batch and no answer is kept between lookups.
+"""
+
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bench.harness import Case
+from tidelog.env import Env, ManualClock
+from tidelog.record.batch import HEADER_SIZE, RecordBatch, seal
+from tidelog.record.builder import build_batch
+from tidelog.record.header import BASE_TIMESTAMP_AT, MAX_TIMESTAMP_AT
+from tidelog.storage.appends import AppendOrigin
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.types import Codec, NewRecord
+
+if TYPE_CHECKING:
+    from tidelog.storage.log import Log
+
+START_MS = 1_700_000_000_000
+RECORD_BYTES = 100
+BATCH_RECORDS = 150
+GIGABYTE = 1 << 30
+
+
+class Fixture:
+    """A partition of a given size and number of segments, in a temporary directory."""
+
+    def __init__(
+        self, size: int, segments: int, *, codec: Codec = Codec.NONE, batch_records: int
+    ) -> None:
+        self.path = tempfile.mkdtemp(prefix="tidelog-bench-")
+        self.directory = LogDir.open(
+            self.path,
+            env=Env(clock=ManualClock(START_MS)),
+            options=LogDirOptions(create=True),
+        )
+        config = {
+            "retention.ms": "-1",
+            "internal.segment.bytes": str(2**31 - 1),
+            "max.message.bytes": str(16 << 20),
+            "message.timestamp.after.max.ms": str(2**62),
+        }
+        self.directory.create_topic("times", config=config)
+        self.log: Log = self.directory.log("times", 0)
+        self.record_count = self._fill(size, segments, codec, batch_records)
+        self.log.use_kernels()
+
+    def _fill(self, size: int, segments: int, codec: Codec, batch_records: int) -> int:
+        template = _template(codec, batch_records)
+        batches = max(size // len(template), segments)
+        last = 0
+        for number in range(batches):
+            batch = bytearray(template)
+            _move(batch, START_MS + number * batch_records)
+            self.log.append_batches(batch, origin=AppendOrigin.SINK, owned=True, trusted=True)
+            if number * segments // batches != last:
+                last = number * segments // batches
+                self.log.roll()
+        self.log.roll()
+        return batches * batch_records
+
+    def times(self, count: int) -> list[int]:
+        """Distinct timestamps of records, in random order."""
+        source = random.Random(1)
+        return [START_MS + t for t in source.sample(range(self.record_count), count)]
+
+    def close(self) -> None:
+        """Remove the directory."""
+        self.directory.abandon()
+        shutil.rmtree(self.path)
+
+
+def _template(codec: Codec, batch_records: int) -> bytes:
+    """A batch whose timestamps are 0, 1, 2, ... in shuffled order."""
+    deltas = list(range(batch_records))
+    random.Random(2).shuffle(deltas)
+    source = random.Random(3)
+    records = [
+        NewRecord(value=source.randbytes(RECORD_BYTES // 2) * 2, timestamp=delta)
+        for delta in deltas
+    ]
+    return bytes(build_batch(records, codec=codec))
+
+
+def _move(batch: bytearray, shift_ms: int) -> None:
+    """Move all timestamps of a batch; the records' deltas stay."""
+    view = RecordBatch(batch)
+    for at, value in (
+        (BASE_TIMESTAMP_AT, view.base_timestamp),
+        (MAX_TIMESTAMP_AT, view.max_timestamp),
+    ):
+        batch[at : at + 8] = (value + shift_ms).to_bytes(8, "big")
+    seal(batch, 0)
+    assert len(batch) > HEADER_SIZE
+
+
+def _one_by_one(fixture: Fixture, count: int) -> Callable[[], float]:
+    times = fixture.times(count)
+    find = fixture.log.offset_for_time
+
+    def run() -> float:
+        for time_ms in times:
+            found = find(time_ms)
+            assert found is not None
+            assert found.timestamp >= time_ms
+        return count
+
+    return run
+
+
+def _nearest_one_by_one(fixture: Fixture, count: int) -> Callable[[], float]:
+    times = fixture.times(count)
+    find = fixture.log.nearest_for_time
+
+    def run() -> float:
+        for time_ms in times:
+            find(time_ms)
+        return count
+
+    return run
+
+
+def _arrays(fixture: Fixture, count: int, *, exact: bool) -> Callable[[], float]:
+    times = np.array(fixture.times(count), np.int64)
+    log = fixture.log
+    find = log.offsets_for_time_array if exact else log.nearest_for_time_array
+
+    def run() -> float:
+        answers = find(times)
+        assert (answers[:, 0] >= 0).all()
+        return count
+
+    return run
+
+
+def _drop_caches(fixture: Fixture) -> Callable[[], object]:
+    """Ask the system to forget the log's pages, and drop our own maps."""
+    import os
+
+    def run() -> None:
+        fixture.log.drop_caches()
+        for path in Path(fixture.path).rglob("*"):
+            if path.is_file():
+                fd = os.open(path, os.O_RDONLY)
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.close(fd)
+
+    return run
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    """The cases of `./run bench lookup`."""
+    size = GIGABYTE // 8 if quick else GIGABYTE
+    count = 2_000 if quick else 20_000
+    many = 20_000 if quick else 100_000
+    note = f"{size >> 20} MB, 64 segments"
+    base = Fixture(size, 64, batch_records=BATCH_RECORDS)
+    yield Case(
+        case="exact, one at a time",
+        unit="lookups/s",
+        ours=_one_by_one(base, count),
+        goal="ours >= 50000",
+        note=note,
+    )
+    yield Case(
+        case="nearest index entry, one at a time",
+        unit="lookups/s",
+        ours=_nearest_one_by_one(base, count),
+        goal="ours >= 200000",
+        note=f"{note}; the proposal promised 100,000",
+    )
+    yield Case(
+        case=f"exact, array of {many}",
+        unit="lookups/s",
+        ours=_arrays(base, many, exact=True),
+        goal="ours >= 300000",
+        note=note,
+    )
+    yield Case(
+        case=f"nearest index entry, array of {many}",
+        unit="lookups/s",
+        ours=_arrays(base, many, exact=False),
+        goal="ours >= 1000000",
+        note=note,
+    )
+    yield Case(
+        case="exact, one at a time, cold page cache",
+        unit="lookups/s",
+        ours=_one_by_one(base, 200),
+        prepare=_drop_caches(base),
+        note=f"{note}; pages dropped before each round of 200",
+    )
+    base.close()
+    few = Fixture(size, 10, batch_records=BATCH_RECORDS)
+    lots = Fixture(size, 1_000 if quick else 10_000, batch_records=BATCH_RECORDS)
+    yield Case(
+        case="exact, one at a time, many segments against 10",
+        unit="us",
+        ours=_one_by_one(lots, count),
+        rival=_one_by_one(few, count),
+        rival_name="the same bytes in 10 segments",
+        goal="ratio <= 1.5",
+        note="equal total bytes",
+    )
+    few.close()
+    lots.close()
+    for label, codec, batch_records in (
+        ("1 MB batches", Codec.NONE, 9_500),
+        ("16 KB batches, lz4", Codec.LZ4, BATCH_RECORDS),
+    ):
+        other = Fixture(size // 4, 16, codec=codec, batch_records=batch_records)
+        yield Case(
+            case=f"exact, one at a time, {label}",
+            unit="lookups/s",
+            ours=_one_by_one(other, 200),
+            note=f"{size // 4 >> 20} MB, 16 segments",
+        )
+        other.close()
+    yield _memory_case(partitions=350 if quick else 3_500)
+
+
+def _memory_case(partitions: int) -> Case:
+    """Index memory of many partitions, each with one 1 GB segment's worth of index entries."""
+    return Case(
+        case=f"resident index memory, {partitions} partitions",
+        unit="MB",
+        ours=lambda: _index_megabytes(partitions),
+        note="each a finished segment of 16 MB with an entry each 4 KB, all searched",
+    )
+
+
+def _index_megabytes(partitions: int) -> float:
+    """Resident memory that searching every partition's indexes adds; maps are file pages."""
+    fixture = Fixture(16 << 20, 1, batch_records=30)
+    before = _anonymous_kb()
+    readers = []
+    for _ in range(partitions):
+        reader = LogDir.open(fixture.path).reader("times", 0)
+        reader.nearest_for_time(START_MS + 5)
+        readers.append(reader)
+    used = (_anonymous_kb() - before) / 1024
+    fixture.close()
+    return used
+
+
+def _anonymous_kb() -> int:
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    (line,) = [line for line in status.splitlines() if line.startswith("RssAnon")]
+    return int(line.split()[1])
