@@ -101,6 +101,12 @@ def broken_links(path: Path, markdown: str) -> list[str]:
     return [f"no such target: {target}" for target in targets if not _resolves(path, target)]
 
 
+def missing_documents(text: str) -> list[str]:
+    """Documents that code names (`docs/NAME.md`) and that aren't there."""
+    named = sorted(set(re.findall(r"\bdocs/[\w/-]+\.md\b", text)))
+    return [f"no such document: {name}" for name in named if not (ROOT / name).exists()]
+
+
 def _resolves(path: Path, target: str) -> bool:
     name, _, anchor = target.partition("#")
     file = (path.parent / name) if name else path

@@ -30,6 +30,11 @@ def test_links_between_documents_resolve() -> None:
     assert gather({path: checks.broken_links(path, path.read_text()) for path in MARKDOWN}) == []
 
 
+def test_documents_that_code_names_are_there() -> None:
+    code = [path for path in PYTHON if path.parts[-2:] != ("tidy", "test_files.py")]
+    assert gather({path: checks.missing_documents(path.read_text()) for path in code}) == []
+
+
 def test_each_difference_from_kafka_names_a_test_that_exists() -> None:
     text = Path(checks.ROOT, "docs", "differences.md").read_text()
     assert len(list(checks.table_rows(text))) > 0
@@ -102,6 +107,11 @@ def test_broken_link_is_found(tmp_path: Path) -> None:
         "no such target: c.md",
         "no such target: b.md#three",
     ]
+
+
+def test_missing_document_is_found() -> None:
+    text = "Source: docs/testing.md, docs/not-there.md#anchor"
+    assert checks.missing_documents(text) == ["no such document: docs/not-there.md"]
 
 
 def test_difference_without_its_test_is_found() -> None:
