@@ -102,7 +102,7 @@ def broken_links(path: Path, markdown: str) -> list[str]:
 
 
 def missing_documents(text: str) -> list[str]:
-    """Documents that code names (`docs/NAME.md`) and that aren't there."""
+    """Documents that code names by their path and that aren't there."""
     named = sorted(set(re.findall(r"\bdocs/[\w/-]+\.md\b", text)))
     return [f"no such document: {name}" for name in named if not (ROOT / name).exists()]
 

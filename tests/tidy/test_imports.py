@@ -25,7 +25,7 @@ for name in ("altair", "numba", "numpy", "pandas", "pyarrow", "pyspark"):
     sys.modules[name] = None
 import tidelog
 extra = ("tidelog.record.kernels", "tidelog.record.columns", "tidelog.record.encode",
-         "tidelog.scan", "tidelog.spark", "tidelog.demo")
+         "tidelog.scan", "tidelog.spark", "tidelog.demo", "tidelog.storage.array_lookup")
 seen = []
 for found in pkgutil.walk_packages(tidelog.__path__, "tidelog."):
     if not found.name.startswith(extra) and not found.name.endswith("__main__"):
