@@ -91,7 +91,7 @@ def test_the_checkpoints_are_those_of_the_code() -> None:
 def _append_times() -> bytes:
     times = AppendTimes(100, TOPIC_ID)
     times.note(105, TIME, 0xBDD556A6)
-    times.close(110)
+    times.close(110, 0xBDD556A6)
     return times.encode()
 
 

@@ -28,12 +28,16 @@ Source: docs/format.md#append-times.
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from struct import Struct
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 from uuid import UUID
 
 from tidelog.record.coding import crc32c
+from tidelog.storage.append_time_rows import AppendTimeRow, AppendTimeRows
 from tidelog.types import INT32_MAX, INT64_MAX, Buffer
+
+__all__ = ["AppendTimeRow", "AppendTimeRows", "AppendTimes", "encode_header"]
 
 MAGIC: Final = b"TLAT"
 VERSION: Final = 1
@@ -58,14 +62,6 @@ def encode_header(base_offset: int, topic_id: UUID) -> bytes:
     return head + crc.to_bytes(4, "big")
 
 
-class AppendTimeRow(NamedTuple):
-    """One row: offset of the first record, append time in ms or -1, checksum of its batch."""
-
-    offset: int
-    append_ms: int
-    batch_crc: int
-
-
 class AppendTimes:
     """Append times of one segment. One thread changes it; others may ask meanwhile.
 
@@ -79,7 +75,7 @@ class AppendTimes:
 
     __slots__ = (
         "_batch_crcs",
-        "_crcs",
+        "_crc",
         "_floors",
         "_offsets",
         "_times",
@@ -102,7 +98,7 @@ class AppendTimes:
         self._times = array("q")
         self._floors = array("q")  # the last known time at each row, so that it can be searched
         self._batch_crcs = array("I")
-        self._crcs = array("I")
+        self._crc = self._header_crc()  # of the last row, or of the header
         self._unknown_slots: list[int] = []
 
     @property
@@ -125,9 +121,9 @@ class AppendTimes:
         """Whether the last run is known and has no end yet."""
         return bool(self._times) and self._times[-1] != UNKNOWN_MS
 
-    def rows(self) -> list[AppendTimeRow]:
-        """All rows, oldest first."""
-        return list(map(AppendTimeRow, self._offsets, self._times, self._batch_crcs))
+    def rows(self) -> AppendTimeRows:
+        """All rows, oldest first; they change with the times."""
+        return AppendTimeRows(self._offsets, self._times, self._batch_crcs)
 
     def note(self, offset: int, append_ms: int, batch_crc: int) -> bytes:
         """Records from `offset` on are appended at `append_ms`; the bytes for the file's end.
@@ -142,10 +138,10 @@ class AppendTimes:
         Returns:
             b"" where the time, rounded, did not move: the last run goes on.
         """
-        assert append_ms >= max(self.last_known_ms or 0, self.floor_ms)
-        rounded = append_ms - append_ms % self.granularity_ms
-        append_ms = max(rounded, self.last_known_ms or 0, self.floor_ms)
-        if self.is_open and append_ms == self._times[-1]:
+        last_ms = max(self._floors[-1] if self._floors else 0, self.floor_ms)
+        assert append_ms >= last_ms
+        append_ms = max(append_ms - append_ms % self.granularity_ms, last_ms)
+        if self._times and self._times[-1] == append_ms:
             assert offset > self._offsets[-1]
             return b""
         return self._append(append_ms, offset, batch_crc)
@@ -170,10 +166,6 @@ class AppendTimes:
         """End the last run at the log end, exclusive; the bytes for the file's end."""
         return self.mark_unknown(end_offset, last_batch_crc)
 
-    def limit_last_run(self, end_offset: int) -> bytes:
-        """End the last run at `end_offset`, exclusive: as far as it is sure after a hard stop."""
-        return self.mark_unknown(end_offset)
-
     def truncate_to(self, offset: int) -> int:
         """Drop rows from `offset` on; the size in bytes to which the file must be cut.
 
@@ -181,9 +173,13 @@ class AppendTimes:
         log, or rows of records that are gone could speak for new ones.
         """
         count = bisect_left(self._offsets, offset)
-        for column in (self._offsets, self._times, self._floors, self._batch_crcs, self._crcs):
-            del column[count:]
-        del self._unknown_slots[bisect_left(self._unknown_slots, count) :]
+        if count < len(self._offsets):
+            for column in (self._offsets, self._times, self._floors, self._batch_crcs):
+                del column[count:]
+            del self._unknown_slots[bisect_left(self._unknown_slots, count) :]
+            self._crc = self._header_crc()
+            for _, crc in self._sealed_rows():
+                self._crc = crc
         return self.size_bytes
 
     def time_at(self, offset: int) -> int | None:
@@ -252,9 +248,7 @@ class AppendTimes:
 
     def encode(self) -> bytes:
         """The whole file: header and rows."""
-        base = self.base_offset
-        columns = zip(self._offsets, self._times, self._batch_crcs, self._crcs, strict=True)
-        rows = (_ROW.pack(ms, at - base, batch, crc) for at, ms, batch, crc in columns)
+        rows = (facts + crc.to_bytes(4, "big") for facts, crc in self._sealed_rows())
         return self.encode_header() + b"".join(rows)
 
     @classmethod
@@ -288,7 +282,7 @@ class AppendTimes:
         damage = times._header_damage(data)
         if damage is not None:
             return times, damage
-        damage = times._read_rows(memoryview(data)[HEADER_SIZE:])
+        damage = times._read_rows(bytes(data[HEADER_SIZE:]))
         if damage is None and times.is_open and not open_end:
             damage = f"no end row behind row {times.row_count - 1}: later rows may be lost"
         if damage is not None and times.is_open:
@@ -302,25 +296,25 @@ class AppendTimes:
         assert 0 <= relative <= INT32_MAX
         assert not self._offsets or offset >= self._offsets[-1] + self.is_open
         facts = _ROW_FACTS.pack(ms, relative, batch_crc)
-        crc = crc32c(facts, self._last_crc())
-        self._put(AppendTimeRow(offset, ms, batch_crc), crc)
-        return facts + crc.to_bytes(4, "big")
-
-    def _put(self, row: AppendTimeRow, crc: int) -> None:
-        if row.append_ms == UNKNOWN_MS:
+        self._crc = crc32c(facts, self._crc)
+        if ms == UNKNOWN_MS:
             self._unknown_slots.append(len(self._times))
-            self._floors.append(self._floors[-1])
-        else:
-            self._floors.append(row.append_ms)
-        self._times.append(row.append_ms)
-        self._batch_crcs.append(row.batch_crc)
-        self._crcs.append(crc)
-        self._offsets.append(row.offset)  # last: what a search in another thread looks at first
+        self._floors.append(self._floors[-1] if ms == UNKNOWN_MS else ms)
+        self._times.append(ms)
+        self._batch_crcs.append(batch_crc)
+        self._offsets.append(offset)  # last: what a search in another thread looks at first
+        return facts + self._crc.to_bytes(4, "big")
 
-    def _last_crc(self) -> int:
-        if self._crcs:
-            return self._crcs[-1]
+    def _header_crc(self) -> int:
         return int.from_bytes(self.encode_header()[-4:], "big")
+
+    def _sealed_rows(self) -> Iterator[tuple[bytes, int]]:
+        """Each row without its checksum, and the checksum, computed anew from the header on."""
+        crc, base = self._header_crc(), self.base_offset
+        for offset, ms, batch_crc in zip(self._offsets, self._times, self._batch_crcs, strict=True):
+            facts = _ROW_FACTS.pack(ms, offset - base, batch_crc)
+            crc = crc32c(facts, crc)
+            yield facts, crc
 
     def _header_damage(self, data: Buffer) -> str | None:
         expected = self.encode_header()
@@ -337,29 +331,38 @@ class AppendTimes:
             return f"topic id {UUID(bytes=topic)}, {self.topic_id} expected"
         return f"header checksum is wrong for base offset {self.base_offset}"
 
-    def _read_rows(self, rows: memoryview) -> str | None:
+    def _read_rows(self, data: bytes) -> str | None:
         """Take rows up to the first that can't be believed, and say what is wrong with that."""
-        crc = self._last_crc()
-        count, rest = divmod(len(rows), ROW_SIZE)
-        whole = _ROW.iter_unpack(rows[: count * ROW_SIZE])
-        for slot, (ms, relative, batch_crc, stored) in enumerate(whole):
-            at = slot * ROW_SIZE
-            crc = crc32c(rows[at : at + _FACTS_SIZE], crc)
-            if stored != crc:
-                return f"row {slot}: wrong checksum"
-            offset = self.base_offset + relative
-            if not self._may_follow(ms, offset):
-                return f"row {slot}: time {ms} at offset {offset} can't follow the row before"
-            self._put(AppendTimeRow(offset, ms, batch_crc), crc)
-        return f"row {count}: only {rest} of {ROW_SIZE} bytes" if rest else None
+        count, rest = divmod(len(data), ROW_SIZE)
+        valid, damage = self._count_valid(data[: count * ROW_SIZE])
+        if valid:
+            rows = _ROW.iter_unpack(data[: valid * ROW_SIZE])
+            times, relatives, batch_crcs, crcs = zip(*rows, strict=True)
+            base = self.base_offset
+            self._times = array("q", times)
+            self._floors = array("q", accumulate(times, max))
+            self._batch_crcs = array("I", batch_crcs)
+            self._offsets = array("q", [base + relative for relative in relatives])
+            self._unknown_slots = [slot for slot, ms in enumerate(times) if ms == UNKNOWN_MS]
+            self._crc = crcs[-1]
+        if damage is None and rest:
+            return f"row {count}: only {rest} of {ROW_SIZE} bytes"
+        return damage
 
-    def _may_follow(self, ms: int, offset: int) -> bool:
-        if not self._offsets:
-            return ms >= 0 and offset >= self.base_offset
-        if ms == UNKNOWN_MS and not self.is_open:
-            return False
-        in_order = offset >= self._offsets[-1] + self.is_open
-        return in_order and (ms == UNKNOWN_MS or ms >= self._floors[-1])
+    def _count_valid(self, data: bytes) -> tuple[int, str | None]:
+        """How many rows can be believed, and what is wrong with the one behind them, if any."""
+        crc, last, floor_ms, is_open = self._crc, 0, 0, False
+        for slot, (ms, relative, _, stored) in enumerate(_ROW.iter_unpack(data)):
+            at = slot * ROW_SIZE
+            crc = crc32c(data[at : at + _FACTS_SIZE], crc)
+            if stored != crc:
+                return slot, f"row {slot}: wrong checksum"
+            is_end = ms == UNKNOWN_MS and is_open
+            if relative < last + is_open or not (is_end or ms >= floor_ms):
+                return slot, f"row {slot}: time {ms}, offset {relative} can't follow the row before"
+            last, is_open = relative, not is_end
+            floor_ms = floor_ms if is_end else ms
+        return len(data) // ROW_SIZE, None
 
     def _end_of(self, slot: int) -> int:
         return self._offsets[slot + 1] if slot + 1 < len(self._offsets) else INT64_MAX

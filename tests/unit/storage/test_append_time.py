@@ -48,9 +48,11 @@ def test_the_bytes_of_a_file() -> None:
 def test_a_whole_file_comes_back() -> None:
     times, damage = decode(filled().encode())
     assert damage is None
-    assert times.rows() == filled().rows()
+    assert list(times.rows()) == list(filled().rows())
     assert times.encode() == filled().encode()
     assert times.rows()[0] == AppendTimeRow(105, 1000, 0xA)
+    assert times.rows()[-2:] == [AppendTimeRow(130, 1003, 0xC), AppendTimeRow(140, -1, 0)]
+    assert next(reversed(times.rows())) == AppendTimeRow(140, -1, 0)
 
 
 @pytest.mark.parametrize(
@@ -254,6 +256,14 @@ def test_a_run_that_ends_behind_the_last_possible_offset_needs_no_end() -> None:
     assert times.time_at(BASE + INT32_MAX) == 5
 
 
+def test_an_end_names_the_batch_before_it() -> None:
+    times = AppendTimes(BASE, TOPIC)
+    times.note(100, 5, 1)
+    times.close(110, 0xFEED)
+    assert times.rows()[-1] == AppendTimeRow(110, -1, 0xFEED)
+    assert decode(times.encode())[0].rows()[-1] == times.rows()[-1]
+
+
 # -- damage ----------------------------------------------------------------------------------
 
 
@@ -316,7 +326,7 @@ def test_a_hole_ends_what_is_believed(
 def test_damage_behind_the_end_row_takes_nothing_away() -> None:
     times, damage = decode(filled().encode() + b"\0\0\0")
     assert damage == "row 5: only 3 of 20 bytes"
-    assert times.rows() == filled().rows()
+    assert list(times.rows()) == list(filled().rows())
 
 
 def test_rows_that_came_back_from_before_a_truncation_are_not_believed() -> None:
