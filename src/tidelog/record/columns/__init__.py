@@ -27,7 +27,7 @@ import pyarrow as pa
 from tidelog.errors import InvalidRequest, TidelogError
 from tidelog.record.columns.arrays import COLUMN_TYPES, HEADERS, TIME
 from tidelog.record.columns.decoder import Decoder
-from tidelog.record.columns.source import DecodeStats, DropBatch, Selection, tables
+from tidelog.record.columns.source import DecodeStats, DropBatch, Selection, groups
 from tidelog.types import INT64_MAX, Buffer
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
             offsets, int64 arrays, for the column `appendTimestamp`; None where nothing is known.
         include_control: Whether to take the records of control batches too.
         drop_batch: Given a table of batches (columns in `kernels.layout`), says which to leave
-            out, e.g. those of aborted transactions (`is_aborted`).
+            out, e.g. those of aborted transactions.
         check_crc: False where the caller has checked every batch of the buffer.
         rows: Limit of rows in one record batch, at least 1.
         stats: Filled on the way, for callers that want the figures.
@@ -121,7 +121,7 @@ def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
     log.flags.writeable = False  # one type of array for the kernels, whatever the caller has
     parts = (
         batch
-        for table in tables(log, selection, stats, check_crc=check_crc)
+        for table in groups(log, selection, stats, check_crc=check_crc, rows=rows)
         for batch in decoder.decode(log, table, check_crc=check_crc)
     )
     yield from _merge_small(parts, rows)

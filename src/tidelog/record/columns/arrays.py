@@ -8,17 +8,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from tidelog.record.header import TIMESTAMP_TYPE_BIT
 from tidelog.record.kernels import layout
-from tidelog.record.kernels.decode import Binary, Columns
+from tidelog.record.kernels.decode import (
+    CREATE_NULLS,
+    KEY_NULLS,
+    TIME_NULLS,
+    VALUE_NULLS,
+    WITH_HEADERS,
+    Binary,
+    Columns,
+)
 from tidelog.record.kernels.headers import HeaderColumns, count_headers, fill_headers
 from tidelog.record.kernels.times import fill_append_times
-from tidelog.types import INT32_MAX
+from tidelog.types import INT32_MAX, TimestampType
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -28,7 +36,10 @@ if TYPE_CHECKING:
     Numbers = npt.NDArray[np.signedinteger]
     Column = pa.Array[pa.Scalar[pa.DataType]]
 
+Number = TypeVar("Number", bound=np.generic)
+
 MISSING: Final = -1
+NO_TYPE: Final = TimestampType.NO_TIMESTAMP_TYPE.value
 
 TIME: Final = pa.timestamp("ms", "UTC")
 _HEADER_KEY: Final = pa.field("key", pa.string(), nullable=False)
@@ -61,18 +72,26 @@ class Chunk:
         end: Where they end.
         rows: Number of rows, at least 1.
         table: The batches that the rows come from, in order.
-        counts: Rows of each of them.
+        rows_end: Number of rows up to the end of each of them.
         filled: The kernel's columns.
+        progress: The kernel's counts; see `kernels.decode`.
         append_times: First offset and time in ms of each run, None where nothing is known.
+        is_uniform: For each field of the table whether all batches have the same.
     """
 
     data: "Bytes"
     end: int
     rows: int
     table: "Longs"
-    counts: "Longs"
+    rows_end: "Longs"
     filled: Columns
+    progress: list[int]
     append_times: tuple["Longs", "Longs"] | None
+    is_uniform: "npt.NDArray[np.bool_]"
+
+    def repeat(self, values: "npt.NDArray[Number]") -> "npt.NDArray[Number]":
+        """A value per batch as a value per row."""
+        return np.repeat(values, np.diff(self.rows_end, prepend=0))
 
 
 def new_binary(rows: int, capacity: int) -> Binary:
@@ -87,14 +106,18 @@ def build(name: str, chunk: Chunk) -> "Column":
     return _BUILDERS[name](chunk)
 
 
-def _fixed(kind: pa.DataType, numbers: "Numbers") -> "Column":
-    """An array over `numbers`, null where they are -1."""
-    missing = numbers == MISSING
-    count = int(np.count_nonzero(missing))
-    if count == len(numbers):
-        return _nulls(kind, len(numbers))
-    valid = None if count == 0 else _share(np.packbits(~missing, bitorder="little"))
-    return pa.Array.from_buffers(kind, len(numbers), [valid, _share(numbers)], count)
+def _fixed(kind: pa.DataType, numbers: "Numbers", null_count: int) -> "Column":
+    """An array over `numbers`, of which `null_count` are -1 for null."""
+    if null_count == len(numbers):
+        return _nulls(kind, null_count)
+    valid = None
+    if null_count:
+        valid = _share(np.packbits(numbers != MISSING, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(numbers), [valid, _share(numbers)], null_count)
+
+
+def _count_missing(numbers: "Numbers") -> int:
+    return int(np.count_nonzero(numbers == MISSING))
 
 
 def _share(numbers: "npt.NDArray[np.generic]") -> pa.Buffer:
@@ -104,23 +127,42 @@ def _share(numbers: "npt.NDArray[np.generic]") -> pa.Buffer:
 
 def _nulls(kind: pa.DataType, rows: int) -> "Column":
     """An array of nulls, a slice of one that all chunks share."""
-    capacity = 1 << max(rows - 1, 1).bit_length()
-    return _shared_nulls(kind, capacity).slice(0, rows)
+    return _shared_nulls(kind, _round_up(rows)).slice(0, rows)
 
 
-@lru_cache(maxsize=64)
+def _round_up(rows: int) -> int:
+    """A length for shared arrays, so that there are few of them."""
+    return 1 << max(rows, 1024).bit_length()
+
+
+@lru_cache(maxsize=32)
 def _shared_nulls(kind: pa.DataType, capacity: int) -> "Column":
     zeros = _share(np.zeros(capacity * (kind.bit_width // 8), np.uint8))
     return pa.Array.from_buffers(kind, capacity, [zeros, zeros], capacity)
 
 
-def _binary(kind: pa.DataType, rows: int, column: Binary) -> "Column":
+def _constant(kind: pa.DataType, value: int, rows: int) -> "Column":
+    """An array of one value, a slice of one that chunks share."""
+    return _shared_constant(kind, value, _round_up(rows)).slice(0, rows)
+
+
+@lru_cache(maxsize=32)
+def _shared_constant(kind: pa.DataType, value: int, capacity: int) -> "Column":
+    numbers = np.full(capacity, value, kind.to_pandas_dtype())
+    return pa.Array.from_buffers(kind, capacity, [None, _share(numbers)], 0)
+
+
+@lru_cache(maxsize=4)
+def _shared_empty_lists(capacity: int) -> "Column":
+    return _lists(np.zeros(capacity + 1, np.int32), pa.array([], _HEADER))
+
+
+def _binary(kind: pa.DataType, rows: int, column: Binary, null_count: int) -> "Column":
     """An array over the kernel's buffers, which it shares."""
-    bitmap = column.valid[: (rows + 7) >> 3]
-    valid = None if bitmap.min(initial=0xFF) == 0xFF else _share(bitmap)
+    valid = _share(column.valid[: (rows + 7) >> 3]) if null_count else None
     ends = column.ends[: rows + 1]
     data = column.data[: ends[rows]]
-    return pa.Array.from_buffers(kind, rows, [valid, _share(ends), _share(data)])
+    return pa.Array.from_buffers(kind, rows, [valid, _share(ends), _share(data)], null_count)
 
 
 def _offsets(chunk: Chunk) -> "Column":
@@ -134,51 +176,52 @@ def _append_times(chunk: Chunk) -> "Column":
         return _nulls(TIME, chunk.rows)
     times = np.empty(chunk.rows, np.int64)
     fill_append_times(chunk.filled.offsets[: chunk.rows], *chunk.append_times, times)
-    return _fixed(TIME, times)
+    return _fixed(TIME, times, _count_missing(times))
 
 
-def _per_batch(kind: pa.DataType, values: "Longs", chunk: Chunk) -> "Column":
-    """A column that has one value per batch, null where that is -1."""
+def _per_batch(kind: pa.DataType, field: int, chunk: Chunk) -> "Column":
+    """A field of the batch table, null where it is -1."""
+    values = chunk.table[:, field]
     first = int(values[0])
-    if not (values == first).all():
-        return _fixed(kind, np.repeat(values, chunk.counts).astype(kind.to_pandas_dtype()))
-    if first == MISSING:
-        return _nulls(kind, chunk.rows)
-    numbers = np.full(chunk.rows, first, kind.to_pandas_dtype())
-    return pa.Array.from_buffers(kind, chunk.rows, [None, _share(numbers)], 0)
+    if not chunk.is_uniform[field]:
+        numbers = chunk.repeat(values).astype(kind.to_pandas_dtype())
+        return _fixed(kind, numbers, _count_missing(numbers))
+    return _nulls(kind, chunk.rows) if first == MISSING else _constant(kind, first, chunk.rows)
 
 
 def _timestamp_types(chunk: Chunk) -> "Column":
     """0 CreateTime, 1 LogAppendTime, -1 for magic 0, which has no timestamps; never null."""
-    stamped = (chunk.table[:, layout.ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0).astype(np.int32)
-    kinds = np.where(chunk.table[:, layout.MAGIC] == 0, np.int32(-1), stamped)
-    numbers = np.repeat(kinds, chunk.counts)
-    return pa.Array.from_buffers(pa.int32(), chunk.rows, [None, _share(numbers)], 0)
+    is_uniform = chunk.is_uniform[layout.ATTRIBUTES] and chunk.is_uniform[layout.MAGIC]
+    table = chunk.table[:1] if is_uniform else chunk.table
+    stamped = (table[:, layout.ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0).astype(np.int32)
+    kinds = np.where(table[:, layout.MAGIC] == 0, np.int32(NO_TYPE), stamped)
+    if is_uniform:
+        return _constant(pa.int32(), int(kinds[0]), chunk.rows)
+    return pa.Array.from_buffers(pa.int32(), chunk.rows, [None, _share(chunk.repeat(kinds))], 0)
 
 
 def _sequences(chunk: Chunk) -> "Column":
     """Base sequence + offset delta; after 2147483647 comes 0."""
     bases = chunk.table[:, layout.BASE_SEQUENCE]
-    if (bases == MISSING).all():
+    if bases[0] == MISSING and chunk.is_uniform[layout.BASE_SEQUENCE]:
         return _nulls(pa.int32(), chunk.rows)
-    starts = np.repeat(bases - chunk.table[:, layout.BASE_OFFSET], chunk.counts)
+    starts = chunk.repeat(bases - chunk.table[:, layout.BASE_OFFSET])
     numbers = (chunk.filled.offsets[: chunk.rows] + starts) & INT32_MAX
     if (bases == MISSING).any():
-        numbers[np.repeat(bases == MISSING, chunk.counts)] = MISSING
-    return _fixed(pa.int32(), numbers.astype(np.int32))
+        numbers[chunk.repeat(bases == MISSING)] = MISSING
+    return _fixed(pa.int32(), numbers.astype(np.int32), _count_missing(numbers))
 
 
 def _headers(chunk: Chunk) -> "Column":
+    if not chunk.progress[WITH_HEADERS]:
+        return _shared_empty_lists(_round_up(chunk.rows)).slice(0, chunk.rows)
     places = chunk.filled.headers_at[: chunk.rows]
-    if places.max() < 0:
-        ends = np.zeros(chunk.rows + 1, np.int32)
-        return _lists(ends, pa.array([], _HEADER))
     count, key_bytes, value_bytes = count_headers(chunk.data, chunk.end, places)
     ends = np.zeros(chunk.rows + 1, np.int32)
     out = HeaderColumns(ends, new_binary(count, key_bytes), new_binary(count, value_bytes))
     is_ascii = fill_headers(chunk.data, chunk.end, places, out)
-    keys = _binary(pa.string(), count, out.key) if is_ascii else _decode_keys(count, out.key)
-    values = _binary(pa.binary(), count, out.value)
+    keys = _binary(pa.string(), count, out.key, 0) if is_ascii else _decode_keys(count, out.key)
+    values = _binary(pa.binary(), count, out.value, -1)
     pairs = pa.StructArray.from_arrays([keys, values], fields=[_HEADER_KEY, _HEADER_VALUE])
     return _lists(ends, pairs)
 
@@ -191,7 +234,7 @@ def _lists(ends: "Ints", values: "Column") -> "Column":
 def _decode_keys(count: int, column: Binary) -> "Column":
     """The keys as text; what is no UTF-8 is replaced, as Kafka and the plain path do."""
     try:
-        keys = _binary(pa.string(), count, column)
+        keys = _binary(pa.string(), count, column, 0)
         keys.validate(full=True)
     except pa.ArrowInvalid:
         ends = column.ends[: count + 1].tolist()
@@ -202,16 +245,16 @@ def _decode_keys(count: int, column: Binary) -> "Column":
 
 _BUILDERS: Final[dict[str, Callable[[Chunk], "Column"]]] = {
     "offset": _offsets,
-    "timestamp": lambda chunk: _fixed(TIME, chunk.filled.timestamps[: chunk.rows]),
+    "timestamp": lambda c: _fixed(TIME, c.filled.timestamps[: c.rows], c.progress[TIME_NULLS]),
     "timestampType": _timestamp_types,
-    "createTimestamp": lambda chunk: _fixed(TIME, chunk.filled.creates[: chunk.rows]),
+    "createTimestamp": lambda c: _fixed(TIME, c.filled.creates[: c.rows], c.progress[CREATE_NULLS]),
     "appendTimestamp": _append_times,
-    "key": lambda chunk: _binary(pa.binary(), chunk.rows, chunk.filled.key),
-    "value": lambda chunk: _binary(pa.binary(), chunk.rows, chunk.filled.value),
+    "key": lambda c: _binary(pa.binary(), c.rows, c.filled.key, c.progress[KEY_NULLS]),
+    "value": lambda c: _binary(pa.binary(), c.rows, c.filled.value, c.progress[VALUE_NULLS]),
     "headers": _headers,
-    "producerId": lambda c: _per_batch(pa.int64(), c.table[:, layout.PRODUCER_ID], c),
-    "producerEpoch": lambda c: _per_batch(pa.int16(), c.table[:, layout.PRODUCER_EPOCH], c),
+    "producerId": lambda c: _per_batch(pa.int64(), layout.PRODUCER_ID, c),
+    "producerEpoch": lambda c: _per_batch(pa.int16(), layout.PRODUCER_EPOCH, c),
     "sequence": _sequences,
-    "leaderEpoch": lambda c: _per_batch(pa.int32(), c.table[:, layout.LEADER_EPOCH], c),
+    "leaderEpoch": lambda c: _per_batch(pa.int32(), layout.LEADER_EPOCH, c),
 }
 assert _BUILDERS.keys() == COLUMN_TYPES.keys()

@@ -1,9 +1,7 @@
 """Runs the decoding kernel over groups of batches and makes Arrow record batches of what it fills.
 
-A group is a run of batches of about `CHUNK_BYTES` and no more records than a record batch may have
-rows, so that a chunk is summed, decoded and handed on while it's in the cache. Bodies that lie
-plainly in the log are decoded where they are. Where one of the group is compressed or of magic 0 or
-1, all are put side by side first (`bodies`): one kernel decodes everything.
+Bodies that lie plainly in the log are decoded where they are. Where one of a group is compressed or
+of magic 0 or 1, all are put side by side first (`bodies`): one kernel decodes everything.
 """
 
 from collections.abc import Iterator
@@ -26,7 +24,6 @@ from tidelog.record.kernels.times import mark_lost_creates
 if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Bytes, Longs
 
-CHUNK_BYTES: Final = 1 << 20
 # Room for the values of a chunk where one batch is larger; doubled where one record needs more.
 _CAPACITY_BYTES: Final = 4 << 20
 
@@ -66,25 +63,11 @@ class Decoder:
             CorruptRecord: A record breaks a rule; the rows before it were handed out.
             UnsupportedCompression: A codec that nobody defined.
         """
-        for group in self._groups(table):
-            if is_plain(group).all():
-                yield from self._decode_group(log, group, is_joined=False)
-                continue
-            for data, rows in join_bodies(log, group, check_crc=check_crc):
-                yield from self._decode_group(data, rows, is_joined=True)
-
-    def _groups(self, table: "Longs") -> Iterator["Longs"]:
-        """Cut a table into groups; a batch that is larger than a group is one of its own."""
-        sizes = np.cumsum(table[:, layout.SIZE])
-        counts = np.cumsum(np.maximum(table[:, layout.RECORD_COUNT], 1))
-        start = 0
-        while start < len(table):
-            size, count = (sizes[start - 1], counts[start - 1]) if start else (0, 0)
-            by_size = np.searchsorted(sizes, size + CHUNK_BYTES, side="right")
-            by_count = np.searchsorted(counts, count + self._rows_limit, side="right")
-            end = max(int(min(by_size, by_count)), start + 1)
-            yield table[start:end]
-            start = end
+        if is_plain(table).all():
+            yield from self._decode_group(log, table, is_joined=False)
+            return
+        for data, rows in join_bodies(log, table, check_crc=check_crc):
+            yield from self._decode_group(data, rows, is_joined=True)
 
     def _decode_group(
         self, data: "Bytes", table: "Longs", *, is_joined: bool
@@ -134,9 +117,17 @@ class Decoder:
         rows = int(progress[progress_at.ROWS])
         last = min(int(progress[progress_at.BATCH]), len(table) - 1)
         batches = table[first : last + 1]
-        counts = np.diff(out.rows_end[first : last + 1], prepend=0)
-        end = int(batches[-1, layout.BODY_END])
-        chunk = Chunk(data, end, rows, batches, counts, out, self._append_times)
+        chunk = Chunk(
+            data=data,
+            end=int(batches[-1, layout.BODY_END]),
+            rows=rows,
+            table=batches,
+            rows_end=out.rows_end[first : last + 1],
+            filled=out,
+            progress=progress.tolist(),
+            append_times=self._append_times,
+            is_uniform=(batches == batches[0]).all(axis=0),
+        )
         self._stats.rows += rows
         arrays = [build(name, chunk) for name in self._columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

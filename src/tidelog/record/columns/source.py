@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
     Mask = npt.NDArray[np.bool_]
 
-# Batches per table: enough to make the walk's call cheap, few enough that what was summed for the
-# CRC is still in the cache when it is decoded.
-SCAN_BATCHES: Final = 64
+# Headers to walk over at a time: many, since their table is small against the bytes that they head.
+SCAN_BATCHES: Final = 4096
+# Bytes to sum and decode at a time: what was read for the checksum is then still in the cache.
+GROUP_BYTES: Final = 1 << 20
 
 DropBatch = Callable[["Longs"], "Mask"]
 
@@ -63,10 +64,12 @@ class Selection:
     drop_batch: DropBatch | None = None
 
 
-def tables(
-    log: "Bytes", selection: Selection, stats: DecodeStats, *, check_crc: bool
+def groups(
+    log: "Bytes", selection: Selection, stats: DecodeStats, *, check_crc: bool, rows: int
 ) -> Iterator["Longs"]:
     """Tables of the batches to open, in order; see `kernels.layout` for their columns.
+
+    A group comes from about `GROUP_BYTES` and no more than `rows` records, but at least one batch.
 
     Raises:
         CorruptBatch: A frame or a checksum is wrong; the batches before it were handed out.
@@ -75,21 +78,33 @@ def tables(
     while status == layout.FULL:
         table = np.empty((SCAN_BATCHES, layout.BATCH_FIELDS), np.int64)
         count, at, status = scan_batches(log, at, end, table)
-        table = table[:count]
-        error = _first_bad_sum(log, table) if check_crc else None
-        if error is not None:
-            assert error.at is not None
-            table = table[table[:, layout.POSITION] < error.at]
-        stats.batches += len(table)
-        wanted = table[_select(table, selection)]
-        stats.batches_opened += len(wanted)
-        if len(wanted):
-            yield wanted
-        if error is not None:
-            raise error
-        stats.end_at = at
+        for group in _cut(table[:count], rows):
+            error = _first_bad_sum(log, group) if check_crc else None
+            sound = group if error is None else group[group[:, layout.POSITION] < (error.at or 0)]
+            wanted = sound[_select(sound, selection)]
+            stats.batches += len(sound)
+            stats.batches_opened += len(wanted)
+            if len(sound):
+                stats.end_at = int(sound[-1, layout.POSITION] + sound[-1, layout.SIZE])
+            if len(wanted):
+                yield wanted
+            if error is not None:
+                raise error
     if status not in (layout.DONE, layout.PARTIAL):
         raise CorruptBatch(REASONS[status], at=at)
+
+
+def _cut(table: "Longs", rows: int) -> Iterator["Longs"]:
+    """Cut a table into groups; a batch that is larger than a group is one of its own."""
+    sizes = np.cumsum(table[:, layout.SIZE])
+    counts = np.cumsum(np.maximum(table[:, layout.RECORD_COUNT], 1))
+    start = size = count = 0
+    while start < len(table):
+        by_size = np.searchsorted(sizes, size + GROUP_BYTES, side="right")
+        by_count = np.searchsorted(counts, count + rows, side="right")
+        end = max(int(min(by_size, by_count)), start + 1)
+        yield table[start:end]
+        start, size, count = end, sizes[end - 1], counts[end - 1]
 
 
 def _first_bad_sum(log: "Bytes", table: "Longs") -> CorruptBatch | None:

@@ -48,8 +48,13 @@ LAST_DELTA: Final = 3
 ROWS: Final = 4
 KEY_BYTES: Final = 5
 VALUE_BYTES: Final = 6
-WITHOUT_TIME: Final = 7
-PROGRESS_FIELDS: Final = 8
+KEY_NULLS: Final = 7
+VALUE_NULLS: Final = 8
+TIME_NULLS: Final = 9
+CREATE_NULLS: Final = 10
+WITH_HEADERS: Final = 11
+WITHOUT_TIME: Final = 12
+PROGRESS_FIELDS: Final = 13
 # `progress[AT]` of a batch that was not begun.
 UNOPENED: Final = -1
 
@@ -222,8 +227,9 @@ def _decode_records(data: Bytes, batch: Longs, rows: Filter, out: Columns, progr
                 break
             out.offsets[row] = base_offset + delta
             out.timestamps[row] = timestamp
-            out.creates[row] = NO_TIMESTAMP if is_lost else created
+            out.creates[row] = created = NO_TIMESTAMP if is_lost else created
             out.headers_at[row] = headers_at
+            _count_oddities(progress, key_size, value_size, timestamp, created, headers_at)
             if rows.keys:
                 key_used = append_binary(out.key, row, key_used, data, key_at, key_size)
             if rows.values:
@@ -236,6 +242,23 @@ def _decode_records(data: Bytes, batch: Longs, rows: Filter, out: Columns, progr
     progress[AT], progress[RECORD], progress[LAST_DELTA] = at, record, last_delta
     progress[ROWS], progress[KEY_BYTES], progress[VALUE_BYTES] = row, key_used, value_used
     return status
+
+
+@inlined
+def _count_oddities(
+    progress: Longs, key_size: int, value_size: int, timestamp: int, created: int, headers_at: int
+) -> None:
+    """Count what is rare, so that nobody has to look for it in columns that have none."""
+    if key_size < 0:
+        progress[KEY_NULLS] += 1
+    if value_size < 0:
+        progress[VALUE_NULLS] += 1
+    if timestamp == NO_TIMESTAMP:
+        progress[TIME_NULLS] += 1
+    if created == NO_TIMESTAMP:
+        progress[CREATE_NULLS] += 1
+    if headers_at != NO_HEADERS:
+        progress[WITH_HEADERS] += 1
 
 
 @inlined
