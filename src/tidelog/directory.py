@@ -7,9 +7,9 @@ and no file. Arrow, numpy and numba are imported by the calls that need them.
 Life cycle: `tidelog.open` -> calls -> close, best by `with`. One thread changes a directory.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
 from tidelog.config import ConfigNote
@@ -29,6 +29,9 @@ from tidelog.types import (
     OffsetAndTimestamp,
     TopicPartition,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # What a point in time may be given as: ms since the epoch, or text in the grammar of docs/time.md.
 When = int | str
@@ -157,6 +160,47 @@ class Directory:
             for number, group in groups.items()
         }
 
+    def append_table(
+        self,
+        topic: str,
+        table: "pa.Table | pa.RecordBatch",
+        *,
+        codec: Codec = Codec.NONE,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> dict[int, AppendResult]:
+        """Append the rows of an Arrow table; the last answer of each partition that got some.
+
+        Rows keep their order within a partition. They are appended by pieces of about
+        `APPEND_BYTES`: a failure leaves the pieces before it in the log.
+
+        Args:
+            topic: Its name.
+            table: Columns `key`, `value`, `timestamp` (ms, or any timestamp), `headers`, all
+                optional, and `partition` (int) for those who choose it themselves.
+            codec: Compression, unless the topic's `compression.type` says another.
+            batch_bytes: Where a batch is closed, before compression.
+
+        Raises:
+            InvalidRequest: Another column, a wrong type, or a partition that is not there.
+            MissingDependency: pyarrow, numpy or numba is not installed.
+            UnknownTopic, ReadOnly, and what `Log.append_batches` raises.
+        """
+        from tidelog.tables import append_table
+
+        return append_table(
+            self._log_dir,
+            topic,
+            table,
+            keyless=self._keyless_partition(topic),
+            codec=codec,
+            batch_bytes=batch_bytes,
+        )
+
+    def _keyless_partition(self, topic: str) -> int:
+        partitioner = self._partitioner(topic)
+        partitioner.switch()
+        return partitioner.choose(None)
+
     def _by_partition(
         self, topic: str, records: Iterable[NewRecord], partition: int | None
     ) -> dict[int, list[NewRecord]]:
@@ -253,6 +297,48 @@ class Directory:
             for record in self.partition(topic, name.partition).records(isolation=isolation):
                 yield name, record
 
+    def read(  # noqa: PLR0913 - one keyword for each way to choose
+        self,
+        topic: str,
+        *,
+        start: When | None = None,
+        end: When | None = None,
+        clock: str = ClockName.RECORD,
+        columns: Sequence[str] | None = None,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        strict: bool = False,
+    ) -> "pa.RecordBatchReader":
+        """A topic's records as an Arrow reader, a time range of them where one is given.
+
+        Args:
+            topic: Its name.
+            start: Earliest time, inclusive; the log's start where None.
+            end: Time to stop before, exclusive; the log's end where None.
+            clock: Which of a record's two times the range is about: `record` or `append`.
+            columns: Names out of `tidelog.scan.ALL_COLUMNS`; the usual ones where None.
+            isolation: READ_COMMITTED leaves out records of aborted and open transactions.
+            strict: Raise where records have no time on that clock; else they are left out.
+
+        Returns:
+            Exactly the records of the range, by partition and offset, create times in any order.
+
+        Raises:
+            InvalidTime: A point in time that can't be read.
+            MissingDependency: pyarrow, numpy or numba is not installed.
+            MissingTimestamps, CorruptData: While reading.
+        """
+        from tidelog.tables import read_topic
+
+        return read_topic(
+            self._log_dir,
+            topic,
+            times=(_maybe(self.point, start), _maybe(self.point, end)),
+            clock=ClockName(clock),
+            columns=columns,
+            isolation=isolation,
+            strict=strict,
+        )
+
     # -- closing -----------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -269,3 +355,7 @@ class Directory:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _maybe(read: Callable[[When], int], when: When | None) -> int | None:
+    return None if when is None else read(when)

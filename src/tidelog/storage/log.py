@@ -18,11 +18,11 @@ from tidelog.record.builder import build_batch, build_end_marker
 from tidelog.record.views import Batch
 from tidelog.storage import roll, truncation
 from tidelog.storage.active import UNKNOWN_MS
+from tidelog.storage.adopting import AdoptingLog, LogOptions
 from tidelog.storage.appends import AppendContext, AppendOrigin, ValidatedAppend
 from tidelog.storage.grouping import group_records
 from tidelog.storage.producers import Duplicate
 from tidelog.storage.retention import Deletion, SegmentFacts, deletes_all, plan_retention
-from tidelog.storage.writable import LogOptions, WritableLog
 from tidelog.types import NO_TIMESTAMP, Buffer, Codec, NewRecord, TimestampType
 
 BATCH_BYTES: Final = 16_384
@@ -50,7 +50,7 @@ class AppendResult:
     is_duplicate: bool = False
 
 
-class Log(WritableLog):
+class Log(AdoptingLog):
     """A partition that takes appends."""
 
     # -- appending ---------------------------------------------------------------------------

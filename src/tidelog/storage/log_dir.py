@@ -104,6 +104,7 @@ class LogDir(DirectoryState):
             for number in range(partitions):
                 self._make_partition(TopicPartition(name, number), info.topic_id)
             self.env.files.sync_dir(self.path)
+            info = self._registry.note_directories(name)
         except OSError as error:
             raise as_storage_failure(error, self.path, f"create topic {name}") from error
         return info, notes

@@ -354,6 +354,15 @@ class TopicRegistry:
         self._save({**self._topics, name: grown})
         return grown
 
+    def note_directories(self, name: str) -> TopicInfo:
+        """A topic again, after the caller has made directories for all its partitions."""
+        info = self.get(name)
+        self._topics = {
+            **self._topics,
+            name: replace(info, present=tuple(range(info.partitions))),
+        }
+        return self._topics[name]
+
     def _check_new(self, name: str) -> None:
         if name in self._topics:
             raise TopicExists(f"topic {name} exists already")

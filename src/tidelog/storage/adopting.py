@@ -1,0 +1,98 @@
+"""Taking finished segments into an open partition: the partition's own share of `attach`.
+
+The files are made and moved by `attach`; here the log is made ready for them (an empty active
+segment at its end, the leader epoch on disk, one append time for them all), and shows them once
+they are in place. The rule for failures is that of every change: the partition goes offline.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidelog.storage import files, roll
+from tidelog.storage.active import UNKNOWN_MS, ActiveSegment
+from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.handles import as_storage_failure
+from tidelog.storage.writable import LogOptions, WritableLog
+
+__all__ = ["AdoptingLog", "Adoption", "LogOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """What segments that are to be taken in must say.
+
+    Attributes:
+        base_offset: Offset of the first record, the log end.
+        leader_epoch: Epoch of every batch.
+        append_ms: Append time of all records; -1 where the append clock is off.
+        now_ms: The wall clock, against which create times are held.
+    """
+
+    base_offset: int
+    leader_epoch: int
+    append_ms: int
+    now_ms: int
+
+    @property
+    def stamp_ms(self) -> int:
+        """The time that LogAppendTime writes into batches."""
+        return max(self.append_ms, self.now_ms)
+
+
+class AdoptingLog(WritableLog):
+    """A partition that is open for writing and can take in finished segments."""
+
+    def prepare_adoption(self) -> Adoption:
+        """Make ready: nothing is visible yet, and nothing needs to be undone.
+
+        Raises:
+            ClockJump: The clock jumped; see `accept_clock`.
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        self._ensure_writable()
+        is_timed = self._config.tidelog_append_time_enable
+        append_ms = self._append_clock.next_ms() if is_timed else UNKNOWN_MS
+        self.roll()
+        self._guarded(self.context.directory, "attach", self._note_epoch)
+        return Adoption(
+            self.log_end_offset, self.leader_epoch, append_ms, self.context.env.clock.now_ms()
+        )
+
+    def _note_epoch(self) -> None:
+        """The epoch file says who wrote an offset before the offset is written."""
+        if not self._epoch_is_noted and self._epochs.assign(self.leader_epoch, self.log_end_offset):
+            self._write_epochs()
+        self._epoch_is_noted = True
+
+    def adopt(self, bases: Sequence[int], end_offset: int) -> None:
+        """Show segments whose files lie in place under their final names, durably.
+
+        Args:
+            bases: Their base offsets, ascending; the first is what `prepare_adoption` said.
+            end_offset: Offset behind their last record.
+
+        Raises:
+            StorageFailure: The disk failed; the partition is offline, reopening shows them.
+        """
+        assert bases[0] == self.log_end_offset
+        assert not self.active.size_bytes
+        self._guarded(self.context.directory, "attach", lambda: self._adopt(bases, end_offset))
+
+    def _adopt(self, bases: Sequence[int], end_offset: int) -> None:
+        for suffix in files.SEGMENT_SUFFIXES:
+            self.active.forget(suffix)  # these names mean other files now
+        self._write_snapshot(end_offset)
+        created = ActiveSegment.create(self.context, end_offset)
+        self.context.env.files.sync_dir(self.context.directory)
+        spans = itertools.pairwise([*bases, end_offset])
+        adopted = [ClosedSegment(self.context, base, end) for base, end in spans]
+        self._segments = [*self._segments[:-1], *adopted, created]
+        self.recovery_point = end_offset
+        self._unflushed_records = 0
+        self._jitter_ms = roll.draw_jitter_ms(self._config, self.context.env.random)
+
+    def fail_adoption(self, error: OSError) -> None:
+        """Go offline: the disk failed where only reopening can tell what is there."""
+        if self._failure is None:
+            self._failure = as_storage_failure(error, self.context.directory, "attach")

@@ -1,0 +1,352 @@
+"""Attaching staged segments to a directory: all of them become visible together, or none.
+
+1. Every partition is made ready (`AdoptingLog.prepare_adoption`): its last segment is finished,
+   the leader epoch is on disk, one append time is drawn.
+2. Every staged log file is walked once: checksums and counts are checked, each batch gets its
+   offset, leader epoch and, on LogAppendTime topics, its time, in place. Beside it the indexes and
+   the append times are written. All is synced under names that end with `.staged`.
+3. One commit record is renamed into place (`commits`): from here on every segment is visible.
+4. The files get their final names and the partitions show them.
+
+Before 3 nothing is visible, and the next opening for writing drops what lies there. After it the
+next opening finishes what was left to do. A disk that fails before 3 fails the attach alone; one
+that fails at 3 or later takes the partitions offline, since only reopening can tell.
+
+Needs the directory's lock (a `LogDir` open for writing). Source: docs/spark.md#commit.
+"""
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.env import File
+from tidelog.errors import CorruptBatch, CorruptData, InvalidRequest, TidelogError
+from tidelog.record.batch import RecordBatch, assign_offset, stamp_append_time
+from tidelog.record.views import walk
+from tidelog.storage import commits, files
+from tidelog.storage.active import UNKNOWN_MS
+from tidelog.storage.adopting import Adoption
+from tidelog.storage.append_time import AppendTimes
+from tidelog.storage.commits import Move
+from tidelog.storage.handles import as_storage_failure
+from tidelog.storage.index_files import IndexBuilder
+from tidelog.storage.log import Log
+from tidelog.storage.log_dir import LogDir
+from tidelog.storage.staging import (
+    STAGING_AGE_MS,
+    StagedSegment,
+    check_staged,
+    drop_staging,
+    remove_quietly,
+    staging_path,
+)
+from tidelog.types import Codec, TimestampType, TopicPartition
+
+CHUNK_BYTES: Final = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedRange:
+    """What became of a partition's staged segments.
+
+    Attributes:
+        first_offset: Offset of the first record.
+        end_offset: Offset behind the last one.
+        append_time_ms: Append time of them all, -1 where the append clock is off.
+        segments: How many there were.
+    """
+
+    first_offset: int
+    end_offset: int
+    append_time_ms: int
+    segments: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttachResult:
+    """What an attach has made visible."""
+
+    commit_id: str
+    partitions: Mapping[TopicPartition, AttachedRange]
+    record_count: int
+    size_bytes: int
+
+
+def attach(
+    log_dir: LogDir, staged: Iterable[StagedSegment], *, commit_id: str | None = None
+) -> AttachResult:
+    """Make staged segments part of their partitions, all together.
+
+    Args:
+        log_dir: Open for writing.
+        staged: Each once, in any order; `order` tells their place in the partition.
+        commit_id: 32 hexadecimal digits; drawn where None.
+
+    Raises:
+        UnknownTopic, ReadOnly: As their names say; nothing is visible.
+        MessageTooLarge, RecordListTooLarge, InvalidRecord, InvalidTimestamp, InvalidRequest: The
+            topic's rules refuse a segment, or its file has gone; nothing is visible.
+        CorruptData: A staged file is not what its writer said; nothing is visible.
+        ClockJump: The clock jumped; nothing is visible.
+        StorageFailure: The disk failed. Where partitions are offline then, reopening tells
+            whether the segments are visible; else they are not.
+    """
+    commit_id = commit_id or uuid.UUID(int=log_dir.env.random.getrandbits(128)).hex
+    works = _group(log_dir, staged)
+    for work in works:
+        work.check()
+    for work in works:
+        work.adoption = work.log.prepare_adoption()
+    moves = _finish_files(log_dir, works)
+    if moves:
+        _publish(log_dir, commit_id, moves, works)
+        for work in works:
+            work.log.adopt(work.bases, work.end_offset)
+    _drop_forgotten(log_dir)
+    return AttachResult(
+        commit_id,
+        {work.log.topic_partition: work.result() for work in works},
+        sum(segment.record_count for work in works for segment in work.segments),
+        sum(segment.size_bytes for work in works for segment in work.segments),
+    )
+
+
+def _group(log_dir: LogDir, staged: Iterable[StagedSegment]) -> "list[_PartitionWork]":
+    """The work of each partition, in order of their names."""
+    by_partition: dict[TopicPartition, list[StagedSegment]] = defaultdict(list)
+    for segment in staged:
+        by_partition[segment.topic_partition].append(segment)
+    works = []
+    for name, segments in sorted(by_partition.items()):
+        log = log_dir.log(name.topic, name.partition)
+        in_order = sorted(segments, key=lambda segment: segment.order)
+        works.append(_PartitionWork(log_dir.path, log, in_order))
+    return works
+
+
+def _finish_files(log_dir: LogDir, works: "list[_PartitionWork]") -> list[Move]:
+    """Make all files ready; what is ready is dropped where one of them fails."""
+    try:
+        return [move for work in works for move in work.finish_files()]
+    except (OSError, TidelogError) as error:
+        for work in works:
+            work.discard()
+        if isinstance(error, OSError):
+            raise as_storage_failure(error, log_dir.path, "attach") from error
+        raise
+
+
+def _drop_forgotten(log_dir: LogDir) -> None:
+    """What jobs that died long ago have staged; that it can't be dropped is no failure of ours."""
+    oldest_ms = log_dir.env.clock.now_ms() - STAGING_AGE_MS
+    with suppress(OSError):
+        drop_staging(log_dir.env.files, log_dir.path, older_than_ms=oldest_ms)
+
+
+def _publish(
+    log_dir: LogDir, commit_id: str, moves: list[Move], works: "list[_PartitionWork]"
+) -> None:
+    fs = log_dir.env.files
+    try:
+        commits.publish(fs, log_dir.path, commit_id, moves)
+        commits.apply_moves(fs, log_dir.path, moves)
+        fs.remove(commits.commit_path(log_dir.path, commit_id))
+        fs.sync_dir(log_dir.path)
+    except OSError as error:
+        for work in works:
+            work.log.fail_adoption(error)
+        raise as_storage_failure(error, log_dir.path, "attach") from error
+
+
+class _PartitionWork:
+    """The staged segments of one partition on their way in."""
+
+    def __init__(self, directory: str, log: Log, segments: Sequence[StagedSegment]) -> None:
+        self.log = log
+        self.segments = segments
+        self.bases: list[int] = []
+        self.end_offset = log.log_end_offset
+        self.adoption: Adoption | None = None
+        self._directory = directory
+        self._config = log.context.config
+
+    def check(self) -> None:
+        """Hold every segment against the topic's rules, before anything is changed."""
+        now_ms = self.log.context.env.clock.now_ms()
+        for segment in self.segments:
+            check_staged(segment, self._config, now_ms)
+            self._check_file(segment)
+
+    def _check_file(self, segment: StagedSegment) -> None:
+        path = staging_path(self._directory, segment.topic_partition, segment.name)
+        try:
+            size = self.log.context.env.files.stat(path).size
+        except FileNotFoundError as error:
+            raise InvalidRequest(f"{path}: the staged file has gone") from error
+        if size != segment.size_bytes:
+            raise CorruptData(
+                f"{size} bytes, its writer has written {segment.size_bytes}", path=path
+            )
+
+    def finish_files(self) -> list[Move]:
+        """Give every segment its place, durably; what has to be renamed once all are ready."""
+        moves: list[Move] = []
+        for segment in self.segments:
+            moves += self._finish(segment, self.end_offset)
+            self.bases.append(self.end_offset)
+            self.end_offset += segment.record_count
+        self.log.context.env.files.sync_dir(self.log.context.directory)
+        return moves
+
+    def _finish(self, segment: StagedSegment, base_offset: int) -> list[Move]:
+        assert self.adoption is not None
+        fs = self.log.context.env.files
+        path = staging_path(self._directory, segment.topic_partition, segment.name)
+        pass_ = _SegmentPass(segment, base_offset, self.adoption, self.log)
+        file = fs.open(path, write=True)
+        try:
+            pass_.run(file, path)
+            file.sync()
+        finally:
+            file.close()
+        moves = [self._move(segment, base_offset, files.LOG_SUFFIX)]
+        fs.rename(path, f"{self.log.context.directory}/{moves[0].staged}")
+        for suffix, content in pass_.sidecars():
+            move = self._move(segment, base_offset, suffix)
+            self._write(f"{self.log.context.directory}/{move.staged}", content)
+            moves.append(move)
+        return moves
+
+    def _move(self, segment: StagedSegment, base_offset: int, suffix: str) -> Move:
+        directory = files.partition_dir_name(segment.topic_partition)
+        staged = f"{segment.name}{suffix}{commits.STAGED_SUFFIX}"
+        return Move(directory, staged, files.file_name(base_offset, suffix))
+
+    def _write(self, path: str, content: bytes | memoryview) -> None:
+        file = self.log.context.env.files.open(path, create=True)
+        try:
+            file.truncate(0)
+            files.write_fully(file, content, 0)
+            file.sync()
+        finally:
+            file.close()
+
+    def discard(self) -> None:
+        """Remove what was made ready, as far as the disk allows."""
+        for segment in self.segments:
+            for suffix in files.SEGMENT_SUFFIXES:
+                name = f"{segment.name}{suffix}{commits.STAGED_SUFFIX}"
+                remove_quietly(self.log.context.env.files, f"{self.log.context.directory}/{name}")
+
+    def result(self) -> AttachedRange:
+        """What became of it."""
+        assert self.adoption is not None
+        return AttachedRange(
+            self.adoption.base_offset,
+            self.end_offset,
+            self.adoption.append_ms,
+            len(self.segments),
+        )
+
+
+class _SegmentPass:
+    """One walk over a staged log file: checks it, patches it, and makes what lies beside it."""
+
+    def __init__(
+        self, segment: StagedSegment, base_offset: int, adoption: Adoption, log: Log
+    ) -> None:
+        self._segment = segment
+        self._base_offset = base_offset
+        self._adoption = adoption
+        self._config = log.context.config
+        self._topic_id = log.context.topic_id
+        self._indexes = IndexBuilder(self._config, base_offset)
+        self._next = 0
+        self._first_crc = self._last_crc = 0
+
+    def run(self, file: File, path: str) -> None:
+        """Patch every batch in place.
+
+        Raises:
+            CorruptData: Not the batches that the writer has said.
+            OSError: The disk failed.
+        """
+        position, size = 0, self._segment.size_bytes
+        wanted = CHUNK_BYTES
+        while position < size:
+            chunk = bytearray(files.read_exactly(file, min(wanted, size - position), position))
+            used = self._patch(chunk, path, position)
+            if not used and wanted >= size - position:
+                raise CorruptBatch("an incomplete batch", path=path, position=position)
+            files.write_fully(file, memoryview(chunk)[:used], position)
+            position += used
+            wanted = CHUNK_BYTES if used else wanted * 2
+        if self._next != self._segment.record_count:
+            reason = f"{self._next} records, its writer has written {self._segment.record_count}"
+            raise CorruptData(reason, path=path)
+
+    def _patch(self, chunk: bytearray, path: str, position: int) -> int:
+        """Patch the whole batches of a chunk; the bytes that they take."""
+        used = 0
+        try:
+            for batch in walk(chunk):
+                self._check(batch)
+                used = self._patch_batch(chunk, batch.at, position)
+        except CorruptData as error:
+            raise error.located(path, position) from error
+        return used
+
+    def _check(self, batch: object) -> None:
+        assert isinstance(batch, RecordBatch), "staged batches are of magic 2"
+        batch.ensure_valid()
+        if batch.base_offset != self._next or batch.is_control or batch.has_producer_id:
+            raise CorruptBatch(
+                f"a batch at offset {batch.base_offset} where {self._next} is next, or one that"
+                " belongs to a producer",
+                at=batch.at,
+                offset=batch.base_offset,
+            )
+        target = self._config.compression_type.target_codec
+        if target is not None and batch.codec is not target:
+            raise InvalidRequest(
+                f"{self._segment.topic_partition}: staged with codec {batch.codec.config_name},"
+                f" but compression.type is {Codec(target).config_name} by now"
+            )
+
+    def _patch_batch(self, chunk: bytearray, at: int, position: int) -> int:
+        """Give a batch its final header and note it in the indexes; the place behind it."""
+        offset = self._base_offset + self._next
+        assign_offset(chunk, at, offset, self._adoption.leader_epoch)
+        if self._config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
+            stamp_append_time(chunk, at, self._adoption.stamp_ms)
+        final = RecordBatch(chunk, at)
+        self._indexes.add(final, position + at)
+        if not self._next:
+            self._first_crc = final.crc
+        self._last_crc = final.crc
+        self._next += final.last_offset_delta + 1
+        return at + final.size_bytes
+
+    def sidecars(self) -> list[tuple[str, bytes | memoryview]]:
+        """Suffix and content of the files beside the log file."""
+        offset_index, time_index = self._indexes.finish()
+        found: list[tuple[str, bytes | memoryview]] = [
+            (files.OFFSET_INDEX_SUFFIX, offset_index.encoded),
+            (files.TIME_INDEX_SUFFIX, time_index.encoded),
+        ]
+        if self._adoption.append_ms != UNKNOWN_MS:
+            found.append((files.APPEND_TIME_SUFFIX, self._append_times()))
+        return found
+
+    def _append_times(self) -> bytes:
+        """One row for all records, and one that ends it."""
+        times = AppendTimes(self._base_offset, self._topic_id)
+        times.note(self._base_offset, self._adoption.append_ms, self._first_crc)
+        times.close(self._base_offset + self._segment.record_count, self._last_crc)
+        return times.encode()
+
+
+__all__ = ["AttachResult", "AttachedRange", "attach"]

@@ -1,0 +1,126 @@
+"""Arrow in and out of whole topics, for `tidelog.Directory`.
+
+Imports Arrow, numpy and numba: reached only by the calls that need them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+try:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from tidelog.record.encode import encode_table
+    from tidelog.record.partitions import choose_partitions
+    from tidelog.scan import COLUMNS, ReadOptions, Wanted, plan, to_reader
+except ImportError as error:
+    from tidelog.errors import MissingDependency
+
+    raise MissingDependency(
+        f"Arrow tables need pyarrow, numpy and numba: pip install 'tidelog[arrow]' ({error})"
+    ) from error
+
+from tidelog.errors import InvalidRequest
+from tidelog.storage.appends import AppendOrigin
+from tidelog.storage.log import AppendResult, Log
+from tidelog.storage.log_dir import LogDir
+from tidelog.types import ClockName, Codec, IsolationLevel
+
+# Batches are appended together up to this many bytes: one write, one look at the clock.
+APPEND_BYTES: Final = 1 << 20
+PARTITION_COLUMN: Final = "partition"
+
+
+def append_table(
+    log_dir: LogDir,
+    topic: str,
+    table: pa.Table | pa.RecordBatch,
+    *,
+    keyless: int,
+    codec: Codec,
+    batch_bytes: int,
+) -> dict[int, AppendResult]:
+    """See `tidelog.Directory.append_table`."""
+    info = log_dir.topic(topic)
+    rows = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
+    partitions, rows = _partitions(rows, info.partitions, keyless)
+    target = info.config.compression_type.target_codec
+    codec = codec if target is None else target
+    level = info.config.compression_level(codec)
+    answers = {}
+    for number in np.unique(partitions).tolist():
+        mine = rows if info.partitions == 1 else rows.take(np.flatnonzero(partitions == number))
+        log = log_dir.log(topic, number)
+        log.use_kernels()
+        batches = encode_table(
+            mine,
+            now_ms=log_dir.env.clock.now_ms(),
+            codec=codec,
+            level=level,
+            batch_bytes=batch_bytes,
+        )
+        answers[number] = append_encoded(log, batches)
+    return answers
+
+
+def append_encoded(log: Log, batches: Iterable[bytearray]) -> AppendResult:
+    """Append sealed batches by pieces of about `APPEND_BYTES`; the last piece's answer."""
+    answer = None
+    for piece in _pieces(batches):
+        answer = log.append_batches(piece, origin=AppendOrigin.SINK, owned=True, trusted=True)
+    if answer is None:
+        raise InvalidRequest("an append needs at least one record")
+    return answer
+
+
+def _pieces(batches: Iterable[bytearray]) -> Iterator[bytearray]:
+    piece = bytearray()
+    for batch in batches:
+        if piece and len(piece) + len(batch) > APPEND_BYTES:
+            yield piece
+            piece = bytearray()
+        piece = piece + batch if piece else batch
+    if piece:
+        yield piece
+
+
+def _partitions(
+    table: pa.Table, partition_count: int, keyless: int
+) -> tuple[npt.NDArray[np.int32], pa.Table]:
+    """Each row's partition, and the table without the column that may have said it."""
+    if PARTITION_COLUMN in table.column_names:
+        given = table[PARTITION_COLUMN].cast(pa.int32())
+        chosen = np.asarray(given.combine_chunks().fill_null(pa.scalar(keyless, pa.int32())))
+        if len(chosen) and not 0 <= int(chosen.min()) <= int(chosen.max()) < partition_count:
+            raise InvalidRequest(
+                f"partitions {chosen.min()} to {chosen.max()}; there are 0 to {partition_count - 1}"
+            )
+        return chosen, table.drop_columns([PARTITION_COLUMN])
+    if "key" not in table.column_names:
+        return np.full(len(table), keyless, np.int32), table
+    return choose_partitions(table["key"], partition_count, keyless=keyless), table
+
+
+def read_topic(  # noqa: PLR0913 - the keywords of `Directory.read`
+    log_dir: LogDir,
+    topic: str,
+    *,
+    times: tuple[int | None, int | None],
+    clock: ClockName,
+    columns: Sequence[str] | None,
+    isolation: IsolationLevel,
+    strict: bool,
+) -> pa.RecordBatchReader:
+    """See `tidelog.Directory.read`."""
+    wanted_columns = COLUMNS if columns is None else columns
+    splits = plan(
+        log_dir,
+        topic,
+        wanted=Wanted(start_ms=times[0], end_ms=times[1]),
+        clock=clock,
+        isolation=isolation,
+        columns=wanted_columns,
+    )
+    options = ReadOptions(strict=strict, env=log_dir.env)
+    return to_reader(splits, wanted_columns, options=options)
