@@ -1,0 +1,254 @@
+"""What decode promises beside its rows: errors with their place, statistics, sharing, limits."""
+
+import gc
+from struct import Struct
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+
+from tidelog.errors import CorruptBatch, CorruptRecord, InvalidRequest, UnsupportedCompression
+from tidelog.record.batch import ATTRIBUTES_AT, HEADER_SIZE, build_batch, seal
+from tidelog.record.columns import ALL_COLUMNS, COLUMN_TYPES, DecodeStats, decode, schema
+from tidelog.record.kernels import layout
+from tidelog.record.kernels.memory import Longs
+from tidelog.record.legacy_builder import build_legacy_set
+from tidelog.types import NO_TIMESTAMP, Buffer, Codec, Header, NewRecord, TimestampType
+
+RECORD_COUNT = Struct(">i")
+
+
+def batch_of(count: int, *, base_offset: int = 0, codec: Codec = Codec.NONE) -> bytearray:
+    """A batch of small records with times 0, 1, 2, ..."""
+    records = [NewRecord(key=b"k", value=b"%d" % n, timestamp=n) for n in range(count)]
+    return build_batch(records, base_offset=base_offset, codec=codec)
+
+
+def offsets_until_error(log: Buffer, error: type[Exception]) -> tuple[list[object], Exception]:
+    """The offsets that come before the error, and the error."""
+    found: list[object] = []
+
+    def collect() -> None:
+        for part in decode(log, columns=("offset",), rows=4):
+            found.extend(part.column(0).to_pylist())
+
+    with pytest.raises(error) as caught:
+        collect()
+    return found, caught.value
+
+
+def test_rows_before_a_bad_checksum_are_handed_out() -> None:
+    first, second = batch_of(3), batch_of(3, base_offset=3)
+    second[-1] ^= 1
+    found, error = offsets_until_error(first + second, CorruptBatch)
+    assert found == [0, 1, 2]
+    assert isinstance(error, CorruptBatch)
+    assert (error.at, error.offset) == (len(first), 3)
+    assert "CRC-32C" in error.reason
+
+
+def test_an_unchecked_checksum_is_not_looked_at() -> None:
+    batch = batch_of(1)
+    batch[17] ^= 1
+    assert sum(part.num_rows for part in decode(batch, check_crc=False)) == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "rule"),
+    [(8, 0x7F, ""), (11, 13, "batch length"), (16, 3, "magic")],
+    ids=["cut", "size", "magic"],
+)
+def test_rows_before_a_bad_frame_are_handed_out(place: int, value: int, rule: str) -> None:
+    first, second = batch_of(2), batch_of(2, base_offset=2)
+    second[place] = value
+    if not rule:  # longer than what is left: the end of a growing log
+        stats = DecodeStats()
+        assert sum(part.num_rows for part in decode(first + second, stats=stats)) == 2
+        assert stats.end_at == len(first)
+        return
+    found, error = offsets_until_error(first + second, CorruptBatch)
+    assert found == [0, 1]
+    assert isinstance(error, CorruptBatch)
+    assert error.at == len(first)
+    assert rule in error.reason
+
+
+def test_offsets_beyond_int64_are_a_damaged_batch() -> None:
+    batch = batch_of(2)
+    batch[0:8] = (2**63 - 1).to_bytes(8, "big")
+    _, error = offsets_until_error(bytes(batch), CorruptBatch)
+    assert "2^63-1" in str(error)
+
+
+def test_rows_before_a_bad_record_are_handed_out() -> None:
+    first, second = batch_of(2), batch_of(3, base_offset=2)
+    third_at = len(second) - (len(second) - HEADER_SIZE) // 3
+    second[third_at + 4] = 40  # its key's length
+    seal(second, 0)
+    found, error = offsets_until_error(first + second, CorruptRecord)
+    assert found == [0, 1, 2, 3]
+    assert isinstance(error, CorruptRecord)
+    assert error.at == len(first) + third_at
+
+
+@pytest.mark.parametrize(("count", "rule"), [(-1, "count"), (2**31 - 1, "count"), (1, "left")])
+def test_a_wrong_record_count_is_named(count: int, rule: str) -> None:
+    batch = batch_of(2)
+    RECORD_COUNT.pack_into(batch, HEADER_SIZE - 4, count)
+    seal(batch, 0)
+    _, error = offsets_until_error(bytes(batch), CorruptRecord)
+    assert rule in str(error)
+
+
+def test_a_compressed_bad_record_is_placed_at_its_batch() -> None:
+    first, second = batch_of(2), batch_of(2, base_offset=2, codec=Codec.LZ4)
+    RECORD_COUNT.pack_into(second, HEADER_SIZE - 4, 1)
+    seal(second, 0)
+    found, error = offsets_until_error(first + second, CorruptRecord)
+    assert found == [0, 1, 2]
+    assert isinstance(error, CorruptRecord)
+    assert error.at == len(first)
+    assert "decompressed" in error.reason
+
+
+def test_rows_before_a_stream_that_does_not_decompress_are_handed_out() -> None:
+    first, second = batch_of(2, codec=Codec.ZSTD), batch_of(2, base_offset=2, codec=Codec.ZSTD)
+    second[HEADER_SIZE] ^= 0xFF
+    seal(second, 0)
+    found, error = offsets_until_error(first + second, CorruptBatch)
+    assert found == [0, 1]
+    assert isinstance(error, CorruptBatch)
+    assert error.at == len(first)
+
+
+def test_an_unknown_codec_is_unsupported() -> None:
+    batch = batch_of(1)
+    batch[ATTRIBUTES_AT + 1] |= 7
+    seal(batch, 0)
+    with pytest.raises(UnsupportedCompression):
+        list(decode(batch))
+
+
+def test_a_bad_legacy_checksum_is_found_only_where_asked() -> None:
+    message = build_legacy_set([NewRecord(value=b"v", timestamp=1)], magic=1)
+    message[12] ^= 1
+    with pytest.raises(CorruptBatch):
+        list(decode(message))
+    assert sum(part.num_rows for part in decode(message, check_crc=False)) == 1
+
+
+def test_a_column_without_nulls_has_no_bitmap() -> None:
+    (part,) = decode(batch_of(3))
+    for name in ("offset", "timestamp", "timestampType", "createTimestamp", "key", "value"):
+        column = part.column(ALL_COLUMNS.index(name))
+        assert column.null_count == 0
+        assert column.buffers()[0] is None
+
+
+def test_columns_of_a_chunk_hold_no_more_than_their_rows() -> None:
+    (part,) = decode(batch_of(3))
+    assert part.column(ALL_COLUMNS.index("value")).get_total_buffer_size() < 64
+
+
+def test_what_was_yielded_outlives_the_buffer() -> None:
+    log = batch_of(3)
+    (part,) = decode(log)
+    log[:] = b"\xff" * len(log)
+    gc.collect()
+    assert part.column(ALL_COLUMNS.index("value")).to_pylist() == [b"0", b"1", b"2"]
+
+
+def test_a_buffer_can_be_resized_after_the_last_row() -> None:
+    log = batch_of(3)
+    list(decode(log))
+    gc.collect()
+    log += b"more"  # BufferError if anything still held it
+
+
+@pytest.mark.parametrize("buffer", [bytes, bytearray, memoryview], ids=lambda kind: kind.__name__)
+def test_any_buffer_will_do(buffer: type[bytes]) -> None:
+    assert sum(part.num_rows for part in decode(buffer(bytes(batch_of(2))))) == 2
+
+
+def test_a_record_larger_than_a_chunk_comes_whole() -> None:
+    value = b"x" * 9_000_000
+    log = bytes(build_batch([NewRecord(value=b"s"), NewRecord(value=value), NewRecord(value=b"s")]))
+    found = [v for part in decode(log, columns=("value",)) for v in part.column(0).to_pylist()]
+    assert found == [b"s", value, b"s"]
+
+
+def test_small_chunks_are_put_together() -> None:
+    log = b"".join(bytes(batch_of(100, base_offset=100 * n)) for n in range(300))
+    wanted = [part.num_rows for part in decode(log, record_time=(7, 9))]
+    assert wanted == [600]
+
+
+def test_statistics_count_what_was_met() -> None:
+    untimed = build_batch([NewRecord(value=b"v", timestamp=NO_TIMESTAMP)] * 3, base_offset=10)
+    early, late = batch_of(2), batch_of(20, base_offset=20)
+    stats = DecodeStats()
+    found = list(decode(early + untimed + late, record_time=(5, 8), stats=stats))
+    assert [part.num_rows for part in found] == [3]
+    assert stats == DecodeStats(
+        batches=3,
+        batches_opened=2,
+        rows=3,
+        without_time=3,
+        end_at=len(early) + len(untimed) + len(late),
+    )
+
+
+def test_dropped_batches_are_not_opened() -> None:
+    log = bytes(batch_of(2) + batch_of(2, base_offset=2) + batch_of(2, base_offset=4))
+    stats = DecodeStats()
+
+    def drop(table: Longs) -> npt.NDArray[np.bool_]:
+        return np.equal(table[:, layout.BASE_OFFSET], 2)
+
+    found = [o for part in decode(log, drop_batch=drop, stats=stats) for o in part["offset"]]
+    assert [offset.as_py() for offset in found] == [0, 1, 4, 5]
+    assert (stats.batches, stats.batches_opened) == (3, 2)
+
+
+def test_header_keys_that_are_no_text_are_replaced_as_kafka_replaces_them() -> None:
+    batch = build_batch([NewRecord(headers=(Header("ab", b"1"), Header("é", None)))])
+    place = bytes(batch).index(b"ab")
+    batch[place] = 0xFF
+    seal(batch, 0)
+    (part,) = decode(batch, columns=("headers",))
+    assert part.column(0).to_pylist() == [
+        [{"key": "\N{REPLACEMENT CHARACTER}b", "value": b"1"}, {"key": "é", "value": None}]
+    ]
+
+
+def test_append_time_batches_show_both_times() -> None:
+    batch = build_batch(
+        [NewRecord(timestamp=5), NewRecord(timestamp=6)],
+        timestamp_type=TimestampType.LOG_APPEND_TIME,
+        append_time_ms=100,
+    )
+    names = ("timestamp", "timestampType", "createTimestamp")
+    (part,) = decode(batch, columns=names)
+    times = [part.column(n).cast(pa.int64()).to_pylist() for n in range(3)]
+    assert times == [[100, 100], [1, 1], [5, 6]]
+
+
+def test_the_schema_is_that_of_the_columns_asked_for() -> None:
+    assert schema().names == list(ALL_COLUMNS)
+    (part,) = decode(batch_of(1), columns=("value", "offset"))
+    assert part.schema == schema(("value", "offset"))
+    assert part.schema.types == [COLUMN_TYPES["value"], COLUMN_TYPES["offset"]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "words"),
+    [(("when",), 10, "'when'"), (("key", "key"), 10, "twice"), (("key",), 0, "rows=0")],
+)
+def test_a_wrong_request_is_named(columns: tuple[str, ...], rows: int, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        list(decode(b"", columns=columns, rows=rows))
+
+
+def test_no_bytes_are_no_rows() -> None:
+    assert list(decode(b"")) == []
