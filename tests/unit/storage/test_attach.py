@@ -1,0 +1,398 @@
+"""Attaching staged segments: all of them or none, with offsets, epochs and times as an append's."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import pytest
+from tests.faults import DamageFileSystem, Fault, FaultKind, Keep, reopen, seeded_env
+from tests.faults.seeded import START_MS, SeededEnv
+
+from tidelog.env import Env
+from tidelog.errors import (
+    CorruptData,
+    InvalidRecord,
+    InvalidRequest,
+    InvalidTimestamp,
+    MessageTooLarge,
+    StorageFailure,
+    TidelogError,
+    UnknownTopic,
+)
+from tidelog.record.builder import build_batch
+from tidelog.storage.attach import AttachResult, attach
+from tidelog.storage.handles import FilePool
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.staging import (
+    STAGING_AGE_MS,
+    RowFacts,
+    StagedSegment,
+    StagedWriter,
+    drop_staging,
+    staging_path,
+)
+from tidelog.types import INT64_MAX, Codec, NewRecord, TimestampType, TopicPartition
+
+ROOT = "/data"
+TOPIC = "tides"
+CONFIG = {"internal.segment.bytes": "600", "index.interval.bytes": "100"}
+WRITABLE = LogDirOptions(writable=True)
+T0 = START_MS
+
+
+def make_directory(env: Env, *, partitions: int = 2, config: dict[str, str] | None = None) -> None:
+    with LogDir.open(ROOT, env=env, options=LogDirOptions(create=True)) as log_dir:
+        log_dir.create_topic(TOPIC, partitions=partitions, config={**CONFIG, **(config or {})})
+        for number in range(partitions):
+            log_dir.log(TOPIC, number).append([NewRecord(key=b"old", value=b"%d" % number)])
+
+
+def new_records(label: str, count: int) -> list[NewRecord]:
+    return [
+        NewRecord(key=b"%d" % n, value=f"{label}-{n}".encode(), timestamp=T0 + n)
+        for n in range(count)
+    ]
+
+
+def stage(
+    env: Env,
+    partition: int,
+    label: str,
+    count: int = 30,
+    *,
+    order: tuple[int, ...] = (0,),
+    codec: Codec = Codec.NONE,
+    batch_records: int = 4,
+) -> list[StagedSegment]:
+    """What one task does: batches of a few records, in as many segments as they need."""
+    with LogDir.open(ROOT, env=env) as log_dir:
+        config = log_dir.topic(TOPIC).config
+    pool = FilePool(env.files)
+    name = TopicPartition(TOPIC, partition)
+    writer = StagedWriter(pool, ROOT, name, config, name=label, order=order)
+    records = new_records(label, count)
+    for at in range(0, count, batch_records):
+        group = records[at : at + batch_records]
+        writer.append([build_batch(group, codec=codec)], RowFacts(min_timestamp=T0 + at))
+    staged = writer.finish(env.clock.now_ms())
+    pool.close()
+    return staged
+
+
+def values(env: Env, partition: int) -> list[bytes | None]:
+    with LogDir.open(ROOT, env=env) as log_dir:
+        return [record.value for record in log_dir.reader(TOPIC, partition).records()]
+
+
+def expected(partition: int, label: str, count: int = 30) -> list[bytes]:
+    return [b"%d" % partition, *(f"{label}-{n}".encode() for n in range(count))]
+
+
+def attach_all(env: Env, staged: Sequence[StagedSegment]) -> AttachResult:
+    with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
+        return attach(log_dir, staged)
+
+
+@pytest.fixture
+def env() -> SeededEnv:
+    return seeded_env(1)
+
+
+def test_records_come_behind_those_that_were_there(env: SeededEnv) -> None:
+    make_directory(env)
+    staged = [*stage(env, 0, "a"), *stage(env, 1, "b", 5)]
+    result = attach_all(env, staged)
+    assert values(env, 0) == expected(0, "a")
+    assert values(env, 1) == expected(1, "b", 5)
+    assert result.record_count == 35
+    attached = result.partitions[TopicPartition(TOPIC, 0)]
+    assert (attached.first_offset, attached.end_offset) == (1, 31)
+    assert attached.segments == sum(segment.partition == 0 for segment in staged) > 1
+
+
+def test_offsets_epochs_and_append_times_are_those_of_one_append(env: SeededEnv) -> None:
+    make_directory(env, partitions=1)
+    env.clock.advance(5_000)
+    staged = stage(env, 0, "a")
+    with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
+        log = log_dir.log(TOPIC, 0)
+        attach(log_dir, staged)
+        assert [record.offset for record in log.records()] == list(range(31))
+        batches = [batch for part in log.slices(1) for _, batch in part.batches()]
+        assert {batch.leader_epoch for batch in batches} == {log.leader_epoch}
+        assert {log.append_time_of(offset) for offset in range(1, 31)} == {env.clock.now_ms()}
+        assert all(batch.is_valid() for batch in batches)
+    with LogDir.open(ROOT, env=env) as log_dir:
+        reader = log_dir.reader(TOPIC, 0)
+        assert reader.append_time_of(30) == env.clock.now_ms()
+        found = reader.offset_for_time(T0 + 17)
+        assert found is not None
+        assert (found.offset, found.timestamp) == (18, T0 + 17)
+        assert log_dir.reports == []
+
+
+def test_appends_go_on_behind_them(env: SeededEnv) -> None:
+    make_directory(env, partitions=1)
+    staged = stage(env, 0, "a", 7)
+    with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
+        attach(log_dir, staged)
+        env.clock.advance(10)
+        result = log_dir.log(TOPIC, 0).append([NewRecord(value=b"new")])
+        assert result.base_offset == 8
+    env.clock.advance(10)
+    with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
+        log = log_dir.log(TOPIC, 0)
+        assert log.append([NewRecord(value=b"newer")]).base_offset == 9
+        assert log.append_time_of(7) is not None
+    assert values(env, 0) == [*expected(0, "a", 7), b"new", b"newer"]
+
+
+def test_segments_of_a_partition_follow_their_order(env: SeededEnv) -> None:
+    make_directory(env, partitions=1)
+    second, first = stage(env, 0, "b", 5, order=(1,)), stage(env, 0, "a", 5, order=(0,))
+    attach_all(env, [*second, *first])
+    assert values(env, 0)[1:] == [f"{label}-{n}".encode() for label in "ab" for n in range(5)]
+
+
+def test_empty_partition_takes_them_from_offset_0(env: SeededEnv) -> None:
+    with LogDir.open(ROOT, env=env, options=LogDirOptions(create=True)) as log_dir:
+        log_dir.create_topic(TOPIC, config=CONFIG)
+    attach_all(env, stage(env, 0, "a", 3))
+    assert values(env, 0) == [b"a-0", b"a-1", b"a-2"]
+
+
+def test_nothing_staged_changes_nothing(env: SeededEnv) -> None:
+    make_directory(env)
+    assert attach_all(env, []).record_count == 0
+    assert values(env, 0) == [b"0"]
+
+
+def test_log_append_time_stamps_the_batches(env: SeededEnv) -> None:
+    make_directory(env, partitions=1, config={"message.timestamp.type": "LogAppendTime"})
+    env.clock.advance(5_000)
+    attach_all(env, stage(env, 0, "a", 9))
+    with LogDir.open(ROOT, env=env) as log_dir:
+        records = list(log_dir.reader(TOPIC, 0).records(1))
+        assert {record.timestamp for record in records} == {env.clock.now_ms()}
+        assert {r.timestamp_type for r in records} == {TimestampType.LOG_APPEND_TIME}
+        assert [record.create_timestamp for record in records] == [T0 + n for n in range(9)]
+        found = log_dir.reader(TOPIC, 0).offset_for_time(env.clock.now_ms())
+        assert found is not None
+        assert found.offset == 1
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_codecs(env: SeededEnv, codec: Codec) -> None:
+    make_directory(env, partitions=1)
+    attach_all(env, stage(env, 0, "a", codec=codec))
+    assert values(env, 0) == expected(0, "a")
+
+
+def test_no_segment_is_over_the_limit(env: SeededEnv) -> None:
+    make_directory(env, partitions=1)
+    staged = stage(env, 0, "a", 200)
+    assert len(staged) > 3
+    assert all(segment.size_bytes <= 600 for segment in staged)
+
+
+# -- refusals ------------------------------------------------------------------------------------
+
+
+def staged_names(env: Env) -> list[str]:
+    return [
+        item.name
+        for number in range(2)
+        if env.files.exists(f"{ROOT}/{TOPIC}-{number}")
+        for item in env.files.list_dir(f"{ROOT}/{TOPIC}-{number}")
+        if ".sta" in item.name
+    ]
+
+
+def change(env: Env, changes: dict[str, str | None]) -> None:
+    with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
+        log_dir.alter_config(TOPIC, changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"max.message.bytes": "80"}, MessageTooLarge),
+        ({"message.timestamp.before.max.ms": "1000"}, InvalidTimestamp),
+        ({"compression.type": "zstd"}, InvalidRequest),
+    ],
+)
+def test_rules_of_the_topic_are_those_at_the_commit(
+    env: SeededEnv, changes: dict[str, str | None], error: type[TidelogError]
+) -> None:
+    make_directory(env)
+    staged = [*stage(env, 0, "a"), *stage(env, 1, "b")]
+    change(env, changes)
+    env.clock.advance(100_000)
+    with pytest.raises(error):
+        attach_all(env, staged)
+    assert [values(env, 0), values(env, 1)] == [[b"0"], [b"1"]]
+
+
+def test_compacted_topic_needs_keys(env: SeededEnv) -> None:
+    make_directory(env, partitions=1, config={"cleanup.policy": "compact"})
+    pool = FilePool(env.files)
+    with LogDir.open(ROOT, env=env) as log_dir:
+        config = log_dir.topic(TOPIC).config
+    writer = StagedWriter(pool, ROOT, TopicPartition(TOPIC, 0), config, name="x")
+    writer.append([build_batch([NewRecord(value=b"no key")])], RowFacts(has_null_key=True))
+    with pytest.raises(InvalidRecord):
+        writer.finish(env.clock.now_ms())
+    writer.discard(env.files)
+    assert staged_names(env) == []
+
+
+def test_file_that_has_gone(env: SeededEnv) -> None:
+    make_directory(env)
+    staged = [*stage(env, 0, "a"), *stage(env, 1, "b")]
+    env.files.remove(staging_path(ROOT, TopicPartition(TOPIC, 1), staged[-1].name))
+    with pytest.raises(InvalidRequest, match="gone"):
+        attach_all(env, staged)
+    assert values(env, 0) == [b"0"]
+
+
+def test_damaged_file(env: SeededEnv) -> None:
+    make_directory(env)
+    staged = [*stage(env, 0, "a"), *stage(env, 1, "b")]
+    path = staging_path(ROOT, TopicPartition(TOPIC, 1), staged[-1].name)
+    file = env.files.open(path, write=True)
+    last = file.pread(1, file.size() - 1)
+    file.pwrite(bytes([last[0] ^ 1]), file.size() - 1)
+    file.close()
+    with pytest.raises(CorruptData, match="staging"):
+        attach_all(env, staged)
+    assert [values(env, 0), values(env, 1)] == [[b"0"], [b"1"]]
+
+
+def test_unknown_topic(env: SeededEnv) -> None:
+    make_directory(env)
+    (first, *_) = stage(env, 0, "a", 3)
+    with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
+        log_dir.delete_topic(TOPIC)
+        with pytest.raises(UnknownTopic):
+            attach(log_dir, [first])
+
+
+def test_staging_files_survive_an_opening_and_old_ones_go(env: SeededEnv) -> None:
+    make_directory(env)
+    staged = stage(env, 0, "a", 3)
+    with LogDir.open(ROOT, env=env, options=WRITABLE):
+        pass
+    assert len(staged_names(env)) == 1
+    env.clock.advance(STAGING_AGE_MS + 1)
+    attach_all(env, stage(env, 1, "b", 3))
+    assert staged_names(env) == []
+    with pytest.raises(InvalidRequest):
+        attach_all(env, staged)
+
+
+def test_dropping_by_prefix(env: SeededEnv) -> None:
+    make_directory(env)
+    stage(env, 0, "job1-a", 3)
+    stage(env, 1, "job2-a", 3)
+    assert drop_staging(env.files, ROOT, prefix="job1", older_than_ms=INT64_MAX) == 1
+    assert [name[:4] for name in staged_names(env)] == ["job2"]
+
+
+# -- crashes and failing calls -------------------------------------------------------------------
+
+
+def prepared(env: SeededEnv) -> list[StagedSegment]:
+    make_directory(env)
+    env.clock.advance(1_000)
+    return [*stage(env, 0, "a", 20), *stage(env, 1, "b", 9)]
+
+
+def judge(files: DamageFileSystem, *, is_done: bool = False) -> bool:
+    """All or nothing in both partitions, also for a reader; whether it is all."""
+    env = seeded_env(99, files=files)
+    env.clock.set(T0 * 2)
+    found = []
+    for _ in range(2):  # before recovery, for a reader; after it
+        contents = [values(env, 0), values(env, 1)]
+        assert contents in ([[b"0"], [b"1"]], [expected(0, "a", 20), expected(1, "b", 9)])
+        found.append(len(contents[0]) > 1)
+        with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
+            for number in range(2):
+                check_log(log_dir, number)
+    assert staged_names(env) == [] or not found[1]
+    assert found[1] or not is_done
+    return found[1]
+
+
+def check_log(log_dir: LogDir, number: int) -> None:
+    """What is left is a log as any other: it takes appends, and its times are its own."""
+    log = log_dir.log(TOPIC, number)
+    offsets = [record.offset for record in log.records()]
+    assert offsets == list(range(log.log_end_offset))
+    for offset in offsets[1:]:
+        assert log.append_time_of(offset) in (None, ATTACHED_MS)
+    assert log.roll() or not log.active.size_bytes
+
+
+ATTACHED_MS = seeded_env(1).clock.now_ms() + 1_000
+
+
+@pytest.mark.parametrize("keep", list(Keep))
+def test_power_loss_at_every_call(keep: Keep) -> None:
+    env = seeded_env(1)
+    staged = prepared(env)
+    env.files.settle()
+    with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
+        attach(log_dir, staged)
+        moment = len(env.files.journal)
+    outcomes = [judge(reopen(state)) for state in env.files.prefixes(keep)]
+    assert outcomes == sorted(outcomes)  # once visible, always visible
+    assert not outcomes[0]
+    assert all(outcomes[moment:])
+
+
+def test_power_loss_in_seeded_ways() -> None:
+    env = seeded_env(1)
+    staged = prepared(env)
+    env.files.settle()
+    with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
+        attach(log_dir, staged)
+        moment = len(env.files.journal)
+    outcomes = set()
+    for state in env.files.crash_states(range(400)):
+        try:
+            outcomes.add(judge(reopen(state), is_done=state.prefix >= moment))
+        except Exception as error:
+            raise AssertionError(f"{error!r}\n{env.files.explain(state)}") from error
+    assert outcomes == {True, False}
+
+
+@pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE])
+def test_every_call_fails_once(kind: FaultKind) -> None:
+    call = 0
+    failed = True
+    while failed:
+        env = seeded_env(1)
+        staged = prepared(env)
+        image = env.files.crash(Keep.EVERYTHING)
+        env = seeded_env(1, files=reopen(image, fault=Fault(call, kind)))
+        env.clock.advance(1_000)
+        failed = attach_with_fault(env, staged)
+        judge(reopen(env.files.crash(Keep.EVERYTHING)), is_done=not failed)
+        judge(reopen(env.files.crash(Keep.SYNCED)), is_done=not failed)
+        call += 1
+    assert call > 50
+
+
+def attach_with_fault(env: SeededEnv, staged: Sequence[StagedSegment]) -> bool:
+    """Whether the attach (or the opening before it) was told of the failure."""
+    log_dir = None
+    try:
+        log_dir = LogDir.open(ROOT, env=env, options=WRITABLE)
+        attach(log_dir, staged)
+    except StorageFailure:
+        return True
+    finally:
+        if log_dir is not None:
+            with suppress(StorageFailure):
+                log_dir.close()
+    return False
