@@ -8,6 +8,7 @@ can work on `log_dir` in between.
 
 import base64
 import queue
+import re
 import socket
 import subprocess
 import threading
@@ -49,8 +50,12 @@ SETTINGS = {
     "log.cleaner.backoff.ms": "100",
     "log.cleaner.dedupe.buffer.size": "4194304",
     "log.segment.delete.delay.ms": "1000",
-    # Clean stops of small logs: nothing worth a long shutdown.
-    "controlled.shutdown.enable": "true",
+    # One node: nobody else to wait for, neither for votes nor for the end of an old session.
+    "controller.quorum.election.timeout.ms": "100",
+    "controller.quorum.election.backoff.max.ms": "100",
+    "controller.quorum.fetch.timeout.ms": "200",
+    "broker.heartbeat.interval.ms": "200",
+    "broker.session.timeout.ms": "1000",
     "num.network.threads": "2",
     "num.io.threads": "2",
     "background.threads": "2",
@@ -119,7 +124,7 @@ class Broker:
             command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self._folder
         )
         threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
-        self._await_start()
+        self.await_line(STARTED)
 
     def _listen(self, process: "subprocess.Popen[str]") -> None:
         assert process.stderr is not None
@@ -128,19 +133,24 @@ class Broker:
                 self._lines.put(line)
         self._lines.put(None)
 
-    def _await_start(self) -> None:
+    def await_line(self, pattern: str, *, timeout_s: int = START_TIMEOUT_S) -> None:
+        """Return when a line of the broker's log has the pattern; lines before it are forgotten."""
         told: list[str] = []
         while True:
             try:
-                line = self._lines.get(timeout=START_TIMEOUT_S)
+                line = self._lines.get(timeout=timeout_s)
             except queue.Empty:
                 line = None
             if line is None:
                 self.kill()
-                raise AssertionError("Kafka did not start:\n" + "".join(told[-40:]))
+                raise AssertionError(f"Kafka never said {pattern!r}:\n" + "".join(told[-40:]))
             told.append(line)
-            if STARTED in line:
+            if re.search(pattern, line):
                 return
+
+    def await_cleaning(self, topic: str, end: int, partition: int = 0) -> None:
+        """Return when the log cleaner has cleaned a partition up to offset `end`, exclusive."""
+        self.await_line(rf"cleaned log {topic}-{partition} \(dirty section = \[\d+, {end}\]\)")
 
     def stop(self) -> None:
         """A controlled shutdown: everything flushed, the clean marker written."""
