@@ -1,0 +1,171 @@
+"""Opens what a crash has left and holds it against what was promised."""
+
+from collections.abc import Iterable, Sequence
+
+from tests.fault.promise import DirPromise, Kept, LogPromise, Marker
+from tests.fault.workload import ROOT, WRITABLE
+from tests.faults import START_MS, CrashState, DamageFileSystem, Keep, reopen, seeded_env
+
+from tidelog.errors import UnknownTopic
+from tidelog.storage.files import CLEAN_SHUTDOWN_FILE
+from tidelog.storage.log import Log
+from tidelog.storage.log_dir import LogDir
+from tidelog.types import ClockName, IsolationLevel
+
+# After every crash the machine comes back ten minutes later.
+RESTART_MS = START_MS + 600_000
+COMMITTED = IsolationLevel.READ_COMMITTED
+
+
+def judge(state: CrashState, before: DirPromise, after: DirPromise) -> None:
+    """Recover, compare, and recover again: nothing may change any more."""
+    files = reopen(state)
+    judge_directory(recover(files), before, after)
+    if f"{ROOT}/{CLEAN_SHUTDOWN_FILE}" in state.contents():
+        # Nothing was recovered: indexes are as appends made them, recovery's differ legally.
+        files = reopen(files.crash(Keep.EVERYTHING))
+        recover(files)
+    judge_idempotence(files)
+
+
+def judge_quickly(state: CrashState, before: DirPromise, after: DirPromise) -> None:
+    """Recover and compare."""
+    judge_directory(recover(reopen(state)), before, after)
+
+
+def recover(files: DamageFileSystem) -> LogDir:
+    """Open for writing after a crash; every partition is opened too."""
+    env = seeded_env(1, files=files, now_ms=RESTART_MS)
+    directory = LogDir.open(ROOT, env=env, options=WRITABLE)
+    for name in directory.topics():
+        directory.log(name, 0)
+    return directory
+
+
+def judge_directory(directory: LogDir, before: DirPromise, after: DirPromise) -> None:
+    """Compare every topic; the directory is left open, as by a crash."""
+    names = set(directory.topics())
+    allowed = set(before.topics) | set(after.topics)
+    needed = set(before.topics) & set(after.topics)
+    assert needed <= names <= allowed, f"topics {names}, needed {needed}, allowed {allowed}"
+    for name in sorted(names):
+        log = directory.log(name, 0)
+        versions = [p.topics[name] for p in (after, before) if name in p.topics]
+        judge_log(log, versions)
+    for name in allowed - names:
+        _expect_unknown(directory, name)
+
+
+def _expect_unknown(directory: LogDir, name: str) -> None:
+    try:
+        directory.log(name, 0)
+    except UnknownTopic:
+        return
+    raise AssertionError(f"deleted topic {name} still opens")
+
+
+def judge_log(log: Log, versions: Sequence[LogPromise]) -> LogPromise:
+    """The log holds what one of the versions promised, up to some batch's end; which one."""
+    start, end = log.log_start_offset, log.log_end_offset
+    durable = min(version.durable_end for version in versions)
+    assert end >= durable, f"the log ends at {end}, everything below {durable} was synced"
+    found = list(log.records())
+    version = _version_of(log, found, versions)
+    starts = [version.start for version in versions]
+    assert start <= max(starts), f"the log starts at {start}, nobody asked for more than {starts}"
+    ends = {0, start, *(batch_end for _, batch_end in version.batches)}
+    assert end in ends, f"the log ends at {end}, inside a batch"
+    assert list(log.records(isolation=COMMITTED)) == [
+        record
+        for record in found
+        if record.offset in {kept.offset for kept in version.committed(start, end)}
+    ]
+    judge_batches(log, version, min(other.epoch for other in versions))
+    judge_indexes(log)
+    there = version.everything_within(start, end)
+    judge_append_times(log, there)
+    judge_lookups(log, there)
+    return version
+
+
+def _version_of(log: Log, found: Iterable[object], versions: Sequence[LogPromise]) -> LogPromise:
+    start, end = log.log_start_offset, log.log_end_offset
+    there = [_facts(record) for record in found]
+    for version in versions:
+        if end <= version.end and there == [_facts(k) for k in version.within(start, end)]:
+            return version
+    wanted = [_facts(kept) for kept in versions[0].within(start, end)]
+    raise AssertionError(f"records of [{start}, {end}) are nobody's:\n{there}\nlike {wanted}")
+
+
+def _facts(record: object) -> tuple[object, ...]:
+    return tuple(getattr(record, name) for name in ("offset", "timestamp", "key", "value"))
+
+
+def judge_batches(log: Log, version: LogPromise, epoch: int) -> None:
+    """Leader epochs are the records' own, also in the epoch file's account, and grow at a start."""
+    epochs = {kept.offset: kept.leader_epoch for kept in version.records}
+    previous = -1
+    for part in log.slices():
+        for _, batch in part.batches():
+            assert batch.is_valid()
+            assert batch.leader_epoch >= previous
+            previous = batch.leader_epoch
+            if batch.base_offset in epochs:
+                assert batch.leader_epoch == epochs[batch.base_offset]
+            first = max(batch.base_offset, log.log_start_offset)
+            assert log.leader_epochs.epoch_for(first) == batch.leader_epoch
+    assert log.leader_epoch > max(previous, epoch), "a leader epoch is used again"
+
+
+def judge_indexes(log: Log) -> None:
+    """Indexes keep their rules and point at batches."""
+    for segment in log.segments:
+        segment.offset_index.check(segment.size_bytes)
+        segment.time_index.check()
+        starts = {at: batch.last_offset for at, batch in segment.walk_file(0, segment.size_bytes)}
+        for offset, position in segment.offset_index.entries():
+            assert starts[position] == offset
+        largest = max(
+            (batch.max_timestamp for _, batch in segment.walk_file(0, segment.size_bytes)),
+            default=-1,
+        )
+        assert segment.largest_timestamp == largest
+
+
+def judge_append_times(log: Log, there: Sequence[Kept | Marker]) -> None:
+    """No record has an append time that is not its own."""
+    for record in there:
+        known = log.append_time_of(record.offset)
+        assert known in (None, record.append_ms), f"{record} has append time {known}"
+
+
+def judge_lookups(log: Log, there: Sequence[Kept | Marker]) -> None:
+    """Searches by time equal a look at every record; control records are found too, as by Kafka."""
+    own = [(record.offset, record.timestamp) for record in there]
+    times = [(record.offset, log.append_time_of(record.offset)) for record in there]
+    known = [(offset, ms) for offset, ms in times if ms is not None]
+    for clock, pairs in ((ClockName.RECORD, own), (ClockName.APPEND, known)):
+        for target in _targets([ms for _, ms in pairs]):
+            found = log.offset_for_time(target, clock=clock)
+            answer = None if found is None else (found.offset, found.timestamp)
+            wanted = next(((offset, ms) for offset, ms in pairs if ms >= target), None)
+            assert answer == wanted, f"{clock} clock, {target}: {answer}, {wanted} is right"
+
+
+def _targets(times: Sequence[int]) -> list[int]:
+    """First, last and middle times and what lies beside them."""
+    known = sorted({time for time in times if time >= 0})
+    picked = known[:1] + known[len(known) // 2 : len(known) // 2 + 1] + known[-1:]
+    return sorted({0, *(time + step for time in picked for step in (0, 1))})
+
+
+def judge_idempotence(files: DamageFileSystem) -> None:
+    """A second crash right after recovery finds it done: the same bytes, nothing to repair."""
+    recovered = files.crash(Keep.EVERYTHING)
+    again = reopen(recovered)
+    directory = recover(again)
+    for name in directory.topics():
+        log = directory.log(name, 0)
+        assert log.recovery_report.truncated_bytes == 0
+    assert again.crash(Keep.EVERYTHING).contents() == recovered.contents()

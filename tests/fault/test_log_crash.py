@@ -1,0 +1,132 @@
+"""Power is lost at every recorded call of a log at work, and in 20,000 seeded ways.
+
+One workload is run once; every crash of it is a state of its disk. A failure names the workload's
+seed, the crash's seed and the fate of each unsynced change, and comes back when run again.
+"""
+
+from functools import cache
+from itertools import chain
+
+import pytest
+from tests.fault.harness import CrashFound, survey
+from tests.fault.judge import judge, judge_quickly, recover
+from tests.fault.workload import MAIN, Workload
+from tests.faults import DamageFileSystem, Keep, reopen
+from tests.faults.journal import Change, Sync, SyncDir
+
+STEP_COUNT = 60
+# Each workload gives a share of the 20,000 states; all prefixes of each are looked at.
+SEEDS = (1, 2, 3, 4)
+STATES_PER_WORKLOAD = 5_000
+STATES_IN_FULL = 300
+
+
+@cache
+def at_work(seed: int, step_count: int = STEP_COUNT) -> Workload:
+    workload = Workload(seed)
+    workload.run(step_count)
+    return workload
+
+
+@pytest.mark.parametrize("keep", list(Keep))
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_prefix_of_the_calls(seed: int, keep: Keep) -> None:
+    done = at_work(seed)
+    result = survey(done.files, done.story, done.files.prefixes(keep), judge)
+    assert result.drawn == len(done.files.journal) + 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_seeded_states(seed: int) -> None:
+    done = at_work(seed)
+    states = done.files.crash_states(range(STATES_PER_WORKLOAD))
+    result = survey(done.files, done.story, states, judge_quickly)
+    assert result.drawn == STATES_PER_WORKLOAD
+    assert result.judged > STATES_PER_WORKLOAD // 4  # many differ; many moments have few choices
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_seeded_states_in_full(seed: int) -> None:
+    """Also recovered a second time, which must change nothing."""
+    done = at_work(seed)
+    states = done.files.crash_states(range(STATES_IN_FULL))
+    survey(done.files, done.story, states, judge)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_crash_during_recovery(seed: int) -> None:
+    """Recovery is itself cut short, at every call and by chance, and then run again."""
+    done = at_work(seed)
+    for state in done.files.crash_states(range(10_000, 10_012)):
+        before, after = done.story.around(state.prefix)
+        files = reopen(state)
+        recover(files)
+        again = chain(
+            files.prefixes(Keep.SYNCED),
+            files.prefixes(Keep.EVERYTHING),
+            files.crash_states(range(20)),
+        )
+        for second in again:
+            try:
+                judge_quickly(second, before, after)
+            except Exception as error:
+                first = done.files.explain(state)
+                raise CrashFound(f"{error!r}\n{first}\nthen:\n{files.explain(second)}") from error
+
+
+class LyingDisk(DamageFileSystem):
+    """Says that it has synced and has not: what a log that forgets to sync would leave."""
+
+    forgets: type[Sync | SyncDir] = Sync
+    suffix = ""
+
+    def record(self, path: str, change: Change) -> None:
+        if not (isinstance(change, self.forgets) and path.endswith(self.suffix)):
+            super().record(path, change)
+
+
+class ForgetsRecords(LyingDisk):
+    suffix = ".log"
+
+
+class ForgetsNames(LyingDisk):
+    forgets: type[Sync | SyncDir] = SyncDir
+
+
+@pytest.mark.parametrize(
+    ("disk", "symptom"),
+    [(LyingDisk, "power lost"), (ForgetsRecords, r"was synced|nobody.s"), (ForgetsNames, "needed")],
+)
+def test_canary_a_log_that_does_not_sync_is_caught(disk: type[LyingDisk], symptom: str) -> None:
+    workload = Workload(1, disk())
+    workload.run(STEP_COUNT)
+    states = workload.files.crash_states(range(500))
+    with pytest.raises(CrashFound, match=symptom):
+        survey(workload.files, workload.story, states, judge_quickly)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 130))
+def test_many_more_workloads(seed: int) -> None:
+    done = Workload(seed)
+    done.run(120)
+    for keep in Keep:
+        survey(done.files, done.story, done.files.prefixes(keep), judge)
+    survey(done.files, done.story, done.files.crash_states(range(5_000)), judge)
+
+
+def test_append_times_are_mostly_known() -> None:
+    """Else "never a wrong one" is cheap: all after a clean stop, most after a killed process."""
+    killed = []
+    for done in map(at_work, SEEDS):
+        last = len(done.files.journal)
+        assert all(known_times(done, last))
+        killed += [known for moment in range(60, last, 60) for known in known_times(done, moment)]
+    assert len(killed) > 500
+    assert sum(killed) > 0.9 * len(killed)
+
+
+def known_times(done: Workload, moment: int) -> list[bool]:
+    """For each record whether its append time is known after the process was killed then."""
+    log = recover(reopen(done.files.crash(Keep.EVERYTHING, moment))).log(MAIN, 0)
+    return [log.append_time_of(record.offset) is not None for record in log.records()]

@@ -1,0 +1,155 @@
+"""Every changing call fails once: the partition goes offline, says so, and keeps reading."""
+
+from contextlib import suppress
+from functools import cache
+
+import pytest
+from tests.fault.judge import judge_quickly
+from tests.fault.promise import DirPromise, LogPromise
+from tests.fault.workload import MAIN, ROOT, WRITABLE, Workload
+from tests.faults import DamageFileSystem, Fault, FaultKind, Keep
+
+from tidelog.errors import Closed, StorageFailure
+from tidelog.storage.log import Log
+from tidelog.storage.log_dir import LogDir
+from tidelog.types import NewRecord
+
+SEED = 11
+STEP_COUNT = 30
+RUNS = ((11, FaultKind.EIO), (13, FaultKind.EIO), (202, FaultKind.NO_SPACE))
+
+
+@cache
+def undisturbed(seed: int) -> tuple[list[DirPromise], int]:
+    """What holds after each step where nothing fails, and how many calls that takes."""
+    workload = Workload(seed)
+    promises = []
+    for step in workload.steps(STEP_COUNT):
+        workload.take(step)
+        promises.append(workload.story.latest)
+    return promises, workload.files.calls
+
+
+def run_until_failure(seed: int, fault: Fault) -> tuple[Workload, int | None]:
+    """The workload after the first step that failed, and that step's number."""
+    workload = Workload(seed, DamageFileSystem(fault=fault))
+    for number, step in enumerate(workload.steps(STEP_COUNT)):
+        try:
+            workload.take(step)
+        except StorageFailure:
+            return workload, number
+    return workload, None
+
+
+def main_log(workload: Workload) -> Log | None:
+    """The main partition as the process that met the failure still holds it."""
+    if workload.directory is None or MAIN not in workload.story.latest.topics:
+        return None
+    try:
+        return workload.directory.log(MAIN, 0)
+    except Closed:  # it failed while it was closing, and nobody had used the log before
+        return None
+
+
+def expect_offline(workload: Workload, log: Log) -> None:
+    """Nothing is taken, nothing is tried; what was acknowledged can be read."""
+    calls = workload.files.calls
+    for change in (
+        lambda: log.append([NewRecord(value=b"late")]),
+        log.flush,
+        log.roll,
+        lambda: log.append([NewRecord(value=b"later")]),
+    ):
+        with pytest.raises(StorageFailure):
+            change()
+    assert workload.files.calls == calls, "a call was made after the failure"
+
+
+def expect_readable(workload: Workload, log: Log, intended: LogPromise) -> None:
+    """All that was acknowledged; a truncation that failed half way may have dropped its records."""
+    before = workload.promise
+    found = [(record.offset, record.value) for record in log.records()]
+    start, end = log.log_start_offset, log.log_end_offset
+    assert min(before.end, intended.end) <= end <= before.end, f"{end}, not {before.end}, is shown"
+    versions = [before, intended] if intended.end < before.end else [before]
+    assert found in [
+        [(kept.offset, kept.value) for kept in version.within(start, end)] for version in versions
+    ]
+
+
+def check_call(seed: int, call: int, kind: FaultKind) -> None:
+    """One call fails: somebody is told, and what follows is right."""
+    promises, _ = undisturbed(seed)
+    workload, failed_step = run_until_failure(seed, Fault(call, kind))
+    where = f"workload seed {seed}, call {call}: {workload.files.writes.failed}"
+    assert failed_step is not None, f"nobody was told: {where}"
+    try:
+        judge_failure(workload, promises[failed_step])
+    except Exception as error:
+        raise AssertionError(f"{error!r}: {where}, step {failed_step}") from error
+
+
+@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize(("seed", "kind"), RUNS)
+def test_nth_call_fails(seed: int, kind: FaultKind, part: int) -> None:
+    for call in range(part, undisturbed(seed)[1], 3):
+        check_call(seed, call, kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE])
+@pytest.mark.parametrize("seed", range(200, 220))
+def test_nth_call_fails_in_many_workloads(seed: int, kind: FaultKind) -> None:
+    for call in range(undisturbed(seed)[1]):
+        check_call(seed, call, kind)
+
+
+def judge_failure(workload: Workload, intended: DirPromise) -> None:
+    """While the process lives, and after the machine went down."""
+    log = main_log(workload)
+    if log is not None and log.failure is not None:
+        expect_offline(workload, log)
+        expect_readable(workload, log, intended.topics[MAIN])
+    before = workload.story.latest
+    files = workload.files
+    for keep in Keep:
+        judge_quickly(files.crash(keep), before, intended)
+    for state in files.crash_states(range(3), prefix=len(files.journal)):
+        judge_quickly(state, before, intended)
+
+
+def test_short_writes_are_finished() -> None:
+    promises, calls = undisturbed(SEED)
+    for call in range(0, calls, 3):
+        workload, failed_step = run_until_failure(
+            SEED, Fault(call, FaultKind.SHORT_WRITE, sticky=True)
+        )
+        assert failed_step is None
+        assert workload.story.latest == promises[-1]
+        judge_quickly(workload.files.crash(Keep.SYNCED), promises[-1], promises[-1])
+
+
+@pytest.mark.parametrize("limit_bytes", [0, 300, 600, 1000, 1500, 2000])
+def test_full_disk_stops_it_and_room_lets_it_go_on(limit_bytes: int) -> None:
+    files = DamageFileSystem(limit_bytes=limit_bytes)
+    workload = Workload(SEED, files)
+    promises, _ = undisturbed(SEED)
+    failed_step = None
+    for number, step in enumerate(workload.steps(STEP_COUNT)):
+        try:
+            workload.take(step)
+        except StorageFailure:
+            failed_step = number
+            break
+    assert failed_step is not None
+    judge_failure(workload, promises[failed_step])
+    files.limit_bytes = None
+    if workload.directory is not None:
+        with suppress(StorageFailure):  # says once more that it failed, and lets the lock go
+            workload.directory.close()
+    with LogDir.open(ROOT, env=workload.env, options=WRITABLE) as directory:
+        directory.create_topic("after", partitions=1, config={})
+        log = directory.log("after", 0)
+        log.append([NewRecord(value=b"goes on")])
+        log.flush()
+        assert [record.value for record in log.records()] == [b"goes on"]

@@ -1,0 +1,300 @@
+"""A directory of topics at work: steps that a seed chooses, and what each of them promises.
+
+The same seed takes the same steps and makes the same calls, so a crash or a failing call found
+once can be looked at again.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tests.fault.harness import Story
+from tests.fault.promise import DirPromise, Kept, LogPromise, Marker
+from tests.faults import DamageFileSystem, SeededEnv, seeded_env
+
+from tidelog.record.builder import build_batch
+from tidelog.storage.appends import AppendOrigin
+from tidelog.storage.log import AppendResult, Log
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.types import Codec, NewRecord
+
+ROOT = "/data"
+MAIN = "tides"
+SETTINGS = {
+    "internal.segment.bytes": "900",
+    "index.interval.bytes": "150",
+    "segment.index.bytes": "96",
+    "retention.bytes": "2500",
+    "retention.ms": "-1",
+    "file.delete.delay.ms": "0",
+}
+WRITABLE = LogDirOptions(create=True)
+CODECS = (Codec.NONE, Codec.NONE, Codec.LZ4, Codec.ZSTD, Codec.GZIP)
+
+
+@dataclass(slots=True)
+class Transaction:
+    """An open transaction of the workload."""
+
+    producer_id: int
+    next_sequence: int = 0
+
+
+class Workload:
+    """Takes steps on a directory and tells its story."""
+
+    def __init__(self, seed: int, files: DamageFileSystem | None = None) -> None:
+        self.env: SeededEnv = seeded_env(seed, files=files)
+        self.files = self.env.files
+        self.draw = random.Random(seed)
+        # Every other workload syncs inside appends too.
+        self.settings = SETTINGS if seed % 2 else {**SETTINGS, "flush.messages": "9"}
+        self.story: Story[DirPromise] = Story(self.files, DirPromise())
+        self.last_append_ms = -1
+        self._open: list[Transaction] = []
+        self._serial = 0
+        self._topics = 0
+        self.directory: LogDir | None = None
+
+    # ---- the plan
+
+    def steps(self, count: int) -> list[Callable[[], None]]:
+        """The first steps of every workload, then `count` drawn ones, then a clean stop."""
+        weighted: list[tuple[int, Callable[[], None]]] = [
+            (10, self.append),
+            (3, self.append_in_transaction),
+            (2, self.end_transaction),
+            (3, self.flush),
+            (2, self.roll),
+            (2, self.truncate),
+            (1, self.delete_records),
+            (2, self.apply_retention),
+            (1, self.bump_epoch),
+            (1, self.create_topic),
+            (1, self.delete_topic),
+            (1, self.restart),
+        ]
+        weights = [weight for weight, _ in weighted]
+        drawn = self.draw.choices([step for _, step in weighted], weights, k=count)
+        return [self.start, self.create_main, *drawn, self.stop]
+
+    def run(self, count: int) -> None:
+        """Take all steps."""
+        for step in self.steps(count):
+            self.take(step)
+
+    def take(self, step: Callable[[], None]) -> None:
+        """Take one step; time moves, at times not at all."""
+        self.env.clock.advance(self.draw.choice((0, 0, 1, 7, 1000)))
+        step()
+
+    # ---- what is there
+
+    @property
+    def log(self) -> Log:
+        """The main topic's partition."""
+        assert self.directory is not None
+        return self.directory.log(MAIN, 0)
+
+    @property
+    def promise(self) -> LogPromise:
+        """What the main topic's partition has promised."""
+        return self.story.latest.topics[MAIN]
+
+    def _tell(self, promise: LogPromise) -> None:
+        """Also what a roll on the way has promised: segments before the last one are synced."""
+        base = self.log.segments[-1].base_offset
+        durable_end = max(promise.durable_end, min(base, promise.end))
+        promise = replace(promise, durable_end=durable_end)
+        self.story.tell(self.story.latest.with_log(MAIN, promise))
+
+    # ---- the directory
+
+    def start(self) -> None:
+        """Open the directory, which makes it."""
+        self.directory = LogDir.open(ROOT, env=self.env, options=WRITABLE)
+        self.story.tell(DirPromise())
+
+    def create_main(self) -> None:
+        """Make the topic that everything else is about."""
+        assert self.directory is not None
+        self.directory.create_topic(MAIN, partitions=1, config=self.settings)
+        self.story.tell(self.story.latest.with_log(MAIN, LogPromise()))
+
+    def create_topic(self) -> None:
+        """Make another topic, with a flushed record in it."""
+        assert self.directory is not None
+        self._topics += 1
+        name = f"other-{self._topics}"
+        self.directory.create_topic(name, partitions=1, config=SETTINGS)
+        self.story.tell(self.story.latest.with_log(name, LogPromise()))
+
+    def delete_topic(self) -> None:
+        """Delete the oldest other topic, where there is one."""
+        assert self.directory is not None
+        others = [name for name in self.story.latest.topics if name != MAIN]
+        if others:
+            self.directory.delete_topic(others[0])
+            self.story.tell(self.story.latest.without(others[0]))
+
+    def stop(self) -> None:
+        """Stop cleanly: everything is durable."""
+        assert self.directory is not None
+        promise = self.promise
+        self.directory.close()
+        self.story.tell(self.story.latest.with_log(MAIN, promise.flushed()))
+
+    def restart(self) -> None:
+        """Stop cleanly and open again, on a clock that may have been set back a little."""
+        self.stop()
+        self.env.clock.advance(self.draw.choice((0, 5000, -3000)))
+        self.directory = LogDir.open(ROOT, env=self.env, options=WRITABLE)
+
+    # ---- appends
+
+    def append(self) -> None:
+        """One to six records in one or more batches; times go back and forth or are missing."""
+        records = [self._record() for _ in range(self.draw.randrange(1, 7))]
+        batch_bytes = self.draw.choice((60, 16_384))
+        result = self.log.append(records, codec=self.draw.choice(CODECS), batch_bytes=batch_bytes)
+        self._tell(self._appended(result, records))
+
+    def _record(self) -> NewRecord:
+        self._serial += 1
+        now = self.env.clock.now_ms()
+        timestamp = self.draw.choice((-1, now, now, now + self.draw.randrange(-90_000, 9_000)))
+        key = None if self.draw.random() < 0.3 else b"k%d" % self.draw.randrange(5)
+        value = b"%d:" % self._serial + self.draw.randbytes(self.draw.randrange(60))
+        return NewRecord(key=key, value=value, timestamp=timestamp)
+
+    def _appended(
+        self, result: AppendResult, records: list[NewRecord], producer_id: int = -1
+    ) -> LogPromise:
+        promise = self.promise
+        assert result.base_offset == promise.end
+        assert result.append_time_ms == max(self.last_append_ms, self.env.clock.now_ms())
+        self.last_append_ms = result.append_time_ms
+        kept = [
+            Kept(
+                result.base_offset + number,
+                -1 if record.timestamp is None else record.timestamp,
+                record.key,
+                record.value,
+                result.append_time_ms,
+                self.log.leader_epoch,
+                producer_id,
+            )
+            for number, record in enumerate(records)
+        ]
+        return promise.appended(
+            self._batches_from(result.base_offset), kept, epoch=self.log.leader_epoch
+        )
+
+    def _batches_from(self, offset: int) -> list[tuple[int, int]]:
+        """First and end offset of each batch from `offset` on, as they lie in the log."""
+        return [
+            (batch.base_offset, batch.next_offset)
+            for part in self.log.slices(offset)
+            for _, batch in part.batches()
+        ]
+
+    # ---- transactions
+
+    def append_in_transaction(self) -> None:
+        """A batch of an open transaction, or of a new one."""
+        if not self._open or (len(self._open) < 2 and self.draw.random() < 0.4):
+            self._serial += 1
+            self._open.append(Transaction(self._serial))
+        transaction = self.draw.choice(self._open)
+        records = [self._record() for _ in range(self.draw.randrange(1, 4))]
+        batch = build_batch(
+            records,
+            producer_id=transaction.producer_id,
+            producer_epoch=0,
+            base_sequence=transaction.next_sequence,
+            transactional=True,
+        )
+        result = self.log.append_batches(batch, origin=AppendOrigin.CLIENT, owned=True)
+        transaction.next_sequence += len(records)
+        self._tell(self._appended(result, records, transaction.producer_id))
+
+    def end_transaction(self) -> None:
+        """Commit or abort the oldest open transaction."""
+        if not self._open:
+            return
+        transaction, commit = self._open.pop(0), self.draw.random() < 0.5
+        result = self.log.end_transaction(
+            producer_id=transaction.producer_id,
+            producer_epoch=0,
+            coordinator_epoch=0,
+            commit=commit,
+        )
+        self.last_append_ms = result.append_time_ms
+        marker = Marker(
+            result.base_offset,
+            self.env.clock.now_ms(),
+            result.append_time_ms,
+            transaction.producer_id,
+            commit,
+        )
+        batches = self._batches_from(result.base_offset)
+        epoch = self.log.leader_epoch
+        self._tell(self.promise.appended(batches, markers=[marker], epoch=epoch))
+
+    # ---- everything else
+
+    def flush(self) -> None:
+        """Make everything durable."""
+        self.log.flush()
+        self._tell(self.promise.flushed())
+
+    def roll(self) -> None:
+        """Begin a new segment."""
+        self.log.roll()
+        self._tell(self.promise)
+
+    def truncate(self) -> None:
+        """Drop the last few records, as a follower does after a change of leaders."""
+        end = self.promise.end
+        offset = self.draw.randrange(max(self.promise.start, end - 8), end + 1)
+        self.log.truncate_to(offset)
+        promise = self.promise.truncated(offset)
+        self._open = [
+            Transaction(open_.producer_id, written)
+            for open_ in self._open
+            if (written := sum(r.producer_id == open_.producer_id for r in promise.records))
+        ]
+        self._reopen_transactions(promise)
+        self.last_append_ms = promise.last_append_ms
+        self._tell(promise)
+
+    def _reopen_transactions(self, promise: LogPromise) -> None:
+        """Transactions whose marker was cut off are open again."""
+        known = {open_.producer_id for open_ in self._open}
+        for record in promise.records:
+            if record.producer_id >= 0 and record.producer_id not in known:
+                ended = {marker.producer_id for marker in promise.markers}
+                if record.producer_id not in ended:
+                    known.add(record.producer_id)
+                    written = sum(r.producer_id == record.producer_id for r in promise.records)
+                    self._open.append(Transaction(record.producer_id, written))
+
+    def delete_records(self) -> None:
+        """Move the log start into the log, not beyond open transactions."""
+        promise = self.promise
+        stable = promise.stable_end(promise.end)
+        offset = self.draw.randrange(promise.start, max(promise.start, stable) + 1)
+        self.log.delete_records(offset)
+        self._tell(replace(promise, start=max(promise.start, offset)))
+
+    def apply_retention(self) -> None:
+        """Delete old segments; which ones is tested elsewhere."""
+        self.log.apply_retention()
+        start = self.log.log_start_offset
+        assert self.promise.start <= start <= self.promise.end
+        self._tell(replace(self.promise, start=start))
+
+    def bump_epoch(self) -> None:
+        """Go on under a higher leader epoch."""
+        self.log.fence(self.log.leader_epoch + 1)
+        self._tell(self.promise)
