@@ -1,7 +1,8 @@
 """A commit log with a memory for time.
 
 Kafka's files, two clocks: every record can be found, read, kept and counted by when it was created
-and by when it arrived. What is named here is public; the rest is private.
+and by when it arrived. What is named here is public; the rest is private. Names are loaded at
+their first use, so that `import tidelog` costs nothing.
 
 >>> import tidelog
 >>> with tidelog.open("data", writable=True) as log:  # doctest: +SKIP
@@ -10,23 +11,45 @@ and by when it arrived. What is named here is public; the rest is private.
 ...     log.offsets_at("flights", "-6h", clock="append")
 """
 
-from tidelog.directory import Directory
-from tidelog.env import Env, ManualClock, os_env
-from tidelog.errors import TidelogError
-from tidelog.types import (
-    ClockName,
-    Codec,
-    Header,
-    IsolationLevel,
-    NewRecord,
-    OffsetAndTimestamp,
-    TimestampType,
-    TopicPartition,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
-open = Directory.open  # noqa: A001 - `tidelog.open` reads as it should
+if TYPE_CHECKING:
+    from tidelog.directory import Directory, open_directory
+    from tidelog.env import Env, ManualClock, os_env
+    from tidelog.errors import TidelogError
+    from tidelog.types import (
+        ClockName,
+        Codec,
+        Header,
+        IsolationLevel,
+        NewRecord,
+        OffsetAndTimestamp,
+        TimestampType,
+        TopicPartition,
+    )
+
+    open = open_directory  # noqa: A001 - `tidelog.open` reads as it should
 
 __version__ = "0.1.0"
+
+# Where each public name is found; `open` has another name there, to leave the builtin alone.
+_HOMES: Final = {
+    "ClockName": "types",
+    "Codec": "types",
+    "Directory": "directory",
+    "Env": "env",
+    "Header": "types",
+    "IsolationLevel": "types",
+    "ManualClock": "env",
+    "NewRecord": "types",
+    "OffsetAndTimestamp": "types",
+    "TidelogError": "errors",
+    "TimestampType": "types",
+    "TopicPartition": "types",
+    "open": "directory",
+    "os_env": "env",
+}
 
 __all__ = [
     "ClockName",
@@ -44,3 +67,20 @@ __all__ = [
     "open",
     "os_env",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name at its first use."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(
+        import_module(f"tidelog.{home}"), "open_directory" if name == "open" else name
+    )
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """The public names, loaded or not."""
+    return sorted([*__all__, "__version__"])

@@ -359,3 +359,8 @@ class Directory:
 
 def _maybe(read: Callable[[When], int], when: When | None) -> int | None:
     return None if when is None else read(when)
+
+
+def open_directory(path: str, *, writable: bool = False, env: Env | None = None) -> Directory:
+    """Open a directory of topics: `tidelog.open`; see `Directory.open`."""
+    return Directory.open(path, writable=writable, env=env)

@@ -91,7 +91,7 @@ def _partitions(
     """Each row's partition, and the table without the column that may have said it."""
     if PARTITION_COLUMN in table.column_names:
         given = table[PARTITION_COLUMN].cast(pa.int32())
-        chosen = np.asarray(given.combine_chunks().fill_null(pa.scalar(keyless, pa.int32())))
+        chosen = np.asarray(given.combine_chunks().fill_null(keyless))
         if len(chosen) and not 0 <= int(chosen.min()) <= int(chosen.max()) < partition_count:
             raise InvalidRequest(
                 f"partitions {chosen.min()} to {chosen.max()}; there are 0 to {partition_count - 1}"

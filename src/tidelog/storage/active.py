@@ -41,6 +41,7 @@ class ActiveSegment(TailSegment):
         self._offset_index_written = 0
         self._time_index_written = 0
         self._times_written = 0
+        self._times_path = context.path(base_offset, files.APPEND_TIME_SUFFIX)
 
     @classmethod
     def create(cls, context: SegmentContext, base_offset: int) -> "ActiveSegment":
@@ -159,8 +160,7 @@ class ActiveSegment(TailSegment):
             self._append_times_row(row)
 
     def _append_times_row(self, row: bytes) -> None:
-        path = self.context.path(self.base_offset, files.APPEND_TIME_SUFFIX)
-        file = self.context.pool.get(path, create=True)
+        file = self.context.pool.get(self._times_path, create=True)
         if self._times_written == 0:
             row = self.append_times.encode_header() + row
         files.write_fully(file, row, self._times_written)
@@ -205,18 +205,22 @@ class ActiveSegment(TailSegment):
         file = self.context.pool.get(path, create=True)
         files.write_fully(file, entry, self.txn_index.size_bytes - len(entry))
 
-    def close_times(self) -> None:
-        """The closing time index entry: the largest timestamp of the segment. Source: KIP-33."""
+    def close_entries(self) -> None:
+        """The entries that end a segment, or a run of the program.
+
+        The closing time index entry holds the segment's largest timestamp (Source: KIP-33); the end
+        row of the append times shows later that no row was lost.
+        """
         close_time_index(self.time_index, self.max_timestamp, self.max_timestamp_offset)
         self._write_index_entries()
-
-    def seal(self) -> None:
-        """Finish for good: closing entries, a row that ends the append times, everything synced."""
-        self.close_times()
         last_crc = 0 if self.last_batch is None else self.last_batch.crc
         row = self.append_times.close(self.end_offset, last_crc)
         if row:
             self._append_times_row(row)
+
+    def seal(self) -> None:
+        """Finish for good: the closing entries, everything synced."""
+        self.close_entries()
         self.sync()
 
     def sync(self) -> None:

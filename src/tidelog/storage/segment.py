@@ -135,12 +135,8 @@ class SegmentFiles:
     def __init__(self, context: SegmentContext, base_offset: int) -> None:
         self.context = context
         self.base_offset = base_offset
+        self.log_path = context.path(base_offset, files.LOG_SUFFIX)
         self._txn_index: TxnIndex | None = None
-
-    @property
-    def log_path(self) -> str:
-        """Path of the log file."""
-        return self.context.path(self.base_offset, files.LOG_SUFFIX)
 
     def walk_file(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:
         """The batches in bytes [start, end), read by position and never mapped."""

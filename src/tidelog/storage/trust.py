@@ -94,10 +94,14 @@ def sure_end(segment: Segment, times: AppendTimes, trusted: int) -> int:
         times: Its rows as read.
         trusted: What `trusted_end` says of the whole log.
     """
+    rows = times.rows()
+    if times.is_open and rows[-1].offset < min(trusted, segment.end_offset):
+        # Closed without an end row: rows behind the last one were lost since.
+        trusted = rows[-1].offset
     if segment.end_offset <= trusted:
         return segment.end_offset
     sure = max(trusted, segment.base_offset)
-    for row in reversed(times.rows()):
+    for row in reversed(rows):
         if row.offset < sure:
             break
         proven = _proven_end(segment, row)

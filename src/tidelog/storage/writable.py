@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from tidelog.config import TopicConfig
 from tidelog.errors import Closed, StorageFailure
@@ -32,6 +32,9 @@ from tidelog.storage.producers import ProducerStates
 from tidelog.storage.segment import Segment, SegmentContext, iterate_batches
 from tidelog.storage.trust import AppendTimeCheckpoint
 from tidelog.storage.validator import Validator
+
+if TYPE_CHECKING:
+    from tidelog.storage.kernel_search import KernelSearch
 
 _Result = TypeVar("_Result")
 
@@ -69,6 +72,7 @@ class WritableLog(LogReader):
         super().__init__(context, log_start_offset=options.log_start_offset)
         self._options = options
         self.recovery_report = recovery.RecoveryReport()
+        self._body_check = options.body_check
         self._failure: StorageFailure | None = None
         self._bin = Bin(context)
         self._is_closed = False
@@ -97,15 +101,23 @@ class WritableLog(LogReader):
             raise as_storage_failure(error, context.directory, "open") from error
         return log
 
+    def use_kernels(self) -> "KernelSearch":
+        """Search and check appends with kernels from now on; see `LogReader.use_kernels`."""
+        search = super().use_kernels()
+        if self._body_check is check_body:
+            from tidelog.record.kernels.validate import check_body as kernel_check
+
+            self._body_check = kernel_check
+            self.configure(self._config)
+        return search
+
     def configure(self, config: TopicConfig) -> None:
         """Take new settings of the topic; they hold from the next append on."""
         self._config = config
         self.context = dataclasses.replace(self.context, config=config)
         # `internal.segment.bytes` stands in for `segment.bytes` where it is set.
         self._roll_config = dataclasses.replace(config, segment_bytes=config.segment_size_limit)
-        self._validator = Validator(
-            self.topic_partition, config, body_check=self._options.body_check
-        )
+        self._validator = Validator(self.topic_partition, config, body_check=self._body_check)
         self._jitter_ms = roll.draw_jitter_ms(config, self.context.env.random)
 
     # -- opening -----------------------------------------------------------------------------
@@ -331,7 +343,7 @@ class WritableLog(LogReader):
     def _close_cleanly(self) -> None:
         if not self._is_changed:
             return
-        self.active.close_times()
+        self.active.close_entries()
         self.active.sync()
         self.recovery_point = self.log_end_offset
         self._write_snapshot(self.log_end_offset)
