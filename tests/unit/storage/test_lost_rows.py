@@ -1,0 +1,54 @@
+"""A file of append times that lost rows at its end must not lend its last row to their records."""
+
+import pytest
+from tests.faults import SeededEnv, seeded_env
+
+from tidelog.storage.append_time import HEADER_SIZE, ROW_SIZE
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.types import NewRecord
+
+PATH = "/data"
+APPENDS = 5
+WRITABLE = LogDirOptions(create=True)
+
+
+def _two_segments() -> tuple[SeededEnv, list[int]]:
+    """A closed and a last segment, each of five appends at different times; a clean stop."""
+    env = seeded_env(1)
+    times = []
+    with LogDir.open(PATH, env=env, options=WRITABLE) as directory:
+        directory.create_topic("t")
+        log = directory.log("t", 0)
+        for number in range(2 * APPENDS):
+            env.clock.advance(10)
+            log.append([NewRecord(value=b"v"), NewRecord(value=b"w")])
+            times += [env.clock.now_ms()] * 2
+            if number + 1 == APPENDS:
+                log.roll()
+    return env, times
+
+
+@pytest.mark.parametrize("rows", range(APPENDS + 1))
+@pytest.mark.parametrize("base", [0, 2 * APPENDS])
+def test_rows_cut_off_at_a_border_make_times_unknown_never_wrong(base: int, rows: int) -> None:
+    env, times = _two_segments()
+    file = env.files.open(f"{PATH}/t-0/{base:020}.appendtime", write=True)
+    file.truncate(HEADER_SIZE + rows * ROW_SIZE)
+    file.close()
+    for options in (LogDirOptions(), WRITABLE):
+        with LogDir.open(PATH, env=env, options=options) as directory:
+            log = directory.reader("t", 0)
+            found = [log.append_time_of(offset) for offset in range(len(times))]
+        wrong = [o for o, ms in enumerate(found) if ms is not None and ms != times[o]]
+        assert wrong == []
+        cut = range(base, base + 2 * APPENDS)
+        assert all(found[o] == times[o] for o in range(len(times)) if o not in cut)
+        # What rows are left is still believed: the last one for its own append.
+        assert sum(found[o] is not None for o in cut) >= 2 * rows
+
+
+def test_no_row_lost_means_every_time_known() -> None:
+    env, times = _two_segments()
+    with LogDir.open(PATH, env=env) as directory:
+        log = directory.reader("t", 0)
+        assert [log.append_time_of(offset) for offset in range(len(times))] == times
