@@ -209,3 +209,53 @@ def _legacy(rng: random.Random, records: list[NewRecord], offset: int) -> bytes:
         # Outer offset 0 reads as base 0 to both; only a one-record wrapper says that rightly.
         records = records if offset + len(records) > 1 else records[:1]
     return bytes(build_legacy_set(records, magic=magic, codec=codec, base_offset=offset))
+
+
+def worn_script(seed: int, directory: Path, *, steps: int = 40) -> Script:
+    """Plain appends, and between them cuts, rolls, deleted records and retention."""
+    rng = random.Random(f"worn {seed}")
+    config = draw_config(rng) | {
+        "retention.ms": rng.choice(("-1", "1500", "6000")),
+        "retention.bytes": rng.choice(("-1", "0", "1500", "5000")),
+        "file.delete.delay.ms": "0",
+        "segment.index.bytes": "4096",
+        "internal.segment.bytes": rng.choice(("1500", "3000", "8000")),
+    }
+    life = _WornLife(rng)
+    return Script(directory, [life.step() for _ in range(steps)], config, now_ms=T0)
+
+
+class _WornLife:
+    """A clock, and where each batch ended.
+
+    Cuts are made between batches: inside one, Kafka's log goes on at the offset asked for and
+    leaves a gap, ours goes on behind the last whole batch.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._now_ms = T0
+        self._ends = [0]
+
+    def step(self) -> Step:
+        rng = self._rng
+        self._now_ms += rng.choice((0, 1, 400, 1_500))
+        kind = rng.random()
+        if kind < 0.75:
+            # All have times: one without any would be kept by its file's real modification time.
+            records = [
+                replace(record, timestamp=self._now_ms - rng.randrange(3_000))
+                for record in draw_small_records(rng, self._now_ms)
+            ]
+            self._ends.append(self._ends[-1] + len(records))
+            step = _append(build_batch(records, codec=rng.choice(CODECS)))
+        elif kind < 0.82:
+            del self._ends[max(1, len(self._ends) - rng.randrange(1, 4)) :]
+            step = {"do": "truncate", "offset": self._ends[-1]}
+        elif kind < 0.87:
+            step = {"do": "roll"}
+        elif kind < 0.93:
+            step = {"do": "delete_records", "offset": rng.randrange(self._ends[-1] + 1)}
+        else:
+            step = {"do": "retention"}
+        return step | {"now_ms": self._now_ms}
