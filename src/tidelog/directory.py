@@ -33,6 +33,8 @@ from tidelog.types import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tidelog.scan import ScanStats
+
 # What a point in time may be given as: ms since the epoch, or text in the grammar of docs/time.md.
 When = int | str
 
@@ -307,6 +309,7 @@ class Directory:
         columns: Sequence[str] | None = None,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         strict: bool = False,
+        stats: "ScanStats | None" = None,
     ) -> "pa.RecordBatchReader":
         """A topic's records as an Arrow reader, a time range of them where one is given.
 
@@ -318,6 +321,7 @@ class Directory:
             columns: Names out of `tidelog.scan.ALL_COLUMNS`; the usual ones where None.
             isolation: READ_COMMITTED leaves out records of aborted and open transactions.
             strict: Raise where records have no time on that clock; else they are left out.
+            stats: Counted up while reading: rows and bytes read, records without a time.
 
         Returns:
             Exactly the records of the range, by partition and offset, create times in any order.
@@ -337,6 +341,7 @@ class Directory:
             columns=columns,
             isolation=isolation,
             strict=strict,
+            stats=stats,
         )
 
     # -- closing -----------------------------------------------------------------------------

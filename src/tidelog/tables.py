@@ -13,7 +13,7 @@ try:
 
     from tidelog.record.encode import encode_table
     from tidelog.record.partitions import choose_partitions
-    from tidelog.scan import COLUMNS, ReadOptions, Wanted, plan, to_reader
+    from tidelog.scan import COLUMNS, ReadOptions, ScanStats, Wanted, plan, to_reader
 except ImportError as error:
     from tidelog.errors import MissingDependency
 
@@ -111,6 +111,7 @@ def read_topic(  # noqa: PLR0913 - the keywords of `Directory.read`
     columns: Sequence[str] | None,
     isolation: IsolationLevel,
     strict: bool,
+    stats: ScanStats | None,
 ) -> pa.RecordBatchReader:
     """See `tidelog.Directory.read`."""
     wanted_columns = COLUMNS if columns is None else columns
@@ -123,4 +124,4 @@ def read_topic(  # noqa: PLR0913 - the keywords of `Directory.read`
         columns=wanted_columns,
     )
     options = ReadOptions(strict=strict, env=log_dir.env)
-    return to_reader(splits, wanted_columns, options=options)
+    return to_reader(splits, wanted_columns, options=options, stats=stats)

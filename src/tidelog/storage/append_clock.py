@@ -9,6 +9,7 @@ until somebody accepts the clock: a guess could freeze the append time for years
 Source: KIP-32, first draft (the leader appends max(last append time, now)).
 """
 
+import logging
 import threading
 from typing import Final
 
@@ -16,6 +17,7 @@ from tidelog.env import Clock
 from tidelog.errors import ClockJump
 
 NEVER: Final = -1
+_LOGGER: Final = logging.getLogger(__name__)
 
 
 class ClockWatch:
@@ -45,6 +47,7 @@ class ClockWatch:
             expected = self._wall_ms + monotonic - self._monotonic_ms
             if self._jump is None and now - expected > self._limit_ms:
                 self._jump = (expected, now)
+                _LOGGER.warning("%s", _jumped(expected, now))
             if self._jump is not None:
                 raise _jumped(*self._jump)
             self._wall_ms, self._monotonic_ms = now, monotonic
@@ -103,13 +106,15 @@ class AppendClock:
         """A last row far ahead: the clock was wrong when it was written, or it is wrong now."""
         ahead = self._last_ms - now_ms
         if ahead > self._limit_ms:
-            raise ClockJump(
+            error = ClockJump(
                 self._last_ms,
                 now_ms,
                 f"the last append time on disk, {self._last_ms} ms, lies {ahead} ms ahead of the"
                 f" clock ({now_ms} ms): until the clock has caught up every record would get that"
                 " time; put the clock right, or accept it (accept_clock, --accept-clock)",
             )
+            _LOGGER.warning("%s", error)
+            raise error
         self._checked = True
 
     def accept(self) -> None:

@@ -6,6 +6,7 @@ checkpoint files at the top. What people call is in `log_dir.LogDir`.
 Source: Kafka 4.x LogManager; KAFKA-10471 (the marker goes before anything is loaded).
 """
 
+import logging
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from tidelog.types import TopicPartition
 if TYPE_CHECKING:
     from tidelog.storage.log_reader import LogReader
 
+_LOGGER: Final = logging.getLogger(__name__)
 DELETED_DIR_SUFFIX: Final = "-delete"
 
 
@@ -69,6 +71,11 @@ class DirectoryState:
         self._found_topics: Mapping[str, TopicInfo] | None = None
         self._is_closed = False
 
+    def report(self, line: str) -> None:
+        """Note what was found damaged and made good, or what recovery did; it is logged, too."""
+        self.reports.append(line)
+        _LOGGER.warning("%s", line)
+
     def _load(self) -> None:
         files_, options = self.env.files, self._options
         if options.create:
@@ -103,9 +110,11 @@ class DirectoryState:
             write_meta_properties(self.env.files, self.path, self._new_meta_properties())
         self._was_clean = self._take_clean_marker()
         self._purge_deleted_topics()
-        self.reports += commits.replay(self.env.files, self.path)
+        for line in commits.replay(self.env.files, self.path):
+            self.report(line)
         self._registry = TopicRegistry(self.env.files, self.path)
-        self.reports += self._registry.notes
+        for line in self._registry.notes:
+            self.report(line)
         self._starts = self._read_offsets(files.LOG_START_CHECKPOINT_FILE)
         self._recovery_points = self._read_offsets(files.RECOVERY_POINT_CHECKPOINT_FILE)
         if not self._was_clean:
@@ -142,7 +151,7 @@ class DirectoryState:
         try:
             return files.read_offset_checkpoint(self.env.files, f"{self.path}/{name}")
         except CorruptFile as error:
-            self.reports.append(f"{error}; taken for empty")
+            self.report(f"{error}; taken for empty")
             return {}
 
     def _purge_deleted_topics(self) -> None:

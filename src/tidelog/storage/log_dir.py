@@ -221,7 +221,8 @@ class LogDir(DirectoryState):
             save_log_start=lambda offset: self._save_log_start(name, offset),
         )
         log = Log.open_writable(context, options)
-        self.reports += log.recovery_report.actions
+        for line in log.recovery_report.actions:
+            self.report(line)
         return log
 
     def _existing(self, name: TopicPartition) -> TopicInfo:
@@ -248,7 +249,7 @@ class LogDir(DirectoryState):
             config=config,
             pool=self._pool,
             maps=self._maps,
-            report=self.reports.append,
+            report=self.report,
             overlay=overlay,
         )
 
