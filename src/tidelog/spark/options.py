@@ -8,7 +8,7 @@ a whole topic, or write somewhere else, without a word.
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, TypeVar
 
 from tidelog.errors import InvalidRequest
@@ -73,10 +73,7 @@ class Options:
                 'option kafka.bootstrap.servers: format("tidelog") reads and writes directories;'
                 " give option path"
             )
-        near = difflib.get_close_matches(name, self._names, n=1, cutoff=0.5)
-        hint = f"did you mean {self._names[near[0]]}?" if near else "there is none like it;"
-        known = ", ".join(self._names.values())
-        raise InvalidRequest(f"unknown option {name!r}: {hint} known are {known}")
+        raise InvalidRequest(f"unknown option {name!r}: {nearest(name, self._names.values())}")
 
     def text(self, name: str) -> str | None:
         """The option's text, None where it was not given."""
@@ -129,3 +126,11 @@ class Options:
         if not isinstance(found, dict):
             raise InvalidRequest(f"option {name}={text}: {READ_OPTIONS[name]}")
         return found
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What may have been meant by a name that nobody knows, and what there is."""
+    names = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+    hint = f"did you mean {names[near[0]]}? " if near else ""
+    return f"{hint}there are: {', '.join(names.values())}"
