@@ -1,0 +1,247 @@
+"""Log file to Arrow, and Arrow to batches: records/s on one core, beside the codecs and others.
+
+The log is a file of 100-byte records (key 7, value about 80) in batches of 16 KB, written to a
+temporary folder and mapped, as a reader of closed segments maps it. Ours checks every CRC-32C and
+drops each Arrow batch before the next one, as a scan does. kafka-python and aiokafka hand out one
+Python object per record and no columns: that is what they are for, and the notes say so.
+"""
+
+import mmap
+import tempfile
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import lz4.frame  # type: ignore[import-untyped] # ships no types
+import numpy as np
+import pyarrow as pa
+import zstandard
+from aiokafka.record.memory_records import (  # type: ignore[import-untyped] # ships no types
+    MemoryRecords as AioKafkaRecords,
+)
+from kafka.record import (  # type: ignore[import-untyped] # ships no types
+    MemoryRecords as KafkaPythonRecords,
+)
+
+from bench.harness import Case, Work
+from tidelog.record.columns import ALL_COLUMNS, HEADERS, decode
+from tidelog.record.encode import encode_table
+from tidelog.record.header import HEADER_SIZE
+from tidelog.record.kernels import check_body
+from tidelog.record.views import walk
+from tidelog.types import Codec
+
+START_MS = 1_357_016_400_000  # 2013-01-01 in New York
+RECORD_BYTES = 100
+# Rivals decode a part of the log: they would take minutes for all of it.
+RIVAL_RECORDS = 20_000
+DECODE_GOAL = "ours >= 25_000_000"
+ENCODE_GOAL = "ours >= 10_000_000"
+NO_HEADERS = tuple(name for name in ALL_COLUMNS if name != "headers")
+LIBRARIES = {Codec.LZ4: "lz4", Codec.ZSTD: "zstandard"}
+OBJECTS = "the rival gives a Python object per record, ours Arrow columns"
+
+
+def make_table(rows: int, *, headers: bool = False) -> pa.Table:
+    """Keyed records of 100 bytes on disk; values are words, so that codecs have something to do."""
+    numbers = np.arange(rows)
+    keys = pa.array([f"N{number:06d}" for number in (numbers * 7919) % 5000])
+    words = ["departed", "arrived", "delayed", "cancelled", "boarding", "taxiing"]
+    texts = [
+        f'{{"flight":{n % 9973},"origin":"JFK","state":"{words[n % 6]}","delay":{n * 31 % 999}}}'
+        for n in range(rows)
+    ]
+    values = pa.array([text.ljust(RECORD_BYTES - 7 - 8)[: RECORD_BYTES - 7 - 8] for text in texts])
+    columns: dict[str, pa.Array[pa.Scalar[pa.DataType]]] = {
+        "key": keys,
+        "value": values,
+        "timestamp": pa.array(START_MS + numbers // 3, pa.int64()),
+    }
+    if headers:
+        pair = [{"key": "source", "value": b"bench"}, {"key": "trace", "value": b"0123456789"}]
+        columns["headers"] = pa.array([pair] * rows, HEADERS)
+    return pa.table(columns)
+
+
+def write_log(folder: Path, table: pa.Table, codec: Codec) -> memoryview:
+    """The table as a log file, mapped."""
+    path = folder / f"{codec.config_name}-{len(table.schema)}.log"
+    offset = 0
+    with path.open("wb") as file:
+        for batch in encode_table(table, now_ms=START_MS, codec=codec):
+            batch[0:8] = offset.to_bytes(8, "big")
+            offset += int.from_bytes(batch[23:27], "big") + 1
+            file.write(batch)
+    with path.open("rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+
+
+def rows_of(log: memoryview, columns: tuple[str, ...]) -> Callable[[], float]:
+    """Decode all of a log; the number of records."""
+
+    def work() -> float:
+        return sum(part.num_rows for part in decode(log, columns=columns))
+
+    return work
+
+
+def objects_of(records: Callable[[bytes], float], log: memoryview) -> Work:
+    """Let a rival decode a part of the log."""
+    part = b""
+    count = 0
+    for batch in walk(log):
+        count += batch.record_count or 0
+        if count > RIVAL_RECORDS:
+            break
+        part = bytes(log[: batch.at + batch.size_bytes])
+    return lambda: records(part)
+
+
+def kafka_python(part: bytes) -> float:
+    """kafka-python's records, CRC checked, each with all its fields."""
+    count = 0
+    records = KafkaPythonRecords(part)
+    while (batch := records.next_batch()) is not None:
+        assert batch.validate_crc()
+        for record in batch:
+            _ = record.offset, record.timestamp, record.key, record.value, record.headers
+            count += 1
+    return count
+
+
+def aiokafka(part: bytes) -> float:
+    """aiokafka's records (its compiled decoder), CRC checked, each with all its fields."""
+    count = 0
+    records = AioKafkaRecords(part)
+    while (batch := records.next_batch()) is not None:
+        assert batch.validate_crc()
+        for record in batch:
+            _ = record.offset, record.timestamp, record.key, record.value, record.headers
+            count += 1
+    return count
+
+
+def codec_alone(log: memoryview, codec: Codec, rows: int) -> Work:
+    """Let the codec's library decompress the same batches; the number of their records."""
+    sections = [bytes(batch.view[HEADER_SIZE:]) for batch in walk(log)]
+    decompress = {
+        Codec.LZ4: lz4.frame.decompress,
+        # Kafka's frames and ours declare their content's size.
+        Codec.ZSTD: zstandard.ZstdDecompressor().decompress,
+    }[codec]
+
+    def work() -> float:
+        for section in sections:
+            decompress(section)
+        return rows
+
+    return work
+
+
+def encoded(table: pa.Table, codec: Codec) -> Work:
+    """Encode all of a table; the number of records."""
+
+    def work() -> float:
+        for _ in encode_table(table, now_ms=START_MS, codec=codec):
+            pass
+        return table.num_rows
+
+    return work
+
+
+def checked(log: memoryview) -> Work:
+    """The leader's pass over every record; the number of records."""
+    batches = [
+        (batch.view[HEADER_SIZE:], batch.record_count or 0, batch.base_timestamp)
+        for batch in walk(log)
+    ]
+
+    def work() -> float:
+        for body, count, base_timestamp in batches:
+            check_body(body, count, base_timestamp)
+        return sum(count for _, count, _ in batches)
+
+    return work
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    """Decoding, then encoding."""
+    rows = 300_000 if quick else 3_000_000
+    with tempfile.TemporaryDirectory() as name:
+        yield from decode_cases(Path(name), rows)
+        yield from encode_cases(rows // 2)
+
+
+def decode_cases(folder: Path, rows: int) -> Iterator[Case]:
+    """From log files to Arrow."""
+    table = make_table(rows)
+    log = write_log(folder, table, Codec.NONE)
+    size = len(log) / rows
+    yield Case(
+        case="decode, all columns",
+        unit="records/s",
+        ours=rows_of(log, ALL_COLUMNS),
+        rival=objects_of(aiokafka, log),
+        rival_name=f"aiokafka {version('aiokafka')}",
+        goal=DECODE_GOAL,
+        note=f"{size:.0f} bytes a record on disk; CRC checked; {OBJECTS}",
+    )
+    yield Case(
+        case="decode, all columns but headers",
+        unit="records/s",
+        ours=rows_of(log, NO_HEADERS),
+        rival=objects_of(kafka_python, log),
+        rival_name=f"kafka-python {version('kafka-python')}",
+        note=OBJECTS,
+    )
+    yield Case(
+        case="decode, offset and value",
+        unit="records/s",
+        ours=rows_of(log, ("offset", "value")),
+    )
+    yield Case(case="check a leader's batch", unit="records/s", ours=checked(log))
+    yield from compressed_cases(folder, table)
+    with_headers = write_log(folder, make_table(rows // 2, headers=True), Codec.NONE)
+    yield Case(
+        case="decode, all columns, 2 headers a record",
+        unit="records/s",
+        ours=rows_of(with_headers, ALL_COLUMNS),
+        rival=objects_of(aiokafka, with_headers),
+        rival_name=f"aiokafka {version('aiokafka')}",
+        note=OBJECTS,
+    )
+
+
+def compressed_cases(folder: Path, table: pa.Table) -> Iterator[Case]:
+    """The same records through the codecs."""
+    part = table.slice(0, table.num_rows // 3)
+    for codec in (Codec.LZ4, Codec.ZSTD):
+        log = write_log(folder, part, codec)
+        yield Case(
+            case=f"decode {codec.config_name}, all columns",
+            unit="records/s",
+            ours=rows_of(log, ALL_COLUMNS),
+            rival=codec_alone(log, codec, part.num_rows),
+            rival_name=f"{LIBRARIES[codec]} {version(LIBRARIES[codec])}",
+            note="the rival is the codec alone: it decompresses the same batches, no more",
+        )
+
+
+def encode_cases(rows: int) -> Iterator[Case]:
+    """From Arrow to batches."""
+    table = make_table(rows)
+    yield Case(
+        case="encode to 16 KB batches",
+        unit="records/s",
+        ours=encoded(table, Codec.NONE),
+        goal=ENCODE_GOAL,
+        note="key, value, timestamp; CRC included",
+    )
+    part = table.slice(0, rows // 4)
+    for codec in (Codec.LZ4, Codec.ZSTD):
+        yield Case(
+            case=f"encode {codec.config_name}",
+            unit="records/s",
+            ours=encoded(part, codec),
+            note="the codec at Kafka's default level is nearly all of it",
+        )
