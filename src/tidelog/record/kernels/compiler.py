@@ -64,6 +64,8 @@ _DAMAGE: Final = (
     EOFError,
     pickle.UnpicklingError,
     ValueError,
+    TypeError,
+    LookupError,
     AttributeError,
     ImportError,
 )
@@ -84,7 +86,15 @@ class _KernelCache(FunctionCache):
     def save_overload(self, sig: object, data: object) -> None:
         try:
             super().save_overload(sig, data)  # type: ignore[no-untyped-call]
-        except OSError:
+        except _DAMAGE:
+            self._save_anew(sig, data)
+
+    def _save_anew(self, sig: object, data: object) -> None:
+        """Save behind an empty index, since the one that is there can't be read."""
+        try:
+            self.flush()  # type: ignore[no-untyped-call]
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+        except _DAMAGE:
             self.disable()  # type: ignore[no-untyped-call]
 
     def _index_key(self, sig: object, codegen: object) -> tuple[object, ...]:

@@ -1,0 +1,115 @@
+"""The cache of compiled kernels: shared, damaged, stale or impossible, a kernel still runs."""
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numba
+import pytest
+
+from tidelog.record.kernels import compiler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SOURCE = """
+from tidelog.record.kernels.compiler import kernel
+
+
+@kernel
+def double(number: int) -> int:
+    return 2 * number
+"""
+
+
+class Process:
+    """A fresh import of a module with one kernel, as each process makes it."""
+
+    def __init__(self, path: Path) -> None:
+        spec = importlib.util.spec_from_file_location("some_kernels", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        self.double: Callable[[int], int] = module.double
+        self._stats: Callable[[], tuple[int, int]] = lambda: (
+            sum(module.double.stats.cache_hits.values()),
+            sum(module.double.stats.cache_misses.values()),
+        )
+
+    def hits_and_misses(self) -> tuple[int, int]:
+        """How often compiled code was loaded, and how often it had to be made."""
+        return self._stats()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A module with one kernel."""
+    path = tmp_path / "code" / "some_kernels.py"
+    path.parent.mkdir()
+    path.write_text(SOURCE)
+    return path
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that NUMBA_CACHE_DIR names."""
+    folder = tmp_path / "cache"
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(folder))
+    return folder
+
+
+def test_the_second_process_loads_what_the_first_compiled(source: Path, cache: Path) -> None:
+    first, second = Process(source), Process(source)
+    assert first.double(3) == second.double(3) == 6
+    assert first.hits_and_misses() == (0, 1)
+    assert second.hits_and_misses() == (1, 0)
+    assert list(cache.rglob("*.nbi"))
+    assert not list(source.parent.rglob("*.nbi"))
+
+
+def test_another_state_of_the_package_is_not_loaded(
+    source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Helpers are compiled in, so a changed helper must not meet an old kernel."""
+    Process(source).double(3)
+    monkeypatch.setattr(compiler, "_FINGERPRINT", "after an upgrade")
+    upgraded = Process(source)
+    assert upgraded.double(3) == 6
+    assert upgraded.hits_and_misses() == (0, 1)
+
+
+@pytest.mark.parametrize("suffix", ["*.nbi", "*.nbc"])
+@pytest.mark.parametrize(
+    "content", [b"", b"not a pickle", b"\x80\x04"], ids=["empty", "text", "cut"]
+)
+def test_a_damaged_cache_file_costs_a_compilation(
+    source: Path, cache: Path, suffix: str, content: bytes
+) -> None:
+    Process(source).double(3)
+    for file in cache.rglob(suffix):
+        file.write_bytes(content)
+    survivor, next_one = Process(source), Process(source)
+    assert survivor.double(3) == next_one.double(3) == 6
+    assert survivor.hits_and_misses() == (0, 1)
+    assert next_one.hits_and_misses() == (1, 0)
+
+
+def test_a_cache_that_can_no_longer_be_written_costs_a_compilation(
+    source: Path, cache: Path
+) -> None:
+    process = Process(source)
+    for folder in cache.iterdir():
+        folder.rmdir()
+    cache.rmdir()
+    cache.write_text("a file where the folder was")
+    assert process.double(3) == 6
+
+
+def test_without_any_folder_kernels_are_compiled_in_each_process(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_LOCATOR_CLASSES", "InTreeCacheLocator")
+    (source.parent / "__pycache__").write_text("a file where the folder would be")
+    process = Process(source)
+    assert process.double(3) == 6
