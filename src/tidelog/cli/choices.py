@@ -1,0 +1,56 @@
+"""The words that options take; plain names, so that `--help` needs no other module."""
+
+from enum import StrEnum
+
+from tidelog.types import IsolationLevel
+
+
+class Format(StrEnum):
+    """How rows are written."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+class ReadFormat(StrEnum):
+    """How records are written."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    ARROW = "arrow"
+
+
+class InputFormat(StrEnum):
+    """How a file of rows is read."""
+
+    LINES = "lines"
+    JSON = "json"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+class Encoding(StrEnum):
+    """What bytes of keys and values are shown as."""
+
+    AUTO = "auto"
+    BYTES = "bytes"
+    STRING = "string"
+    INT32 = "int32"
+    INT64 = "int64"
+    DOUBLE = "double"
+    UUID = "uuid"
+    JSON = "json"
+
+
+class Isolation(StrEnum):
+    """Which records of transactions are seen, in the words of Kafka's consumers."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
+    @property
+    def level(self) -> IsolationLevel:
+        """The level that storage knows."""
+        return IsolationLevel[self.name]

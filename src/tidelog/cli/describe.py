@@ -1,0 +1,193 @@
+"""`tidelog describe`: one topic, partition by partition, and what both clocks know of it."""
+
+from dataclasses import dataclass
+
+from tidelog.cli import output
+from tidelog.cli.choices import Format
+from tidelog.cli.opening import open_directory
+from tidelog.cli.output import Cell
+from tidelog.cli.surroundings import Surroundings
+from tidelog.cli.topics import settings_of, topic_id_of
+from tidelog.directory import Directory
+from tidelog.storage.log_reader import LogReader
+from tidelog.storage.topics import TopicInfo
+from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TimestampType
+
+# So many ranges of unknown append time are spelled out in a table; JSON has them all.
+_RANGES_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFacts:
+    """What `describe` says of a partition; times in ms, None where there is none.
+
+    Attributes:
+        partition: Its number.
+        start: Log start offset, inclusive.
+        end: Log end offset, exclusive.
+        last_stable: Last stable offset.
+        segments: Number of segments.
+        size_bytes: Of all log files.
+        first_record_ms: Record timestamp of the first record; others may be smaller.
+        largest_record_ms: Largest record timestamp.
+        first_append_ms: Earliest append time known.
+        last_append_ms: Latest append time known.
+        unknown: Ranges [start, end) of offsets whose append time is not known.
+    """
+
+    partition: int
+    start: int
+    end: int
+    last_stable: int
+    segments: int
+    size_bytes: int
+    first_record_ms: int | None
+    largest_record_ms: int | None
+    first_append_ms: int | None
+    last_append_ms: int | None
+    unknown: list[tuple[int, int]]
+
+
+def describe(
+    surroundings: Surroundings, data: str | None, topic: str, kind: Format, zone: str | None
+) -> None:
+    """Print a topic's facts: tables, or one JSON object."""
+    with open_directory(surroundings, data) as directory:
+        info = directory.topic(topic)
+        facts = [partition_facts(directory, topic, number) for number in info.present]
+    if kind is Format.JSON:
+        output.print_object(surroundings, _topic_object(info, facts, zone))
+    else:
+        _print_tables(surroundings, info, facts, kind, zone)
+
+
+def partition_facts(directory: Directory, topic: str, number: int) -> PartitionFacts:
+    """What is known of one partition, from indexes and the first record."""
+    log = directory.partition(topic, number)
+    first_append, last_append, unknown = _append_facts(log)
+    largest = log.max_timestamp()
+    return PartitionFacts(
+        partition=number,
+        start=log.log_start_offset,
+        end=log.log_end_offset,
+        last_stable=log.end_offset(IsolationLevel.READ_COMMITTED),
+        segments=len(log.segments),
+        size_bytes=log.size_bytes(),
+        first_record_ms=_first_timestamp(log),
+        largest_record_ms=None if largest is None else largest.timestamp,
+        first_append_ms=first_append,
+        last_append_ms=last_append,
+        unknown=unknown,
+    )
+
+
+def _first_timestamp(log: LogReader) -> int | None:
+    for record in log.records():
+        return None if record.timestamp == NO_TIMESTAMP else record.timestamp
+    return None
+
+
+def _append_facts(log: LogReader) -> tuple[int | None, int | None, list[tuple[int, int]]]:
+    """First and last known append time, and the ranges of offsets without one."""
+    known: list[int] = []
+    unknown: list[tuple[int, int]] = []
+    for segment in log.segments:
+        start = max(segment.base_offset, log.log_start_offset)
+        for first, end, append_ms in log.append_times_of(segment).runs(start, segment.end_offset):
+            if append_ms is not None:
+                known = [known[0] if known else append_ms, append_ms]
+            elif unknown and unknown[-1][1] == first:
+                unknown[-1] = (unknown[-1][0], end)
+            else:
+                unknown.append((first, end))
+    return (known[0], known[1], unknown) if known else (None, None, unknown)
+
+
+def _topic_object(
+    info: TopicInfo, facts: list[PartitionFacts], zone: str | None
+) -> dict[str, Cell]:
+    return {
+        "topic": info.name,
+        "topic_id": topic_id_of(info),
+        "partitions": info.partitions,
+        "is_foreign": info.foreign,
+        "settings": dict(info.given),
+        "timestamp_type": info.config.message_timestamp_type.config_name,
+        "partition_facts": [_partition_object(fact, zone) for fact in facts],
+    }
+
+
+def _partition_object(fact: PartitionFacts, zone: str | None) -> dict[str, Cell]:
+    return {
+        "partition": fact.partition,
+        "log_start_offset": fact.start,
+        "log_end_offset": fact.end,
+        "last_stable_offset": fact.last_stable,
+        "segments": fact.segments,
+        "bytes": fact.size_bytes,
+        "record": {
+            **output.time_fields("first", fact.first_record_ms, zone),
+            **output.time_fields("largest", fact.largest_record_ms, zone),
+        },
+        "append": {
+            **output.time_fields("first", fact.first_append_ms, zone),
+            **output.time_fields("last", fact.last_append_ms, zone),
+            "unknown": [list(span) for span in fact.unknown],
+        },
+    }
+
+
+def _print_tables(
+    surroundings: Surroundings,
+    info: TopicInfo,
+    facts: list[PartitionFacts],
+    kind: Format,
+    zone: str | None,
+) -> None:
+    stdout = surroundings.stdout
+    if kind is Format.TABLE:
+        stamped = info.config.message_timestamp_type.config_name
+        stdout.write(f"topic      {info.name}\nid         {topic_id_of(info) or '-'}\n")
+        stdout.write(f"settings   {settings_of(info)}\ntimestamps {stamped}\n\n")
+    rows = [[f.partition, f.start, f.end, f.last_stable, f.segments, f.size_bytes] for f in facts]
+    names = ("partition", "start", "end", "last_stable", "segments", "bytes")
+    output.print_rows(surroundings, [output.number(name) for name in names], rows, kind)
+    stdout.write("\n")
+    columns = [
+        output.number("partition"),
+        output.text("clock"),
+        output.time("first"),
+        output.time("last"),
+        output.text("unknown_offsets"),
+    ]
+    clocks = [row for fact in facts for row in _clock_rows(fact, info)]
+    output.print_rows(surroundings, columns, clocks, kind, zone=zone)
+
+
+def _clock_rows(fact: PartitionFacts, info: TopicInfo) -> list[list[Cell]]:
+    """The record clock's first record and largest time, the append clock's first and last."""
+    rows: list[list[Cell]] = [
+        [fact.partition, ClockName.RECORD, fact.first_record_ms, fact.largest_record_ms, None],
+        [
+            fact.partition,
+            ClockName.APPEND,
+            fact.first_append_ms,
+            fact.last_append_ms,
+            _spans(fact.unknown, stamped=_is_stamped(info)),
+        ],
+    ]
+    return rows
+
+
+def _is_stamped(info: TopicInfo) -> bool:
+    return info.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+
+
+def _spans(unknown: list[tuple[int, int]], *, stamped: bool) -> str | None:
+    """Ranges of offsets as people write them, inclusive on both sides."""
+    if not unknown:
+        return None
+    shown = ", ".join(f"{start}..{end - 1}" for start, end in unknown[:_RANGES_SHOWN])
+    more = len(unknown) - _RANGES_SHOWN
+    hint = " (their timestamps are append times)" if stamped else ""
+    return f"{shown}{f' and {more} more' if more > 0 else ''}{hint}"

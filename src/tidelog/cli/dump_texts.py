@@ -1,0 +1,86 @@
+"""Dumps of the text files of a directory: checkpoints, ids, settings."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from tidelog.cli import output
+from tidelog.cli.dump_file import Dumped, DumpFile
+from tidelog.cli.output import Column, Row
+from tidelog.errors import CorruptData, UnsupportedVersion
+from tidelog.storage import files, meta_properties, topics
+from tidelog.storage.epochs import LeaderEpochs
+
+_Rows = Callable[[bytes], Iterator[Row]]
+
+
+def dump_text(dump: DumpFile, name: str) -> Dumped:
+    """The rows of a text file that `TEXT_FILES` knows."""
+    columns, rows_of = TEXT_FILES[name]
+    return Dumped(columns, _rows(dump, rows_of))
+
+
+def _rows(dump: DumpFile, rows_of: _Rows) -> Iterator[Row]:
+    try:
+        yield from rows_of(dump.read())
+    except CorruptData as error:
+        dump.find_error(error)
+    except UnsupportedVersion as error:
+        dump.find(str(error))
+
+
+def _offset_checkpoint(data: bytes) -> Iterator[Row]:
+    for place, offset in files.decode_offset_checkpoint(data).items():
+        yield [place.topic, place.partition, offset]
+
+
+def _epochs(data: bytes) -> Iterator[Row]:
+    yield from (list(entry) for entry in LeaderEpochs.decode(data).entries)
+
+
+def _append_time_checkpoint(data: bytes) -> Iterator[Row]:
+    for end, base, crc in files.decode_checkpoint(data, 3):
+        yield [end, base, f"{int(crc):08x}" if crc.isdigit() else crc]
+
+
+def _metadata(data: bytes) -> Iterator[Row]:
+    yield ["topic_id", files.encode_topic_id(files.decode_partition_metadata(data))]
+
+
+def _properties(data: bytes) -> Iterator[Row]:
+    yield from (list(item) for item in meta_properties.decode_meta_properties(data).items())
+
+
+def _topics(data: bytes) -> Iterator[Row]:
+    for name, entry in topics.decode_topics(data).items():
+        settings = ",".join(f"{key}={value}" for key, value in entry.given.items())
+        yield [name, files.encode_topic_id(entry.topic_id), entry.partitions, settings]
+
+
+_PLACE: Final = [output.text("topic"), output.number("partition"), output.number("offset")]
+_PAIR: Final = [output.text("name"), output.text("value")]
+# By the file's name: what its rows are, and where they come from.
+TEXT_FILES: Final[dict[str, tuple[list[Column], _Rows]]] = {
+    files.RECOVERY_POINT_CHECKPOINT_FILE: (_PLACE, _offset_checkpoint),
+    files.LOG_START_CHECKPOINT_FILE: (_PLACE, _offset_checkpoint),
+    files.HIGH_WATERMARK_CHECKPOINT_FILE: (_PLACE, _offset_checkpoint),
+    files.CLEANER_CHECKPOINT_FILE: (_PLACE, _offset_checkpoint),
+    files.LEADER_EPOCH_CHECKPOINT_FILE: (
+        [output.number("epoch"), output.number("start_offset")],
+        _epochs,
+    ),
+    files.APPEND_TIME_CHECKPOINT_FILE: (
+        [output.number("end_offset"), output.number("last_base_offset"), output.text("last_crc")],
+        _append_time_checkpoint,
+    ),
+    files.PARTITION_METADATA_FILE: (_PAIR, _metadata),
+    meta_properties.META_PROPERTIES_FILE: (_PAIR, _properties),
+    topics.TOPICS_FILE: (
+        [
+            output.text("topic"),
+            output.text("topic_id"),
+            output.number("partitions"),
+            output.text("settings"),
+        ],
+        _topics,
+    ),
+}

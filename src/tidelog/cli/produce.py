@@ -1,0 +1,170 @@
+"""`tidelog produce`: rows of a file as records of a topic."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from tidelog.cli import inputs, output, times
+from tidelog.cli.choices import Format, InputFormat
+from tidelog.cli.inputs import Columns
+from tidelog.cli.opening import open_directory
+from tidelog.cli.output import Cell
+from tidelog.cli.problems import ExitCode, Refused, UsageProblem
+from tidelog.cli.progress import byte_progress
+from tidelog.cli.surroundings import Surroundings
+from tidelog.directory import Directory
+from tidelog.storage.log import AppendResult
+from tidelog.types import Codec, NewRecord
+
+STDIN: Final = "-"
+# What one append holds: enough to fill batches of several partitions, little enough for memory.
+_ROWS_AT_ONCE: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceOptions:
+    """How `produce` reads and appends.
+
+    Attributes:
+        source: A file, or `-` for stdin.
+        format: How it is read; by its name where None.
+        columns: What is what in a row.
+        partition: For all records; by key where None.
+        codec: Compression of the batches.
+        zone: Where times without a zone are meant.
+        accept_clock: Append although the clock jumped.
+    """
+
+    source: str
+    format: InputFormat | None
+    columns: Columns
+    partition: int | None
+    codec: Codec
+    zone: str | None
+    accept_clock: bool
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What was appended so far, by partition: (records, first offset, last offset, append ms)."""
+
+    partitions: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
+
+    def take(self, results: dict[int, AppendResult]) -> None:
+        for number, result in results.items():
+            count, first, _, _ = self.partitions.get(number, (0, result.base_offset, 0, 0))
+            count += result.last_offset - result.base_offset + 1
+            self.partitions[number] = (count, first, result.last_offset, result.append_time_ms)
+
+    @property
+    def records(self) -> int:
+        return sum(row[0] for row in self.partitions.values())
+
+    def rows(self) -> list[list[Cell]]:
+        return [[number, *row] for number, row in sorted(self.partitions.items())]
+
+
+def produce(
+    surroundings: Surroundings,
+    data: str | None,
+    topic: str,
+    options: ProduceOptions,
+    kind: Format,
+) -> ExitCode:
+    """Append a file's rows to a topic, and print where they went.
+
+    Rows are appended some thousands at a time. A row that can't be taken ends the command; what
+    comes before it stays appended, and the message says how many rows that are.
+    """
+    tally = _Tally()
+    with (
+        open_directory(
+            surroundings, data, writable=True, accept_clock=options.accept_clock
+        ) as directory,
+        _open_source(surroundings, options) as source,
+    ):
+        directory.topic(topic)
+        records = _records(surroundings, source, options)
+        try:
+            with _progress(surroundings, source, options) as advance:
+                _append_all(directory, topic, records, options, tally, advance)
+            directory.flush()
+        except Refused as error:
+            raise Refused(f"{error}; {tally.records} rows before it were appended") from error
+    columns = [output.number(name) for name in ("partition", "records", "first", "last")]
+    columns.append(output.time("append_time"))
+    output.print_rows(surroundings, columns, tally.rows(), kind, zone=options.zone)
+    surroundings.say(f"appended {tally.records} records to {topic}")
+    return ExitCode.OK
+
+
+def _append_all(
+    directory: Directory,
+    topic: str,
+    records: Iterator[NewRecord],
+    options: ProduceOptions,
+    tally: _Tally,
+    advance: Callable[[], None],
+) -> None:
+    refused = None
+    while refused is None:
+        group, refused = _take(records)
+        if not group:
+            break
+        results = directory.append(topic, group, partition=options.partition, codec=options.codec)
+        tally.take(results)
+        advance()
+    if refused is not None:
+        raise refused
+
+
+def _take(records: Iterator[NewRecord]) -> tuple[list[NewRecord], Refused | None]:
+    """The next rows, and the error that ended them: what comes before a bad row is appended."""
+    group: list[NewRecord] = []
+    try:
+        group.extend(islice(records, _ROWS_AT_ONCE))
+    except Refused as error:
+        return group, error
+    return group, None
+
+
+def _records(
+    surroundings: Surroundings, source: BinaryIO, options: ProduceOptions
+) -> Iterator[NewRecord]:
+    def parse_time(text: str) -> int:
+        return times.read_point(surroundings, text, options.zone)
+
+    kind = options.format or inputs.format_of(options.source)
+    if kind is InputFormat.PARQUET and options.source == STDIN:
+        raise UsageProblem("Parquet can't be read from a pipe; give --from FILE")
+    name = "stdin" if options.source == STDIN else options.source
+    return inputs.read_records(source, name, kind, options.columns, parse_time)
+
+
+@contextmanager
+def _open_source(surroundings: Surroundings, options: ProduceOptions) -> Iterator[BinaryIO]:
+    if options.source == STDIN:
+        yield surroundings.stdin
+        return
+    with Path(options.source).open("rb") as file:
+        yield file
+
+
+@contextmanager
+def _progress(
+    surroundings: Surroundings, source: BinaryIO, options: ProduceOptions
+) -> Iterator[Callable[[], None]]:
+    if options.source == STDIN:
+        yield lambda: None
+        return
+    size = Path(options.source).stat().st_size
+    with byte_progress(surroundings, options.source, size) as advance:
+        yield lambda: advance(_position(source, size))
+
+
+def _position(source: BinaryIO, size: int) -> int:
+    """How far the file is read; a reader of its own (Parquet's) may have closed it by now."""
+    return size if source.closed else min(source.tell(), size)

@@ -1,0 +1,214 @@
+"""`tidelog read`: records of a topic by offset and by time, once or as they come."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
+
+from tidelog.cli import fields, output, times
+from tidelog.cli.choices import Encoding, Format, ReadFormat
+from tidelog.cli.opening import open_directory
+from tidelog.cli.output import Cell, Column, Writer
+from tidelog.cli.problems import UsageProblem
+from tidelog.cli.selection import Selection, Untimed, select
+from tidelog.cli.surroundings import Surroundings
+from tidelog.directory import Directory
+from tidelog.storage.log_reader import LogReader
+from tidelog.types import ClockName, IsolationLevel, TopicPartition
+
+# How long a follower waits between two looks; appends of another process ring no bell.
+FOLLOW_SECONDS: Final = 0.2
+_ROWS_AT_ONCE: Final = 500
+_VALUE_CHARACTERS: Final = 60
+_OFFSETS: Final = re.compile(r"(\d{1,19})?\.\.(\d{1,19})?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What `read` reads, and how it shows it.
+
+    Attributes:
+        start: First time wanted, or a whole range of time; None for no bound.
+        end: Time behind the last one wanted.
+        clock: Which of a record's two times both are about.
+        offsets: `A..B`, offsets from A up to and without B.
+        partition: The only one wanted.
+        isolation: Whether open and aborted transactions are seen.
+        follow: Go on with what is appended.
+        limit: So many records at most.
+        format: How records are written.
+        zone: Where times without a zone are meant, and how times are printed.
+        key: What keys are shown as.
+        value: What values are shown as.
+        wide: Do not cut long values in a table.
+    """
+
+    start: str | None
+    end: str | None
+    clock: ClockName
+    offsets: str | None
+    partition: int | None
+    isolation: IsolationLevel
+    follow: bool
+    limit: int | None
+    format: ReadFormat
+    zone: str | None
+    key: Encoding
+    value: Encoding
+    wide: bool
+
+
+_COLUMNS: Final[tuple[Column, ...]] = (
+    output.number("partition"),
+    output.number("offset"),
+    output.time("timestamp"),
+    output.time("append_time"),
+    output.text("key"),
+    output.text("value"),
+)
+_SCRIPT_COLUMNS: Final = (*_COLUMNS[:4], output.time("create_time"), *_COLUMNS[4:])
+
+
+def read(surroundings: Surroundings, data: str | None, topic: str, options: ReadOptions) -> None:
+    """Print the records of a topic that are wanted: partition by partition, by offset."""
+    wanted = _selection(surroundings, options)
+    with open_directory(surroundings, data) as directory:
+        partitions = _partitions(directory, topic, options.partition)
+        if options.format is ReadFormat.ARROW:
+            from tidelog.cli.arrow import write_arrow
+
+            count = write_arrow(surroundings, directory.path, partitions, wanted, options.limit)
+            _say_untimed(surroundings, count, options.clock)
+            return
+        _Reading(surroundings, directory, partitions, options).run(wanted)
+
+
+def _partitions(directory: Directory, topic: str, number: int | None) -> list[TopicPartition]:
+    found = directory.log_dir.partitions(topic)
+    if number is None:
+        return found
+    if not 0 <= number < len(found):
+        raise UsageProblem(f"{topic} has partitions 0 to {len(found) - 1}, not {number}")
+    return [found[number]]
+
+
+def _selection(surroundings: Surroundings, options: ReadOptions) -> Selection:
+    if options.follow and options.end is not None:
+        raise UsageProblem("--follow has no end; leave --to out")
+    if options.follow and options.format is ReadFormat.ARROW:
+        raise UsageProblem("--follow writes table, json or csv")
+    if options.limit is not None and options.limit < 0:
+        raise UsageProblem(f"--limit {options.limit}: 0 or more")
+    start_ms, end_ms = times.read_bounds(surroundings, options.start, options.end, options.zone)
+    start, end = _offsets(options.offsets)
+    return Selection(
+        start_ms=start_ms,
+        end_ms=end_ms,
+        clock=options.clock,
+        start_offset=start,
+        end_offset=end,
+        isolation=options.isolation,
+    )
+
+
+def _offsets(text: str | None) -> tuple[int | None, int | None]:
+    """The offsets of `A..B`; one number alone is that record."""
+    if text is None:
+        return None, None
+    if text.isascii() and text.isdigit():
+        return int(text), int(text) + 1
+    found = _OFFSETS.fullmatch(text)
+    if found is None:
+        raise UsageProblem(f"--offset {text!r}: write A..B (B is not included), A.., ..B or A")
+    start, end = (None if side is None else int(side) for side in found.groups())
+    if start is not None and end is not None and start > end:
+        raise UsageProblem(f"--offset {text}: the end lies before the start")
+    return start, end
+
+
+class _Reading:
+    """One run of the command."""
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        directory: Directory,
+        partitions: list[TopicPartition],
+        options: ReadOptions,
+    ) -> None:
+        self._surroundings = surroundings
+        self._logs = [directory.partition(p.topic, p.partition) for p in partitions]
+        self._options = options
+        self._left = options.limit
+        self._untimed = Untimed()
+        self._key = fields.decoder(options.key)
+        self._value = fields.decoder(options.value)
+
+    def run(self, wanted: Selection) -> None:
+        """Write everything wanted, then what comes where that is asked for."""
+        out = self._writer()
+        try:
+            self._run(out, wanted)
+        except KeyboardInterrupt:
+            # The way to end a follower; anybody else is told that the output is not whole.
+            if not self._options.follow:
+                raise
+        out.close()
+        _say_untimed(self._surroundings, self._untimed.count, self._options.clock)
+
+    def _run(self, out: Writer, wanted: Selection) -> None:
+        selections = [wanted] * len(self._logs)
+        while True:
+            for number, log in enumerate(self._logs):
+                self._write(out, log, selections[number])
+                selections[number] = replace(wanted, start_offset=_next_offset(log, wanted))
+            if not self._options.follow or self._left == 0:
+                return
+            self._surroundings.wait(FOLLOW_SECONDS)
+            for log in self._logs:
+                log.refresh()
+
+    def _writer(self) -> Writer:
+        kind = Format(self._options.format)
+        return output.writer(self._surroundings, self._columns(), kind, zone=self._options.zone)
+
+    def _columns(self) -> tuple[Column, ...]:
+        if self._options.format is ReadFormat.TABLE:
+            return _COLUMNS
+        return (*_SCRIPT_COLUMNS, output.text("headers"))
+
+    def _write(self, out: Writer, log: LogReader, wanted: Selection) -> None:
+        rows = self._rows(log, wanted)
+        if self._left is not None:
+            rows = islice(rows, self._left)
+        while chunk := list(islice(rows, _ROWS_AT_ONCE)):
+            out.write(chunk)
+            if self._left is not None:
+                self._left -= len(chunk)
+
+    def _rows(self, log: LogReader, wanted: Selection) -> Iterator[list[Cell]]:
+        number = log.topic_partition.partition
+        is_table = self._options.format is ReadFormat.TABLE
+        for record, append_ms in select(log, wanted, self._untimed):
+            key, value = self._key(record.key), self._value(record.value)
+            row: list[Cell] = [number, record.offset, record.timestamp, append_ms]
+            if not is_table:
+                headers = fields.headers_cell(record.headers)
+                row += [record.create_timestamp, key, value, headers]
+            elif self._options.wide:
+                row += [key, value]
+            else:
+                row += [fields.shortened(cell, _VALUE_CHARACTERS) for cell in (key, value)]
+            yield row
+
+
+def _say_untimed(surroundings: Surroundings, count: int, clock: ClockName) -> None:
+    if count:
+        surroundings.say(f"{count} records met have no time on the {clock} clock: left out")
+
+
+def _next_offset(log: LogReader, wanted: Selection) -> int:
+    """Where a follower goes on."""
+    seen = log.end_offset(wanted.isolation)
+    return seen if wanted.start_offset is None else max(seen, wanted.start_offset)

@@ -1,0 +1,127 @@
+"""Which records of a partition a range of offsets and a range of time ask for, one by one.
+
+For as many records as people look at, without Arrow; `tidelog.scan` does the same at scale.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tidelog.record.record import Record
+from tidelog.storage.log_reader import LogReader
+from tidelog.storage.reading import AbortedFilter, LogSlice, checked_records, slice_segment
+from tidelog.storage.segment import Segment
+from tidelog.timespec import OPEN_END, OPEN_START
+from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TimestampType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What is wanted of each partition.
+
+    Attributes:
+        start_ms: First time wanted in ms, inclusive; `OPEN_START` for no bound.
+        end_ms: Time behind the last one wanted; `OPEN_END` for no bound.
+        clock: Which of a record's two times both are about.
+        start_offset: First offset wanted; the log start where None.
+        end_offset: Offset behind the last one wanted; the log end where None.
+        isolation: Whether records of open and aborted transactions are seen.
+    """
+
+    start_ms: int = OPEN_START
+    end_ms: int = OPEN_END
+    clock: ClockName = ClockName.RECORD
+    start_offset: int | None = None
+    end_offset: int | None = None
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+
+    @property
+    def has_times(self) -> bool:
+        """Whether a side of the range in time is bounded."""
+        return (self.start_ms, self.end_ms) != (OPEN_START, OPEN_END)
+
+    def holds(self, ms: int | None) -> bool:
+        """Whether a time lies in the range; a record without one lies in none."""
+        return ms is not None and ms != NO_TIMESTAMP and self.start_ms <= ms < self.end_ms
+
+
+@dataclass(slots=True)
+class Untimed:
+    """How many records were met that have no time on the clock that was asked."""
+
+    count: int = 0
+
+
+def select(
+    log: LogReader, wanted: Selection, untimed: Untimed
+) -> Iterator[tuple[Record, int | None]]:
+    """The records wanted, in the order of their offsets, with append times where known (ms).
+
+    What is passed over because no match can be in it is not opened, and nothing in it is counted.
+
+    Raises:
+        CorruptData: A damaged batch.
+    """
+    visible = log.end_offset(wanted.isolation)
+    start = max(wanted.start_offset or 0, log.log_start_offset)
+    end = visible if wanted.end_offset is None else min(wanted.end_offset, visible)
+    aborted = log.aborted_filter(wanted.isolation, start, end)
+    for segment in log.segments:
+        for first, last in _ranges(log, segment, start, end, wanted):
+            part = slice_segment(segment, first, last)
+            if part is not None:
+                yield from _matches(log, part, aborted, wanted, untimed)
+
+
+def _ranges(
+    log: LogReader, segment: Segment, start: int, end: int, wanted: Selection
+) -> list[tuple[int, int]]:
+    """Ranges of a segment's offsets that may hold matches or records without a time."""
+    first, last = max(start, segment.base_offset), min(end, segment.end_offset)
+    if first >= last:
+        return []
+    if not wanted.has_times:
+        return [(first, last)]
+    if wanted.clock is ClockName.APPEND:
+        times = log.append_times_of(segment)
+        known = times.ranges(wanted.start_ms, wanted.end_ms, first, last)
+        return sorted(known + times.unknown_in(first, last))
+    if NO_TIMESTAMP < segment.largest_timestamp < wanted.start_ms:
+        return []
+    # Up to an entry's offset no timestamp is larger than the entry's.
+    found_ms, offset = segment.time_index.lookup(wanted.start_ms - 1)
+    first = first if found_ms == NO_TIMESTAMP else max(first, offset + 1)
+    return [(first, last)] if first < last else []
+
+
+def _matches(
+    log: LogReader, part: LogSlice, aborted: AbortedFilter, wanted: Selection, untimed: Untimed
+) -> Iterator[tuple[Record, int | None]]:
+    for record, append_ms in _timed_records(log, part, aborted):
+        if not wanted.has_times:
+            yield record, append_ms
+            continue
+        ms = record.timestamp if wanted.clock is ClockName.RECORD else append_ms
+        if wanted.holds(ms):
+            yield record, append_ms
+        elif ms is None or ms == NO_TIMESTAMP:
+            untimed.count += 1
+
+
+def _timed_records(
+    log: LogReader, part: LogSlice, aborted: AbortedFilter
+) -> Iterator[tuple[Record, int | None]]:
+    """The data records of a slice with their append times."""
+    times = log.append_times_of(part.segment)
+    for position, batch in part.batches():
+        if batch.is_control or aborted.drops(batch):
+            continue
+        for record in checked_records(part.segment, position, batch):
+            if part.start_offset <= record.offset < part.end_offset:
+                known = times.time_at(record.offset)
+                yield record, _stamped(record) if known is None else known
+
+
+def _stamped(record: Record) -> int | None:
+    """The append time that a LogAppendTime record carries itself."""
+    is_stamped = record.timestamp_type is TimestampType.LOG_APPEND_TIME
+    return record.timestamp if is_stamped else None

@@ -1,0 +1,47 @@
+"""What a command takes from its surroundings, passed explicitly so that a test brings its own."""
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import BinaryIO, TextIO
+
+from tidelog.env import Env, os_env
+
+
+def wait_seconds(seconds: float) -> None:
+    """Wait without work; a signal ends it."""
+    threading.Event().wait(seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Streams, files, clock and the way to wait.
+
+    Attributes:
+        env: Files, clock and randomness.
+        stdin: What `-` reads.
+        stdout: Data.
+        stderr: Messages.
+        wait: Called with a number of seconds between two looks at a growing log.
+        variables: Environment variables.
+    """
+
+    env: Env = field(default_factory=os_env)
+    stdin: BinaryIO = field(default_factory=lambda: sys.stdin.buffer)
+    stdout: TextIO = field(default_factory=lambda: sys.stdout)
+    stderr: TextIO = field(default_factory=lambda: sys.stderr)
+    wait: Callable[[float], None] = wait_seconds
+    variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+    def say(self, text: str) -> None:
+        """One line for people, on stderr."""
+        self.stderr.write(f"tidelog: {text}\n")
+
+    @property
+    def wants_colour(self) -> bool:
+        """Whether stdout is a terminal that takes colours. Source: no-color.org."""
+        if self.variables.get("NO_COLOR") or self.variables.get("TERM") == "dumb":
+            return False
+        return self.stdout.isatty()
