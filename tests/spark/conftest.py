@@ -5,8 +5,12 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # pyspark is imported by the fixture alone: collecting these tests starts nothing.
 SETTINGS = {

@@ -281,4 +281,12 @@ def _needed(lost: Iterable[LostOffsets], split: Split) -> tuple[LostOffsets, ...
         for one in lost
         for piece in split.pieces
     )
-    return tuple(one for one in clipped if one.start < one.end)
+    found: list[LostOffsets] = []
+    for one in clipped:
+        if one.start >= one.end:
+            continue
+        if found and found[-1] == dataclasses.replace(one, start=found[-1].start, end=one.start):
+            found[-1] = dataclasses.replace(one, start=found[-1].start)
+        else:
+            found.append(one)
+    return tuple(found)
