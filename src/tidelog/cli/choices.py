@@ -1,8 +1,13 @@
 """The words that options take; plain names, so that `--help` needs no other module."""
 
 from enum import StrEnum
+from typing import Final
 
-from tidelog.types import IsolationLevel
+from tidelog.types import ClockName, Codec, IsolationLevel
+
+__all__ = ["CODECS", "ClockName", "Encoding", "Format", "InputFormat", "Isolation", "ReadFormat"]
+
+CODECS: Final = tuple(codec.config_name for codec in Codec)
 
 
 class Format(StrEnum):

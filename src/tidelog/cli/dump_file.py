@@ -11,6 +11,7 @@ from tidelog.errors import CorruptData
 from tidelog.record.views import Batch
 from tidelog.storage import files
 from tidelog.storage.handles import walk_file
+from tidelog.storage.trust import fingerprint
 
 
 class Dumped(NamedTuple):
@@ -79,12 +80,12 @@ class BatchFacts(NamedTuple):
     base_offset: int
     last_offset: int
     max_timestamp: int
-    crc: int
+    fingerprint: int
 
 
 def _facts(position: int, batch: Batch) -> BatchFacts:
     return BatchFacts(
-        position, batch.base_offset, batch.last_offset, batch.max_timestamp, batch.crc
+        position, batch.base_offset, batch.last_offset, batch.max_timestamp, fingerprint(batch)
     )
 
 

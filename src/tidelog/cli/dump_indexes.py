@@ -89,12 +89,12 @@ def _largest_up_to(batches: list[BatchFacts]) -> dict[int, int]:
 
 
 def dump_append_time(dump: DumpFile) -> Dumped:
-    """Append time rows; a known one must name the checksum of the batch that it begins with."""
+    """Append time rows; a known one must name the batch that it begins with."""
     columns = [
         output.number("row"),
         output.number("offset"),
         output.time("append_time"),
-        output.text("batch_crc"),
+        output.text("fingerprint"),
     ]
     return Dumped(columns, _append_rows(dump))
 
@@ -109,11 +109,12 @@ def _append_rows(dump: DumpFile) -> Iterator[Row]:
         dump.note("no end row: its segment is active, or was not closed")
     batches = dump.log_batches()
     starts = {batch.base_offset: batch for batch in batches or ()}
-    for row, (offset, append_ms, crc) in enumerate(times.rows()):
+    for row, (offset, append_ms, named) in enumerate(times.rows()):
         batch = starts.get(offset)
-        if batches is not None and append_ms >= 0 and (batch is None or batch.crc != crc):
-            dump.find(f"row {row}: no batch with checksum {crc:08x} begins at offset {offset}")
-        yield [row, offset, append_ms, f"{crc:08x}"]
+        is_there = batch is not None and batch.fingerprint == named
+        if batches is not None and append_ms >= 0 and not is_there:
+            dump.find(f"row {row}: no batch with fingerprint {named:08x} begins at offset {offset}")
+        yield [row, offset, append_ms, f"{named:08x}"]
 
 
 def _topic_id(dump: DumpFile, data: bytes) -> uuid.UUID:

@@ -38,8 +38,10 @@ def _epochs(data: bytes) -> Iterator[Row]:
 
 
 def _append_time_checkpoint(data: bytes) -> Iterator[Row]:
-    for end, base, crc in files.decode_checkpoint(data, 3):
-        yield [end, base, f"{int(crc):08x}" if crc.isdigit() else crc]
+    for end, base, named in files.decode_checkpoint(data, 3):
+        fields = (end, base, named)
+        first, last, fingerprint = (files.parse_number(text, "field") for text in fields)
+        yield [first, last, f"{fingerprint:08x}"]
 
 
 def _metadata(data: bytes) -> Iterator[Row]:
@@ -69,7 +71,11 @@ TEXT_FILES: Final[dict[str, tuple[list[Column], _Rows]]] = {
         _epochs,
     ),
     files.APPEND_TIME_CHECKPOINT_FILE: (
-        [output.number("end_offset"), output.number("last_base_offset"), output.text("last_crc")],
+        [
+            output.number("end_offset"),
+            output.number("last_base_offset"),
+            output.text("fingerprint"),
+        ],
         _append_time_checkpoint,
     ),
     files.PARTITION_METADATA_FILE: (_PAIR, _metadata),

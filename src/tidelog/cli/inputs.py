@@ -129,7 +129,8 @@ def _csv_rows(source: BinaryIO, name: str) -> Iterator[InputRow]:
     except (csv.Error, UnicodeDecodeError) as error:
         raise Refused(f"{name}: not CSV in UTF-8: {error}") from error
     finally:
-        text.detach()
+        if not source.closed:
+            text.detach()  # or it would close the source, which isn't ours
 
 
 def _parquet_rows(source: BinaryIO, name: str) -> Iterator[InputRow]:

@@ -4,6 +4,10 @@ import os
 import sys
 from collections.abc import Sequence
 
+import click
+
+from tidelog.cli.app import app
+from tidelog.cli.problems import ExitCode, describe
 from tidelog.cli.surroundings import Surroundings
 
 
@@ -22,51 +26,35 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
     Returns:
         The exit code: 0 well, 1 error, 2 findings, 3 usage, 130 interrupted.
     """
-    from tidelog.cli.problems import ExitCode, describe
-
     try:
-        code = _run_typer(arguments, surroundings)
+        result: object = app.main(
+            args=list(arguments) or ["--help"],
+            prog_name="tidelog",
+            standalone_mode=False,
+            obj=surroundings,
+        )
         surroundings.stdout.flush()
     except BrokenPipeError:
         # Whoever reads has enough, as `head` does; Python must not fail again at its exit.
         _point_stdout_nowhere()
         return ExitCode.OK
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, click.Abort):
         return ExitCode.INTERRUPTED
+    except click.UsageError as error:
+        surroundings.say(_usage_line(error))
+        return ExitCode.USAGE
     except Exception as error:  # noqa: BLE001 - the edge: ours become a line, others are raised
-        code, line = _usage(error) or describe(error)
+        code, line = describe(error)
         surroundings.say(line)
-    return code
-
-
-def _usage(error: Exception) -> tuple[int, str] | None:
-    """What is wrong with the arguments, and where to read on; None for other errors.
-
-    Known by name: releases of typer differ in whose class it is.
-    """
-    from tidelog.cli.problems import ExitCode
-
-    if not any(kind.__name__ == "UsageError" for kind in type(error).__mro__):
-        return None
-    text = " ".join(str(error).split()).rstrip(".")
-    command = getattr(getattr(error, "ctx", None), "command_path", "tidelog")
-    return ExitCode.USAGE, f"{text}; `{command} --help` shows the options"
-
-
-def _run_typer(arguments: Sequence[str], surroundings: Surroundings) -> int:
-    import typer
-
-    from tidelog.cli.app import app
-    from tidelog.cli.problems import ExitCode
-
-    command = typer.main.get_command(app)
-    try:
-        result: object = command.main(
-            args=list(arguments), prog_name="tidelog", standalone_mode=False, obj=surroundings
-        )
-    except typer.Abort:
-        return ExitCode.INTERRUPTED
+        return code
     return result if isinstance(result, int) else ExitCode.OK
+
+
+def _usage_line(error: click.UsageError) -> str:
+    """What is wrong with the arguments, and where to read on."""
+    text = " ".join(error.format_message().split()).rstrip(".")
+    command = "tidelog" if error.ctx is None else error.ctx.command_path
+    return f"{text}; `{command} --help` shows the options"
 
 
 def _point_stdout_nowhere() -> None:

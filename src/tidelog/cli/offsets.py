@@ -1,5 +1,8 @@
 """`tidelog offsets`: from a point in time to an offset in each partition."""
 
+from dataclasses import dataclass
+from typing import Final
+
 from tidelog.cli import output, times
 from tidelog.cli.choices import Format
 from tidelog.cli.opening import open_directory
@@ -7,36 +10,34 @@ from tidelog.cli.output import Cell
 from tidelog.cli.problems import UsageProblem
 from tidelog.cli.surroundings import Surroundings
 from tidelog.directory import Directory
-from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp
+from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, OffsetAndTimestamp
 
-EARLIEST = "earliest"
-LATEST = "latest"
-MAX = "max"
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+MAX: Final = "max"
 
 
-def find_offsets(  # noqa: PLR0913 - one argument for each option
-    surroundings: Surroundings,
-    data: str | None,
-    topic: str,
-    at: str,
-    *,
-    clock: ClockName,
-    isolation: IsolationLevel,
-    kind: Format,
-    zone: str | None,
-) -> None:
-    """Print the offset that each partition of a topic has at a time.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked of each partition.
 
-    Args:
-        surroundings: Clock, files and streams.
-        data: The directory.
-        topic: Its name.
+    Attributes:
         at: A point in time, or `earliest`, `latest`, `max` (the record with the largest time).
         clock: Which of a record's two times is meant.
         isolation: For `latest`: whether open transactions count.
-        kind: How the rows are written.
         zone: Where times without a zone are meant, and how times are printed.
     """
+
+    at: str
+    clock: ClockName
+    isolation: IsolationLevel
+    zone: str | None
+
+
+def find_offsets(
+    surroundings: Surroundings, data: str | None, topic: str, question: Question, kind: Format
+) -> None:
+    """Print the offset that each partition of a topic has at a time."""
     columns = [
         output.number("partition"),
         output.number("offset"),
@@ -44,36 +45,32 @@ def find_offsets(  # noqa: PLR0913 - one argument for each option
         output.number("leader_epoch"),
     ]
     with open_directory(surroundings, data) as directory:
-        found = _answers(surroundings, directory, topic, at, clock, isolation, zone)
+        found = _answers(surroundings, directory, topic, question)
     rows: list[list[Cell]] = [_row(number, answer) for number, answer in enumerate(found)]
-    output.print_rows(surroundings, columns, rows, kind, zone=zone)
+    output.print_rows(surroundings, columns, rows, kind, zone=question.zone)
     missing = sum(answer is None for answer in found)
     if missing:
-        surroundings.say(f"{missing} of {len(found)} partitions have no record at or after {at}")
+        surroundings.say(
+            f"{missing} of {len(found)} partitions have no record at or after {question.at}"
+        )
 
 
-def _answers(  # noqa: PLR0913 - one argument for each thing that an answer depends on
-    surroundings: Surroundings,
-    directory: Directory,
-    topic: str,
-    at: str,
-    clock: ClockName,
-    isolation: IsolationLevel,
-    zone: str | None,
+def _answers(
+    surroundings: Surroundings, directory: Directory, topic: str, question: Question
 ) -> list[OffsetAndTimestamp | None]:
     partitions = directory.log_dir.partitions(topic)
-    if at == EARLIEST:
+    if question.at == EARLIEST:
         starts = directory.beginning_offsets(partitions)
-        return [OffsetAndTimestamp(starts[p], -1) for p in partitions]
-    if at == LATEST:
-        ends = directory.end_offsets(partitions, isolation=isolation)
-        return [OffsetAndTimestamp(ends[p], -1) for p in partitions]
-    if at == MAX:
-        if clock is ClockName.APPEND:
+        return [OffsetAndTimestamp(starts[p], NO_TIMESTAMP) for p in partitions]
+    if question.at == LATEST:
+        ends = directory.end_offsets(partitions, isolation=question.isolation)
+        return [OffsetAndTimestamp(ends[p], NO_TIMESTAMP) for p in partitions]
+    if question.at == MAX:
+        if question.clock is ClockName.APPEND:
             raise UsageProblem("max is about the record clock; by append time the last is latest")
         return [directory.partition(topic, p.partition).max_timestamp() for p in partitions]
-    time_ms = times.read_point(surroundings, at, zone)
-    answers = directory.offsets_for_times(dict.fromkeys(partitions, time_ms), clock=clock)
+    time_ms = times.read_point(surroundings, question.at, question.zone)
+    answers = directory.offsets_for_times(dict.fromkeys(partitions, time_ms), clock=question.clock)
     return [answers[p] for p in partitions]
 
 

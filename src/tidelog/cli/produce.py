@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from tidelog.cli import inputs, output, times
-from tidelog.cli.choices import Format, InputFormat
+from tidelog.cli.choices import CODECS, Format, InputFormat
 from tidelog.cli.inputs import Columns
 from tidelog.cli.opening import open_directory
 from tidelog.cli.output import Cell
-from tidelog.cli.problems import ExitCode, Refused, UsageProblem
+from tidelog.cli.problems import Refused, UsageProblem
 from tidelog.cli.progress import byte_progress
 from tidelog.cli.surroundings import Surroundings
 from tidelog.directory import Directory
@@ -22,6 +22,11 @@ from tidelog.types import Codec, NewRecord
 STDIN: Final = "-"
 # What one append holds: enough to fill batches of several partitions, little enough for memory.
 _ROWS_AT_ONCE: Final = 5_000
+
+
+def codec_of(name: str) -> Codec:
+    """The codec of that name, one of `CODECS`."""
+    return Codec(CODECS.index(name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +78,7 @@ def produce(
     topic: str,
     options: ProduceOptions,
     kind: Format,
-) -> ExitCode:
+) -> None:
     """Append a file's rows to a topic, and print where they went.
 
     Rows are appended some thousands at a time. A row that can't be taken ends the command; what
@@ -98,7 +103,6 @@ def produce(
     columns.append(output.time("append_time"))
     output.print_rows(surroundings, columns, tally.rows(), kind, zone=options.zone)
     surroundings.say(f"appended {tally.records} records to {topic}")
-    return ExitCode.OK
 
 
 def _append_all(

@@ -98,8 +98,6 @@ def _selection(surroundings: Surroundings, options: ReadOptions) -> Selection:
         raise UsageProblem("--follow has no end; leave --to out")
     if options.follow and options.format is ReadFormat.ARROW:
         raise UsageProblem("--follow writes table, json or csv")
-    if options.limit is not None and options.limit < 0:
-        raise UsageProblem(f"--limit {options.limit}: 0 or more")
     start_ms, end_ms = times.read_bounds(surroundings, options.start, options.end, options.zone)
     start, end = _offsets(options.offsets)
     return Selection(
