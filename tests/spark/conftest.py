@@ -20,7 +20,6 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
-    "spark.task.maxFailures": "1",
 }
 
 
@@ -36,13 +35,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
-    """A session on two cores."""
+    """A session on two cores, in which a failed task is tried once more."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from pyspark.sql import SparkSession
 
-        builder = SparkSession.builder.master("local[2]").appName("tidelog tests")
+        builder = SparkSession.builder.master("local[2,2]").appName("tidelog tests")
         warehouse = tmp_path_factory.mktemp("warehouse")
         builder = builder.config("spark.sql.warehouse.dir", str(warehouse))
         for name, value in SETTINGS.items():
