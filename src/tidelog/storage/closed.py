@@ -1,7 +1,7 @@
 """A finished segment: everything is mapped or read at first use, nothing is ever written."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import CorruptData
 from tidelog.record.views import walk
@@ -12,6 +12,9 @@ from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.segment import SegmentContext, SegmentFiles
 from tidelog.storage.time_index import TimeIndex
 from tidelog.types import NO_TIMESTAMP
+
+if TYPE_CHECKING:
+    from tidelog.env import FileStat
 
 
 class ClosedSegment(SegmentFiles):
@@ -33,7 +36,7 @@ class ClosedSegment(SegmentFiles):
         super().__init__(context, base_offset)
         self.end_offset = end_offset
         self._limit_times = limit_times
-        self._size: int | None = None
+        self._facts: FileStat | None = None
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._append_times: AppendTimes | None = None
@@ -41,9 +44,18 @@ class ClosedSegment(SegmentFiles):
     @property
     def size_bytes(self) -> int:
         """Size of the log file; a torn tail of a foreign directory counts, reads stop before it."""
-        if self._size is None:
-            self._size = self.context.env.files.stat(self.log_path).size
-        return self._size
+        if self._facts is None:
+            self._facts = self.context.env.files.stat(self.log_path)
+        return self._facts.size
+
+    def was_replaced(self) -> bool:
+        """Whether another file has the log's name since this one was first looked at, or none."""
+        if self._facts is None:
+            return False
+        try:
+            return self.context.env.files.stat(self.log_path).identity != self._facts.identity
+        except FileNotFoundError:
+            return True
 
     def unload(self) -> None:
         """Drop maps and indexes; append times stay, they may be known from the writing."""

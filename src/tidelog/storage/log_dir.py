@@ -73,6 +73,8 @@ class LogDir(DirectoryState):
         self._found_topics = None
         self._starts = self._read_offsets(files.LOG_START_CHECKPOINT_FILE)
         self._readers.clear()
+        self._pool.close()  # names may stand for other files now
+        self._maps.clear()
 
     def topic(self, name: str) -> TopicInfo:
         """One topic; raises UnknownTopic, which names the nearest one."""
@@ -227,6 +229,11 @@ class LogDir(DirectoryState):
 
     def _existing(self, name: TopicPartition) -> TopicInfo:
         info = self.topic(name.topic)
+        if info.foreign and name.partition not in info.present:
+            raise UnknownTopic(
+                f"{self.path}: topic {name.topic} has no partition {name.partition} here, only"
+                f" {', '.join(map(str, info.present))}"
+            )
         if not 0 <= name.partition < info.partitions:
             raise UnknownTopic(
                 f"{self.path}: topic {name.topic} has partitions 0 to {info.partitions - 1},"
@@ -254,8 +261,13 @@ class LogDir(DirectoryState):
         )
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """The topic's partitions, ascending; raises UnknownTopic."""
-        return [TopicPartition(topic, n) for n in range(self.topic(topic).partitions)]
+        """The topic's partitions, ascending; raises UnknownTopic.
+
+        Of a foreign topic those that are here: a broker of a cluster holds only some.
+        """
+        info = self.topic(topic)
+        numbers = info.present if info.foreign else range(info.partitions)
+        return [TopicPartition(topic, number) for number in numbers]
 
     # -- KIP-79 ------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp, TopicPa
 if TYPE_CHECKING:
     from tidelog.storage.array_lookup import Longs
     from tidelog.storage.kernel_search import KernelSearch
+    from tidelog.storage.txn_index import AbortedTxn
 
 ANY_OFFSET: Final = 2**63 - 1
 
@@ -58,8 +59,9 @@ class LogReader:
 
     def refresh(self) -> None:
         """See what is on disk now; closed segments that are still there keep what they loaded."""
-        bases = list_bases(self.context)
         known = {segment.base_offset: segment for segment in self._segments}
+        self._forget_files()
+        bases = list_bases(self.context)
         segments: list[Segment] = []
         for base, next_base in itertools.pairwise(bases):
             segments.append(self._closed(known.get(base), base, next_base))
@@ -67,8 +69,20 @@ class LogReader:
             segments.append(self._tail(bases[-1]))
         self._replace_segments(segments)
 
+    def _forget_files(self) -> None:
+        """Let go of files that may mean something else now: the last one's, and replaced ones."""
+        for segment in self._segments:
+            if not isinstance(segment, ClosedSegment):
+                self.context.pool.forget(segment.log_path)
+            elif segment.was_replaced():
+                segment.unload()
+
     def _closed(self, known: Segment | None, base: int, next_base: int) -> Segment:
-        if isinstance(known, ClosedSegment) and known.end_offset == next_base:
+        if (
+            isinstance(known, ClosedSegment)
+            and known.end_offset == next_base
+            and not known.was_replaced()
+        ):
             return known
         return ClosedSegment(self.context, base, next_base, limit_times=self._limit_times)
 
@@ -79,6 +93,8 @@ class LogReader:
         self._segments = segments
         self._maxima = lookup.RunningMaxima()
         self._trusted = None
+        if self._kernels is not None:
+            self._kernels.clear()  # a file's name may stand for another file now
         first = segments[0].base_offset if segments else 0
         self._log_start_offset = max(self._checkpointed_start, first)
 
@@ -157,13 +173,14 @@ class LogReader:
         known = self.append_times_of(segment).time_at(offset)
         if known is not None:
             return known
-        for _, batch in self._slice(offset).batches():
-            return lookup.stamped_ms(batch)
+        for part in self._slices_at(offset):
+            for _, batch in part.batches():
+                return lookup.stamped_ms(batch)
         return None
 
-    def _slice(self, offset: int) -> LogSlice:
-        (part,) = slices(self._segments, offset, offset + 1)
-        return part
+    def _slices_at(self, offset: int) -> Iterator[LogSlice]:
+        """The slice that holds one offset; none where its segment is empty."""
+        return slices(self._segments, offset, offset + 1)
 
     def segment_of(self, offset: int) -> Segment | None:
         """The segment whose range holds the offset, None outside the log."""
@@ -249,6 +266,8 @@ class LogReader:
         The segment count and 0 where no record is that late.
         """
         segments = self._segments
+        if not segments:
+            return 0, 0
         number = self._maxima.first_reaching(segments, timestamp_ms)
         segment = segments[number]
         if isinstance(segment, ClosedSegment):
@@ -261,6 +280,8 @@ class LogReader:
 
     def _all_maxima(self) -> list[int]:
         """Running maxima of all segments, the last one included."""
+        if not self._segments:
+            return []
         maxima = self._maxima.of_all(self._segments)
         last = self._segments[-1].largest_timestamp
         return [*maxima, max(maxima[-1], last) if maxima else last]
@@ -314,7 +335,7 @@ class LogReader:
                 first, self._log_start_offset, self.log_end_offset, where=str(self.topic_partition)
             )
         last = visible if end is None else min(end, visible)
-        return slices(self._segments, first, last)
+        return slices(self._segments, first, last) if first < last else iter(())
 
     def records(
         self,
@@ -341,10 +362,15 @@ class LogReader:
             return AbortedFilter(())
         first = self._log_start_offset if start is None else start
         last = ANY_OFFSET if end is None else end
-        aborted = []
+        aborted: list[AbortedTxn] = []
         for segment in self._segments:
-            if segment.end_offset > first and segment.base_offset < last:
-                aborted.extend(segment.txn_index.collect(first, last)[0])
+            if segment.end_offset <= first:
+                continue
+            # Markers, and so the entries, may lie in segments far behind the end.
+            entries, is_complete = segment.txn_index.collect(first, last)
+            aborted += entries
+            if is_complete:
+                break
         return AbortedFilter(aborted)
 
     # -- producers ---------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.errors import CorruptData
+from tidelog.record.batch import MAGIC_2
 from tidelog.record.record import Record
 from tidelog.record.views import Batch
 from tidelog.storage.segment import Segment, iterate_batches
@@ -43,14 +44,21 @@ class LogSlice:
 
     def batches(self) -> Iterator[tuple[int, Batch]]:
         """Batches with at least one offset in the range, with their positions."""
+        next_offset = self.start_offset
         for position, batch in iterate_batches(
             self.segment, self.start_position, self.end_position
         ):
             if batch.last_offset < self.start_offset:
                 continue
-            if batch.base_offset >= self.end_offset:
+            # A wrapper is not opened for its first offset: what it holds is filtered anyhow.
+            if next_offset >= self.end_offset or _starts_behind(batch, self.end_offset):
                 return
             yield position, batch
+            next_offset = batch.last_offset + 1
+
+
+def _starts_behind(batch: Batch, end: int) -> bool:
+    return batch.magic == MAGIC_2 and batch.base_offset >= end
 
 
 def slice_segment(segment: Segment, start: int, end: int) -> LogSlice | None:
@@ -133,4 +141,5 @@ def checked_records(segment: Segment, position: int, batch: Batch) -> Iterator[R
         batch.ensure_valid()
         yield from batch.records()
     except CorruptData as error:
-        raise error.located(segment.log_path, position) from error
+        # The batch lies somewhere in a buffer, whose first byte has this position.
+        raise error.located(segment.log_path, position - batch.at) from error

@@ -16,7 +16,8 @@ from typing import Final, Protocol
 
 from tidelog.config import TopicConfig
 from tidelog.env import Env
-from tidelog.errors import CorruptData
+from tidelog.errors import CorruptBatch, CorruptData
+from tidelog.record.batch import MAGIC_2
 from tidelog.record.views import Batch, walk
 from tidelog.storage import files
 from tidelog.storage.append_time import AppendTimes
@@ -24,7 +25,7 @@ from tidelog.storage.handles import FilePool, MapCache, walk_file
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.time_index import TimeIndex
 from tidelog.storage.txn_index import TxnIndex
-from tidelog.types import TopicPartition
+from tidelog.types import INT64_MAX, TopicPartition
 
 # The last segment is read by pieces of this size.
 TAIL_CHUNK_BYTES: Final = 256 << 10
@@ -183,11 +184,38 @@ def read_optional(context: SegmentContext, base_offset: int, suffix: str) -> byt
 def iterate_batches(segment: Segment, start: int, end: int) -> Iterator[tuple[int, Batch]]:
     """The batches in bytes [start, end) of a segment, with their positions; errors are located.
 
-    A finished segment is walked through its map, the last one is read piece by piece.
+    A finished segment is walked through its map, the last one is read piece by piece. Offsets lie
+    outside of the batches' checksums, so their order is checked, and that they fit the segment.
+
+    Raises:
+        CorruptBatch: A frame that can't be, or offsets that can't be there.
     """
-    if segment.is_active:
-        yield from segment.walk_file(start, end)
-        return
+    batches = segment.walk_file(start, end) if segment.is_active else _walk_map(segment, start, end)
+    next_offset = segment.base_offset
+    limit = INT64_MAX if segment.is_active else segment.end_offset
+    for position, batch in batches:
+        problem = order_problem(batch, next_offset, limit)
+        if problem is not None:
+            error = CorruptBatch(problem, at=0, offset=next_offset)
+            raise error.located(segment.log_path, position)
+        yield position, batch
+        next_offset = batch.last_offset + 1
+
+
+def order_problem(batch: Batch, next_offset: int, end_offset: int = INT64_MAX) -> str | None:
+    """What is wrong with a batch's offsets, None where they lie in [next_offset, end_offset).
+
+    Only decompression tells where a legacy wrapper begins, so its end must do.
+    """
+    last = batch.last_offset
+    first = batch.base_offset if batch.magic == MAGIC_2 else last
+    if next_offset <= first <= last < end_offset:
+        return None
+    reason = f"offsets {first} to {last} where {next_offset} is next"
+    return reason if last < end_offset else f"{reason} and the segment ends at {end_offset}"
+
+
+def _walk_map(segment: Segment, start: int, end: int) -> Iterator[tuple[int, Batch]]:
     position = start
     try:
         for batch in walk(segment.view(start, end)):

@@ -9,9 +9,9 @@ from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.handles import walk_file
 from tidelog.storage.index_files import IndexBuilder, load_indexes
 from tidelog.storage.offset_index import OffsetIndex
-from tidelog.storage.segment import SegmentContext, SegmentFiles
+from tidelog.storage.segment import SegmentContext, SegmentFiles, order_problem
 from tidelog.storage.time_index import TimeIndex
-from tidelog.types import NO_TIMESTAMP
+from tidelog.types import INT64_MAX, NO_TIMESTAMP
 
 
 class TailSegment(SegmentFiles):
@@ -38,19 +38,34 @@ class TailSegment(SegmentFiles):
         """Set size, end offset and largest timestamp from the last indexed batch to the end.
 
         Stops silently at the first batch that is incomplete or invalid: another process may be
-        writing it.
+        writing it. Where that is the batch of the last index entry, the entry was written and its
+        batch was not: the search goes on from the entry before.
         """
+        while not self._scan_from_last_entry(file_size, check_crc=check_crc):
+            last_offset = self.offset_index.last_offset
+            self.offset_index.truncate_to(last_offset)
+            self.time_index.truncate_to(last_offset)
+
+    def _scan_from_last_entry(self, file_size: int, *, check_crc: bool) -> bool:
+        """Whether the last indexed batch, where there is one, could be taken."""
         self.max_timestamp, self.max_timestamp_offset = self.time_index.last_entry
-        _, position = self.offset_index.lookup(2**63 - 1)
+        _, position = self.offset_index.lookup(INT64_MAX)
         file = self.context.pool.get(self.log_path)
-        self.size_bytes = position
+        self.size_bytes, self.end_offset = position, self.base_offset
         try:
             for start, batch in walk_file(file, self.log_path, position, file_size):
                 if check_crc and not batch.is_valid():
                     break
+                problem = order_problem(batch, self.end_offset)
+                if problem is not None:
+                    self.context.report(
+                        f"{self.log_path}, position {start}: {problem}; read up to there"
+                    )
+                    break
                 self._take(batch, start)
         except CorruptData as error:
             self.context.report(f"{error}; read up to there")
+        return position == 0 or self.size_bytes > position
 
     def _take(self, batch: Batch, position: int) -> None:
         self.size_bytes = position + batch.size_bytes

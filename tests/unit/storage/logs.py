@@ -1,0 +1,197 @@
+"""What the tests of logs and directories share: a directory on a damage file system, records."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tests.faults import SeededEnv, seeded_env
+
+from tidelog.env import DirEntry, Env, File, FileStat, FileSystem, LockHandle
+from tidelog.record.batch import build_batch
+from tidelog.record.record import Record
+from tidelog.storage.log import Log
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.log_reader import LogReader
+from tidelog.types import Codec, NewRecord
+
+PATH = "/data"
+TOPIC = "t"
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+SMALL = {"internal.segment.bytes": "700", "index.interval.bytes": "0"}
+# Tests choose times as they like.
+ANY_TIME = {"message.timestamp.after.max.ms": str(2**63 - 1), "retention.ms": "-1"}
+WRITABLE = LogDirOptions(create=True)
+
+
+def new_dir(env: Env, config: Mapping[str, str] | None = None, *, partitions: int = 1) -> LogDir:
+    """A new directory with one topic; times are free unless the config says otherwise."""
+    directory = LogDir.open(PATH, env=env, options=WRITABLE)
+    directory.create_topic(TOPIC, partitions=partitions, config={**ANY_TIME, **(config or {})})
+    return directory
+
+
+def new_log(config: Mapping[str, str] | None = None) -> tuple[SeededEnv, LogDir, Log]:
+    """A fresh disk, a directory on it, its only log."""
+    env = seeded_env(1)
+    directory = new_dir(env, config)
+    return env, directory, directory.log(TOPIC, 0)
+
+
+def reopen(env: Env) -> tuple[LogDir, Log]:
+    """The directory again, for writing, as the next start finds it."""
+    directory = LogDir.open(PATH, env=env, options=WRITABLE)
+    return directory, directory.log(TOPIC, 0)
+
+
+def reader_of(env: Env) -> LogReader:
+    """The partition as a process that only reads sees it."""
+    return LogDir.open(PATH, env=env).reader(TOPIC, 0)
+
+
+def new_records(times: Iterable[int | None], value: bytes = b"v") -> list[NewRecord]:
+    """One keyed record for each time."""
+    return [NewRecord(key=b"k", value=value, timestamp=time) for time in times]
+
+
+def put(log: Log, *times: int | None, value: bytes = b"v", codec: Codec = Codec.NONE) -> None:
+    """Append one batch of records with these times."""
+    log.append(new_records(times, value), codec=codec, batch_bytes=1 << 20)
+
+
+def fill(log: Log, count: int, value: bytes = b"v" * 60) -> None:
+    """Append `count` records, each in a batch of its own, a ms apart."""
+    for _ in range(count):
+        log.append([NewRecord(key=b"k", value=b"%d" % log.log_end_offset + value)])
+
+
+def offsets(records: Iterable[Record]) -> list[int]:
+    return [record.offset for record in records]
+
+
+def values(records: Iterable[Record]) -> list[bytes | None]:
+    return [record.value for record in records]
+
+
+def path_of(name: str) -> str:
+    """Path of a file of the only partition."""
+    return f"{PATH}/{TOPIC}-0/{name}"
+
+
+def read(env: Env, name: str) -> bytes:
+    file = env.files.open(path_of(name))
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()
+
+
+def write(env: Env, name: str, data: bytes) -> None:
+    """Replace a file's content: a new file, as whoever may have the old one mapped expects."""
+    if env.files.exists(path_of(name)):
+        env.files.remove(path_of(name))
+    file = env.files.open(path_of(name), create=True)
+    file.pwrite(data, 0)
+    file.sync()
+    file.close()
+    env.files.sync_dir(f"{PATH}/{TOPIC}-0")
+
+
+def names(env: Env) -> list[str]:
+    return [entry.name for entry in env.files.list_dir(f"{PATH}/{TOPIC}-0")]
+
+
+def snapshot_of(env: Env, path: str = PATH) -> dict[str, bytes | None]:
+    """Every name below a directory with its content."""
+    found: dict[str, bytes | None] = {}
+    for entry in env.files.list_dir(path):
+        child = f"{path}/{entry.name}"
+        if entry.is_dir:
+            found |= {child: None, **snapshot_of(env, child)}
+            continue
+        file = env.files.open(child)
+        found[child] = file.pread(file.size(), 0)
+        file.close()
+    return found
+
+
+def batch(times: Sequence[int], **fields: int | bool) -> bytearray:
+    """A client's batch; `fields` as `build_batch` takes them."""
+    return build_batch(new_records(times), **fields)  # type: ignore[arg-type] # ints and bools
+
+
+@dataclass
+class CountingFile:
+    """Counts the bytes read through a handle."""
+
+    file: File
+    count: Callable[[int], None]
+
+    def pread(self, size: int, position: int) -> bytes:
+        data = self.file.pread(size, position)
+        self.count(len(data))
+        return data
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.file, name)
+
+
+@dataclass
+class WatchedFileSystem:
+    """A file system that notes what is opened, mapped and read, and can call back before it."""
+
+    inner: FileSystem
+    before_open: Callable[[str], None] | None = None
+    opened: list[str] = field(default_factory=list)
+    mapped: list[str] = field(default_factory=list)
+    read_bytes: dict[str, int] = field(default_factory=dict)
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        if self.before_open is not None:
+            self.before_open(path)
+        self.opened.append(path)
+        file = self.inner.open(path, write=write, create=create)
+
+        def count(size: int) -> None:
+            self.read_bytes[path] = self.read_bytes.get(path, 0) + size
+
+        return CountingFile(file, count)  # type: ignore[return-value] # the rest is passed through
+
+    def map(self, path: str, size: int | None = None) -> memoryview:
+        self.mapped.append(path)
+        return self.inner.map(path, size)
+
+    def stat(self, path: str) -> FileStat:
+        return self.inner.stat(path)
+
+    def exists(self, path: str) -> bool:
+        return self.inner.exists(path)
+
+    def list_dir(self, path: str) -> list[DirEntry]:
+        return self.inner.list_dir(path)
+
+    def make_dirs(self, path: str) -> None:
+        self.inner.make_dirs(path)
+
+    def remove(self, path: str) -> None:
+        self.inner.remove(path)
+
+    def remove_dir(self, path: str) -> None:
+        self.inner.remove_dir(path)
+
+    def rename(self, source: str, target: str) -> None:
+        self.inner.rename(source, target)
+
+    def sync_dir(self, path: str) -> None:
+        self.inner.sync_dir(path)
+
+    def set_mtime(self, path: str, mtime_ms: int) -> None:
+        self.inner.set_mtime(path, mtime_ms)
+
+    def lock(self, path: str) -> LockHandle:
+        return self.inner.lock(path)
+
+
+def watched(env: Env) -> tuple[Env, WatchedFileSystem]:
+    """The same surroundings with an eye on the files."""
+    files = WatchedFileSystem(env.files)
+    return Env(files=files, clock=env.clock, random=env.random), files

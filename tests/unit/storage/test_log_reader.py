@@ -1,0 +1,338 @@
+"""A partition as a reader sees it: what is on disk now, at both isolation levels."""
+
+import numpy as np
+import pytest
+from tests.unit.storage.logs import (
+    PATH,
+    SMALL,
+    TOPIC,
+    batch,
+    fill,
+    new_log,
+    offsets,
+    put,
+    read,
+    reader_of,
+    snapshot_of,
+    values,
+    write,
+)
+
+from tidelog.errors import CorruptBatch, CorruptIndex, OffsetOutOfRange
+from tidelog.storage.log import Log
+from tidelog.storage.log_dir import LogDir
+from tidelog.types import IsolationLevel
+
+COMMITTED = IsolationLevel.READ_COMMITTED
+FIRST_LOG = "00000000000000000000.log"
+
+
+def transact(log: Log, producer_id: int, sequence: int = 0, count: int = 1) -> None:
+    data = batch(
+        [1] * count,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=sequence,
+        transactional=True,
+    )
+    log.append_batches(data)
+
+
+def end(log: Log, producer_id: int, *, commit: bool) -> None:
+    log.end_transaction(
+        producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, commit=commit
+    )
+
+
+def test_refresh_shows_what_was_appended_and_rolled_since() -> None:
+    env, _, log = new_log(SMALL)
+    fill(log, 3)
+    reader = reader_of(env)
+    fill(log, 30)
+    assert reader.log_end_offset == 3
+    reader.refresh()
+    assert offsets(reader.records()) == list(range(33))
+    assert len(reader.segments) == len(log.segments) > 2
+
+
+def test_refresh_after_the_last_segment_was_cut_and_written_anew() -> None:
+    """The handle of a file that was replaced must not be read any more."""
+    env, _, log = new_log()
+    put(log, 1, 2, 3, value=b"old")
+    reader = reader_of(env)
+    assert values(reader.records()) == [b"old"] * 3
+    log.roll()
+    put(log, 5)
+    log.truncate_to(0)
+    put(log, 1, 2, 3, value=b"new")
+    reader.refresh()
+    assert values(reader.records()) == [b"new"] * 3
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_refresh_after_a_closed_segment_was_cut_and_written_anew(*, anew: bool) -> None:
+    """Nor must the map of one, whoever looks: the reader or its directory."""
+    env, _, log = new_log()
+    put(log, 1, 2, 3, value=b"old")
+    log.roll()
+    put(log, 5)
+    directory = LogDir.open(PATH, env=env)
+    reader = directory.reader(TOPIC, 0)
+    assert values(reader.records()) == [b"old"] * 3 + [b"v"]
+    log.truncate_to(0)
+    put(log, 1, 2, 3, value=b"new")
+    log.roll()
+    put(log, 6)
+    if anew:
+        directory.refresh()
+        reader = directory.reader(TOPIC, 0)
+    else:
+        reader.refresh()
+    assert values(reader.records()) == [b"new"] * 3 + [b"v"]
+
+
+def test_kernels_forget_files_that_were_cut() -> None:
+    _, _, log = new_log()
+    log.use_kernels()
+    put(log, 10, 20, 30)
+    log.roll()
+    put(log, 40)
+    assert log.offset_for_time(15) is not None
+    log.truncate_to(1)
+    put(log, 7, 8, 9, 99)
+    log.roll()
+    put(log, 100)
+    found = log.offset_for_time(15)
+    assert found is not None
+    assert (found.offset, found.timestamp) == (3, 99)
+    assert log.offsets_for_time_array(np.array([15])).tolist() == [[3, 99]]
+
+
+def test_a_partition_without_segments_answers_nothing() -> None:
+    env, directory, _ = new_log()
+    directory.create_topic("bare")
+    directory.close()
+    reader = LogDir.open(PATH, env=env).reader("bare", 0)
+    assert reader.segments == []
+    assert (reader.log_start_offset, reader.log_end_offset) == (0, 0)
+    assert list(reader.records()) == []
+    assert reader.offset_for_time(5) is None
+    assert reader.max_timestamp() is None
+    assert reader.append_time_of(0) is None
+    assert reader.offsets_for_time_array(np.array([5])).tolist() == [[-1, -1]]
+    assert reader.nearest_for_time_array(np.array([5])).tolist() == [[0, 0]]
+    assert reader.nearest_for_time(5) == (0, 0)
+
+
+def test_an_empty_segment_in_the_middle_holds_nothing() -> None:
+    """A foreign cleaner may leave one; its offsets have no record and no append time."""
+    env, directory, log = new_log()
+    put(log, 1)
+    directory.close()
+    for base in (5, 9):
+        write(env, f"{base:020d}.log", b"")
+    reader = reader_of(env)
+    assert reader.log_end_offset == 9
+    assert reader.append_time_of(6) is None
+    assert offsets(reader.records()) == [0]
+    assert reader.offset_for_time(2) is None
+
+
+def test_read_outside_the_log_is_refused() -> None:
+    _, _, log = new_log()
+    put(log, 1, 2, 3)
+    log.delete_records(1)
+    for start in (0, -1, 4):
+        with pytest.raises(OffsetOutOfRange):
+            list(log.records(start))
+    assert list(log.records(3)) == []
+    assert offsets(log.records(1, 2)) == [1]
+
+
+class TestIsolation:
+    def test_committed_readers_stop_at_the_last_stable_offset(self) -> None:
+        env, _, log = new_log()
+        put(log, 1)
+        transact(log, 5)
+        put(log, 2)
+        for view in (log, reader_of(env)):
+            assert view.last_stable_offset == 1
+            assert (view.end_offset(), view.end_offset(COMMITTED)) == (3, 1)
+            assert offsets(view.records(isolation=COMMITTED)) == [0]
+            assert offsets(view.records()) == [0, 1, 2]
+
+    def test_a_commit_shows_the_records_and_never_the_marker(self) -> None:
+        env, _, log = new_log()
+        transact(log, 5, count=2)
+        end(log, 5, commit=True)
+        put(log, 2)
+        for view in (log, reader_of(env)):
+            assert offsets(view.records(isolation=COMMITTED)) == [0, 1, 3]
+            assert offsets(view.records()) == [0, 1, 3]
+
+    def test_an_abort_hides_only_the_records_of_its_transaction(self) -> None:
+        env, _, log = new_log()
+        transact(log, 5)
+        transact(log, 6)
+        transact(log, 5, 1)
+        end(log, 5, commit=False)
+        transact(log, 5, 2)
+        end(log, 6, commit=True)
+        end(log, 5, commit=True)
+        for view in (log, reader_of(env)):
+            assert offsets(view.records(isolation=COMMITTED)) == [1, 4]
+            assert offsets(view.records()) == [0, 1, 2, 4]
+
+    def test_an_abort_is_seen_where_the_marker_lies_behind_the_range(self) -> None:
+        """The entry is in the index of the marker's segment, whatever part is read."""
+        _, _, log = new_log()
+        transact(log, 5)
+        log.roll()
+        put(log, 1)
+        log.roll()
+        end(log, 5, commit=False)
+        assert offsets(log.records(0, 1, isolation=COMMITTED)) == []
+        assert offsets(log.records(0, 2, isolation=COMMITTED)) == [1]
+
+    def test_reading_from_beyond_the_last_stable_offset_gives_nothing(self) -> None:
+        _, _, log = new_log()
+        put(log, 1)
+        transact(log, 5, count=3)
+        assert list(log.slices(3, isolation=COMMITTED)) == []
+        assert offsets(log.records(2, isolation=COMMITTED)) == []
+
+    def test_a_damaged_transaction_index_names_its_file(self) -> None:
+        env, directory, log = new_log()
+        transact(log, 5)
+        end(log, 5, commit=False)
+        directory.close()
+        write(env, "00000000000000000000.txnindex", b"\x00" * 20)
+        reader = reader_of(env)
+        assert offsets(reader.records()) == [0]
+        with pytest.raises(CorruptIndex, match=r"00000000000000000000\.txnindex"):
+            list(reader.records(isolation=COMMITTED))
+
+
+class TestForeignIndexes:
+    """Indexes are derived: missing or damaged ones are built in memory and reported."""
+
+    @pytest.mark.parametrize(
+        "damage", ["missing", "zero tail", "zeros", "torn", "falling", "beyond", "empty"]
+    )
+    @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+    def test_answers_do_not_change_and_nothing_is_written(self, damage: str, suffix: str) -> None:
+        env, directory, log = new_log(SMALL)
+        for time in range(30):
+            put(log, (time * 7) % 30, value=b"x" * 50)
+        bases = [segment.base_offset for segment in log.segments]
+        expected = [log.offset_for_time(time) for time in range(32)]
+        directory.close()
+        for base in bases[:-1]:
+            name = f"{base:020d}{suffix}"
+            changed = damaged(read(env, name), damage, suffix)
+            if changed is None:
+                env.files.remove(f"{PATH}/{TOPIC}-0/{name}")
+            else:
+                write(env, name, changed)
+        before = snapshot_of(env)
+        opened = LogDir.open(PATH, env=env)
+        reader = opened.reader(TOPIC, 0)
+        assert [reader.offset_for_time(time) for time in range(32)] == expected
+        assert offsets(reader.records()) == list(range(30))
+        assert offsets(reader.records(17, 19)) == [17, 18]
+        assert snapshot_of(env) == before
+        # An empty offset index is legal: nothing was more than the interval apart.
+        if not (damage == "empty" and suffix == ".index"):
+            assert len(opened.reports) >= len(bases) - 1
+
+
+def damaged(data: bytes, damage: str, suffix: str) -> bytes | None:
+    size = 8 if suffix == ".index" else 12
+    return {
+        "missing": None,
+        "zero tail": data + bytes(10 * size),
+        "zeros": bytes(max(2 * size, len(data))),
+        "torn": data + b"\x01",
+        "falling": data + data[:size],
+        "beyond": data + b"\x7f" * size if suffix == ".index" else data + b"\x80" + bytes(size - 1),
+        "empty": b"",
+    }[damage]
+
+
+def test_an_indexed_batch_that_is_torn_ends_the_log_there_and_hides_nothing_before() -> None:
+    """The entry of the last batch came to the disk, the batch did not."""
+    env, directory, log = new_log({"index.interval.bytes": "0"})
+    for time in range(4):
+        put(log, time)
+    directory.close()
+    data = bytearray(read(env, FIRST_LOG))
+    data[-1] ^= 1
+    write(env, FIRST_LOG, bytes(data))
+    reader = reader_of(env)
+    assert reader.log_end_offset == 3
+    assert offsets(reader.records()) == [0, 1, 2]
+    found = reader.max_timestamp()
+    assert found is not None
+    assert found.offset == 2
+
+
+def test_a_damaged_batch_names_file_and_position_and_harms_nothing_else() -> None:
+    env, directory, log = new_log(SMALL)
+    fill(log, 20)
+    log.roll()
+    fill(log, 2)
+    bases = [segment.base_offset for segment in log.segments]
+    directory.close()
+    data = bytearray(read(env, FIRST_LOG))
+    size = len(data) // bases[1]
+    data[2 * size + 80] ^= 1
+    write(env, FIRST_LOG, bytes(data))
+    reader = reader_of(env)
+    seen: list[int] = []
+    with pytest.raises(CorruptBatch) as caught:
+        seen.extend(record.offset for record in reader.records())
+    assert seen == [0, 1]
+    assert caught.value.path == f"{PATH}/{TOPIC}-0/{FIRST_LOG}"
+    assert caught.value.position == 2 * size
+    assert caught.value.offset == 2
+    assert offsets(reader.records(3)) == list(range(3, 22))
+    assert offsets(reader.records(0, 2)) == [0, 1]
+
+
+class TestOffsetsOutOfOrder:
+    """A batch's offsets lie outside its checksum: order and the segment's bounds catch what can be.
+
+    A record must not be handed out under an offset that is another's.
+    """
+
+    @pytest.mark.parametrize(
+        "wrong", [0, 2, 2**40, -5], ids=["again", "backwards", "beyond the segment", "negative"]
+    )
+    def test_reading_raises_instead_of_handing_out_wrong_offsets(self, wrong: int) -> None:
+        env, directory, log = new_log({"index.interval.bytes": "1000000"})
+        fill(log, 6)
+        log.roll()
+        fill(log, 1)
+        directory.close()
+        data = bytearray(read(env, FIRST_LOG))
+        size = len(data) // 6
+        data[3 * size : 3 * size + 8] = wrong.to_bytes(8, "big", signed=True)
+        write(env, FIRST_LOG, bytes(data))
+        reader = reader_of(env)
+        seen: list[int] = []
+        with pytest.raises(CorruptBatch, match=f"{FIRST_LOG}, position {3 * size}"):
+            seen.extend(record.offset for record in reader.records())
+        assert seen == [0, 1, 2]
+
+    def test_a_last_segment_ends_before_such_a_batch(self) -> None:
+        env, directory, log = new_log()
+        fill(log, 4)
+        directory.close()
+        data = bytearray(read(env, FIRST_LOG))
+        size = len(data) // 4
+        data[2 * size : 2 * size + 8] = (1).to_bytes(8, "big")
+        write(env, FIRST_LOG, bytes(data))
+        opened = LogDir.open(PATH, env=env)
+        reader = opened.reader(TOPIC, 0)
+        assert (reader.log_end_offset, offsets(reader.records())) == (2, [0, 1])
+        assert any("offsets 1 to 1 where 2 is next" in line for line in opened.reports)
