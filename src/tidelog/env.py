@@ -239,6 +239,7 @@ class _OsFile:
         os.ftruncate(self._fd, size)
 
     def sync(self) -> None:
+        os.fstat(self._fd)  # a closed handle is an OSError here; fdatasync would say ValueError
         if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync stops at the drive's cache
             fcntl.fcntl(self._fd, fcntl.F_FULLFSYNC)
         else:
@@ -248,6 +249,10 @@ class _OsFile:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+    def __del__(self) -> None:
+        """Caches drop handles that other threads may still use; the last user closes them."""
+        self.close()
 
 
 def _libc() -> ctypes.CDLL:

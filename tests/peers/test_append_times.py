@@ -113,12 +113,6 @@ def kafka_session(model: Model, oracle: Oracle, directory: Path) -> None:
     oracle.run_well(Script(directory, steps, CONFIG, now_ms=model.now_ms))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="(1) a close moves append-time-checkpoint past finished segments whose last row runs on "
-    "over what Kafka appended; (2) a clean close leaves the last row without an end, and Kafka "
-    "rolls and merges segments: the row then runs on over the records of later ones",
-)
 def test_no_record_gets_anothers_append_time(kafka_oracle: Oracle, quick_path: Path) -> None:
     known = 0
     for seed in range(SEEDS):
@@ -133,11 +127,6 @@ def test_no_record_gets_anothers_append_time(kafka_oracle: Oracle, quick_path: P
     assert known > 20 * SEEDS
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a row names its batch by a checksum that leaves out the leader epoch, so an equal "
-    "batch that Kafka appended at the same offset passes for ours",
-)
 def test_an_equal_batch_appended_by_kafka_is_not_ours(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:

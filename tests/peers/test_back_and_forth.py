@@ -152,11 +152,6 @@ def test_both_find_what_the_other_left(model: Model) -> None:
     assert model.count == 4 * 3 * len(Codec) + 4 * 2 * len(Codec)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a clean close leaves the last append-time row without an end; Kafka rolls and merges, "
-    "and the row then runs on over the records of later segments",
-)
 def test_no_append_time_is_anothers(model: Model) -> None:
     assert model.known
     assert model.wrong == {}

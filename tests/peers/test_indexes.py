@@ -92,11 +92,6 @@ def copied(offset: int, epoch: int, *, legacy: bool = False, size: int = 10) -> 
     return append | {"leader_epoch": EPOCH_LIMIT, "now_ms": T0}
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="Kafka does not open a wrapper to learn its first offset: such a segment begins at the "
-    "log end, ours at the wrapper's first offset",
-)
 def test_a_copied_wrapper_after_a_gap_begins_a_segment_at_the_log_end(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:

@@ -14,11 +14,12 @@ from typing import Final
 from tidelog.record.views import Batch
 from tidelog.storage import files
 from tidelog.storage.append_time import AppendTimes
-from tidelog.storage.index_files import close_time_index
+from tidelog.storage.index_files import close_time_index, index_limit_bytes
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.segment import Segment, SegmentContext, iterate_batches
 from tidelog.storage.tail import TailSegment, fill_tail
 from tidelog.storage.time_index import TimeIndex
+from tidelog.storage.trust import fingerprint
 from tidelog.storage.txn_index import AbortedTxn
 from tidelog.types import NO_TIMESTAMP, Buffer
 
@@ -38,6 +39,7 @@ class ActiveSegment(TailSegment):
         self.created_ms = context.env.clock.now_ms()
         self._bytes_since_entry = 0
         self._first_timestamp: int | None = None
+        self._written: tuple[int, Batch]
         self._offset_index_written = 0
         self._time_index_written = 0
         self._times_written = 0
@@ -46,7 +48,7 @@ class ActiveSegment(TailSegment):
     @classmethod
     def create(cls, context: SegmentContext, base_offset: int) -> "ActiveSegment":
         """A new, empty segment; stray files of its name are replaced. Names are not yet synced."""
-        limit = context.config.segment_index_bytes
+        limit = index_limit_bytes(context.config)
         indexes = (
             OffsetIndex(base_offset, size_limit=limit),
             TimeIndex(base_offset, size_limit=limit),
@@ -75,6 +77,11 @@ class ActiveSegment(TailSegment):
         fill_tail(segment, check_crc=False)
         log = context.pool.get(segment.log_path)
         if log.size() > segment.size_bytes:
+            lost = log.size() - segment.size_bytes
+            context.report(
+                f"{segment.log_path}, position {segment.size_bytes}: no whole batch; cut {lost}"
+                " bytes"
+            )
             log.truncate(segment.size_bytes)
             log.sync()
         segment.rewrite_indexes()
@@ -125,7 +132,7 @@ class ActiveSegment(TailSegment):
         return NO_TIMESTAMP if self._first_timestamp is None else self._first_timestamp
 
     def append(self, batches: Sequence[Batch], buffers: Sequence[Buffer], append_ms: int) -> None:
-        """Write batches whose offsets, epochs and checksums are final.
+        """Write batches whose offsets, epochs and checksums are final; see `acknowledge`.
 
         Args:
             batches: Views of the batches, in order.
@@ -136,7 +143,7 @@ class ActiveSegment(TailSegment):
             OSError: The caller takes the partition offline; nothing of it counts as appended.
         """
         first = batches[0]
-        self._note_time(first.base_offset, append_ms, first.crc)
+        self._note_time(first, append_ms)
         position = self.size_bytes
         log = self.context.pool.get(self.log_path)
         files.writev_fully(log, buffers, position)
@@ -146,16 +153,20 @@ class ActiveSegment(TailSegment):
             self._index(batch, position)
             position += batch.size_bytes
         self._write_index_entries()
-        self.size_bytes = position
-        self.end_offset = batches[-1].next_offset
-        self.last_batch = batches[-1]
+        self._written = (position, batches[-1])
 
-    def _note_time(self, offset: int, append_ms: int, crc: int) -> None:
+    def acknowledge(self) -> None:
+        """Show what `append` wrote: nothing of an append counts until all its writes are done."""
+        self.size_bytes, self.last_batch = self._written
+        self.end_offset = self.last_batch.next_offset
+
+    def _note_time(self, first: Batch, append_ms: int) -> None:
         times = self.append_times
+        times.granularity_ms = self.context.config.tidelog_append_time_granularity_ms
         if append_ms == UNKNOWN_MS:
-            row = times.mark_unknown(offset)
+            row = times.mark_unknown(first.base_offset)
         else:
-            row = times.note(offset, append_ms, crc)
+            row = times.note(first.base_offset, append_ms, fingerprint(first))
         if row:
             self._append_times_row(row)
 
@@ -213,8 +224,8 @@ class ActiveSegment(TailSegment):
         """
         close_time_index(self.time_index, self.max_timestamp, self.max_timestamp_offset)
         self._write_index_entries()
-        last_crc = 0 if self.last_batch is None else self.last_batch.crc
-        row = self.append_times.close(self.end_offset, last_crc)
+        named = 0 if self.last_batch is None else fingerprint(self.last_batch)
+        row = self.append_times.close(self.end_offset, named)
         if row:
             self._append_times_row(row)
 

@@ -85,7 +85,7 @@ class ClosedSegment(SegmentFiles):
 
     def _load_indexes(self) -> None:
         context = self.context
-        loaded = load_indexes(context, self.base_offset, self.size_bytes, mapped=True)
+        loaded = load_indexes(context, self.base_offset, mapped=True)
         if loaded is None:
             loaded = self.rebuild_indexes()
         elif loaded[1].entry_count == 0 and self.size_bytes > 0:

@@ -125,7 +125,9 @@ def apply_moves(fs: FileSystem, directory: str, moves: list[Move]) -> None:
         if fs.exists(staged):
             fs.rename(staged, f"{directory}/{move.directory}/{move.final}")
     for name in sorted({move.directory for move in moves}):
-        fs.sync_dir(f"{directory}/{name}")
+        # The topic may have been deleted since; its staged files went with it.
+        if fs.exists(f"{directory}/{name}"):
+            fs.sync_dir(f"{directory}/{name}")
 
 
 def _drop_staged(fs: FileSystem, directory: str) -> list[str]:
@@ -135,7 +137,7 @@ def _drop_staged(fs: FileSystem, directory: str) -> list[str]:
         if not entry.is_dir or files.parse_partition_dir(entry.name) is None:
             continue
         for item in fs.list_dir(f"{directory}/{entry.name}"):
-            if item.name.endswith(STAGED_SUFFIX):
+            if item.name.endswith(STAGED_SUFFIX) and not item.is_dir:
                 fs.remove(f"{directory}/{entry.name}/{item.name}")
                 dropped.append(f"{directory}/{entry.name}/{item.name}: never committed; dropped")
     return dropped
@@ -146,7 +148,11 @@ def overlay(fs: FileSystem, directory: str, partition: TopicPartition) -> dict[s
     name = files.partition_dir_name(partition)
     found = {}
     for path in find_commits(fs, directory):
-        for move in read_commit(fs, path):
+        try:
+            moves = read_commit(fs, path)
+        except FileNotFoundError:
+            continue  # the writer has finished it meanwhile: the files have their final names
+        for move in moves:
             if move.directory == name and fs.exists(f"{directory}/{name}/{move.staged}"):
                 found[move.final] = move.staged
     return found

@@ -8,7 +8,9 @@ Source: Kafka 4.x LogManager; KAFKA-10471 (the marker goes before anything is lo
 
 import logging
 import posixpath
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 _LOGGER: Final = logging.getLogger(__name__)
 DELETED_DIR_SUFFIX: Final = "-delete"
+# Nothing else is ours to remove, whatever people keep beside the partitions.
+_DELETED_DIR: Final = re.compile(r".+-[0-9]{1,10}\.[0-9a-f]{32}-delete", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +83,10 @@ class DirectoryState:
     def _load(self) -> None:
         files_, options = self.env.files, self._options
         if options.create:
-            self._make_durably()
+            try:
+                self._make_durably()
+            except OSError as error:
+                raise as_storage_failure(error, self.path, "create") from error
         if not files_.exists(self.path):
             raise InvalidRequest(f"{self.path}: there is no such directory")
         if not self.is_writable:
@@ -105,7 +112,7 @@ class DirectoryState:
 
     def _load_writable(self) -> None:
         self._lock = self._take_lock()
-        self._watch = ClockWatch(self.env.clock)
+        self._watch = ClockWatch(self.env.clock, report=self.report)
         if read_meta_properties(self.env.files, self.path) is None:
             write_meta_properties(self.env.files, self.path, self._new_meta_properties())
         self._was_clean = self._take_clean_marker()
@@ -156,10 +163,14 @@ class DirectoryState:
 
     def _purge_deleted_topics(self) -> None:
         for entry in self.env.files.list_dir(self.path):
-            if entry.is_dir and entry.name.endswith(DELETED_DIR_SUFFIX):
+            if entry.is_dir and _DELETED_DIR.fullmatch(entry.name):
                 self._remove_tree(f"{self.path}/{entry.name}")
 
     def _remove_tree(self, path: str) -> None:
+        """Remove a directory and all in it; of a link only the link, never what it leads to."""
+        with suppress(IsADirectoryError, PermissionError):
+            self.env.files.remove(path)
+            return
         for entry in self.env.files.list_dir(path):
             if entry.is_dir:
                 self._remove_tree(f"{path}/{entry.name}")

@@ -48,9 +48,9 @@ class FilePool:
             return file
 
     def _evict(self) -> None:
+        """Let go of the oldest ones. They close once nobody uses them: another thread may be."""
         while len(self._open) > self._limit:
-            _, oldest = self._open.popitem(last=False)
-            oldest.close()
+            self._open.popitem(last=False)
 
     def forget(self, path: str) -> None:
         """Close the handle, as before the name gets another meaning or goes."""

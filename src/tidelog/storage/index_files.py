@@ -4,14 +4,25 @@ Indexes are derived data: one that is missing or breaks its rules is built anew 
 was wrong is reported; reading never writes.
 """
 
+from typing import Final
+
 from tidelog.config import TopicConfig
-from tidelog.errors import CorruptData
+from tidelog.errors import CorruptData, CorruptFile
 from tidelog.record.views import Batch
 from tidelog.storage import files
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.segment import SegmentContext
 from tidelog.storage.time_index import TimeIndex
 from tidelog.types import NO_TIMESTAMP
+
+
+# One entry of each index: the closing time entry must fit, or the segment has no largest time.
+INDEX_BYTES_MIN: Final = 12
+
+
+def index_limit_bytes(config: TopicConfig) -> int:
+    """How large an index file may grow, by `segment.index.bytes`."""
+    return max(config.segment_index_bytes, INDEX_BYTES_MIN)
 
 
 class IndexBuilder:
@@ -23,7 +34,7 @@ class IndexBuilder:
 
     def __init__(self, config: TopicConfig, base_offset: int) -> None:
         self._interval_bytes = config.index_interval_bytes
-        limit = config.segment_index_bytes
+        limit = index_limit_bytes(config)
         self.offset_index = OffsetIndex(base_offset, size_limit=limit)
         self.time_index = TimeIndex(base_offset, size_limit=limit)
         self._last_position = 0
@@ -56,10 +67,10 @@ def close_time_index(index: TimeIndex, timestamp: int, offset: int) -> None:
 
 
 def load_indexes(
-    context: SegmentContext, base_offset: int, log_size: int, *, mapped: bool
+    context: SegmentContext, base_offset: int, *, mapped: bool
 ) -> tuple[OffsetIndex, TimeIndex] | None:
     """Both index files, None where one is missing or breaks a rule (which is reported)."""
-    limit = context.config.segment_index_bytes
+    limit = index_limit_bytes(context.config)
     loaded = []
     for suffix in (files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX):
         path = context.path(base_offset, suffix)
@@ -68,8 +79,13 @@ def load_indexes(
         except FileNotFoundError:
             context.report(f"{path}: missing; rebuilt in memory")
             return None
+        except CorruptFile as error:
+            context.report(f"{error}; rebuilt in memory")
+            return None
         loaded.append((path, data))
     (path, data), (time_path, time_data) = loaded
+    # Looked at after the indexes: of a log that grows, they must not seem to be ahead.
+    log_size = context.env.files.stat(context.path(base_offset, files.LOG_SUFFIX)).size
     offset_index = OffsetIndex(base_offset, data=data, size_limit=limit)
     time_index = TimeIndex(base_offset, data=time_data, size_limit=limit)
     try:

@@ -5,6 +5,7 @@ Owns no state.
 
 import itertools
 from collections.abc import Sequence
+from typing import Final
 
 from tidelog.errors import CorruptData
 from tidelog.storage import files
@@ -13,25 +14,39 @@ from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.producers import ProducerStates
 from tidelog.storage.reading import slices
 from tidelog.storage.segment import Segment, SegmentContext
-from tidelog.storage.trust import sure_end
+from tidelog.storage.trust import batch_ending_at, fingerprint, sure_end
+
+# Kafka's default of `producer.id.expiration.ms`: who was silent for so long is forgotten.
+PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 
 
 def list_bases(context: SegmentContext) -> list[int]:
     """Base offsets of the segments in a partition's directory, ascending."""
-    names = {entry.name for entry in context.env.files.list_dir(context.directory)}
+    names = set(_file_names(context))
     names.update(context.overlay)
     parsed = (files.parse_file_name(name) for name in names)
     return sorted(found[0] for found in parsed if found and found[1] == files.LOG_SUFFIX)
 
 
+def _file_names(context: SegmentContext) -> list[str]:
+    """Names of files in a partition's directory; none where it has not been made yet."""
+    try:
+        entries = context.env.files.list_dir(context.directory)
+    except FileNotFoundError:
+        return []
+    return [entry.name for entry in entries if not entry.is_dir]
+
+
 def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
-    """Make unknown what a segment's rows can't prove; in memory only."""
+    """Make unknown what a segment's rows can't prove, in memory; the last run gets an end row.
+
+    The end row names the batch that ends there, so that the next look proves as much as this one.
+    """
     sure = sure_end(segment, times, trusted)
-    # A closing row at the sure end stays: without it the next look could prove less.
-    is_closed = any(row.offset == sure and row.append_ms < 0 for row in times.rows()[-2:])
-    times.truncate_to(sure + 1 if is_closed else sure)
-    if sure < segment.end_offset:
-        times.mark_unknown(sure)
+    times.truncate_to(sure)
+    if times.is_open:
+        last = batch_ending_at(segment, sure)
+        times.mark_unknown(sure, 0 if last is None else fingerprint(last))
 
 
 def load_producer_states(context: SegmentContext, segments: Sequence[Segment]) -> ProducerStates:
@@ -49,8 +64,7 @@ def states_at(context: SegmentContext, offset: int) -> ProducerStates:
 
 
 def _states_from(context: SegmentContext, segments: Sequence[Segment], end: int) -> ProducerStates:
-    names = (entry.name for entry in context.env.files.list_dir(context.directory))
-    parsed = (files.parse_file_name(name) for name in names)
+    parsed = (files.parse_file_name(name) for name in _file_names(context))
     offsets = sorted(
         found[0]
         for found in parsed
@@ -70,7 +84,9 @@ def _newest_snapshot(context: SegmentContext, offsets: list[int]) -> tuple[Produ
         path = context.path(offset, files.SNAPSHOT_SUFFIX)
         try:
             data = files.read_file(context.env.files, path)
-            return ProducerStates.decode_snapshot(data), offset
+            states = ProducerStates.decode_snapshot(data)
+            states.expire(context.env.clock.now_ms(), PRODUCER_ID_EXPIRATION_MS)
+            return states, offset
         except FileNotFoundError:
             continue
         except CorruptData as error:

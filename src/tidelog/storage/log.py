@@ -14,6 +14,7 @@ from typing import Final
 
 from tidelog.config import CLEANUP_DELETE
 from tidelog.errors import FencedLeaderEpoch, InvalidRequest, OffsetOutOfRange, PolicyViolation
+from tidelog.record.batch import MAGIC_2
 from tidelog.record.builder import build_batch, build_end_marker
 from tidelog.record.views import Batch
 from tidelog.storage import roll, truncation
@@ -23,7 +24,7 @@ from tidelog.storage.appends import AppendContext, AppendOrigin, ValidatedAppend
 from tidelog.storage.grouping import group_records
 from tidelog.storage.producers import Duplicate
 from tidelog.storage.retention import Deletion, SegmentFacts, deletes_all, plan_retention
-from tidelog.types import NO_TIMESTAMP, Buffer, Codec, NewRecord, TimestampType
+from tidelog.types import INT32_MAX, NO_TIMESTAMP, Buffer, Codec, NewRecord, TimestampType
 
 BATCH_BYTES: Final = 16_384
 HIGH_WATERMARK: Final = -1
@@ -164,7 +165,7 @@ class Log(AdoptingLog):
             self._maybe_roll(valid)
             self.active.append(valid.batches, [valid.data], append_ms)
             self._update_producers(valid.batches)
-            self._maybe_flush(valid)
+            self._acknowledge(valid)
 
         self._guarded(path, "append", write)
 
@@ -198,15 +199,20 @@ class Log(AdoptingLog):
             if completed is not None and completed.is_aborted:
                 self.active.append_aborted(self._producers.aborted_entry(completed))
 
-    def _maybe_flush(self, valid: ValidatedAppend) -> None:
+    def _acknowledge(self, valid: ValidatedAppend) -> None:
+        """Show the append, after a flush where `flush.messages` or `flush.ms` want one."""
         self._unflushed_records += valid.last_offset - valid.first_offset + 1
         config = self._config
         now = self.context.env.clock.now_ms()
-        if (
+        is_due = (
             self._unflushed_records >= config.flush_messages
             or now - self._last_flush_ms >= config.flush_ms
-        ):
-            self._flush()
+        )
+        if is_due:
+            self.active.sync_records()
+        self.active.acknowledge()
+        if is_due:
+            self._note_flush(now)
 
     def _result(self, valid: ValidatedAppend, append_ms: int) -> AppendResult:
         stamped = self._config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
@@ -266,7 +272,7 @@ class Log(AdoptingLog):
             self._roll_config,
         )
         if reason is not None:
-            self._roll(max(valid.first_offset, self.log_end_offset))
+            self._roll(max(_first_sure_offset(valid), self.log_end_offset))
 
     def fence(self, leader_epoch: int) -> None:
         """Write under this epoch from now on.
@@ -307,7 +313,11 @@ class Log(AdoptingLog):
         if self._epochs.truncate_from_end(offset):
             self._write_epochs()
         start = min(self._log_start_offset, offset)
-        segments = truncation.cut_segments(self.context, self._segments, offset)
+        before = self._segments
+        # Segments that go are forgotten first: if the disk fails here, nobody reads them any more.
+        self._segments = [segment for segment in before if segment.base_offset <= offset]
+        self._forget_maxima()
+        segments = truncation.cut_segments(self.context, before, offset)
         if segments[-1].end_offset < start:
             # Only records below the log start are left, of a batch that reached beyond it.
             segments = truncation.start_anew(self.context, segments, start)
@@ -389,11 +399,18 @@ class Log(AdoptingLog):
         if staying[0].base_offset > self._log_start_offset:
             self._move_start(staying[0].base_offset)
         due_ms = now_ms + self._config.file_delete_delay_ms
+        self._segments = staying  # first: if the disk fails here, nobody reads what goes any more
+        self._forget_maxima()
         for segment in going:
             self._bin.put(segment.base_offset, due_ms)
         self.context.env.files.sync_dir(self.context.directory)
-        self._segments = staying
-        self._forget_maxima()
+
+
+def _first_sure_offset(valid: ValidatedAppend) -> int:
+    """The first offset of an append, as far as it is known without decompression, as in Kafka."""
+    if valid.batches[0].magic == MAGIC_2:
+        return valid.first_offset
+    return valid.batches[0].last_offset - INT32_MAX
 
 
 __all__ = ["AppendOrigin", "AppendResult", "Log", "LogOptions"]

@@ -183,7 +183,29 @@ def find_max_timestamp(
             largest = _largest_from(segment, floor_offset)
         if largest > best:
             best, best_segment = largest, segment
-    return None if best_segment is None else search(best_segment, best, floor_offset)
+    if best_segment is None:
+        return None
+    return search(best_segment, best, floor_offset) or _scan_for_max(segments, floor_offset)
+
+
+def _scan_for_max(segments: Sequence[Segment], floor_offset: int) -> OffsetAndTimestamp | None:
+    """As `find_max_timestamp`, by the records themselves.
+
+    What a batch or an index says may be about records that are gone: a cleaner keeps the headers
+    of batches that it emptied.
+    """
+    best: OffsetAndTimestamp | None = None
+    for segment in segments:
+        _, start = segment.offset_index.lookup(floor_offset)
+        for position, batch in iterate_batches(segment, start, segment.size_bytes):
+            largest = NO_TIMESTAMP if best is None else best.timestamp
+            if batch.last_offset < floor_offset or batch.max_timestamp <= largest:
+                continue
+            for record in checked_records(segment, position, batch):
+                if record.offset >= floor_offset and record.timestamp > largest:
+                    best = answer(record.offset, record.timestamp, batch)
+                    largest = record.timestamp
+    return best
 
 
 def _largest_from(segment: Segment, floor_offset: int) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.errors import CorruptData, OffsetOverflow
+from tidelog.errors import CorruptBatch, CorruptData, OffsetOverflow
 from tidelog.record.views import Batch
 from tidelog.storage import files
 from tidelog.storage.epochs import LeaderEpochs
@@ -24,7 +24,7 @@ from tidelog.storage.handles import walk_file
 from tidelog.storage.index_files import IndexBuilder
 from tidelog.storage.loading import list_bases, states_at
 from tidelog.storage.producers import ProducerStates
-from tidelog.storage.segment import SegmentContext
+from tidelog.storage.segment import SegmentContext, order_problem
 from tidelog.storage.txn_index import TxnIndex
 from tidelog.types import INT32_MAX
 
@@ -119,7 +119,7 @@ def _remove_orphans(context: SegmentContext, report: RecoveryReport) -> bool:
     kept = (files.SNAPSHOT_SUFFIX, files.LOG_SUFFIX)
     orphans = []
     for entry in context.env.files.list_dir(context.directory):
-        parsed = files.parse_file_name(entry.name)
+        parsed = None if entry.is_dir else files.parse_file_name(entry.name)
         if parsed is None or parsed[1] in kept or parsed[1] not in files.SEGMENT_SUFFIXES:
             continue
         if parsed[0] not in bases:
@@ -145,9 +145,11 @@ def recover(
     """
     bases = list_bases(context)
     first = max((n for n, base in enumerate(bases) if base <= recovery_point), default=0)
+    # Carried on from segment to segment: who has no snapshots would read the log again for each.
+    states = states_at(context, bases[first]) if bases else ProducerStates()
     for number in range(first, len(bases)):
         base = bases[number]
-        scan = _scan(context, base, states_at(context, base), epochs)
+        scan = _scan(context, base, states, epochs)
         report.scanned_segments += 1
         if scan.problem is not None:
             _drop_segments(context, bases[number + 1 :], report)
@@ -183,9 +185,12 @@ def _scan(
     expected = base
     try:
         for position, batch in walk_file(file, path, 0, scan.file_bytes):
-            _check_batch(batch, base, expected)
+            try:
+                _check_batch(batch, base, expected)
+                _replay(states, batch, scan.aborted)
+            except CorruptData as error:
+                raise error.located(path, position - batch.at) from error
             scan.indexes.add(batch, position)
-            _replay(states, batch, scan.aborted)
             if batch.leader_epoch > epochs.latest_epoch:
                 epochs.assign(batch.leader_epoch, batch.base_offset)
             scan.valid_bytes = position + batch.size_bytes
@@ -204,12 +209,9 @@ def _check_batch(batch: Batch, base: int, expected: int) -> None:
     last = batch.last_offset
     if last - base > INT32_MAX:
         raise OffsetOverflow(f"offset {last} does not fit into the segment of {base}")
-    if batch.base_offset < expected or last < batch.base_offset:
-        raise CorruptData(
-            f"offsets {batch.base_offset} to {last} where {expected} is next",
-            at=batch.at,
-            offset=batch.base_offset,
-        )
+    problem = order_problem(batch, expected)
+    if problem is not None:
+        raise CorruptBatch(problem, at=batch.at, offset=expected)
 
 
 def _replay(states: ProducerStates, batch: Batch, aborted: TxnIndex) -> None:
@@ -227,7 +229,7 @@ def _drop_segments(context: SegmentContext, bases: Sequence[int], report: Recove
         report.truncated_bytes += context.env.files.stat(path).size
         report.actions.append(f"{path}: dropped, it lies behind a damaged batch")
         remove_segment_files(context, base)
-    if bases:
+        # One by one: if an older one's removal came through alone, the log would have a hole.
         context.env.files.sync_dir(context.directory)
 
 

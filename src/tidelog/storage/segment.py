@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from tidelog.config import TopicConfig
 from tidelog.env import Env
-from tidelog.errors import CorruptBatch, CorruptData
+from tidelog.errors import CorruptBatch, CorruptData, CorruptFile
 from tidelog.record.batch import MAGIC_2
 from tidelog.record.views import Batch, walk
 from tidelog.storage import files
@@ -61,7 +61,10 @@ class SegmentContext:
     def path(self, base_offset: int, suffix: str) -> str:
         """Path of one of a segment's files."""
         name = files.file_name(base_offset, suffix)
-        return f"{self.directory}/{self.overlay.get(name, name)}"
+        staged = self.overlay.get(name)
+        if staged is not None and self.env.files.exists(f"{self.directory}/{staged}"):
+            return f"{self.directory}/{staged}"
+        return f"{self.directory}/{name}"  # where it was staged, the writer has renamed it since
 
 
 class Segment(Protocol):
@@ -163,7 +166,13 @@ class SegmentFiles:
     def read_append_times(self) -> AppendTimes:
         """The `.appendtime` file's valid part; damage is reported, not raised."""
         context = self.context
-        data = read_optional(context, self.base_offset, files.APPEND_TIME_SUFFIX)
+        try:
+            # A row for each batch at most, each smaller than a batch.
+            limit = max(context.env.files.stat(self.log_path).size, files.SMALL_FILE_LIMIT_BYTES)
+            data = read_optional(context, self.base_offset, files.APPEND_TIME_SUFFIX, limit=limit)
+        except CorruptFile as error:
+            context.report(f"{error}; {APPENDTIME_DAMAGED}")
+            data = None
         if data is None:
             return AppendTimes(self.base_offset, context.topic_id)
         times, damage = AppendTimes.decode(data, self.base_offset, context.topic_id, open_end=True)
@@ -173,10 +182,16 @@ class SegmentFiles:
         return times
 
 
-def read_optional(context: SegmentContext, base_offset: int, suffix: str) -> bytes | None:
-    """A small file's bytes, None where it does not exist."""
+def read_optional(
+    context: SegmentContext,
+    base_offset: int,
+    suffix: str,
+    *,
+    limit: int = files.SMALL_FILE_LIMIT_BYTES,
+) -> bytes | None:
+    """A file's bytes, None where it does not exist; raises CorruptFile beyond `limit` bytes."""
     try:
-        return files.read_file(context.env.files, context.path(base_offset, suffix))
+        return files.read_file(context.env.files, context.path(base_offset, suffix), limit=limit)
     except FileNotFoundError:
         return None
 

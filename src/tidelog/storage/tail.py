@@ -107,8 +107,8 @@ def load_tail(context: SegmentContext, base_offset: int, *, check_crc: bool = Tr
 def fill_tail(segment: TailSegment, *, check_crc: bool) -> None:
     """Load indexes and end of a last segment; a growing index is used as far as it is sure."""
     context, base_offset = segment.context, segment.base_offset
+    indexes = load_indexes(context, base_offset, mapped=False)
     log_size = context.env.files.stat(segment.log_path).size
-    indexes = load_indexes(context, base_offset, log_size, mapped=False)
     if indexes is None or not _last_entry_fits(segment, indexes[0]):
         indexes = rebuilt_tail_indexes(segment, log_size)
     segment.offset_index, segment.time_index = indexes

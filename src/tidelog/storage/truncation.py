@@ -18,7 +18,7 @@ from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.segment import Segment, SegmentContext, iterate_batches
 from tidelog.storage.time_index import TimeIndex
-from tidelog.storage.trust import AppendTimeCheckpoint
+from tidelog.storage.trust import AppendTimeCheckpoint, fingerprint
 
 
 def lower_append_time_checkpoint(
@@ -35,7 +35,7 @@ def lower_append_time_checkpoint(
         for _, batch in iterate_batches(segment, start, segment.size_bytes):
             if batch.last_offset >= min(offset, trusted):
                 break
-            lowered = AppendTimeCheckpoint(batch.next_offset, batch.base_offset, batch.crc)
+            lowered = AppendTimeCheckpoint(batch.next_offset, batch.base_offset, fingerprint(batch))
     lowered.write(context.env.files, context.directory)
 
 
@@ -51,7 +51,7 @@ def cut_segments(
     dropped = [segment for segment in segments if segment.base_offset > offset]
     for segment in reversed(dropped):
         recovery.remove_segment_files(context, segment.base_offset)
-    if dropped:
+        # One by one: if an older one's removal came through alone, the log would have a hole.
         context.env.files.sync_dir(context.directory)
     if not kept:
         return start_anew(context, [], offset)
@@ -67,6 +67,7 @@ def start_anew(context: SegmentContext, segments: Sequence[Segment], offset: int
     """Drop all that is left and begin an empty segment at `offset`."""
     for segment in reversed(segments):
         recovery.remove_segment_files(context, segment.base_offset)
+        context.env.files.sync_dir(context.directory)
     created = ActiveSegment.create(context, offset)
     context.env.files.sync_dir(context.directory)
     return [created]

@@ -5,20 +5,22 @@ person) may have cut the log and appended other records at the same offsets, and
 kept a row and lost its records, or the other way round. So nothing is believed on offsets alone:
 
 1. `append-time-checkpoint`, written at every clean close, names the log end and the last batch
-   before it (base offset and checksum). Where that batch is still there, the log was never cut
+   before it (base offset and fingerprint). Where that batch is still there, the log was never cut
    below that end, so every row below it is right, whatever compaction has removed meanwhile.
 2. Behind that end, or where the checkpoint does not fit, a row counts only if the batch at its
-   offset has the checksum that the row names. A log is cut at its end and grows at its end, so
+   offset has the fingerprint that the row names. A log is cut at its end and grows at its end, so
    one such row proves every row before it; the last proven row is sure for its own batch only.
 
 Everything else is unknown. The checkpoint is lowered, durably, before a truncation.
 """
 
+import struct
 from dataclasses import dataclass
 from typing import Final, Self
 
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptData, CorruptFile
+from tidelog.record.coding import crc32c
 from tidelog.record.views import Batch
 from tidelog.storage import files
 from tidelog.storage.append_time import AppendTimeRow, AppendTimes
@@ -26,6 +28,7 @@ from tidelog.storage.segment import Segment, iterate_batches
 
 NOTHING: Final = 0
 _FIELD_COUNT: Final = 3
+_NAMED: Final = struct.Struct(">Iiq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +38,12 @@ class AppendTimeCheckpoint:
     Attributes:
         end_offset: Log end offset, exclusive; append times below it are sure.
         last_base_offset: Base offset of the last batch, -1 for an empty log.
-        last_crc: That batch's checksum field.
+        last_fingerprint: That batch's `fingerprint`.
     """
 
     end_offset: int
     last_base_offset: int
-    last_crc: int
+    last_fingerprint: int
 
     @classmethod
     def read(cls, fs: FileSystem, directory: str) -> Self | None:
@@ -55,9 +58,18 @@ class AppendTimeCheckpoint:
 
     def write(self, fs: FileSystem, directory: str) -> None:
         """Replace the partition's checkpoint, durably."""
-        line = f"{self.end_offset} {self.last_base_offset} {self.last_crc}"
+        line = f"{self.end_offset} {self.last_base_offset} {self.last_fingerprint}"
         path = f"{directory}/{files.APPEND_TIME_CHECKPOINT_FILE}"
         files.write_atomically(fs, path, files.encode_checkpoint([line]))
+
+
+def fingerprint(batch: Batch) -> int:
+    """What a row or a checkpoint names a batch by: its checksum field, leader epoch and offset.
+
+    The checksum alone leaves out the epoch: a producer may send an equal batch to somebody else,
+    who appends it at the same offset after the first one was lost.
+    """
+    return crc32c(_NAMED.pack(batch.crc, batch.leader_epoch, batch.base_offset))
 
 
 def trusted_end(checkpoint: AppendTimeCheckpoint | None, segments: list[Segment]) -> int:
@@ -69,7 +81,7 @@ def trusted_end(checkpoint: AppendTimeCheckpoint | None, segments: list[Segment]
     for segment in reversed(segments):
         if segment.base_offset <= checkpoint.last_base_offset:
             batch = batch_starting_at(segment, checkpoint.last_base_offset)
-            fits = batch is not None and batch.crc == checkpoint.last_crc
+            fits = batch is not None and fingerprint(batch) == checkpoint.last_fingerprint
             return checkpoint.end_offset if fits else NOTHING
     return NOTHING
 
@@ -118,7 +130,7 @@ def _proven_end(segment: Segment, row: AppendTimeRow) -> int | None:
     else:
         batch = batch_ending_at(segment, row.offset)
         end = row.offset
-    if batch is None or batch.crc != row.batch_crc or not batch.is_valid():
+    if batch is None or fingerprint(batch) != row.batch_crc or not batch.is_valid():
         return None
     return end
 

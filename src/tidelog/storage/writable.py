@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from tidelog.config import TopicConfig
 from tidelog.errors import Closed, StorageFailure
 from tidelog.record.views import Batch
-from tidelog.storage import files, recovery, roll
+from tidelog.storage import files, recovery, roll, truncation
 from tidelog.storage.active import ActiveSegment
 from tidelog.storage.append_clock import NEVER, AppendClock, ClockWatch
 from tidelog.storage.body_check import BodyCheck, check_body
@@ -30,7 +30,7 @@ from tidelog.storage.log_reader import LogReader
 from tidelog.storage.lookup import stamped_ms
 from tidelog.storage.producers import ProducerStates
 from tidelog.storage.segment import Segment, SegmentContext, iterate_batches
-from tidelog.storage.trust import AppendTimeCheckpoint
+from tidelog.storage.trust import AppendTimeCheckpoint, fingerprint
 from tidelog.storage.validator import Validator
 
 if TYPE_CHECKING:
@@ -134,7 +134,8 @@ class WritableLog(LogReader):
         self._load_segments()
         self._load_append_times()
         self._producers = load_producer_states(context, self._segments)
-        self._epochs.truncate_from_end(self.log_end_offset)
+        self._cut_epochs()
+        truncation.drop_snapshots(context, self.log_end_offset)
         was_clean = self._options.recovery_point is None
         point = self.log_end_offset if was_clean else self._options.recovery_point
         self.recovery_point = min(point or 0, self.log_end_offset)
@@ -147,6 +148,18 @@ class WritableLog(LogReader):
             self._write_epochs()
         self.leader_epoch = max(self.leader_epoch, self._epochs.latest_epoch + 1)
 
+    def _cut_epochs(self) -> None:
+        """Forget epochs behind the log end; the file keeps one entry so that none is used again."""
+        end = self.log_end_offset
+        was_stale = any(entry.start_offset > end for entry in self._epochs.entries)
+        self._epochs.truncate_from_end(end)
+        if was_stale:
+            kept = self._epochs.entries
+            self._epochs.assign(self.leader_epoch, end)
+            self._write_epochs()
+            self._epochs = LeaderEpochs(kept)
+            self.leader_epoch += 1
+
     def _load_segments(self) -> None:
         bases = list_bases(self.context)
         end = self._read_end(bases)
@@ -157,6 +170,7 @@ class WritableLog(LogReader):
             )
             for base in reversed(bases):
                 recovery.remove_segment_files(self.context, base)
+                self.context.env.files.sync_dir(self.context.directory)
             self._epochs.clear()
             bases = []
         if bases:
@@ -175,8 +189,15 @@ class WritableLog(LogReader):
         return ActiveSegment.load(self.context, bases[-1]).end_offset
 
     def _load_append_times(self) -> None:
-        """Limit the active segment's times to what is sure, and make its file say just that."""
+        """Limit all times to what is sure, and make the files say just that.
+
+        The next close vouches for the whole log, so what it vouches for must be right.
+        """
         active = self.active
+        trusted = self.trusted_end()
+        for segment in self._segments[:-1]:
+            if isinstance(segment, ClosedSegment) and segment.end_offset > trusted:
+                self._limit_closed(segment)
         times = active.read_append_times()
         before = times.encode()
         limit_times(active, times, self.trusted_end())
@@ -186,6 +207,16 @@ class WritableLog(LogReader):
         self._append_clock = AppendClock(
             self._options.watch, last_ms=self._last_known_ms(), limit_ms=limit_ms
         )
+
+    def _limit_closed(self, segment: ClosedSegment) -> None:
+        said = segment.read_append_times()
+        if not said.row_count:
+            return
+        before = said.encode()
+        sure = segment.append_times.encode()
+        if sure != before:
+            path = self.context.path(segment.base_offset, files.APPEND_TIME_SUFFIX)
+            files.write_atomically(self.context.env.files, path, sure)
 
     def _size_on_disk(self, active: ActiveSegment) -> bool:
         """Whether the file holds nothing but the times that were read from it."""
@@ -221,6 +252,9 @@ class WritableLog(LogReader):
         files.write_atomically(self.context.env.files, path, self._epochs.encode())
 
     # -- state -------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Do nothing: the writer's own view is always the present one."""
 
     @property
     def active(self) -> ActiveSegment:
@@ -274,8 +308,8 @@ class WritableLog(LogReader):
         Raises:
             StorageFailure: The disk failed; the partition is offline.
         """
+        self._ensure_writable()
         if not self.active.size_bytes:
-            self._ensure_writable()
             return False
         self._guarded(self.active.log_path, "roll", lambda: self._roll(self.log_end_offset))
         return True
@@ -283,11 +317,12 @@ class WritableLog(LogReader):
     def _roll(self, new_base: int) -> None:
         """Seal and sync the old segment, snapshot the producers, then create the new one."""
         active = self.active
-        if not active.size_bytes:
+        if not active.size_bytes and new_base == active.base_offset:
             return
         active.seal()
         self._write_snapshot(new_base)
         created = ActiveSegment.create(self.context, new_base)
+        created.append_times.floor_ms = self._append_clock.granted_ms
         self.context.env.files.sync_dir(self.context.directory)
         closed = ClosedSegment(self.context, active.base_offset, new_base)
         closed.set_append_times(active.append_times)
@@ -307,13 +342,17 @@ class WritableLog(LogReader):
         Raises:
             StorageFailure: The sync failed. It is never tried again; the partition is offline.
         """
+        self._ensure_writable()
         self._guarded(self.active.log_path, "sync", self._flush)
 
     def _flush(self) -> None:
         self.active.sync_records()
+        self._note_flush(self.context.env.clock.now_ms())
+
+    def _note_flush(self, now_ms: int) -> None:
         self.recovery_point = self.log_end_offset
         self._unflushed_records = 0
-        self._last_flush_ms = self.context.env.clock.now_ms()
+        self._last_flush_ms = now_ms
 
     # -- closing -----------------------------------------------------------------------------
 
@@ -376,7 +415,9 @@ class WritableLog(LogReader):
         for segment in reversed(self._segments):
             last = _last_batch(segment)
             if last is not None:
-                return AppendTimeCheckpoint(self.log_end_offset, last.base_offset, last.crc)
+                return AppendTimeCheckpoint(
+                    self.log_end_offset, last.base_offset, fingerprint(last)
+                )
         return AppendTimeCheckpoint(self.log_end_offset, -1, 0)
 
     def _drop_old_snapshots(self) -> None:
