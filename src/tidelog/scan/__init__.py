@@ -2,21 +2,22 @@
 
 `plan` looks at names, indexes and append times and makes splits; `read` turns one split into
 record batches. Foreign and live directories are read like our own, and nothing is ever written.
+
+Planning needs neither Arrow nor Numba: what does is imported when it is first asked for, since
+Spark plans in processes that live for one query.
 """
+
+import importlib
+from typing import TYPE_CHECKING, Final
 
 from tidelog.scan.bounds import TimeMode
 from tidelog.scan.plan import SPLIT_BYTES, ScanPlan, plan
-from tidelog.scan.reader import (
-    ALL_COLUMNS,
-    COLUMNS,
-    ReadOptions,
-    read,
-    to_reader,
-    to_table,
-)
-from tidelog.scan.rows import schema
 from tidelog.scan.split import EARLIEST, LATEST, Piece, Split, Wanted
 from tidelog.scan.stats import ScanStats
+
+if TYPE_CHECKING:
+    from tidelog.scan.reader import ReadOptions, read, to_reader, to_table
+    from tidelog.scan.rows import ALL_COLUMNS, COLUMNS, schema
 
 __all__ = [
     "ALL_COLUMNS",
@@ -37,3 +38,22 @@ __all__ = [
     "to_reader",
     "to_table",
 ]
+
+_LATER: Final = {
+    "ALL_COLUMNS": "rows",
+    "COLUMNS": "rows",
+    "schema": "rows",
+    "ReadOptions": "reader",
+    "read": "reader",
+    "to_reader": "reader",
+    "to_table": "reader",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import what needs Arrow and Numba at its first use."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+    globals()[name] = found
+    return found
