@@ -148,4 +148,4 @@ def test_recovery_keeps_an_epoch_at_the_log_end_so_that_none_is_used_again(
 def leader_epochs(directory: Path) -> list[tuple[int, int]]:
     """(epoch, start offset) of a partition's leader epochs."""
     data = (directory / "leader-epoch-checkpoint").read_bytes()
-    return [tuple(entry) for entry in LeaderEpochs.decode(data).entries]
+    return [(e.epoch, e.start_offset) for e in LeaderEpochs.decode(data).entries]
