@@ -112,7 +112,7 @@ class DirectoryState:
 
     def _load_writable(self) -> None:
         self._lock = self._take_lock()
-        self._watch = ClockWatch(self.env.clock, report=self.report)
+        self._watch = ClockWatch(self.env.clock)
         if read_meta_properties(self.env.files, self.path) is None:
             write_meta_properties(self.env.files, self.path, self._new_meta_properties())
         self._was_clean = self._take_clean_marker()

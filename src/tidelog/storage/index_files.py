@@ -15,7 +15,6 @@ from tidelog.storage.segment import SegmentContext
 from tidelog.storage.time_index import TimeIndex
 from tidelog.types import NO_TIMESTAMP
 
-
 # One entry of each index: the closing time entry must fit, or the segment has no largest time.
 INDEX_BYTES_MIN: Final = 12
 

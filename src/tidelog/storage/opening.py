@@ -1,0 +1,263 @@
+"""Opening a partition for writing: recovery where one is needed, then everything that is derived.
+
+After it the active segment takes appends, the files say nothing that the log does not prove, and
+the next leader epoch is known. Source: Kafka 4.x LogLoader; KIP-101 (leader epochs).
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from tidelog.config import TopicConfig
+from tidelog.record.views import Batch
+from tidelog.storage import files, recovery, roll, truncation
+from tidelog.storage.active import ActiveSegment
+from tidelog.storage.append_clock import NEVER, AppendClock, ClockWatch
+from tidelog.storage.body_check import BodyCheck, check_body
+from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.deletion import Bin
+from tidelog.storage.epochs import LeaderEpochs
+from tidelog.storage.handles import as_storage_failure
+from tidelog.storage.loading import limit_times, list_bases, load_producer_states
+from tidelog.storage.log_reader import LogReader
+from tidelog.storage.lookup import stamped_ms
+from tidelog.storage.producers import ProducerStates
+from tidelog.storage.segment import Segment, SegmentContext, iterate_batches
+from tidelog.storage.validator import Validator
+
+if TYPE_CHECKING:
+    from tidelog.errors import StorageFailure
+    from tidelog.storage.kernel_search import KernelSearch
+
+_Result = TypeVar("_Result")
+
+
+def _ignore(_offset: int) -> None:
+    """The default of callbacks that nobody listens to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """How a log is opened, beside its settings.
+
+    Attributes:
+        watch: The directory's check of the wall clock.
+        recovery_point: Offset below which all is on disk; None after a clean stop.
+        log_start_offset: From the directory's checkpoint.
+        body_check: The validator's pass over records, plain or a kernel.
+        lower_checkpoints: Called with an offset before a truncation, so that the directory's
+            checkpoints never lie beyond the log.
+        save_log_start: Called with a new log start offset; durable when it returns.
+    """
+
+    watch: ClockWatch
+    recovery_point: int | None = None
+    log_start_offset: int = 0
+    body_check: BodyCheck = check_body
+    lower_checkpoints: Callable[[int], None] = field(default=_ignore)
+    save_log_start: Callable[[int], None] = field(default=_ignore)
+
+
+class OpeningLog(LogReader):
+    """A partition that was opened for writing: loaded, recovered, its clock and producers known."""
+
+    def __init__(self, context: SegmentContext, options: LogOptions) -> None:
+        super().__init__(context, log_start_offset=options.log_start_offset)
+        self._options = options
+        self.recovery_report = recovery.RecoveryReport()
+        self._body_check = options.body_check
+        self._failure: StorageFailure | None = None
+        self._bin = Bin(context)
+        self._is_closed = False
+        # After a clean stop there is nothing to close again until something was changed.
+        self._is_changed = options.recovery_point is not None
+        self._epochs = LeaderEpochs()
+        self._producers = ProducerStates()
+        self.recovery_point = 0
+        self.leader_epoch = 0
+        self._epoch_is_noted = False
+        self._unflushed_records = 0
+        self._last_flush_ms = 0
+        self.configure(context.config)
+
+    @classmethod
+    def open_writable(cls, context: SegmentContext, options: LogOptions) -> Self:
+        """Open a partition's directory for writing, after recovery where one is needed.
+
+        Raises:
+            StorageFailure: The disk failed; nothing valid was removed.
+        """
+        log = cls(context, options)
+        try:
+            log._load()
+        except OSError as error:
+            raise as_storage_failure(error, context.directory, "open") from error
+        return log
+
+    def use_kernels(self) -> "KernelSearch":
+        """Search and check appends with kernels from now on; see `LogReader.use_kernels`."""
+        search = super().use_kernels()
+        if self._body_check is check_body:
+            from tidelog.record.kernels.validate import check_body as kernel_check
+
+            self._body_check = kernel_check
+            self.configure(self._config)
+        return search
+
+    def configure(self, config: TopicConfig) -> None:
+        """Take new settings of the topic; they hold from the next append on."""
+        self._config = config
+        self.context = dataclasses.replace(self.context, config=config)
+        # `internal.segment.bytes` stands in for `segment.bytes` where it is set.
+        self._roll_config = dataclasses.replace(config, segment_bytes=config.segment_size_limit)
+        self._validator = Validator(self.topic_partition, config, body_check=self._body_check)
+        self._jitter_ms = roll.draw_jitter_ms(config, self.context.env.random)
+
+    # -- opening -----------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        context = self.context
+        report = self.recovery_report
+        recovery.finish_swaps(context, report)
+        self._epochs = self._read_epochs()
+        # Counted before any cut: an epoch whose records were all lost must not be used again.
+        self.leader_epoch = self._epochs.latest_epoch + 1
+        if self._options.recovery_point is not None:
+            self._recover(self._options.recovery_point)
+        self._load_segments()
+        self._load_append_times()
+        self._producers = load_producer_states(context, self._segments)
+        self._cut_epochs()
+        truncation.drop_snapshots(context, self.log_end_offset)
+        was_clean = self._options.recovery_point is None
+        point = self.log_end_offset if was_clean else self._options.recovery_point
+        self.recovery_point = min(point or 0, self.log_end_offset)
+        self._last_flush_ms = context.env.clock.now_ms()
+
+    def _recover(self, recovery_point: int) -> None:
+        before = self._epochs.entries
+        recovery.recover(self.context, recovery_point, self._epochs, self.recovery_report)
+        if self._epochs.entries != before:
+            self._write_epochs()
+        self.leader_epoch = max(self.leader_epoch, self._epochs.latest_epoch + 1)
+
+    def _cut_epochs(self) -> None:
+        """Forget epochs behind the log end; the file keeps one entry so that none is used again."""
+        end = self.log_end_offset
+        was_stale = any(entry.start_offset > end for entry in self._epochs.entries)
+        self._epochs.truncate_from_end(end)
+        if was_stale:
+            kept = self._epochs.entries
+            self._epochs.assign(self.leader_epoch, end)
+            self._write_epochs()
+            self._epochs = LeaderEpochs(kept)
+            self.leader_epoch += 1
+
+    def _load_segments(self) -> None:
+        bases = list_bases(self.context)
+        end = self._read_end(bases)
+        if bases and end < self._checkpointed_start:
+            self.recovery_report.actions.append(
+                f"{self.context.directory}: the log ended at {end}, below its start"
+                f" {self._checkpointed_start}; started anew there"
+            )
+            for base in reversed(bases):
+                recovery.remove_segment_files(self.context, base)
+                self.context.env.files.sync_dir(self.context.directory)
+            self._epochs.clear()
+            bases = []
+        if bases:
+            active = ActiveSegment.load(self.context, bases[-1])
+        else:
+            active = ActiveSegment.create(self.context, self._checkpointed_start)
+            self.context.env.files.sync_dir(self.context.directory)
+        closed: list[Segment] = [
+            self._closed(None, base, next_base) for base, next_base in itertools.pairwise(bases)
+        ]
+        self._replace_segments([*closed, active])
+
+    def _read_end(self, bases: Sequence[int]) -> int:
+        if not bases or bases[-1] >= self._checkpointed_start:
+            return self._checkpointed_start
+        return ActiveSegment.load(self.context, bases[-1]).end_offset
+
+    def _load_append_times(self) -> None:
+        """Limit all times to what is sure, and make the files say just that.
+
+        The next close vouches for the whole log, so what it vouches for must be right.
+        """
+        active = self.active
+        trusted = self.trusted_end()
+        for segment in self._segments[:-1]:
+            if isinstance(segment, ClosedSegment) and segment.end_offset > trusted:
+                self._limit_closed(segment)
+        times = active.read_append_times()
+        before = times.encode()
+        limit_times(active, times, self.trusted_end())
+        on_disk = self._size_on_disk(active)
+        active.adopt_append_times(times, file_matches=times.encode() == before and on_disk)
+        limit_ms = self._config.tidelog_max_clock_jump_ms
+        self._append_clock = AppendClock(
+            self._options.watch, last_ms=self._last_known_ms(), limit_ms=limit_ms
+        )
+
+    def _limit_closed(self, segment: ClosedSegment) -> None:
+        said = segment.read_append_times()
+        if not said.row_count:
+            return
+        before = said.encode()
+        sure = segment.append_times.encode()
+        if sure != before:
+            path = self.context.path(segment.base_offset, files.APPEND_TIME_SUFFIX)
+            files.write_atomically(self.context.env.files, path, sure)
+
+    def _size_on_disk(self, active: ActiveSegment) -> bool:
+        """Whether the file holds nothing but the times that were read from it."""
+        path = self.context.path(active.base_offset, files.APPEND_TIME_SUFFIX)
+        if not self.context.env.files.exists(path):
+            return not active.append_times.row_count
+        return self.context.env.files.stat(path).size == active.append_times.size_bytes
+
+    def _last_known_ms(self) -> int:
+        """The last append time in the log, be it only in a batch; -1 where none is known."""
+        stamped = None
+        for segment in reversed(self._segments):
+            last = last_batch(segment)
+            if last is not None:
+                stamped = stamped_ms(last)
+                break
+        rows = (segment.append_times.last_known_ms for segment in reversed(self._segments))
+        known = next((ms for ms in rows if ms is not None), NEVER)
+        return max(known, NEVER if stamped is None else stamped)
+
+    def _limit_tail_times(self) -> None:
+        """The writer's active segment is limited once, when it is loaded."""
+
+    def _read_epochs(self) -> LeaderEpochs:
+        path = f"{self.context.directory}/{files.LEADER_EPOCH_CHECKPOINT_FILE}"
+        try:
+            return LeaderEpochs.decode(files.read_file(self.context.env.files, path))
+        except FileNotFoundError:
+            return LeaderEpochs()
+
+    def _write_epochs(self) -> None:
+        path = f"{self.context.directory}/{files.LEADER_EPOCH_CHECKPOINT_FILE}"
+        files.write_atomically(self.context.env.files, path, self._epochs.encode())
+
+    @property
+    def active(self) -> ActiveSegment:
+        """The segment that takes appends."""
+        active = self._segments[-1]
+        assert isinstance(active, ActiveSegment)
+        return active
+
+
+def last_batch(segment: Segment) -> Batch | None:
+    """The last batch of a segment, None of an empty one."""
+    last = None
+    _, start = segment.offset_index.lookup(segment.end_offset)
+    for _, batch in iterate_batches(segment, start, segment.size_bytes):
+        last = batch
+    return last

@@ -1,0 +1,135 @@
+"""Taking records away from an open log: truncation at its end, deletion and retention at its start.
+
+Source: Kafka 4.x UnifiedLog (truncateTo, maybeIncrementLogStartOffset, deleteOldSegments).
+"""
+
+from typing import Final
+
+from tidelog.config import CLEANUP_DELETE
+from tidelog.errors import InvalidRequest, OffsetOutOfRange, PolicyViolation
+from tidelog.storage import truncation
+from tidelog.storage.adopting import AdoptingLog
+from tidelog.storage.retention import Deletion, SegmentFacts, deletes_all, plan_retention
+
+HIGH_WATERMARK: Final = -1
+
+
+class TrimmingLog(AdoptingLog):
+    """A log whose records can be taken away, without the calls that append."""
+
+    # -- truncating and deleting -------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> int:
+        """Drop every batch that holds `offset` or a later one; the log end that is left.
+
+        Nothing happens where the log ends at or below `offset`. Durable when it returns.
+
+        Raises:
+            InvalidRequest: A negative offset.
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        if offset < 0:
+            raise InvalidRequest(f"{self.topic_partition}: can't truncate to offset {offset}")
+        if offset < self.log_end_offset:
+            self._guarded(self.context.directory, "truncate", lambda: self._truncate(offset))
+        return self.log_end_offset
+
+    def _truncate(self, offset: int) -> None:
+        self._options.lower_checkpoints(offset)
+        truncation.lower_append_time_checkpoint(
+            self.context, self._segments, trusted=self.trusted_end(), offset=offset
+        )
+        if self._epochs.truncate_from_end(offset):
+            self._write_epochs()
+        start = min(self._log_start_offset, offset)
+        before = self._segments
+        # Segments that go are forgotten first: if the disk fails here, nobody reads them any more.
+        self._segments = [segment for segment in before if segment.base_offset <= offset]
+        self._forget_maxima()
+        segments = truncation.cut_segments(self.context, before, offset)
+        if segments[-1].end_offset < start:
+            # Only records below the log start are left, of a batch that reached beyond it.
+            segments = truncation.start_anew(self.context, segments, start)
+        truncation.drop_snapshots(self.context, segments[-1].end_offset)
+        self._checkpointed_start = start
+        self._replace_segments(segments)
+        self._reload_after_truncation()
+
+    def delete_records(self, offset: int = HIGH_WATERMARK) -> int:
+        """Move the log start up to `offset`; the new log start. Files go with the next retention.
+
+        Args:
+            offset: First offset to keep; -1 is the high watermark.
+
+        Raises:
+            PolicyViolation: The topic's `cleanup.policy` lacks `delete`.
+            OffsetOutOfRange: Beyond the high watermark, or negative.
+        """
+        if CLEANUP_DELETE not in self._config.cleanup_policy:
+            raise PolicyViolation(f"{self.topic_partition}: cleanup.policy does not delete")
+        target = self.high_watermark if offset == HIGH_WATERMARK else offset
+        if not 0 <= target <= self.high_watermark:
+            raise OffsetOutOfRange(
+                offset, self.log_start_offset, self.high_watermark, where=str(self.topic_partition)
+            )
+        if target > self._log_start_offset:
+            self._guarded(
+                self.context.directory, "delete records", lambda: self._move_start(target)
+            )
+        return self._log_start_offset
+
+    def _move_start(self, offset: int) -> None:
+        self._options.save_log_start(offset)
+        self._checkpointed_start = self._log_start_offset = offset
+        if self._epochs.truncate_from_start(offset):
+            self._write_epochs()
+
+    def apply_retention(self) -> list[Deletion]:
+        """Delete the segments that the topic's policy lets go, oldest first; what was deleted.
+
+        Files get Kafka's suffix `.deleted` and are unlinked `file.delete.delay.ms` later, at the
+        next call or at close.
+
+        Raises:
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        return self._guarded(self.context.directory, "retention", self._retain)
+
+    def _retain(self) -> list[Deletion]:
+        now = self.context.env.clock.now_ms()
+        self._bin.empty(now)
+        facts = [self._facts(number) for number in range(len(self._segments))]
+        plan = plan_retention(
+            facts,
+            config=self._config,
+            log_start=self._log_start_offset,
+            log_end=self.log_end_offset,
+            high_watermark=self.high_watermark,
+            now_ms=now,
+        )
+        if deletes_all(facts, plan):
+            self._roll(self.log_end_offset)
+        self._delete_oldest(len(plan), now)
+        return plan
+
+    def _facts(self, number: int) -> SegmentFacts:
+        segment = self._segments[number]
+        return SegmentFacts(
+            base_offset=segment.base_offset,
+            size_bytes=segment.size_bytes,
+            largest_timestamp=segment.largest_timestamp,
+            mtime_ms=segment.mtime_ms(),
+        )
+
+    def _delete_oldest(self, count: int, now_ms: int) -> None:
+        if not count:
+            return
+        going, staying = self._segments[:count], self._segments[count:]
+        if staying[0].base_offset > self._log_start_offset:
+            self._move_start(staying[0].base_offset)
+        due_ms = now_ms + self._config.file_delete_delay_ms
+        self._segments = staying  # first: if the disk fails here, nobody reads what goes any more
+        self._forget_maxima()
+        for segment in going:
+            self._bin.put(segment.base_offset, due_ms)
+        self.context.env.files.sync_dir(self.context.directory)
