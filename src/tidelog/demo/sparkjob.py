@@ -1,0 +1,152 @@
+"""The Spark half: one month through the sink, one day back through the source."""
+
+import os
+import sys
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import functions as f
+
+from tidelog.demo.flights import ZONE, Flights, Ints
+from tidelog.demo.load import TOPIC
+from tidelog.spark.source import plan_options
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidelog.scan import ScanPlan
+
+_MASTER: Final = "local[2]"
+# What the job needs of a row's JSON.
+_ROW: Final = "origin string, dep_delay int"
+_COLUMNS: Final = "value,timestamp,appendTimestamp"
+# One line for each mistake, not Spark's whole log.
+_LOGGING: Final = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = spark: %p %c{1}: %m%n
+"""
+_GROUPS: Final = ("hour", "origin")
+
+
+def start_spark(directory: Path) -> "Future[SparkSession]":
+    """Start a local session in the background: the JVM takes seconds, and a core of its own.
+
+    Args:
+        directory: Where Spark may keep files of its own.
+    """
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        future = pool.submit(_session, directory)
+        pool.shutdown(wait=False)
+        return future
+
+
+def _session(directory: Path) -> "SparkSession":
+    from pyspark.sql import SparkSession
+
+    directory.mkdir(parents=True, exist_ok=True)
+    logging = directory / "log4j2.properties"
+    logging.write_text(_LOGGING, encoding="utf-8")
+    # Spark's workers would run whatever `python3` is on the PATH, which may lack tidelog.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.resolve().as_uri()}",
+        "spark.local.dir": str((directory / "tmp").resolve()),
+        "spark.sql.warehouse.dir": str((directory / "warehouse").resolve()),
+        "spark.sql.session.timeZone": ZONE,
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+    }
+    builder = SparkSession.builder.master(_MASTER).appName("tidelog demo")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def write_month(
+    spark: "SparkSession", path: str, flights: Flights, partitions: Ints, *, clock_ms: int
+) -> None:
+    """Append flights by `df.write`: all of them visible at once, at one append time.
+
+    Args:
+        spark: The session.
+        path: The directory of topics.
+        flights: In the order in which they are to be appended.
+        partitions: The partition of each.
+        clock_ms: The log's clock at the commit.
+    """
+    rows = pa.table(
+        {
+            "key": flights.key,
+            "value": flights.value,
+            "timestamp": pa.array(flights.scheduled_ms).cast(pa.timestamp("ms", "UTC")),
+            "partition": pa.array(partitions),
+        }
+    )
+    micros = rows.schema.get_field_index("timestamp")
+    rows = rows.set_column(micros, "timestamp", rows["timestamp"].cast(pa.timestamp("us", "UTC")))
+    # One task: the order of the rows is the order of their offsets.
+    frame = spark.createDataFrame(rows).coalesce(1)
+    options = {"path": path, "topic": TOPIC, "clock.ms": str(clock_ms)}
+    frame.write.format("tidelog").mode("append").options(**options).save()
+
+
+def read_options(path: str, start_ms: int, end_ms: int, clock: str) -> dict[str, str]:
+    """Options of `format("tidelog")` for the records of [start, end) on a clock."""
+    return {
+        "path": path,
+        "subscribe": TOPIC,
+        "startingTimestamp": str(start_ms),
+        "endingTimestamp": str(end_ms),
+        "clock": clock,
+        "columns": _COLUMNS,
+    }
+
+
+def planned(options: Mapping[str, str]) -> "ScanPlan":
+    """What Spark will be told to read for these options."""
+    return plan_options(options)
+
+
+def read_flights(spark: "SparkSession", options: Mapping[str, str]) -> "DataFrame":
+    """The records as rows: scheduled hour, airport, delay by the airline, lateness by the log."""
+    records = spark.read.format("tidelog").options(**options).load()
+    row = f.from_json(f.col("value").cast("string"), _ROW).alias("row")
+    lateness = f.unix_millis("appendTimestamp") - f.unix_millis("timestamp")
+    return records.select(row, "timestamp", (lateness / 60_000).alias("lateness_min")).select(
+        f.hour("timestamp").alias("hour"), "row.origin", "row.dep_delay", "lateness_min"
+    )
+
+
+def by_hour_and_airport(flights: "DataFrame") -> "pd.DataFrame":
+    """Departures, cancellations, delay and lateness by scheduled hour and airport."""
+    left = f.col("dep_delay").isNotNull()
+    late = f.when(left, f.col("lateness_min"))
+    grouped = flights.groupBy(*_GROUPS).agg(
+        f.count("dep_delay").alias("departures"),
+        f.sum(f.when(left, 0).otherwise(1)).alias("cancelled"),
+        f.percentile("dep_delay", 0.5).alias("delay_p50"),
+        f.percentile("dep_delay", 0.9).alias("delay_p90"),
+        f.percentile(late, 0.5).alias("late_p50"),
+        f.percentile(late, 0.9).alias("late_p90"),
+        f.max(late).alias("late_max"),
+        f.sum(
+            f.when(f.col("lateness_min") != f.coalesce("dep_delay", f.lit(0)), 1).otherwise(0)
+        ).alias("disagreeing"),
+    )
+    frame: pd.DataFrame = grouped.orderBy(*_GROUPS).toPandas()
+    return frame.astype(dict.fromkeys(("hour", "departures", "cancelled"), np.int64))

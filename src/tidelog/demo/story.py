@@ -1,0 +1,217 @@
+"""What the demo says: progress, tables and the sentences between them."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table as RichTable
+
+import tidelog
+from tidelog.demo.flights import ZONE
+from tidelog.demo.load import TOPIC
+from tidelog.demo.lookups import Answer, Crossing
+from tidelog.demo.report import Table
+from tidelog.timespec import format_ms
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tidelog.scan import ScanPlan
+
+LEAD: Final = (
+    "A blizzard reached New York around noon. These are the flights that were due on that day, as"
+    " read back from the log: each record has the time when the flight was due (create time) and"
+    " the time when the log took it, which is when it left (append time)."
+)
+WHY_BYTES: Final = (
+    "By append time a range of time is a range of offsets, so only that is read. By record time"
+    " any later batch may hold a flight of that day: what lies before the first is skipped by the"
+    " time index, the rest has to be looked at, or the answer would not be exact."
+)
+
+
+class Teller:
+    """Tells a person what happens, on stdout. Without a terminal there are no bars."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
+        self.all_checked: list[str] = []
+
+    def say(self, text: str) -> None:
+        """A paragraph."""
+        self._console.print(text)
+
+    def checked(self, line: str) -> None:
+        """The outcome of a check."""
+        self.all_checked.append(line.removeprefix("checked: "))
+        self._console.print(line, style="green" if line.endswith(": equal") else "bold red")
+
+    def settings(
+        self,
+        topic: str,
+        given: Mapping[str, tuple[str, str]],
+        defaults: Mapping[str, tuple[str, str]],
+    ) -> None:
+        """A topic's settings, and why they are so."""
+        rows = [[key, value, why] for key, (value, why) in given.items()]
+        rows += [[key, f"{value} (default)", why] for key, (value, why) in defaults.items()]
+        self.table(f"Settings of topic {topic}", Table(["setting", "value", "why"], rows))
+
+    def table(self, title: str, table: Table) -> None:
+        """A table under its title."""
+        shown = RichTable(title=title, title_justify="left", title_style="bold")
+        for number, name in enumerate(table.columns):
+            is_number = number > 0 and all(_is_number(row[number]) for row in table.rows)
+            shown.add_column(name, justify="right" if is_number else "left")
+        for row in table.rows:
+            shown.add_row(*row)
+        self._console.print(shown)
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[None]:
+        """A step of unknown length, with the time that it took."""
+        began = time.perf_counter()
+        with self._console.status(f"{title} ..."):
+            yield
+        self._console.print(f"{title}: {time.perf_counter() - began:.1f} s", style="dim")
+
+    @contextmanager
+    def bar(self, title: str, total: int) -> Iterator[Callable[[int], None]]:
+        """A progress bar; the function takes how many more are done."""
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=self._console, transient=True) as progress:
+            task = progress.add_task(title, total=total)
+            yield lambda count: progress.advance(task, count)
+
+    def end(self, out: Path, seconds: float) -> None:
+        """Where everything is."""
+        self._console.print(f"\nDone in {seconds:.1f} s. Everything is in {out}:", style="bold")
+        self._console.print(f"  {out}/report.html   the report, for any browser")
+        self._console.print(f"  {out}/log           the log, in Apache Kafka's files; try")
+        for line in (
+            f"./run tidelog describe {TOPIC} --data {out}/log",
+            f"./run tidelog read {TOPIC} --data {out}/log --clock append --limit 5"
+            f" --from '2013-02-08 12:00 {ZONE}'",
+        ):
+            self._console.print(f"      {line}", soft_wrap=True)
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(",", "").replace(".", "").replace("-", "").rstrip(" %").isdigit()
+
+
+def local(ms: int) -> str:
+    """A time for people: New York's wall time."""
+    return format_ms(ms, ZONE).replace("T", " ")[:16]
+
+
+def record_count(path: str) -> int:
+    """Records in the topic, by the partitions' offsets."""
+    with tidelog.open(path) as directory:
+        places = directory.log_dir.partitions(TOPIC)
+        starts, ends = directory.beginning_offsets(places), directory.end_offsets(places)
+    return sum(ends[place] - starts[place] for place in places)
+
+
+def files_table(path: str) -> Table:
+    """The log's files by kind: how many, how large."""
+    sizes: dict[str, list[int]] = {}
+    for file in sorted(Path(path).rglob("*")):
+        if file.is_file():
+            kind = file.suffix if file.stem.isdigit() else "checkpoints, ids, settings"
+            sizes.setdefault(kind, []).append(file.stat().st_size)
+    rows = [
+        [_KINDS.get(kind, kind), f"{len(found):,}", f"{sum(found):,}"]
+        for kind, found in sorted(sizes.items(), key=lambda item: -sum(item[1]))
+    ]
+    total = [size for found in sizes.values() for size in found]
+    return Table(["file", "count", "bytes"], [*rows, ["all", f"{len(total):,}", f"{sum(total):,}"]])
+
+
+_KINDS: Final = {
+    ".log": ".log: the records",
+    ".index": ".index: offsets to positions",
+    ".timeindex": ".timeindex: create times to offsets",
+    ".appendtime": ".appendtime: when each record was taken",
+    ".snapshot": ".snapshot: producers",
+}
+
+
+def clocks_table(answers: Sequence[Answer]) -> Table:
+    """Both clocks' answers by partition."""
+    columns = ["partition", "record clock: offset", "due at", "append clock: offset", "left at"]
+    rows = [
+        [
+            str(answer.partition),
+            f"{answer.record.offset:,}",
+            local(answer.record.timestamp),
+            f"{answer.append.offset:,}",
+            local(answer.append.timestamp),
+        ]
+        for answer in answers
+    ]
+    return Table(columns, rows)
+
+
+def why(answers: Sequence[Answer], crossing: Crossing) -> list[str]:
+    """Why the two answers differ, with the day's own figures."""
+    gaps = [answer.append.offset - answer.record.offset for answer in answers]
+    return [
+        "The record clock gives the first offset whose flight was due at noon or later, the append"
+        " clock the first whose flight left at noon or later. Flights are in the log in the order"
+        f" in which they left, and {crossing.due_after_left_before} that were due at noon or later"
+        f" had left before it: so the record clock's answers come {min(gaps)} to {max(gaps)}"
+        " offsets earlier.",
+        f"The other way round, {crossing.due_before_left_after} flights of that day were due before"
+        " noon and still on the ground. They lie behind both answers; a replay by record time"
+        " leaves them out, a replay by append time holds them.",
+    ]
+
+
+def day_table(day: "pd.DataFrame") -> Table:
+    """The replayed day, a line for each hour and airport."""
+    columns = [
+        "hour",
+        "airport",
+        "departures",
+        "cancelled",
+        "delay 50 %",
+        "delay 90 %",
+        "lateness 50 %",
+        "lateness 90 %",
+        "latest",
+    ]
+    rows = [
+        [f"{row.hour}:00", str(row.origin), f"{row.departures}", f"{row.cancelled}"]
+        + [_minutes(getattr(row, name)) for name in _MINUTES]
+        for row in day.itertuples()
+    ]
+    return Table(columns, rows)
+
+
+_MINUTES: Final = ("delay_p50", "delay_p90", "late_p50", "late_p90", "late_max")
+
+
+def _minutes(value: float) -> str:
+    return "-" if value != value else f"{value:.1f}"
+
+
+def reads_table(reads: Sequence[tuple[int, "ScanPlan"]]) -> Table:
+    """Rows and bytes that each clock's read of the day takes, and those in the topic."""
+    columns = ["read", "rows", "bytes read", "bytes in the topic", "share"]
+    rows = []
+    for name, (count, plan) in zip(("by record time", "by append time"), reads, strict=True):
+        share = 100 * plan.scan_bytes / plan.log_bytes
+        rows.append(
+            [name, f"{count:,}", f"{plan.scan_bytes:,}", f"{plan.log_bytes:,}", f"{share:.1f} %"]
+        )
+    return Table(columns, rows)
