@@ -21,7 +21,7 @@ from tidelog.storage.active import UNKNOWN_MS
 from tidelog.storage.appends import AppendContext, AppendOrigin, ValidatedAppend
 from tidelog.storage.grouping import group_records
 from tidelog.storage.opening import LogOptions
-from tidelog.storage.producers import Duplicate
+from tidelog.storage.producers import Duplicate, ProducerStates
 from tidelog.storage.trimming import TrimmingLog
 from tidelog.types import INT32_MAX, NO_TIMESTAMP, Buffer, Codec, NewRecord, TimestampType
 
@@ -128,7 +128,13 @@ class Log(TrimmingLog):
         return self._result(valid, append_ms)
 
     def append_as_follower(self, data: Buffer) -> AppendResult:
-        """Append a leader's batches as they are: their offsets, epochs and timestamps stay."""
+        """Append a leader's batches as they are: their offsets, epochs and timestamps stay.
+
+        Raises:
+            CorruptBatch, CorruptRecord, InvalidRecord, InvalidRequest, RecordListTooLarge: Refused,
+                nothing was changed.
+            ClockJump, StorageFailure: As `append`.
+        """
         self._ensure_writable()
         append_ms = self._next_append_ms()
         context = AppendContext(
@@ -139,6 +145,9 @@ class Log(TrimmingLog):
             origin=AppendOrigin.REPLICATION,
         )
         valid = self._validator.validate(data, context)
+        for batch in valid.batches:
+            if batch.is_control and batch.has_producer_id:
+                ProducerStates().update(batch)  # once written, a marker can't be refused any more
         self._write(valid, append_ms, AppendOrigin.REPLICATION)
         return self._result(valid, append_ms)
 

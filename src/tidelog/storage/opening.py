@@ -7,6 +7,7 @@ the next leader epoch is known. Source: Kafka 4.x LogLoader; KIP-101 (leader epo
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -177,6 +178,26 @@ class OpeningLog(LogReader):
             self._closed(None, base, next_base) for base, next_base in itertools.pairwise(bases)
         ]
         self._replace_segments([*closed, active])
+        self._restore_indexes()
+
+    def _restore_indexes(self) -> None:
+        """Write the indexes of finished segments that have gone, as Kafka does at its start."""
+        names = {entry.name for entry in self.context.env.files.list_dir(self.context.directory)}
+        for segment in self._segments[:-1]:
+            if isinstance(segment, ClosedSegment):
+                self._restore_index(segment, names)
+
+    def _restore_index(self, segment: ClosedSegment, names: AbstractSet[str]) -> None:
+        suffixes = (files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX)
+        base = segment.base_offset
+        missing = [s for s in suffixes if files.file_name(base, s) not in names]
+        if not missing:
+            return
+        rebuilt = dict(zip(suffixes, segment.rebuild_indexes(), strict=True))
+        for suffix in missing:
+            path = self.context.path(base, suffix)
+            self.recovery_report.actions.append(f"{path}: missing; rebuilt from the log")
+            files.write_atomically(self.context.env.files, path, rebuilt[suffix].encoded)
 
     def _read_end(self, bases: Sequence[int]) -> int:
         if not bases or bases[-1] >= self._checkpointed_start:
