@@ -1,0 +1,139 @@
+"""Open files and maps in bounded caches, and walking a file by chunks."""
+
+from pathlib import Path
+
+import pytest
+from tests.faults import seeded_env
+from tests.unit.storage.logs import batch
+
+from tidelog.env import OsFileSystem
+from tidelog.errors import CorruptBatch
+from tidelog.storage.handles import FilePool, MapCache, walk_file
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[str]:
+    found = []
+    for name in "abc":
+        (tmp_path / name).write_bytes(name.encode() * 10)
+        found.append(str(tmp_path / name))
+    return found
+
+
+def open_count(directory: Path) -> int:
+    """How many descriptors of this process lead into a directory."""
+    links = Path("/proc/self/fd")
+    if not links.exists():
+        pytest.skip("no /proc here")
+    targets = []
+    for link in links.iterdir():
+        try:
+            targets.append(str(link.readlink()))
+        except FileNotFoundError:
+            continue
+    return sum(target.startswith(str(directory)) for target in targets)
+
+
+class TestFilePool:
+    def test_one_handle_a_path_until_it_is_evicted(self, paths: list[str]) -> None:
+        pool = FilePool(OsFileSystem(), limit=2, write=False)
+        first = pool.get(paths[0])
+        assert pool.get(paths[0]) is first
+        pool.get(paths[1])
+        pool.get(paths[0])  # used again, so the second one is the oldest
+        pool.get(paths[2])
+        assert pool.get(paths[0]) is first
+        pool.close()
+
+    def test_no_more_descriptors_than_the_limit(self, paths: list[str], tmp_path: Path) -> None:
+        pool = FilePool(OsFileSystem(), limit=1, write=False)
+        for path in paths * 3:
+            assert pool.get(path).pread(1, 0) == Path(path).name.encode()
+        assert open_count(tmp_path) == 1
+        pool.close()
+        assert open_count(tmp_path) == 0
+
+    def test_an_evicted_handle_works_for_who_still_has_it(
+        self, paths: list[str], tmp_path: Path
+    ) -> None:
+        """Another thread may be about to read: its descriptor must not be somebody else's now."""
+        pool = FilePool(OsFileSystem(), limit=1, write=False)
+        kept = pool.get(paths[0])
+        pool.get(paths[1])
+        pool.get(paths[2])
+        assert kept.pread(3, 0) == b"aaa"
+        del kept
+        assert open_count(tmp_path) == 1
+        pool.close()
+
+    def test_a_forgotten_path_is_opened_anew(self, paths: list[str]) -> None:
+        pool = FilePool(OsFileSystem())
+        pool.get(paths[0])
+        pool.forget(paths[0])
+        pool.forget(paths[0])
+        Path(paths[0]).unlink()
+        with pytest.raises(FileNotFoundError):
+            pool.get(paths[0])
+
+    def test_missing_files_are_made_only_where_asked(self, tmp_path: Path) -> None:
+        pool = FilePool(OsFileSystem())
+        path = str(tmp_path / "new")
+        with pytest.raises(FileNotFoundError):
+            pool.get(path)
+        pool.get(path, create=True)
+        assert Path(path).exists()
+        pool.close()
+
+
+class TestMapCache:
+    def test_maps_are_shared_until_forgotten_and_outlive_it(self, paths: list[str]) -> None:
+        maps = MapCache(OsFileSystem(), limit=2)
+        first = maps.get(paths[0])
+        assert maps.get(paths[0]) is first
+        maps.forget(paths[0])
+        Path(paths[0]).unlink()
+        assert bytes(first) == b"a" * 10
+
+    def test_the_oldest_goes_where_there_are_too_many(self, paths: list[str]) -> None:
+        maps = MapCache(OsFileSystem(), limit=2)
+        views = [maps.get(path) for path in paths]
+        assert maps.get(paths[2]) is views[2]
+        assert maps.get(paths[0]) is not views[0]
+        maps.clear()
+        assert maps.get(paths[2]) is not views[2]
+
+    def test_an_empty_file_has_an_empty_map(self, tmp_path: Path) -> None:
+        (tmp_path / "e").touch()
+        assert len(MapCache(OsFileSystem()).get(str(tmp_path / "e"))) == 0
+
+
+class TestWalkFile:
+    def positions(self, data: bytes, chunk_bytes: int, start: int = 0) -> list[int]:
+        files = seeded_env(1).files
+        file = files.open("/log", create=True)
+        file.pwrite(data, 0)
+        walk = walk_file(file, "/log", start, len(data), chunk_bytes=chunk_bytes)
+        return [position for position, _ in walk]
+
+    @pytest.mark.parametrize("chunk_bytes", [17, 61, 70, 100, 1000])
+    def test_every_batch_is_met_whatever_the_chunk(self, chunk_bytes: int) -> None:
+        sizes = [len(batch([1] * count)) for count in (1, 9, 1, 30, 2)]
+        data = b"".join(bytes(batch([1] * count)) for count in (1, 9, 1, 30, 2))
+        expected = [sum(sizes[:number]) for number in range(5)]
+        assert self.positions(data, chunk_bytes) == expected
+        assert self.positions(data[:-1], chunk_bytes) == expected[:-1]
+        assert self.positions(data + b"\0" * 5, chunk_bytes) == expected
+        assert self.positions(data, chunk_bytes, expected[2]) == expected[2:]
+
+    @pytest.mark.parametrize("chunk_bytes", [20, 80, 1000])
+    def test_a_bad_frame_is_located_in_the_file(self, chunk_bytes: int) -> None:
+        good = bytes(batch([1]))
+        bad = good[:8] + b"\xff" * 4 + good[12:]
+        with pytest.raises(CorruptBatch) as caught:
+            self.positions(good * 3 + bad, chunk_bytes)
+        assert (caught.value.path, caught.value.position) == ("/log", 3 * len(good))
+
+    def test_a_huge_length_ends_the_walk_and_allocates_nothing(self) -> None:
+        good = bytes(batch([1]))
+        huge = good[:8] + b"\x7f\xff\xff\xff" + good[12:]
+        assert self.positions(good + huge, 50) == [0]

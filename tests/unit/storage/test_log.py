@@ -1,0 +1,380 @@
+"""One partition open for writing: offsets, rolls, indexes, times, rules, failures."""
+
+import pytest
+from tests.faults import START_MS, Fault, FaultKind
+from tests.unit.storage.logs import (
+    DAY_MS,
+    HOUR_MS,
+    SMALL,
+    batch,
+    fill,
+    names,
+    new_log,
+    new_records,
+    offsets,
+    put,
+    read,
+    reader_of,
+    reopen,
+)
+
+from tidelog.errors import (
+    Closed,
+    InvalidRecord,
+    InvalidRequest,
+    InvalidTimestamp,
+    MessageTooLarge,
+    RecordListTooLarge,
+    StorageFailure,
+)
+from tidelog.record.batch import build_batch
+from tidelog.storage.log import Log
+from tidelog.storage.offset_index import OffsetIndex
+from tidelog.storage.time_index import TimeIndex
+from tidelog.types import Codec, NewRecord, TimestampType
+
+BIG = {"index.interval.bytes": "0"}
+
+
+def bases(log: Log) -> list[int]:
+    return [segment.base_offset for segment in log.segments]
+
+
+class TestOffsets:
+    def test_records_get_the_next_offsets_whatever_batches_they_come_in(self) -> None:
+        _, _, log = new_log()
+        first = log.append(new_records([1, 2, 3]), batch_bytes=1)
+        second = log.append(new_records([4, 5]), codec=Codec.LZ4)
+        third = log.append_batches(batch([6]))
+        assert [(r.base_offset, r.last_offset) for r in (first, second, third)] == [
+            (0, 2),
+            (3, 4),
+            (5, 5),
+        ]
+        assert offsets(log.records()) == list(range(6))
+        assert log.log_end_offset == 6
+
+    def test_offsets_go_on_after_a_restart(self) -> None:
+        env, directory, log = new_log(SMALL)
+        fill(log, 25)
+        directory.close()
+        _, log = reopen(env)
+        assert log.append(new_records([1])).base_offset == 25
+        assert offsets(log.records()) == list(range(26))
+
+    def test_a_refused_append_takes_no_offset(self) -> None:
+        _, _, log = new_log({"max.message.bytes": "200"})
+        with pytest.raises(MessageTooLarge):
+            log.append([NewRecord(value=b"x" * 300)])
+        assert log.append([NewRecord(value=b"x")]).base_offset == 0
+
+    def test_an_append_needs_a_record(self) -> None:
+        _, _, log = new_log()
+        with pytest.raises(InvalidRequest):
+            log.append([])
+        with pytest.raises(InvalidRecord):
+            log.append_batches(b"")
+
+
+class TestRolls:
+    def test_by_size_before_the_limit_is_passed(self) -> None:
+        _, _, log = new_log({"internal.segment.bytes": "700"})
+        fill(log, 20)
+        assert len(log.segments) > 1
+        assert all(segment.size_bytes <= 700 for segment in log.segments)
+
+    def test_by_message_time_from_the_first_records_timestamp(self) -> None:
+        """A message-time roll counts from the first batch, not from the last or from the clock."""
+        _, _, log = new_log({"segment.ms": "1000"})
+        put(log, 5000)
+        put(log, 5999)
+        put(log, 3000)
+        put(log, 6000)
+        assert bases(log) == [0]
+        put(log, 6001)
+        assert bases(log) == [0, 4]
+        put(log, 5500)  # older than the new segment's first: no roll
+        assert bases(log) == [0, 4]
+
+    def test_message_time_still_counts_from_the_first_record_after_a_restart(self) -> None:
+        env, directory, log = new_log({"segment.ms": "1000"})
+        put(log, 5000)
+        put(log, 5900)
+        directory.close()
+        _, log = reopen(env)
+        put(log, 6001)
+        assert bases(log) == [0, 2]
+
+    def test_by_the_wall_clock_where_records_have_no_time(self) -> None:
+        env, _, log = new_log({"segment.ms": "1000"})
+        put(log, -1)
+        env.clock.advance(1000)
+        put(log, -1)
+        assert bases(log) == [0]
+        env.clock.advance(1)
+        put(log, -1)
+        assert bases(log) == [0, 2]
+
+    def test_nothing_rolls_by_itself(self) -> None:
+        env, _, log = new_log({"segment.ms": "1000"})
+        put(log, -1)
+        env.clock.advance(DAY_MS)
+        assert bases(log) == [0]
+
+    def test_by_a_full_offset_index(self) -> None:
+        _, _, log = new_log({"segment.index.bytes": "36", "index.interval.bytes": "1"})
+        for _ in range(5):
+            put(log, 7)  # one time index entry at most
+        assert log.active.offset_index.entry_count == 4
+        assert bases(log) == [0]
+        put(log, 7)
+        assert bases(log) == [0, 5]
+
+    def test_by_a_full_time_index_whose_last_slot_is_for_the_roll(self) -> None:
+        _, _, log = new_log({"segment.index.bytes": "36", "index.interval.bytes": "1"})
+        put(log, 1)
+        put(log, 2)
+        log.append(new_records([3, 4]), batch_bytes=1)
+        assert list(log.active.time_index.entries()) == [(2, 1), (3, 2)]
+        put(log, 9)
+        assert bases(log) == [0, 4]
+        assert list(log.segments[0].time_index.entries()) == [(2, 1), (3, 2), (4, 3)]
+
+    @pytest.mark.parametrize("size", ["4", "8", "12"])
+    def test_an_index_without_room_still_leaves_a_segment_its_largest_time(self, size: str) -> None:
+        _, _, log = new_log({"segment.index.bytes": size})
+        for time in (5, 6, 7):
+            put(log, time)
+        found = log.offset_for_time(5)
+        assert found is not None
+        assert found.offset == 0
+        assert [segment.largest_timestamp for segment in log.segments] == [5, 6, 7]
+
+    def test_before_an_offset_does_not_fit_into_32_bits(self) -> None:
+        _, _, log = new_log()
+        put(log, 1)
+        far = 2**31 + 5
+        log.append_as_follower(build_batch(new_records([2]), base_offset=2**31 - 1, leader_epoch=1))
+        assert bases(log) == [0]
+        log.append_as_follower(build_batch(new_records([3]), base_offset=far, leader_epoch=1))
+        assert bases(log) == [0, far]
+        assert offsets(log.records()) == [0, 2**31 - 1, far]
+
+    def test_an_empty_segment_gives_way_to_a_far_offset(self) -> None:
+        """A follower whose leader has deleted the beginning of its log."""
+        env, _, log = new_log()
+        far = 2**31 + 5
+        log.append_as_follower(build_batch(new_records([3]), base_offset=far, leader_epoch=1))
+        assert bases(log)[-1] == far
+        assert offsets(log.records()) == [far]
+        assert log.append_time_of(far) == START_MS
+        assert offsets(reader_of(env).records()) == [far]
+
+    def test_on_demand_once(self) -> None:
+        _, _, log = new_log()
+        assert not log.roll()
+        put(log, 1)
+        assert log.roll()
+        assert not log.roll()
+        assert bases(log) == [0, 1]
+
+    def test_what_follows_a_roll_is_synced_and_has_a_snapshot(self) -> None:
+        env, _, log = new_log()
+        put(log, 1, 2)
+        log.roll()
+        assert log.recovery_point == 2
+        assert "00000000000000000002.snapshot" in names(env)
+
+
+class TestIndexes:
+    def test_sparse_by_the_interval(self) -> None:
+        """More than the interval since the last entry; the first batch never gets one."""
+        _, _, log = new_log({"index.interval.bytes": "139"})
+        for time in range(10):
+            put(log, time)
+        size = log.active.size_bytes // 10
+        assert size == 70
+        assert list(log.active.offset_index.entries()) == [(2, 140), (4, 280), (6, 420), (8, 560)]
+        assert list(log.active.time_index.entries()) == [(2, 2), (4, 4), (6, 6), (8, 8)]
+
+    def test_every_offset_is_found_through_them(self) -> None:
+        _, _, log = new_log(SMALL)
+        for number in range(40):
+            log.append(new_records([number] * (1 + number % 3)), batch_bytes=1 << 20)
+        for offset in range(log.log_end_offset):
+            assert offsets(log.records(offset, offset + 1)) == [offset]
+
+    def test_a_closing_entry_at_roll_and_at_close(self) -> None:
+        env, directory, log = new_log()  # too small for any other entry
+        put(log, 5)
+        put(log, 9, 2)
+        put(log, 7)
+        log.roll()
+        put(log, 3)
+        directory.close()
+        first = TimeIndex(0, data=read(env, "00000000000000000000.timeindex"))
+        second = TimeIndex(4, data=read(env, "00000000000000000004.timeindex"))
+        assert list(first.entries()) == [(9, 2)]
+        assert list(second.entries()) == [(3, 4)]
+        assert read(env, "00000000000000000000.index") == b""
+
+    def test_files_say_what_memory_says_after_each_append(self) -> None:
+        env, _, log = new_log(BIG)
+        for time in (1, 5, 3, 8):
+            put(log, time)
+            index = OffsetIndex(0, data=read(env, "00000000000000000000.index"))
+            times = TimeIndex(0, data=read(env, "00000000000000000000.timeindex"))
+            assert list(index.entries()) == list(log.active.offset_index.entries())
+            assert list(times.entries()) == list(log.active.time_index.entries())
+
+
+class TestTimestamps:
+    def test_create_time_stays_and_a_missing_one_is_the_clocks(self) -> None:
+        _, _, log = new_log()
+        log.append(new_records([5, None, -1]))
+        found = list(log.records())
+        assert [record.timestamp for record in found] == [5, START_MS, -1]
+        assert {record.timestamp_type for record in found} == {TimestampType.CREATE_TIME}
+
+    def test_log_append_time_keeps_the_producers_times_on_disk(self) -> None:
+        env, _, log = new_log({"message.timestamp.type": "LogAppendTime"})
+        answer = log.append_batches(batch([5, 9, 7]))
+        assert answer.log_append_time_ms == START_MS
+        for view in (log, reader_of(env)):
+            found = list(view.records())
+            assert [record.timestamp for record in found] == [START_MS] * 3
+            assert [record.create_timestamp for record in found] == [5, 9, 7]
+            assert {record.timestamp_type for record in found} == {TimestampType.LOG_APPEND_TIME}
+
+    def test_log_append_time_does_not_run_back(self) -> None:
+        """Kafka's does, when the clock is set back; ours is the append time."""
+        env, _, log = new_log({"message.timestamp.type": "LogAppendTime"})
+        put(log, 1)
+        env.clock.advance(-5000)
+        put(log, 1)
+        assert [record.timestamp for record in log.records()] == [START_MS] * 2
+
+    def test_limits_are_inclusive(self) -> None:
+        _, _, log = new_log(
+            {"message.timestamp.before.max.ms": "100", "message.timestamp.after.max.ms": "50"}
+        )
+        put(log, START_MS - 100, START_MS + 50, -1)
+        for time in (START_MS - 101, START_MS + 51):
+            with pytest.raises(InvalidTimestamp):
+                put(log, time)
+        assert log.log_end_offset == 3
+
+    def test_an_hour_ahead_is_the_limit_unless_the_topic_says_otherwise(self) -> None:
+        _, directory, _ = new_log()
+        directory.create_topic("usual", config={"retention.ms": "-1"})
+        usual = directory.log("usual", 0)
+        usual.append(new_records([START_MS + HOUR_MS, 0]))
+        with pytest.raises(InvalidTimestamp):
+            usual.append(new_records([START_MS + HOUR_MS + 1]))
+
+
+class TestRules:
+    def test_compacted_topics_need_keys(self) -> None:
+        _, _, log = new_log({"cleanup.policy": "compact"})
+        with pytest.raises(InvalidRecord) as caught:
+            log.append([NewRecord(key=b"k"), NewRecord(value=b"v")])
+        assert [error.index for error in caught.value.record_errors] == [1]
+        log.append([NewRecord(key=b"", value=b"v")])
+        assert log.log_end_offset == 1
+
+    def test_size_of_a_whole_append(self) -> None:
+        _, _, log = new_log(SMALL)
+        with pytest.raises(RecordListTooLarge):
+            log.append(new_records([1] * 30), batch_bytes=1)
+        assert log.log_end_offset == 0
+
+    def test_old_names_of_settings_are_taken_and_reported(self) -> None:
+        _, directory, _ = new_log()
+        notes = directory.create_topic(
+            "old", config={"log.roll.ms": "1000", "log.retention.hours": "2"}
+        )[1]
+        config = directory.topic("old").config
+        assert (config.segment_ms, config.retention_ms) == (1000, 2 * HOUR_MS)
+        assert len(notes) == 2
+
+    def test_changed_settings_hold_from_the_next_append_on(self) -> None:
+        _, directory, log = new_log()
+        put(log, 5000)
+        directory.alter_config("t", {"segment.ms": "10"})
+        put(log, 5011)
+        assert bases(log) == [0, 1]
+        directory.alter_config("t", {"segment.ms": None})
+        put(log, 9000)
+        assert bases(log) == [0, 1]
+
+
+class TestFailuresAndClosing:
+    def test_a_failed_write_takes_the_partition_offline_and_reads_go_on(self) -> None:
+        env, directory, log = new_log()
+        put(log, 1)
+        env.files.writes.fault = Fault(env.files.writes.calls, FaultKind.EIO)
+        with pytest.raises(StorageFailure):
+            put(log, 2)
+        env.files.writes.fault = None
+        for change in (lambda: put(log, 3), log.flush, log.roll, lambda: log.truncate_to(0)):
+            with pytest.raises(StorageFailure, match="offline"):
+                change()
+        assert offsets(log.records()) == [0]
+        assert log.failure is not None
+        with pytest.raises(StorageFailure):
+            directory.close()
+
+    def test_a_closed_log_takes_nothing(self) -> None:
+        _, directory, log = new_log()
+        directory.close()
+        with pytest.raises(Closed):
+            put(log, 1)
+        log.close()
+
+    def test_refresh_of_a_writer_changes_nothing(self) -> None:
+        _, _, log = new_log()
+        put(log, 1)
+        log.refresh()
+        put(log, 2)
+        assert offsets(log.records()) == [0, 1]
+
+    def test_flush_settings(self) -> None:
+        env, _, log = new_log({"flush.messages": "3", "flush.ms": "1000"})
+        put(log, 1)
+        put(log, 1)
+        assert log.recovery_point == 0
+        put(log, 1)
+        assert log.recovery_point == 3
+        env.clock.advance(1000)
+        put(log, 1)
+        assert log.recovery_point == 4
+
+    def test_each_start_writes_under_a_new_leader_epoch(self) -> None:
+        env, directory, log = new_log()
+        put(log, 1)
+        directory.close()
+        directory, log = reopen(env)
+        put(log, 1)
+        directory.close()
+        _, log = reopen(env)
+        epochs = [(e.epoch, e.start_offset) for e in log.leader_epochs.entries]
+        assert epochs == [(0, 0), (1, 1)]
+        assert [b.leader_epoch for part in log.slices() for _, b in part.batches()] == [0, 1]
+
+
+def test_coarse_append_times_are_rounded_down_and_never_fall() -> None:
+    env, directory, log = new_log({"tidelog.append.time.granularity.ms": "1000"})
+    start = START_MS  # a whole second
+    for _ in range(3):
+        put(log, 1)
+        env.clock.advance(400)
+    assert [log.append_time_of(offset) for offset in range(3)] == [start] * 3
+    assert log.active.append_times.row_count == 1
+    directory.alter_config("t", {"tidelog.append.time.granularity.ms": "1"})
+    log.roll()
+    put(log, 1)
+    assert log.append_time_of(3) == start + 1200
+    directory.alter_config("t", {"tidelog.append.time.granularity.ms": "1000"})
+    log.roll()
+    put(log, 1)
+    assert log.append_time_of(4) == start + 1200  # 1000 would run back

@@ -1,0 +1,134 @@
+"""Appends of producers and followers: duplicates, sequences, markers, a leader's batches."""
+
+import pytest
+from tests.faults import START_MS
+from tests.unit.storage.logs import (
+    SMALL,
+    batch,
+    new_log,
+    new_records,
+    offsets,
+    put,
+    reopen,
+)
+
+from tidelog.errors import (
+    CorruptRecord,
+    InvalidProducerEpoch,
+    InvalidRecord,
+    InvalidRequest,
+    OutOfOrderSequence,
+    TransactionCoordinatorFenced,
+)
+from tidelog.record.batch import build_batch
+from tidelog.storage.appends import AppendOrigin
+from tidelog.types import NewRecord
+
+
+class TestProducers:
+    def client(self, sequence: int, count: int = 1, epoch: int = 0) -> bytearray:
+        return batch(
+            [START_MS] * count, producer_id=5, producer_epoch=epoch, base_sequence=sequence
+        )
+
+    def test_a_repeated_batch_gets_its_first_answer_and_is_not_written(self) -> None:
+        env, _, log = new_log()
+        first = log.append_batches(self.client(0, 3))
+        put(log, 1)
+        env.clock.advance(100)
+        again = log.append_batches(self.client(0, 3))
+        assert again.is_duplicate
+        assert (again.base_offset, again.last_offset) == (0, 2)
+        assert again.append_time_ms == first.append_time_ms
+        assert (
+            again.log_append_time_ms == START_MS
+        )  # the stored batch's time, also on CreateTime topics
+        assert log.log_end_offset == 4
+
+    def test_five_batches_are_remembered_and_one_after_a_restart(self) -> None:
+        env, directory, log = new_log()
+        for sequence in range(7):
+            log.append_batches(self.client(sequence))
+        for sequence in range(2, 7):
+            assert log.append_batches(self.client(sequence)).base_offset == sequence
+        with pytest.raises(OutOfOrderSequence):
+            log.append_batches(self.client(1))
+        directory.close()
+        _, log = reopen(env)
+        assert log.append_batches(self.client(6)).is_duplicate
+        assert log.append_batches(self.client(7)).base_offset == 7
+
+    def test_gaps_and_old_epochs_are_refused(self) -> None:
+        _, _, log = new_log()
+        log.append_batches(self.client(0))
+        with pytest.raises(OutOfOrderSequence):
+            log.append_batches(self.client(2))
+        log.append_batches(self.client(0, epoch=1))
+        with pytest.raises(InvalidProducerEpoch):
+            log.append_batches(self.client(1, epoch=0))
+        assert log.log_end_offset == 2
+
+    def test_what_producers_did_survives_a_hard_stop(self) -> None:
+        env, directory, log = new_log(SMALL)
+        for sequence in range(20):
+            log.append_batches(self.client(sequence))
+        directory.abandon()
+        _, log = reopen(env)
+        assert log.append_batches(self.client(19)).is_duplicate
+        with pytest.raises(OutOfOrderSequence):
+            log.append_batches(self.client(21))
+        log.append_batches(self.client(20))
+
+    def test_what_was_cut_is_forgotten(self) -> None:
+        _, _, log = new_log()
+        for sequence in range(4):
+            log.append_batches(self.client(sequence))
+        log.truncate_to(2)
+        assert log.append_batches(self.client(2)).base_offset == 2
+
+    def test_a_marker_of_an_older_coordinator_is_refused(self) -> None:
+        _, _, log = new_log()
+        end = {"producer_id": 5, "producer_epoch": 0}
+        log.end_transaction(**end, coordinator_epoch=3, commit=True)
+        with pytest.raises(TransactionCoordinatorFenced):
+            log.end_transaction(**end, coordinator_epoch=2, commit=True)
+        with pytest.raises(InvalidRecord):
+            log.append_batches(batch([1], producer_id=5, producer_epoch=0, control=True))
+
+    def test_a_copied_control_batch_that_cannot_be_read_is_refused_before_it_is_written(
+        self,
+    ) -> None:
+        _, _, log = new_log()
+        bad = build_batch(
+            [NewRecord(key=b"\0", value=b"x", timestamp=1)],
+            producer_id=5,
+            producer_epoch=0,
+            transactional=True,
+            control=True,
+        )
+        with pytest.raises(CorruptRecord):
+            log.append_as_follower(bad)
+        assert (log.log_end_offset, log.active.size_bytes) == (0, 0)
+        put(log, 1)
+        assert offsets(log.records()) == [0]
+
+
+class TestFollower:
+    def test_offsets_epochs_and_gaps_stay(self) -> None:
+        _, _, log = new_log()
+        for base in (3, 10):
+            data = build_batch(new_records([1, 2]), base_offset=base, leader_epoch=base)
+            log.append_as_follower(data)
+        assert offsets(log.records()) == [3, 4, 10, 11]
+        assert [(e.epoch, e.start_offset) for e in log.leader_epochs.entries] == [(3, 3), (10, 10)]
+        for base in (11, 0):
+            with pytest.raises(InvalidRequest):
+                log.append_as_follower(build_batch(new_records([1]), base_offset=base))
+
+    def test_many_batches_of_our_own_at_once(self) -> None:
+        _, _, log = new_log()
+        data = batch([1, 2]) + batch([3])
+        with pytest.raises(InvalidRecord):
+            log.append_batches(data)
+        answer = log.append_batches(data, origin=AppendOrigin.SINK)
+        assert (answer.base_offset, answer.last_offset) == (0, 2)

@@ -1,0 +1,154 @@
+"""What leaves a log at its old end: by request, by age, by size; on a clock that is moved."""
+
+import pytest
+from tests.faults import START_MS, SeededEnv
+from tests.unit.storage.logs import (
+    DAY_MS,
+    SMALL,
+    fill,
+    names,
+    new_log,
+    offsets,
+    put,
+    reopen,
+)
+
+from tidelog.errors import (
+    OffsetOutOfRange,
+    PolicyViolation,
+)
+from tidelog.storage.log import Log
+from tidelog.storage.retention import RetentionRule
+
+
+def bases(log: Log) -> list[int]:
+    return [segment.base_offset for segment in log.segments]
+
+
+class TestDeleteRecords:
+    def test_the_start_moves_at_once_and_files_go_with_retention(self) -> None:
+        env, directory, log = new_log(SMALL)
+        fill(log, 30)
+        second = bases(log)[1]
+        assert log.delete_records(second + 1) == second + 1
+        assert offsets(log.records())[0] == second + 1
+        assert bases(log)[0] == 0
+        plan = log.apply_retention()
+        assert [(d.base_offset, d.rule) for d in plan] == [(0, RetentionRule.LOG_START)]
+        assert bases(log)[0] == second
+        directory.close()
+        _, log = reopen(env)
+        assert log.log_start_offset == second + 1
+
+    def test_survives_a_hard_stop(self) -> None:
+        env, directory, log = new_log()
+        put(log, 1, 2, 3)
+        log.flush()
+        log.delete_records(2)
+        directory.abandon()
+        _, log = reopen(env)
+        assert offsets(log.records()) == [2]
+
+    def test_bounds(self) -> None:
+        _, _, log = new_log()
+        put(log, 1, 2)
+        for offset in (-2, 3):
+            with pytest.raises(OffsetOutOfRange):
+                log.delete_records(offset)
+        assert log.delete_records(1) == 1
+        assert log.delete_records(0) == 1
+        assert log.delete_records() == 2
+        assert list(log.records()) == []
+
+    def test_only_where_the_policy_allows_to_delete(self) -> None:
+        _, _, log = new_log({"cleanup.policy": "compact"})
+        put(log, 1)
+        with pytest.raises(PolicyViolation):
+            log.delete_records(1)
+
+
+class TestRetention:
+    """End to end on a clock that is moved; the passes themselves are in test_retention."""
+
+    def deleted(self, log: Log) -> list[tuple[int, str]]:
+        return [(d.base_offset, d.rule.value) for d in log.apply_retention()]
+
+    def by_times(self, times: list[int], **config: str) -> tuple[SeededEnv, Log]:
+        env, _, log = new_log({key.replace("_", "."): text for key, text in config.items()})
+        for time in times:
+            put(log, time)
+            log.roll()
+        return env, log
+
+    def test_oldest_first_up_to_the_first_that_stays(self) -> None:
+        """The old segment behind a young one stays, as in Kafka."""
+        now = START_MS
+        _, log = self.by_times([now - 300, now - 200, now - 10, now - 500], retention_ms="100")
+        assert self.deleted(log) == [(0, "time"), (1, "time")]
+        assert log.log_start_offset == 2
+        assert offsets(log.records()) == [2, 3]
+
+    def test_a_difference_equal_to_the_limit_stays(self) -> None:
+        _, log = self.by_times([START_MS - 100], retention_ms="100")
+        assert self.deleted(log) == []
+        _, log = self.by_times([START_MS - 101], retention_ms="100")
+        assert self.deleted(log) == [(0, "time")]
+
+    def test_the_largest_time_of_a_segment_counts(self) -> None:
+        env, _, log = new_log({"retention.ms": "100"})
+        put(log, START_MS, START_MS - 900)
+        put(log, START_MS - 800)
+        assert self.deleted(log) == []
+        env.clock.advance(101)
+        assert self.deleted(log) == [(0, "time")]
+
+    def test_the_active_segment_goes_too_and_offsets_go_on(self) -> None:
+        env, _, log = new_log({"retention.ms": "100"})
+        put(log, START_MS)
+        log.roll()
+        put(log, START_MS)
+        env.clock.advance(101)
+        assert self.deleted(log) == [(0, "time"), (1, "time")]
+        assert (log.log_start_offset, log.log_end_offset, bases(log)) == (2, 2, [2])
+        assert self.deleted(log) == []
+        put(log, START_MS)
+        assert offsets(log.records()) == [2]
+
+    def test_modification_time_where_records_have_no_timestamps(self) -> None:
+        env, _, log = new_log({"retention.ms": "100"})
+        put(log, -1)
+        log.roll()
+        env.clock.advance(100)
+        assert self.deleted(log) == []
+        env.clock.advance(1)
+        assert self.deleted(log) == [(0, "time")]
+
+    def test_a_time_in_the_future_shields_what_lies_behind_it(self) -> None:
+        _, log = self.by_times(
+            [START_MS - 500, START_MS + DAY_MS, START_MS - 500], retention_ms="100"
+        )
+        assert self.deleted(log) == [(0, "time")]
+        assert bases(log)[0] == 1
+
+    def test_by_size_the_log_stays_at_or_above_the_limit(self) -> None:
+        _, _, log = new_log({**SMALL, "retention.bytes": "1400"})
+        fill(log, 40)
+        sizes = [segment.size_bytes for segment in log.segments]
+        gone = self.deleted(log)
+        assert {rule for _, rule in gone} == {"size"}
+        assert sum(sizes[len(gone) :]) >= 1400 > sum(sizes[len(gone) + 1 :])
+
+    def test_files_wait_under_kafkas_suffix_for_their_delay(self) -> None:
+        env, log = self.by_times(
+            [START_MS - 500, START_MS], retention_ms="100", file_delete_delay_ms="60000"
+        )
+        assert self.deleted(log) == [(0, "time")]
+        assert "00000000000000000000.log.deleted" in names(env)
+        assert "00000000000000000000.log" not in names(env)
+
+    def test_nothing_of_a_compacted_topic_goes_by_age(self) -> None:
+        env, _, log = new_log({"cleanup.policy": "compact", "retention.ms": "100"})
+        put(log, START_MS)
+        log.roll()
+        env.clock.advance(DAY_MS // 48)
+        assert self.deleted(log) == []
