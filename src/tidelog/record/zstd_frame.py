@@ -21,6 +21,9 @@ WINDOW_SIZE_MAX: Final = 1 << 27
 _BLOCK_OUTPUT_MAX: Final = 128 * 1024
 _BLOCK_HEADER_SIZE: Final = 3
 _CHECKSUM_SIZE: Final = 4
+# Decompressors that no thread uses just now.
+_FREE: Final[list[zstandard.ZstdDecompressor]] = []
+_FREE_MAX: Final = 16
 _RAW, _RUN, _RESERVED = 0, 1, 3
 _SKIPPABLE_MAGIC: Final = 0x184D2A50
 _SKIPPABLE_HEADER: Final = struct.Struct("<II")
@@ -61,12 +64,27 @@ def _decompress_frame(frame: memoryview, bound: int, limit: int) -> bytes:
     # 0 would mean "no cap" to the library.
     room = max(1, min(bound, limit))
     try:
-        out = zstandard.ZstdDecompressor().decompress(frame, max_output_size=room)
+        out = _decompress(frame, room)
     except zstandard.ZstdError as error:
         hint = f" (more than {limit} bytes?)" if bound > limit else ""
         raise CorruptBatch(f"zstd: {error}{hint}") from None
     if len(out) > limit:
         raise CorruptBatch(f"zstd: {len(out)} bytes come out when {limit} more are allowed")
+    return out
+
+
+def _decompress(frame: memoryview, room: int) -> bytes:
+    """Decompress with a decompressor that is free: making one costs more than a small frame.
+
+    One serves one thread at a time; `pop` and `append` of a list are atomic.
+    """
+    try:
+        decompressor = _FREE.pop()
+    except IndexError:
+        decompressor = zstandard.ZstdDecompressor()
+    out = decompressor.decompress(frame, max_output_size=room)
+    if len(_FREE) < _FREE_MAX:
+        _FREE.append(decompressor)
     return out
 
 
