@@ -35,6 +35,7 @@ _NEEDS_ESCAPE: Final = r'["\\\x00-\x1f]'
 
 Longs = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +60,12 @@ class Flights:
     def __len__(self) -> int:
         return len(self.scheduled_ms)
 
-    def where(self, wanted: npt.NDArray[np.bool_]) -> "Flights":
+    def where(self, wanted: Mask) -> "Flights":
         """Those for which `wanted` is true, in the same order."""
-        mask = pa.array(wanted)
+        rows = np.flatnonzero(wanted)
         return Flights(
-            key=self.key.filter(mask),
-            value=self.value.filter(mask),
+            key=self.key.take(rows),
+            value=self.value.take(rows),
             scheduled_ms=self.scheduled_ms[wanted],
             departed_ms=self.departed_ms[wanted],
             month=self.month[wanted],
@@ -97,12 +98,13 @@ def read_source(path: Path) -> pa.Table:
 def flights_of(rows: pa.Table) -> Flights:
     """The rows as flights, in the order of their actual departure; equal ones in the file's."""
     scheduled_ms = scheduled_times(rows)
-    delays = rows["dep_delay"].fill_null(0).to_numpy()
-    departed_ms = scheduled_ms + delays.astype(np.int64) * _MS_PER_MINUTE
+    # Null for a cancelled flight, which so counts as "left" when it was due.
+    delays = np.nan_to_num(rows["dep_delay"].to_numpy()).astype(np.int64)
+    departed_ms = scheduled_ms + delays * _MS_PER_MINUTE
     order = np.argsort(departed_ms, kind="stable")
     return Flights(
-        key=rows["tailnum"].take(pa.array(order)),
-        value=json_rows(rows).take(pa.array(order)),
+        key=rows["tailnum"].take(order),
+        value=json_rows(rows).take(order),
         scheduled_ms=scheduled_ms[order],
         departed_ms=departed_ms[order],
         month=rows["month"].to_numpy()[order],
@@ -127,9 +129,8 @@ def json_rows(rows: pa.Table) -> "Column":
     parts: list[Column | str] = []
     for number, name in enumerate(rows.column_names):
         parts.append(f'{"," if number else "{"}"{name}":')
-        parts.append(pc.fill_null(_json_column(rows[name], name), "null"))
-    joined: Column = pc.binary_join_element_wise(*parts, "}", "")
-    return joined
+        parts.append(_call("coalesce", _json_column(rows[name], name), "null"))
+    return _call("binary_join_element_wise", *parts, "}", "")
 
 
 def _json_column(column: "Column", name: str) -> "Column":
@@ -138,8 +139,18 @@ def _json_column(column: "Column", name: str) -> "Column":
     if pa.types.is_integer(kind):
         return column.cast(pa.string())
     if pa.types.is_timestamp(kind):
-        column = pc.strftime(column, format="%Y-%m-%dT%H:%M:%SZ")
-    elif pc.any(pc.match_substring_regex(column, _NEEDS_ESCAPE)).as_py():
-        raise ValueError(f"column {name} holds text that JSON would escape")
-    quoted: Column = pc.binary_join_element_wise('"', column, '"', "")
-    return quoted
+        column = _call("strftime", column, options=pc.StrftimeOptions("%Y-%m-%dT%H:%M:%SZ"))
+    else:
+        pattern = pc.MatchSubstringOptions(_NEEDS_ESCAPE)
+        if np.any(np.asarray(_call("match_substring_regex", column, options=pattern).drop_null())):
+            raise ValueError(f"column {name} holds text that JSON would escape")
+    return _call("binary_join_element_wise", '"', column, '"', "")
+
+
+def _call(
+    name: str, *arguments: "Column | str", options: pc.FunctionOptions | None = None
+) -> "Column":
+    """An Arrow function of columns and single texts; its typed wrappers don't mix the two."""
+    given = [pa.scalar(one) if isinstance(one, str) else one for one in arguments]
+    found: Column = pc.call_function(name, given, options)
+    return found

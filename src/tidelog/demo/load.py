@@ -3,11 +3,10 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 import tidelog
-from tidelog.demo.flights import Flights, Ints
+from tidelog.demo.flights import Flights, Ints, Mask
 from tidelog.env import Env, ManualClock
 from tidelog.record.encode import encode_table
 from tidelog.storage.appends import AppendOrigin
@@ -53,29 +52,34 @@ def load(path: str, flights: Flights, partitions: Ints, advance: Callable[[int],
         directory.create_topic(TOPIC, partitions=PARTITIONS, config=config)
         logs = [directory.log(TOPIC, number) for number in range(PARTITIONS)]
         sources = [batches_of(flights, partitions == number) for number in range(PARTITIONS)]
-        return _append_all(
-            clock, logs, sources, flights.departed_ms.tolist(), partitions.tolist(), advance
-        )
+        rows = (flights.departed_ms.tolist(), partitions.tolist())
+        return _append_all(clock, logs, sources, rows, advance)
 
 
-def batches_of(flights: Flights, wanted: "np.typing.NDArray[np.bool_]") -> Iterator[bytearray]:
+def batches_of(flights: Flights, wanted: Mask) -> Iterator[bytearray]:
     """The flights wanted as magic-2 batches of one record each, in order."""
     mine = flights.where(wanted)
-    columns = {"key": mine.key, "value": mine.value, "timestamp": pa.array(mine.scheduled_ms)}
-    return encode_table(pa.table(columns).combine_chunks(), now_ms=0, batch_bytes=_BATCH_BYTES)
+    return encode_table(record_table(mine), now_ms=0, batch_bytes=_BATCH_BYTES)
+
+
+def record_table(flights: Flights) -> pa.Table:
+    """Flights as `append_table` and the encoder take records, in one chunk."""
+    times = pa.chunked_array([pa.array(flights.scheduled_ms.tolist(), pa.timestamp("ms", "UTC"))])
+    columns = [flights.key, flights.value, times]
+    return pa.Table.from_arrays(columns, names=["key", "value", "timestamp"]).combine_chunks()
 
 
 def _append_all(
     clock: ManualClock,
     logs: list[Log],
     sources: list[Iterator[bytearray]],
-    departed_ms: list[int],
-    partitions: list[int],
+    rows: tuple[list[int], list[int]],
     advance: Callable[[int], None],
 ) -> int:
-    """Go through the flights minute by minute."""
-    appends = done = tick = 0
-    for first, end in _minutes(departed_ms):
+    """Go through the flights, given as departures and partitions, minute by minute."""
+    departed_ms, partitions = rows
+    appends = done = 0
+    for tick, (first, end) in enumerate(_minutes(departed_ms)):
         pending: dict[int, bytearray] = {}
         for number in partitions[first:end]:
             batch = next(sources[number])
@@ -84,7 +88,6 @@ def _append_all(
         for number, data in pending.items():
             logs[number].append_batches(data, origin=AppendOrigin.SINK, owned=True, trusted=True)
         appends += len(pending)
-        tick += 1
         if tick % _TICKS_PER_REPORT == 0:
             advance(end - done)
             done = end

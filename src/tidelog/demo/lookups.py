@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import tidelog
-from tidelog.demo.flights import Flights, Ints
+from tidelog.demo.flights import Flights, Ints, Longs
 from tidelog.demo.load import TOPIC
 from tidelog.types import ClockName, OffsetAndTimestamp
 
@@ -44,10 +44,8 @@ def look_up(path: str, at_ms: int) -> list[Answer]:
         record = directory.offsets_at(TOPIC, at_ms, clock=ClockName.RECORD)
         append = directory.offsets_at(TOPIC, at_ms, clock=ClockName.APPEND)
     return [
-        Answer(
-            partition=place.partition, record=_found(record[place]), append=_found(append[place])
-        )
-        for place in record
+        Answer(partition=place.partition, record=_found(found), append=_found(append[place]))
+        for place, found in record.items()
     ]
 
 
@@ -76,7 +74,7 @@ def count_crossing(path: str, at_ms: int, start_ms: int, end_ms: int) -> Crossin
     )
 
 
-def _millis(column: "object") -> "np.typing.NDArray[np.int64]":
+def _millis(column: object) -> Longs:
     return np.asarray(column).astype("datetime64[ms]").astype(np.int64)
 
 

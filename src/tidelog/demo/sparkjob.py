@@ -2,8 +2,9 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import functions as f
 
 from tidelog.demo.flights import ZONE, Flights, Ints
-from tidelog.demo.load import TOPIC
+from tidelog.demo.load import TOPIC, record_table
 from tidelog.spark.source import plan_options
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
     from tidelog.scan import ScanPlan
 
-_MASTER: Final = "local[2]"
+_WORKERS: Final = 2
+_MASTER: Final = f"local[{_WORKERS}]"
 # What the job needs of a row's JSON.
 _ROW: Final = "origin string, dep_delay int"
 _COLUMNS: Final = "value,timestamp,appendTimestamp"
@@ -38,19 +40,20 @@ appender.stderr.layout.pattern = spark: %p %c{1}: %m%n
 _GROUPS: Final = ("hour", "origin")
 
 
-def start_spark(directory: Path) -> "Future[SparkSession]":
+def start_spark(directory: Path, messages: Path) -> "Future[SparkSession]":
     """Start a local session in the background: the JVM takes seconds, and a core of its own.
 
     Args:
         directory: Where Spark may keep files of its own.
+        messages: File that takes what Spark, its JVM and its workers say on stderr.
     """
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        future = pool.submit(_session, directory)
-        pool.shutdown(wait=False)
-        return future
+    pool = ThreadPoolExecutor(max_workers=1)
+    future = pool.submit(_session, directory, messages)
+    pool.shutdown(wait=False)
+    return future
 
 
-def _session(directory: Path) -> "SparkSession":
+def _session(directory: Path, messages: Path) -> "SparkSession":
     from pyspark.sql import SparkSession
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -59,7 +62,18 @@ def _session(directory: Path) -> "SparkSession":
     # Spark's workers would run whatever `python3` is on the PATH, which may lack tidelog.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    settings = {
+    builder = SparkSession.builder.master(_MASTER).appName("tidelog demo")
+    for name, value in _settings(directory, logging).items():
+        builder = builder.config(name, value)
+    with _stderr_to(messages):
+        session = builder.getOrCreate()
+    # Workers stay for later tasks: they load the kernels while flights are being appended.
+    session.range(_WORKERS, numPartitions=_WORKERS).mapInArrow(_load_kernels, "id long").count()
+    return session
+
+
+def _settings(directory: Path, logging: Path) -> dict[str, str]:
+    return {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -68,13 +82,31 @@ def _session(directory: Path) -> "SparkSession":
         "spark.local.dir": str((directory / "tmp").resolve()),
         "spark.sql.warehouse.dir": str((directory / "warehouse").resolve()),
         "spark.sql.session.timeZone": ZONE,
-        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.shuffle.partitions": str(_WORKERS),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
     }
-    builder = SparkSession.builder.master(_MASTER).appName("tidelog demo")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+
+
+@contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Let processes that are started meanwhile write their messages to a file."""
+    saved = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+def _load_kernels(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    """Hand the batches on, once what a read needs is loaded."""
+    import tidelog.record.columns.decoder
+    import tidelog.record.columns.encoder
+    import tidelog.scan  # noqa: F401 - loaded for the next task
+
+    yield from batches
 
 
 def write_month(
@@ -89,16 +121,8 @@ def write_month(
         partitions: The partition of each.
         clock_ms: The log's clock at the commit.
     """
-    rows = pa.table(
-        {
-            "key": flights.key,
-            "value": flights.value,
-            "timestamp": pa.array(flights.scheduled_ms).cast(pa.timestamp("ms", "UTC")),
-            "partition": pa.array(partitions),
-        }
-    )
-    micros = rows.schema.get_field_index("timestamp")
-    rows = rows.set_column(micros, "timestamp", rows["timestamp"].cast(pa.timestamp("us", "UTC")))
+    numbers = pa.chunked_array([pa.array(partitions.tolist(), pa.int32())])
+    rows = record_table(flights).append_column("partition", numbers)
     # One task: the order of the rows is the order of their offsets.
     frame = spark.createDataFrame(rows).coalesce(1)
     options = {"path": path, "topic": TOPIC, "clock.ms": str(clock_ms)}

@@ -1,5 +1,7 @@
 """What the demo says: progress, tables and the sentences between them."""
 
+import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,11 +36,16 @@ WHY_BYTES: Final = (
 )
 
 
+# Of lines where no terminal gives a width.
+_WIDTH: Final = 110
+
+
 class Teller:
     """Tells a person what happens, on stdout. Without a terminal there are no bars."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False)
+        width = None if sys.stdout.isatty() else _WIDTH
+        self._console = console or Console(highlight=False, width=width)
         self.all_checked: list[str] = []
 
     def say(self, text: str) -> None:
@@ -65,7 +72,7 @@ class Teller:
         """A table under its title."""
         shown = RichTable(title=title, title_justify="left", title_style="bold")
         for number, name in enumerate(table.columns):
-            is_number = number > 0 and all(_is_number(row[number]) for row in table.rows)
+            is_number = all(_is_number(row[number]) for row in table.rows)
             shown.add_column(name, justify="right" if is_number else "left")
         for row in table.rows:
             shown.add_row(*row)
@@ -97,16 +104,14 @@ class Teller:
         self._console.print(f"\nDone in {seconds:.1f} s. Everything is in {out}:", style="bold")
         self._console.print(f"  {out}/report.html   the report, for any browser")
         self._console.print(f"  {out}/log           the log, in Apache Kafka's files; try")
-        for line in (
-            f"./run tidelog describe {TOPIC} --data {out}/log",
-            f"./run tidelog read {TOPIC} --data {out}/log --clock append --limit 5"
-            f" --from '2013-02-08 12:00 {ZONE}'",
-        ):
-            self._console.print(f"      {line}", soft_wrap=True)
+        noon = f"--from '2013-02-08 12:00 {ZONE}' --limit 5"
+        for command in (f"describe {TOPIC}", f"read {TOPIC} --clock append {noon}"):
+            line = f"      ./run tidelog {command} --data {out}/log"
+            self._console.print(line, soft_wrap=True)
 
 
 def _is_number(text: str) -> bool:
-    return text.replace(",", "").replace(".", "").replace("-", "").rstrip(" %").isdigit()
+    return not text.strip("-%0123456789,./: ")
 
 
 def local(ms: int) -> str:
@@ -148,7 +153,7 @@ _KINDS: Final = {
 
 def clocks_table(answers: Sequence[Answer]) -> Table:
     """Both clocks' answers by partition."""
-    columns = ["partition", "record clock: offset", "due at", "append clock: offset", "left at"]
+    columns = ["partition", "record clock", "due at", "append clock", "left at"]
     rows = [
         [
             str(answer.partition),
@@ -165,44 +170,46 @@ def clocks_table(answers: Sequence[Answer]) -> Table:
 def why(answers: Sequence[Answer], crossing: Crossing) -> list[str]:
     """Why the two answers differ, with the day's own figures."""
     gaps = [answer.append.offset - answer.record.offset for answer in answers]
-    return [
+    early, late = crossing.due_after_left_before, crossing.due_before_left_after
+    record_first = (
         "The record clock gives the first offset whose flight was due at noon or later, the append"
         " clock the first whose flight left at noon or later. Flights are in the log in the order"
-        f" in which they left, and {crossing.due_after_left_before} that were due at noon or later"
-        f" had left before it: so the record clock's answers come {min(gaps)} to {max(gaps)}"
-        " offsets earlier.",
-        f"The other way round, {crossing.due_before_left_after} flights of that day were due before"
-        " noon and still on the ground. They lie behind both answers; a replay by record time"
-        " leaves them out, a replay by append time holds them.",
-    ]
+        f" in which they left, and {early} that were due at noon or later had left before it: so"
+        f" the record clock's answers come {min(gaps)} to {max(gaps)} offsets earlier."
+    )
+    still_there = (
+        f"The other way round, {late} flights of that day were due before noon and left after it."
+        " They lie behind both answers; a replay by record time leaves them out, a replay by append"
+        " time holds them."
+    )
+    return [record_first, still_there]
 
 
 def day_table(day: "pd.DataFrame") -> Table:
-    """The replayed day, a line for each hour and airport."""
-    columns = [
-        "hour",
-        "airport",
-        "departures",
-        "cancelled",
-        "delay 50 %",
-        "delay 90 %",
-        "lateness 50 %",
-        "lateness 90 %",
-        "latest",
-    ]
-    rows = [
-        [f"{row.hour}:00", str(row.origin), f"{row.departures}", f"{row.cancelled}"]
-        + [_minutes(getattr(row, name)) for name in _MINUTES]
-        for row in day.itertuples()
-    ]
+    """The replayed day, a line for each hour, all airports beside each other."""
+    airports = sorted(set(day["origin"]))
+    columns = ["hour"]
+    for airport in airports:
+        columns += [f"{airport} left/cancelled", "late 50 %", "late 90 %"]
+    cells = {(row.hour, row.origin): row for row in day.itertuples()}
+    rows = []
+    for hour in sorted(set(day["hour"])):
+        line = [f"{hour}:00"]
+        for airport in airports:
+            row = cells.get((hour, airport))
+            line += ["-"] * 3 if row is None else _cells(row)
+        rows.append(line)
     return Table(columns, rows)
 
 
-_MINUTES: Final = ("delay_p50", "delay_p90", "late_p50", "late_p90", "late_max")
+def _cells(row: object) -> list[str]:
+    left, cancelled = getattr(row, "departures", 0), getattr(row, "cancelled", 0)
+    late = [_minutes(getattr(row, name, math.nan)) for name in ("late_p50", "late_p90")]
+    return [f"{left} / {cancelled}", *late]
 
 
 def _minutes(value: float) -> str:
-    return "-" if value != value else f"{value:.1f}"
+    return "-" if math.isnan(value) else f"{value:.1f}"
 
 
 def reads_table(reads: Sequence[tuple[int, "ScanPlan"]]) -> Table:
