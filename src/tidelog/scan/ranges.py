@@ -12,8 +12,8 @@ from tidelog.scan.split import Piece
 from tidelog.storage import files
 from tidelog.types import Buffer
 
-# A file that may still be cut is copied in parts of this size, not mapped.
-READ_BYTES: Final = 4 << 20
+# A file that may still be cut is copied, not mapped, in parts that stay in the cache for decoding.
+READ_BYTES: Final = 1 << 20
 WHOLE: Final = 1 << 62
 
 
