@@ -10,7 +10,7 @@ from tidelog.errors import UnknownTopic
 from tidelog.storage.files import CLEAN_SHUTDOWN_FILE
 from tidelog.storage.log import Log
 from tidelog.storage.log_dir import LogDir
-from tidelog.types import ClockName, IsolationLevel
+from tidelog.types import ClockName, IsolationLevel, NewRecord, TopicPartition
 
 # After every crash the machine comes back ten minutes later.
 RESTART_MS = START_MS + 600_000
@@ -26,6 +26,7 @@ def judge(state: CrashState, before: DirPromise, after: DirPromise) -> None:
         files = reopen(files.crash(Keep.EVERYTHING))
         recover(files)
     judge_idempotence(files)
+    judge_going_on(files)
 
 
 def judge_quickly(state: CrashState, before: DirPromise, after: DirPromise) -> None:
@@ -38,22 +39,41 @@ def recover(files: DamageFileSystem) -> LogDir:
     env = seeded_env(1, files=files, now_ms=RESTART_MS)
     directory = LogDir.open(ROOT, env=env, options=WRITABLE)
     for name in directory.topics():
-        directory.log(name, 0)
+        for partition in directory.partitions(name):
+            directory.log(name, partition.partition)
     return directory
 
 
 def judge_directory(directory: LogDir, before: DirPromise, after: DirPromise) -> None:
     """Compare every topic; the directory is left open, as by a crash."""
     names = set(directory.topics())
-    allowed = set(before.topics) | set(after.topics)
-    needed = set(before.topics) & set(after.topics)
+    allowed = before.topics | after.topics
+    needed = before.topics & after.topics
     assert needed <= names <= allowed, f"topics {names}, needed {needed}, allowed {allowed}"
-    for name in sorted(names):
-        log = directory.log(name, 0)
-        versions = [p.topics[name] for p in (after, before) if name in p.topics]
-        judge_log(log, versions)
-    for name in allowed - names:
-        _expect_unknown(directory, name)
+    for name in {**before.logs, **after.logs}:
+        if name.topic in names:
+            log = directory.log(name.topic, name.partition)
+            judge_log(log, [p.logs[name] for p in (after, before) if name in p.logs])
+    if after.is_commit:
+        judge_commit(directory, before, after)
+    for topic in allowed - names:
+        _expect_unknown(directory, topic)
+
+
+def judge_commit(directory: LogDir, before: DirPromise, after: DirPromise) -> None:
+    """What a commit adds is there in all of its partitions, whole, or in none."""
+    outcomes = {
+        name: _outcome(directory, name, before.logs[name].end, promise.end)
+        for name, promise in after.logs.items()
+        if promise.end > before.logs[name].end
+    }
+    assert len(set(outcomes.values())) <= 1, f"half of a commit is visible: {outcomes}"
+
+
+def _outcome(directory: LogDir, name: TopicPartition, before: int, after: int) -> bool:
+    end = directory.log(name.topic, name.partition).log_end_offset
+    assert end <= before or end == after, f"{name} ends at {end}: before {before}, then {after}"
+    return end == after
 
 
 def _expect_unknown(directory: LogDir, name: str) -> None:
@@ -72,8 +92,9 @@ def judge_log(log: Log, versions: Sequence[LogPromise]) -> LogPromise:
     found = list(log.records())
     version = _version_of(log, found, versions)
     starts = [version.start for version in versions]
-    assert start <= max(starts), f"the log starts at {start}, nobody asked for more than {starts}"
-    ends = {0, start, *(batch_end for _, batch_end in version.batches)}
+    assert min(starts) <= start <= max(starts), f"the log starts at {start}, asked for {starts}"
+    # A segment may have been begun where the next append was to lie, be it behind a gap.
+    ends = {0, start, *(edge for batch in version.batches for edge in batch)}
     assert end in ends, f"the log ends at {end}, inside a batch"
     assert list(log.records(isolation=COMMITTED)) == [
         record
@@ -85,6 +106,7 @@ def judge_log(log: Log, versions: Sequence[LogPromise]) -> LogPromise:
     there = version.everything_within(start, end)
     judge_append_times(log, there)
     judge_lookups(log, there)
+    judge_duplicates(log, version)
     return version
 
 
@@ -140,6 +162,19 @@ def judge_append_times(log: Log, there: Sequence[Kept | Marker]) -> None:
         assert known in (None, record.append_ms), f"{record} has append time {known}"
 
 
+def judge_duplicates(log: Log, version: LogPromise) -> None:
+    """Who sends a batch again is told where it lies, and nothing is written."""
+    start, end = log.log_start_offset, log.log_end_offset
+    for sent in version.last_sent(end).values():
+        if sent.first_offset < start:
+            continue
+        answer = log.append_batches(sent.data)
+        assert answer.is_duplicate, f"{sent} is in the log, and was taken again"
+        assert (answer.base_offset, answer.last_offset) == (sent.first_offset, sent.last_offset)
+        assert answer.log_append_time_ms == sent.answered_ms
+    assert log.log_end_offset == end
+
+
 def judge_lookups(log: Log, there: Sequence[Kept | Marker]) -> None:
     """Searches by time equal a look at every record; control records are found too, as by Kafka."""
     own = [(record.offset, record.timestamp) for record in there]
@@ -165,7 +200,30 @@ def judge_idempotence(files: DamageFileSystem) -> None:
     recovered = files.crash(Keep.EVERYTHING)
     again = reopen(recovered)
     directory = recover(again)
-    for name in directory.topics():
-        log = directory.log(name, 0)
+    for log in logs_of(directory):
         assert log.recovery_report.truncated_bytes == 0
     assert again.crash(Keep.EVERYTHING).contents() == recovered.contents()
+
+
+def judge_going_on(files: DamageFileSystem) -> None:
+    """Each partition takes a record where it ends, and has it after a clean stop."""
+    recovered = reopen(files.crash(Keep.EVERYTHING))
+    directory = recover(recovered)
+    offsets = {
+        log.topic_partition: log.append([NewRecord(key=b"k", value=b"next")]).base_offset
+        for log in logs_of(directory)
+    }
+    assert offsets == {log.topic_partition: log.log_end_offset - 1 for log in logs_of(directory)}
+    directory.close()
+    for log in logs_of(recover(recovered)):
+        found = [record.value for record in log.records(offsets[log.topic_partition])]
+        assert found == [b"next"]
+
+
+def logs_of(directory: LogDir) -> list[Log]:
+    """All partitions of a directory."""
+    return [
+        directory.log(name.topic, name.partition)
+        for topic in directory.topics()
+        for name in directory.partitions(topic)
+    ]

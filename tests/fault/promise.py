@@ -6,6 +6,8 @@ Plain lists and loops, so that nobody has to trust it; each change gives a new p
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from tidelog.types import TopicPartition
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -41,6 +43,29 @@ class Marker:
     commit: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A batch of an idempotent producer, which gets the same answer when it is sent again.
+
+    Attributes:
+        producer_id: Who sent it.
+        epoch: The producer's epoch.
+        next_sequence: What the producer's next batch begins with.
+        data: The batch as it was sent.
+        first_offset: Offset of its first record.
+        last_offset: Offset of its last record, inclusive.
+        answered_ms: The largest timestamp in it as it lies in the log.
+    """
+
+    producer_id: int
+    epoch: int
+    next_sequence: int
+    data: bytes
+    first_offset: int
+    last_offset: int
+    answered_ms: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPromise:
     """One partition.
@@ -49,6 +74,8 @@ class LogPromise:
         records: Data records by offset, deleted ones below `start` included.
         markers: Control records by offset.
         batches: First offset and end offset (exclusive) of each batch.
+        sent: Batches of idempotent producers, in order.
+        sent: Batches of idempotent producers, in order.
         start: Log start offset that was asked for.
         durable_end: Offset below which everything has to survive, exclusive.
         epoch: The highest leader epoch that anything was acknowledged under, lost records too.
@@ -57,6 +84,7 @@ class LogPromise:
     records: tuple[Kept, ...] = ()
     markers: tuple[Marker, ...] = ()
     batches: tuple[tuple[int, int], ...] = ()
+    sent: tuple[Sent, ...] = ()
     start: int = 0
     durable_end: int = 0
     epoch: int = -1
@@ -88,17 +116,26 @@ class LogPromise:
         return replace(self, durable_end=self.end)
 
     def truncated(self, offset: int) -> "LogPromise":
-        """After every batch that reaches `offset` was dropped."""
+        """After every batch that reaches `offset` was dropped.
+
+        Where the batch held the log start too, nothing is left that could be read: the log is
+        empty, and begins where it began.
+        """
+        start = min(self.start, offset)
         batches = tuple(batch for batch in self.batches if batch[1] <= offset)
-        end = batches[-1][1] if batches else min(self.start, offset)
+        if batches and batches[-1][1] < start:
+            batches = ()
+        left = batches[-1][1] if batches else 0
+        end = max(left, start)
         return replace(
             self,
-            records=tuple(record for record in self.records if record.offset < end),
-            markers=tuple(marker for marker in self.markers if marker.offset < end),
+            records=tuple(record for record in self.records if record.offset < left),
+            markers=tuple(marker for marker in self.markers if marker.offset < left),
             batches=batches,
-            start=min(self.start, end),
+            sent=tuple(sent for sent in self.sent if sent.last_offset < end),
+            start=start,
             durable_end=min(self.durable_end, end),
-            epoch=max((r.leader_epoch for r in self.records if r.offset < end), default=-1),
+            epoch=max((r.leader_epoch for r in self.records if r.offset < left), default=-1),
         )
 
     @property
@@ -106,6 +143,10 @@ class LogPromise:
         """The latest append time in the log, -1 for an empty one."""
         times = [record.append_ms for record in self.records]
         return max(times + [marker.append_ms for marker in self.markers], default=-1)
+
+    def last_sent(self, end: int) -> dict[int, Sent]:
+        """The last batch of each idempotent producer in a log that ends at `end`."""
+        return {sent.producer_id: sent for sent in self.sent if sent.last_offset < end}
 
     def within(self, start: int, end: int) -> list[Kept]:
         """Data records with offsets in [start, end)."""
@@ -147,14 +188,38 @@ class LogPromise:
 
 @dataclass(frozen=True, slots=True)
 class DirPromise:
-    """A directory: each topic's partition 0. Topics are durable once created or deleted."""
+    """A directory. Topics are durable once created or deleted.
 
-    topics: Mapping[str, LogPromise] = field(default_factory=dict)
+    Attributes:
+        logs: What each partition has promised.
+        is_commit: The step that led here added to several partitions: to all of them, or to none.
+    """
 
-    def with_log(self, topic: str, log: LogPromise) -> "DirPromise":
-        """With another promise for one topic."""
-        return DirPromise({**self.topics, topic: log})
+    logs: Mapping[TopicPartition, LogPromise] = field(default_factory=dict)
+    is_commit: bool = False
+
+    @property
+    def topics(self) -> set[str]:
+        """Names of the topics."""
+        return {name.topic for name in self.logs}
+
+    def with_log(self, name: TopicPartition, log: LogPromise) -> "DirPromise":
+        """With another promise for one partition."""
+        return DirPromise({**self.logs, name: log})
+
+    def committed_together(self, logs: Mapping[TopicPartition, LogPromise]) -> "DirPromise":
+        """With other promises for some partitions, which came about all together."""
+        return DirPromise({**self.logs, **logs}, is_commit=True)
+
+    def with_topic(self, topic: str, partitions: int) -> "DirPromise":
+        """With a new topic."""
+        made = {TopicPartition(topic, number): LogPromise() for number in range(partitions)}
+        return DirPromise({**self.logs, **made})
 
     def without(self, topic: str) -> "DirPromise":
         """With that topic gone."""
-        return DirPromise({name: log for name, log in self.topics.items() if name != topic})
+        return DirPromise({name: log for name, log in self.logs.items() if name.topic != topic})
+
+    def flushed(self) -> "DirPromise":
+        """With everything durable."""
+        return DirPromise({name: log.flushed() for name, log in self.logs.items()})

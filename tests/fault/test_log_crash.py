@@ -128,5 +128,5 @@ def test_append_times_are_mostly_known() -> None:
 
 def known_times(done: Workload, moment: int) -> list[bool]:
     """For each record whether its append time is known after the process was killed then."""
-    log = recover(reopen(done.files.crash(Keep.EVERYTHING, moment))).log(MAIN, 0)
+    log = recover(reopen(done.files.crash(Keep.EVERYTHING, moment))).log(MAIN.topic, 0)
     return [log.append_time_of(record.offset) is not None for record in log.records()]

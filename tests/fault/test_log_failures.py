@@ -43,10 +43,10 @@ def run_until_failure(seed: int, fault: Fault) -> tuple[Workload, int | None]:
 
 def main_log(workload: Workload) -> Log | None:
     """The main partition as the process that met the failure still holds it."""
-    if workload.directory is None or MAIN not in workload.story.latest.topics:
+    if workload.directory is None or MAIN not in workload.story.latest.logs:
         return None
     try:
-        return workload.directory.log(MAIN, 0)
+        return workload.directory.log(MAIN.topic, 0)
     except Closed:  # it failed while it was closing, and nobody had used the log before
         return None
 
@@ -109,7 +109,7 @@ def judge_failure(workload: Workload, intended: DirPromise) -> None:
     log = main_log(workload)
     if log is not None and log.failure is not None:
         expect_offline(workload, log)
-        expect_readable(workload, log, intended.topics[MAIN])
+        expect_readable(workload, log, intended.logs[MAIN])
     before = workload.story.latest
     files = workload.files
     for keep in Keep:

@@ -16,10 +16,10 @@ from tidelog.record.builder import build_batch
 from tidelog.storage.appends import AppendOrigin
 from tidelog.storage.log import AppendResult, Log
 from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.types import Codec, NewRecord
+from tidelog.types import Codec, NewRecord, TopicPartition
 
 ROOT = "/data"
-MAIN = "tides"
+MAIN = TopicPartition("tides", 0)
 SETTINGS = {
     "internal.segment.bytes": "900",
     "index.interval.bytes": "150",
@@ -50,8 +50,10 @@ class Workload:
         # Every other workload syncs inside appends too.
         self.settings = SETTINGS if seed % 2 else {**SETTINGS, "flush.messages": "9"}
         self.story: Story[DirPromise] = Story(self.files, DirPromise())
-        self.last_append_ms = -1
-        self._open: list[Transaction] = []
+        # The partition that steps are about, and what the workload knows of each.
+        self.at = MAIN
+        self._last_append_ms: dict[TopicPartition, int] = {}
+        self._transactions: dict[TopicPartition, list[Transaction]] = {}
         self._serial = 0
         self._topics = 0
         self.directory: LogDir | None = None
@@ -60,7 +62,14 @@ class Workload:
 
     def steps(self, count: int) -> list[Callable[[], None]]:
         """The first steps of every workload, then `count` drawn ones, then a clean stop."""
-        weighted: list[tuple[int, Callable[[], None]]] = [
+        weighted = self.weighted()
+        weights = [weight for weight, _ in weighted]
+        drawn = self.draw.choices([step for _, step in weighted], weights, k=count)
+        return [self.start, self.create_main, *drawn, self.stop]
+
+    def weighted(self) -> list[tuple[int, Callable[[], None]]]:
+        """The steps that are drawn from, and how often each is."""
+        return [
             (10, self.append),
             (3, self.append_in_transaction),
             (2, self.end_transaction),
@@ -74,9 +83,6 @@ class Workload:
             (1, self.delete_topic),
             (1, self.restart),
         ]
-        weights = [weight for weight, _ in weighted]
-        drawn = self.draw.choices([step for _, step in weighted], weights, k=count)
-        return [self.start, self.create_main, *drawn, self.stop]
 
     def run(self, count: int) -> None:
         """Take all steps."""
@@ -92,21 +98,33 @@ class Workload:
 
     @property
     def log(self) -> Log:
-        """The main topic's partition."""
+        """The partition that steps are about."""
         assert self.directory is not None
-        return self.directory.log(MAIN, 0)
+        return self.directory.log(self.at.topic, self.at.partition)
 
     @property
     def promise(self) -> LogPromise:
-        """What the main topic's partition has promised."""
-        return self.story.latest.topics[MAIN]
+        """What that partition has promised."""
+        return self.story.latest.logs[self.at]
+
+    @property
+    def _open(self) -> list[Transaction]:
+        """Its open transactions, oldest first."""
+        return self._transactions.setdefault(self.at, [])
+
+    @property
+    def last_append_ms(self) -> int:
+        """The latest append time in it, -1 where there is none."""
+        return self._last_append_ms.get(self.at, -1)
 
     def _tell(self, promise: LogPromise) -> None:
         """Also what a roll on the way has promised: segments before the last one are synced."""
+        self.story.tell(self.story.latest.with_log(self.at, self._after_roll(promise)))
+
+    def _after_roll(self, promise: LogPromise) -> LogPromise:
         base = self.log.segments[-1].base_offset
         durable_end = max(promise.durable_end, min(base, promise.end))
-        promise = replace(promise, durable_end=durable_end)
-        self.story.tell(self.story.latest.with_log(MAIN, promise))
+        return replace(promise, durable_end=durable_end)
 
     # ---- the directory
 
@@ -118,8 +136,8 @@ class Workload:
     def create_main(self) -> None:
         """Make the topic that everything else is about."""
         assert self.directory is not None
-        self.directory.create_topic(MAIN, partitions=1, config=self.settings)
-        self.story.tell(self.story.latest.with_log(MAIN, LogPromise()))
+        self.directory.create_topic(MAIN.topic, partitions=1, config=self.settings)
+        self.story.tell(self.story.latest.with_topic(MAIN.topic, 1))
 
     def create_topic(self) -> None:
         """Make another topic, with a flushed record in it."""
@@ -127,12 +145,12 @@ class Workload:
         self._topics += 1
         name = f"other-{self._topics}"
         self.directory.create_topic(name, partitions=1, config=SETTINGS)
-        self.story.tell(self.story.latest.with_log(name, LogPromise()))
+        self.story.tell(self.story.latest.with_topic(name, 1))
 
     def delete_topic(self) -> None:
         """Delete the oldest other topic, where there is one."""
         assert self.directory is not None
-        others = [name for name in self.story.latest.topics if name != MAIN]
+        others = sorted(name for name in self.story.latest.topics if name.startswith("other-"))
         if others:
             self.directory.delete_topic(others[0])
             self.story.tell(self.story.latest.without(others[0]))
@@ -140,9 +158,8 @@ class Workload:
     def stop(self) -> None:
         """Stop cleanly: everything is durable."""
         assert self.directory is not None
-        promise = self.promise
         self.directory.close()
-        self.story.tell(self.story.latest.with_log(MAIN, promise.flushed()))
+        self.story.tell(self.story.latest.flushed())
 
     def restart(self) -> None:
         """Stop cleanly and open again, on a clock that may have been set back a little."""
@@ -173,11 +190,11 @@ class Workload:
         promise = self.promise
         assert result.base_offset == promise.end
         assert result.append_time_ms == max(self.last_append_ms, self.env.clock.now_ms())
-        self.last_append_ms = result.append_time_ms
+        self._last_append_ms[self.at] = result.append_time_ms
         kept = [
             Kept(
                 result.base_offset + number,
-                -1 if record.timestamp is None else record.timestamp,
+                self._timestamp_of(record, result.log_append_time_ms),
                 record.key,
                 record.value,
                 result.append_time_ms,
@@ -189,6 +206,11 @@ class Workload:
         return promise.appended(
             self._batches_from(result.base_offset), kept, epoch=self.log.leader_epoch
         )
+
+    def _timestamp_of(self, record: NewRecord, log_append_ms: int) -> int:
+        """A record's time as it is in the log: LogAppendTime replaces the record's own."""
+        own = -1 if record.timestamp is None else record.timestamp
+        return own if log_append_ms < 0 else log_append_ms
 
     def _batches_from(self, offset: int) -> list[tuple[int, int]]:
         """First and end offset of each batch from `offset` on, as they lie in the log."""
@@ -229,10 +251,11 @@ class Workload:
             coordinator_epoch=0,
             commit=commit,
         )
-        self.last_append_ms = result.append_time_ms
+        self._last_append_ms[self.at] = result.append_time_ms
+        stamped_ms = result.log_append_time_ms
         marker = Marker(
             result.base_offset,
-            self.env.clock.now_ms(),
+            self.env.clock.now_ms() if stamped_ms < 0 else stamped_ms,
             result.append_time_ms,
             transaction.producer_id,
             commit,
@@ -259,13 +282,13 @@ class Workload:
         offset = self.draw.randrange(max(self.promise.start, end - 8), end + 1)
         self.log.truncate_to(offset)
         promise = self.promise.truncated(offset)
-        self._open = [
+        self._open[:] = [
             Transaction(open_.producer_id, written)
             for open_ in self._open
             if (written := sum(r.producer_id == open_.producer_id for r in promise.records))
         ]
         self._reopen_transactions(promise)
-        self.last_append_ms = promise.last_append_ms
+        self._last_append_ms[self.at] = promise.last_append_ms
         self._tell(promise)
 
     def _reopen_transactions(self, promise: LogPromise) -> None:

@@ -49,6 +49,7 @@ class TrimmingLog(AdoptingLog):
         segments = truncation.cut_segments(self.context, before, offset)
         if segments[-1].end_offset < start:
             # Only records below the log start are left, of a batch that reached beyond it.
+            self._segments = []
             segments = truncation.start_anew(self.context, segments, start)
         truncation.drop_snapshots(self.context, segments[-1].end_offset)
         self._checkpointed_start = start

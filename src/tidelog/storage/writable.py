@@ -168,8 +168,10 @@ class WritableLog(OpeningLog):
         self._is_closed = True
         for segment in self._segments:
             self.context.maps.forget(segment.log_path)
-        for suffix in files.SEGMENT_SUFFIXES:
-            self.active.forget(suffix)
+        # Where a truncation failed half way, no segment may be left.
+        for active in self._segments[-1:]:
+            for suffix in files.SEGMENT_SUFFIXES:
+                self.context.pool.forget(self.context.path(active.base_offset, suffix))
 
     def _reload_after_truncation(self) -> None:
         """What was derived from records that are gone is derived anew.

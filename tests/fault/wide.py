@@ -1,0 +1,254 @@
+"""A directory with several kinds of partitions at work, and the sink's commits between the appends.
+
+- `tides`: two partitions; appends, transactions, idempotent producers.
+- `stamped`: LogAppendTime, and synced in every append (`flush.messages` is 1).
+- `copy`: a follower, which takes a leader's batches as they are, with gaps in their offsets.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from tests.fault.promise import Kept, LogPromise, Sent
+from tests.fault.workload import CODECS, SETTINGS, Workload
+
+from tidelog.record.builder import build_batch
+from tidelog.storage.attach import AttachedRange, attach
+from tidelog.storage.handles import FilePool
+from tidelog.storage.staging import RowFacts, StagedSegment, StagedWriter, drop_staging
+from tidelog.types import INT64_MAX, NewRecord, TopicPartition
+
+TIDES = (TopicPartition("tides", 0), TopicPartition("tides", 1))
+STAMPED = TopicPartition("stamped", 0)
+COPY = TopicPartition("copy", 0)
+LED = (*TIDES, STAMPED)
+TOPICS = {
+    "tides": (2, {}),
+    "stamped": (1, {"message.timestamp.type": "LogAppendTime", "flush.messages": "1"}),
+    "copy": (1, {}),
+}
+# Ids of producers below this are those of transactions.
+FIRST_IDEMPOTENT = 1_000_000
+JOB = "job"
+
+Rows = Sequence[Sequence[NewRecord]]
+
+
+class WideWorkload(Workload):
+    """Each step is about a partition that is drawn for it."""
+
+    _jobs = 0
+    _leader_epoch = 0
+
+    def weighted(self) -> list[tuple[int, Callable[[], None]]]:
+        """What every workload does, and what only this one does."""
+        return [*super().weighted(), (6, self.send), (2, self.send_again), (5, self.sink_commit)]
+
+    def take(self, step: Callable[[], None]) -> None:
+        """Take one step on some partition."""
+        self.at = self.draw.choice((*LED, COPY))
+        super().take(step)
+
+    def create_main(self) -> None:
+        """Make all topics."""
+        assert self.directory is not None
+        for topic, (partitions, settings) in TOPICS.items():
+            self.directory.create_topic(
+                topic, partitions=partitions, config={**SETTINGS, **settings}
+            )
+            self.story.tell(self.story.latest.with_topic(topic, partitions))
+
+    def _after_roll(self, promise: LogPromise) -> LogPromise:
+        promise = super()._after_roll(promise)
+        return promise.flushed() if self.at == STAMPED else promise
+
+    # ---- a follower
+
+    def append(self) -> None:
+        """Append to a partition that is led here, follow a leader in the other one."""
+        if self.at == COPY:
+            self.follow()
+        else:
+            super().append()
+
+    def append_in_transaction(self) -> None:
+        """Only where a partition is led here."""
+        if self.at != COPY:
+            super().append_in_transaction()
+
+    def bump_epoch(self) -> None:
+        """The leader's epoch grows, here or elsewhere."""
+        if self.at == COPY:
+            self._leader_epoch += 1
+        else:
+            super().bump_epoch()
+
+    def truncate(self) -> None:
+        """A follower is truncated because there is another leader."""
+        super().truncate()
+        if self.at == COPY:
+            self._leader_epoch += 1
+
+    def follow(self) -> None:
+        """One to three batches of a leader, some behind a gap that compaction has left.
+
+        No gap at the very start: checksums leave offsets out, so where a crash tears one, only
+        their order tells (zeros in a log below offset 256 are out of order, but for the first
+        batch). That is the format's limit, and Kafka's.
+        """
+        promise, data = self.promise, bytearray()
+        offset = first = promise.end
+        kept: list[Kept] = []
+        for _ in range(self.draw.randrange(1, 4)):
+            offset += self.draw.choice((0, 0, 0, 3)) if offset else 0
+            records = [self._record() for _ in range(self.draw.randrange(1, 4))]
+            data += build_batch(
+                records,
+                base_offset=offset,
+                leader_epoch=self._leader_epoch,
+                codec=self.draw.choice(CODECS),
+            )
+            kept += self._copied(records, offset)
+            offset += len(records)
+        result = self.log.append_as_follower(data)
+        self._last_append_ms[COPY] = result.append_time_ms
+        kept = [replace(record, append_ms=result.append_time_ms) for record in kept]
+        batches = self._batches_from(first)
+        self._tell(promise.appended(batches, kept, epoch=self._leader_epoch))
+
+    def _copied(self, records: Sequence[NewRecord], offset: int) -> list[Kept]:
+        return [
+            Kept(
+                offset + number,
+                self._timestamp_of(record, -1),
+                record.key,
+                record.value,
+                -1,
+                self._leader_epoch,
+            )
+            for number, record in enumerate(records)
+        ]
+
+    # ---- idempotent producers
+
+    def send(self) -> None:
+        """A batch of an idempotent producer, now and then of a new instance of it."""
+        if self.at == COPY:
+            return
+        producer_id = FIRST_IDEMPOTENT + self.draw.randrange(2)
+        last = self.promise.last_sent(self.promise.end).get(producer_id)
+        epoch, sequence = (0, 0) if last is None else (last.epoch, last.next_sequence)
+        if self.draw.random() < 0.1:
+            epoch, sequence = epoch + 1, 0
+        now = self.env.clock.now_ms()
+        records = [replace(self._record(), timestamp=now) for _ in range(self.draw.randrange(1, 4))]
+        data = build_batch(
+            records, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
+        )
+        result = self.log.append_batches(bytes(data))
+        assert not result.is_duplicate
+        sent = Sent(
+            producer_id,
+            epoch,
+            sequence + len(records),
+            bytes(data),
+            result.base_offset,
+            result.last_offset,
+            now if result.log_append_time_ms < 0 else result.log_append_time_ms,
+        )
+        promise = self._appended(result, records)
+        self._tell(replace(promise, sent=(*promise.sent, sent)))
+
+    def send_again(self) -> None:
+        """The answer was lost on the way, the producer asks again."""
+        calls = self.files.calls
+        for sent in self.promise.last_sent(self.promise.end).values():
+            if sent.first_offset < self.promise.start:
+                continue  # whoever deletes its records may forget the producer
+            result = self.log.append_batches(sent.data)
+            assert result.is_duplicate
+            assert (result.base_offset, result.last_offset) == (sent.first_offset, sent.last_offset)
+        assert self.files.calls == calls
+
+    # ---- the sink
+
+    def sink_commit(self) -> None:
+        """A job of some tasks stages segments for some partitions; most jobs are committed."""
+        assert self.directory is not None
+        self._jobs += 1
+        job = f"{JOB}{self._jobs}"
+        chosen = [name for name in LED if self.draw.random() < 0.7]
+        rows = {name: [self._rows() for _ in range(self.draw.choice((1, 1, 2)))] for name in chosen}
+        staged = [
+            segment
+            for name, tasks in rows.items()
+            for number, task in enumerate(tasks)
+            for segment in self._stage(name, task, f"{job}-{number}", number)
+        ]
+        fate = self.draw.random()
+        if fate < 0.1:
+            return  # the driver died
+        if fate < 0.2:
+            drop_staging(self.files, self.directory.path, prefix=f"{job}-", older_than_ms=INT64_MAX)
+            return
+        self.draw.shuffle(staged)
+        result = attach(self.directory, staged)
+        self._tell_commit(rows, result.partitions)
+
+    def _rows(self) -> Rows:
+        """The rows of one task for one partition, batch by batch."""
+        return [
+            [self._record() for _ in range(self.draw.randrange(1, 5))]
+            for _ in range(self.draw.randrange(1, 7))
+        ]
+
+    def _stage(
+        self, name: TopicPartition, rows: Rows, file_name: str, task: int
+    ) -> list[StagedSegment]:
+        """What one task of the Spark sink does."""
+        assert self.directory is not None
+        config = self.directory.topic(name.topic).config
+        pool = FilePool(self.files)
+        writer = StagedWriter(
+            pool, self.directory.path, name, config, name=file_name, order=(task,)
+        )
+        for records in rows:
+            times = [self._timestamp_of(record, -1) for record in records]
+            facts = RowFacts(
+                min_timestamp=min((ms for ms in times if ms >= 0), default=INT64_MAX),
+                has_null_key=any(record.key is None for record in records),
+            )
+            writer.append([build_batch(records, codec=self.draw.choice(CODECS))], facts)
+        staged = writer.finish(self.env.clock.now_ms())
+        pool.close()
+        return staged
+
+    def _tell_commit(
+        self,
+        rows: dict[TopicPartition, list[Rows]],
+        ranges: Mapping[TopicPartition, AttachedRange],
+    ) -> None:
+        logs = {}
+        for self.at, tasks in rows.items():
+            records = [record for task in tasks for batch in task for record in batch]
+            logs[self.at] = self._attached(records, ranges[self.at])
+        self.story.tell(self.story.latest.committed_together(logs))
+
+    def _attached(self, records: Sequence[NewRecord], found: AttachedRange) -> LogPromise:
+        promise, log = self.promise, self.log
+        assert (found.first_offset, found.end_offset) == (promise.end, promise.end + len(records))
+        assert found.append_time_ms == max(self.last_append_ms, self.env.clock.now_ms())
+        self._last_append_ms[self.at] = found.append_time_ms
+        stamped_ms = found.append_time_ms if self.at == STAMPED else -1
+        kept = [
+            Kept(
+                found.first_offset + number,
+                self._timestamp_of(record, stamped_ms),
+                record.key,
+                record.value,
+                found.append_time_ms,
+                log.leader_epoch,
+            )
+            for number, record in enumerate(records)
+        ]
+        batches = self._batches_from(found.first_offset)
+        return promise.appended(batches, kept, epoch=log.leader_epoch).flushed()
