@@ -18,6 +18,7 @@ import fcntl
 import mmap
 import os
 import stat
+import struct
 import time
 import weakref
 from collections.abc import Sequence
@@ -290,8 +291,24 @@ def _map_descriptor(fd: int, size: int) -> memoryview:
     return memoryview(array).cast("B")[:size].toreadonly()
 
 
+# struct flock: write lock, from the start of the file, to its end whatever it is, no process id.
+_WHOLE_FILE: Final = struct.pack("hh4xqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+
+
+def _lock_descriptor(fd: int) -> None:
+    """Lock a whole file for this descriptor, without waiting.
+
+    Where the system has them, by a lock of the open file: it excludes another opening in this
+    process too, and it meets the locks of Kafka's JVM, which `flock` on Linux does not.
+    """
+    if hasattr(fcntl, "F_OFD_SETLK"):
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+    else:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 class _OsLock:
-    """An flock, with the holder's process id written into the file."""
+    """The descriptor that holds a lock."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -372,7 +389,7 @@ class OsFileSystem:
         """Take an exclusive lock on a file without waiting; `BlockingIOError` where it is held."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_descriptor(fd)
         except OSError:
             os.close(fd)
             raise

@@ -3,7 +3,10 @@
 import gc
 import os
 import resource
+import subprocess
+import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from tests.faults import START_MS, seeded_env
@@ -141,3 +144,25 @@ def _is_mapped(path: Path) -> bool:
     if not maps.exists():
         pytest.skip("this system lists no maps")
     return str(path) in maps.read_text()
+
+
+_JAVA_LIKE_LOCK = """
+import fcntl, sys
+file = open(sys.argv[1], "w")
+fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_lock_meets_the_kind_of_lock_that_a_jvm_takes(tmp_path: Path) -> None:
+    """Java's FileChannel.lock is a POSIX record lock; on Linux an flock would not see it."""
+    path = str(tmp_path / ".lock")
+    command = [sys.executable, "-c", _JAVA_LIKE_LOCK, path]
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(BlockingIOError):
+            OsFileSystem().lock(path)
+        other.communicate(b"")
+    OsFileSystem().lock(path).close()
