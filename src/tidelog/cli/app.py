@@ -3,10 +3,6 @@
 Each command imports its work when it runs, so that `--help` and the others don't pay for it.
 """
 
-from collections.abc import Callable
-from enum import StrEnum
-from typing import Final, TypeVar
-
 import click
 
 import tidelog
@@ -19,67 +15,24 @@ from tidelog.cli.choices import (
     Isolation,
     ReadFormat,
 )
+from tidelog.cli.options import (
+    TIME_HELP,
+    clock_option,
+    data_option,
+    examples,
+    format_option,
+    isolation_option,
+    one_of,
+    topic_argument,
+    zone_option,
+)
 from tidelog.cli.surroundings import Surroundings
-
-_Function = TypeVar("_Function", bound=Callable[..., object])
-
-_TIME_HELP: Final = (
-    "ISO 8601 with a zone (2013-02-08T12:00Z, '2013-02-08 12:00 America/New_York'), epoch ms,"
-    " now, or back from now (-6h)"
-)
-
-
-def _examples(*lines: str) -> str:
-    """Lines at the end of a command's help, kept as they are (the backspace says so)."""
-    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
-
-
-def _one_of(
-    *names: str, kind: type[StrEnum], default: str | None, text: str
-) -> Callable[[_Function], _Function]:
-    """An option that takes the values of an enumeration, and hands out its members."""
-
-    def member(_context: click.Context, _parameter: click.Parameter, value: str | None) -> object:
-        return None if value is None else kind(value)
-
-    return click.option(
-        *names,
-        type=click.Choice([choice.value for choice in kind]),
-        default=None if default is None else kind(default).value,
-        callback=member,
-        show_default=default is not None,
-        help=text,
-    )
-
-
-_topic: Final = click.argument("topic", metavar="TOPIC")
-_data: Final = click.option(
-    "--data", "-d", metavar="DIR", envvar="TIDELOG_DATA", help="The directory of topics."
-)
-_format: Final = _one_of(
-    "--format", "-o", "kind", kind=Format, default=Format.TABLE, text="How rows are written."
-)
-_zone: Final = click.option(
-    "--zone", metavar="ZONE", help="Of times without one and of times printed."
-)
-_clock: Final = _one_of(
-    "--clock",
-    kind=ClockName,
-    default=ClockName.RECORD,
-    text="record: a record's timestamp; append: when the log took it.",
-)
-_isolation: Final = _one_of(
-    "--isolation",
-    kind=Isolation,
-    default=Isolation.READ_UNCOMMITTED,
-    text="read_committed leaves out open and aborted transactions.",
-)
 
 
 @click.group(
     name="tidelog",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog=_examples(
+    epilog=examples(
         "export TIDELOG_DATA=data",
         "tidelog create flights --partitions 4 --config retention.ms=-1",
         "tidelog produce flights --from flights.csv --key tailnum --time departure",
@@ -92,9 +45,9 @@ def app() -> None:
     """A commit log with a memory for time: Kafka's files, two clocks."""
 
 
-@app.command("topics", epilog=_examples("tidelog topics --data data", "tidelog topics -o json"))
-@_data
-@_format
+@app.command("topics", epilog=examples("tidelog topics --data data", "tidelog topics -o json"))
+@data_option
+@format_option
 @click.pass_obj
 def _topics(surroundings: Surroundings, data: str | None, kind: Format) -> None:
     """List the topics of a directory."""
@@ -105,13 +58,13 @@ def _topics(surroundings: Surroundings, data: str | None, kind: Format) -> None:
 
 @app.command(
     "create",
-    epilog=_examples(
+    epilog=examples(
         "tidelog create flights --partitions 4",
         "tidelog create audit --config retention.ms=-1 --config cleanup.policy=compact",
     ),
 )
-@_topic
-@_data
+@topic_argument
+@data_option
 @click.option("--partitions", "-p", type=int, default=1, show_default=True, help="How many.")
 @click.option(
     "--config", "-c", "given", multiple=True, metavar="KEY=VALUE", help="A setting; repeatable."
@@ -130,9 +83,9 @@ def _create(
     topics.create(surroundings, data, topic, partitions=partitions, settings=given)
 
 
-@app.command("delete", epilog=_examples("tidelog delete flights --yes"))
-@_topic
-@_data
+@app.command("delete", epilog=examples("tidelog delete flights --yes"))
+@topic_argument
+@data_option
 @click.option("--yes", is_flag=True, help="Do it; else only say what would go.")
 @click.pass_obj
 def _delete(
@@ -149,12 +102,12 @@ def _delete(
 
 @app.command(
     "describe",
-    epilog=_examples("tidelog describe flights", "tidelog describe flights -o json | jq .settings"),
+    epilog=examples("tidelog describe flights", "tidelog describe flights -o json | jq .settings"),
 )
-@_topic
-@_data
-@_format
-@_zone
+@topic_argument
+@data_option
+@format_option
+@zone_option
 @click.pass_obj
 def _describe(
     surroundings: Surroundings, topic: str, data: str | None, kind: Format, zone: str | None
@@ -167,13 +120,13 @@ def _describe(
 
 @app.command(
     "config",
-    epilog=_examples(
+    epilog=examples(
         "tidelog config flights --all",
         "tidelog config flights --set segment.bytes=104857600 --unset retention.ms",
     ),
 )
-@_topic
-@_data
+@topic_argument
+@data_option
 @click.option(
     "--set", "given", multiple=True, metavar="KEY=VALUE", help="Change a setting; repeatable."
 )
@@ -181,7 +134,7 @@ def _describe(
     "--unset", "cleared", multiple=True, metavar="KEY", help="Back to the default; repeatable."
 )
 @click.option("--all", "show_all", is_flag=True, help="Show defaults too.")
-@_format
+@format_option
 @click.pass_obj
 def _config(  # noqa: PLR0913 - one parameter for each option
     surroundings: Surroundings,
@@ -201,16 +154,16 @@ def _config(  # noqa: PLR0913 - one parameter for each option
 
 @app.command(
     "produce",
-    epilog=_examples(
+    epilog=examples(
         "tidelog produce flights --from flights.csv --key tailnum --time departure",
         "tidelog produce flights --from flights.parquet --key tailnum --codec zstd",
         "kcat -C -t flights | tidelog produce flights --from - --format lines",
     ),
 )
-@_topic
+@topic_argument
 @click.option("--from", "source", required=True, metavar="FILE", help="A file, or - for stdin.")
-@_data
-@_one_of(
+@data_option
+@one_of(
     "--format",
     "-f",
     "input_format",
@@ -219,7 +172,7 @@ def _config(  # noqa: PLR0913 - one parameter for each option
     text="How the file is read; by its name where left out.",
 )
 @click.option("--key", metavar="COL", help="Column of the key.")
-@click.option("--time", metavar="COL", help=f"Column of the create time: {_TIME_HELP}.")
+@click.option("--time", metavar="COL", help=f"Column of the create time: {TIME_HELP}.")
 @click.option("--value", metavar="COL", help="Column of the value; the row as JSON if left out.")
 @click.option("--headers", metavar="COL", help="Column of headers, an object of names and values.")
 @click.option("--partition", type=int, metavar="N", help="For all records; by key if left out.")
@@ -227,7 +180,7 @@ def _config(  # noqa: PLR0913 - one parameter for each option
 @click.option(
     "--accept-clock", is_flag=True, help="Append although the clock jumped by over an hour."
 )
-@_one_of(
+@one_of(
     "--output",
     "-o",
     "kind",
@@ -235,7 +188,7 @@ def _config(  # noqa: PLR0913 - one parameter for each option
     default=Format.TABLE,
     text="How the result is written.",
 )
-@_zone
+@zone_option
 @click.pass_obj
 def _produce(  # noqa: PLR0913 - one parameter for each option
     surroundings: Surroundings,
@@ -271,21 +224,19 @@ def _produce(  # noqa: PLR0913 - one parameter for each option
 
 @app.command(
     "offsets",
-    epilog=_examples(
+    epilog=examples(
         "tidelog offsets flights --at '2013-02-08 12:00 America/New_York'",
         "tidelog offsets flights --at -6h --clock append -o json",
         "tidelog offsets flights --at latest --isolation read_committed",
     ),
 )
-@_topic
-@click.option(
-    "--at", required=True, metavar="TIME", help=f"{_TIME_HELP}; or earliest, latest, max."
-)
-@_data
-@_clock
-@_isolation
-@_format
-@_zone
+@topic_argument
+@click.option("--at", required=True, metavar="TIME", help=f"{TIME_HELP}; or earliest, latest, max.")
+@data_option
+@clock_option
+@isolation_option
+@format_option
+@zone_option
 @click.pass_obj
 def _offsets(  # noqa: PLR0913 - one parameter for each option
     surroundings: Surroundings,
@@ -306,24 +257,24 @@ def _offsets(  # noqa: PLR0913 - one parameter for each option
 
 @app.command(
     "read",
-    epilog=_examples(
+    epilog=examples(
         "tidelog read flights --from 2013-02-08 --to 2013-02-09 --zone America/New_York",
         "tidelog read flights --from -1h --clock append --follow",
         "tidelog read flights --offset 100..110 --partition 2 -o json",
         "tidelog read flights --from 2013-02-08..+1d --zone UTC -o arrow > flights.arrows",
     ),
 )
-@_topic
-@_data
-@click.option("--from", "start", metavar="TIME", help=f"First time, or a range A..B. {_TIME_HELP}.")
+@topic_argument
+@data_option
+@click.option("--from", "start", metavar="TIME", help=f"First time, or a range A..B. {TIME_HELP}.")
 @click.option("--to", "end", metavar="TIME", help="Up to and without this time.")
-@_clock
+@clock_option
 @click.option("--offset", metavar="A..B", help="Offsets from A up to and without B.")
 @click.option("--partition", type=int, metavar="N", help="This partition alone.")
-@_isolation
+@isolation_option
 @click.option("--follow", is_flag=True, help="Go on with what is appended; Ctrl-C ends it.")
 @click.option("--limit", "-n", type=click.IntRange(min=0), metavar="N", help="So many records.")
-@_one_of(
+@one_of(
     "--format",
     "-o",
     "kind",
@@ -331,15 +282,15 @@ def _offsets(  # noqa: PLR0913 - one parameter for each option
     default=ReadFormat.TABLE,
     text="How records are written.",
 )
-@_one_of(
+@one_of(
     "--key-type",
     kind=Encoding,
     default=Encoding.AUTO,
     text="What keys are; auto is text, else base64.",
 )
-@_one_of("--value-type", kind=Encoding, default=Encoding.AUTO, text="What values are.")
+@one_of("--value-type", kind=Encoding, default=Encoding.AUTO, text="What values are.")
 @click.option("--wide", is_flag=True, help="Tables with whole values.")
-@_zone
+@zone_option
 @click.pass_obj
 def _read(  # noqa: PLR0913 - one parameter for each option
     surroundings: Surroundings,
@@ -385,15 +336,15 @@ def _read(  # noqa: PLR0913 - one parameter for each option
 
 @app.command(
     "dump",
-    epilog=_examples(
+    epilog=examples(
         "tidelog dump data/flights-0/00000000000000000000.log --deep",
         "tidelog dump data/flights-0 -o json",
     ),
 )
 @click.argument("paths", nargs=-1, required=True, metavar="FILE...")
 @click.option("--deep", is_flag=True, help="Records, not only their batches.")
-@_format
-@_zone
+@format_option
+@zone_option
 @click.pass_obj
 def _dump(
     surroundings: Surroundings,

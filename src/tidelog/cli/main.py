@@ -3,12 +3,15 @@
 import os
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 import click
 
 from tidelog.cli.app import app
 from tidelog.cli.problems import ExitCode, describe
 from tidelog.cli.surroundings import Surroundings
+
+_STDOUT: Final = 1
 
 
 def main() -> None:
@@ -34,8 +37,9 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
             obj=surroundings,
         )
         surroundings.stdout.flush()
-    except BrokenPipeError:
-        # Whoever reads has enough, as `head` does; Python must not fail again at its exit.
+    except (BrokenPipeError, SystemExit):
+        # Whoever reads has enough, as `head` does (click makes a SystemExit of that, of nothing
+        # else). Python must not fail again at its exit.
         _point_stdout_nowhere()
         return ExitCode.OK
     except (KeyboardInterrupt, click.Abort):
@@ -59,7 +63,7 @@ def _usage_line(error: click.UsageError) -> str:
 
 def _point_stdout_nowhere() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    os.dup2(nowhere, _STDOUT)
     os.close(nowhere)
 
 

@@ -180,10 +180,19 @@ class _Reading:
         rows = self._rows(log, wanted)
         if self._left is not None:
             rows = islice(rows, self._left)
-        while chunk := list(islice(rows, _ROWS_AT_ONCE)):
+        while self._write_some(out, rows):
+            pass
+
+    def _write_some(self, out: Writer, rows: Iterator[list[Cell]]) -> int:
+        """Write the next rows, also those that came before an error; how many there were."""
+        chunk: list[list[Cell]] = []
+        try:
+            chunk.extend(islice(rows, _ROWS_AT_ONCE))
+        finally:
             out.write(chunk)
-            if self._left is not None:
-                self._left -= len(chunk)
+        if self._left is not None:
+            self._left -= len(chunk)
+        return len(chunk)
 
     def _rows(self, log: LogReader, wanted: Selection) -> Iterator[list[Cell]]:
         number = log.topic_partition.partition

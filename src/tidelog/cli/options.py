@@ -1,0 +1,63 @@
+"""Options that several commands share, and how an option is declared."""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Final, TypeVar
+
+import click
+
+from tidelog.cli.choices import ClockName, Format, Isolation
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+TIME_HELP: Final = (
+    "ISO 8601 with a zone (2013-02-08T12:00Z, '2013-02-08 12:00 America/New_York'), epoch ms,"
+    " now, or back from now (-6h)"
+)
+
+
+def examples(*lines: str) -> str:
+    """Lines at the end of a command's help, kept as they are (the backspace says so)."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def one_of(
+    *names: str, kind: type[StrEnum], default: str | None, text: str
+) -> Callable[[_Function], _Function]:
+    """An option that takes the values of an enumeration, and hands out its members."""
+
+    def member(_context: click.Context, _parameter: click.Parameter, value: str | None) -> object:
+        return None if value is None else kind(value)
+
+    return click.option(
+        *names,
+        type=click.Choice([choice.value for choice in kind]),
+        default=None if default is None else kind(default).value,
+        callback=member,
+        show_default=default is not None,
+        help=text,
+    )
+
+
+topic_argument: Final = click.argument("topic", metavar="TOPIC")
+data_option: Final = click.option(
+    "--data", "-d", metavar="DIR", envvar="TIDELOG_DATA", help="The directory of topics."
+)
+format_option: Final = one_of(
+    "--format", "-o", "kind", kind=Format, default=Format.TABLE, text="How rows are written."
+)
+zone_option: Final = click.option(
+    "--zone", metavar="ZONE", help="Of times without one and of times printed."
+)
+clock_option: Final = one_of(
+    "--clock",
+    kind=ClockName,
+    default=ClockName.RECORD,
+    text="record: a record's timestamp; append: when the log took it.",
+)
+isolation_option: Final = one_of(
+    "--isolation",
+    kind=Isolation,
+    default=Isolation.READ_UNCOMMITTED,
+    text="read_committed leaves out open and aborted transactions.",
+)

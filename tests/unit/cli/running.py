@@ -1,0 +1,93 @@
+"""Runs commands in this process, on a directory of the test's own and a clock that stands."""
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from tidelog.cli.main import run
+from tidelog.cli.surroundings import Surroundings
+from tidelog.env import Env, ManualClock
+from tidelog.types import NewRecord
+
+NOW = 1_700_000_000_000
+NOW_ISO = "2023-11-14T22:13:20.000Z"
+
+
+class Terminal(io.TextIOWrapper):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a command ended, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+    raw: bytes
+
+    @property
+    def objects(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+@dataclass(slots=True)
+class Cli:
+    """The command line on `data`, under a clock that only the test moves."""
+
+    data: Path
+    clock: ManualClock = field(default_factory=lambda: ManualClock(NOW))
+    variables: dict[str, str] = field(default_factory=dict)
+    wait: Callable[[float], None] = lambda _seconds: None
+    on_terminal: bool = False
+
+    @property
+    def env(self) -> Env:
+        return Env(clock=self.clock, random=Random(1))
+
+    def run(self, *arguments: str, stdin: bytes = b"") -> Result:
+        """A command with `--data`; without it where the first word is `dump` or an option."""
+        raw, err = io.BytesIO(), io.StringIO()
+        kind = Terminal if self.on_terminal else io.TextIOWrapper
+        out = kind(raw, encoding="utf-8", write_through=True)
+        surroundings = Surroundings(
+            env=self.env,
+            stdin=io.BytesIO(stdin),
+            stdout=out,
+            stderr=err,
+            wait=self.wait,
+            variables=self.variables,
+        )
+        has_data = arguments and arguments[0] != "dump" and not arguments[0].startswith("-")
+        extra = ("--data", str(self.data)) if has_data else ()
+        code = run([*arguments, *extra], surroundings)
+        out.flush()
+        data = raw.getvalue()
+        return Result(code, data.decode("utf-8", "replace"), err.getvalue(), data)
+
+    def ok(self, *arguments: str, stdin: bytes = b"") -> Result:
+        """A command that must end well."""
+        result = self.run(*arguments, stdin=stdin)
+        assert result.code == 0, result.err
+        return result
+
+    def append(self, *records: NewRecord, topic: str = "flights", partition: int = 0) -> None:
+        """Append records at the clock's time."""
+        from tidelog.directory import Directory
+
+        with Directory.open(str(self.data), writable=True, env=self.env) as directory:
+            directory.append(topic, records, partition=partition)
+
+
+def at(ms: int, key: bytes | None = None, value: bytes | None = b"v") -> NewRecord:
+    return NewRecord(key=key, value=value, timestamp=ms)

@@ -1,0 +1,215 @@
+"""`dump`: every kind of file, and what is damaged in it."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.unit.cli.running import NOW, Cli, at
+
+from tidelog.directory import Directory
+from tidelog.record.builder import build_batch
+from tidelog.types import Header, NewRecord
+
+VECTORS = Path(__file__).parents[2] / "vectors"
+KAFKA_PARTITION = VECTORS / "events-0"
+
+
+@pytest.fixture
+def partition(flights: Cli) -> Path:
+    """A partition's directory with three batches and index entries for two of them."""
+    flights.ok("config", "flights", "--set", "index.interval.bytes=0")
+    with Directory.open(str(flights.data), writable=True, env=flights.env) as directory:
+        for number in range(3):
+            flights.clock.advance(1)
+            directory.append("flights", [at(NOW + number, b"k%d" % number, b"value")])
+    return flights.data / "flights-0"
+
+
+def file(partition: Path, suffix: str) -> Path:
+    return partition / f"00000000000000000000{suffix}"
+
+
+def dumped(cli: Cli, path: Path, *arguments: str) -> list[dict[str, object]]:
+    return cli.ok("dump", str(path), "-o", "json", *arguments).objects
+
+
+def test_batches_of_a_log(flights: Cli, partition: Path) -> None:
+    rows = dumped(flights, file(partition, ".log"))
+    assert [(row["first_offset"], row["last_offset"], row["records"]) for row in rows] == [
+        (0, 0, 1),
+        (1, 1, 1),
+        (2, 2, 1),
+    ]
+    assert {row["codec"] for row in rows} == {"none"}
+    assert {row["valid"] for row in rows} == {True}
+    assert rows[2]["max_timestamp_ms"] == NOW + 2
+    assert rows[1]["position"] == rows[0]["bytes"]
+
+
+def test_records_of_a_log(flights: Cli, partition: Path) -> None:
+    headers = (Header("a", b"1"), Header("a", None))
+    flights.append(NewRecord(key=None, value=None, timestamp=-1, headers=headers))
+    rows = dumped(flights, file(partition, ".log"), "--deep")
+    assert [(row["offset"], row["key"], row["value"]) for row in rows] == [
+        (0, "k0", "value"),
+        (1, "k1", "value"),
+        (2, "k2", "value"),
+        (3, None, None),
+    ]
+    assert rows[3]["timestamp"] is None
+    assert rows[3]["headers"] == [["a", "1"], ["a", None]]
+
+
+def test_indexes(flights: Cli, partition: Path) -> None:
+    offsets = dumped(flights, file(partition, ".index"))
+    assert [(row["slot"], row["offset"]) for row in offsets] == [(0, 1), (1, 2)]
+    times = dumped(flights, file(partition, ".timeindex"))
+    assert [(row["timestamp_ms"], row["offset"]) for row in times][-1] == (NOW + 2, 2)
+
+
+def test_append_times_with_their_end(flights: Cli, partition: Path) -> None:
+    rows = dumped(flights, file(partition, ".appendtime"))
+    assert [row["append_time_ms"] for row in rows if row["append_time"]] == [
+        NOW + 1,
+        NOW + 2,
+        NOW + 3,
+    ]
+    assert rows[-1]["append_time"] is None
+
+
+def test_a_directory_means_all_its_files_and_rows_say_which(flights: Cli, partition: Path) -> None:
+    rows = dumped(flights, partition)
+    names = {Path(str(row["file"])).name for row in rows}
+    assert {"partition.metadata", "leader-epoch-checkpoint", file(partition, ".log").name} <= names
+    text = flights.ok("dump", str(partition)).out
+    assert f"\n{partition / 'leader-epoch-checkpoint'}\n" in text
+
+
+def test_files_at_the_top(flights: Cli, partition: Path) -> None:
+    rows = dumped(flights, partition.parent)
+    by_file = {
+        (Path(str(row["file"])).name, row.get("name") or row.get("topic")): row for row in rows
+    }
+    assert by_file["tidelog-topics.json", "flights"]["partitions"] == 1
+    assert by_file["meta.properties", "version"]["value"] == "1"
+    assert by_file["recovery-point-offset-checkpoint", "flights"]["offset"] == 3
+
+
+def test_a_partition_of_apache_kafka_has_no_findings(cli: Cli) -> None:
+    result = cli.ok("dump", str(KAFKA_PARTITION), "--deep", "-o", "json")
+    kinds = {Path(str(row["file"])).suffix for row in result.objects}
+    assert {".log", ".index", ".timeindex", ".snapshot", ".txnindex"} <= kinds
+    values = ((row.get("key"), str(row.get("value"))) for row in result.objects)
+    markers = {key for key, value in values if value.startswith("coordinator epoch ")}
+    assert markers == {"commit", "abort"}
+
+
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".appendtime"])
+def test_a_flipped_byte_is_found(flights: Cli, partition: Path, suffix: str) -> None:
+    """Every byte of the files but a log's first 17, which its checksum leaves out."""
+    path = file(partition, suffix)
+    whole = path.read_bytes()
+    first = 17 if suffix == ".log" else 0
+    last = len(whole) if suffix != ".log" else first + 60
+    for place in range(first, last, 1 if suffix != ".log" else 3):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x10
+        path.write_bytes(damaged)
+        result = flights.run("dump", str(path))
+        assert result.code == 2, (place, result.out, result.err)
+        assert f"tidelog: found: {path}" in result.err
+    path.write_bytes(whole)
+    assert flights.run("dump", str(path)).code == 0
+
+
+def test_a_cut_log_shows_what_is_whole(flights: Cli, partition: Path) -> None:
+    path = file(partition, ".log")
+    path.write_bytes(path.read_bytes()[:-1])
+    result = flights.run("dump", str(path), "-o", "json")
+    assert result.code == 2
+    assert [row["last_offset"] for row in result.objects] == [0, 1]
+    size = path.stat().st_size
+    last = result.objects[1]
+    end = int(str(last["position"])) + int(str(last["bytes"]))
+    assert f"position {end}: no whole batch; the last {size - end} bytes" in result.err
+
+
+def test_a_bad_record_under_a_right_checksum_is_found_by_deep_alone(
+    flights: Cli, tmp_path: Path
+) -> None:
+    from tidelog.record.header import seal
+
+    batch = build_batch([at(NOW, b"key", b"value")])
+    batch[61] ^= 0x02  # the record's length
+    seal(batch, 0)
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(batch)
+    assert flights.run("dump", str(path)).code == 0
+    result = flights.run("dump", str(path), "--deep")
+    assert result.code == 2
+    assert f"{path}, position 62" in result.err
+
+
+def test_batches_that_go_back_are_found(flights: Cli, tmp_path: Path) -> None:
+    first = build_batch([at(NOW)], base_offset=7)
+    second = build_batch([at(NOW)], base_offset=3)
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(bytes(first) + bytes(second))
+    result = flights.run("dump", str(path))
+    assert result.code == 2
+    assert "offset 3 comes after 7" in result.err
+
+
+def test_an_index_without_its_log_is_noted(flights: Cli, partition: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "00000000000000000000.index"
+    shutil.copy(file(partition, ".index"), alone)
+    result = flights.ok("dump", str(alone))
+    assert "not checked against one" in result.err
+
+
+def test_preallocated_zeros_are_no_damage(flights: Cli, partition: Path) -> None:
+    path = file(partition, ".index")
+    path.write_bytes(path.read_bytes() + bytes(80))
+    result = flights.ok("dump", str(path))
+    assert "80 zero bytes at its end" in result.err
+
+
+def test_a_damaged_snapshot_checkpoint_and_metadata_are_found(cli: Cli, tmp_path: Path) -> None:
+    snapshot = tmp_path / "00000000000000000025.snapshot"
+    data = bytearray((KAFKA_PARTITION / snapshot.name).read_bytes())
+    data[-1] ^= 1
+    snapshot.write_bytes(data)
+    (tmp_path / "leader-epoch-checkpoint").write_text("0\n2\n0 0\n")
+    (tmp_path / "partition.metadata").write_text("version: 0\n")
+    result = cli.run("dump", str(tmp_path))
+    assert result.code == 2
+    assert result.err.count("found: ") == 3
+    assert result.err.endswith("tidelog: 3 findings in 3 files\n")
+
+
+def test_an_open_transaction_is_flagged(flights: Cli) -> None:
+    with Directory.open(str(flights.data), writable=True, env=flights.env) as directory:
+        batch = build_batch(
+            [at(NOW)], producer_id=5, producer_epoch=1, base_sequence=0, transactional=True
+        )
+        log = directory.log("flights", 0)
+        log.append_batches(batch)
+        log.end_transaction(producer_id=5, producer_epoch=1, coordinator_epoch=2, commit=False)
+    partition = flights.data / "flights-0"
+    data, marker = dumped(flights, file(partition, ".log"))
+    assert (data["flags"], marker["flags"]) == ("transactional", "transactional,control")
+    assert (data["producer_id"], data["base_sequence"], marker["base_sequence"]) == (5, 0, None)
+    (aborted,) = dumped(flights, file(partition, ".txnindex"))
+    assert (aborted["producer_id"], aborted["first_offset"], aborted["last_offset"]) == (5, 0, 1)
+    rows = dumped(flights, file(partition, ".log"), "--deep")
+    assert (rows[1]["key"], rows[1]["value"]) == ("abort", "coordinator epoch 2")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("nowhere", "no such file"), ("notes.txt", "not a file of a log")]
+)
+def test_other_files_are_usage_errors(cli: Cli, tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    result = cli.run("dump", str(tmp_path / name))
+    assert result.code == 3
+    assert message in result.err

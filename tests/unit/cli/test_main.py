@@ -1,0 +1,204 @@
+"""Exit codes, messages, help, and what a command loads."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.unit.cli.running import Cli
+
+from tidelog.cli import problems
+from tidelog.cli.main import run
+from tidelog.cli.problems import ExitCode
+from tidelog.cli.surroundings import Surroundings, wait_seconds
+from tidelog.errors import ClockJump, CorruptBatch, StorageFailure, TidelogError, UnknownTopic
+
+COMMANDS = (
+    "topics",
+    "create",
+    "delete",
+    "describe",
+    "config",
+    "produce",
+    "offsets",
+    "read",
+    "dump",
+)
+# What no plain command may load: each costs tens to hundreds of ms.
+HEAVY = ("numpy", "pyarrow", "numba", "pandas", "pyspark", "rich", "typer", "pydantic")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "--help"], Surroundings()) == 0
+    said = capsys.readouterr().out
+    assert f"Usage: tidelog {command}" in said
+    assert f"Examples:\n    tidelog {command}" in said
+
+
+def test_no_arguments_show_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([], Surroundings()) == 0
+    said = capsys.readouterr().out
+    assert all(f"  {command} " in said for command in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("fly",), "No such command 'fly'; `tidelog --help` shows the options"),
+        (("read",), "Missing argument 'TOPIC'; `tidelog read --help` shows the options"),
+        (("topics", "--format", "xml"), "`tidelog topics --help`"),
+        (("topics", "--no-such"), "No such option"),
+        (("produce", "flights"), "--from"),
+    ],
+)
+def test_usage_errors_exit_with_3_on_one_line(
+    cli: Cli, arguments: tuple[str, ...], message: str
+) -> None:
+    result = cli.run(*arguments)
+    assert result.code == 3
+    assert message in result.err
+    assert result.err.count("\n") == 1
+    assert result.out == ""
+
+
+def test_without_a_directory_the_way_to_name_one_is_told() -> None:
+    err = io.StringIO()
+    assert run(["topics"], Surroundings(stderr=err)) == 3
+    assert err.getvalue() == ("tidelog: which directory? Give --data DIR, or set TIDELOG_DATA\n")
+
+
+def test_a_directory_that_is_not_there_is_not_made(cli: Cli) -> None:
+    result = cli.run("produce", "flights", "--from", "-")
+    assert result.code == 3
+    assert "there is no such directory; `tidelog create` makes one" in result.err
+    assert not cli.data.exists()
+
+
+def test_the_directory_comes_from_the_environment_too(
+    flights: Cli, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TIDELOG_DATA", str(flights.data))
+    assert run(["topics", "-o", "json"], Surroundings()) == 0
+    assert json.loads(capsys.readouterr().out)["topic"] == "flights"
+
+
+def test_a_second_writer_is_told_who_holds_the_lock(flights: Cli) -> None:
+    from tidelog.directory import Directory
+
+    with Directory.open(str(flights.data), writable=True, env=flights.env):
+        result = flights.run("create", "other")
+        assert result.code == 1
+        assert "another process has it open for writing" in result.err
+        assert flights.run("topics").code == 0, "reading needs no lock"
+
+
+@pytest.mark.parametrize(
+    ("error", "next_step"),
+    [
+        (UnknownTopic("no topic 'x'"), "; `tidelog topics` lists what there is"),
+        (UnknownTopic("did you mean y?"), "? `tidelog topics` lists what there is"),
+        (CorruptBatch("bad", at=3), "; `tidelog dump FILE` shows what is whole"),
+        (StorageFailure("f", "sync", "EIO"), "; look at the disk: space, permissions,"),
+        (ClockJump(1, 2, "it jumped"), "; --accept-clock goes on as it is"),
+        (ClockJump(1, 2, "(--accept-clock goes on as it is)"), "(--accept-clock goes on as it is)"),
+        (TidelogError("two\nlines"), "two lines"),
+    ],
+)
+def test_errors_are_one_line_with_the_next_step(error: TidelogError, next_step: str) -> None:
+    code, line = problems.describe(error)
+    assert code == ExitCode.ERROR
+    assert next_step in line
+    assert "\n" not in line
+    assert line.count("--accept-clock") <= 1
+
+
+def test_errors_that_nobody_expects_are_raised(cli: Cli) -> None:
+    """A mistake of ours must come with its trace."""
+    cli.ok("create", "flights")
+
+    def fail(_seconds: float) -> None:
+        raise ZeroDivisionError("ours")
+
+    cli.wait = fail
+    with pytest.raises(ZeroDivisionError):
+        cli.run("read", "flights", "--follow")
+
+
+def test_an_interrupted_command_exits_as_shells_expect(cli: Cli) -> None:
+    class Interrupted(io.BytesIO):
+        def __next__(self) -> bytes:
+            raise KeyboardInterrupt
+
+    cli.ok("create", "flights")
+    surroundings = Surroundings(env=cli.env, stdin=Interrupted(), stderr=io.StringIO())
+    arguments = ["produce", "flights", "--from", "-", "--data", str(cli.data)]
+    assert run(arguments, surroundings) == 130
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_bold"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
+def test_colour_only_on_terminals_that_want_it(
+    flights: Cli, variables: dict[str, str], is_bold: bool
+) -> None:
+    flights.on_terminal = True
+    flights.variables = variables
+    assert ("\x1b[1m" in flights.ok("topics").out) is is_bold
+    flights.on_terminal = False
+    assert "\x1b" not in flights.ok("topics").out
+
+
+def test_waiting_ends_after_its_time() -> None:
+    wait_seconds(0)
+
+
+def loaded(*arguments: str) -> set[str]:
+    """The heavy modules that a command of its own process has loaded at its end."""
+    code = (
+        "import sys\n"
+        "from tidelog.cli.main import run\n"
+        "from tidelog.cli.surroundings import Surroundings\n"
+        "code = run(sys.argv[1:], Surroundings())\n"
+        "print(code, *sys.modules, file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
+    )
+    code_text, *modules = done.stderr.splitlines()[-1].split()
+    assert code_text == "0", done.stderr
+    return set(modules)
+
+
+def test_help_loads_no_storage() -> None:
+    modules = loaded("--help")
+    assert not modules & {*HEAVY, "tidelog.directory", "tidelog.storage.log", "tidelog.timespec"}
+
+
+def test_plain_commands_load_nothing_heavy(flights: Cli) -> None:
+    flights.ok("produce", "flights", "--from", "-", stdin=b"x\n")
+    modules = loaded("read", "flights", "--data", str(flights.data))
+    assert "tidelog.storage.log" in modules
+    assert not modules & set(HEAVY)
+
+
+def test_a_reader_that_has_enough_ends_the_command_well(flights: Cli, tmp_path: Path) -> None:
+    flights.ok("produce", "flights", "--from", "-", stdin=b"x" * 99 + b"\n" * 5_000)
+    command = [sys.executable, "-m", "tidelog.cli.main", "read", "flights", "--wide"]
+    command += ["--data", str(flights.data)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 0
+    process.stderr.close()
+
+
+def test_every_command_has_a_page() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
+    for command in COMMANDS:
+        assert f"tidelog {command}" in text, command

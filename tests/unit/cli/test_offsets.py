@@ -1,0 +1,51 @@
+"""`offsets`: from times to offsets, on both clocks."""
+
+import pytest
+from tests.unit.cli.running import NOW, Cli, at
+
+HOUR = 3_600_000
+
+
+@pytest.fixture
+def two(cli: Cli) -> Cli:
+    """Two partitions; the first has records created 3 h and 1 h before they were appended."""
+    cli.ok("create", "flights", "-p", "2")
+    cli.append(at(NOW - 3 * HOUR))
+    cli.clock.advance(HOUR)
+    cli.append(at(NOW))
+    return cli
+
+
+@pytest.mark.parametrize(
+    ("arguments", "offset", "time_ms"),
+    [
+        (("--at", str(NOW - 3 * HOUR)), 0, NOW - 3 * HOUR),
+        (("--at", str(NOW - 3 * HOUR + 1)), 1, NOW),
+        (("--at", "-2h"), 1, NOW),
+        (("--at", "2023-11-14 22:13:20", "--zone", "UTC"), 1, NOW),
+        (("--at", str(NOW), "--clock", "append"), 0, NOW),
+        (("--at", str(NOW + 1), "--clock", "append"), 1, NOW + HOUR),
+        (("--at", "max"), 1, NOW),
+        (("--at", "earliest"), 0, None),
+        (("--at", "latest"), 2, None),
+    ],
+)
+def test_the_first_offset_at_or_after(
+    two: Cli, arguments: tuple[str, ...], offset: int, time_ms: int | None
+) -> None:
+    first, second = two.ok("offsets", "flights", "-o", "json", *arguments).objects
+    assert (first["partition"], first["offset"], first["time_ms"]) == (0, offset, time_ms)
+    is_end = arguments[1] in {"earliest", "latest"}
+    assert (second["partition"], second["offset"]) == (1, 0 if is_end else None)
+
+
+def test_partitions_without_an_answer_are_told(two: Cli) -> None:
+    result = two.ok("offsets", "flights", "--at", "now")
+    assert "2 of 2 partitions have no record at or after now" in result.err
+    assert result.lines[1].split() == ["0", "-", "-", "-"]
+
+
+def test_max_is_about_the_record_clock(two: Cli) -> None:
+    result = two.run("offsets", "flights", "--at", "max", "--clock", "append")
+    assert result.code == 3
+    assert "record clock" in result.err

@@ -1,0 +1,152 @@
+"""`produce`: rows of files become records."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.unit.cli.running import NOW, Cli
+
+CSV = b'tail,due,extra\nN1,2013-02-08 12:00,"{""a"": ""b""}"\n,2013-02-08 13:00,\n'
+
+
+def produce(cli: Cli, data: bytes, *arguments: str, name: str = "-") -> None:
+    cli.ok("produce", "flights", "--from", name, *arguments, stdin=data)
+
+
+def read(cli: Cli) -> list[dict[str, object]]:
+    return cli.ok("read", "flights", "-o", "json").objects
+
+
+def test_lines_are_values_without_their_line_ends(flights: Cli) -> None:
+    produce(flights, b"one\r\ntwo\n\nthree")
+    assert [row["value"] for row in read(flights)] == ["one", "two", "", "three"]
+    assert {row["timestamp_ms"] for row in read(flights)} == {NOW}
+    assert {row["key"] for row in read(flights)} == {None}
+
+
+def test_csv_rows_become_json_with_key_time_and_headers(flights: Cli) -> None:
+    options = ("--format", "csv", "--key", "tail", "--time", "due", "--headers", "extra")
+    produce(flights, CSV, *options, "--zone", "America/New_York")
+    first, second = read(flights)
+    assert (first["key"], first["timestamp"]) == ("N1", "2013-02-08T17:00:00.000Z")
+    assert first["headers"] == [["a", "b"]]
+    assert json.loads(str(first["value"]))["due"] == "2013-02-08 12:00"
+    assert (second["key"], second["headers"]) == (None, [])
+
+
+def test_json_lines_are_kept_byte_for_byte(flights: Cli) -> None:
+    line = b'{"n": 1.50, "t": 1360342800000, "k": {"deep": 1}}'
+    produce(flights, line + b"\n\n", "-f", "json", "--key", "k", "--time", "t")
+    (row,) = read(flights)
+    assert row["value"] == line.decode()
+    assert row["key"] == '{"deep":1}'
+    assert row["timestamp_ms"] == 1_360_342_800_000
+
+
+def test_one_column_can_be_the_value_and_null_is_null(flights: Cli) -> None:
+    produce(flights, b'{"v":"text"}\n{"v":null}\n{"v":""}\n{"v":7}', "-f", "json", "--value", "v")
+    assert [row["value"] for row in read(flights)] == ["text", None, "", "7"]
+
+
+def test_a_row_without_a_time_gets_the_clock(flights: Cli) -> None:
+    produce(flights, b'{"t":null}\n{"t":""}\n{"t":0}', "-f", "json", "--time", "t")
+    assert [row["timestamp_ms"] for row in read(flights)] == [NOW, NOW, 0]
+
+
+def test_parquet_keeps_types(flights: Cli, tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    due = pa.array([1_360_342_800_000, None], pa.timestamp("ms", "UTC"))
+    headers = pa.array([[("a", "1")], None], pa.map_(pa.string(), pa.string()))
+    rows = pa.table({"key": [b"\xff", b"k"], "due": due, "n": [1, 2], "h": headers})
+    parquet.write_table(rows, tmp_path / "rows.parquet")
+    name = str(tmp_path / "rows.parquet")
+    produce(flights, b"", "--key", "key", "--time", "due", "--headers", "h", name=name)
+    first, second = read(flights)
+    assert first["key"] == {"base64": "/w=="}
+    assert (first["timestamp_ms"], second["timestamp_ms"]) == (1_360_342_800_000, NOW)
+    assert first["headers"] == [["a", "1"]]
+    assert json.loads(str(first["value"]))["n"] == 1
+
+
+def test_the_format_follows_the_files_name(flights: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b"a,b\n1,2\n")
+    produce(flights, b"", name=str(path))
+    assert [row["value"] for row in read(flights)] == ['{"a":"1","b":"2"}']
+
+
+def test_the_answer_says_where_records_went(cli: Cli) -> None:
+    cli.ok("create", "flights", "-p", "3")
+    result = cli.ok(
+        "produce", "flights", "--from", "-", "--partition", "2", "-o", "json", stdin=b"a\nb\n"
+    )
+    (row,) = result.objects
+    assert (row["partition"], row["records"], row["first"], row["last"]) == (2, 2, 0, 1)
+    assert row["append_time_ms"] == NOW
+    assert result.err == "tidelog: appended 2 records to flights\n"
+
+
+def test_a_codec_compresses_batches(flights: Cli) -> None:
+    produce(flights, b"a\n" * 1_000, "--codec", "zstd")
+    log = next(flights.data.glob("flights-0/*.log"))
+    (batch,) = flights.ok("dump", str(log), "-o", "json").objects
+    assert (batch["codec"], batch["records"]) == ("zstd", 1_000)
+
+
+@pytest.mark.parametrize(
+    ("data", "arguments", "message"),
+    [
+        (b"{}\n[1]\n", ("-f", "json"), "stdin line 2: list, a JSON object expected"),
+        (b"{}\n{\n", ("-f", "json"), "stdin line 2: not JSON"),
+        (b'{"a":1}\n{"b":1}\n', ("-f", "json", "--key", "a"), "line 2: no column 'a'; there are b"),
+        (b"a,b\n1,2\n1\n", ("-f", "csv"), "stdin line 3: not 2 columns"),
+        (b"a,b\n1,2\n1,2,3\n", ("-f", "csv"), "stdin line 3: not 2 columns"),
+        (b"a\n1\n\xff\n", ("-f", "csv"), "not CSV in UTF-8"),
+        (b'{"t":0}\n{"t":"soon"}', ("-f", "json", "--time", "t"), "line 2: t: 'soon': not a time"),
+        (b'{"t":0}\n{"t":[]}', ("-f", "json", "--time", "t"), "no time"),
+        (b'{"t":0}\n{"t":1.5}', ("-f", "json", "--time", "t"), "whole epoch ms"),
+        (b'{"h":{}}\n{"h":3}', ("-f", "json", "--headers", "h"), "an object of header names"),
+    ],
+)
+def test_a_bad_row_is_named_and_the_rows_before_it_stay(
+    flights: Cli, data: bytes, arguments: tuple[str, ...], message: str
+) -> None:
+    result = flights.run("produce", "flights", "--from", "-", *arguments, stdin=data)
+    assert result.code == 1
+    assert message in result.err
+    taken = len(read(flights))
+    assert f"{taken} rows before it were appended" in result.err
+    assert taken == (0 if "UTF-8" in message else 1)
+
+
+def test_lines_have_no_columns(flights: Cli) -> None:
+    result = flights.run("produce", "flights", "--from", "-", "--key", "a", stdin=b"x")
+    assert result.code == 3
+    assert "--format json, csv or parquet" in result.err
+
+
+def test_a_missing_file_is_one_line(flights: Cli) -> None:
+    result = flights.run("produce", "flights", "--from", "nowhere.csv")
+    assert result.code == 1
+    assert result.err == "tidelog: nowhere.csv: No such file or directory\n"
+
+
+def test_an_unknown_topic_is_told_before_the_file_is_read(flights: Cli) -> None:
+    result = flights.run("produce", "flight", "--from", "-", stdin=b"x")
+    assert result.code == 1
+    assert "did you mean flights?" in result.err
+    assert "`tidelog topics` lists what there is" in result.err
+
+
+def test_a_clock_that_ran_ahead_needs_accept_clock(flights: Cli) -> None:
+    flights.clock.advance(7_200_000)
+    produce(flights, b"one")
+    flights.clock.jump(NOW)
+    refused = flights.run("produce", "flights", "--from", "-", stdin=b"two")
+    assert refused.code == 1
+    assert "--accept-clock" in refused.err
+    produce(flights, b"three", "--accept-clock")
+    assert [row["value"] for row in read(flights)] == ["one", "three"]
+    assert {row["append_time_ms"] for row in read(flights)} == {NOW + 7_200_000}

@@ -1,0 +1,223 @@
+"""`read`: exactly the records asked for, in every format."""
+
+import io
+
+import pytest
+from tests.unit.cli.running import NOW, Cli, at
+
+from tidelog.directory import Directory
+from tidelog.record.builder import build_batch
+from tidelog.types import NewRecord
+
+HOUR = 3_600_000
+
+
+@pytest.fixture
+def hours(flights: Cli) -> Cli:
+    """Ten records appended an hour apart; create times are out of order, two have none."""
+    for number, created in enumerate([0, 5, 2, -1, 9, 3, 3, 8, -1, 4]):
+        flights.clock.set(NOW + number * HOUR)
+        time = -1 if created < 0 else NOW - 10 * HOUR + created * HOUR
+        flights.append(at(time, b"k%d" % number, b"v%d" % number))
+    return flights
+
+
+def offsets(cli: Cli, *arguments: str) -> list[object]:
+    return [row["offset"] for row in cli.ok("read", "flights", "-o", "json", *arguments).objects]
+
+
+def test_a_range_of_record_time_holds_exactly_what_is_inside(hours: Cli) -> None:
+    bounds = ("--from", str(NOW - 8 * HOUR), "--to", str(NOW - 5 * HOUR))
+    result = hours.ok("read", "flights", "-o", "json", *bounds)
+    assert [row["offset"] for row in result.objects] == [2, 5, 6, 9]
+    assert result.err == "tidelog: 2 records met have no time on the record clock: left out\n"
+
+
+def test_a_range_of_append_time_holds_exactly_what_is_inside(hours: Cli) -> None:
+    bounds = ("--from", str(NOW + 2 * HOUR), "--to", str(NOW + 5 * HOUR))
+    assert offsets(hours, "--clock", "append", *bounds) == [2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--offset", "3..6"), [3, 4, 5]),
+        (("--offset", "8.."), [8, 9]),
+        (("--offset", "..2"), [0, 1]),
+        (("--offset", "7"), [7]),
+        (("--offset", "50.."), []),
+        (("--limit", "2"), [0, 1]),
+        (("--limit", "0"), []),
+        (("--from", f"{NOW - HOUR}"), [4]),
+        (("--from", f"{NOW - 8 * HOUR}..{NOW - 7 * HOUR}"), [2]),
+        (("--from", "-1h..", "--clock", "append"), [8, 9]),
+    ],
+)
+def test_offsets_limits_and_ranges(
+    hours: Cli, arguments: tuple[str, ...], expected: list[int]
+) -> None:
+    assert offsets(hours, *arguments) == expected
+
+
+def test_arrow_holds_the_same_records(hours: Cli) -> None:
+    pa = pytest.importorskip("pyarrow")
+    bounds = ("--from", str(NOW - 8 * HOUR), "--to", str(NOW - 5 * HOUR))
+    result = hours.ok("read", "flights", "-o", "arrow", *bounds)
+    table = pa.ipc.open_stream(io.BytesIO(result.raw)).read_all()
+    assert table["offset"].to_pylist() == [2, 5, 6, 9]
+    assert table["value"].to_pylist() == [b"v2", b"v5", b"v6", b"v9"]
+    assert "2 records met have no time" in result.err
+
+
+def test_arrow_takes_a_limit_and_refuses_a_terminal(hours: Cli) -> None:
+    pa = pytest.importorskip("pyarrow")
+    result = hours.ok("read", "flights", "-o", "arrow", "--limit", "3")
+    assert pa.ipc.open_stream(io.BytesIO(result.raw)).read_all().num_rows == 3
+    hours.on_terminal = True
+    refused = hours.run("read", "flights", "-o", "arrow")
+    assert refused.code == 3
+    assert "not for terminals" in refused.err
+
+
+def test_partitions_follow_each_other_and_one_can_be_chosen(cli: Cli) -> None:
+    cli.ok("create", "flights", "-p", "3")
+    for partition in (2, 0):
+        cli.append(at(NOW, value=b"%d" % partition), partition=partition)
+    rows = cli.ok("read", "flights", "-o", "json").objects
+    assert [(row["partition"], row["value"]) for row in rows] == [(0, "0"), (2, "2")]
+    chosen = cli.ok("read", "flights", "--partition", "2", "-o", "json").objects
+    assert [row["partition"] for row in chosen] == [2]
+    refused = cli.run("read", "flights", "--partition", "3")
+    assert refused.code == 3
+    assert "partitions 0 to 2, not 3" in refused.err
+
+
+def test_the_table_has_both_times_in_iso_and_ms(flights: Cli) -> None:
+    flights.append(at(NOW - 1, b"key", b"value"))
+    heading, row = flights.ok("read", "flights").lines
+    assert heading.split() == ["PARTITION", "OFFSET", "TIMESTAMP", "APPEND", "TIME", "KEY", "VALUE"]
+    times = [f"2023-11-14T22:13:19.999Z {NOW - 1}", f"2023-11-14T22:13:20.000Z {NOW}"]
+    assert all(time in row for time in times)
+    assert row.endswith("key  value")
+
+
+def test_a_table_cuts_long_values_unless_wide_and_escapes_control_characters(flights: Cli) -> None:
+    flights.append(at(NOW, b"\x1b[2J", b"x" * 100))
+    row = flights.ok("read", "flights").lines[1]
+    assert "\\x1b[2J" in row
+    assert "\x1b" not in row
+    assert row.endswith("x…")
+    assert "x" * 100 in flights.ok("read", "flights", "--wide").out
+
+
+def test_csv_has_a_heading_and_empty_cells_for_null(flights: Cli) -> None:
+    flights.append(NewRecord(value=None, timestamp=-1))
+    heading, row = flights.ok("read", "flights", "-o", "csv").lines
+    assert heading.startswith("partition,offset,timestamp,timestamp_ms,append_time,append_time_ms,")
+    assert row.startswith("0,0,,,2023-11-14T22:13:20.000Z,1700000000000,,,,")
+
+
+@pytest.mark.parametrize(
+    ("key_type", "shown"),
+    [
+        ("int64", 7),
+        ("bytes", {"base64": "AAAAAAAAAAc="}),
+        ("int32", {"base64": "AAAAAAAAAAc="}),
+        ("auto", "\0" * 7 + "\x07"),
+    ],
+)
+def test_keys_by_the_name_of_their_type(flights: Cli, key_type: str, shown: object) -> None:
+    flights.append(at(NOW, (7).to_bytes(8, "big")))
+    (row,) = flights.ok("read", "flights", "-o", "json", "--key-type", key_type).objects
+    assert row["key"] == shown
+
+
+def test_values_that_are_json(flights: Cli) -> None:
+    flights.append(at(NOW, None, b'{"a": [1]}'))
+    (row,) = flights.ok("read", "flights", "-o", "json", "--value-type", "json").objects
+    assert row["value"] == {"a": [1]}
+
+
+def test_times_are_printed_in_the_zone_asked(flights: Cli) -> None:
+    flights.append(at(NOW))
+    (row,) = flights.ok("read", "flights", "-o", "json", "--zone", "Asia/Tokyo").objects
+    assert (row["timestamp"], row["timestamp_ms"]) == ("2023-11-15T07:13:20.000+09:00", NOW)
+
+
+def test_isolation_leaves_out_an_open_transaction(flights: Cli) -> None:
+    with Directory.open(str(flights.data), writable=True, env=flights.env) as directory:
+        batch = build_batch(
+            [at(NOW)], producer_id=5, producer_epoch=0, base_sequence=0, transactional=True
+        )
+        directory.log("flights", 0).append_batches(batch)
+    assert offsets(flights) == [0]
+    assert offsets(flights, "--isolation", "read_committed") == []
+    latest = ("offsets", "flights", "--at", "latest", "-o", "json")
+    assert flights.ok(*latest).objects[0]["offset"] == 1
+    assert flights.ok(*latest, "--isolation", "read_committed").objects[0]["offset"] == 0
+
+
+class Appender:
+    """Appends at the first waits of a follower, then interrupts it as Ctrl-C does."""
+
+    def __init__(self, cli: Cli, values: list[bytes]) -> None:
+        self._cli = cli
+        self._values = iter(values)
+        self.waited: list[float] = []
+
+    def __call__(self, seconds: float) -> None:
+        self.waited.append(seconds)
+        value = next(self._values, None)
+        if value is None:
+            raise KeyboardInterrupt
+        self._cli.append(at(NOW, None, value))
+
+
+def test_follow_shows_what_comes_and_ends_well_on_ctrl_c(flights: Cli) -> None:
+    flights.append(at(NOW, None, b"old"))
+    flights.wait = appender = Appender(flights, [b"new", b"newer"])
+    rows = flights.ok("read", "flights", "--follow", "-o", "json").objects
+    assert [(row["offset"], row["value"]) for row in rows] == [(0, "old"), (1, "new"), (2, "newer")]
+    assert len(appender.waited) == 3
+    assert min(appender.waited) > 0.05
+
+
+def test_follow_ends_at_its_limit(flights: Cli) -> None:
+    flights.wait = Appender(flights, [b"a", b"b", b"c"])
+    rows = flights.ok("read", "flights", "--follow", "--limit", "2", "-o", "json").objects
+    assert [row["value"] for row in rows] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--follow", "--to", "now"), "leave --to out"),
+        (("--follow", "-o", "arrow"), "table, json or csv"),
+        (("--offset", "a..b"), "write A..B"),
+        (("--offset", "5..3"), "the end lies before the start"),
+        (("--from", "2013-02-08 12:00"), "which time zone?"),
+        (("--from", "-1h..now", "--to", "now"), "is a range already"),
+        (("--from", "now", "--to", "-1h"), "holds nothing"),
+        (("--limit", "-1"), "--limit"),
+    ],
+)
+def test_arguments_that_cannot_be(flights: Cli, arguments: tuple[str, ...], message: str) -> None:
+    result = flights.run("read", "flights", *arguments)
+    assert result.code == 3
+    assert message in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_a_damaged_batch_is_named_and_the_records_before_it_are_shown(cli: Cli) -> None:
+    cli.ok("create", "flights", "-c", "internal.segment.bytes=150")
+    for number in range(3):
+        cli.append(at(NOW, value=b"%d" % number * 40))
+    _, second, _ = sorted(cli.data.glob("flights-0/*.log"))
+    data = bytearray(second.read_bytes())
+    data[-1] ^= 1
+    second.write_bytes(data)
+    result = cli.run("read", "flights", "-o", "json")
+    assert [row["offset"] for row in result.objects] == [0]
+    assert result.code == 1
+    assert result.err.startswith(f"tidelog: {second}, position 0, offset 1: CRC-32C is ")
+    assert result.err.endswith("; `tidelog dump FILE` shows what is whole\n")

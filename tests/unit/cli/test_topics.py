@@ -1,0 +1,144 @@
+"""`topics`, `create`, `delete`, `config`, `describe`."""
+
+import pytest
+from tests.unit.cli.running import NOW, Cli, at
+
+from tidelog.types import NewRecord
+
+
+def test_create_makes_the_directory_and_says_so(cli: Cli) -> None:
+    result = cli.ok("create", "flights", "--partitions", "4")
+    assert result.out == ""
+    assert result.err == "tidelog: created flights with 4 partitions\n"
+    (topic,) = cli.ok("topics", "-o", "json").objects
+    assert (topic["topic"], topic["partitions"], topic["bytes"]) == ("flights", 4, 0)
+
+
+def test_create_says_what_became_of_an_older_name(cli: Cli) -> None:
+    result = cli.ok("create", "flights", "-c", "log.retention.hours=5")
+    assert "log.retention.hours: taken as retention.ms=18000000" in result.err
+
+
+def test_topics_counts_segments_and_bytes_without_opening_logs(flights: Cli) -> None:
+    flights.append(at(NOW))
+    (topic,) = flights.ok("topics", "-o", "json").objects
+    log = next(flights.data.glob("flights-0/*.log"))
+    assert (topic["segments"], topic["bytes"]) == (1, log.stat().st_size)
+    assert topic["settings"] == "retention.ms=-1"
+
+
+def test_topics_of_an_empty_directory_says_how_to_go_on(cli: Cli) -> None:
+    cli.data.mkdir()
+    result = cli.ok("topics")
+    assert result.lines == ["TOPIC  PARTITIONS  SEGMENTS  BYTES  TOPIC ID  SETTINGS"]
+    assert "`tidelog create TOPIC` makes one" in result.err
+
+
+def test_delete_needs_yes_and_says_what_would_go(flights: Cli) -> None:
+    flights.append(at(NOW))
+    result = flights.run("delete", "flights")
+    assert result.code == 3
+    size = next(flights.data.glob("flights-0/*.log")).stat().st_size
+    assert f"{size} bytes" in result.err
+    assert "--yes" in result.err
+    assert len(flights.ok("topics", "-o", "json").objects) == 1
+
+
+def test_delete_with_yes_deletes(flights: Cli) -> None:
+    flights.ok("delete", "flights", "--yes")
+    assert flights.ok("topics", "-o", "json").objects == []
+    assert list(flights.data.glob("flights-*")) == []
+
+
+def test_config_shows_what_was_set_and_with_all_the_rest(flights: Cli) -> None:
+    given = flights.ok("config", "flights", "-o", "json").objects
+    assert given == [{"setting": "retention.ms", "value": "-1", "source": "topic"}]
+    found = {
+        row["setting"]: row
+        for row in flights.ok("config", "flights", "--all", "-o", "json").objects
+    }
+    assert found["retention.ms"]["source"] == "topic"
+    assert found["segment.bytes"] == {
+        "setting": "segment.bytes",
+        "value": "1073741824",
+        "source": "default",
+    }
+
+
+def test_config_sets_and_unsets(flights: Cli) -> None:
+    changed = flights.ok(
+        "config",
+        "flights",
+        "--set",
+        "segment.bytes=2097152",
+        "--unset",
+        "retention.ms",
+        "-o",
+        "json",
+    ).objects
+    assert changed == [{"setting": "segment.bytes", "value": "2097152", "source": "topic"}]
+    assert flights.ok("config", "flights", "-o", "json").objects == changed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("--set", "segment.bytes"), 3, "write KEY=VALUE"),
+        (("--set", "retention.ms=5", "--unset", "retention.ms"), 3, "both set and unset"),
+        (("--set", "retention.mss=5"), 1, "did you mean retention.ms?"),
+        (("--set", "segment.bytes=12"), 1, "1048576"),
+    ],
+)
+def test_config_refuses(flights: Cli, arguments: tuple[str, ...], code: int, message: str) -> None:
+    result = flights.run("config", "flights", *arguments)
+    assert result.code == code
+    assert message in result.err
+    assert flights.ok("config", "flights", "-o", "json").objects[0]["value"] == "-1"
+
+
+def test_describe_shows_offsets_and_both_clocks(flights: Cli) -> None:
+    flights.append(at(NOW - 5_000), at(NOW - 60_000))
+    flights.clock.advance(1_000)
+    flights.append(at(NOW - 3_000))
+    (topic,) = flights.ok("describe", "flights", "-o", "json").objects
+    facts = topic["partition_facts"]
+    assert isinstance(facts, list)
+    (partition,) = facts
+    assert partition["log_end_offset"] == partition["last_stable_offset"] == 3
+    assert partition["record"]["first_ms"] == NOW - 5_000
+    assert partition["record"]["largest_ms"] == NOW - 3_000
+    assert (partition["append"]["first_ms"], partition["append"]["last_ms"]) == (NOW, NOW + 1_000)
+    assert partition["append"]["unknown"] == []
+    assert topic["settings"] == {"retention.ms": "-1"}
+
+
+def test_describe_says_where_append_time_is_unknown(flights: Cli) -> None:
+    flights.append(at(NOW), at(NOW))
+    next(flights.data.glob("flights-0/*.appendtime")).unlink()
+    text = flights.ok("describe", "flights").out
+    assert "0..1" in text
+    (topic,) = flights.ok("describe", "flights", "-o", "json").objects
+    facts = topic["partition_facts"]
+    assert isinstance(facts, list)
+    assert facts[0]["append"] == {
+        "first": None,
+        "first_ms": None,
+        "last": None,
+        "last_ms": None,
+        "unknown": [[0, 2]],
+    }
+
+
+def test_describe_prints_times_in_the_zone_asked(flights: Cli) -> None:
+    flights.append(at(1_360_342_800_000))
+    text = flights.ok("describe", "flights", "--zone", "America/New_York").out
+    assert "2013-02-08T12:00:00.000-05:00 1360342800000" in text
+
+
+def test_describe_of_a_record_without_a_time(flights: Cli) -> None:
+    flights.append(NewRecord(value=b"v", timestamp=-1))
+    (topic,) = flights.ok("describe", "flights", "-o", "json").objects
+    facts = topic["partition_facts"]
+    assert isinstance(facts, list)
+    assert facts[0]["record"]["first_ms"] is None
+    assert facts[0]["record"]["largest_ms"] is None
