@@ -249,6 +249,7 @@ class Demo:
                 clocks=self._clocks,
                 why=self._why,
                 reads=self._reads,
+                why_bytes=story.WHY_BYTES,
                 files=self._files,
                 checked=self._tell.all_checked,
             ),

@@ -65,6 +65,7 @@ class Report:
         clocks: Both clocks' answers.
         why: Why they differ, a paragraph each.
         reads: Rows and bytes that were read, and those in the topic.
+        why_bytes: Why those differ, a paragraph.
         files: The files of the log.
         checked: One line for each figure that was checked.
     """
@@ -75,6 +76,7 @@ class Report:
     clocks: Table
     why: Sequence[str]
     reads: Table
+    why_bytes: str
     files: Table
     checked: Sequence[str]
 
@@ -109,6 +111,7 @@ def _sections(report: Report) -> Iterable[str]:
     yield from map(_paragraph, report.why)
     yield "<h2>What was read</h2>"
     yield report.reads.html()
+    yield _paragraph(report.why_bytes)
     yield "<h2>Files of the log</h2>"
     yield report.files.html()
     yield "<h2>How the figures were checked</h2>"

@@ -1,0 +1,71 @@
+"""The comparisons of the demo can fail."""
+
+import pandas as pd
+import pytest
+
+from tidelog.demo.checks import Checks, day_by_pandas, same_frames
+
+FRAME = pd.DataFrame({"hour": [5, 6], "late": [0.1 + 0.2, float("nan")], "origin": ["A", "B"]})
+
+
+def test_equal_figures_are_told_as_equal() -> None:
+    told: list[str] = []
+    checks = Checks(told.append)
+    assert checks.equal("rows", 3, 3)
+    assert told == ["checked: rows: equal"]
+    assert (checks.failed, checks.count) == ([], 1)
+
+
+def test_different_figures_are_told_and_kept() -> None:
+    told: list[str] = []
+    checks = Checks(told.append)
+    assert not checks.equal("rows", 3, 4)
+    assert not checks.frames_equal("table", FRAME, FRAME.head(1))
+    assert told[0] == "checked: rows: DIFFERENT: the log says 3, the source 4"
+    assert checks.failed == ["rows", "table"]
+
+
+def test_frames_are_equal_to_rounding() -> None:
+    assert same_frames(FRAME, FRAME.assign(late=[0.3, float("nan")]))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        FRAME.assign(late=[0.31, float("nan")]),
+        FRAME.assign(late=[0.3, 0.0]),
+        FRAME.assign(hour=[5, 7]),
+        FRAME.assign(origin=["A", "C"]),
+        FRAME.head(1),
+        FRAME.rename(columns={"hour": "minute"}),
+        FRAME[["late", "hour", "origin"]],
+    ],
+)
+def test_frames_that_differ(other: pd.DataFrame) -> None:
+    assert not same_frames(FRAME, other)
+
+
+def test_a_day_by_hour_and_airport() -> None:
+    frame = pd.DataFrame(
+        {
+            "due_ms": [0, 1, 2, 9_999],
+            "left_ms": [60_000, 180_001, 2, 9_999],
+            "dep_delay": [1.0, 3.0, None, 0.0],
+            "origin": ["A", "A", "A", "A"],
+            "hour": [1, 1, 1, 1],
+            "local_hour": [2, 2, 2, 2],
+        }
+    )
+    (row,) = day_by_pandas(frame, 0, 9_999).to_dict("records")
+    assert row == {
+        "hour": 2,
+        "origin": "A",
+        "departures": 2,
+        "cancelled": 1,
+        "delay_p50": 2.0,
+        "delay_p90": pytest.approx(2.8),
+        "late_p50": 2.0,
+        "late_p90": pytest.approx(2.8),
+        "late_max": 3.0,
+        "disagreeing": 0,
+    }
