@@ -18,11 +18,11 @@ from tidelog.env import Env, os_env
 from tidelog.errors import UnknownTopic
 from tidelog.storage import commits, files
 from tidelog.storage.dir_state import DELETED_DIR_SUFFIX, DirectoryState, LogDirOptions
-from tidelog.storage.handles import as_storage_failure, typed_reads
+from tidelog.storage.handles import as_storage_failure
 from tidelog.storage.log import Log, LogOptions
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.segment import SegmentContext
-from tidelog.storage.topics import TopicInfo, find_topics, unknown_topic
+from tidelog.storage.topics import PARTITION_COUNT_LIMIT, TopicInfo, find_topics, unknown_topic
 from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp, TopicPartition
 
 NO_TOPIC_ID: Final = uuid.UUID(int=0)
@@ -63,8 +63,7 @@ class LogDir(DirectoryState):
         if self.is_writable:
             return self._registry.topics
         if self._found_topics is None:
-            with typed_reads(self.path):
-                self._found_topics = find_topics(self.env.files, self.path)[0]
+            self._found_topics = find_topics(self.env.files, self.path)[0]
         return self._found_topics
 
     def refresh(self) -> None:
@@ -72,8 +71,7 @@ class LogDir(DirectoryState):
         if self.is_writable:
             return
         self._found_topics = None
-        with typed_reads(self.path):
-            self._starts = self._read_offsets(files.LOG_START_CHECKPOINT_FILE)
+        self._starts = self._read_offsets(files.LOG_START_CHECKPOINT_FILE)
         self._readers.clear()
         self._pool.close()  # names may stand for other files now
         self._maps.clear()
@@ -188,8 +186,7 @@ class LogDir(DirectoryState):
         found = self._readers.get(name)
         if found is None:
             info = self._existing(name)
-            with typed_reads(self.path):
-                overlay = commits.overlay(self.env.files, self.path, name)
+            overlay = commits.overlay(self.env.files, self.path, name)
             context = self._context(name, info.topic_id, info.config, overlay)
             found = LogReader.open(context, log_start_offset=self._starts.get(name, 0))
             self._readers[name] = found
@@ -269,7 +266,9 @@ class LogDir(DirectoryState):
         Of a foreign topic those that are here: a broker of a cluster holds only some.
         """
         info = self.topic(topic)
-        numbers = info.present if info.foreign else range(info.partitions)
+        # A stray directory may claim any number: what nobody could have created is not counted up.
+        is_counted = not info.foreign and info.partitions <= PARTITION_COUNT_LIMIT
+        numbers = range(info.partitions) if is_counted else info.present
         return [TopicPartition(topic, number) for number in numbers]
 
     # -- KIP-79 ------------------------------------------------------------------------------
