@@ -75,7 +75,6 @@ class LogPromise:
         markers: Control records by offset.
         batches: First offset and end offset (exclusive) of each batch.
         sent: Batches of idempotent producers, in order.
-        sent: Batches of idempotent producers, in order.
         start: Log start offset that was asked for.
         durable_end: Offset below which everything has to survive, exclusive.
         epoch: The highest leader epoch that anything was acknowledged under, lost records too.

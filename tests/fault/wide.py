@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from tests.fault.promise import Kept, LogPromise, Sent
 from tests.fault.workload import CODECS, SETTINGS, Workload
+from tests.faults import DamageFileSystem
 
 from tidelog.record.builder import build_batch
 from tidelog.storage.attach import AttachedRange, attach
@@ -36,8 +37,12 @@ Rows = Sequence[Sequence[NewRecord]]
 class WideWorkload(Workload):
     """Each step is about a partition that is drawn for it."""
 
-    _jobs = 0
-    _leader_epoch = 0
+    def __init__(self, seed: int, files: DamageFileSystem | None = None) -> None:
+        super().__init__(seed, files)
+        # The numbers of the calls of each attach.
+        self.attach_calls: list[range] = []
+        self._jobs = 0
+        self._leader_epoch = 0
 
     def weighted(self) -> list[tuple[int, Callable[[], None]]]:
         """What every workload does, and what only this one does."""
@@ -191,7 +196,9 @@ class WideWorkload(Workload):
             drop_staging(self.files, self.directory.path, prefix=f"{job}-", older_than_ms=INT64_MAX)
             return
         self.draw.shuffle(staged)
+        calls = self.files.calls
         result = attach(self.directory, staged)
+        self.attach_calls.append(range(calls, self.files.calls))
         self._tell_commit(rows, result.partitions)
 
     def _rows(self) -> Rows:

@@ -9,10 +9,10 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tidelog.errors import StorageFailure
 from tidelog.storage import files, roll
 from tidelog.storage.active import UNKNOWN_MS, ActiveSegment
 from tidelog.storage.closed import ClosedSegment
-from tidelog.storage.handles import as_storage_failure
 from tidelog.storage.writable import LogOptions, WritableLog
 
 __all__ = ["AdoptingLog", "Adoption", "LogOptions"]
@@ -92,7 +92,7 @@ class AdoptingLog(WritableLog):
         self._unflushed_records = 0
         self._jitter_ms = roll.draw_jitter_ms(self._config, self.context.env.random)
 
-    def fail_adoption(self, error: OSError) -> None:
+    def fail_adoption(self, reason: str) -> None:
         """Go offline: the disk failed where only reopening can tell what is there."""
         if self._failure is None:
-            self._failure = as_storage_failure(error, self.context.directory, "attach")
+            self._failure = StorageFailure(self.context.directory, "attach", reason)

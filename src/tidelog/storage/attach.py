@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.env import File
-from tidelog.errors import CorruptBatch, CorruptData, InvalidRequest, TidelogError
+from tidelog.errors import CorruptBatch, CorruptData, InvalidRequest, StorageFailure, TidelogError
 from tidelog.record.batch import RecordBatch, assign_offset, stamp_append_time
 from tidelog.record.views import walk
 from tidelog.storage import commits, files
@@ -96,15 +96,13 @@ def attach(
     """
     commit_id = commit_id or uuid.UUID(int=log_dir.env.random.getrandbits(128)).hex
     works = _group(log_dir, staged)
-    for work in works:
-        work.check()
+    _check(log_dir, works)
     for work in works:
         work.adoption = work.log.prepare_adoption()
     moves = _finish_files(log_dir, works)
     if moves:
         _publish(log_dir, commit_id, moves, works)
-        for work in works:
-            work.log.adopt(work.bases, work.end_offset)
+        _show(works)
     _drop_forgotten(log_dir)
     return AttachResult(
         commit_id,
@@ -125,6 +123,14 @@ def _group(log_dir: LogDir, staged: Iterable[StagedSegment]) -> "list[_Partition
         in_order = sorted(segments, key=lambda segment: segment.order)
         works.append(_PartitionWork(log_dir.path, log, in_order))
     return works
+
+
+def _check(log_dir: LogDir, works: "list[_PartitionWork]") -> None:
+    try:
+        for work in works:
+            work.check()
+    except OSError as error:
+        raise as_storage_failure(error, log_dir.path, "attach") from error
 
 
 def _finish_files(log_dir: LogDir, works: "list[_PartitionWork]") -> list[Move]:
@@ -156,9 +162,26 @@ def _publish(
         fs.remove(commits.commit_path(log_dir.path, commit_id))
         fs.sync_dir(log_dir.path)
     except OSError as error:
+        failure = as_storage_failure(error, log_dir.path, "attach")
         for work in works:
-            work.log.fail_adoption(error)
-        raise as_storage_failure(error, log_dir.path, "attach") from error
+            work.log.fail_adoption(failure.reason)
+        raise failure from error
+
+
+def _show(works: "list[_PartitionWork]") -> None:
+    """Let every partition show its segments.
+
+    Where one fails, those behind it go offline too: an append of theirs would go to a file whose
+    name has become another's.
+    """
+    try:
+        for work in works:
+            work.log.adopt(work.bases, work.end_offset)
+    except StorageFailure as failure:
+        for work in works:
+            if work.log.log_end_offset < work.end_offset:
+                work.log.fail_adoption(failure.reason)
+        raise
 
 
 class _PartitionWork:

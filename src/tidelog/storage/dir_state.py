@@ -27,7 +27,7 @@ from tidelog.errors import (
 from tidelog.storage import commits, files
 from tidelog.storage.append_clock import ClockWatch
 from tidelog.storage.body_check import BodyCheck, check_body
-from tidelog.storage.handles import FilePool, MapCache, as_storage_failure
+from tidelog.storage.handles import FilePool, MapCache, as_storage_failure, typed_reads
 from tidelog.storage.log import Log
 from tidelog.storage.meta_properties import read_meta_properties, write_meta_properties
 from tidelog.storage.topics import TopicInfo, TopicRegistry
@@ -90,7 +90,8 @@ class DirectoryState:
         if not files_.exists(self.path):
             raise InvalidRequest(f"{self.path}: there is no such directory")
         if not self.is_writable:
-            self._starts = self._read_offsets(files.LOG_START_CHECKPOINT_FILE)
+            with typed_reads(self.path):
+                self._starts = self._read_offsets(files.LOG_START_CHECKPOINT_FILE)
             self._recovery_points: dict[TopicPartition, int] = {}
             return
         try:

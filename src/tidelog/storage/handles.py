@@ -11,6 +11,7 @@ Thread safety: both caches may be used from several threads.
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from tidelog.env import File, FileSystem
@@ -104,6 +105,20 @@ class MapCache:
 def as_storage_failure(error: OSError, path: str, operation: str) -> StorageFailure:
     """The typed error for a failed system call."""
     return StorageFailure(path, operation, error.strerror or str(error))
+
+
+@contextmanager
+def typed_reads(path: str) -> Iterator[None]:
+    """StorageFailure for a system call that fails within.
+
+    A file that has gone stays a FileNotFoundError: a reader that meets one refreshes.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise as_storage_failure(error, path, "read") from error
 
 
 def walk_file(

@@ -41,11 +41,14 @@ def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
     """Make unknown what a segment's rows can't prove, in memory; the last run gets an end row.
 
     The end row names the batch that ends there, so that the next look proves as much as this one.
+    All that has to be read is read before anything is changed: a read may fail, and be repeated.
     """
     sure = sure_end(segment, times, trusted)
+    last_row = next((row for row in reversed(times.rows()) if row.offset < sure), None)
+    is_known = last_row is not None and last_row.append_ms >= 0
+    last = batch_ending_at(segment, sure) if is_known else None
     times.truncate_to(sure)
     if times.is_open:
-        last = batch_ending_at(segment, sure)
         times.mark_unknown(sure, 0 if last is None else fingerprint(last))
 
 

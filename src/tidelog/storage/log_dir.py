@@ -18,7 +18,7 @@ from tidelog.env import Env, os_env
 from tidelog.errors import UnknownTopic
 from tidelog.storage import commits, files
 from tidelog.storage.dir_state import DELETED_DIR_SUFFIX, DirectoryState, LogDirOptions
-from tidelog.storage.handles import as_storage_failure
+from tidelog.storage.handles import as_storage_failure, typed_reads
 from tidelog.storage.log import Log, LogOptions
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.segment import SegmentContext
@@ -63,7 +63,8 @@ class LogDir(DirectoryState):
         if self.is_writable:
             return self._registry.topics
         if self._found_topics is None:
-            self._found_topics = find_topics(self.env.files, self.path)[0]
+            with typed_reads(self.path):
+                self._found_topics = find_topics(self.env.files, self.path)[0]
         return self._found_topics
 
     def refresh(self) -> None:
@@ -71,7 +72,8 @@ class LogDir(DirectoryState):
         if self.is_writable:
             return
         self._found_topics = None
-        self._starts = self._read_offsets(files.LOG_START_CHECKPOINT_FILE)
+        with typed_reads(self.path):
+            self._starts = self._read_offsets(files.LOG_START_CHECKPOINT_FILE)
         self._readers.clear()
         self._pool.close()  # names may stand for other files now
         self._maps.clear()
@@ -186,7 +188,8 @@ class LogDir(DirectoryState):
         found = self._readers.get(name)
         if found is None:
             info = self._existing(name)
-            overlay = commits.overlay(self.env.files, self.path, name)
+            with typed_reads(self.path):
+                overlay = commits.overlay(self.env.files, self.path, name)
             context = self._context(name, info.topic_id, info.config, overlay)
             found = LogReader.open(context, log_start_offset=self._starts.get(name, 0))
             self._readers[name] = found

@@ -19,7 +19,7 @@ from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.loading import limit_times, list_bases, load_producer_states
 from tidelog.storage.producers import ProducerStates
 from tidelog.storage.reading import AbortedFilter, LogSlice, records_of, slices
-from tidelog.storage.segment import Segment, SegmentContext
+from tidelog.storage.segment import Segment, SegmentContext, typed_read
 from tidelog.storage.tail import TailSegment, load_tail
 from tidelog.storage.trust import AppendTimeCheckpoint, trusted_end
 from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp, TopicPartition
@@ -57,6 +57,7 @@ class LogReader:
         reader.refresh()
         return reader
 
+    @typed_read
     def refresh(self) -> None:
         """See what is on disk now; closed segments that are still there keep what they loaded."""
         known = {segment.base_offset: segment for segment in self._segments}
@@ -137,6 +138,7 @@ class LogReader:
             return self.last_stable_offset
         return self.log_end_offset
 
+    @typed_read
     def size_bytes(self) -> int:
         """Bytes of all log files."""
         return sum(segment.size_bytes for segment in self._segments)
@@ -148,7 +150,11 @@ class LogReader:
         if self._trusted is None:
             checkpoint = AppendTimeCheckpoint.read(self.context.env.files, self.context.directory)
             self._trusted = trusted_end(checkpoint, self._segments)
-            self._limit_tail_times()
+            try:
+                self._limit_tail_times()
+            except OSError:
+                self._trusted = None  # else the next one would be told what nothing proves
+                raise
         return self._trusted
 
     def _limit_tail_times(self) -> None:
@@ -160,11 +166,13 @@ class LogReader:
         """Make unknown what the segment's rows can't prove; in memory only."""
         limit_times(segment, times, self.trusted_end())
 
+    @typed_read
     def append_times_of(self, segment: Segment) -> AppendTimes:
         """A segment's append times, limited to what is sure."""
         self.trusted_end()
         return segment.append_times
 
+    @typed_read
     def append_time_of(self, offset: int) -> int | None:
         """When the record at `offset` was appended, in ms; None where it is not known."""
         segment = self.segment_of(offset)
@@ -191,6 +199,7 @@ class LogReader:
 
     # -- lookups by time ---------------------------------------------------------------------
 
+    @typed_read
     def offset_for_time(
         self, timestamp_ms: int, *, clock: ClockName = ClockName.RECORD
     ) -> OffsetAndTimestamp | None:
@@ -217,12 +226,14 @@ class LogReader:
             search=self._search,
         )
 
+    @typed_read
     def max_timestamp(self) -> OffsetAndTimestamp | None:
         """The first record with the largest record timestamp, None where none has one."""
         return lookup.find_max_timestamp(
             self._segments, self._log_start_offset, search=self._search
         )
 
+    @typed_read
     def offsets_for_time_array(self, targets: "Longs") -> "Longs":
         """`offset_for_time` on the record clock for many times at once.
 
@@ -249,6 +260,7 @@ class LogReader:
             self.offset_for_time,
         )
 
+    @typed_read
     def nearest_for_time_array(self, targets: "Longs") -> "Longs":
         """For many times the index entries where a scan for each would begin.
 
@@ -260,6 +272,7 @@ class LogReader:
 
         return nearest_many(self._segments, self._all_maxima(), targets, self.use_kernels())
 
+    @typed_read
     def nearest_for_time(self, timestamp_ms: int) -> tuple[int, int]:
         """Number of the segment and position where a scan for a time would begin.
 
@@ -327,6 +340,7 @@ class LogReader:
 
         Raises:
             OffsetOutOfRange: `start` is below the log start or beyond the log end.
+            StorageFailure: The disk failed.
         """
         visible = self.end_offset(isolation)
         first = self._log_start_offset if start is None else start
@@ -354,6 +368,7 @@ class LogReader:
         for part in self.slices(start, end, isolation=isolation):
             yield from records_of(part, aborted)
 
+    @typed_read
     def aborted_filter(
         self, isolation: IsolationLevel, start: int | None = None, end: int | None = None
     ) -> AbortedFilter:
@@ -375,6 +390,7 @@ class LogReader:
 
     # -- producers ---------------------------------------------------------------------------
 
+    @typed_read
     def producer_states(self) -> ProducerStates:
         """Producers and open transactions at the log end, from the last snapshot and the log."""
         return load_producer_states(self.context, self._segments)

@@ -12,6 +12,7 @@ from tidelog.errors import CorruptData
 from tidelog.record.batch import MAGIC_2
 from tidelog.record.record import Record
 from tidelog.record.views import Batch
+from tidelog.storage.handles import typed_reads
 from tidelog.storage.segment import Segment, iterate_batches
 from tidelog.storage.txn_index import AbortedTxn
 
@@ -43,7 +44,16 @@ class LogSlice:
         return self.end_position - self.start_position
 
     def batches(self) -> Iterator[tuple[int, Batch]]:
-        """Batches with at least one offset in the range, with their positions."""
+        """Batches with at least one offset in the range, with their positions.
+
+        Raises:
+            CorruptBatch: A frame that can't be.
+            StorageFailure: The disk failed.
+        """
+        with typed_reads(self.segment.log_path):
+            yield from self._batches()
+
+    def _batches(self) -> Iterator[tuple[int, Batch]]:
         next_offset = self.start_offset
         for position, batch in iterate_batches(
             self.segment, self.start_position, self.end_position
@@ -89,7 +99,8 @@ def slices(segments: Sequence[Segment], start: int, end: int) -> Iterator[LogSli
     for segment in segments:
         if segment.base_offset >= end:
             return
-        part = slice_segment(segment, start, end)
+        with typed_reads(segment.log_path):
+            part = slice_segment(segment, start, end)
         if part is not None:
             yield part
 

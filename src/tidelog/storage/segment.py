@@ -9,10 +9,11 @@ Life cycle: load -> (read)*; views that were handed out stay valid after the seg
 Source: docs/format.md; KIP-33 for the largest timestamp of a segment.
 """
 
+import functools
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from tidelog.config import TopicConfig
 from tidelog.env import Env
@@ -21,7 +22,7 @@ from tidelog.record.batch import MAGIC_2
 from tidelog.record.views import Batch, walk
 from tidelog.storage import files
 from tidelog.storage.append_time import AppendTimes
-from tidelog.storage.handles import FilePool, MapCache, walk_file
+from tidelog.storage.handles import FilePool, MapCache, as_storage_failure, walk_file
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.time_index import TimeIndex
 from tidelog.storage.txn_index import TxnIndex
@@ -65,6 +66,35 @@ class SegmentContext:
         if staged is not None and self.env.files.exists(f"{self.directory}/{staged}"):
             return f"{self.directory}/{staged}"
         return f"{self.directory}/{name}"  # where it was staged, the writer has renamed it since
+
+
+class _HasContext(Protocol):
+    context: SegmentContext
+
+
+_Reader = TypeVar("_Reader", bound=_HasContext)
+_Args = ParamSpec("_Args")
+_Answer = TypeVar("_Answer")
+
+
+def typed_read(
+    method: Callable[Concatenate[_Reader, _Args], _Answer],
+) -> Callable[Concatenate[_Reader, _Args], _Answer]:
+    """Let a method that reads raise StorageFailure where the system fails a call.
+
+    A file that has gone stays a FileNotFoundError: a reader that meets one refreshes.
+    """
+
+    @functools.wraps(method)
+    def read(reader: _Reader, /, *args: _Args.args, **kwargs: _Args.kwargs) -> _Answer:
+        try:
+            return method(reader, *args, **kwargs)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise as_storage_failure(error, reader.context.directory, "read") from error
+
+    return read
 
 
 class Segment(Protocol):

@@ -55,11 +55,14 @@ class WritableLog(OpeningLog):
         self._append_clock.accept()
 
     def _guarded(self, path: str, operation: str, action: Callable[[], _Result]) -> _Result:
-        """Run a change; a failed system call takes the partition offline."""
+        """Run a change; a failed system call, a read too, takes the partition offline."""
         self._ensure_writable()
         self._is_changed = True
         try:
             return action()
+        except StorageFailure as failure:
+            self._failure = failure
+            raise
         except OSError as error:
             self._failure = as_storage_failure(error, path, operation)
             raise self._failure from error

@@ -1,0 +1,125 @@
+"""Every call of the sink's commit fails once, between the appends of a directory at work."""
+
+from contextlib import suppress
+from functools import cache
+
+import pytest
+from tests.fault.judge import judge_quickly, recover
+from tests.fault.promise import DirPromise, LogPromise
+from tests.fault.wide import WideWorkload
+from tests.faults import DamageFileSystem, Fault, FaultKind, Keep
+
+from tidelog.errors import StorageFailure
+from tidelog.storage.log import Log
+from tidelog.storage.log_dir import LogDir
+from tidelog.types import NewRecord, TopicPartition
+
+RUNS = ((15, FaultKind.EIO), (34, FaultKind.NO_SPACE))
+STEP_COUNT = 14
+
+
+@cache
+def undisturbed(seed: int) -> tuple[list[DirPromise], list[range]]:
+    """What holds after each step, and the numbers of the calls of each attach."""
+    workload = WideWorkload(seed)
+    promises = []
+    for step in workload.steps(STEP_COUNT):
+        workload.take(step)
+        promises.append(workload.story.latest)
+    return promises, workload.attach_calls
+
+
+def run_until_failure(seed: int, fault: Fault) -> tuple[WideWorkload, int | None]:
+    """The workload after the step that failed, and that step's number; None where none did."""
+    workload = WideWorkload(seed, DamageFileSystem(fault=fault))
+    for number, step in enumerate(workload.steps(STEP_COUNT)):
+        try:
+            workload.take(step)
+        except StorageFailure:
+            return workload, number
+    return workload, None
+
+
+@pytest.mark.parametrize(("seed", "kind"), RUNS)
+def test_nth_call_of_an_attach_fails(seed: int, kind: FaultKind) -> None:
+    promises, attaches = undisturbed(seed)
+    assert sum(map(len, attaches)) > 100
+    for call in (call for calls in attaches for call in calls):
+        workload, step = run_until_failure(seed, Fault(call, kind))
+        assert step is not None, f"nobody was told: {workload.files.writes.failed}"
+        try:
+            judge_failure(workload, promises[step])
+        except Exception as error:
+            where = f"seed {seed}, call {call}: {workload.files.writes.failed}"
+            raise AssertionError(f"{error!r}: {where}") from error
+
+
+def judge_failure(workload: WideWorkload, intended: DirPromise) -> None:
+    """All or nothing after any crash; and whoever still takes appends keeps them."""
+    before, files = workload.story.latest, workload.files
+    for keep in Keep:
+        judge_quickly(files.crash(keep), before, intended)
+    for state in files.crash_states(range(2), prefix=len(files.journal)):
+        judge_quickly(state, before, intended)
+    directory = workload.directory
+    assert directory is not None
+    written = {
+        name for name in before.logs if goes_on(directory.log(name.topic, name.partition), files)
+    }
+    for name in before.logs:
+        expect_readable(directory, name, before.logs[name], intended.logs[name])
+    judge_after_appends(files, before, intended, written)
+    with suppress(StorageFailure):
+        directory.close()
+    judge_after_appends(files, before, intended, written)
+
+
+def goes_on(log: Log, files: DamageFileSystem) -> bool:
+    """Append and flush; False where the partition is offline, which makes no call."""
+    calls = files.calls
+    try:
+        log.append([NewRecord(key=b"k", value=b"goes on")])
+    except StorageFailure:
+        assert log.failure is not None
+        assert files.calls == calls, "a call was made after the failure"
+        return False
+    log.flush()
+    return True
+
+
+def expect_readable(
+    directory: LogDir, name: TopicPartition, before: LogPromise, intended: LogPromise
+) -> None:
+    """Offline or not, what was acknowledged is there, with the whole commit or without it."""
+    log = directory.log(name.topic, name.partition)
+    found = [record.value for record in log.records() if record.value != b"goes on"]
+    assert found in [
+        [kept.value for kept in promise.within(promise.start, promise.end)]
+        for promise in (before, intended)
+    ]
+
+
+def judge_after_appends(
+    files: DamageFileSystem,
+    before: DirPromise,
+    intended: DirPromise,
+    written: set[TopicPartition],
+) -> None:
+    """What was flushed after the failure is there, and the commit in all partitions or in none."""
+    directory = recover(reopened(files))
+    outcomes = set()
+    for name, promise in intended.logs.items():
+        log = directory.log(name.topic, name.partition)
+        values = [record.value for record in log.records()]
+        assert (b"goes on" in values) == (name in written), f"{name}: {values}"
+        added = [kept.value for kept in promise.within(before.logs[name].end, promise.end)]
+        if added:
+            there = [value in values for value in added]
+            assert all(there) or not any(there), f"{name} has a part of the commit"
+            outcomes.add(all(there))
+    assert len(outcomes) <= 1, "half of a commit is visible"
+
+
+def reopened(files: DamageFileSystem) -> DamageFileSystem:
+    """The disk after a crash that keeps only what was synced."""
+    return DamageFileSystem(files.crash(Keep.SYNCED).image)
