@@ -169,8 +169,14 @@ class SegmentFiles:
     def __init__(self, context: SegmentContext, base_offset: int) -> None:
         self.context = context
         self.base_offset = base_offset
-        self.log_path = context.path(base_offset, files.LOG_SUFFIX)
+        self._log_path = context.path(base_offset, files.LOG_SUFFIX)
         self._txn_index: TxnIndex | None = None
+
+    @property
+    def log_path(self) -> str:
+        """Path of the log file; a staged one may get its final name while it is being read."""
+        overlay = self.context.overlay
+        return self.context.path(self.base_offset, files.LOG_SUFFIX) if overlay else self._log_path
 
     def walk_file(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:
         """The batches in bytes [start, end), read by position and never mapped."""

@@ -1,0 +1,189 @@
+"""Commit records: staged files become visible together, or not at all, whatever crashes when."""
+
+import pytest
+from tests.faults import DamageFileSystem, Keep, SeededEnv, reopen, seeded_env
+from tests.unit.storage.logs import (
+    PATH,
+    TOPIC,
+    new_log,
+    new_records,
+    offsets,
+    path_of,
+    put,
+    reader_of,
+    watched,
+    write,
+)
+from tests.unit.storage.logs import reopen as reopen_dir
+
+from tidelog.env import Env
+from tidelog.errors import CorruptFile, UnsupportedVersion
+from tidelog.record.batch import build_batch
+from tidelog.storage import commits
+from tidelog.storage.commits import Move
+from tidelog.storage.log_dir import LogDir
+from tidelog.types import TopicPartition
+
+ID = "0123456789abcdef" * 2
+FINAL = "00000000000000000001.log"
+MOVES = [Move("t-0", "a.staged", FINAL), Move("t-1", "b.staged", FINAL)]
+
+
+def staged_dir() -> SeededEnv:
+    """Two partitions with a staged file each, all durable."""
+    env = seeded_env(1)
+    for directory, staged, _ in ((m.directory, m.staged, m.final) for m in MOVES):
+        env.files.make_dirs(f"{PATH}/{directory}")
+        file = env.files.open(f"{PATH}/{directory}/{staged}", create=True)
+        file.pwrite(staged.encode(), 0)
+        file.sync()
+        env.files.sync_dir(f"{PATH}/{directory}")
+    env.files.sync_dir(PATH)
+    env.files.sync_dir("/")
+    return env
+
+
+def there(env: Env) -> list[str]:
+    found = []
+    for number in (0, 1):
+        found += [f"t-{number}/{e.name}" for e in env.files.list_dir(f"{PATH}/t-{number}")]
+    return found
+
+
+class TestText:
+    def test_comes_back_equal(self) -> None:
+        assert commits.decode_commit(commits.encode_commit(MOVES)) == MOVES
+        assert commits.decode_commit(commits.encode_commit([])) == []
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            b"",
+            b"\xff",
+            b"[]",
+            b"{}",
+            b'{"version": 1}',
+            b'{"version": 1, "moves": 5}',
+            b'{"version": 1, "moves": [["t-0", "a.staged"]]}',
+            b'{"version": 1, "moves": [["t-0", "a.staged", 5]]}',
+            b'{"version": 1, "moves": [["..", "a.staged", "00000000000000000001.log"]]}',
+            b'{"version": 1, "moves": [["t-0/..", "a.staged", "00000000000000000001.log"]]}',
+            b'{"version": 1, "moves": [["t-0", "../a.staged", "00000000000000000001.log"]]}',
+            b'{"version": 1, "moves": [["t-0", "a.log", "00000000000000000001.log"]]}',
+            b'{"version": 1, "moves": [["t-0", "a.staged", "../00000000000000000001.log"]]}',
+            b'{"version": 1, "moves": [["t-0", "a.staged", "partition.metadata"]]}',
+        ],
+    )
+    def test_what_could_lead_elsewhere_or_is_no_record_is_refused(self, text: bytes) -> None:
+        with pytest.raises(CorruptFile):
+            commits.decode_commit(text)
+
+    def test_a_later_version_is_refused(self) -> None:
+        with pytest.raises(UnsupportedVersion):
+            commits.decode_commit(b'{"version": 2, "moves": []}')
+
+    def test_a_damaged_record_names_its_file(self) -> None:
+        env = staged_dir()
+        path = commits.commit_path(PATH, ID)
+        env.files.open(path, create=True).pwrite(b"junk", 0)
+        with pytest.raises(CorruptFile, match=ID):
+            commits.replay(env.files, PATH)
+
+
+class TestReplay:
+    def test_moves_every_file_and_removes_the_record(self) -> None:
+        env = staged_dir()
+        commits.publish(env.files, PATH, ID, MOVES)
+        done = commits.replay(env.files, PATH)
+        assert there(env) == [f"t-0/{FINAL}", f"t-1/{FINAL}"]
+        assert commits.find_commits(env.files, PATH) == []
+        assert "finished a commit of 2 files" in done[0]
+        assert commits.replay(env.files, PATH) == []
+
+    def test_without_a_record_staged_files_are_dropped(self) -> None:
+        env = staged_dir()
+        done = commits.replay(env.files, PATH)
+        assert there(env) == []
+        assert len(done) == 2
+
+    def test_a_topic_that_was_deleted_meanwhile_does_not_stop_the_start(self) -> None:
+        env, directory, log = new_log()
+        put(log, 1)
+        directory.close()
+        gone = [Move("gone-0", "a.staged", FINAL)]
+        commits.publish(env.files, PATH, ID, gone)
+        directory, log = reopen_dir(env)
+        assert offsets(log.records()) == [0]
+        assert commits.find_commits(env.files, PATH) == []
+
+    def test_every_crash_shows_all_or_nothing(self) -> None:
+        """Whatever part of the calls a power loss leaves, the next start finds both or neither."""
+        env = staged_dir()
+        env.files.settle()
+        commits.publish(env.files, PATH, ID, MOVES)
+        published = len(env.files.journal)
+        commits.replay(env.files, PATH)
+        outcomes = set()
+        everything = (f"t-0/{FINAL}", f"t-1/{FINAL}")
+        states = [*env.files.prefixes(Keep.SYNCED), *env.files.prefixes(Keep.EVERYTHING)]
+        for state in (*states, *env.files.crash_states(range(300))):
+            disk: DamageFileSystem = reopen(state)
+            commits.replay(disk, PATH)
+            found = tuple(there(Env(files=disk)))
+            assert found in ((), everything), str(state)
+            assert found == everything or state.prefix < published, str(state)
+            outcomes.add(found)
+        assert len(outcomes) == 2
+
+
+class TestOverlay:
+    def prepared(self) -> Env:
+        """A log of one record with two more segments staged, and their record published."""
+        env, directory, log = new_log()
+        put(log, 1)
+        directory.close()
+        moves = []
+        for offset in (1, 2, 3):
+            data = build_batch(new_records([10 + offset]), base_offset=offset)
+            write(env, f"{offset}.staged", bytes(data))
+            moves.append(Move("t-0", f"{offset}.staged", f"{offset:020d}.log"))
+        commits.publish(env.files, PATH, ID, moves)
+        return env
+
+    def test_a_reader_takes_staged_files_for_what_they_become(self) -> None:
+        env = self.prepared()
+        assert commits.overlay(env.files, PATH, TopicPartition("t", 1)) == {}
+        reader = reader_of(env)
+        assert offsets(reader.records()) == [0, 1, 2, 3]
+        found = reader.offset_for_time(12)
+        assert found is not None
+        assert found.offset == 2
+
+    def test_a_reader_goes_on_when_the_writer_renames_them(self) -> None:
+        env = self.prepared()
+        directory = LogDir.open(PATH, env=env)
+        reader = directory.reader(TOPIC, 0)
+        commits.replay(env.files, PATH)
+        assert offsets(reader.records()) == [0, 1, 2, 3]
+        reader.refresh()
+        assert offsets(reader.records()) == [0, 1, 2, 3]
+
+    def test_a_record_that_goes_while_it_is_looked_for(self) -> None:
+        env = self.prepared()
+        watching, seen = watched(env)
+
+        def finish(path: str) -> None:
+            if "tidelog-commit" in path:
+                seen.before_open = None
+                commits.replay(env.files, PATH)
+
+        seen.before_open = finish
+        reader = LogDir.open(PATH, env=watching).reader(TOPIC, 0)
+        assert offsets(reader.records()) == [0, 1, 2, 3]
+
+    def test_what_was_renamed_already_is_not_overlaid(self) -> None:
+        env = self.prepared()
+        env.files.rename(path_of("2.staged"), path_of("00000000000000000002.log"))
+        found = commits.overlay(env.files, PATH, TopicPartition("t", 0))
+        assert sorted(found.values()) == ["1.staged", "3.staged"]
+        assert offsets(reader_of(env).records()) == [0, 1, 2, 3]
