@@ -1,5 +1,6 @@
 """What a command takes from its surroundings, passed explicitly so that a test brings its own."""
 
+import io
 import os
 import sys
 import threading
@@ -8,6 +9,11 @@ from dataclasses import dataclass, field
 from typing import BinaryIO, TextIO
 
 from tidelog.env import Env, os_env
+
+
+def _stdin() -> BinaryIO:
+    """The process's own; empty where it was started without one."""
+    return io.BytesIO() if sys.stdin is None else sys.stdin.buffer
 
 
 def wait_seconds(seconds: float) -> None:
@@ -29,7 +35,7 @@ class Surroundings:
     """
 
     env: Env = field(default_factory=os_env)
-    stdin: BinaryIO = field(default_factory=lambda: sys.stdin.buffer)
+    stdin: BinaryIO = field(default_factory=_stdin)
     stdout: TextIO = field(default_factory=lambda: sys.stdout)
     stderr: TextIO = field(default_factory=lambda: sys.stderr)
     wait: Callable[[float], None] = wait_seconds

@@ -153,7 +153,7 @@ class Demo:
     def _load_by_spark(self, late: Flights) -> None:
         # Past the last departure, so that append time does not run back.
         clock_ms = (int(late.departed_ms.max()) // _MS_PER_HOUR + 1) * _MS_PER_HOUR
-        with self._step("Starting Spark"):
+        with self._step("Waiting for Spark to be up"):
             session = self._spark.result()
         with self._step("Writing December by Spark's sink"):
             numbers = late.partitions(load.PARTITIONS)
@@ -165,7 +165,11 @@ class Demo:
         )
 
     def _check_rows(self) -> None:
-        self.checks.equal("records in the topic", story.record_count(self._log), ROW_COUNT)
+        self.checks.equal(
+            f"records in the topic, against the {ROW_COUNT:,} rows that the source is known to have",
+            story.record_count(self._log),
+            ROW_COUNT,
+        )
 
     # -- looking -----------------------------------------------------------------------------
 
@@ -184,7 +188,7 @@ class Demo:
         for line in self._why:
             self._tell.say(line)
         self.checks.equal(
-            "offsets of both clocks, against a count through the source's order of departure",
+            "offsets of both clocks, by a count through the flights in their order",
             [(answer.record.offset, answer.append.offset) for answer in answers],
             lookups.expected_answers(self._loaded, self._partitions, self._at_ms),
         )
@@ -193,7 +197,9 @@ class Demo:
         expected = checks.crossing_by_pandas(
             self._by_pandas, self._at_ms, self._start_ms, self._end_ms
         )
-        self.checks.equal("flights on either side of noon, by pandas", crossing, expected)
+        self.checks.equal(
+            "flights on either side of noon, by pandas from the source", crossing, expected
+        )
 
     # -- replaying ---------------------------------------------------------------------------
 
@@ -211,7 +217,7 @@ class Demo:
             expected,
         )
         self.checks.equal(
-            "flights whose dep_delay is not append time minus create time",
+            "dep_delay of each flight in the table, against append time minus create time",
             int(self._day["disagreeing"].sum()),
             0,
         )
@@ -233,7 +239,9 @@ class Demo:
         self._tell.say(story.WHY_BYTES)
         left = self._by_pandas["left_ms"]
         is_taken = (left >= self._start_ms) & (left < self._end_ms)
-        self.checks.equal("flights that left on that day, by pandas", taken, int(is_taken.sum()))
+        self.checks.equal(
+            "flights that left on that day, by pandas from the source", taken, int(is_taken.sum())
+        )
 
     # -- reporting ---------------------------------------------------------------------------
 

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.kafka_oracle import Oracle, kafka_jars, kafka_oracle
 
 from tidelog.demo.main import prepare
 from tidelog.demo.report import Table
 from tidelog.demo.story import Teller
 from tidelog.errors import InvalidRequest
+
+__all__ = ["kafka_jars", "kafka_oracle"]  # fixtures
 
 
 def test_a_second_run_starts_afresh(tmp_path: Path) -> None:
@@ -49,15 +52,44 @@ def test_what_is_told_goes_to_one_stream() -> None:
     assert teller.all_checked == ["rows: equal"]
 
 
-@pytest.mark.slow
-@pytest.mark.spark
-def test_the_whole_demo(tmp_path: Path) -> None:
-    """Loads a year, replays a day, and finds every figure equal to the source's."""
-    out = tmp_path / "out"
+@pytest.fixture(scope="module")
+def demo_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the whole demo leaves: a year loaded, a day replayed, every figure checked."""
+    out = tmp_path_factory.mktemp("demo") / "out"
     command = [sys.executable, "-m", "tidelog.demo", "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "DIFFERENT" not in done.stdout
-    assert done.stdout.count(": equal") >= 7
-    assert (out / "report.html").stat().st_size > 10_000
-    assert not (out / "spark").exists()
+    (out / "said.txt").write_text(done.stdout)
+    return out
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_every_figure_of_the_demo_is_equal_to_the_sources(demo_output: Path) -> None:
+    said = (demo_output / "said.txt").read_text()
+    assert "DIFFERENT" not in said
+    assert said.count(": equal") >= 7
+    assert (demo_output / "report.html").stat().st_size > 10_000
+    assert not (demo_output / "spark").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_apache_kafka_accepts_every_file_of_the_demo(
+    demo_output: Path, kafka_oracle: Oracle
+) -> None:
+    """DumpLogSegments: every record of every log, every index entry, its own sanity check."""
+    for partition in sorted((demo_output / "log").glob("flights-*")):
+        found = kafka_oracle.check_directory(partition)
+        assert found.accepted, found.damage or found.gaps
+        assert len(found.dumped) > 30
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_our_own_dump_finds_nothing_in_the_demos_log(demo_output: Path) -> None:
+    command = [sys.executable, "-m", "tidelog.cli.main", "dump", "-o", "json"]
+    command += [str(path) for path in sorted((demo_output / "log").glob("flights-*"))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
