@@ -166,7 +166,7 @@ class Demo:
 
     def _check_rows(self) -> None:
         self.checks.equal(
-            f"records in the topic, against the {ROW_COUNT:,} rows that the source is known to have",
+            f"records in the topic, against the {ROW_COUNT:,} rows that the source has",
             story.record_count(self._log),
             ROW_COUNT,
         )
