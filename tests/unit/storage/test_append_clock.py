@@ -1,0 +1,125 @@
+"""The append clock: max(last, now), never back, and a stop on a wild clock."""
+
+import pytest
+
+from tidelog.env import ManualClock
+from tidelog.errors import ClockJump
+from tidelog.storage.append_clock import NEVER, AppendClock, ClockWatch
+
+HOUR = 3_600_000
+NOW = 10 * HOUR
+
+
+def clocks(last_ms: int = NEVER) -> tuple[ManualClock, AppendClock]:
+    clock = ManualClock(NOW)
+    return clock, AppendClock(ClockWatch(clock), last_ms=last_ms, limit_ms=HOUR)
+
+
+class TestWatch:
+    def test_time_that_passes_is_never_a_jump(self) -> None:
+        clock = ManualClock(NOW)
+        watch = ClockWatch(clock)
+        clock.advance(100 * HOUR)
+        assert watch.now_ms() == 110 * HOUR
+        assert watch.problem is None
+
+    def test_the_limit_is_inclusive(self) -> None:
+        clock = ManualClock(NOW)
+        watch = ClockWatch(clock)
+        clock.jump(NOW + HOUR)
+        assert watch.now_ms() == NOW + HOUR
+        clock.jump(NOW + 2 * HOUR + 1)
+        with pytest.raises(ClockJump):
+            watch.now_ms()
+
+    def test_counts_from_the_last_look_not_from_the_start(self) -> None:
+        """A clock that runs a little fast is no jump, however long it does."""
+        clock = ManualClock(NOW)
+        watch = ClockWatch(clock)
+        for _ in range(10):
+            clock.advance(HOUR)
+            clock.jump(clock.now_ms() + HOUR // 2)
+            watch.now_ms()
+
+    def test_stays_refused_until_accepted_even_if_the_clock_is_put_right(self) -> None:
+        clock = ManualClock(NOW)
+        watch = ClockWatch(clock)
+        clock.jump(NOW + 5 * HOUR)
+        for _ in range(2):
+            with pytest.raises(ClockJump, match=f"{5 * HOUR} ms more than has passed"):
+                watch.now_ms()
+        assert watch.problem is not None
+        assert str(5 * HOUR) in watch.problem
+        clock.jump(NOW)
+        with pytest.raises(ClockJump):
+            watch.now_ms()
+        watch.accept()
+        assert watch.now_ms() == NOW
+        assert watch.problem is None
+
+    def test_backwards_is_no_jump(self) -> None:
+        clock = ManualClock(NOW)
+        watch = ClockWatch(clock)
+        clock.jump(NOW - 5 * HOUR)
+        assert watch.now_ms() == NOW - 5 * HOUR
+
+    def test_a_jump_is_logged_once(self, caplog: pytest.LogCaptureFixture) -> None:
+        clock = ManualClock(NOW)
+        watch = ClockWatch(clock)
+        clock.jump(NOW + 5 * HOUR)
+        for _ in range(3):
+            with pytest.raises(ClockJump):
+                watch.now_ms()
+        assert len(caplog.records) == 1
+
+
+class TestAppendClock:
+    def test_never_back(self) -> None:
+        clock, append = clocks()
+        assert append.next_ms() == NOW
+        clock.jump(NOW - HOUR)
+        assert append.next_ms() == NOW
+        clock.jump(NOW - HOUR + 1)
+        assert append.next_ms() == NOW
+        clock.advance(2 * HOUR)
+        assert append.next_ms() == NOW + HOUR + 1
+
+    def test_never_back_after_a_restart_on_a_slower_clock(self) -> None:
+        clock, append = clocks(last_ms=NOW + HOUR)
+        assert append.next_ms() == NOW + HOUR
+        clock.advance(HOUR + 5)
+        assert append.next_ms() == NOW + HOUR + 5
+
+    def test_a_last_time_far_ahead_waits_until_it_is_accepted(self) -> None:
+        _, append = clocks(last_ms=NOW + HOUR + 1)
+        for _ in range(2):
+            with pytest.raises(ClockJump, match="the last append time on disk"):
+                append.next_ms()
+        append.accept()
+        assert append.next_ms() == NOW + HOUR + 1
+
+    def test_a_last_time_far_ahead_is_no_matter_once_the_clock_is_right(self) -> None:
+        clock, append = clocks(last_ms=NOW + 3 * HOUR)
+        with pytest.raises(ClockJump):
+            append.next_ms()
+        clock.advance(2 * HOUR)
+        assert append.next_ms() == NOW + 3 * HOUR
+
+    def test_goes_back_only_with_the_records(self) -> None:
+        clock, append = clocks()
+        append.next_ms()
+        append.rewind(NOW - 7)
+        assert append.last_ms == NOW - 7
+        clock.jump(NOW - 5)
+        assert append.next_ms() == NOW - 5
+
+    def test_one_watch_stops_every_partition(self) -> None:
+        clock = ManualClock(NOW)
+        watch = ClockWatch(clock)
+        both = [AppendClock(watch, last_ms=NEVER, limit_ms=HOUR) for _ in range(2)]
+        clock.jump(NOW + 2 * HOUR)
+        for append in both:
+            with pytest.raises(ClockJump):
+                append.next_ms()
+        both[0].accept()
+        assert both[1].next_ms() == NOW + 2 * HOUR
