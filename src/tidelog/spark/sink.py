@@ -7,7 +7,6 @@ directory's lock and attaches the files of the attempts that Spark has chosen, a
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from pyspark import TaskContext
@@ -25,17 +24,16 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import DirectoryLocked, InvalidRequest
-from tidelog.spark.options import WRITE_OPTIONS, Options, nearest
-from tidelog.types import INT64_MAX, Codec
+from tidelog.spark.options import nearest
+from tidelog.spark.sink_options import SinkOptions, read_sink_options
+from tidelog.types import INT64_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidelog.storage.staging import StagedSegment
 
-BATCH_BYTES: Final = 16_384
 # What a read gives beside what a write takes: a topic can be copied without naming columns.
 _READ_ONLY: Final = frozenset(
     {
@@ -58,41 +56,6 @@ _COLUMNS: Final[Mapping[str, _Kinds]] = {
     "partition": (IntegerType, ShortType, LongType),
     "timestamp": (TimestampType, LongType),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkOptions:
-    """What a write was asked for.
-
-    Attributes:
-        path: Directory of topics.
-        topic: Topic of all rows, None where each names its own.
-        codec: Compression for topics that leave it to the producer.
-        batch_bytes: Where a batch is closed, before compression.
-        clock_ms: What the log's clock says; the machine's where None.
-    """
-
-    path: str
-    topic: str | None
-    codec: Codec
-    batch_bytes: int
-    clock_ms: int | None
-
-    def env(self) -> Env:
-        """Files and clock of the write."""
-        return os_env() if self.clock_ms is None else Env(clock=ManualClock(self.clock_ms))
-
-
-def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """The options of a write; raises InvalidRequest for one that is missing, unknown or wrong."""
-    options = Options(given, WRITE_OPTIONS)
-    return SinkOptions(
-        path=options.need("path", "the directory of topics"),
-        topic=options.text("topic"),
-        codec=options.choice("compression", {c.config_name: c for c in Codec}, "none"),
-        batch_bytes=options.number("batchBytes", BATCH_BYTES),
-        clock_ms=options.number("clock.ms", 0) if options.text("clock.ms") else None,
-    )
 
 
 def make_writer(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tidelog.config import TopicConfig
-    from tidelog.spark.sink import SinkOptions
+    from tidelog.spark.sink_options import SinkOptions
 
     Column = pa.Array[pa.Scalar[pa.DataType]]
 

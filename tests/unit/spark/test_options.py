@@ -1,0 +1,90 @@
+"""Options: what is given, what is refused, and that docs/spark.md says the same."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tidelog.env import Env, ManualClock
+from tidelog.errors import InvalidRequest, InvalidTime
+from tidelog.spark.options import READ_OPTIONS, WRITE_OPTIONS
+from tidelog.spark.source_options import read_source_options
+from tidelog.types import ClockName, IsolationLevel, TopicPartition
+
+DOCS = Path(__file__).parents[3] / "docs" / "spark.md"
+BASE = {"path": "/data", "subscribe": "tides"}
+NOW_MS = 1_360_342_800_000
+
+
+def test_docs_have_the_same_tables() -> None:
+    rows = re.findall(r"^\| `([^`]+)` \| (.+) \|$", DOCS.read_text(), re.MULTILINE)
+    ours = [*READ_OPTIONS.items(), *WRITE_OPTIONS.items()]
+    assert [(name, text.replace("`", "")) for name, text in rows] == ours
+
+
+def test_defaults() -> None:
+    options = read_source_options(BASE)
+    assert options.topics == ("tides",)
+    assert options.clock is ClockName.RECORD
+    assert options.isolation is IsolationLevel.READ_UNCOMMITTED
+    assert options.is_exact
+    assert options.fail_on_data_loss
+    assert (options.start_offsets, options.end_offsets) == (None, None)
+    assert (options.start_ms, options.end_ms) == (None, None)
+
+
+def test_names_in_any_case() -> None:
+    options = read_source_options({"PATH": "/data", "SUBSCRIBE": "a, b", "minpartitions": "3"})
+    assert options.topics == ("a", "b")
+    assert options.min_partitions == 3
+
+
+def test_time_wins_over_offset_on_its_side() -> None:
+    given = {
+        **BASE,
+        "startingOffsets": '{"tides": {"0": 7}}',
+        "startingTimestamp": "5",
+        "startingOffsetsByTimestamp": '{"tides": {"0": 9}}',
+        "endingOffsets": '{"tides": {"0": 8}}',
+    }
+    options = read_source_options(given)
+    assert (options.start_ms, options.start_offsets) == (5, None)
+    assert options.end_offsets == {TopicPartition("tides", 0): 8}
+
+
+def test_times_by_the_clock_that_is_given() -> None:
+    env = Env(clock=ManualClock(NOW_MS))
+    options = read_source_options({**BASE, "startingTimestamp": "-6h"}, env)
+    assert options.start_ms == NOW_MS - 6 * 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"subscribe": "tides"}, "option path is missing"),
+        ({"path": "/data"}, "subscribe, subscribePattern and assign"),
+        ({**BASE, "assign": '{"tides": [0]}'}, "one of the options"),
+        ({**BASE, "isolaton": "x"}, r"did you mean isolation\?"),
+        ({**BASE, "splitBytes": "0"}, "splitBytes=0"),
+        ({**BASE, "failOnDataLoss": "maybe"}, "true, false"),
+        ({**BASE, "endingOffsets": "earliest"}, "latest, or offsets"),
+        ({**BASE, "endingOffsets": '{"tides": {"0": -2}}'}, "offset -2"),
+        ({**BASE, "startingOffsets": '{"tides": {"0": -1}}'}, "offset -1"),
+        ({**BASE, "startingOffsets": '{"tides": {"zero": 1}}'}, "'zero'"),
+        ({**BASE, "startingOffsets": '{"tides": 1}'}, "offsets by partition"),
+        ({**BASE, "startingOffsets": "{"}, "not JSON"),
+        ({"path": "/data", "assign": '{"tides": 0}'}, "option assign"),
+        (
+            {**BASE, "isolation": "read_committed", "kafka.isolation.level": "read_uncommitted"},
+            "give one",
+        ),
+    ],
+)
+def test_what_is_refused_and_what_is_said(given: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        read_source_options(given)
+
+
+def test_time_without_a_zone_is_refused() -> None:
+    with pytest.raises(InvalidTime, match="zone"):
+        read_source_options({**BASE, "startingTimestamp": "2013-02-08 12:00"})
