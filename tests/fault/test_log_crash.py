@@ -10,14 +10,18 @@ from itertools import chain
 import pytest
 from tests.fault.harness import CrashFound, survey
 from tests.fault.judge import judge, judge_quickly, recover
+from tests.fault.wide import WideWorkload
 from tests.fault.workload import MAIN, Workload
-from tests.faults import DamageFileSystem, Keep, reopen
+from tests.faults import CrashState, DamageFileSystem, Keep, reopen
 from tests.faults.journal import Change, Sync, SyncDir
 
 STEP_COUNT = 60
 # Each workload gives a share of the 20,000 states; all prefixes of each are looked at.
 SEEDS = (1, 2, 3, 4)
-STATES_PER_WORKLOAD = 5_000
+WIDE_SEEDS = (5, 20)
+WIDE_STEP_COUNT = 14
+STATES_PER_WORKLOAD = 4_000
+STATES_PER_WIDE_WORKLOAD = 2_000
 STATES_IN_FULL = 300
 
 
@@ -25,6 +29,13 @@ STATES_IN_FULL = 300
 def at_work(seed: int, step_count: int = STEP_COUNT) -> Workload:
     workload = Workload(seed)
     workload.run(step_count)
+    return workload
+
+
+@cache
+def widely_at_work(seed: int) -> WideWorkload:
+    workload = WideWorkload(seed)
+    workload.run(WIDE_STEP_COUNT)
     return workload
 
 
@@ -45,6 +56,35 @@ def test_seeded_states(seed: int) -> None:
     assert result.judged > STATES_PER_WORKLOAD // 4  # many differ; many moments have few choices
 
 
+def test_there_are_20000_seeded_states() -> None:
+    wide = len(WIDE_SEEDS) * STATES_PER_WIDE_WORKLOAD
+    assert len(SEEDS) * STATES_PER_WORKLOAD + wide == 20_000
+
+
+@pytest.mark.parametrize("keep", list(Keep))
+@pytest.mark.parametrize("seed", WIDE_SEEDS)
+def test_every_prefix_of_the_calls_of_several_partitions(seed: int, keep: Keep) -> None:
+    done = widely_at_work(seed)
+    assert len(done.attach_calls) >= 2
+    survey(done.files, done.story, done.files.prefixes(keep), judge)
+
+
+@pytest.mark.parametrize("seed", WIDE_SEEDS)
+def test_seeded_states_of_several_partitions(seed: int) -> None:
+    done = widely_at_work(seed)
+    states = done.files.crash_states(range(STATES_PER_WIDE_WORKLOAD))
+    result = survey(done.files, done.story, states, judge_quickly)
+    assert result.judged > STATES_PER_WIDE_WORKLOAD // 4
+
+
+@pytest.mark.parametrize("seed", WIDE_SEEDS)
+def test_crash_during_recovery_of_several_partitions(seed: int) -> None:
+    """Commits are carried out by recovery, which may be cut short too."""
+    done = widely_at_work(seed)
+    for state in done.files.crash_states(range(10_000, 10_004)):
+        judge_interrupted(done, state)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_seeded_states_in_full(seed: int) -> None:
     """Also recovered a second time, which must change nothing."""
@@ -58,20 +98,25 @@ def test_crash_during_recovery(seed: int) -> None:
     """Recovery is itself cut short, at every call and by chance, and then run again."""
     done = at_work(seed)
     for state in done.files.crash_states(range(10_000, 10_012)):
-        before, after = done.story.around(state.prefix)
-        files = reopen(state)
-        recover(files)
-        again = chain(
-            files.prefixes(Keep.SYNCED),
-            files.prefixes(Keep.EVERYTHING),
-            files.crash_states(range(20)),
-        )
-        for second in again:
-            try:
-                judge_quickly(second, before, after)
-            except Exception as error:
-                first = done.files.explain(state)
-                raise CrashFound(f"{error!r}\n{first}\nthen:\n{files.explain(second)}") from error
+        judge_interrupted(done, state)
+
+
+def judge_interrupted(done: Workload, state: CrashState) -> None:
+    """Recover from a crash, lose power at each call of that, and recover from that."""
+    before, after = done.story.around(state.prefix)
+    files = reopen(state)
+    recover(files)
+    again = chain(
+        files.prefixes(Keep.SYNCED),
+        files.prefixes(Keep.EVERYTHING),
+        files.crash_states(range(20)),
+    )
+    for second in again:
+        try:
+            judge_quickly(second, before, after)
+        except Exception as error:
+            first = done.files.explain(state)
+            raise CrashFound(f"{error!r}\n{first}\nthen:\n{files.explain(second)}") from error
 
 
 class LyingDisk(DamageFileSystem):
@@ -103,6 +148,28 @@ def test_canary_a_log_that_does_not_sync_is_caught(disk: type[LyingDisk], sympto
     states = workload.files.crash_states(range(500))
     with pytest.raises(CrashFound, match=symptom):
         survey(workload.files, workload.story, states, judge_quickly)
+
+
+class ForgetsStaged(LyingDisk):
+    suffix = ".staging"
+
+
+def test_canary_a_commit_of_files_that_are_not_synced_is_caught() -> None:
+    workload = WideWorkload(WIDE_SEEDS[0], ForgetsStaged())
+    workload.run(WIDE_STEP_COUNT)
+    states = workload.files.crash_states(range(600))
+    with pytest.raises(CrashFound, match=r"then \d+|half of a commit"):
+        survey(workload.files, workload.story, states, judge_quickly)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_many_more_workloads_of_several_partitions(seed: int) -> None:
+    done = WideWorkload(seed)
+    done.run(40)
+    for keep in Keep:
+        survey(done.files, done.story, done.files.prefixes(keep), judge)
+    survey(done.files, done.story, done.files.crash_states(range(2_000)), judge)
 
 
 @pytest.mark.slow
