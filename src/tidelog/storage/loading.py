@@ -12,7 +12,7 @@ from tidelog.storage import files
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.producers import ProducerStates
-from tidelog.storage.reading import slices
+from tidelog.storage.reading import LogSlice, slices
 from tidelog.storage.segment import Segment, SegmentContext
 from tidelog.storage.trust import batch_ending_at, fingerprint, sure_end
 
@@ -75,10 +75,22 @@ def _states_from(context: SegmentContext, segments: Sequence[Segment], end: int)
     )
     states, start = _newest_snapshot(context, offsets)
     for part in slices(segments, start, end):
-        for _, batch in part.batches():
-            if batch.has_producer_id:
-                states.replay(batch)
+        try:
+            _replay(states, part)
+        except CorruptData as error:
+            # One damaged batch must not keep the partition from being opened.
+            context.report(f"{error}; what producers did behind it is not known")
     return states
+
+
+def _replay(states: ProducerStates, part: LogSlice) -> None:
+    for position, batch in part.batches():
+        if not batch.has_producer_id:
+            continue
+        try:
+            states.replay(batch)
+        except CorruptData as error:
+            raise error.located(part.segment.log_path, position - batch.at) from error
 
 
 def _newest_snapshot(context: SegmentContext, offsets: list[int]) -> tuple[ProducerStates, int]:

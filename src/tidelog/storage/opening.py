@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from tidelog.config import TopicConfig
+from tidelog.errors import CorruptData
 from tidelog.record.views import Batch
 from tidelog.storage import files, recovery, roll, truncation
 from tidelog.storage.active import ActiveSegment
@@ -276,9 +277,12 @@ class OpeningLog(LogReader):
 
 
 def last_batch(segment: Segment) -> Batch | None:
-    """The last batch of a segment, None of an empty one."""
+    """The last batch of a segment, None of an empty one and where damage lies before it."""
     last = None
     _, start = segment.offset_index.lookup(segment.end_offset)
-    for _, batch in iterate_batches(segment, start, segment.size_bytes):
-        last = batch
+    try:
+        for _, batch in iterate_batches(segment, start, segment.size_bytes):
+            last = batch
+    except CorruptData:
+        return None  # whoever reads there is told; opening and closing go on
     return last

@@ -54,17 +54,17 @@ class LogSlice:
             yield from self._batches()
 
     def _batches(self) -> Iterator[tuple[int, Batch]]:
-        next_offset = self.start_offset
         for position, batch in iterate_batches(
             self.segment, self.start_position, self.end_position
         ):
             if batch.last_offset < self.start_offset:
                 continue
             # A wrapper is not opened for its first offset: what it holds is filtered anyhow.
-            if next_offset >= self.end_offset or _starts_behind(batch, self.end_offset):
+            if _starts_behind(batch, self.end_offset):
                 return
             yield position, batch
-            next_offset = batch.last_offset + 1
+            if batch.last_offset + 1 >= self.end_offset:
+                return  # what lies behind, and be it damaged, is not asked for
 
 
 def _starts_behind(batch: Batch, end: int) -> bool:

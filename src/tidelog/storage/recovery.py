@@ -91,10 +91,13 @@ def _apply_swap(
     if logs:
         first = min(logs)
         end = max(_next_offset(context, base) for base in logs)
+        replaced = (*files.SEGMENT_SUFFIXES, files.SNAPSHOT_SUFFIX)
         for name in names:
             parsed = files.parse_file_name(name)
-            if parsed is not None and first <= parsed[0] < end:
+            if parsed is not None and first <= parsed[0] < end and parsed[1] in replaced:
                 context.env.files.remove(f"{context.directory}/{name}")
+        # Before the new names: if an old segment came back beside them, offsets would be twice.
+        context.env.files.sync_dir(context.directory)
     for _, name in swapped:
         final = name.removesuffix(files.SWAP_SUFFIX)
         context.env.files.rename(f"{context.directory}/{name}", f"{context.directory}/{final}")

@@ -193,9 +193,10 @@ class WritableLog(OpeningLog):
         for segment in reversed(self._segments):
             last = last_batch(segment)
             if last is not None:
-                return AppendTimeCheckpoint(
-                    self.log_end_offset, last.base_offset, fingerprint(last)
-                )
+                named = fingerprint(last)
+                return AppendTimeCheckpoint(self.log_end_offset, last.base_offset, named)
+            if segment.size_bytes:
+                return AppendTimeCheckpoint(0, -1, 0)  # damaged: nothing can be vouched for
         return AppendTimeCheckpoint(self.log_end_offset, -1, 0)
 
     def _drop_old_snapshots(self) -> None:

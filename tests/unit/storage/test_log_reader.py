@@ -299,6 +299,21 @@ def test_a_damaged_batch_names_file_and_position_and_harms_nothing_else() -> Non
     assert offsets(reader.records(0, 2)) == [0, 1]
 
 
+def test_a_range_before_a_frame_that_cannot_be_is_read() -> None:
+    env, directory, log = new_log()
+    put(log, 1)
+    put(log, 2)
+    log.roll()
+    directory.close()
+    data = bytearray(read(env, FIRST_LOG))
+    data[70 + 8] = 0xFF
+    write(env, FIRST_LOG, bytes(data))
+    reader = reader_of(env)
+    assert offsets(reader.records(0, 1)) == [0]
+    with pytest.raises(CorruptBatch, match="position 70"):
+        list(reader.records(1))
+
+
 class TestOffsetsOutOfOrder:
     """A batch's offsets lie outside its checksum: order and the segment's bounds catch what can be.
 
