@@ -84,6 +84,8 @@ class AdoptingLog(WritableLog):
             self.active.forget(suffix)  # these names mean other files now
         self._write_snapshot(end_offset)
         created = ActiveSegment.create(self.context, end_offset)
+        # The next append's row must not be rounded below the time of these records.
+        created.append_times.floor_ms = self._append_clock.last_ms
         self.context.env.files.sync_dir(self.context.directory)
         spans = itertools.pairwise([*bases, end_offset])
         adopted = [ClosedSegment(self.context, base, end) for base, end in spans]

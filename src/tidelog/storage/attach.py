@@ -43,6 +43,7 @@ from tidelog.storage.staging import (
     remove_quietly,
     staging_path,
 )
+from tidelog.storage.trust import fingerprint
 from tidelog.types import Codec, TimestampType, TopicPartition
 
 CHUNK_BYTES: Final = 4 << 20
@@ -288,7 +289,7 @@ class _SegmentPass:
         self._topic_id = log.context.topic_id
         self._indexes = IndexBuilder(self._config, base_offset)
         self._next = 0
-        self._first_crc = self._last_crc = 0
+        self._first_named = self._last_named = 0
 
     def run(self, file: File, path: str) -> None:
         """Patch every batch in place.
@@ -348,8 +349,8 @@ class _SegmentPass:
         final = RecordBatch(chunk, at)
         self._indexes.add(final, position + at)
         if not self._next:
-            self._first_crc = final.crc
-        self._last_crc = final.crc
+            self._first_named = fingerprint(final)
+        self._last_named = fingerprint(final)
         self._next += final.last_offset_delta + 1
         return at + final.size_bytes
 
@@ -367,8 +368,8 @@ class _SegmentPass:
     def _append_times(self) -> bytes:
         """One row for all records, and one that ends it."""
         times = AppendTimes(self._base_offset, self._topic_id)
-        times.note(self._base_offset, self._adoption.append_ms, self._first_crc)
-        times.close(self._base_offset + self._segment.record_count, self._last_crc)
+        times.note(self._base_offset, self._adoption.append_ms, self._first_named)
+        times.close(self._base_offset + self._segment.record_count, self._last_named)
         return times.encode()
 
 

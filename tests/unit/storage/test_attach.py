@@ -1,11 +1,21 @@
 """Attaching staged segments: all of them or none, with offsets, epochs and times as an append's."""
 
-from collections.abc import Sequence
-from contextlib import suppress
-
 import pytest
-from tests.faults import DamageFileSystem, Fault, FaultKind, Keep, reopen, seeded_env
-from tests.faults.seeded import START_MS, SeededEnv
+from tests.faults import seeded_env
+from tests.faults.seeded import SeededEnv
+from tests.unit.storage.staged import (
+    CONFIG,
+    ROOT,
+    T0,
+    TOPIC,
+    WRITABLE,
+    attach_all,
+    expected,
+    make_directory,
+    stage,
+    staged_names,
+    values,
+)
 
 from tidelog.env import Env
 from tidelog.errors import (
@@ -14,82 +24,21 @@ from tidelog.errors import (
     InvalidRequest,
     InvalidTimestamp,
     MessageTooLarge,
-    StorageFailure,
     TidelogError,
     UnknownTopic,
 )
 from tidelog.record.builder import build_batch
-from tidelog.storage.attach import AttachResult, attach
+from tidelog.storage.attach import attach
 from tidelog.storage.handles import FilePool
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.storage.staging import (
     STAGING_AGE_MS,
     RowFacts,
-    StagedSegment,
     StagedWriter,
     drop_staging,
     staging_path,
 )
 from tidelog.types import INT64_MAX, Codec, NewRecord, TimestampType, TopicPartition
-
-ROOT = "/data"
-TOPIC = "tides"
-CONFIG = {"internal.segment.bytes": "600", "index.interval.bytes": "100"}
-WRITABLE = LogDirOptions(writable=True)
-T0 = START_MS
-
-
-def make_directory(env: Env, *, partitions: int = 2, config: dict[str, str] | None = None) -> None:
-    with LogDir.open(ROOT, env=env, options=LogDirOptions(create=True)) as log_dir:
-        log_dir.create_topic(TOPIC, partitions=partitions, config={**CONFIG, **(config or {})})
-        for number in range(partitions):
-            log_dir.log(TOPIC, number).append([NewRecord(key=b"old", value=b"%d" % number)])
-
-
-def new_records(label: str, count: int) -> list[NewRecord]:
-    return [
-        NewRecord(key=b"%d" % n, value=f"{label}-{n}".encode(), timestamp=T0 + n)
-        for n in range(count)
-    ]
-
-
-def stage(
-    env: Env,
-    partition: int,
-    label: str,
-    count: int = 30,
-    *,
-    order: tuple[int, ...] = (0,),
-    codec: Codec = Codec.NONE,
-    batch_records: int = 4,
-) -> list[StagedSegment]:
-    """What one task does: batches of a few records, in as many segments as they need."""
-    with LogDir.open(ROOT, env=env) as log_dir:
-        config = log_dir.topic(TOPIC).config
-    pool = FilePool(env.files)
-    name = TopicPartition(TOPIC, partition)
-    writer = StagedWriter(pool, ROOT, name, config, name=label, order=order)
-    records = new_records(label, count)
-    for at in range(0, count, batch_records):
-        group = records[at : at + batch_records]
-        writer.append([build_batch(group, codec=codec)], RowFacts(min_timestamp=T0 + at))
-    staged = writer.finish(env.clock.now_ms())
-    pool.close()
-    return staged
-
-
-def values(env: Env, partition: int) -> list[bytes | None]:
-    with LogDir.open(ROOT, env=env) as log_dir:
-        return [record.value for record in log_dir.reader(TOPIC, partition).records()]
-
-
-def expected(partition: int, label: str, count: int = 30) -> list[bytes]:
-    return [b"%d" % partition, *(f"{label}-{n}".encode() for n in range(count))]
-
-
-def attach_all(env: Env, staged: Sequence[StagedSegment]) -> AttachResult:
-    with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
-        return attach(log_dir, staged)
 
 
 @pytest.fixture
@@ -146,6 +95,33 @@ def test_appends_go_on_behind_them(env: SeededEnv) -> None:
     assert values(env, 0) == [*expected(0, "a", 7), b"new", b"newer"]
 
 
+def test_append_times_are_proven_without_a_clean_stop(env: SeededEnv) -> None:
+    make_directory(env, partitions=1)
+    env.clock.advance(5_000)
+    staged = stage(env, 0, "a")
+    log_dir = LogDir.open(ROOT, env=env, options=WRITABLE)
+    attach(log_dir, staged)
+    log_dir.abandon()
+    for options in (LogDirOptions(), WRITABLE):
+        with LogDir.open(ROOT, env=env, options=options) as again:
+            reader = again.reader(TOPIC, 0)
+            assert {reader.append_time_of(n) for n in range(1, 31)} == {env.clock.now_ms()}
+
+
+def test_coarse_append_times_never_run_back_behind_them(env: SeededEnv) -> None:
+    coarse = {"tidelog.append.time.granularity.ms": "1000"}
+    make_directory(env, partitions=1, config=coarse)
+    env.clock.advance(5_700)
+    staged = stage(env, 0, "a", 3)
+    with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
+        attach(log_dir, staged)
+        env.clock.advance(100)
+        log = log_dir.log(TOPIC, 0)
+        log.append([NewRecord(value=b"new")])
+        times = [log.append_time_of(offset) or -1 for offset in range(5)]
+        assert times == sorted(times)
+
+
 def test_segments_of_a_partition_follow_their_order(env: SeededEnv) -> None:
     make_directory(env, partitions=1)
     second, first = stage(env, 0, "b", 5, order=(1,)), stage(env, 0, "a", 5, order=(0,))
@@ -195,16 +171,6 @@ def test_no_segment_is_over_the_limit(env: SeededEnv) -> None:
 
 
 # -- refusals ------------------------------------------------------------------------------------
-
-
-def staged_names(env: Env) -> list[str]:
-    return [
-        item.name
-        for number in range(2)
-        if env.files.exists(f"{ROOT}/{TOPIC}-{number}")
-        for item in env.files.list_dir(f"{ROOT}/{TOPIC}-{number}")
-        if ".sta" in item.name
-    ]
 
 
 def change(env: Env, changes: dict[str, str | None]) -> None:
@@ -295,104 +261,3 @@ def test_dropping_by_prefix(env: SeededEnv) -> None:
     stage(env, 1, "job2-a", 3)
     assert drop_staging(env.files, ROOT, prefix="job1", older_than_ms=INT64_MAX) == 1
     assert [name[:4] for name in staged_names(env)] == ["job2"]
-
-
-# -- crashes and failing calls -------------------------------------------------------------------
-
-
-def prepared(env: SeededEnv) -> list[StagedSegment]:
-    make_directory(env)
-    env.clock.advance(1_000)
-    return [*stage(env, 0, "a", 20), *stage(env, 1, "b", 9)]
-
-
-def judge(files: DamageFileSystem, *, is_done: bool = False) -> bool:
-    """All or nothing in both partitions, also for a reader; whether it is all."""
-    env = seeded_env(99, files=files)
-    env.clock.set(T0 * 2)
-    found = []
-    for _ in range(2):  # before recovery, for a reader; after it
-        contents = [values(env, 0), values(env, 1)]
-        assert contents in ([[b"0"], [b"1"]], [expected(0, "a", 20), expected(1, "b", 9)])
-        found.append(len(contents[0]) > 1)
-        with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
-            for number in range(2):
-                check_log(log_dir, number)
-    assert staged_names(env) == [] or not found[1]
-    assert found[1] or not is_done
-    return found[1]
-
-
-def check_log(log_dir: LogDir, number: int) -> None:
-    """What is left is a log as any other: it takes appends, and its times are its own."""
-    log = log_dir.log(TOPIC, number)
-    offsets = [record.offset for record in log.records()]
-    assert offsets == list(range(log.log_end_offset))
-    for offset in offsets[1:]:
-        assert log.append_time_of(offset) in (None, ATTACHED_MS)
-    assert log.roll() or not log.active.size_bytes
-
-
-ATTACHED_MS = seeded_env(1).clock.now_ms() + 1_000
-
-
-@pytest.mark.parametrize("keep", list(Keep))
-def test_power_loss_at_every_call(keep: Keep) -> None:
-    env = seeded_env(1)
-    staged = prepared(env)
-    env.files.settle()
-    with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
-        attach(log_dir, staged)
-        moment = len(env.files.journal)
-    outcomes = [judge(reopen(state)) for state in env.files.prefixes(keep)]
-    assert outcomes == sorted(outcomes)  # once visible, always visible
-    assert not outcomes[0]
-    assert all(outcomes[moment:])
-
-
-def test_power_loss_in_seeded_ways() -> None:
-    env = seeded_env(1)
-    staged = prepared(env)
-    env.files.settle()
-    with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
-        attach(log_dir, staged)
-        moment = len(env.files.journal)
-    outcomes = set()
-    for state in env.files.crash_states(range(400)):
-        try:
-            outcomes.add(judge(reopen(state), is_done=state.prefix >= moment))
-        except Exception as error:
-            raise AssertionError(f"{error!r}\n{env.files.explain(state)}") from error
-    assert outcomes == {True, False}
-
-
-@pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE])
-def test_every_call_fails_once(kind: FaultKind) -> None:
-    call = 0
-    failed = True
-    while failed:
-        env = seeded_env(1)
-        staged = prepared(env)
-        image = env.files.crash(Keep.EVERYTHING)
-        env = seeded_env(1, files=reopen(image, fault=Fault(call, kind)))
-        env.clock.advance(1_000)
-        failed = attach_with_fault(env, staged)
-        judge(reopen(env.files.crash(Keep.EVERYTHING)), is_done=not failed)
-        judge(reopen(env.files.crash(Keep.SYNCED)), is_done=not failed)
-        call += 1
-    assert call > 50
-
-
-def attach_with_fault(env: SeededEnv, staged: Sequence[StagedSegment]) -> bool:
-    """Whether the attach (or the opening before it) was told of the failure."""
-    log_dir = None
-    try:
-        log_dir = LogDir.open(ROOT, env=env, options=WRITABLE)
-        attach(log_dir, staged)
-    except StorageFailure:
-        return True
-    finally:
-        if log_dir is not None:
-            with suppress(StorageFailure):
-                log_dir.close()
-    return False
