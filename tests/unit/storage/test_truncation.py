@@ -1,0 +1,224 @@
+"""Cutting a log: what goes, what stays right, and readers that hold what is cut."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.faults import START_MS, Keep
+from tests.faults import reopen as disk_of
+from tests.unit.storage.logs import (
+    ANY_TIME,
+    PATH,
+    SMALL,
+    TOPIC,
+    WRITABLE,
+    batch,
+    fill,
+    names,
+    new_log,
+    new_records,
+    offsets,
+    put,
+    reader_of,
+    reopen,
+    values,
+)
+
+from tidelog.env import Env
+from tidelog.errors import InvalidRequest
+from tidelog.storage.log_dir import LogDir
+from tidelog.types import ClockName, IsolationLevel
+
+
+class TestWhatGoes:
+    def test_every_offset_of_a_log_of_segments(self) -> None:
+        """The batch that holds the offset goes whole; what is below stays, readable and found."""
+        for target in range(0, 62, 3):
+            env, _, log = new_log(SMALL)
+            for number in range(20):
+                env.clock.advance(1)
+                log.append(new_records([number * 3] * 3), batch_bytes=1 << 20)
+            end = log.truncate_to(target)
+            assert end == min(target, 60) // 3 * 3
+            assert offsets(log.records()) == list(range(end))
+            assert offsets(reader_of(env).records()) == list(range(end))
+            for time in range(0, 60, 3):
+                found = log.offset_for_time(time)
+                assert (found and found.offset) == (time if time < end else None)
+            assert [log.append_time_of(o) for o in range(end)] == [
+                START_MS + 1 + o // 3 for o in range(end)
+            ]
+            put(log, 999)
+            assert log.offset_for_time(100) is not None
+
+    def test_nothing_above_the_end(self) -> None:
+        _, _, log = new_log()
+        put(log, 1, 2)
+        assert log.truncate_to(2) == 2
+        assert log.truncate_to(50) == 2
+        with pytest.raises(InvalidRequest):
+            log.truncate_to(-1)
+
+    def test_everything(self) -> None:
+        env, directory, log = new_log(SMALL)
+        fill(log, 30)
+        assert log.truncate_to(0) == 0
+        assert [segment.base_offset for segment in log.segments] == [0]
+        put(log, 7)
+        assert offsets(log.records()) == [0]
+        directory.close()
+        _, log = reopen(env)
+        assert offsets(log.records()) == [0]
+
+    def test_below_the_log_start(self) -> None:
+        env, directory, log = new_log(SMALL)
+        fill(log, 30)
+        log.delete_records(20)
+        log.apply_retention()
+        log.truncate_to(5)
+        assert (log.log_start_offset, log.log_end_offset) == (5, 5)
+        put(log, 1)
+        assert offsets(log.records()) == [5]
+        directory.abandon()
+        _, log = reopen(env)
+        assert offsets(log.records()) == [5]
+
+    def test_transactions_and_their_aborts(self) -> None:
+        _, _, log = new_log(SMALL)
+        fields = {"producer_id": 5, "producer_epoch": 0, "transactional": True}
+        log.append_batches(batch([1], base_sequence=0, **fields))
+        put(log, 1)
+        log.end_transaction(producer_id=5, producer_epoch=0, coordinator_epoch=0, commit=False)
+        log.roll()
+        put(log, 1)
+        assert log.last_stable_offset == 4
+        log.truncate_to(2)  # the marker goes: the transaction is open again
+        assert log.last_stable_offset == 0
+        assert offsets(log.records(isolation=IsolationLevel.READ_COMMITTED)) == []
+        log.end_transaction(producer_id=5, producer_epoch=0, coordinator_epoch=0, commit=True)
+        assert offsets(log.records(isolation=IsolationLevel.READ_COMMITTED)) == [0, 1]
+
+    def test_snapshots_and_epochs_behind_it(self) -> None:
+        env, directory, log = new_log()
+        put(log, 1)
+        directory.close()
+        _, log = reopen(env)
+        put(log, 2)
+        log.roll()
+        log.truncate_to(1)
+        assert [(e.epoch, e.start_offset) for e in log.leader_epochs.entries] == [(0, 0)]
+        assert "00000000000000000002.snapshot" not in names(env)
+        put(log, 3)
+        assert log.leader_epochs.latest_epoch > 1  # other records, another epoch
+
+
+class TestAppendTimesAfterIt:
+    def test_new_records_never_get_the_times_of_those_that_went(self) -> None:
+        env, directory, log = new_log()
+        for _ in range(5):
+            env.clock.advance(10)
+            put(log, 1)
+        log.truncate_to(2)
+        env.clock.advance(-45)  # the clock runs slower now: a time of a cut row would be larger
+        put(log, 1)
+        assert log.append_time_of(2) == START_MS + 20
+        directory.close()
+        _, log = reopen(env)
+        assert [log.append_time_of(o) for o in range(3)] == [
+            START_MS + 10,
+            START_MS + 20,
+            START_MS + 20,
+        ]
+        found = log.offset_for_time(START_MS + 21, clock=ClockName.APPEND)
+        assert found is None
+
+    def test_whatever_a_crash_leaves_of_it(self) -> None:
+        """Every record that is read has its own append time, or none."""
+        env, directory, log = new_log(SMALL)
+        for number in range(25):
+            env.clock.advance(1)
+            put(log, number, value=b"old" * 20)
+        directory.close()
+        directory, log = reopen(env)
+        env.files.settle()
+        log.truncate_to(4)
+        env.clock.advance(1000)
+        put(log, 99, value=b"new" * 20)
+        log.flush()
+        right = {b"old" * 20: START_MS + 1, b"new" * 20: START_MS + 1025}
+        for state in (*env.files.prefixes(Keep.SYNCED), *env.files.crash_states(range(150))):
+            disk = disk_of(state)
+            crashed = Env(files=disk, clock=env.clock, random=env.random)
+            _, again = reopen(crashed)
+            assert again.log_end_offset >= 4, str(state)
+            for record in again.records():
+                base = right[record.value or b""]
+                own = base + record.offset if (record.value or b"").startswith(b"old") else base
+                assert again.append_time_of(record.offset) in {None, own}, str(state)
+            assert [again.append_time_of(o) for o in range(2)] == [START_MS + 1, START_MS + 2]
+
+
+CHILD = """
+import sys
+from tidelog.storage.log_dir import LogDir
+reader = LogDir.open(sys.argv[1]).reader("t", 0)
+records = reader.records()
+seen = [next(records) for _ in range(3)]
+views = [s.view(0, s.size_bytes) for s in reader.segments if not s.is_active]
+indexes = [(s.offset_index, s.time_index) for s in reader.segments if not s.is_active]
+print("ready", flush=True)
+sys.stdin.readline()
+left = [r.value for r in records]
+total = sum(sum(view) for view in views)
+found = [reader.offset_for_time(t) for t in range(40)]
+assert total and all(list(a.entries()) is not None and b.entry_count for a, b in indexes)
+reader.refresh()
+after = [r.value for r in reader.records()]
+print(len(seen) + len(left), set(left), len(after), set(after))
+"""
+
+
+def test_a_reader_in_another_process_survives_a_truncation_under_its_maps(tmp_path: Path) -> None:
+    """It goes on with what it has mapped, and sees the new log when it looks again."""
+    root = tmp_path / "data"
+    with LogDir.open(str(root), options=WRITABLE) as directory:
+        directory.create_topic(TOPIC, config={**SMALL, **ANY_TIME})
+        log = directory.log(TOPIC, 0)
+        for number in range(40):
+            log.append(new_records([number], b"old"))
+        assert len(log.segments) >= 4
+        run = [sys.executable, "-c", CHILD, str(root)]
+        with subprocess.Popen(
+            run, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as child:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+            log.truncate_to(log.segments[0].end_offset - 1)  # into a closed segment
+            kept = log.log_end_offset
+            for number in range(30):
+                log.append(new_records([number], b"new"))
+            child.stdin.write("go\n")
+            child.stdin.flush()
+            line = child.stdout.readline()
+        assert child.returncode == 0
+    before, _, rest = line.partition(" {b'old'} ")
+    # The last segment is read by position; where it went, its records are gone.
+    assert kept < int(before) <= 40
+    assert rest.split(" ", 1)[0] == str(kept + 30)
+    assert "b'new'" in rest
+
+
+def test_a_reader_of_the_last_segment_meets_no_wrong_record() -> None:
+    env, _, log = new_log()
+    for number in range(10):
+        put(log, number, value=b"old")
+    reader = LogDir.open(PATH, env=env).reader(TOPIC, 0)
+    records = reader.records()
+    assert next(records).value == b"old"
+    log.truncate_to(4)
+    for number in range(10):
+        put(log, number, value=b"new")
+    reader.refresh()
+    assert values(reader.records()) == [b"old"] * 4 + [b"new"] * 10

@@ -1,0 +1,209 @@
+"""How far append times are believed: after other writers, crashes and lost files."""
+
+from collections.abc import Callable
+
+import pytest
+from tests.faults import START_MS, SeededEnv
+from tests.unit.storage.logs import (
+    SMALL,
+    fill,
+    new_log,
+    new_records,
+    path_of,
+    put,
+    read,
+    reader_of,
+    reopen,
+    write,
+)
+
+from tidelog.record.batch import RecordBatch, build_batch
+from tidelog.storage.trust import (
+    AppendTimeCheckpoint,
+    batch_ending_at,
+    batch_starting_at,
+    fingerprint,
+    trusted_end,
+)
+
+FIRST = "00000000000000000000"
+CHECKPOINT = "append-time-checkpoint"
+
+
+def timed(count: int = 4, config: dict[str, str] | None = None) -> SeededEnv:
+    """A log of so many records, 10 ms apart, closed cleanly."""
+    env, directory, log = new_log(config or {"index.interval.bytes": "0"})
+    for _ in range(count):
+        put(log, 1)
+        env.clock.advance(10)
+    directory.close()
+    return env
+
+
+def known(env: SeededEnv, count: int) -> list[int | None]:
+    reader = reader_of(env)
+    return [reader.append_time_of(offset) for offset in range(count)]
+
+
+def own(count: int, start: int = 0) -> list[int | None]:
+    return [START_MS + 10 * number for number in range(start, start + count)]
+
+
+def append_foreign(env: SeededEnv, offset: int, epoch: int = 9) -> None:
+    """What somebody else appends to the file, who knows nothing of append times."""
+    data = build_batch(new_records([1]), base_offset=offset, leader_epoch=epoch)
+    write(env, f"{FIRST}.log", read(env, f"{FIRST}.log") + bytes(data))
+
+
+class TestOthers:
+    def test_what_they_appended_is_unknown_and_what_was_there_is_not(self) -> None:
+        env = timed(3)
+        append_foreign(env, 3)
+        assert known(env, 4) == [*own(3), None]
+        directory, log = reopen(env)
+        put(log, 1)
+        env.clock.advance(10)
+        directory.close()
+        assert known(env, 5) == [*own(3), None, START_MS + 30]
+
+    def test_a_cut_below_the_checkpoint_makes_what_they_put_there_unknown(self) -> None:
+        """Equal records at equal offsets, under another epoch: still not ours."""
+        env = timed(4)
+        write(env, f"{FIRST}.log", read(env, f"{FIRST}.log")[:140])
+        append_foreign(env, 2)
+        append_foreign(env, 3)
+        assert known(env, 4) == [START_MS, START_MS + 10, None, None]
+
+    def test_a_cut_and_no_more(self) -> None:
+        env = timed(4)
+        write(env, f"{FIRST}.log", read(env, f"{FIRST}.log")[:140])
+        assert known(env, 2) == own(2)
+
+    def test_what_compaction_removed_in_between_changes_nothing(self) -> None:
+        env = timed(4)
+        data = read(env, f"{FIRST}.log")
+        write(env, f"{FIRST}.log", data[:70] + data[140:])
+        env.files.remove(path_of(f"{FIRST}.index"))
+        assert known(env, 4)[0] == START_MS
+        assert known(env, 4)[2:] == own(2, 2)
+
+
+class TestLostFiles:
+    def test_without_the_checkpoint_rows_are_proven_by_their_batches(self) -> None:
+        env = timed(4)
+        env.files.remove(path_of(CHECKPOINT))
+        assert known(env, 4) == own(4)
+
+    @pytest.mark.parametrize(
+        "text", [b"", b"junk", b"0\n1\n1 2\n", b"0\n1\n4 x 5\n", b"0\n2\n4 3 5\n4 3 5\n", b"\xff"]
+    )
+    def test_a_damaged_checkpoint_is_none(self, text: bytes) -> None:
+        env = timed(4)
+        write(env, CHECKPOINT, text)
+        assert AppendTimeCheckpoint.read(env.files, path_of("").rstrip("/")) is None
+        assert known(env, 4) == own(4)
+
+    def test_a_checkpoint_that_claims_too_much_is_not_believed(self) -> None:
+        env = timed(2)
+        write(env, f"{FIRST}.appendtime", read(env, f"{FIRST}.appendtime")[:28])
+        write(env, CHECKPOINT, b"0\n1\n99 0 12345\n")
+        assert known(env, 2) == [None, None]
+
+    def test_without_rows_nothing_is_known(self) -> None:
+        env = timed(4)
+        env.files.remove(path_of(f"{FIRST}.appendtime"))
+        assert known(env, 4) == [None] * 4
+
+    @pytest.mark.parametrize("place", range(28, 28 + 5 * 20, 7))
+    def test_a_damaged_row_takes_only_what_lies_behind_it(self, place: int) -> None:
+        env = timed(4)
+        data = bytearray(read(env, f"{FIRST}.appendtime"))
+        assert len(data) == 28 + 5 * 20
+        data[place] ^= 0x10
+        write(env, f"{FIRST}.appendtime", bytes(data))
+        row = (place - 28) // 20
+        found = known(env, 4)
+        assert found[: row - 1 if row else 0] == own(4)[: row - 1 if row else 0]
+        assert all(time in {None, right} for time, right in zip(found, own(4), strict=True))
+        assert found[row:] == [None] * len(found[row:])
+
+
+class TestHardStop:
+    def test_times_of_what_survived_whole_are_kept(self) -> None:
+        env, directory, log = new_log(SMALL)
+        for _ in range(20):
+            put(log, 1)
+            env.clock.advance(10)
+        log.flush()
+        directory.abandon()
+        _, log = reopen(env)
+        found = [log.append_time_of(offset) for offset in range(20)]
+        assert found == own(20)
+
+    def test_records_of_one_time_that_only_the_next_row_would_end(self) -> None:
+        """The last run is sure for the append that opened it: rows behind it may be lost."""
+        env, directory, log = new_log()
+        put(log, 1)
+        put(log, 1)
+        directory.abandon()
+        _, log = reopen(env)
+        assert log.append_time_of(0) == START_MS
+        assert log.append_time_of(1) in {START_MS, None}
+
+    def test_lost_rows_make_their_records_unknown_for_good(self) -> None:
+        env, directory, log = new_log()
+        for _ in range(4):
+            put(log, 1)
+            env.clock.advance(10)
+        directory.abandon()
+        write(env, f"{FIRST}.appendtime", read(env, f"{FIRST}.appendtime")[: 28 + 2 * 20])
+        directory, log = reopen(env)
+        put(log, 1)
+        assert [log.append_time_of(o) for o in range(5)] == [*own(2), None, None, START_MS + 40]
+        directory.close()
+        assert known(env, 5) == [*own(2), None, None, START_MS + 40]
+
+    def test_lost_records_take_their_rows_along(self) -> None:
+        env, directory, log = new_log()
+        for _ in range(4):
+            put(log, 1)
+            env.clock.advance(10)
+        directory.abandon()
+        write(env, f"{FIRST}.log", read(env, f"{FIRST}.log")[:140])
+        directory, log = reopen(env)
+        env.clock.advance(1000)
+        put(log, 1)
+        assert [log.append_time_of(o) for o in range(3)] == [*own(2), START_MS + 1040]
+        directory.close()
+        assert known(env, 3) == [*own(2), START_MS + 1040]
+
+
+class TestParts:
+    def test_the_fingerprint_tells_epoch_and_offset_apart(self) -> None:
+        views = [
+            RecordBatch(build_batch(new_records([time]), base_offset=offset, leader_epoch=epoch))
+            for time, offset, epoch in ((1, 0, 0), (2, 0, 0), (1, 1, 0), (1, 0, 1))
+        ]
+        assert len({fingerprint(view) for view in views}) == 4
+
+    def test_trusted_end(self) -> None:
+        _, _, log = new_log(SMALL)
+        fill(log, 30)
+        batches = [b for part in log.slices() for _, b in part.batches()]
+        last = batches[20]
+        right = AppendTimeCheckpoint(21, 20, fingerprint(last))
+        assert trusted_end(right, log.segments) == 21
+        assert trusted_end(None, log.segments) == 0
+        assert trusted_end(AppendTimeCheckpoint(21, 20, 1), log.segments) == 0
+        assert trusted_end(AppendTimeCheckpoint(99, 98, 1), log.segments) == 0
+        assert trusted_end(AppendTimeCheckpoint(7, -1, 0), log.segments) == 7
+        assert trusted_end(right, []) == 0
+
+    @pytest.mark.parametrize("find", [batch_starting_at, batch_ending_at])
+    def test_only_an_exact_place_is_a_place(self, find: Callable[..., object]) -> None:
+        _, _, log = new_log()
+        put(log, 1, 2, 3)
+        put(log, 4, 5)
+        (segment,) = log.segments
+        places = {0, 3} if find is batch_starting_at else {3, 5}
+        assert {n for n in range(7) if find(segment, n) is not None} == places
