@@ -20,7 +20,7 @@ from tidelog.storage import files
 from tidelog.storage.log_dir import LogDir
 from tidelog.types import ClockName, TopicPartition
 
-MARKER = f"{PATH}/.kafka_cleanshutdown"
+T0 = TopicPartition(TOPIC, 0)
 
 
 class TestHostileContents:
