@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import CorruptData
+from tidelog.record.batch import HEADER_SIZE
 from tidelog.record.views import walk
 from tidelog.storage import files
 from tidelog.storage.append_time import AppendTimes
@@ -11,7 +12,8 @@ from tidelog.storage.index_files import IndexBuilder, load_indexes
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.segment import SegmentContext, SegmentFiles
 from tidelog.storage.time_index import TimeIndex
-from tidelog.types import NO_TIMESTAMP
+from tidelog.storage.tail import batch_at, misfit
+from tidelog.types import INT64_MAX, NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from tidelog.env import FileStat
@@ -21,6 +23,10 @@ class ClosedSegment(SegmentFiles):
     """A finished segment; everything is mapped or read at first use.
 
     Safe for several threads that read: what is loaded twice by a race is the same.
+
+    Attributes:
+        hides_records: Whether its indexes were rebuilt and damage ended that: what lies behind
+            the damage is not indexed.
     """
 
     is_active: Final = False
@@ -37,6 +43,7 @@ class ClosedSegment(SegmentFiles):
         self.end_offset = end_offset
         self._limit_times = limit_times
         self._facts: FileStat | None = None
+        self.hides_records = False
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._append_times: AppendTimes | None = None
@@ -86,7 +93,7 @@ class ClosedSegment(SegmentFiles):
     def _load_indexes(self) -> None:
         context = self.context
         loaded = load_indexes(context, self.base_offset, mapped=True)
-        if loaded is None:
+        if loaded is None or not self._last_entry_fits(loaded[0]):
             loaded = self.rebuild_indexes()
         elif loaded[1].entry_count == 0 and self.size_bytes > 0:
             # An empty time index says "no timestamps", or that a foreign crash lost it.
@@ -96,11 +103,26 @@ class ClosedSegment(SegmentFiles):
     def _checked_for_timestamps(
         self, loaded: tuple[OffsetIndex, TimeIndex]
     ) -> tuple[OffsetIndex, TimeIndex]:
-        for batch in walk(self.view(0, self.size_bytes)):
-            if batch.max_timestamp != NO_TIMESTAMP:
-                self.context.report(f"{self.log_path}: its time index is empty; rebuilt in memory")
-                return self.rebuild_indexes()
-        return loaded
+        try:
+            batches = walk(self.view(0, self.size_bytes))
+            if all(batch.max_timestamp == NO_TIMESTAMP for batch in batches):
+                return loaded
+        except CorruptData:
+            return self.rebuild_indexes()  # which says where
+        self.context.report(f"{self.log_path}: its time index is empty; rebuilt in memory")
+        return self.rebuild_indexes()
+
+    def _last_entry_fits(self, index: OffsetIndex) -> bool:
+        """Whether the last index entry leads to the batch that it names, as in the index's log."""
+        if not index.entry_count:
+            return True
+        offset, position = index.entry(index.entry_count - 1)
+        # Old brokers made one entry for an append of several batches.
+        found = batch_at(self.view(position, position + HEADER_SIZE))
+        if found is not None and self.base_offset <= found <= offset:
+            return True
+        self.context.report(misfit(self.log_path, offset, position))
+        return False
 
     def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Both indexes from the log's batch headers, by Kafka's recovery rule."""
@@ -112,6 +134,7 @@ class ClosedSegment(SegmentFiles):
                 position += batch.size_bytes
         except CorruptData as error:
             self.context.report(f"{error.located(self.log_path)}; indexed up to there")
+            self.hides_records = True
         return builder.finish()
 
     def replace_indexes(self, indexes: tuple[OffsetIndex, TimeIndex]) -> None:
@@ -134,5 +157,10 @@ class ClosedSegment(SegmentFiles):
 
     @property
     def largest_timestamp(self) -> int:
-        """Largest record timestamp: that of the last time index entry."""
-        return self.time_index.last_entry[0]
+        """Largest record timestamp: that of the last time index entry.
+
+        The largest possible where damage hides records, so that whoever looks for a time comes
+        upon the damage instead of passing over it.
+        """
+        largest, _ = self.time_index.last_entry
+        return INT64_MAX if self.hides_records else largest

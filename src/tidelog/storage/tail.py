@@ -122,13 +122,19 @@ def _last_entry_fits(segment: TailSegment, index: OffsetIndex) -> bool:
     last_offset, position = index.entry(index.entry_count - 1)
     file = segment.context.pool.get(segment.log_path)
     found = batch_at(memoryview(file.pread(HEADER_SIZE, position)))
-    if found == last_offset:
+    # Old brokers made one entry for an append of several batches.
+    if found is not None and segment.base_offset <= found <= last_offset:
         return True
-    segment.context.report(
-        f"{segment.log_path}: the offset index names offset {last_offset} at position {position},"
-        f" there is {found}; rebuilt in memory"
-    )
+    segment.context.report(misfit(segment.log_path, last_offset, position))
     return False
+
+
+def misfit(log_path: str, last_offset: int, position: int) -> str:
+    """What to report of an index entry that leads elsewhere."""
+    return (
+        f"{log_path}: the offset index names offset {last_offset} at position {position}, there is"
+        " another batch or none; rebuilt in memory"
+    )
 
 
 def batch_at(header: memoryview) -> int | None:

@@ -10,6 +10,7 @@ from tidelog.errors import InvalidRequest, OffsetOutOfRange, PolicyViolation
 from tidelog.storage import truncation
 from tidelog.storage.adopting import AdoptingLog
 from tidelog.storage.retention import Deletion, SegmentFacts, deletes_all, plan_retention
+from tidelog.types import INT64_MAX
 
 HIGH_WATERMARK: Final = -1
 
@@ -115,10 +116,14 @@ class TrimmingLog(AdoptingLog):
 
     def _facts(self, number: int) -> SegmentFacts:
         segment = self._segments[number]
+        is_known = segment.is_active or segment.largest_timestamp < INT64_MAX
         return SegmentFacts(
             base_offset=segment.base_offset,
             size_bytes=segment.size_bytes,
-            largest_timestamp=segment.largest_timestamp,
+            # Of a damaged segment what was read of it counts, or it would stay for ever.
+            largest_timestamp=(
+                segment.largest_timestamp if is_known else segment.time_index.last_entry[0]
+            ),
             mtime_ms=segment.mtime_ms(),
         )
 

@@ -1,47 +1,30 @@
-"""A partition as a reader sees it: what is on disk now, at both isolation levels."""
+"""A partition as a reader sees it: what is on disk now, whatever is wrong with it."""
 
 import numpy as np
 import pytest
+from tests.faults import START_MS
 from tests.unit.storage.logs import (
     PATH,
     SMALL,
     TOPIC,
-    batch,
     fill,
     new_log,
     offsets,
     put,
     read,
     reader_of,
+    reopen,
     snapshot_of,
     values,
     write,
 )
 
-from tidelog.errors import CorruptBatch, CorruptIndex, OffsetOutOfRange
-from tidelog.storage.log import Log
+from tidelog.errors import CorruptBatch, OffsetOutOfRange
 from tidelog.storage.log_dir import LogDir
 from tidelog.types import IsolationLevel
 
 COMMITTED = IsolationLevel.READ_COMMITTED
 FIRST_LOG = "00000000000000000000.log"
-
-
-def transact(log: Log, producer_id: int, sequence: int = 0, count: int = 1) -> None:
-    data = batch(
-        [1] * count,
-        producer_id=producer_id,
-        producer_epoch=0,
-        base_sequence=sequence,
-        transactional=True,
-    )
-    log.append_batches(data)
-
-
-def end(log: Log, producer_id: int, *, commit: bool) -> None:
-    log.end_transaction(
-        producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, commit=commit
-    )
 
 
 def test_refresh_shows_what_was_appended_and_rolled_since() -> None:
@@ -147,70 +130,6 @@ def test_read_outside_the_log_is_refused() -> None:
             list(log.records(start))
     assert list(log.records(3)) == []
     assert offsets(log.records(1, 2)) == [1]
-
-
-class TestIsolation:
-    def test_committed_readers_stop_at_the_last_stable_offset(self) -> None:
-        env, _, log = new_log()
-        put(log, 1)
-        transact(log, 5)
-        put(log, 2)
-        for view in (log, reader_of(env)):
-            assert view.last_stable_offset == 1
-            assert (view.end_offset(), view.end_offset(COMMITTED)) == (3, 1)
-            assert offsets(view.records(isolation=COMMITTED)) == [0]
-            assert offsets(view.records()) == [0, 1, 2]
-
-    def test_a_commit_shows_the_records_and_never_the_marker(self) -> None:
-        env, _, log = new_log()
-        transact(log, 5, count=2)
-        end(log, 5, commit=True)
-        put(log, 2)
-        for view in (log, reader_of(env)):
-            assert offsets(view.records(isolation=COMMITTED)) == [0, 1, 3]
-            assert offsets(view.records()) == [0, 1, 3]
-
-    def test_an_abort_hides_only_the_records_of_its_transaction(self) -> None:
-        env, _, log = new_log()
-        transact(log, 5)
-        transact(log, 6)
-        transact(log, 5, 1)
-        end(log, 5, commit=False)
-        transact(log, 5, 2)
-        end(log, 6, commit=True)
-        end(log, 5, commit=True)
-        for view in (log, reader_of(env)):
-            assert offsets(view.records(isolation=COMMITTED)) == [1, 4]
-            assert offsets(view.records()) == [0, 1, 2, 4]
-
-    def test_an_abort_is_seen_where_the_marker_lies_behind_the_range(self) -> None:
-        """The entry is in the index of the marker's segment, whatever part is read."""
-        _, _, log = new_log()
-        transact(log, 5)
-        log.roll()
-        put(log, 1)
-        log.roll()
-        end(log, 5, commit=False)
-        assert offsets(log.records(0, 1, isolation=COMMITTED)) == []
-        assert offsets(log.records(0, 2, isolation=COMMITTED)) == [1]
-
-    def test_reading_from_beyond_the_last_stable_offset_gives_nothing(self) -> None:
-        _, _, log = new_log()
-        put(log, 1)
-        transact(log, 5, count=3)
-        assert list(log.slices(3, isolation=COMMITTED)) == []
-        assert offsets(log.records(2, isolation=COMMITTED)) == []
-
-    def test_a_damaged_transaction_index_names_its_file(self) -> None:
-        env, directory, log = new_log()
-        transact(log, 5)
-        end(log, 5, commit=False)
-        directory.close()
-        write(env, "00000000000000000000.txnindex", b"\x00" * 20)
-        reader = reader_of(env)
-        assert offsets(reader.records()) == [0]
-        with pytest.raises(CorruptIndex, match=r"00000000000000000000\.txnindex"):
-            list(reader.records(isolation=COMMITTED))
 
 
 class TestForeignIndexes:
@@ -351,3 +270,70 @@ class TestOffsetsOutOfOrder:
         reader = opened.reader(TOPIC, 0)
         assert (reader.log_end_offset, offsets(reader.records())) == (2, [0, 1])
         assert any("offsets 1 to 1 where 2 is next" in line for line in opened.reports)
+
+
+class TestDamageUnderLostIndexes:
+    """What damage hides from an index that is built anew must not pass for "no such record"."""
+
+    @pytest.mark.parametrize("lost", ["", None])
+    def test_a_lookup_comes_upon_the_damage(self, lost: str | None) -> None:
+        env, directory, log = new_log()
+        for time in (10, 20, 30):
+            put(log, time)
+        log.roll()
+        put(log, 99)
+        directory.close()
+        data = bytearray(read(env, FIRST_LOG))
+        data[70 + 8] = 0xFF
+        write(env, FIRST_LOG, bytes(data))
+        name = "00000000000000000000.timeindex"
+        if lost is None:
+            env.files.remove(f"{PATH}/{TOPIC}-0/{name}")
+        else:
+            write(env, name, b"")
+        for _ in range(2):
+            reader = reader_of(env)
+            found = reader.offset_for_time(5)
+            assert found is not None
+            assert found.offset == 0
+            with pytest.raises(CorruptBatch, match=f"{FIRST_LOG}, position 70"):
+                reader.offset_for_time(25)
+            with pytest.raises(CorruptBatch, match=f"{FIRST_LOG}, position 70"):
+                reader.max_timestamp()
+            directory, log = reopen(env)  # a writer must not make half an index whole
+            assert len(log.apply_retention()) == 0
+            directory.close()
+
+    def test_retention_counts_what_could_be_read(self) -> None:
+        env, directory, log = new_log({"retention.ms": "100"})
+        put(log, 10)
+        put(log, 20)
+        log.roll()
+        put(log, START_MS)
+        directory.close()
+        data = bytearray(read(env, FIRST_LOG))
+        data[70 + 8] = 0xFF
+        write(env, FIRST_LOG, bytes(data))
+        env.files.remove(f"{PATH}/{TOPIC}-0/00000000000000000000.timeindex")
+        _, log = reopen(env)
+        assert [deletion.base_offset for deletion in log.apply_retention()] == [0]
+
+    def test_an_index_of_another_file_is_not_used(self) -> None:
+        """It obeys every rule and leads into the middle of batches."""
+        env, directory, log = new_log({"index.interval.bytes": "0"})
+        for number in range(10):
+            put(log, number, value=b"x" * number)
+        log.roll()
+        put(log, 99)
+        directory.close()
+        index = bytearray(read(env, "00000000000000000000.index"))
+        for at in range(7, len(index), 8):
+            index[at] -= 3
+        write(env, "00000000000000000000.index", bytes(index))
+        opened = LogDir.open(PATH, env=env)
+        reader = opened.reader(TOPIC, 0)
+        assert offsets(reader.records(5)) == [5, 6, 7, 8, 9, 10]
+        found = reader.offset_for_time(6)
+        assert found is not None
+        assert found.offset == 6
+        assert any("another batch or none; rebuilt" in line for line in opened.reports)

@@ -220,6 +220,9 @@ def _search_batches(
             status, offset, timestamp = _search_records(log, at, size, target, floor_offset)
             if status == FOUND:
                 return FOUND, offset, timestamp, at
+            if status == NOT_FOUND and load_int64(log, at) >= floor_offset:
+                # The header promises a match: the records are damaged, or a cleaner took them.
+                status = NEED_PLAIN
         if status != NOT_FOUND:
             return status, NOTHING, NOTHING, at
         at += size

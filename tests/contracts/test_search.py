@@ -1,0 +1,186 @@
+"""One contract for every search by time: plain, by kernels, by arrays, equal to reading it all.
+
+Logs of any batches in any segments (every codec, legacy messages, gaps, times out of order, equal,
+missing and extreme), closed and last segments, any log start; then damaged ones.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.faults import seeded_env
+from tests.unit.storage.logs import new_dir, new_records, path_of, read, reader_of, write
+
+from tidelog.env import Env
+from tidelog.errors import CorruptData
+from tidelog.record.batch import build_batch
+from tidelog.record.legacy_builder import build_legacy_set
+from tidelog.record.record import Record
+from tidelog.storage.log_reader import LogReader
+from tidelog.types import INT64_MAX, NO_TIMESTAMP, Codec, TimestampType
+
+Answer: TypeAlias = tuple[int, int] | None
+Search: TypeAlias = Callable[[LogReader, int], Answer]
+
+times = st.one_of(st.integers(0, 25), st.sampled_from((NO_TIMESTAMP, NO_TIMESTAMP, 5, INT64_MAX)))
+targets = st.integers(0, 27) | st.sampled_from((INT64_MAX, INT64_MAX - 1))
+
+
+def plain(reader: LogReader, target: int) -> Answer:
+    found = reader.offset_for_time(target)
+    return None if found is None else (found.offset, found.timestamp)
+
+
+def kernels(reader: LogReader, target: int) -> Answer:
+    reader.use_kernels()
+    return plain(reader, target)
+
+
+def arrays(reader: LogReader, target: int) -> Answer:
+    offset, timestamp = reader.offsets_for_time_array(np.array([target])).tolist()[0]
+    return None if offset < 0 else (offset, timestamp)
+
+
+SEARCHES = pytest.mark.parametrize("search", [plain, kernels, arrays])
+
+
+def by_reading(records: Sequence[Record], target: int) -> Answer:
+    for record in records:
+        if record.timestamp >= target:
+            return record.offset, record.timestamp
+    return None
+
+
+@st.composite
+def appends(draw: st.DrawFn, offset: int) -> bytearray:
+    """One batch or message set whose first offset is `offset` or a little behind it."""
+    chosen = new_records(draw(st.lists(times, min_size=1, max_size=4)), b"value")
+    offset += draw(st.integers(0, 2))
+    kind = draw(st.sampled_from(("plain", "plain", "plain", "packed", "gaps", "stamped", "legacy")))
+    if kind == "legacy":
+        return build_legacy_set(
+            chosen,
+            magic=1,
+            codec=draw(st.sampled_from((Codec.NONE, Codec.GZIP))),
+            base_offset=offset,
+        )
+    steps = draw(st.lists(st.integers(1, 3), min_size=len(chosen), max_size=len(chosen)))
+    return build_batch(
+        chosen,
+        base_offset=offset,
+        leader_epoch=0,
+        codec=draw(st.sampled_from(tuple(Codec))) if kind == "packed" else Codec.NONE,
+        timestamp_type=TimestampType(int(kind == "stamped")),
+        append_time_ms=draw(st.integers(0, 25)) if kind == "stamped" else None,
+        offset_deltas=[sum(steps[:n]) for n in range(len(chosen))] if kind == "gaps" else None,
+    )
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> Env:
+    """A directory with one log, closed cleanly."""
+    env = seeded_env(1)
+    interval = draw(st.sampled_from(("0", "150", "4096")))
+    directory = new_dir(env, {"index.interval.bytes": interval})
+    log = directory.log("t", 0)
+    for _ in range(draw(st.integers(0, 14))):
+        log.append_as_follower(draw(appends(log.log_end_offset)))
+        if draw(st.integers(0, 4)) == 0:
+            log.roll()
+    if log.log_end_offset:
+        log.delete_records(draw(st.just(0) | st.integers(0, log.log_end_offset)))
+    directory.close()
+    return env
+
+
+@SEARCHES
+@given(env=logs(), asked=st.lists(targets, min_size=1, max_size=8))
+def test_every_search_answers_as_reading_does(search: Search, env: Env, asked: list[int]) -> None:
+    reader = reader_of(env)
+    records = list(reader.records())
+    for target in asked:
+        assert search(reader, target) == by_reading(records, target)
+
+
+@SEARCHES
+@given(env=logs())
+def test_the_largest_time_is_that_of_reading(search: Search, env: Env) -> None:
+    reader = reader_of(env)
+    if search is not plain:
+        reader.use_kernels()
+    timed = [record for record in reader.records() if record.timestamp >= 0]
+    first = max(timed, key=lambda record: (record.timestamp, -record.offset), default=None)
+    found = reader.max_timestamp()
+    assert (found and (found.offset, found.timestamp)) == (
+        first and (first.offset, first.timestamp)
+    )
+
+
+@given(env=logs(), asked=st.lists(targets, max_size=40))
+def test_arrays_answer_in_the_order_of_the_question(env: Env, asked: list[int]) -> None:
+    reader = reader_of(env)
+    records = list(reader.records())
+    found = reader.offsets_for_time_array(np.array(asked, np.int64)).tolist()
+    assert [None if o < 0 else (o, t) for o, t in found] == [by_reading(records, t) for t in asked]
+
+
+@given(env=logs(), asked=st.lists(targets, min_size=1, max_size=10))
+def test_nearest_leads_to_or_before_the_answer(env: Env, asked: list[int]) -> None:
+    reader = reader_of(env)
+    places = [reader.nearest_for_time(target) for target in asked]
+    if reader.segments:
+        by_array = reader.nearest_for_time_array(np.array(asked, np.int64)).tolist()
+        assert [tuple(place) for place in by_array] == places
+    reader_starts = [segment.base_offset for segment in reader.segments]
+    for target, (number, position) in zip(asked, places, strict=True):
+        found = reader.offset_for_time(target)
+        if found is None or number == len(reader_starts):
+            assert found is None
+            continue
+        assert found.offset >= reader_starts[number]
+        segment = reader.segments[number]
+        first = next(iter(segment.walk_file(position, segment.size_bytes)))[1]
+        # Below the log start the first segment with the time may hold no answer.
+        assert first.base_offset <= found.offset
+
+
+@SEARCHES
+@settings(max_examples=60)
+@given(env=logs(), data=st.data())
+def test_damage_is_named_or_does_not_matter(search: Search, env: Env, data: st.DataObject) -> None:
+    """A flipped bit in what a checksum covers, but for header fields that say what to pass over."""
+    before = reader_of(env)
+    name = "00000000000000000000.log"
+    content = bytearray(read(env, name))
+    records = list(before.records())
+    bodies = [
+        place
+        for position, batch in before.segments[0].walk_file(0, len(content))
+        for place in range(position + (61 if batch.magic == 2 else 34), position + batch.size_bytes)
+    ]
+    if not bodies:
+        return
+    content[data.draw(st.sampled_from(bodies))] ^= data.draw(st.integers(1, 255))
+    write(env, name, bytes(content))
+    reader = reader_of(env)
+    target = data.draw(targets)
+    found, damage = answer_or_damage(search, reader, target)
+    if damage is not None:
+        assert damage.path == path_of(name)
+        assert damage.position is not None
+        return
+    end = reader.log_end_offset  # a damaged last segment may be shorter
+    right = by_reading([record for record in records if record.offset < end], target)
+    assert found == right
+
+
+def answer_or_damage(
+    search: Search, reader: LogReader, target: int
+) -> tuple[Answer, CorruptData | None]:
+    try:
+        return search(reader, target), None
+    except CorruptData as error:
+        return None, error

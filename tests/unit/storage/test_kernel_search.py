@@ -1,0 +1,173 @@
+"""The search by kernels: what it hands back to the plain code, and damage. See contracts."""
+
+import numpy as np
+import pytest
+from tests.unit.storage.logs import SMALL, new_log, new_records, put, read, reader_of, write
+
+from tidelog.errors import CorruptBatch
+from tidelog.record.batch import build_batch, build_empty_batch
+from tidelog.record.legacy_builder import build_legacy_set
+from tidelog.storage import kernel_search
+from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.kernel_search import KernelSearch
+from tidelog.storage.log_reader import LogReader
+from tidelog.storage.lookup import search_segment
+from tidelog.types import Codec
+
+FIRST_LOG = "00000000000000000000.log"
+
+
+def mixed_segment() -> ClosedSegment:
+    """Plain, compressed and legacy batches in one closed segment, times 0, 10, ... 80."""
+    _, _, log = new_log({"index.interval.bytes": "100"})
+    for number in range(9):
+        records = new_records([number * 10, number * 10 - 5])
+        if number % 3 == 1:
+            log.append(records, codec=Codec.LZ4, batch_bytes=1 << 20)
+        elif number % 3 == 2:
+            data = build_legacy_set(
+                records, magic=1, codec=Codec.GZIP, base_offset=log.log_end_offset
+            )
+            log.append_as_follower(data)
+        else:
+            log.append(records, batch_bytes=1 << 20)
+    log.roll()
+    segment = log.segments[0]
+    assert isinstance(segment, ClosedSegment)
+    return segment
+
+
+def test_answers_of_one_segment_equal_the_plain_ones() -> None:
+    segment, search = mixed_segment(), KernelSearch()
+    for target in range(90):
+        for floor in (0, 5, 17, 18):
+            assert search(segment, target, floor) == search_segment(segment, target, floor)
+
+
+def test_many_times_at_once_equal_single_ones() -> None:
+    segment, search = mixed_segment(), KernelSearch()
+    targets = np.arange(90)[::-1].copy()
+    for floor in (0, 9):
+        found = search.search_many(segment, targets, floor).tolist()
+        for (offset, timestamp), target in zip(found, targets.tolist(), strict=True):
+            single = search_segment(segment, target, floor)
+            expected = (-1, -1) if single is None else (single.offset, single.timestamp)
+            assert (offset, timestamp) == expected
+
+
+def test_nearest_equals_a_search_in_both_indexes() -> None:
+    segment, search = mixed_segment(), KernelSearch()
+    targets = np.arange(0, 90)
+    many = search.nearest_many(segment, targets).tolist()
+    for target, found in zip(targets.tolist(), many, strict=True):
+        _, offset = segment.time_index.lookup(target)
+        assert tuple(found) == search.nearest(segment, target)
+        assert found[1] == segment.offset_index.lookup(offset)[1]
+
+
+def test_the_last_segment_is_read_by_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_search, "PIECE_BYTES", 100)  # a batch has 70, or is larger
+    _, _, log = new_log()
+    for number in range(12):
+        put(log, *[number * 10 + step for step in range(1 + number % 5)])
+    segment = log.segments[-1]
+    assert segment.is_active
+    search = KernelSearch()
+    for target in range(118):
+        assert search(segment, target, 3) == search_segment(segment, target, 3)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("many", [True, False])
+def test_a_found_batch_is_checked_before_it_answers(*, closed: bool, many: bool) -> None:
+    env, directory, log = new_log({"index.interval.bytes": "10000"})
+    for time in (10, 20, 30):
+        put(log, time)
+    log.roll()
+    if not closed:
+        log.truncate_to(3)
+    directory.close()
+    if not closed:
+        env.files.remove(f"/data/t-0/{3:020d}.log")
+    data = bytearray(read(env, FIRST_LOG))
+    data[70 + 64] ^= 2  # the record's timestamp delta
+    write(env, FIRST_LOG, bytes(data))
+    reader = reader_of(env)
+    reader.use_kernels()
+    if not closed:
+        assert reader.log_end_offset == 1  # a reader takes only valid batches of the last segment
+        return
+
+    def ask() -> None:
+        if many:
+            reader.offsets_for_time_array(np.array([5, 15]))
+        else:
+            reader.offset_for_time(15)
+
+    with pytest.raises(CorruptBatch, match=f"{FIRST_LOG}, position 70"):
+        ask()
+    assert reader.offset_for_time(5) is not None
+
+
+def test_an_index_entry_that_leads_astray_gives_no_wrong_answer() -> None:
+    """It obeys every rule; an error that names the place is the worst that may come of it."""
+    env, directory, log = new_log(SMALL)
+    for time in range(40):
+        put(log, time)
+    directory.close()
+    index = bytearray(read(env, "00000000000000000000.index"))
+    index[7] += 3
+    write(env, "00000000000000000000.index", bytes(index))
+    reader = reader_of(env)
+    reader.use_kernels()
+    outcomes = [outcome(reader, time) for time in range(40)]
+    assert set(outcomes) <= {"right", "error"}
+    assert outcomes.count("right") > 35
+
+
+def outcome(reader: LogReader, time: int) -> str:
+    try:
+        found = reader.offset_for_time(time)
+    except CorruptBatch:
+        return "error"
+    return "right" if found is not None and found.offset == time else "wrong"
+
+
+def test_gaps_and_emptied_batches_are_passed_over() -> None:
+    _, _, log = new_log()
+    log.append_as_follower(build_batch(new_records([10]), base_offset=5, leader_epoch=0))
+    empty = build_empty_batch(base_offset=7, last_offset=9, max_timestamp=90, leader_epoch=0)
+    log.append_as_follower(empty)
+    log.append_as_follower(
+        build_batch(new_records([20, 95]), base_offset=12, leader_epoch=0, offset_deltas=[2, 4])
+    )
+    log.roll()
+    segment = log.segments[0]
+    assert isinstance(segment, ClosedSegment)
+    for target, floor in ((0, 0), (11, 0), (21, 0), (50, 15), (96, 0)):
+        assert KernelSearch()(segment, target, floor) == search_segment(segment, target, floor)
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_damage_that_hides_a_match_is_not_passed_over(*, many: bool) -> None:
+    """The header promises a late record, the damaged records have none."""
+    env, directory, log = new_log()
+    put(log, 10, 50, 20)
+    put(log, 90)
+    log.roll()
+    directory.close()
+    data = bytearray(read(env, FIRST_LOG))
+    place = data.index(b"\x50\x02")  # the second record's deltas: 40 ms, offset 1
+    data[place] = 2
+    write(env, FIRST_LOG, bytes(data))
+    reader = reader_of(env)
+    reader.use_kernels()
+
+    def ask() -> None:
+        if many:
+            reader.offsets_for_time_array(np.array([40]))
+        else:
+            reader.offset_for_time(40)
+
+    with pytest.raises(CorruptBatch, match=f"{FIRST_LOG}, position 0"):
+        ask()
