@@ -11,8 +11,8 @@ from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.index_files import IndexBuilder, load_indexes
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.segment import SegmentContext, SegmentFiles
-from tidelog.storage.time_index import TimeIndex
 from tidelog.storage.tail import batch_at, misfit
+from tidelog.storage.time_index import TimeIndex
 from tidelog.types import INT64_MAX, NO_TIMESTAMP
 
 if TYPE_CHECKING:
