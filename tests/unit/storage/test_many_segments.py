@@ -1,0 +1,82 @@
+"""10,000 segments under a limit of 1,024 descriptors: opened, read, searched, by both sides.
+
+In a process of its own, since the limit is the process's.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.unit.storage.logs import ANY_TIME, TOPIC, WRITABLE, new_records
+
+from tidelog.record.batch import build_batch, seal
+from tidelog.storage.log_dir import LogDir
+from tidelog.storage.time_index import TimeIndex
+
+SEGMENT_COUNT = 10_000
+
+CHILD = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+path, count = sys.argv[1], int(sys.argv[2])
+
+def check(log):
+    assert len(log.segments) == count + 1, len(log.segments)
+    assert log.log_end_offset == 2 * count
+    values = [record.offset for record in log.records(1)]
+    assert values == list(range(1, 2 * count))
+    for target in (0, 7, 10 * count // 2 + 1, 10 * (count - 1)):
+        found = log.offset_for_time(target)
+        segment, rest = divmod(target, 10)  # segment n has the times 10n and 10n + 1
+        assert found.offset == 2 * segment + (rest if rest < 2 else 2), (target, found)
+    assert log.offset_for_time(10 * count) is None
+    assert log.max_timestamp().offset == 2 * count - 1
+    held = [s.view(0, s.size_bytes) for s in log.segments]
+    assert sum(map(len, held)) == log.size_bytes()
+
+with LogDir.open(path) as directory:
+    log = directory.reader("t", 0)
+    check(log)
+    log.use_kernels()
+    check(log)
+    found = log.offsets_for_time_array(__import__("numpy").arange(0, 10 * count, 997))
+    assert (found[:, 0] >= 0).all()
+with LogDir.open(path, options=LogDirOptions(writable=True)) as directory:
+    log = directory.log("t", 0)
+    check(log)
+print("fine")
+"""
+
+
+def write_segments(directory: Path, count: int) -> None:
+    """Segments of one batch of two records each, 10 ms apart, as a clean stop leaves them."""
+    batch = build_batch(new_records([0, 1]), leader_epoch=0)
+    for number in range(count):
+        base, time = 2 * number, 10 * number
+        batch[:8] = base.to_bytes(8, "big")
+        batch[27:35] = time.to_bytes(8, "big")
+        batch[35:43] = (time + 1).to_bytes(8, "big")
+        seal(batch, 0)
+        times = TimeIndex(base)
+        times.maybe_append(time + 1, base + 1)
+        name = f"{base:020d}"
+        (directory / f"{name}.log").write_bytes(batch)
+        (directory / f"{name}.index").touch()
+        (directory / f"{name}.timeindex").write_bytes(times.encoded)
+    last = directory / f"{2 * count:020d}.log"
+    for suffix in (".log", ".index", ".timeindex"):
+        last.with_suffix(suffix).touch()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts on Linux's limits of maps")
+def test_ten_thousand_segments_under_1024_descriptors(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    with LogDir.open(str(root), options=WRITABLE) as directory:
+        directory.create_topic(TOPIC, config=ANY_TIME)
+    write_segments(root / "t-0", SEGMENT_COUNT)
+    run = [sys.executable, "-c", CHILD, str(root), str(SEGMENT_COUNT)]
+    found = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr[-2000:]
+    assert found.stdout == "fine\n"

@@ -1,0 +1,190 @@
+"""The library's front door: topics by name, appends that choose partitions, lookups, Arrow."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.faults import START_MS, SeededEnv, seeded_env
+
+import tidelog
+from tidelog.directory import Directory
+from tidelog.errors import (
+    InvalidRequest,
+    InvalidTime,
+    MissingTimestamps,
+    ReadOnly,
+    UnknownTopic,
+)
+from tidelog.storage.partitioner import partition_of
+from tidelog.types import Header, NewRecord, TopicPartition
+
+PATH = "/data"
+CONFIG = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
+
+
+def new(partitions: int = 1, **config: str) -> tuple[SeededEnv, Directory]:
+    env = seeded_env(1)
+    directory = Directory.open(PATH, writable=True, env=env)
+    given = {key.replace("_", "."): text for key, text in config.items()}
+    directory.create_topic("t", partitions=partitions, config={**CONFIG, **given})
+    return env, directory
+
+
+def keyed(count: int) -> list[NewRecord]:
+    return [NewRecord(key=b"key %d" % n, value=b"%d" % n, timestamp=n) for n in range(count)]
+
+
+class TestAppends:
+    def test_keys_choose_partitions_as_kafkas_clients_do(self) -> None:
+        _, directory = new(4)
+        answers = directory.append("t", keyed(50))
+        assert sum(a.last_offset - a.base_offset + 1 for a in answers.values()) == 50
+        for name, record in directory.records("t"):
+            assert record.key is not None
+            assert name.partition == partition_of(record.key, 4)
+
+    def test_order_within_a_partition_is_kept(self) -> None:
+        _, directory = new(3)
+        directory.append("t", keyed(60))
+        for number in range(3):
+            times = [record.timestamp for record in directory.partition("t", number).records()]
+            assert times == sorted(times)
+
+    def test_records_without_a_key_of_one_call_stay_together(self) -> None:
+        _, directory = new(8)
+        chosen = set()
+        for _ in range(30):
+            answers = directory.append("t", [NewRecord(value=b"v")] * 5)
+            assert len(answers) == 1
+            chosen |= set(answers)
+        assert len(chosen) > 2  # another one for each call
+
+    def test_a_partition_may_be_named(self) -> None:
+        _, directory = new(3)
+        assert set(directory.append("t", keyed(9), partition=2)) == {2}
+        with pytest.raises(UnknownTopic):
+            directory.append("t", keyed(1), partition=3)
+        with pytest.raises(UnknownTopic):
+            directory.append("missing", keyed(1))
+
+    def test_readers_are_refused(self) -> None:
+        env, directory = new()
+        directory.close()
+        with Directory.open(PATH, env=env) as reader:
+            with pytest.raises(ReadOnly):
+                reader.append("t", keyed(1))
+            with pytest.raises(ReadOnly):
+                reader.log("t", 0)
+
+
+class TestTables:
+    def table(self) -> pa.Table:
+        headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+        return pa.table(
+            {
+                "key": pa.array([b"a", None, b"", b"b"], pa.binary()),
+                "value": pa.array([b"1", b"2", None, b""], pa.binary()),
+                "timestamp": pa.array([5, 9, None, -1], pa.int64()),
+                "headers": pa.array([[("h", b"1"), ("h", None)], [], None, []], headers),
+            }
+        )
+
+    def test_rows_come_back_as_records(self) -> None:
+        _, directory = new()
+        answer = directory.append_table("t", self.table())[0]
+        assert (answer.base_offset, answer.last_offset) == (0, 3)
+        found = [record for _, record in directory.records("t")]
+        assert [(r.key, r.value) for r in found] == [
+            (b"a", b"1"),
+            (None, b"2"),
+            (b"", None),
+            (b"b", b""),
+        ]
+        assert [r.timestamp for r in found] == [5, 9, START_MS, -1]
+        assert found[0].headers == (Header("h", b"1"), Header("h", None))
+        assert directory.partition("t", 0).offset_for_time(6) is not None
+
+    def test_partitions_by_key_or_by_column(self) -> None:
+        _, directory = new(4)
+        keys = [b"key %d" % n for n in range(100)]
+        directory.append_table("t", pa.table({"key": pa.array(keys, pa.binary())}))
+        for name, record in directory.records("t"):
+            assert record.key is not None
+            assert name.partition == partition_of(record.key, 4)
+        chosen = pa.table({"value": pa.array([b"x"] * 4), "partition": pa.array([3, 0, 0, 1])})
+        answers = directory.append_table("t", chosen)
+        counts = {n: a.last_offset - a.base_offset + 1 for n, a in answers.items()}
+        assert counts == {0: 2, 1: 1, 3: 1}
+        with pytest.raises(InvalidRequest):
+            directory.append_table("t", pa.table({"partition": pa.array([4])}))
+
+    def test_a_large_table_goes_in_pieces_and_rolls(self) -> None:
+        _, directory = new(segment_bytes=str(1 << 20))
+        rows = 30_000
+        values = pa.array([b"x" * 100] * rows, pa.binary())
+        directory.append_table("t", pa.table({"value": values}), codec=tidelog.Codec.NONE)
+        log = directory.partition("t", 0)
+        assert log.log_end_offset == rows
+        assert len(log.segments) > 2
+        assert directory.read("t", columns=["offset"]).read_all()["offset"].to_pylist() == list(
+            range(rows)
+        )
+
+
+class TestTimes:
+    def test_lookups_over_all_partitions(self) -> None:
+        _, directory = new(2)
+        directory.append("t", [NewRecord(timestamp=5), NewRecord(timestamp=9)], partition=1)
+        found = directory.offsets_at("t", 6)
+        assert {name.partition: f and f.offset for name, f in found.items()} == {0: None, 1: 1}
+        at_append = directory.offsets_at("t", START_MS, clock="append")
+        assert {name.partition: f and f.offset for name, f in at_append.items()} == {0: None, 1: 0}
+        name = TopicPartition("t", 1)
+        assert directory.beginning_offsets([name]) == {name: 0}
+        assert directory.end_offsets([name]) == {name: 2}
+        for wrong in (-1, -(10**20)):
+            with pytest.raises(ValueError, match="negative"):
+                directory.offsets_at("t", wrong)
+        with pytest.raises(ValueError, match="ClockName"):
+            directory.offsets_at("t", 1, clock="wall")
+
+    def test_points_as_people_write_them(self) -> None:
+        _, directory = new()
+        directory.append("t", [NewRecord(timestamp=START_MS - 3_600_000), NewRecord()])
+        found = directory.offsets_at("t", "-30m")
+        assert [f and f.offset for f in found.values()] == [1]
+        assert directory.point("2013-02-08 12:00 America/New_York") == START_MS
+        start, end = directory.range("2013-02-08T17:00Z..2013-02-08T18:00Z")
+        assert (start, end) == (START_MS, START_MS + 3_600_000)
+        with pytest.raises(InvalidTime):
+            directory.offsets_at("t", "yesterdayish")
+
+    def test_ranges_are_half_open_and_exact(self) -> None:
+        _, directory = new(2)
+        for number, times in enumerate(([30, 10, -1, 20], [10, 19, 20])):
+            directory.append("t", [NewRecord(timestamp=t) for t in times], partition=number)
+        table = directory.read("t", start=10, end=20, columns=["partition", "offset"]).read_all()
+        rows = list(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
+        assert rows == [(0, 1), (1, 0), (1, 1)]
+        by_append = directory.read("t", start=START_MS, end=START_MS + 1, clock="append")
+        assert by_append.read_all().num_rows == 7
+        with pytest.raises(MissingTimestamps):
+            directory.read("t", start=10, end=20, strict=True).read_all()
+
+
+def test_tidelog_open_is_the_way_in(tmp_path: Path) -> None:
+    with tidelog.open(str(tmp_path / "d"), writable=True) as directory:
+        assert directory.create_topic("t", config={"log.retention.hours": "1"})
+        directory.append("t", keyed(3))
+        directory.flush()
+        assert list(directory.topics()) == ["t"]
+        directory.alter_config("t", {"segment.ms": "5"})
+        assert directory.topic("t").config.segment_ms == 5
+    with tidelog.open(str(tmp_path / "d")) as directory:
+        assert [record.value for _, record in directory.records("t")] == [b"0", b"1", b"2"]
+        assert directory.reports == []
+    with tidelog.open(str(tmp_path / "d"), writable=True) as directory:
+        directory.delete_topic("t")
+        assert dict(directory.topics()) == {}
+    with pytest.raises(InvalidRequest):
+        tidelog.open(str(tmp_path / "missing"))
