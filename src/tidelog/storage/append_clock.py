@@ -34,8 +34,11 @@ class ClockWatch:
         self._monotonic_ms = clock.monotonic_ms()
         self._jump: tuple[int, int] | None = None
 
-    def now_ms(self) -> int:
+    def now_ms(self, limit_ms: int | None = None) -> int:
         """Wall time in ms.
+
+        Args:
+            limit_ms: How far it may have run ahead; the watch's own limit where None.
 
         Raises:
             ClockJump: It ran ahead of monotonic time by more than the limit; raised at every call
@@ -45,7 +48,8 @@ class ClockWatch:
             now = self._clock.now_ms()
             monotonic = self._clock.monotonic_ms()
             expected = self._wall_ms + monotonic - self._monotonic_ms
-            if self._jump is None and now - expected > self._limit_ms:
+            limit = self._limit_ms if limit_ms is None else limit_ms
+            if self._jump is None and now - expected > limit:
                 self._jump = (expected, now)
                 _LOGGER.warning("%s", _jumped(expected, now))
             if self._jump is not None:
@@ -96,7 +100,7 @@ class AppendClock:
             ClockJump: The wall clock jumped ahead, or the last append time on disk lies more than
                 the limit ahead of it.
         """
-        now = self._watch.now_ms()
+        now = self._watch.now_ms(self._limit_ms)
         if not self._checked:
             self._check_start(now)
         self._last_ms = max(self._last_ms, now)

@@ -123,3 +123,15 @@ class TestAppendClock:
                 append.next_ms()
         both[0].accept()
         assert both[1].next_ms() == NOW + 2 * HOUR
+
+
+def test_the_topics_own_limit_counts() -> None:
+    """`tidelog.max.clock.jump.ms` of a topic, on a watch that would let more pass."""
+    clock = ManualClock(1_000_000)
+    strict = AppendClock(ClockWatch(clock), last_ms=-1, limit_ms=5_000)
+    assert strict.next_ms() == 1_000_000
+    clock.jump(1_000_000 + 5_000)
+    assert strict.next_ms() == 1_005_000
+    clock.jump(1_005_000 + 5_001)
+    with pytest.raises(ClockJump):
+        strict.next_ms()
