@@ -25,7 +25,7 @@ from bench.harness import Case
 from tidelog import scan
 from tidelog.record.encode import encode_table
 from tidelog.spark.rows import SparkRows, row_type
-from tidelog.spark.source import plan_options
+from tidelog.spark.source import BATCH_ROWS, plan_options
 from tidelog.storage.appends import AppendOrigin
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 
@@ -130,7 +130,7 @@ def nothing(
 ) -> Callable[[], "DataFrame"]:
     """The rival, with the sizes and numbers of our splits' own record batches."""
     plan = plan_options({"path": path, "subscribe": TOPIC, "columns": ",".join(columns)})
-    batch = next(scan.read(plan.splits[0], columns))
+    batch = next(scan.read(plan.splits[0], columns, options=scan.ReadOptions(rows=BATCH_ROWS)))
     sink = Path(path, f"batch-{len(columns)}.arrow")
     first = SparkRows(columns).convert(batch)
     with pa.OSFile(str(sink), "wb") as file, pa.ipc.new_stream(file, first.schema) as writer:

@@ -7,6 +7,7 @@ Source: docs/format.md#record; KIP-98.
 """
 
 import zlib
+from collections.abc import Sequence
 from typing import Final
 
 from fastcrc import crc32 as fast_crc32
@@ -21,6 +22,12 @@ VARLONG_SIZE_MAX: Final = 10
 def crc32c(data: Buffer, value: int = 0) -> int:
     """CRC-32C (Castagnoli) of `data`, going on from `value`; what magic 2 uses."""
     return fast_crc32.iscsi(data, value) if value else fast_crc32.iscsi(data)
+
+
+def crc32c_spans(data: memoryview, starts: Sequence[int], ends: Sequence[int]) -> list[int]:
+    """CRC-32C of each `data[start:end]`; for many at once, without a Python call around each."""
+    compute = fast_crc32.iscsi
+    return [compute(data[start:end]) for start, end in zip(starts, ends, strict=True)]
 
 
 def crc32(data: Buffer, value: int = 0) -> int:

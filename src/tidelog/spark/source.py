@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger("tidelog.spark")
 
+# Rows in a record batch for Spark. What a batch costs in Python is paid per batch, here and in
+# Spark's worker; larger ones than this gained nothing and hold more memory on both sides.
+BATCH_ROWS: Final = 20_000
+
 
 class TidelogSource(DataSource):
     """The data source `tidelog`."""
@@ -91,7 +95,9 @@ class TidelogReader(DataSourceReader):
         stats = ScanStats()
         rows = SparkRows(self._columns)
         how = ReadOptions(
-            strict=self._options.strict, fail_on_data_loss=self._options.fail_on_data_loss
+            rows=BATCH_ROWS,
+            strict=self._options.strict,
+            fail_on_data_loss=self._options.fail_on_data_loss,
         )
         for batch in read(split, self._columns, options=how, stats=stats):
             _settle()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -98,7 +98,11 @@ def new_binary(rows: int, capacity: int) -> Binary:
     """An empty binary column with room for `rows` values of together `capacity` bytes."""
     ends = np.empty(rows + 1, np.int32)
     ends[0] = 0
-    return Binary(ends, np.empty(capacity, np.uint8), np.full((rows + 7) >> 3, 0xFF, np.uint8))
+    # From Arrow's pool, which keeps its pages: NumPy's allocator gives them back after each batch,
+    # and to have them zeroed anew takes as long as to fill them.
+    pages = cast("memoryview", pa.allocate_buffer(capacity))
+    data = np.frombuffer(pages, np.uint8)
+    return Binary(ends, data, np.full((rows + 7) >> 3, 0xFF, np.uint8))
 
 
 def build(name: str, chunk: Chunk) -> "Column":
@@ -191,12 +195,13 @@ def _per_batch(kind: pa.DataType, field: int, chunk: Chunk) -> "Column":
 
 def _timestamp_types(chunk: Chunk) -> "Column":
     """0 CreateTime, 1 LogAppendTime, -1 for magic 0, which has no timestamps; never null."""
-    is_uniform = chunk.is_uniform[layout.ATTRIBUTES] and chunk.is_uniform[layout.MAGIC]
-    table = chunk.table[:1] if is_uniform else chunk.table
+    table = chunk.table
+    if chunk.is_uniform[layout.ATTRIBUTES] and chunk.is_uniform[layout.MAGIC]:
+        is_stamped = int(table[0, layout.ATTRIBUTES]) & TIMESTAMP_TYPE_BIT != 0
+        kind = NO_TYPE if table[0, layout.MAGIC] == 0 else int(is_stamped)
+        return _constant(pa.int32(), kind, chunk.rows)
     stamped = (table[:, layout.ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0).astype(np.int32)
     kinds = np.where(table[:, layout.MAGIC] == 0, np.int32(NO_TYPE), stamped)
-    if is_uniform:
-        return _constant(pa.int32(), int(kinds[0]), chunk.rows)
     return pa.Array.from_buffers(pa.int32(), chunk.rows, [None, _share(chunk.repeat(kinds))], 0)
 
 
