@@ -10,6 +10,7 @@ from tests.fault.wide import WideWorkload
 from tests.fault.workload import ROOT
 from tests.faults import CrashState, DamageFileSystem, Fault, FaultKind, Keep, reopen, seeded_env
 
+from tidelog import scan
 from tidelog.errors import StorageFailure
 from tidelog.storage.log_dir import LogDir
 from tidelog.storage.log_reader import LogReader
@@ -90,6 +91,32 @@ def test_reader(clean: bool) -> None:
         assert answers(directory) == wanted, f"after call {call}: {files.reads.failed}"
         assert not files.calls, "a reader has changed something"
     assert failures > 100
+
+
+def scanned(files: DamageFileSystem) -> list[object]:
+    """What a scan of the whole directory finds, append times too."""
+    env = seeded_env(1, files=files)
+    plan = scan.plan(ROOT, env=env)
+    options = scan.ReadOptions(env=env)
+    return list(
+        scan.to_table(plan, ("offset", "value", "appendTimestamp"), options=options).to_pylist()
+    )
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_scan(clean: bool) -> None:
+    rest = at_rest(clean=clean)
+    files = rest.files()
+    wanted = scanned(files)
+    failures = 0
+    for call in range(files.reads.calls):
+        files = rest.files(call)
+        try:
+            assert scanned(files) == wanted, f"call {call}: {files.reads.failed}"
+        except StorageFailure:
+            failures += 1
+        assert scanned(files) == wanted, f"after call {call}: {files.reads.failed}"
+    assert failures > 20
 
 
 @pytest.mark.parametrize("clean", [True, False])

@@ -15,6 +15,7 @@ from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone, UnknownTopi
 from tidelog.scan.bounds import Bounds, Question, TimeMode, resolve
 from tidelog.scan.pieces import UncutPiece, cut, find_pieces
 from tidelog.scan.split import AbortedSpan, Piece, Split, Wanted, pack
+from tidelog.storage.handles import typed_reads
 from tidelog.storage.log_dir import LogDir
 from tidelog.storage.log_reader import LogReader
 from tidelog.types import ClockName, IsolationLevel, TopicPartition
@@ -149,14 +150,15 @@ def _with_directory(
     A directory that is open for reading shows what it saw when it was opened, so it is opened
     anew; and once more where a file goes away while it is being looked at.
     """
-    if isinstance(source, LogDir) and source.is_writable:
-        return action(source)
     path, files = (source, env) if isinstance(source, str) else (source.path, source.env)
-    for _ in range(_TRIES - 1):
-        with suppress(FileNotFoundError), LogDir.open(path, env=files) as log_dir:
+    with typed_reads(path):
+        if isinstance(source, LogDir) and source.is_writable:
+            return action(source)
+        for _ in range(_TRIES - 1):
+            with suppress(FileNotFoundError), LogDir.open(path, env=files) as log_dir:
+                return action(log_dir)
+        with LogDir.open(path, env=files) as log_dir:
             return action(log_dir)
-    with LogDir.open(path, env=files) as log_dir:
-        return action(log_dir)
 
 
 def list_partitions(

@@ -10,6 +10,7 @@ from tidelog.env import Env, File
 from tidelog.scan.pieces import identity_text
 from tidelog.scan.split import Piece
 from tidelog.storage import files
+from tidelog.storage.handles import typed_reads
 from tidelog.types import Buffer
 
 # A file that may still be cut is copied, not mapped, in parts that stay in the cache for decoding.
@@ -70,11 +71,13 @@ class _FileSource:
 
     read_bytes = READ_BYTES
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, path: str, file: File) -> None:
+        self._path = path
         self._file = file
 
     def read(self, start: int, size: int) -> bytes:
-        return self._file.pread(size, start)
+        with typed_reads(self._path):
+            return self._file.pread(size, start)
 
     def close(self) -> None:
         self._file.close()
@@ -87,12 +90,21 @@ class LocalRanges:
         self._files = env.files
 
     def open(self, piece: Piece) -> RangeSource:
-        """The piece's log file; raises FileNotFoundError where it has gone or was replaced."""
+        """The piece's log file.
+
+        Raises:
+            FileNotFoundError: It has gone or was replaced.
+            StorageFailure: The disk failed.
+        """
+        with typed_reads(piece.path):
+            return self._open(piece)
+
+    def _open(self, piece: Piece) -> RangeSource:
         source: RangeSource
         if piece.is_closed:
             source = _MappedSource(self._files.map(piece.path))
         else:
-            source = _FileSource(self._files.open(piece.path))
+            source = _FileSource(piece.path, self._files.open(piece.path))
         # Asked after opening: a file that was replaced in between is found out too.
         found = identity_text(self._files.stat(piece.path).identity)
         if found != piece.identity:
@@ -101,5 +113,6 @@ class LocalRanges:
         return source
 
     def read_small(self, path: str) -> bytes:
-        """A whole small file; raises FileNotFoundError."""
-        return files.read_file(self._files, path)
+        """A whole small file; raises FileNotFoundError, or StorageFailure where the disk fails."""
+        with typed_reads(path):
+            return files.read_file(self._files, path)
