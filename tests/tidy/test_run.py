@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,18 @@ def test_failed_set_up_is_told_and_the_next_one_starts_afresh(checkout: Checkout
     assert not (checkout.venv / "half-installed").exists()
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let children have SIGINT, also where a background shell told this process to ignore it.
+
+    What is ignored stays so in whatever is started; a handler becomes the default again.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_killed_set_up_does_not_stop_the_next(checkout: Checkout, how: signal.Signals) -> None:
     for fifo in ("hang", "hanging"):
