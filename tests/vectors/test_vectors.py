@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.peers.compare import our_fields
 
 from tidelog.record.record import ControlType, Record, read_control_type, read_end_marker
 from tidelog.record.views import Batch, walk
@@ -23,28 +24,8 @@ BINARIES = sorted(HERE.glob("*.bin"))
 
 def as_told(batch: Batch) -> dict[str, object]:
     """The batch's header as the `.toml` has it."""
-    fields: dict[str, object] = {
-        "magic": batch.magic,
-        "size_bytes": batch.size_bytes,
-        "is_valid": batch.is_valid(),
-        "crc": batch.crc,
-        "codec": batch.codec.config_name,
-        "timestamp_type": batch.timestamp_type.config_name,
-        "base_offset": batch.base_offset,
-        "last_offset": batch.last_offset,
-        "next_offset": batch.next_offset,
-        "max_timestamp": batch.max_timestamp,
-        "leader_epoch": batch.leader_epoch,
-        "producer_id": batch.producer_id,
-        "producer_epoch": batch.producer_epoch,
-        "base_sequence": batch.base_sequence,
-        "last_sequence": batch.last_sequence,
-        "record_count": batch.record_count if batch.magic == 2 else None,
-        "is_transactional": batch.is_transactional,
-        "is_control": batch.is_control,
-        "delete_horizon_ms": batch.delete_horizon_ms,
-        "record": [record_as_told(record, batch) for record in batch.records()],
-    }
+    fields = our_fields(batch)
+    fields["record"] = [record_as_told(record, batch) for record in batch.records()]
     return {key: value for key, value in fields.items() if value is not None}
 
 
