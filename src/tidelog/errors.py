@@ -6,6 +6,7 @@
   storage adds file and position with `located`.
 - `RequestError`: the caller asked for something that can't be (`OffsetOutOfRange`, ...).
 - `StorageFailure`: the operating system failed us; the partition goes offline.
+- `ClusterFailure`: somebody else's brokers can't be reached or refuse.
 - `ConfigError`: a setting has a wrong name or value.
 
 Codes are those of Kafka's protocol, None where the wire has no word for it.
@@ -279,6 +280,18 @@ class InvalidPartitions(RequestError):
     code: ClassVar[int | None] = 37
 
 
+class GroupActive(RequestError):
+    """A consumer group whose members would overrule a commit from outside; nothing was changed."""
+
+    code: ClassVar[int | None] = 68
+
+
+class UnknownGroup(RequestError):
+    """No consumer group of that name."""
+
+    code: ClassVar[int | None] = 69
+
+
 class MissingTimestamps(RequestError):
     """A strict time range met records without a time on the asked clock."""
 
@@ -320,6 +333,28 @@ class StorageFailure(TidelogError):
         self.operation = operation
         self.reason = reason
         super().__init__(f"{path}: {operation} failed: {reason}")
+
+
+class ClusterFailure(TidelogError):
+    """A cluster could not be reached, or refused; what had been done before stays done.
+
+    Attributes:
+        bootstrap: Which cluster, as it was named.
+        operation: What was tried, e.g. `look up offsets`.
+        reason: What the broker or the client library said.
+        error_code: Kafka's error code; negative ones are librdkafka's own; None for a time-out.
+    """
+
+    code: ClassVar[int | None] = None
+
+    def __init__(
+        self, bootstrap: str, operation: str, reason: str, *, error_code: int | None = None
+    ) -> None:
+        self.bootstrap = bootstrap
+        self.operation = operation
+        self.reason = reason
+        self.error_code = error_code
+        super().__init__(f"{bootstrap}: could not {operation}: {reason}")
 
 
 class DirectoryLocked(TidelogError):

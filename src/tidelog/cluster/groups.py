@@ -1,0 +1,116 @@
+"""Consumer groups of a cluster: who is in them, what they committed, and commits for them."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from tidelog.cluster import codes
+from tidelog.cluster.view import Committed, Group, Member
+from tidelog.errors import ClusterFailure, GroupActive, UnknownGroup
+from tidelog.types import NO_LEADER_EPOCH, TopicPartition
+
+if TYPE_CHECKING:
+    import confluent_kafka as ck
+    from confluent_kafka.admin._group import MemberDescription
+
+    from tidelog.cluster.connection import Cluster
+
+_DEAD: Final = "DEAD"
+
+
+def describe(cluster: "Cluster", name: str) -> Group:
+    """A consumer group with its members; raises UnknownGroup, ClusterFailure."""
+    asked = cluster.admin().describe_consumer_groups([name], request_timeout=cluster.timeout_s)
+    try:
+        found = cluster.results(f"describe group {name}", asked)[name]
+    except ClusterFailure as error:
+        if error.error_code == codes.GROUP_ID_NOT_FOUND:
+            raise _unknown(cluster, name) from error
+        raise
+    if found.state.name == _DEAD:
+        raise _unknown(cluster, name)
+    state = found.state.name.replace("_", " ").title().replace(" ", "")
+    return Group(name, state, tuple(_member(member) for member in found.members))
+
+
+def _unknown(cluster: "Cluster", name: str) -> UnknownGroup:
+    return UnknownGroup(f"{cluster.bootstrap} has no consumer group {name}")
+
+
+def _member(found: "MemberDescription") -> Member:
+    places = found.assignment.topic_partitions
+    partitions = sorted(TopicPartition(p.topic, p.partition) for p in places)
+    return Member(found.member_id, found.client_id, found.host, tuple(partitions))
+
+
+def committed(
+    cluster: "Cluster", group: str, partitions: Iterable[TopicPartition] | None
+) -> dict[TopicPartition, Committed | None]:
+    """What a group committed, of all its partitions where None; None for no commit."""
+    from confluent_kafka import ConsumerGroupTopicPartitions
+    from confluent_kafka import TopicPartition as Place
+
+    places = None if partitions is None else [Place(p.topic, p.partition) for p in partitions]
+    if places is not None and not places:
+        return {}
+    request = ConsumerGroupTopicPartitions(group, places)
+    asked = cluster.admin().list_consumer_group_offsets(
+        [request], request_timeout=cluster.timeout_s
+    )
+    operation = f"read the offsets of group {group}"
+    found = cluster.results(operation, asked)[group].topic_partitions or []
+    return {_partition(p): _committed(cluster, operation, p) for p in found}
+
+
+def _partition(place: "ck.TopicPartition") -> TopicPartition:
+    return TopicPartition(place.topic, place.partition)
+
+
+def _committed(cluster: "Cluster", operation: str, place: "ck.TopicPartition") -> Committed | None:
+    if place.error is not None:
+        raise cluster.failure(operation, place.error)
+    if place.offset < 0:
+        return None
+    epoch = place.leader_epoch
+    known = None if epoch == NO_LEADER_EPOCH else epoch
+    return Committed(place.offset, known, place.metadata or "")
+
+
+def commit(cluster: "Cluster", group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
+    """Commit for a group without members; the broker itself refuses where there are some.
+
+    Raises:
+        GroupActive: Members are there. Nothing was changed.
+        ClusterFailure: Some partitions may have been committed; the text names one that wasn't.
+    """
+    from confluent_kafka import ConsumerGroupTopicPartitions
+
+    if not offsets:
+        return
+    places = [_place(partition, offset) for partition, offset in offsets.items()]
+    asked = cluster.admin().alter_consumer_group_offsets(
+        [ConsumerGroupTopicPartitions(group, places)], request_timeout=cluster.timeout_s
+    )
+    operation = f"commit for group {group}"
+    try:
+        found = cluster.results(operation, asked)[group].topic_partitions or []
+        for place in found:
+            if place.error is not None:
+                raise cluster.failure(f"{operation} at {_partition(place)}", place.error)
+    except ClusterFailure as error:
+        if error.error_code in codes.OVERRULED:
+            raise GroupActive(f"group {group} has active members ({error.reason})") from error
+        raise
+
+
+def _place(partition: TopicPartition, offset: Committed) -> "ck.TopicPartition":
+    from confluent_kafka import TopicPartition as Place
+
+    if offset.leader_epoch is None:
+        return Place(partition.topic, partition.partition, offset.offset, offset.metadata)
+    return Place(
+        partition.topic,
+        partition.partition,
+        offset.offset,
+        metadata=offset.metadata,
+        leader_epoch=offset.leader_epoch,
+    )

@@ -1,0 +1,65 @@
+"""Offsets and settings of a cluster's partitions, through its admin client."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from tidelog.cluster.view import Watermarks
+from tidelog.types import IsolationLevel, OffsetAndTimestamp, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.cluster.connection import Cluster
+
+# Special times of ListOffsets. Source: Kafka's protocol guide.
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+
+
+def watermarks(
+    cluster: "Cluster", partitions: Sequence[TopicPartition], isolation: IsolationLevel
+) -> dict[TopicPartition, Watermarks]:
+    """Log start, and high watermark or (READ_COMMITTED) last stable offset."""
+    starts = lookup(cluster, dict.fromkeys(partitions, EARLIEST), isolation)
+    ends = lookup(cluster, dict.fromkeys(partitions, LATEST), isolation)
+    return {p: Watermarks(starts[p].offset, ends[p].offset) for p in partitions}
+
+
+def lookup(
+    cluster: "Cluster", times: Mapping[TopicPartition, int], isolation: IsolationLevel
+) -> dict[TopicPartition, OffsetAndTimestamp]:
+    """What ListOffsets answers to times in ms or special values; offset -1 for no match."""
+    from confluent_kafka import IsolationLevel as Level
+    from confluent_kafka import TopicPartition as Place
+    from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+    if not times:
+        return {}
+    level = Level.READ_COMMITTED if isolation else Level.READ_UNCOMMITTED
+    # Its constructor hands out an object of the subclass that fits.
+    places = {
+        Place(p.topic, p.partition): OffsetSpec(ms)  # type: ignore[abstract]
+        for p, ms in times.items()
+    }
+    futures = cluster.admin().list_offsets(
+        places, isolation_level=level, request_timeout=cluster.timeout_s
+    )
+    found = cluster.results("look up offsets", futures)
+    return {
+        TopicPartition(place.topic, place.partition): OffsetAndTimestamp(
+            answer.offset, answer.timestamp, answer.leader_epoch
+        )
+        for place, answer in found.items()
+    }
+
+
+def topic_settings(cluster: "Cluster", topic: str) -> dict[str, str]:
+    """A topic's settings in force, under Kafka's names."""
+    from confluent_kafka.admin import (  # type: ignore[attr-defined]
+        ConfigResource,
+        ResourceType,
+    )
+
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    asked = cluster.admin().describe_configs([resource], request_timeout=cluster.timeout_s)
+    found = cluster.results(f"read the settings of {topic}", asked)[resource]
+    return {name: entry.value for name, entry in found.items() if entry.value is not None}

@@ -1,0 +1,149 @@
+"""What a cluster is to those who ask it: plain facts, and the questions as a protocol.
+
+`connection.Cluster` answers them from brokers; tests answer them from memory. Owns no I/O.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidelog.types import (
+    Header,
+    IsolationLevel,
+    OffsetAndTimestamp,
+    TimestampType,
+    TopicPartition,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Watermarks:
+    """Where a partition's visible records begin (inclusive) and end (exclusive)."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a group committed for a partition: the next offset to read, and what came with it."""
+
+    offset: int
+    leader_epoch: int | None = None
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteRecord:
+    """One record as a consumer got it from a broker.
+
+    Attributes:
+        offset: Logical offset.
+        timestamp: Record timestamp in ms, None where it has none.
+        timestamp_type: Whose time that is.
+        leader_epoch: Leader epoch of its batch, None where unknown.
+        key: Serialized key, None for none.
+        value: Serialized value, None for a tombstone.
+        headers: In the producer's order.
+    """
+
+    offset: int
+    timestamp: int | None
+    timestamp_type: TimestampType
+    leader_epoch: int | None = None
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: tuple[Header, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One live member of a group, with what it is assigned."""
+
+    member_id: str
+    client_id: str
+    host: str
+    partitions: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A consumer group: its state in Kafka's words (`Empty`, `Stable`, ...) and its members."""
+
+    name: str
+    state: str
+    members: tuple[Member, ...] = ()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether somebody consumes with it now, or is about to."""
+        return bool(self.members)
+
+
+class ClusterView(Protocol):
+    """The questions; every answer holds all partitions asked, and all raise ClusterFailure."""
+
+    @property
+    def bootstrap(self) -> str:
+        """Where it is, `host:port[,...]`."""
+        ...
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """All partitions of a topic; raises UnknownTopic."""
+        ...
+
+    def topic_settings(self, topic: str) -> Mapping[str, str]:
+        """The settings in force, under Kafka's names."""
+        ...
+
+    def watermarks(
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, Watermarks]:
+        """Log start, and high watermark or (READ_COMMITTED) last stable offset."""
+        ...
+
+    def offsets_for_times(
+        self,
+        times: Mapping[TopicPartition, int],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record whose timestamp is the time in ms or later, None where there is none."""
+        ...
+
+    def group(self, name: str) -> Group:
+        """A consumer group; raises UnknownGroup."""
+        ...
+
+    def committed(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Committed | None]:
+        """What a group committed, of all its partitions where None; None for no commit."""
+        ...
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
+        """Commit for a group without members; raises GroupActive where it has some."""
+        ...
+
+    def first_records(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, RemoteRecord | None]:
+        """The first data record at or behind an offset, None where the log ends before one."""
+        ...
+
+    def records(
+        self,
+        partition: TopicPartition,
+        start: int,
+        end: int,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> Iterator[RemoteRecord]:
+        """The data records with offsets in [start, end), in order."""
+        ...
