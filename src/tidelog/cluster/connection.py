@@ -7,32 +7,21 @@ Life cycle: connect -> calls -> close, best by `with`. For one thread.
 """
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Self
 
-from tidelog.cluster import codes, groups, offsets, remote
+from tidelog.cluster import groups, offsets, remote
+from tidelog.cluster.client import Client
 from tidelog.cluster.view import Committed, Group, RemoteRecord, Watermarks
 from tidelog.env import Clock, SystemClock
-from tidelog.errors import ClusterFailure, ConfigError, MissingDependency, UnknownTopic
+from tidelog.errors import MissingDependency, UnknownTopic
 from tidelog.types import IsolationLevel, OffsetAndTimestamp, TopicPartition
 
 if TYPE_CHECKING:
     import confluent_kafka as ck
-    from confluent_kafka.admin import AdminClient
-
-Setting: TypeAlias = str | int | float | bool
-_Key = TypeVar("_Key")
-_Answer = TypeVar("_Answer")
 
 TIMEOUT_S: Final = 15.0
-# A future is waited for a little longer than its request, whose own error says more.
-_GRACE_S: Final = 2.0
-# librdkafka needs a group's name even where no group is used; nothing is ever committed under it.
-_NO_GROUP: Final = "tidelog"
 
 
 def require_client() -> None:
@@ -68,106 +57,14 @@ def connect(
     return Cluster(bootstrap, config or {}, timeout_s=timeout_s, clock=clock or SystemClock())
 
 
-class Cluster:
+class Cluster(Client):
     """One cluster; a `ClusterView`."""
 
     def __init__(
         self, bootstrap: str, config: Mapping[str, str], *, timeout_s: float, clock: Clock
     ) -> None:
-        self.bootstrap = bootstrap
-        self.timeout_s = timeout_s
-        self._config = dict(config)
-        self._clock = clock
-        self._admin: AdminClient | None = None
+        super().__init__(bootstrap, config, timeout_s=timeout_s, clock=clock)
         self._readers: dict[IsolationLevel, ck.Consumer] = {}
-        self._last_words = ""
-
-    # -- the client library ------------------------------------------------------------------
-
-    def admin(self) -> "AdminClient":
-        """The one admin client of this connection."""
-        if self._admin is None:
-            from confluent_kafka.admin import AdminClient
-
-            with self._typed_config():
-                self._admin = AdminClient(self._settings(), error_cb=self._listen)
-        return self._admin
-
-    def consumer(self, group: str | None = None, **more: Setting) -> "ck.Consumer":
-        """A new consumer, which its owner closes.
-
-        Args:
-            group: Its group; without one it can be assigned partitions, and commits nothing.
-            more: Settings, with underscores for dots. Partition ends are told, nothing is
-                committed unasked, and an offset outside the log is an error.
-        """
-        from confluent_kafka import Consumer
-
-        settings: dict[str, Setting] = {
-            "group.id": group or _NO_GROUP,
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-        }
-        settings |= {key.replace("_", "."): value for key, value in more.items()}
-        with self._typed_config():
-            return Consumer(self._settings() | settings, error_cb=self._listen)
-
-    def _settings(self) -> dict[str, Setting]:
-        quiet: dict[str, Setting] = {
-            "log_level": 0,
-            "socket.timeout.ms": max(int(self.timeout_s * 1000), 1000),
-            "client.id": "tidelog",
-        }
-        return quiet | self._config | {"bootstrap.servers": self.bootstrap}
-
-    def _listen(self, error: "ck.KafkaError") -> None:
-        """Keep what the library says aside: its time-outs alone don't tell what is wrong."""
-        if error.code() != codes.ALL_BROKERS_DOWN:
-            self._last_words = error.str()
-
-    @contextmanager
-    def _typed_config(self) -> Iterator[None]:
-        from confluent_kafka import KafkaException
-
-        try:
-            yield
-        except KafkaException as error:
-            reason = error.args[0].str()
-            raise ConfigError("client settings", None, reason) from error
-
-    @contextmanager
-    def typed(self, operation: str) -> Iterator[None]:
-        """Turn what the client library raises into ClusterFailure; `operation` as a verb."""
-        from confluent_kafka import KafkaException
-
-        try:
-            yield
-        except KafkaException as error:
-            raise self.failure(operation, error.args[0]) from error
-        except FutureTimeout as error:
-            reason = f"no answer within {self.timeout_s:g} s{self._heard()}"
-            raise ClusterFailure(self.bootstrap, operation, reason) from error
-
-    def failure(self, operation: str, error: "ck.KafkaError") -> ClusterFailure:
-        """The error to raise for one of the client library's."""
-        waited = error.code() in (codes.TIMED_OUT, codes.TRANSPORT)
-        heard = self._heard() if waited else ""
-        reason = f"{error.name()}: {error.str()}{heard}"
-        return ClusterFailure(self.bootstrap, operation, reason, error_code=error.code())
-
-    def _heard(self) -> str:
-        return f" ({self._last_words})" if self._last_words else ""
-
-    def results(
-        self, operation: str, futures: "Mapping[_Key, Future[_Answer]]"
-    ) -> dict[_Key, _Answer]:
-        """What all futures bring; raises ClusterFailure for the first that fails."""
-        with self.typed(operation):
-            return {
-                key: future.result(timeout=self.timeout_s + _GRACE_S)
-                for key, future in futures.items()
-            }
 
     # -- topics ------------------------------------------------------------------------------
 
@@ -252,11 +149,6 @@ class Cluster:
     ) -> Iterator[RemoteRecord]:
         """The data records with offsets in [start, end), in order."""
         return remote.records(self, self._reader(isolation), partition, start, end)
-
-    def deadline(self) -> Callable[[], float]:
-        """A function that says how many seconds of one request's time-out are left."""
-        end_ms = self._clock.monotonic_ms() + int(self.timeout_s * 1000)
-        return lambda: max((end_ms - self._clock.monotonic_ms()) / 1000, 0.0)
 
     def _reader(self, isolation: IsolationLevel) -> "ck.Consumer":
         found = self._readers.get(isolation)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from tidelog.cluster import codes
+from tidelog.cluster.client import Client
 from tidelog.cluster.view import Committed, Group, Member
 from tidelog.errors import ClusterFailure, GroupActive, UnknownGroup
 from tidelog.types import NO_LEADER_EPOCH, TopicPartition
@@ -12,28 +13,27 @@ if TYPE_CHECKING:
     import confluent_kafka as ck
     from confluent_kafka.admin._group import MemberDescription
 
-    from tidelog.cluster.connection import Cluster
 
 _DEAD: Final = "DEAD"
 
 
-def describe(cluster: "Cluster", name: str) -> Group:
+def describe(client: Client, name: str) -> Group:
     """A consumer group with its members; raises UnknownGroup, ClusterFailure."""
-    asked = cluster.admin().describe_consumer_groups([name], request_timeout=cluster.timeout_s)
+    asked = client.admin().describe_consumer_groups([name], request_timeout=client.timeout_s)
     try:
-        found = cluster.results(f"describe group {name}", asked)[name]
+        found = client.results(f"describe group {name}", asked)[name]
     except ClusterFailure as error:
         if error.error_code == codes.GROUP_ID_NOT_FOUND:
-            raise _unknown(cluster, name) from error
+            raise _unknown(client, name) from error
         raise
     if found.state.name == _DEAD:
-        raise _unknown(cluster, name)
+        raise _unknown(client, name)
     state = found.state.name.replace("_", " ").title().replace(" ", "")
     return Group(name, state, tuple(_member(member) for member in found.members))
 
 
-def _unknown(cluster: "Cluster", name: str) -> UnknownGroup:
-    return UnknownGroup(f"{cluster.bootstrap} has no consumer group {name}")
+def _unknown(client: Client, name: str) -> UnknownGroup:
+    return UnknownGroup(f"{client.bootstrap} has no consumer group {name}")
 
 
 def _member(found: "MemberDescription") -> Member:
@@ -43,7 +43,7 @@ def _member(found: "MemberDescription") -> Member:
 
 
 def committed(
-    cluster: "Cluster", group: str, partitions: Iterable[TopicPartition] | None
+    client: Client, group: str, partitions: Iterable[TopicPartition] | None
 ) -> dict[TopicPartition, Committed | None]:
     """What a group committed, of all its partitions where None; None for no commit."""
     from confluent_kafka import ConsumerGroupTopicPartitions
@@ -53,21 +53,19 @@ def committed(
     if places is not None and not places:
         return {}
     request = ConsumerGroupTopicPartitions(group, places)
-    asked = cluster.admin().list_consumer_group_offsets(
-        [request], request_timeout=cluster.timeout_s
-    )
+    asked = client.admin().list_consumer_group_offsets([request], request_timeout=client.timeout_s)
     operation = f"read the offsets of group {group}"
-    found = cluster.results(operation, asked)[group].topic_partitions or []
-    return {_partition(p): _committed(cluster, operation, p) for p in found}
+    found = client.results(operation, asked)[group].topic_partitions or []
+    return {_partition(p): _committed(client, operation, p) for p in found}
 
 
 def _partition(place: "ck.TopicPartition") -> TopicPartition:
     return TopicPartition(place.topic, place.partition)
 
 
-def _committed(cluster: "Cluster", operation: str, place: "ck.TopicPartition") -> Committed | None:
+def _committed(client: Client, operation: str, place: "ck.TopicPartition") -> Committed | None:
     if place.error is not None:
-        raise cluster.failure(operation, place.error)
+        raise client.failure(operation, place.error)
     if place.offset < 0:
         return None
     epoch = place.leader_epoch
@@ -75,7 +73,7 @@ def _committed(cluster: "Cluster", operation: str, place: "ck.TopicPartition") -
     return Committed(place.offset, known, place.metadata or "")
 
 
-def commit(cluster: "Cluster", group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
+def commit(client: Client, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
     """Commit for a group without members; the broker itself refuses where there are some.
 
     Raises:
@@ -87,15 +85,15 @@ def commit(cluster: "Cluster", group: str, offsets: Mapping[TopicPartition, Comm
     if not offsets:
         return
     places = [_place(partition, offset) for partition, offset in offsets.items()]
-    asked = cluster.admin().alter_consumer_group_offsets(
-        [ConsumerGroupTopicPartitions(group, places)], request_timeout=cluster.timeout_s
+    asked = client.admin().alter_consumer_group_offsets(
+        [ConsumerGroupTopicPartitions(group, places)], request_timeout=client.timeout_s
     )
     operation = f"commit for group {group}"
     try:
-        found = cluster.results(operation, asked)[group].topic_partitions or []
+        found = client.results(operation, asked)[group].topic_partitions or []
         for place in found:
             if place.error is not None:
-                raise cluster.failure(f"{operation} at {_partition(place)}", place.error)
+                raise client.failure(f"{operation} at {_partition(place)}", place.error)
     except ClusterFailure as error:
         if error.error_code in codes.OVERRULED:
             raise GroupActive(f"group {group} has active members ({error.reason})") from error

@@ -1,13 +1,11 @@
 """Offsets and settings of a cluster's partitions, through its admin client."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from tidelog.cluster.client import Client
 from tidelog.cluster.view import Watermarks
 from tidelog.types import IsolationLevel, OffsetAndTimestamp, TopicPartition
-
-if TYPE_CHECKING:
-    from tidelog.cluster.connection import Cluster
 
 # Special times of ListOffsets. Source: Kafka's protocol guide.
 LATEST: Final = -1
@@ -16,16 +14,16 @@ MAX_TIMESTAMP: Final = -3
 
 
 def watermarks(
-    cluster: "Cluster", partitions: Sequence[TopicPartition], isolation: IsolationLevel
+    client: Client, partitions: Sequence[TopicPartition], isolation: IsolationLevel
 ) -> dict[TopicPartition, Watermarks]:
     """Log start, and high watermark or (READ_COMMITTED) last stable offset."""
-    starts = lookup(cluster, dict.fromkeys(partitions, EARLIEST), isolation)
-    ends = lookup(cluster, dict.fromkeys(partitions, LATEST), isolation)
+    starts = lookup(client, dict.fromkeys(partitions, EARLIEST), isolation)
+    ends = lookup(client, dict.fromkeys(partitions, LATEST), isolation)
     return {p: Watermarks(starts[p].offset, ends[p].offset) for p in partitions}
 
 
 def lookup(
-    cluster: "Cluster", times: Mapping[TopicPartition, int], isolation: IsolationLevel
+    client: Client, times: Mapping[TopicPartition, int], isolation: IsolationLevel
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
     """What ListOffsets answers to times in ms or special values; offset -1 for no match."""
     from confluent_kafka import IsolationLevel as Level
@@ -40,10 +38,10 @@ def lookup(
         Place(p.topic, p.partition): OffsetSpec(ms)  # type: ignore[abstract]
         for p, ms in times.items()
     }
-    futures = cluster.admin().list_offsets(
-        places, isolation_level=level, request_timeout=cluster.timeout_s
+    futures = client.admin().list_offsets(
+        places, isolation_level=level, request_timeout=client.timeout_s
     )
-    found = cluster.results("look up offsets", futures)
+    found = client.results("look up offsets", futures)
     return {
         TopicPartition(place.topic, place.partition): OffsetAndTimestamp(
             answer.offset, answer.timestamp, answer.leader_epoch
@@ -52,7 +50,7 @@ def lookup(
     }
 
 
-def topic_settings(cluster: "Cluster", topic: str) -> dict[str, str]:
+def topic_settings(client: Client, topic: str) -> dict[str, str]:
     """A topic's settings in force, under Kafka's names."""
     from confluent_kafka.admin import (  # type: ignore[attr-defined]
         ConfigResource,
@@ -60,6 +58,6 @@ def topic_settings(cluster: "Cluster", topic: str) -> dict[str, str]:
     )
 
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    asked = cluster.admin().describe_configs([resource], request_timeout=cluster.timeout_s)
-    found = cluster.results(f"read the settings of {topic}", asked)[resource]
+    asked = client.admin().describe_configs([resource], request_timeout=client.timeout_s)
+    found = client.results(f"read the settings of {topic}", asked)[resource]
     return {name: entry.value for name, entry in found.items() if entry.value is not None}

@@ -46,7 +46,7 @@ _JKS: Final = "librdkafka reads PEM; convert it (keytool -importkeystore, openss
 
 
 def client_settings(text: str) -> dict[str, str]:
-    """librdkafka's settings for what a file says.
+    """Settings of librdkafka for what a file says.
 
     Raises:
         ConfigError: A setting that only Java's clients can serve; it says what would do.

@@ -4,20 +4,21 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from tidelog.cluster import codes
+from tidelog.cluster.client import Client
+from tidelog.cluster.offsets import watermarks
 from tidelog.cluster.view import RemoteRecord
 from tidelog.errors import ClusterFailure, OffsetOutOfRange
-from tidelog.types import Header, TimestampType, TopicPartition
+from tidelog.types import Header, IsolationLevel, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
     import confluent_kafka as ck
 
-    from tidelog.cluster.connection import Cluster
 
 _AT_ONCE: Final = 5_000
 
 
 def first_records(
-    cluster: "Cluster", reader: "ck.Consumer", offsets: Mapping[TopicPartition, int]
+    client: Client, reader: "ck.Consumer", offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, RemoteRecord | None]:
     """The first data record at or behind each offset, None where the log ends before one.
 
@@ -26,12 +27,12 @@ def first_records(
         ClusterFailure: A partition did not answer in time.
     """
     found: dict[TopicPartition, RemoteRecord | None] = {}
-    with _assigned(cluster, reader, offsets):
-        left_s = cluster.deadline()
+    with _assigned(client, reader, offsets):
+        left_s = client.deadline()
         while len(found) < len(offsets):
-            for message in _next(cluster, reader, left_s(), set(offsets) - set(found)):
+            for message in _next(client, reader, left_s(), set(offsets) - set(found)):
                 place = _partition(message)
-                record = _record(cluster, message, offsets[place])
+                record = _record(client, message, offsets[place])
                 if place not in found:
                     found[place] = record
                     reader.pause([_place(place)])
@@ -39,7 +40,7 @@ def first_records(
 
 
 def records(
-    cluster: "Cluster", reader: "ck.Consumer", partition: TopicPartition, start: int, end: int
+    client: Client, reader: "ck.Consumer", partition: TopicPartition, start: int, end: int
 ) -> Iterator[RemoteRecord]:
     """The data records with offsets in [start, end), in order; ends where the log does.
 
@@ -49,10 +50,10 @@ def records(
     """
     if start >= end:
         return
-    with _assigned(cluster, reader, {partition: start}):
+    with _assigned(client, reader, {partition: start}):
         while True:
-            for message in _next(cluster, reader, cluster.timeout_s, {partition}):
-                record = _record(cluster, message, start)
+            for message in _next(client, reader, client.timeout_s, {partition}):
+                record = _record(client, message, start)
                 if record is None or record.offset >= end:
                     return
                 yield record
@@ -64,18 +65,18 @@ class _assigned:  # noqa: N801 - used as a function
     """The reader stands at the offsets until the block ends."""
 
     def __init__(
-        self, cluster: "Cluster", reader: "ck.Consumer", offsets: Mapping[TopicPartition, int]
+        self, client: Client, reader: "ck.Consumer", offsets: Mapping[TopicPartition, int]
     ) -> None:
-        self._cluster = cluster
+        self._client = client
         self._reader = reader
         self._offsets = offsets
 
     def __enter__(self) -> None:
-        with self._cluster.typed("read records"):
+        with self._client.typed("read records"):
             self._reader.assign([_place(p, offset) for p, offset in self._offsets.items()])
 
     def __exit__(self, *_: object) -> None:
-        with self._cluster.typed("read records"):
+        with self._client.typed("read records"):
             self._reader.unassign()
 
 
@@ -95,19 +96,19 @@ def _partition(message: "ck.Message") -> TopicPartition:
 
 
 def _next(
-    cluster: "Cluster", reader: "ck.Consumer", left_s: float, missing: set[TopicPartition]
+    client: Client, reader: "ck.Consumer", left_s: float, missing: set[TopicPartition]
 ) -> "list[ck.Message]":
     """Messages and partition ends, at least one."""
-    with cluster.typed("read records"):
+    with client.typed("read records"):
         got = reader.consume(_AT_ONCE, timeout=left_s) if left_s > 0 else []
     if not got:
         names = ", ".join(map(str, sorted(missing)))
-        reason = f"nothing came within {cluster.timeout_s:g} s"
-        raise ClusterFailure(cluster.bootstrap, f"read records of {names}", reason)
+        reason = f"nothing came within {client.timeout_s:g} s"
+        raise ClusterFailure(client.bootstrap, f"read records of {names}", reason)
     return got
 
 
-def _record(cluster: "Cluster", message: "ck.Message", asked: int) -> RemoteRecord | None:
+def _record(client: Client, message: "ck.Message", asked: int) -> RemoteRecord | None:
     """What came, None for the end of the partition."""
     error = message.error()
     if error is None:
@@ -116,9 +117,9 @@ def _record(cluster: "Cluster", message: "ck.Message", asked: int) -> RemoteReco
         return None
     partition = _partition(message)
     if error.code() in (codes.AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
-        found = cluster.watermarks([partition])[partition]
+        found = watermarks(client, [partition], IsolationLevel.READ_UNCOMMITTED)[partition]
         raise OffsetOutOfRange(asked, found.start, found.end, where=str(partition))
-    raise cluster.failure(f"read records of {partition}", error)
+    raise client.failure(f"read records of {partition}", error)
 
 
 def _decoded(message: "ck.Message") -> RemoteRecord:
