@@ -108,6 +108,17 @@ class Cluster(Client):
         found = offsets.lookup(self, times, isolation)
         return {p: answer if answer.offset >= 0 else None for p, answer in found.items()}
 
+    def max_timestamps(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The record with the largest timestamp, None where no record has one.
+
+        After deleted records Kafka may name one below the log start.
+        """
+        asked = dict.fromkeys(partitions, offsets.MAX_TIMESTAMP)
+        found = offsets.lookup(self, asked, IsolationLevel.READ_UNCOMMITTED)
+        return {p: answer if answer.offset >= 0 else None for p, answer in found.items()}
+
     # -- groups ------------------------------------------------------------------------------
 
     def group(self, name: str) -> Group:

@@ -114,6 +114,12 @@ class ClusterView(Protocol):
         """The first record whose timestamp is the time in ms or later, None where there is none."""
         ...
 
+    def max_timestamps(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The record with the largest timestamp, None where no record has one."""
+        ...
+
     def group(self, name: str) -> Group:
         """A consumer group; raises UnknownGroup."""
         ...

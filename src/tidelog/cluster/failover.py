@@ -1,0 +1,321 @@
+"""From a group's position on cluster A to the offsets on cluster B from which nothing is missed.
+
+Both clusters hold a topic's records in orders of their own (producers write to both, or a mirror
+copies), so offsets mean nothing across; times do. Words, for a record r:
+
+    c(r)          its create time, the same on both clusters
+    a(r), b(r)    when A and B appended it; a never falls along the offsets of a partition of A
+    L             no less than a(r) - c(r) for any r: the largest latency
+    S             no less than c(r) - a(r) and c(r) - b(r): how far producers' clocks run ahead
+
+Let p be the group's position on A and r a record that it has not consumed. Why nothing is missed:
+
+1. r lies at p or behind it on A, or is not on A yet and will be appended behind all that is there.
+   So a(r) >= a(q) for the record q at p, or, where p is the log end, the last one before it.
+2. Where A tells append times (LogAppendTime), R = a(q). Else only c(q) is known, and
+   a(q) >= c(q) - S, so R = c(q) - S. Either way a(r) >= R.
+3. c(r) >= a(r) - L >= R - L: no unconsumed record was created before R - L.
+4. On B, where a search sees create times, r has c(r) >= R - L; where it sees append times,
+   b(r) >= c(r) - S >= R - L - S. So whatever B shows for r is at least T = R - L - S.
+5. A search answers the FIRST offset whose time is >= T: everything before it shows a time < T.
+   So r is not before it, in whatever order B has its records, and B's own latency does not count.
+
+The reordering case of KIP-33 is step 5: m1 may lie before m2 on B and behind it on A; both show a
+time >= T. Starting at c(m2) alone, without L, would skip m1. L bounds A's latency; we take the
+largest of both clusters, as the proposal's MaxLatencyOfCluster, since both samples say something
+about the same producers and a finite sample of one may be too small. It costs repeats, not records.
+
+With one clock that is off by a constant the sum still holds: L grows by what S loses.
+
+What no margin heals: a record that needed longer than L (it may lie before T), one that never
+reached A, a clock ahead by more than S. `failover_verify` looks for such records. Where R is not
+known (nothing committed, records deleted unread, no timestamp) the group starts at B's beginning.
+
+Source: KIP-33, use case 3; KIP-79.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from tidelog.cluster.view import ClusterView, Committed, RemoteRecord, Watermarks
+from tidelog.types import ClockName, TimestampType, TopicPartition
+
+# How far back the last record before a position is looked for at first; doubled until found.
+_STEP_BACK: Final = 64
+# So far the clocks of this machine and of others may differ without anything being wrong.
+CLOCKS_APART_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Margin:
+    """By how much the search begins earlier than the group's place in time.
+
+    Attributes:
+        latency_ms: L, from create time to append time, at most; not negative.
+        skew_ms: S, how far create times may be ahead of the brokers' clocks; not negative.
+    """
+
+    latency_ms: int
+    skew_ms: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.latency_ms >= 0
+        assert self.skew_ms >= 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """Where in time a group stands on a partition of A.
+
+    Attributes:
+        time_ms: Time of the record at the position or, at the log end, of the last before it; None
+            where that is not known.
+        clock: Whether that is its create time (`record`) or when A appended it (`append`).
+        reason: Which record that is, or why none is.
+        is_bare: A has never had a record here, so that the group can't have missed one.
+    """
+
+    time_ms: int | None
+    clock: ClockName = ClockName.RECORD
+    reason: str = ""
+    is_bare: bool = False
+
+    def append_ms_min(self, margin: Margin, now_ms: int) -> int | None:
+        """R: nothing unconsumed was appended on A before this; None where that is not known."""
+        if self.time_ms is None or self.clock is ClockName.APPEND:
+            return self.time_ms
+        if self.is_from_future(margin, now_ms):
+            return None
+        return min(self.time_ms, now_ms) - margin.skew_ms
+
+    def is_from_future(self, margin: Margin, now_ms: int) -> bool:
+        """Whether the record itself shows that create times run further ahead than S."""
+        if self.time_ms is None or self.clock is ClockName.APPEND:
+            return False
+        return self.time_ms - margin.skew_ms > now_ms + CLOCKS_APART_MS
+
+
+class Found(StrEnum):
+    """How a start was found."""
+
+    TIME = "time"
+    BEGINNING = "beginning"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """From where the group goes on in one partition of B.
+
+    Attributes:
+        partition: On B.
+        offset: The first offset to read.
+        time_ms: Time of the record there, None where none was looked at.
+        search_ms: T, for which the offset was searched; None where from the beginning.
+        found: By time, or the beginning or the end of the log.
+        reason: What that rests on.
+    """
+
+    partition: TopicPartition
+    offset: int
+    time_ms: int | None
+    search_ms: int | None
+    found: Found
+    reason: str
+
+
+def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int) -> int | None:
+    """T for a partition of B that may hold the records of these partitions of A.
+
+    Args:
+        references: Where the group stands on A; one where partitions correspond.
+        margin: L and S.
+        now_ms: Wall time; a create time from the future proves nothing.
+
+    Returns:
+        The time to search for in ms; None where a reference is unknown or there is none, so that
+        only the beginning of the log is safe.
+    """
+    lowest: list[int] = []
+    for reference in references:
+        known = reference.append_ms_min(margin, now_ms)
+        if known is not None:
+            lowest.append(known)
+        elif not reference.is_bare:
+            return None
+    if not lowest:
+        return None
+    return max(min(lowest) - margin.latency_ms - margin.skew_ms, 0)
+
+
+# -- where the group stands on A -----------------------------------------------------------------
+
+
+def read_references(
+    view: ClusterView, positions: Mapping[TopicPartition, Committed | None]
+) -> dict[TopicPartition, Reference]:
+    """Where in time a group stands, for each partition of A.
+
+    Args:
+        view: A.
+        positions: What the group committed, None for nothing.
+    """
+    marks = view.watermarks(positions)
+    inside = {
+        partition: committed.offset
+        for partition, committed in positions.items()
+        if committed is not None and _refusal(committed, marks[partition]) is None
+    }
+    behind = {p: offset for p, offset in inside.items() if offset < marks[p].end}
+    at = view.first_records(behind)
+    found: dict[TopicPartition, Reference] = {}
+    for partition, committed in positions.items():
+        if partition in inside:
+            offset = inside[partition]
+            before = last_before(view, partition, marks[partition].start, offset)
+            found[partition] = _reference(at.get(partition), before)
+        else:
+            found[partition] = _unknown(committed, marks[partition])
+    return found
+
+
+def _refusal(committed: Committed, marks: Watermarks) -> str | None:
+    """Why a position says nothing about time, None where it may."""
+    if committed.offset < marks.start:
+        return f"records from {committed.offset} to {marks.start} were deleted on A unread"
+    if committed.offset > marks.end:
+        return f"the position {committed.offset} lies behind the end of A, {marks.end}"
+    return None
+
+
+def _unknown(committed: Committed | None, marks: Watermarks) -> Reference:
+    if committed is None and marks.end == 0:
+        return Reference(time_ms=None, reason="nothing was ever appended on A", is_bare=True)
+    if committed is None:
+        return Reference(time_ms=None, reason="the group has committed nothing on A")
+    reason = _refusal(committed, marks)
+    assert reason is not None
+    return Reference(time_ms=None, reason=reason)
+
+
+def last_before(
+    view: ClusterView, partition: TopicPartition, start: int, offset: int
+) -> RemoteRecord | None:
+    """The last data record in [start, offset), None where there is none.
+
+    Offsets may be missing (compaction, markers of transactions), so it looks further and further
+    back; where the whole stretch is empty it has been read once.
+    """
+    end, step = offset, _STEP_BACK
+    while end > start:
+        begin = max(end - step, start)
+        last = None
+        for record in view.records(partition, begin, end):
+            last = record
+        if last is not None:
+            return last
+        end, step = begin, step * 2
+    return None
+
+
+def _reference(at: RemoteRecord | None, before: RemoteRecord | None) -> Reference:
+    """By the record at the position and the last one before it.
+
+    Both serve for step 1. Of two create times the earlier is taken: it costs the repetition of
+    what lies between two neighbours, and one record with a clock far ahead does no harm.
+    """
+    for record in (at, before):
+        if record is not None and record.timestamp_type is TimestampType.LOG_APPEND_TIME:
+            return _of(record, ClockName.APPEND)
+    timed = [r for r in (at, before) if r is not None and r.timestamp is not None]
+    if not timed:
+        return Reference(time_ms=None, reason="no record with a timestamp beside the position")
+    return _of(min(timed, key=_time), ClockName.RECORD)
+
+
+def _of(record: RemoteRecord, clock: ClockName) -> Reference:
+    word = "append" if clock is ClockName.APPEND else "create"
+    return Reference(
+        time_ms=record.timestamp,
+        clock=clock,
+        reason=f"{word} time of the record at {record.offset} on A",
+    )
+
+
+def _time(record: RemoteRecord) -> int:
+    assert record.timestamp is not None
+    return record.timestamp
+
+
+# -- where it goes on on B -----------------------------------------------------------------------
+
+
+def find_starts(
+    view: ClusterView, times: Mapping[TopicPartition, int | None], reasons: Mapping[str, str]
+) -> list[Start]:
+    """The first offset on B at or after each time.
+
+    Args:
+        view: B.
+        times: T in ms by partition, None for the beginning.
+        reasons: By topic, what a time rests on or why there is none.
+    """
+    # Ends first: what is appended between the two questions then lies behind the start.
+    marks = view.watermarks(times)
+    asked = {partition: time_ms for partition, time_ms in times.items() if time_ms is not None}
+    answers = view.offsets_for_times(asked)
+    latest = view.max_timestamps([p for p in asked if answers[p] is None])
+    starts = []
+    for partition, time_ms in times.items():
+        why = reasons.get(partition.topic, "")
+        mark, answer = marks[partition], answers.get(partition)
+        if time_ms is None:
+            starts.append(_beginning(partition, mark, why))
+        elif answer is not None:
+            note = _deleted_note(mark, answer.offset)
+            starts.append(
+                Start(
+                    partition=partition,
+                    offset=answer.offset,
+                    time_ms=answer.timestamp,
+                    search_ms=time_ms,
+                    found=Found.TIME,
+                    reason=why + note,
+                )
+            )
+        elif (last := latest[partition]) is not None and last.timestamp >= time_ms:
+            # Kafka gives up where the first segment's matches lie below the log start.
+            text = "B found nothing by time although it has later records"
+            starts.append(_beginning(partition, mark, text))
+        else:
+            starts.append(
+                Start(
+                    partition=partition,
+                    offset=mark.end,
+                    time_ms=None,
+                    search_ms=time_ms,
+                    found=Found.END,
+                    reason=why,
+                )
+            )
+    return starts
+
+
+def _beginning(partition: TopicPartition, marks: Watermarks, reason: str) -> Start:
+    return Start(
+        partition=partition,
+        offset=marks.start,
+        time_ms=None,
+        search_ms=None,
+        found=Found.BEGINNING,
+        reason=reason + _deleted_note(marks, marks.start),
+    )
+
+
+def _deleted_note(marks: Watermarks, offset: int) -> str:
+    """Where B's log begins at the start itself, what lay before can't be known."""
+    if offset > marks.start or marks.start == 0:
+        return ""
+    return f"; B has deleted everything before {marks.start}, needed or not"
