@@ -87,6 +87,10 @@ class Cluster(Client):
         """A topic's settings in force, under Kafka's names."""
         return offsets.topic_settings(self, topic)
 
+    def topic_id(self, topic: str) -> str | None:
+        """The topic's id as Kafka prints it, None where the cluster has none."""
+        return offsets.topic_id(self, topic)
+
     # -- offsets -----------------------------------------------------------------------------
 
     def watermarks(

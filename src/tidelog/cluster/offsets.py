@@ -61,3 +61,14 @@ def topic_settings(client: Client, topic: str) -> dict[str, str]:
     asked = client.admin().describe_configs([resource], request_timeout=client.timeout_s)
     found = client.results(f"read the settings of {topic}", asked)[resource]
     return {name: entry.value for name, entry in found.items() if entry.value is not None}
+
+
+def topic_id(client: Client, topic: str) -> str | None:
+    """A topic's id as Kafka prints it, None where the cluster has none."""
+    from confluent_kafka import TopicCollection
+
+    asked = client.admin().describe_topics(
+        TopicCollection([topic]), request_timeout=client.timeout_s
+    )
+    found = client.results(f"describe {topic}", asked)[topic].topic_id
+    return None if found is None or not int(found) else str(found)

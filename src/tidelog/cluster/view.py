@@ -33,6 +33,14 @@ class Committed:
     metadata: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A number of records; where it is not exact, there are that many at most."""
+
+    records: int
+    is_exact: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteRecord:
     """One record as a consumer got it from a broker.
@@ -94,6 +102,10 @@ class ClusterView(Protocol):
 
     def topic_settings(self, topic: str) -> Mapping[str, str]:
         """The settings in force, under Kafka's names."""
+        ...
+
+    def topic_id(self, topic: str) -> str | None:
+        """The topic's id as Kafka prints it, None where the cluster has none."""
         ...
 
     def watermarks(

@@ -1,0 +1,201 @@
+"""A directory of topics beside the cluster that serves them: what brokers can't be asked for.
+
+It knows when each record was appended, and how many records lie between two offsets, by batch
+headers. The directory may be written to meanwhile; every question sees it anew.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from tidelog.cluster.view import ClusterView, Count
+from tidelog.directory import Directory
+from tidelog.errors import InvalidRequest, UnknownTopic
+from tidelog.record.views import Batch
+from tidelog.storage import files
+from tidelog.storage.log_reader import LogReader
+from tidelog.storage.reading import AbortedFilter, LogSlice, checked_records
+from tidelog.types import (
+    NO_TIMESTAMP,
+    ClockName,
+    IsolationLevel,
+    OffsetAndTimestamp,
+    TimestampType,
+    TopicPartition,
+)
+
+_Answer = TypeVar("_Answer")
+
+# Compaction and retention replace files under a reader; so often in a row they don't.
+_TRIES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TimedRecord:
+    """A record's offset and its times in ms, None where not known.
+
+    `append_ms` is exact: from the log's own append times, or LogAppendTime's stamp.
+    """
+
+    offset: int
+    append_ms: int | None
+    record_ms: int | None
+
+
+class OwnLogs:
+    """The directory of a cluster's node, checked to hold the same topics."""
+
+    def __init__(self, directory: Directory, cluster: ClusterView) -> None:
+        self._directory = directory
+        self._cluster = cluster
+        self._checked: dict[str, bool] = {}
+
+    def has(self, partition: TopicPartition) -> bool:
+        """Whether the directory holds the partition.
+
+        Raises:
+            InvalidRequest: It holds a topic of that name which is not the cluster's.
+        """
+        topic = partition.topic
+        if topic not in self._checked:
+            self._checked[topic] = self._is_the_same(topic)
+        if not self._checked[topic]:
+            return False
+        return partition.partition in self._directory.topic(topic).present
+
+    def _is_the_same(self, topic: str) -> bool:
+        try:
+            info = self._directory.topic(topic)
+        except UnknownTopic:
+            return False
+        ours = None if info.topic_id is None else files.encode_topic_id(info.topic_id)
+        theirs = self._cluster.topic_id(topic)
+        if ours is not None and theirs is not None and ours != theirs:
+            raise InvalidRequest(
+                f"{self._directory.path}: its topic {topic} has the id {ours}, the one of"
+                f" {self._cluster.bootstrap} {theirs}; --data must be a directory of that cluster"
+            )
+        return True
+
+    def count(
+        self,
+        partition: TopicPartition,
+        start: int,
+        end: int,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> Count:
+        """How many data records have offsets in [start, end).
+
+        Exact, but for what the directory has not got: of offsets behind its end as many at most.
+        """
+
+        def ask(log: LogReader) -> Count:
+            here = max(min(end, log.log_end_offset), start)
+            first = max(start, log.log_start_offset)
+            counted = _count(log, first, here, isolation) if first < here else 0
+            return Count(counted + end - here, is_exact=here == end)
+
+        return self._ask(partition, ask)
+
+    def first_record(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> TimedRecord | None:
+        """The first data record at or behind an offset, None where there is none."""
+
+        def ask(log: LogReader) -> TimedRecord | None:
+            first = max(offset, log.log_start_offset)
+            if first >= log.log_end_offset:
+                return None
+            for record in log.records(first, isolation=isolation):
+                known = None if record.timestamp == NO_TIMESTAMP else record.timestamp
+                stamped = record.timestamp_type is TimestampType.LOG_APPEND_TIME
+                append_ms = log.append_time_of(record.offset)
+                return TimedRecord(
+                    record.offset, known if append_ms is None and stamped else append_ms, known
+                )
+            return None
+
+        return self._ask(partition, ask)
+
+    def first_appended(self, partition: TopicPartition, time_ms: int) -> OffsetAndTimestamp | None:
+        """The first record that was appended at `time_ms` or later, None where there is none.
+
+        Raises:
+            InvalidRequest: Records that may be it have no known append time.
+        """
+
+        def ask(log: LogReader) -> OffsetAndTimestamp | None:
+            found = log.offset_for_time(time_ms, clock=ClockName.APPEND)
+            _refuse_unknown(log, log.log_end_offset if found is None else found.offset, time_ms)
+            return found
+
+        return self._ask(partition, ask)
+
+    def _ask(self, partition: TopicPartition, ask: Callable[[LogReader], _Answer]) -> _Answer:
+        log = self._directory.partition(partition.topic, partition.partition)
+        for _ in range(_TRIES - 1):
+            log.refresh()
+            try:
+                return ask(log)
+            except FileNotFoundError:
+                continue
+        log.refresh()
+        return ask(log)
+
+
+def _refuse_unknown(log: LogReader, end: int, time_ms: int) -> None:
+    """Raise where a record below `end` may have been appended at `time_ms` or later.
+
+    Append times never fall, so only records right below `end` may, behind the last one known.
+    """
+    last = end
+    while last > log.log_start_offset:
+        record = _last_below(log, last)
+        if record is None or log.append_time_of(record) is not None:
+            break
+        last = record
+    if last == end:
+        return
+    raise InvalidRequest(
+        f"{log.topic_partition}: offsets {last} to {end - 1} have no known append time, and may"
+        f" have been appended at {time_ms} or later; use --clock record"
+    )
+
+
+def _last_below(log: LogReader, end: int) -> int | None:
+    """The last data record's offset below `end`, None where there is none."""
+    step = 1
+    while True:
+        start = max(end - step, log.log_start_offset)
+        offsets = [record.offset for record in log.records(start, end)]
+        if offsets or start == log.log_start_offset:
+            return offsets[-1] if offsets else None
+        step *= 2
+
+
+def _count(log: LogReader, start: int, end: int, isolation: IsolationLevel) -> int:
+    aborted = log.aborted_filter(isolation, start, end)
+    return sum(
+        _count_slice(part, start, end, aborted)
+        for part in log.slices(start, end, isolation=isolation)
+    )
+
+
+def _count_slice(part: LogSlice, start: int, end: int, aborted: AbortedFilter) -> int:
+    return sum(
+        _count_batch(part, position, batch, start, end)
+        for position, batch in part.batches()
+        if not batch.is_control and not aborted.drops(batch)
+    )
+
+
+def _count_batch(part: LogSlice, position: int, batch: Batch, start: int, end: int) -> int:
+    """Records of a batch in the range; it is opened only where its header can't tell."""
+    known = batch.record_count
+    if known is not None and start <= batch.base_offset and batch.last_offset < end:
+        return known
+    records = checked_records(part.segment, position, batch)
+    return sum(start <= record.offset < end for record in records)
