@@ -253,14 +253,16 @@ def _time(record: RemoteRecord) -> int:
 
 
 def find_starts(
-    view: ClusterView, times: Mapping[TopicPartition, int | None], reasons: Mapping[str, str]
+    view: ClusterView,
+    times: Mapping[TopicPartition, int | None],
+    reasons: Mapping[TopicPartition, str],
 ) -> list[Start]:
     """The first offset on B at or after each time.
 
     Args:
         view: B.
         times: T in ms by partition, None for the beginning.
-        reasons: By topic, what a time rests on or why there is none.
+        reasons: What a time rests on, or why there is none.
     """
     # Ends first: what is appended between the two questions then lies behind the start.
     marks = view.watermarks(times)
@@ -269,7 +271,7 @@ def find_starts(
     latest = view.max_timestamps([p for p in asked if answers[p] is None])
     starts = []
     for partition, time_ms in times.items():
-        why = reasons.get(partition.topic, "")
+        why = reasons.get(partition, "")
         mark, answer = marks[partition], answers.get(partition)
         if time_ms is None:
             starts.append(_beginning(partition, mark, why))

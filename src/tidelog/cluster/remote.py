@@ -31,7 +31,7 @@ def first_records(
         left_s = client.deadline()
         while len(found) < len(offsets):
             for message in _next(client, reader, left_s(), set(offsets) - set(found)):
-                place = _partition(message)
+                place = partition_of(message)
                 record = _record(client, message, offsets[place])
                 if place not in found:
                     found[place] = record
@@ -88,7 +88,8 @@ def _place(partition: TopicPartition, offset: int | None = None) -> "ck.TopicPar
     return Place(partition.topic, partition.partition, offset)
 
 
-def _partition(message: "ck.Message") -> TopicPartition:
+def partition_of(message: "ck.Message") -> TopicPartition:
+    """Where a message, or the end of a partition, belongs."""
     topic, number = message.topic(), message.partition()
     assert topic is not None
     assert number is not None
@@ -112,17 +113,18 @@ def _record(client: Client, message: "ck.Message", asked: int) -> RemoteRecord |
     """What came, None for the end of the partition."""
     error = message.error()
     if error is None:
-        return _decoded(message)
+        return decoded(message)
     if error.code() == codes.PARTITION_EOF:
         return None
-    partition = _partition(message)
+    partition = partition_of(message)
     if error.code() in (codes.AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
         found = watermarks(client, [partition], IsolationLevel.READ_UNCOMMITTED)[partition]
         raise OffsetOutOfRange(asked, found.start, found.end, where=str(partition))
     raise client.failure(f"read records of {partition}", error)
 
 
-def _decoded(message: "ck.Message") -> RemoteRecord:
+def decoded(message: "ck.Message") -> RemoteRecord:
+    """A message without an error."""
     offset = message.offset()
     assert offset is not None
     kind, timestamp = message.timestamp()

@@ -1,0 +1,234 @@
+"""From create time to arrival, measured at the tail of a cluster's topics for a while.
+
+Brokers don't tell when they appended a record of a CreateTime topic. A consumer at the tail sees a
+record soon after that, so arrival - create time is the latency plus a short way: a little too much
+rather than too little. On LogAppendTime topics consumers don't see create times; nothing can be
+measured there, and `judge` says so.
+
+One clock, this machine's, stands for the brokers': a constant difference shifts all latencies, the
+negative ones (skew) by as much as the positive ones, so that the margin, their sum, stays right.
+"""
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+from tidelog.cluster import codes
+from tidelog.cluster.remote import decoded, partition_of
+from tidelog.cluster.view import ClusterView
+from tidelog.env import Clock
+from tidelog.errors import RequestError
+from tidelog.types import TimestampType, TopicPartition
+
+if TYPE_CHECKING:
+    import confluent_kafka as ck
+
+    from tidelog.cluster.connection import Cluster
+
+# Percentiles are of so many first records (8 MB); count, largest and smallest are of all.
+_KEPT: Final = 1_000_000
+_POLL_S: Final = 0.1
+
+
+class TooFewRecords(RequestError):
+    """A latency can't be told from what was seen; nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A record at the tail, and when it came, in ms of this machine's wall clock."""
+
+    partition: TopicPartition
+    offset: int
+    timestamp: int | None
+    timestamp_type: TimestampType
+    arrival_ms: int
+
+
+class Tail(Protocol):
+    """Reads what is appended from now on."""
+
+    def arrivals(self, partitions: Iterable[TopicPartition], for_ms: int) -> Iterable[Arrival]:
+        """The records that come within `for_ms`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A cluster whose tail is read; `name` is A or B."""
+
+    name: str
+    view: ClusterView
+    tail: Tail
+
+
+@dataclass(slots=True)
+class TopicLatency:
+    """Create time to arrival of one topic on one cluster; add* -> facts.
+
+    Attributes:
+        cluster: A or B.
+        topic: The topic.
+        count: Records with a create time.
+        append_timed: Records that show an append time instead.
+        max_ms: Largest latency, 0 where none was positive.
+        skew_ms: How far the largest create time was ahead of arrival, 0 where none was.
+    """
+
+    cluster: str
+    topic: str
+    count: int = 0
+    append_timed: int = 0
+    max_ms: int = 0
+    skew_ms: int = 0
+    _kept: "array[int]" = field(default_factory=lambda: array("q"))
+
+    def add(self, arrival: Arrival) -> None:
+        """Count one record."""
+        if arrival.timestamp_type is TimestampType.LOG_APPEND_TIME:
+            self.append_timed += 1
+        elif arrival.timestamp is not None:
+            latency_ms = arrival.arrival_ms - arrival.timestamp
+            self.count += 1
+            self.max_ms = max(self.max_ms, latency_ms)
+            self.skew_ms = max(self.skew_ms, -latency_ms)
+            if len(self._kept) < _KEPT:
+                self._kept.append(latency_ms)
+
+    def percentile_ms(self, percent: float) -> int | None:
+        """The latency that so many percent don't exceed (nearest rank), None without records."""
+        if not self._kept:
+            return None
+        rank = -(-len(self._kept) * percent // 100)
+        return sorted(self._kept)[max(int(rank), 1) - 1]
+
+
+Latencies: TypeAlias = "tuple[TopicLatency, ...]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How long to look, and how many records of each topic and cluster are enough."""
+
+    for_ms: int = 30_000
+    records_min: int = 1_000
+
+
+def measure(watched: Iterable[Watched], topics: Iterable[str], sampling: Sampling) -> Latencies:
+    """The latencies of topics on clusters, one cluster after the other.
+
+    Raises:
+        TooFewRecords: Of a topic too few came on one of them, or none shows its create time.
+        ClusterFailure: A cluster could not be read.
+    """
+    wanted = list(topics)
+    found: list[TopicLatency] = []
+    for cluster in watched:
+        by_topic = {topic: TopicLatency(cluster.name, topic) for topic in wanted}
+        partitions = [p for topic in wanted for p in cluster.view.partitions(topic)]
+        for arrival in cluster.tail.arrivals(partitions, sampling.for_ms):
+            by_topic[arrival.partition.topic].add(arrival)
+        found.extend(by_topic.values())
+    for latency in found:
+        judge(latency, sampling)
+    return tuple(found)
+
+
+def judge(latency: TopicLatency, sampling: Sampling) -> None:
+    """Raise TooFewRecords where a sample is too small for a largest latency."""
+    place = f"{latency.topic} on {latency.cluster}"
+    if latency.append_timed > latency.count:
+        raise TooFewRecords(
+            f"the latency of {place} can't be measured: its timestamps are append times, consumers"
+            " don't see when a record was created; state it with --max-latency 2m"
+        )
+    if latency.count < sampling.records_min:
+        seconds = sampling.for_ms / 1000
+        raise TooFewRecords(
+            f"the latency of {place} can't be told from {latency.count} records in {seconds:g} s:"
+            f" {sampling.records_min} are needed; {_remedy(latency, sampling)}"
+        )
+
+
+def _remedy(latency: TopicLatency, sampling: Sampling) -> str:
+    if latency.count == 0:
+        return "nothing is appended there, so state it with --max-latency 2m"
+    needed_s = -(-sampling.for_ms * sampling.records_min // latency.count // 1000)
+    return f"--sample-for {needed_s}s would bring them, or state it with --max-latency 2m"
+
+
+class ConsumerTail:
+    """The tail of a cluster, through a consumer that joins no group and commits nothing."""
+
+    def __init__(self, cluster: "Cluster", clock: Clock) -> None:
+        self._cluster = cluster
+        self._clock = clock
+
+    def arrivals(self, partitions: Iterable[TopicPartition], for_ms: int) -> Iterator[Arrival]:
+        """The records appended from now on that come within `for_ms`."""
+        wanted = list(partitions)
+        with self._consumer(wanted) as poll:
+            self._warm_up(poll, len(wanted))
+            # What came while connecting was late for our reasons, not for the cluster's.
+            marks = self._cluster.watermarks(wanted)
+            first = {p: mark.end for p, mark in marks.items()}
+            yield from self._until(poll, first, self._clock.monotonic_ms() + for_ms)
+
+    @contextmanager
+    def _consumer(self, partitions: list[TopicPartition]) -> Iterator["_Poll"]:
+        from confluent_kafka import TopicPartition as Place
+
+        marks = self._cluster.watermarks(partitions)
+        consumer = self._cluster.consumer(fetch_wait_max_ms=100)
+        try:
+            with self._cluster.typed("read the tail"):
+                places = [Place(p.topic, p.partition, marks[p].end) for p in partitions]
+                consumer.assign(places)
+            yield _Poll(self._cluster, consumer, self._clock)
+        finally:
+            consumer.close()
+
+    def _warm_up(self, poll: "_Poll", partition_count: int) -> None:
+        """Until each partition has answered, or a request's time-out is over."""
+        left_s = self._cluster.deadline()
+        while len(poll.answered) < partition_count and left_s() > 0:
+            poll.next()
+
+    def _until(
+        self, poll: "_Poll", first: Mapping[TopicPartition, int], end_ms: int
+    ) -> Iterator[Arrival]:
+        while self._clock.monotonic_ms() < end_ms:
+            arrival = poll.next()
+            if arrival is not None and arrival.offset >= first[arrival.partition]:
+                yield arrival
+
+
+class _Poll:
+    """One message after the other; remembers which partitions have answered."""
+
+    def __init__(self, cluster: "Cluster", consumer: "ck.Consumer", clock: Clock) -> None:
+        self._cluster = cluster
+        self._consumer = consumer
+        self._clock = clock
+        self.answered: set[TopicPartition] = set()
+
+    def next(self) -> Arrival | None:
+        """The next record, None where nothing came for a moment, or the end of a partition."""
+        with self._cluster.typed("read the tail"):
+            message = self._consumer.poll(_POLL_S)
+        if message is None:
+            return None
+        arrival_ms = self._clock.now_ms()
+        error = message.error()
+        if error is not None and error.code() != codes.PARTITION_EOF:
+            raise self._cluster.failure("read the tail", error)
+        partition = partition_of(message)
+        self.answered.add(partition)
+        if error is not None:
+            return None
+        record = decoded(message)
+        return Arrival(
+            partition, record.offset, record.timestamp, record.timestamp_type, arrival_ms
+        )
