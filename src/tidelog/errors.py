@@ -2,8 +2,8 @@
 
 `TidelogError`
 - `CorruptData`: bytes from disk or wire break a rule (`CorruptBatch`, `CorruptRecord`,
-  `CorruptIndex`, `CorruptFile`). Record and index code knows only the place in its buffer (`at`);
-  storage adds file and position with `located`.
+  `CorruptIndex`, `CorruptFile`, `CorruptMessage`). Record and index code knows only the place in
+  its buffer (`at`); storage adds file and position with `located`.
 - `RequestError`: the caller asked for something that can't be (`OffsetOutOfRange`, ...).
 - `StorageFailure`: the operating system failed us; the partition goes offline.
 - `ClusterFailure`: somebody else's brokers can't be reached or refuse.
@@ -85,6 +85,12 @@ class CorruptIndex(CorruptData):
 
 class CorruptFile(CorruptData):
     """A checkpoint, snapshot or metadata file that can't be read."""
+
+
+class CorruptMessage(CorruptData):
+    """A message from the network that breaks the protocol; its connection is of no use any more."""
+
+    code: ClassVar[int | None] = None
 
 
 class RequestError(TidelogError):
@@ -201,6 +207,12 @@ class FencedLeaderEpoch(RequestError):
     """A leader epoch older than one the log has seen."""
 
     code: ClassVar[int | None] = 74
+
+
+class InconsistentTopicId(RequestError):
+    """A topic of this name has another id: it is another topic, created anew."""
+
+    code: ClassVar[int | None] = 103
 
 
 class PolicyViolation(RequestError):

@@ -1,0 +1,168 @@
+"""Fetch: record batches as they lie in the log.
+
+Versions below 13 name topics, later ones give their ids. Source: Kafka's protocol guide, API 1;
+KIP-227 (sessions), KIP-320 and KIP-595 (epochs), KIP-516 (topic ids).
+"""
+
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from tidelog.protocol.messages.common import CONSUMER_REPLICA_ID, Api
+from tidelog.protocol.schema import (
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    RECORDS,
+    STRING,
+    UUID16,
+    array,
+    nullable_array,
+    nullable_string,
+    struct,
+    wire,
+)
+from tidelog.types import INT32_MAX, INT64_MAX, Buffer
+
+
+@dataclass(slots=True, kw_only=True)
+class ReplicaState:
+    """Which replica asks, from version 15 on; -1 is a consumer."""
+
+    replica_id: int = wire(INT32, since=15, default=CONSUMER_REPLICA_ID)
+    replica_epoch: int = wire(INT64, since=15, default=-1)
+
+
+@dataclass(slots=True, kw_only=True)
+class FetchPartition:
+    """From which offset on, and what the asker knows of epochs."""
+
+    partition: int = wire(INT32)
+    current_leader_epoch: int = wire(INT32, since=9, default=-1)
+    fetch_offset: int = wire(INT64)
+    last_fetched_epoch: int = wire(INT32, since=12, default=-1)
+    log_start_offset: int = wire(INT64, since=5, default=-1)
+    partition_max_bytes: int = wire(INT32)
+    replica_directory_id: UUID = wire(UUID16, since=17, tag=0)
+    high_watermark: int = wire(INT64, since=18, tag=1, default=INT64_MAX)
+
+
+@dataclass(slots=True, kw_only=True)
+class FetchTopic:
+    """A topic's partitions."""
+
+    topic: str = wire(STRING, until=12)
+    topic_id: UUID = wire(UUID16, since=13)
+    partitions: list[FetchPartition] = wire(array(struct(FetchPartition)))
+
+
+@dataclass(slots=True, kw_only=True)
+class ForgottenTopic:
+    """Partitions that a session shall leave out from now on."""
+
+    topic: str = wire(STRING, since=7, until=12)
+    topic_id: UUID = wire(UUID16, since=13)
+    partitions: list[int] = wire(array(INT32), since=7)
+
+
+@dataclass(slots=True, kw_only=True)
+class FetchRequest:
+    """Records, at least `min_bytes` or what is there after `max_wait_ms`."""
+
+    cluster_id: str | None = wire(nullable_string(since=12), since=12, tag=0)
+    replica_id: int = wire(INT32, until=14, default=CONSUMER_REPLICA_ID)
+    replica_state: ReplicaState = wire(struct(ReplicaState), since=15, tag=1)
+    max_wait_ms: int = wire(INT32)
+    min_bytes: int = wire(INT32)
+    max_bytes: int = wire(INT32, since=3, default=INT32_MAX)
+    isolation_level: int = wire(INT8, since=4)
+    session_id: int = wire(INT32, since=7)
+    session_epoch: int = wire(INT32, since=7, default=-1)
+    topics: list[FetchTopic] = wire(array(struct(FetchTopic)))
+    forgotten_topics_data: list[ForgottenTopic] = wire(array(struct(ForgottenTopic)), since=7)
+    rack_id: str = wire(STRING, since=11)
+
+
+@dataclass(slots=True, kw_only=True)
+class DivergingEpoch:
+    """The largest epoch that both have, and where it ends at the leader; -1 and -1 for none."""
+
+    epoch: int = wire(INT32, since=12, default=-1)
+    end_offset: int = wire(INT64, since=12, default=-1)
+
+
+@dataclass(slots=True, kw_only=True)
+class CurrentLeader:
+    """Who leads now, told to those who asked somebody else."""
+
+    leader_id: int = wire(INT32, since=12, default=-1)
+    leader_epoch: int = wire(INT32, since=12, default=-1)
+
+
+@dataclass(slots=True, kw_only=True)
+class SnapshotId:
+    """A snapshot of the metadata log to fetch instead; -1 and -1 for none."""
+
+    end_offset: int = wire(INT64, default=-1)
+    epoch: int = wire(INT32, default=-1)
+
+
+@dataclass(slots=True, kw_only=True)
+class AbortedTransaction:
+    """An aborted transaction among the records."""
+
+    producer_id: int = wire(INT64, since=4)
+    first_offset: int = wire(INT64, since=4)
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionData:
+    """One partition's records: whole batches, the last one perhaps cut."""
+
+    partition_index: int = wire(INT32)
+    error_code: int = wire(INT16)
+    high_watermark: int = wire(INT64)
+    last_stable_offset: int = wire(INT64, since=4, default=-1)
+    log_start_offset: int = wire(INT64, since=5, default=-1)
+    diverging_epoch: DivergingEpoch = wire(struct(DivergingEpoch), since=12, tag=0)
+    current_leader: CurrentLeader = wire(struct(CurrentLeader), since=12, tag=1)
+    snapshot_id: SnapshotId = wire(struct(SnapshotId), since=12, tag=2)
+    aborted_transactions: list[AbortedTransaction] | None = wire(
+        nullable_array(struct(AbortedTransaction), since=4), since=4
+    )
+    preferred_read_replica: int = wire(INT32, since=11, default=-1)
+    records: Buffer | None = wire(RECORDS)
+
+
+@dataclass(slots=True, kw_only=True)
+class FetchableTopic:
+    """A topic's partitions."""
+
+    topic: str = wire(STRING, until=12)
+    topic_id: UUID = wire(UUID16, since=13)
+    partitions: list[PartitionData] = wire(array(struct(PartitionData)))
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeEndpoint:
+    """Where a broker that `current_leader` names listens."""
+
+    node_id: int = wire(INT32, since=16)
+    host: str = wire(STRING, since=16)
+    port: int = wire(INT32, since=16)
+    rack: str | None = wire(nullable_string(since=16), since=16)
+
+
+@dataclass(slots=True, kw_only=True)
+class FetchResponse:
+    """Records of the partitions that were asked for."""
+
+    throttle_time_ms: int = wire(INT32, since=1)
+    error_code: int = wire(INT16, since=7)
+    session_id: int = wire(INT32, since=7)
+    responses: list[FetchableTopic] = wire(array(struct(FetchableTopic)))
+    node_endpoints: list[NodeEndpoint] = wire(array(struct(NodeEndpoint)), since=16, tag=0)
+
+
+FETCH: Final = Api("Fetch", 1, 4, 18, 12, FetchRequest, FetchResponse)
