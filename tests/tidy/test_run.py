@@ -197,6 +197,113 @@ def test_too_old_java_is_told_and_not_used(checkout: Checkout, release: int) -> 
     assert (checkout.home / "java_home").read_text().strip() == ""
 
 
+class BareMachine:
+    """A machine with neither Java nor, at first, Python: only what a POSIX system has.
+
+    `apt-get` is a stand-in that notes its calls and puts there what was asked for; the places where
+    homes of Java are looked for are moved into the test's folder.
+    """
+
+    TOOLS = ("sh", "dirname", "cat", "cksum", "sed", "head", "mv", "rm", "mkdir", "rmdir", "cp")
+
+    def __init__(self, checkout: Checkout) -> None:
+        self.checkout = checkout
+        self.bin = checkout.home / "bin"
+        self.bin.mkdir()
+        for tool in self.TOOLS:
+            found = shutil.which(tool)
+            assert found, tool
+            (self.bin / tool).symlink_to(found)
+        script = (checkout.root / "run").read_text()
+        assert script.count("/usr/lib/jvm/*") == 2
+        script = script.replace("/usr/lib/jvm/*", f"{checkout.home}/jvm/*")
+        (checkout.root / "run").write_text(script)
+        self.be(0)
+
+    def be(self, user: int) -> None:
+        """Run as this user."""
+        self._put("id", f"echo {user}")
+
+    def add_apt(self, status: int = 0) -> None:
+        """An apt-get that installs a Java or a Python, or fails with a status."""
+        home, bin_ = self.checkout.home, self.bin
+        self._put(
+            "apt-get",
+            f"""echo "apt-get $*" >>"{home}/calls"
+[ {status} = 0 ] || exit {status}
+case "$*" in
+*openjdk-17*) cp "{self.checkout.java_home}/bin/java" "{bin_}/java" ;;
+*python3-venv*) cp "{self.checkout.python}" "{bin_}/python3" ;;
+esac""",
+        )
+
+    def add_python(self) -> None:
+        """A Python that fits."""
+        shutil.copy(self.checkout.python, self.bin / "python3")
+
+    def _put(self, name: str, text: str) -> None:
+        (self.bin / name).write_text(f"#!/bin/sh\n{text}\n")
+        (self.bin / name).chmod(0o755)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(self.checkout.root / "run"), *arguments],
+            env={"PATH": str(self.bin), "HOME": str(self.checkout.home)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+
+@pytest.fixture
+def bare(checkout: Checkout) -> BareMachine:
+    return BareMachine(checkout)
+
+
+UPDATE = "apt-get update -qq"
+INSTALL = "apt-get install -y -qq"
+
+
+def test_root_with_apt_gets_what_is_missing(bare: BareMachine) -> None:
+    bare.add_apt()
+    done = bare.run("demo")
+    assert done.returncode == 0, done.stderr
+    assert bare.checkout.calls() == [
+        UPDATE,
+        f"{INSTALL} python3 python3-venv",
+        "venv",
+        "pip .[demo]",
+        UPDATE,
+        f"{INSTALL} openjdk-17-jre-headless",
+        "run -m tidelog.demo",
+    ]
+    assert bare.run("demo").returncode == 0
+    assert bare.checkout.calls() == ["run -m tidelog.demo"], "nothing is installed twice"
+
+
+def test_without_root_one_line_says_what_to_install(bare: BareMachine) -> None:
+    bare.be(1000)
+    bare.add_apt()
+    refused = bare.run("demo")
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+    assert "apt install python3-venv" in refused.stderr
+    bare.add_python()
+    refused = bare.run("demo")
+    assert refused.returncode == 1
+    assert "apt install openjdk-17-jre-headless" in refused.stderr.splitlines()[-1]
+    assert bare.checkout.calls() == ["venv", "pip .[demo]"], "apt-get is root's"
+
+
+def test_apt_that_fails_ends_in_the_same_line(bare: BareMachine) -> None:
+    bare.add_apt(status=100)
+    bare.add_python()
+    refused = bare.run("demo")
+    assert refused.returncode == 1
+    assert "please install Java 17 or newer" in refused.stderr.splitlines()[-1]
+    assert bare.run("test").returncode == 0, "tests go on and skip what needs Java"
+
+
 def test_help_and_unknown_commands_set_nothing_up(checkout: Checkout) -> None:
     assert "usage: ./run" in checkout.run("help").stdout
     assert "usage: ./run" in checkout.run().stdout
