@@ -1,0 +1,306 @@
+"""Whether a failover misses records, by comparing the records themselves; and how many come twice.
+
+A record is known again by key, create time and a digest of its value; where a topic shows append
+times on one of the clusters, create times don't reach consumers and key and value must do. Equal
+records count as often as they are there. Partitions don't matter, only before and after:
+
+    A: consumed | position > unconsumed           B: before | start > after
+
+    missed      unconsumed on A, and on B only before the start: the start is too late
+    absent      unconsumed on A, and not on B at all: still on its way, or never sent there
+    duplicates  after the start on B, and consumed on A: will be read twice
+    only on B   after the start on B, and not on A
+
+Unconsumed and after are read first. What was consumed on A is read back to the earliest time that
+is after the start on B; what is before the start on B only where something is missing. Committed
+records alone count. Records that reached B but never A, before the start, are not looked for: what
+A never had says nothing about what the group had consumed.
+
+Memory is bounded by `digest_counts`; records are read one after the other and not kept.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.cluster.digest_counts import (
+    BUFFER_BYTES,
+    DIGEST_SIZE,
+    Counts,
+    DigestCounts,
+    Place,
+)
+from tidelog.cluster.failover import Start, find_starts
+from tidelog.cluster.failover_plan import Plan
+from tidelog.cluster.view import ClusterView, Committed, RemoteRecord, Watermarks
+from tidelog.env import Env
+from tidelog.errors import InvalidRequest
+from tidelog.types import IsolationLevel, TimestampType, TopicPartition
+
+_COMMITTED: Final = IsolationLevel.READ_COMMITTED
+_TIMESTAMP_TYPE: Final = "message.timestamp.type"
+_EXAMPLES: Final = 5
+_NULL: Final = (-1).to_bytes(8, signed=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A missed record's place on B, and its time there in ms."""
+
+    partition: TopicPartition
+    offset: int
+    time_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a comparison of one topic showed, in records.
+
+    Attributes:
+        topic: The topic.
+        by_time: Whether create times were compared too.
+        unconsumed: On A at or behind the group's position.
+        after: On B at or behind the start.
+        missed: Unconsumed on A, and on B only before the start.
+        absent: Unconsumed on A, and not on B.
+        duplicates: After the start on B, and consumed on A.
+        only_on_b: After the start on B, and not on A.
+        examples: Places on B of some that were missed.
+    """
+
+    topic: str
+    by_time: bool
+    unconsumed: int = 0
+    after: int = 0
+    missed: int = 0
+    absent: int = 0
+    duplicates: int = 0
+    only_on_b: int = 0
+    examples: tuple[Example, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets [start, end) of a partition."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """How many offsets."""
+        return max(self.end - self.start, 0)
+
+
+def verify(
+    a: ClusterView,
+    b: ClusterView,
+    plan: Plan,
+    env: Env,
+    folder: str,
+    *,
+    buffer_bytes: int = BUFFER_BYTES,
+) -> list[Verdict]:
+    """Compare the records of both clusters, topic by topic.
+
+    Args:
+        a: Where the group comes from.
+        b: Where it goes to.
+        plan: Its positions on A and starts on B.
+        env: Files for what does not fit into memory.
+        folder: Made where that is needed, and removed again.
+        buffer_bytes: How much is kept in memory.
+
+    Raises:
+        InvalidRequest: The positions on A are not known.
+        ClusterFailure: Reading failed.
+        OSError: The folder can't be written.
+    """
+    if not plan.positions:
+        raise InvalidRequest("--verify compares with the group's position on A: give --from")
+    verdicts = []
+    for topic in sorted({start.partition.topic for start in plan.starts}):
+        ranges = _Ranges.of(a, b, plan, topic)
+        expected = 2 * sum(r.size for r in (*ranges.a_after, *ranges.b_after))
+        with DigestCounts(env, folder, expected=expected, buffer_bytes=buffer_bytes) as counts:
+            verdicts.append(_Comparison(a, b, plan, ranges, counts).verdict())
+    return verdicts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ranges:
+    """What lies before and after, in each partition of one topic."""
+
+    topic: str
+    a_before: list[Range]
+    a_after: list[Range]
+    b_before: list[Range]
+    b_after: list[Range]
+
+    @classmethod
+    def of(cls, a: ClusterView, b: ClusterView, plan: Plan, topic: str) -> "_Ranges":
+        positions = {p: at for p, at in plan.positions.items() if p.topic == topic}
+        starts = {s.partition: s.offset for s in plan.starts if s.partition.topic == topic}
+        # A's ends first: what was appended there by then had the longest time to reach B.
+        marks_a = a.watermarks(positions, isolation=_COMMITTED)
+        marks_b = b.watermarks(starts, isolation=_COMMITTED)
+        cuts = {p: _inside(at, marks_a[p]) for p, at in positions.items()}
+        return cls(
+            topic=topic,
+            a_before=[Range(p, marks_a[p].start, cut) for p, cut in cuts.items()],
+            a_after=[Range(p, cut, marks_a[p].end) for p, cut in cuts.items()],
+            b_before=[Range(p, marks_b[p].start, cut) for p, cut in starts.items()],
+            b_after=[Range(p, cut, marks_b[p].end) for p, cut in starts.items()],
+        )
+
+
+def _inside(position: Committed | None, marks: Watermarks) -> int:
+    """Where the unconsumed records begin, among those that are there."""
+    if position is None:
+        return marks.start
+    return min(max(position.offset, marks.start), marks.end)
+
+
+class _Comparison:
+    """One topic of two clusters. new -> verdict."""
+
+    def __init__(
+        self, a: ClusterView, b: ClusterView, plan: Plan, ranges: _Ranges, counts: DigestCounts
+    ) -> None:
+        self._a = a
+        self._b = b
+        self._plan = plan
+        self._ranges = ranges
+        self._counts = counts
+        self._by_time = all(_shows_create_times(view, ranges.topic) for view in (a, b))
+
+    def verdict(self) -> Verdict:
+        ranges = self._ranges
+        unconsumed_ms = self._scan(self._a, Place.A_AFTER, ranges.a_after)
+        after_ms = self._scan(self._b, Place.B_AFTER, ranges.b_after)
+        first = self._totals()
+        if first.only_on_b:
+            since = self._back_to(self._a, ranges.a_before, after_ms)
+            self._scan(self._a, Place.A_BEFORE, since)
+        before = ranges.b_before
+        if first.absent:
+            if self._by_time:
+                before = self._back_to(self._b, ranges.b_before, unconsumed_ms)
+            self._scan(self._b, Place.B_BEFORE, before)
+        totals = self._totals()
+        return Verdict(
+            topic=ranges.topic,
+            by_time=self._by_time,
+            unconsumed=totals.unconsumed,
+            after=totals.after,
+            missed=totals.missed,
+            absent=totals.absent,
+            duplicates=totals.duplicates,
+            only_on_b=totals.only_on_b,
+            examples=tuple(self._examples(before)) if totals.missed else (),
+        )
+
+    def _scan(self, view: ClusterView, place: Place, ranges: Iterable[Range]) -> int | None:
+        """Count the records of ranges; their earliest time, None where one has none."""
+        earliest: int | None = None
+        is_timed = True
+        for record in _records(view, ranges):
+            self._counts.add(place, digest_of(record, by_time=self._by_time))
+            if record.timestamp is None:
+                is_timed = False
+            elif earliest is None or record.timestamp < earliest:
+                earliest = record.timestamp
+        return earliest if is_timed else None
+
+    def _back_to(
+        self, view: ClusterView, ranges: Iterable[Range], time_ms: int | None
+    ) -> list[Range]:
+        """The same ranges from where all that may equal records since `time_ms` lies."""
+        if time_ms is None:
+            return list(ranges)
+        margin = self._plan.margin
+        spare_ms = 0 if self._by_time else margin.latency_ms + margin.skew_ms
+        target_ms = max(time_ms - spare_ms, 0)
+        ends = {r.partition: r.end for r in ranges}
+        found: list[Start] = find_starts(view, dict.fromkeys(ends, target_ms), {})
+        return [Range(s.partition, s.offset, ends[s.partition]) for s in found]
+
+    def _totals(self) -> Verdict:
+        sums = [0] * 6
+        for _digest, counts in self._counts.walk():
+            for at, number in enumerate(_compare(counts)):
+                sums[at] += number
+        return Verdict(
+            topic=self._ranges.topic,
+            by_time=self._by_time,
+            unconsumed=sums[0],
+            after=sums[1],
+            missed=sums[2],
+            absent=sums[3],
+            duplicates=sums[4],
+            only_on_b=sums[5],
+        )
+
+    def _examples(self, before: Iterable[Range]) -> Iterator[Example]:
+        """Places of some of the missed records, by a further look at what is before."""
+        wanted: set[bytes] = set()
+        for digest, counts in self._counts.walk():
+            if _compare(counts)[2] and len(wanted) < _EXAMPLES:
+                wanted.add(digest)
+        for part in before:
+            for record in _records(self._b, [part]):
+                digest = digest_of(record, by_time=self._by_time)
+                if digest in wanted:
+                    wanted.remove(digest)
+                    yield Example(part.partition, record.offset, record.timestamp)
+
+
+def _compare(counts: Counts) -> tuple[int, int, int, int, int, int]:
+    """One record's unconsumed, after, missed, absent, duplicates, only on B."""
+    missing = max(counts.a_after - counts.b_after, 0)
+    missed = min(missing, counts.b_before)
+    extra = max(counts.b_after - counts.a_after, 0)
+    duplicates = min(extra, counts.a_before)
+    return (
+        counts.a_after,
+        counts.b_after,
+        missed,
+        missing - missed,
+        duplicates,
+        extra - duplicates,
+    )
+
+
+def _records(view: ClusterView, ranges: Iterable[Range]) -> Iterator[RemoteRecord]:
+    for part in ranges:
+        if part.size:
+            yield from view.records(part.partition, part.start, part.end, isolation=_COMMITTED)
+
+
+def _shows_create_times(view: ClusterView, topic: str) -> bool:
+    kind = view.topic_settings(topic).get(_TIMESTAMP_TYPE)
+    return kind != TimestampType.LOG_APPEND_TIME.config_name
+
+
+def digest_of(record: RemoteRecord, *, by_time: bool) -> bytes:
+    """16 bytes that are equal for equal key, value and (`by_time`) create time only.
+
+    Lengths go in before contents, so that no byte can move from the key to the value unseen.
+    """
+    state = hashlib.blake2b(digest_size=DIGEST_SIZE)
+    for part in (record.key, record.value):
+        state.update(_NULL if part is None else len(part).to_bytes(8, signed=True))
+        state.update(part or b"")
+    if by_time:
+        time_ms = -1 if record.timestamp is None else record.timestamp
+        state.update(time_ms.to_bytes(8, signed=True))
+    return state.digest()
+
+
+def total(verdicts: Iterable[Verdict]) -> Mapping[str, int]:
+    """Sums over topics, by name."""
+    found = list(verdicts)
+    names = ("unconsumed", "after", "missed", "absent", "duplicates", "only_on_b")
+    return {name: sum(getattr(verdict, name) for verdict in found) for name in names}
