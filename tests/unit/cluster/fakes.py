@@ -1,0 +1,163 @@
+"""A cluster that is not there: logs and groups in memory, for everything above the connection."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from tidelog.cluster.view import Committed, Group, Member, RemoteRecord, Watermarks
+from tidelog.errors import GroupActive, OffsetOutOfRange, UnknownGroup, UnknownTopic
+from tidelog.types import (
+    IsolationLevel,
+    OffsetAndTimestamp,
+    TimestampType,
+    TopicPartition,
+)
+
+FLIGHTS_0 = TopicPartition("flights", 0)
+
+
+def record(
+    offset: int,
+    timestamp: int | None = None,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+) -> RemoteRecord:
+    return RemoteRecord(
+        offset=offset, timestamp=timestamp, timestamp_type=timestamp_type, leader_epoch=0
+    )
+
+
+@dataclass(slots=True)
+class FakeLog:
+    """One partition: its data records (other offsets below `end` are gaps), and its bounds."""
+
+    records: list[RemoteRecord]
+    start: int = 0
+    end: int = -1
+    # Answers "no match", as Kafka does where the segment with the first matches lost them.
+    hides_matches: bool = False
+
+    def __post_init__(self) -> None:
+        if self.end < 0:
+            self.end = self.records[-1].offset + 1 if self.records else self.start
+
+    @property
+    def visible(self) -> list[RemoteRecord]:
+        return [r for r in self.records if self.start <= r.offset < self.end]
+
+
+@dataclass(slots=True)
+class FakeCluster:
+    """A `ClusterView` on memory; `members` make a group active."""
+
+    logs: dict[TopicPartition, FakeLog] = field(default_factory=dict)
+    offsets: dict[str, dict[TopicPartition, Committed]] = field(default_factory=dict)
+    members: dict[str, list[Member]] = field(default_factory=dict)
+    settings: dict[str, dict[str, str]] = field(default_factory=dict)
+    topic_ids: dict[str, str] = field(default_factory=dict)
+    bootstrap: str = "nowhere:9092"
+    records_read: int = 0
+
+    def with_log(self, partition: TopicPartition, *timestamps: int | None) -> "FakeCluster":
+        """Add a partition whose offsets 0, 1, ... have these timestamps."""
+        self.logs[partition] = FakeLog([record(n, ms) for n, ms in enumerate(timestamps)])
+        return self
+
+    def stamp(self, partition: TopicPartition, first: int = 0) -> None:
+        """Make a partition LogAppendTime from an offset on."""
+        self.settings[partition.topic] = {"message.timestamp.type": "LogAppendTime"}
+        log = self.logs[partition]
+        log.records = [
+            replace(r, timestamp_type=TimestampType.LOG_APPEND_TIME) if r.offset >= first else r
+            for r in log.records
+        ]
+
+    def put(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit without a question."""
+        told = {p: Committed(offset) for p, offset in offsets.items()}
+        self.offsets.setdefault(group, {}).update(told)
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        found = sorted(p for p in self.logs if p.topic == topic)
+        if not found:
+            raise UnknownTopic(topic)
+        return found
+
+    def topic_settings(self, topic: str) -> Mapping[str, str]:
+        return {"message.timestamp.type": "CreateTime"} | self.settings.get(topic, {})
+
+    def topic_id(self, topic: str) -> str | None:
+        return self.topic_ids.get(topic)
+
+    def watermarks(
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, Watermarks]:
+        return {p: Watermarks(self.logs[p].start, self.logs[p].end) for p in partitions}
+
+    def offsets_for_times(
+        self,
+        times: Mapping[TopicPartition, int],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        return {p: self._lookup(self.logs[p], ms) for p, ms in times.items()}
+
+    def _lookup(self, log: FakeLog, ms: int) -> OffsetAndTimestamp | None:
+        for found in log.visible:
+            if found.timestamp is not None and found.timestamp >= ms and not log.hides_matches:
+                return OffsetAndTimestamp(found.offset, found.timestamp, found.leader_epoch)
+        return None
+
+    def max_timestamps(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        for p in partitions:
+            timed = [(r.timestamp, -r.offset) for r in self.logs[p].records if r.timestamp]
+            found[p] = OffsetAndTimestamp(-max(timed)[1], max(timed)[0]) if timed else None
+        return found
+
+    def group(self, name: str) -> Group:
+        if name not in self.offsets and name not in self.members:
+            raise UnknownGroup(name)
+        members = tuple(self.members.get(name, ()))
+        return Group(name, "Stable" if members else "Empty", members)
+
+    def committed(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Committed | None]:
+        known = self.offsets.get(group, {})
+        return {p: known.get(p) for p in (known if partitions is None else partitions)}
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
+        if self.members.get(group):
+            raise GroupActive(group)
+        self.offsets.setdefault(group, {}).update(offsets)
+
+    def first_records(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, RemoteRecord | None]:
+        return {
+            p: next(iter(self.records(p, offset, self.logs[p].end)), None)
+            for p, offset in offsets.items()
+        }
+
+    def records(
+        self,
+        partition: TopicPartition,
+        start: int,
+        end: int,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> Iterator[RemoteRecord]:
+        log = self.logs[partition]
+        if not log.start <= start <= log.end:
+            raise OffsetOutOfRange(start, log.start, log.end, where=str(partition))
+        for found in log.visible:
+            if start <= found.offset < end:
+                self.records_read += 1
+                yield found

@@ -1,0 +1,188 @@
+"""Where a group goes back to, and what keeps a rewind from losing records."""
+
+import pytest
+from tests.unit.cluster.fakes import FLIGHTS_0, FakeCluster, record
+
+from tidelog.cluster import rewind
+from tidelog.cluster.rewind import Action, Move, NoMatch, Place, Target
+from tidelog.cluster.view import Committed, Count, Member
+from tidelog.errors import GroupActive, InvalidRequest, UnknownGroup, UnknownTopic
+from tidelog.types import ClockName, TopicPartition
+
+GROUP = "planes"
+FLIGHTS_1 = TopicPartition("flights", 1)
+
+
+def cluster_at(committed: int | None, *timestamps: int | None) -> FakeCluster:
+    cluster = FakeCluster().with_log(FLIGHTS_0, *timestamps)
+    if committed is not None:
+        cluster.put(GROUP, {FLIGHTS_0: committed})
+    return cluster
+
+
+def move_of(cluster: FakeCluster, target: Target) -> Move:
+    (move,) = rewind.plan(cluster, GROUP, [FLIGHTS_0], target)
+    return move
+
+
+def test_goes_back_to_the_first_record_at_the_time() -> None:
+    move = move_of(cluster_at(4, 100, 200, 300, 400), Target(time_ms=200))
+    assert move.action is Action.REWIND
+    assert move.new == Committed(1, 0)
+    assert move.again == Count(3, is_exact=False)
+
+
+def test_no_record_at_or_after_the_time_lies_before_the_new_offset() -> None:
+    """Create times out of order: the first offset counts, so none is missed."""
+    move = move_of(cluster_at(5, 100, 350, 50, 300, 20), Target(time_ms=300))
+    assert move.new is not None
+    assert move.new.offset == 1
+
+
+def test_skew_reads_what_came_up_to_so_much_too_early() -> None:
+    cluster = cluster_at(4, 100, 250, 299, 300)
+    assert move_of(cluster, Target(time_ms=300, max_skew_ms=50)).new == Committed(1, 0)
+
+
+def test_skew_beyond_1970_looks_up_zero() -> None:
+    assert Target(time_ms=30, max_skew_ms=50).lookup_ms == 0
+
+
+def test_no_match_stays() -> None:
+    move = move_of(cluster_at(1, 100, 200), Target(time_ms=201))
+    assert (move.action, move.new, move.found) == (Action.STAY, Committed(1), None)
+    assert "no record at or after" in move.why
+
+
+def test_no_match_goes_to_the_end_only_where_that_skips_nothing() -> None:
+    target = Target(time_ms=201, no_match=NoMatch.END)
+    held_back = move_of(cluster_at(1, 100, 200), target)
+    assert held_back.is_held_back
+    assert held_back.skipped == Count(1, is_exact=False)
+    assert held_back.new == Committed(1)
+    there = move_of(cluster_at(2, 100, 200), target)
+    assert there.action is Action.STAY
+    assert not there.is_held_back
+
+
+def test_never_goes_forward_unasked() -> None:
+    cluster = cluster_at(1, 100, 200, 300, 400)
+    held_back = move_of(cluster, Target(time_ms=400))
+    assert held_back.is_held_back
+    assert held_back.new == Committed(1)
+    asked = move_of(cluster, Target(time_ms=400, forward=True))
+    assert (asked.action, asked.new) == (Action.FORWARD, Committed(3, 0))
+    assert asked.skipped == Count(2, is_exact=False)
+
+
+def test_forward_over_gaps_alone_needs_no_leave() -> None:
+    cluster = cluster_at(1, 100, 200, 300, 400)
+    (move,) = rewind.plan(
+        cluster, GROUP, [FLIGHTS_0], Target(time_ms=400), counter=lambda *_: rewind.NOTHING
+    )
+    assert move.action is Action.FORWARD
+
+
+def test_earliest_and_latest() -> None:
+    cluster = cluster_at(2, 100, 200, 300)
+    assert move_of(cluster, Target(place=Place.EARLIEST)).new == Committed(0)
+    latest = move_of(cluster, Target(place=Place.LATEST))
+    assert (latest.action, latest.new) == (Action.FORWARD, Committed(3))
+
+
+def test_group_behind_the_log_start_is_told_no_record_again() -> None:
+    cluster = cluster_at(1, 100, 200, 300, 400)
+    cluster.logs[FLIGHTS_0].start = 3
+    move = move_of(cluster, Target(place=Place.EARLIEST))
+    assert (move.action, move.new, move.again.records) == (Action.FORWARD, Committed(3), 0)
+
+
+def test_committed_beyond_the_end_counts_what_is_there() -> None:
+    assert move_of(cluster_at(9, 100, 200), Target(time_ms=200)).again.records == 1
+
+
+def test_partition_without_a_commit_starts_at_the_time() -> None:
+    move = move_of(cluster_at(None, 100, 200), Target(time_ms=200))
+    assert (move.action, move.old, move.new) == (Action.START, None, Committed(1, 0))
+
+
+def test_match_that_the_broker_hides_is_found_by_reading() -> None:
+    cluster = cluster_at(4, 100, 200, 300, 400)
+    cluster.logs[FLIGHTS_0].hides_matches = True
+    assert move_of(cluster, Target(time_ms=300)).new == Committed(2, 0)
+    assert cluster.records_read == 3
+
+
+def test_nothing_is_read_where_no_timestamp_is_so_late() -> None:
+    cluster = cluster_at(2, 100, 200)
+    move_of(cluster, Target(time_ms=201))
+    assert cluster.records_read == 0
+
+
+def test_append_clock_is_refused_where_brokers_do_not_stamp() -> None:
+    with pytest.raises(InvalidRequest, match=r"timestamp\.type=CreateTime.*--data"):
+        move_of(cluster_at(2, 100, 200), Target(time_ms=100, clock=ClockName.APPEND))
+
+
+def test_append_clock_of_stamped_records() -> None:
+    cluster = cluster_at(3, 100, 200, 300)
+    cluster.stamp(FLIGHTS_0)
+    target = Target(time_ms=200, clock=ClockName.APPEND)
+    assert move_of(cluster, target).new == Committed(1, 0)
+
+
+@pytest.mark.parametrize("time_ms", [250, 999])
+def test_append_clock_is_refused_where_a_deciding_record_is_not_stamped(time_ms: int) -> None:
+    """The setting came later: offset 1 may have been appended at any time."""
+    cluster = cluster_at(3, 100, 200, 300)
+    cluster.stamp(FLIGHTS_0, first=2 if time_ms == 250 else 3)
+    with pytest.raises(InvalidRequest, match="bears a create time"):
+        move_of(cluster, Target(time_ms=time_ms, clock=ClockName.APPEND))
+
+
+def test_stamp_is_sought_across_gaps() -> None:
+    cluster = cluster_at(3)
+    cluster.logs[FLIGHTS_0].records = [record(0, 100), record(90, 300)]
+    cluster.logs[FLIGHTS_0].end = 91
+    cluster.stamp(FLIGHTS_0, first=90)
+    with pytest.raises(InvalidRequest, match="offset 0 bears a create time"):
+        move_of(cluster, Target(time_ms=200, clock=ClockName.APPEND))
+
+
+def test_partitions_of_a_group_include_those_it_never_committed() -> None:
+    cluster = cluster_at(1, 100).with_log(FLIGHTS_1, 100)
+    assert rewind.chosen_partitions(cluster, GROUP, []) == [FLIGHTS_0, FLIGHTS_1]
+    assert rewind.chosen_partitions(cluster, GROUP, [("flights", 1)]) == [FLIGHTS_1]
+
+
+def test_wrong_topic_partition_or_group_is_said() -> None:
+    cluster = cluster_at(1, 100)
+    with pytest.raises(UnknownTopic):
+        rewind.chosen_partitions(cluster, GROUP, [("ships", None)])
+    with pytest.raises(InvalidRequest, match="partitions 0 to 0, no 7"):
+        rewind.chosen_partitions(cluster, GROUP, [("flights", 7)])
+    with pytest.raises(UnknownGroup, match="name a --topic"):
+        rewind.chosen_partitions(cluster, "ships", [])
+
+
+def test_execute_commits_changes_alone() -> None:
+    cluster = cluster_at(2, 100, 200).with_log(FLIGHTS_1, 10)
+    cluster.put(GROUP, {FLIGHTS_1: 1})
+    target = Target(time_ms=200)
+    rewind.execute(cluster, GROUP, rewind.plan(cluster, GROUP, [FLIGHTS_0, FLIGHTS_1], target))
+    assert cluster.offsets[GROUP] == {FLIGHTS_0: Committed(1, 0), FLIGHTS_1: Committed(1)}
+
+
+def test_execute_is_refused_while_members_are_active() -> None:
+    cluster = cluster_at(2, 100, 200)
+    cluster.members[GROUP] = [Member("m-1", "radar", "/10.0.0.7")]
+    moves = rewind.plan(cluster, GROUP, [FLIGHTS_0], Target(time_ms=200))
+    with pytest.raises(GroupActive, match=r"radar at /10\.0\.0\.7; stop them first"):
+        rewind.execute(cluster, GROUP, moves)
+    assert cluster.offsets[GROUP] == {FLIGHTS_0: Committed(2)}
+
+
+def test_execute_makes_a_group_that_was_not_there() -> None:
+    cluster = cluster_at(None, 100, 200)
+    rewind.execute(cluster, GROUP, rewind.plan(cluster, GROUP, [FLIGHTS_0], Target(time_ms=200)))
+    assert cluster.offsets[GROUP] == {FLIGHTS_0: Committed(1, 0)}
