@@ -118,6 +118,11 @@ class AppendTimes:
 
     @property
     def is_open(self) -> bool:
+    @property
+    def digest(self) -> tuple[int, int]:
+        """Number of rows, and a checksum over all of them: equal where equal times are known."""
+        return len(self._offsets), self._crc
+
         """Whether the last run is known and has no end yet."""
         return bool(self._times) and self._times[-1] != UNKNOWN_MS
 

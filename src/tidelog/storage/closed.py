@@ -13,7 +13,8 @@ from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.segment import SegmentContext, SegmentFiles
 from tidelog.storage.tail import batch_at, misfit
 from tidelog.storage.time_index import TimeIndex
-from tidelog.types import INT64_MAX, NO_TIMESTAMP
+from tidelog.storage.zones import ZoneMap
+from tidelog.types import INT64_MAX, NO_TIMESTAMP, ClockName
 
 if TYPE_CHECKING:
     from tidelog.env import FileStat
@@ -47,6 +48,15 @@ class ClosedSegment(SegmentFiles):
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._append_times: AppendTimes | None = None
+        self._largest_timestamp: int | None = None
+        self._zones: ZoneMap | None = None
+        self._zones_loaded = False
+
+    def stat(self) -> "FileStat":
+        """Facts on the log file, as of the first look at it."""
+        if self._facts is None:
+            self._facts = self.context.env.files.stat(self.log_path)
+        return self._facts
 
     @property
     def size_bytes(self) -> int:
@@ -66,7 +76,9 @@ class ClosedSegment(SegmentFiles):
 
     def unload(self) -> None:
         """Drop maps and indexes; append times stay, they may be known from the writing."""
-        self._offset_index = self._time_index = None
+        self._forget_indexes()
+        self._largest_timestamp = None
+        self.use_zones(None, loaded=False)
         for suffix in (files.LOG_SUFFIX, files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX):
             self.context.maps.forget(self.context.path(self.base_offset, suffix))
 
@@ -158,6 +170,27 @@ class ClosedSegment(SegmentFiles):
     @property
     def largest_timestamp(self) -> int:
         """Largest record timestamp: that of the last time index entry.
+
+    @property
+    def zones(self) -> ZoneMap | None:
+        """The zone map beside the log; None where it is missing, damaged or stale (reported).
+
+        What it says of append times is what was known when it was built: see `zones_on`.
+        """
+        if not self._zones_loaded:
+            self.use_zones(zone_files.load(self))
+        return self._zones
+
+    def zones_on(self, clock: ClockName) -> ZoneMap | None:
+        """The zone map, where it knows of that clock exactly what the segment knows; else None."""
+        found = self.zones
+        if found is None or clock is ClockName.RECORD:
+            return found
+        return found if zone_files.knows_times_of(found, self) else None
+
+    def use_zones(self, zones: ZoneMap | None, *, loaded: bool = True) -> None:
+        """Use this map instead of the file; with `loaded` False look at the file anew."""
+        self._zones, self._zones_loaded = zones, loaded
 
         The largest possible where damage hides records, so that whoever looks for a time comes
         upon the damage instead of passing over it.

@@ -26,7 +26,8 @@ from tidelog.storage.handles import FilePool, MapCache, as_storage_failure, walk
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.time_index import TimeIndex
 from tidelog.storage.txn_index import TxnIndex
-from tidelog.types import INT64_MAX, TopicPartition
+from tidelog.storage.zones import ZoneMap
+from tidelog.types import INT64_MAX, ClockName, TopicPartition
 
 # The last segment is read by pieces of this size.
 TAIL_CHUNK_BYTES: Final = 256 << 10
@@ -148,6 +149,15 @@ class Segment(Protocol):
     @property
     def largest_timestamp(self) -> int:
         """Largest record timestamp in ms, -1 where no record has one."""
+        ...
+
+    @property
+    def zones(self) -> ZoneMap | None:
+        """What lies where, from the sidecar; None where there is none that fits."""
+        ...
+
+    def zones_on(self, clock: ClockName) -> ZoneMap | None:
+        """The same, None also where it does not know of that clock what the segment knows."""
         ...
 
     def view(self, start: int, end: int) -> memoryview:

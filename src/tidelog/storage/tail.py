@@ -11,7 +11,7 @@ from tidelog.storage.index_files import IndexBuilder, load_indexes
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.segment import SegmentContext, SegmentFiles, order_problem
 from tidelog.storage.time_index import TimeIndex
-from tidelog.types import INT64_MAX, NO_TIMESTAMP
+from tidelog.types import INT64_MAX, NO_TIMESTAMP, ClockName
 
 
 class TailSegment(SegmentFiles):
@@ -101,6 +101,15 @@ def load_tail(context: SegmentContext, base_offset: int, *, check_crc: bool = Tr
     """The last segment as it is on disk now; its indexes are checked, else rebuilt in memory."""
     segment = TailSegment(context, base_offset, (OffsetIndex(base_offset), TimeIndex(base_offset)))
     fill_tail(segment, check_crc=check_crc)
+    @property
+    def zones(self) -> None:
+        """None: a segment gets its zone map when it is finished."""
+        return
+
+    def zones_on(self, _clock: ClockName) -> None:
+        """None, likewise."""
+        return
+
     return segment
 
 
