@@ -6,6 +6,7 @@ Each command imports its work when it runs, so that `--help` and the others don'
 import click
 
 import tidelog
+from tidelog.cli import app_cluster
 from tidelog.cli.choices import (
     CODECS,
     ClockName,
@@ -361,3 +362,7 @@ def _dump(
     from tidelog.cli import dump
 
     return dump.dump(surroundings, paths, deep=deep, kind=kind, zone=zone)
+
+
+for _command in app_cluster.COMMANDS:
+    app.add_command(_command)

@@ -6,6 +6,7 @@ from typing import Final
 
 from tidelog.errors import (
     ClockJump,
+    ClusterFailure,
     CorruptData,
     InvalidTime,
     OffsetOutOfRange,
@@ -44,6 +45,7 @@ _NEXT_STEPS: Final[tuple[tuple[type[TidelogError], str], ...]] = (
     (ClockJump, "--accept-clock goes on as it is"),
     (CorruptData, "`tidelog dump FILE` shows what is whole"),
     (UnsupportedVersion, "a later release of tidelog may know it"),
+    (ClusterFailure, "are --bootstrap, --command-config and --timeout right?"),
     (StorageFailure, "look at the disk: space, permissions, the system's log"),
 )
 

@@ -8,21 +8,18 @@ far as the time, it stays as well: going forward would skip records that it neve
 must be asked for.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Final
 
+from tidelog.cluster.counting import Counter, by_offsets
 from tidelog.cluster.own import OwnLogs
 from tidelog.cluster.search import first_at_or_after
 from tidelog.cluster.stamps import first_stamped
 from tidelog.cluster.view import ClusterView, Committed, Count, Watermarks
 from tidelog.errors import GroupActive, InvalidRequest, UnknownGroup
 from tidelog.types import ClockName, OffsetAndTimestamp, TopicPartition
-
-# How many data records lie in [start, end) of a partition.
-Counter: TypeAlias = Callable[[TopicPartition, int, int], Count]
-
 
 NOTHING: Final = Count(0, is_exact=True)
 
@@ -111,11 +108,6 @@ class Move:
     def is_held_back(self) -> bool:
         """Whether the group stays only because it would have skipped records."""
         return self.action is Action.STAY and self.skipped.records > 0
-
-
-def by_offsets(_partition: TopicPartition, start: int, end: int) -> Count:
-    """As many as there are offsets, at most: compaction and markers leave gaps."""
-    return Count(end - start, is_exact=end == start)
 
 
 def chosen_partitions(

@@ -1,0 +1,177 @@
+"""`tidelog rewind`: a consumer group goes back to a point in time."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tidelog.cli import brokers, output, times
+from tidelog.cli.choices import ClockName, Format
+from tidelog.cli.output import Cell, Column
+from tidelog.cli.problems import ExitCode, UsageProblem
+from tidelog.cli.surroundings import Surroundings
+from tidelog.types import NO_TIMESTAMP
+
+if TYPE_CHECKING:
+    from tidelog.cluster.own import OwnLogs
+    from tidelog.cluster.rewind import Move, Target
+    from tidelog.cluster.view import ClusterView, Count
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewindOptions:
+    """What the options say; texts are not read yet.
+
+    Attributes:
+        group: The consumer group.
+        topics: `TOPIC` or `TOPIC:PARTITION`; none for all of the group's topics.
+        to: A point in time, `earliest` or `latest`.
+        clock: Which of a record's two times is meant.
+        max_skew: By how much timestamps may be too early, a length of time.
+        to_end: Go to the end where no record is at or after the time, else stay.
+        forward: Go on past records that the group has not read.
+        count: Count records by reading them.
+        data: The cluster's own directory.
+        execute: Commit; else only show.
+        zone: Of times without one and of times printed.
+    """
+
+    group: str
+    topics: tuple[str, ...] = ()
+    to: str
+    clock: ClockName = ClockName.RECORD
+    max_skew: str | None = None
+    to_end: bool = False
+    forward: bool = False
+    count: bool = False
+    data: str | None = None
+    execute: bool = False
+    zone: str | None = None
+
+
+def rewind(
+    surroundings: Surroundings, access: brokers.Access, options: RewindOptions, kind: Format
+) -> ExitCode:
+    """Show where a group would stand, and commit that if asked; 2 where a partition holds back."""
+    target = target_of(surroundings, options)
+    with (
+        brokers.open_cluster(surroundings, access) as cluster,
+        brokers.open_own_logs(surroundings, cluster, options.data) as own,
+    ):
+        return run(surroundings, cluster, options, target, own=own, kind=kind)
+
+
+def target_of(surroundings: Surroundings, options: RewindOptions) -> "Target":
+    """What the options ask of each partition; raises InvalidTime, UsageProblem."""
+    from tidelog.cluster.rewind import NoMatch, Place, Target
+
+    place = {EARLIEST: Place.EARLIEST, LATEST: Place.LATEST}.get(options.to, Place.TIME)
+    if place is not Place.TIME:
+        if options.max_skew is not None or options.clock is ClockName.APPEND:
+            raise UsageProblem(f"--to {options.to} needs neither --max-skew nor --clock append")
+        return Target(place=place)
+    skew_ms = 0 if options.max_skew is None else brokers.duration_ms(options.max_skew)
+    if skew_ms and options.clock is ClockName.APPEND:
+        raise UsageProblem("--max-skew is about producers' clocks; --clock append needs none")
+    return Target(
+        time_ms=times.read_point(surroundings, options.to, options.zone),
+        clock=options.clock,
+        max_skew_ms=skew_ms,
+        no_match=NoMatch.END if options.to_end else NoMatch.STAY,
+        forward=options.forward,
+    )
+
+
+def run(
+    surroundings: Surroundings,
+    cluster: "ClusterView",
+    options: RewindOptions,
+    target: "Target",
+    *,
+    own: "OwnLogs | None" = None,
+    kind: Format = Format.TABLE,
+) -> ExitCode:
+    """As `rewind`, on a cluster that is open.
+
+    Raises:
+        GroupActive: `--execute`, and the group has members; nothing was changed.
+    """
+    from tidelog.cluster import counting
+    from tidelog.cluster import rewind as work
+
+    partitions = work.chosen_partitions(
+        cluster, options.group, brokers.wanted_topics(options.topics)
+    )
+    counter = counting.counter(cluster, own, by_reading=options.count)
+    moves = work.plan(cluster, options.group, partitions, target, own=own, counter=counter)
+    rows = [_row(move, kind) for move in moves]
+    output.print_rows(surroundings, _columns(kind), rows, kind, zone=options.zone)
+    if options.execute:
+        work.execute(cluster, options.group, moves)
+    _say_result(surroundings, cluster, options, moves)
+    held_back = any(move.is_held_back for move in moves)
+    return ExitCode.FINDINGS if held_back else ExitCode.OK
+
+
+def _columns(kind: Format) -> list[Column]:
+    table = kind is Format.TABLE
+    counts = [
+        [output.number(name)] if table else [output.number(name), output.text(f"{name}_is_exact")]
+        for name in ("records_again", "records_skipped")
+    ]
+    return [
+        output.text("topic"),
+        output.number("partition"),
+        output.number("old_offset"),
+        output.number("new_offset"),
+        output.time("time"),
+        *(column for pair in counts for column in pair),
+        output.text("action"),
+        output.text("why"),
+    ]
+
+
+def _row(move: "Move", kind: Format) -> list[Cell]:
+    found_ms = NO_TIMESTAMP if move.found is None else move.found.timestamp
+    return [
+        move.partition.topic,
+        move.partition.partition,
+        None if move.old is None else move.old.offset,
+        None if move.new is None else move.new.offset,
+        found_ms,
+        *count_cells(move.again, kind),
+        *count_cells(move.skipped, kind),
+        move.action.value,
+        move.why or None,
+    ]
+
+
+def count_cells(count: "Count", kind: Format) -> list[Cell]:
+    """A count for people in one cell, for scripts in two: the number, and whether it is exact."""
+    if kind is Format.TABLE:
+        return [count.records if count.is_exact else f"<={count.records}"]
+    return [count.records, count.is_exact]
+
+
+def _say_result(
+    surroundings: Surroundings,
+    cluster: "ClusterView",
+    options: RewindOptions,
+    moves: "list[Move]",
+) -> None:
+    from tidelog.cluster import rewind as work
+
+    changes = [move for move in moves if move.is_change]
+    held_back = sum(move.is_held_back for move in moves)
+    again = sum(move.again.records for move in changes)
+    exact = all(move.again.is_exact for move in changes)
+    what = f"{len(changes)} of {len(moves)} partitions, {'' if exact else 'at most '}{again}"
+    if held_back:
+        surroundings.say(f"{held_back} partitions stay, since going on would skip records unread")
+    if options.execute:
+        surroundings.say(f"group {options.group}: moved {what} records are read again")
+        return
+    members = work.active_members(cluster, options.group)
+    step = f"refused now, the group has members: {members}" if members else "commits it"
+    surroundings.say(f"dry run: would move {what} records would be read again; --execute {step}")
