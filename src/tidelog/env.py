@@ -20,13 +20,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random, SystemRandom
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from tidelog.posix import lock_descriptor, map_descriptor
 from tidelog.types import Buffer
 
 # pwritev takes at most IOV_MAX buffers; the smallest IOV_MAX of the systems we run on is 1024.
 MAX_BUFFERS_PER_WRITE: Final = 1024
+# A file of a page or less is read, not mapped: quicker, and the kernel bounds the number of maps.
+SMALL_MAP_BYTES: Final = 4096
 
 
 class Clock(Protocol):
@@ -73,9 +75,8 @@ class File(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class DirEntry:
-    """One name in a directory."""
+class DirEntry(NamedTuple):
+    """One name in a directory; a light thing, since there may be 500,000 of them."""
 
     name: str
     is_dir: bool
@@ -283,7 +284,9 @@ class OsFileSystem:
         try:
             length = os.fstat(fd).st_size
             wanted = length if size is None else min(size, length)
-            return map_descriptor(fd, wanted) if wanted else memoryview(b"")
+            if wanted <= SMALL_MAP_BYTES:
+                return memoryview(os.pread(fd, wanted, 0) if wanted else b"")
+            return map_descriptor(fd, wanted)
         finally:
             os.close(fd)
 
@@ -305,7 +308,8 @@ class OsFileSystem:
         """The names in a directory, sorted."""
         with os.scandir(path) as entries:
             found = [DirEntry(entry.name, entry.is_dir()) for entry in entries]
-        return sorted(found, key=lambda entry: entry.name)
+        found.sort()
+        return found
 
     def make_dirs(self, path: str) -> None:
         """Create a directory and its parents, mode 0700; fine where it exists."""

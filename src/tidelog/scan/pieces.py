@@ -50,11 +50,13 @@ def find_pieces(
         if start >= end:
             continue
         for first, last, is_unknown in _ranges(reader, segment, (start, end), bounds, clock):
-            piece = _piece(reader, segment, first, last)
+            piece = _piece(segment, first, last)
             if piece is not None:
                 if with_append_times:
                     piece = _with_times(reader, segment, piece)
-                yield UncutPiece(dataclasses.replace(piece, is_unknown=is_unknown), segment)
+                if is_unknown:
+                    piece = dataclasses.replace(piece, is_unknown=True)
+                yield UncutPiece(piece, segment)
 
 
 def _ranges(
@@ -86,14 +88,13 @@ def _first_in_time(segment: Segment, start_ms: int) -> int:
     return segment.base_offset if found_ms == NO_TIMESTAMP else offset + 1
 
 
-def _piece(reader: LogReader, segment: Segment, start: int, end: int) -> Piece | None:
+def _piece(segment: Segment, start: int, end: int) -> Piece | None:
     part = slice_segment(segment, start, end)
     if part is None:
         return None
-    identity = reader.context.env.files.stat(segment.log_path).identity
     return Piece(
         path=segment.log_path,
-        identity=identity_text(identity),
+        identity=identity_text(segment.stat().identity),
         is_closed=not segment.is_active,
         base_offset=segment.base_offset,
         start_position=part.start_position,
@@ -126,6 +127,9 @@ def cut(uncut: UncutPiece, split_bytes: int) -> Iterator[Piece]:
     """The piece in parts of about `split_bytes`, cut behind batches that the index names."""
     piece, segment = uncut.piece, uncut.segment
     count = -(-piece.size_bytes // split_bytes)
+    if count <= 1:
+        yield piece
+        return
     start = piece.start_offset
     for number in range(1, count):
         position = piece.start_position + number * piece.size_bytes // count

@@ -255,15 +255,20 @@ class _Planner:
 
     def whole(self, draft: _Draft) -> Split:
         """The draft as one split."""
-        return self._split(draft, tuple(uncut.piece for uncut in draft.uncut))
+        aborted = self._aborted(draft.reader, draft.bounds.start, draft.bounds.end)
+        return self._split(draft, tuple(uncut.piece for uncut in draft.uncut), aborted)
 
     def _cut(self, draft: _Draft, target_bytes: int) -> list[Split]:
         pieces = [piece for uncut in draft.uncut for piece in cut(uncut, target_bytes)]
-        return [self._split(draft, group) for group in pack(pieces, target_bytes)]
+        aborted = self._aborted(draft.reader, draft.bounds.start, draft.bounds.end)
+        return [self._split(draft, group, aborted) for group in pack(pieces, target_bytes)]
 
-    def _split(self, draft: _Draft, pieces: tuple[Piece, ...]) -> Split:
+    def _split(
+        self, draft: _Draft, pieces: tuple[Piece, ...], aborted: Sequence[AbortedSpan]
+    ) -> Split:
         start = pieces[0].start_offset if pieces else draft.bounds.start
         end = pieces[-1].end_offset if pieces else draft.bounds.end
+        touching = (a for a in aborted if a.first_offset < end and a.last_offset >= start)
         return Split(
             topic=draft.name.topic,
             partition=draft.name.partition,
@@ -275,12 +280,12 @@ class _Planner:
             clock=self._question.clock,
             time_range=draft.bounds.time_range,
             isolation=self._question.isolation,
-            aborted=self._aborted(draft.reader, start, end),
+            aborted=tuple(touching),
         )
 
     def _aborted(self, reader: LogReader, start: int, end: int) -> tuple[AbortedSpan, ...]:
         """Aborted transactions that touch [start, end); their markers may lie far behind it."""
-        if self._question.isolation is IsolationLevel.READ_UNCOMMITTED:
+        if self._question.isolation is IsolationLevel.READ_UNCOMMITTED or start >= end:
             return ()
         found = []
         for segment in reader.segments:

@@ -28,6 +28,7 @@ Source: docs/format.md#append-times.
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from itertools import accumulate
 from struct import Struct
 from typing import Final, Self
@@ -55,6 +56,7 @@ assert _ROW.size == ROW_SIZE
 assert _ROW_FACTS.size == _FACTS_SIZE
 
 
+@lru_cache(maxsize=8)
 def encode_header(base_offset: int, topic_id: UUID) -> bytes:
     """The header of a segment's file; its checksum also covers the base offset."""
     head = _HEADER.pack(MAGIC, VERSION, ROW_SIZE, topic_id.bytes, 0)[:-4]
@@ -117,14 +119,20 @@ class AppendTimes:
         return self._floors[-1] if self._floors else None
 
     @property
-    def is_open(self) -> bool:
-    @property
     def digest(self) -> tuple[int, int]:
         """Number of rows, and a checksum over all of them: equal where equal times are known."""
         return len(self._offsets), self._crc
 
+    @property
+    def is_open(self) -> bool:
         """Whether the last run is known and has no end yet."""
         return bool(self._times) and self._times[-1] != UNKNOWN_MS
+
+    def ends_at(self, offset: int) -> bool:
+        """Whether the last row ends a known run at `offset`, and somebody vouches for it."""
+        if not self._times or self._times[-1] != UNKNOWN_MS or not self._batch_crcs[-1]:
+            return False
+        return self._offsets[-1] == offset
 
     def rows(self) -> AppendTimeRows:
         """All rows, oldest first; they change with the times."""

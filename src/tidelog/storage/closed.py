@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.errors import CorruptData
 from tidelog.record.batch import HEADER_SIZE
 from tidelog.record.views import walk
-from tidelog.storage import files
+from tidelog.storage import files, zone_files
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.index_files import IndexBuilder, load_indexes
 from tidelog.storage.offset_index import OffsetIndex
@@ -61,9 +61,7 @@ class ClosedSegment(SegmentFiles):
     @property
     def size_bytes(self) -> int:
         """Size of the log file; a torn tail of a foreign directory counts, reads stop before it."""
-        if self._facts is None:
-            self._facts = self.context.env.files.stat(self.log_path)
-        return self._facts.size
+        return self.stat().size
 
     def was_replaced(self) -> bool:
         """Whether another file has the log's name since this one was first looked at, or none."""
@@ -82,6 +80,9 @@ class ClosedSegment(SegmentFiles):
         for suffix in (files.LOG_SUFFIX, files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX):
             self.context.maps.forget(self.context.path(self.base_offset, suffix))
 
+    def _forget_indexes(self) -> None:
+        self._offset_index = self._time_index = None
+
     def view(self, start: int, end: int) -> memoryview:
         """Bytes [start, end) of the log file, a view of the map."""
         return self.context.maps.get(self.log_path)[start:end]
@@ -89,28 +90,30 @@ class ClosedSegment(SegmentFiles):
     @property
     def offset_index(self) -> OffsetIndex:
         """The index file, or one built in memory where it is missing or corrupt."""
-        if self._offset_index is None:
-            self._load_indexes()
-        assert self._offset_index is not None
-        return self._offset_index
+        index = self._offset_index
+        return self._load_indexes()[0] if index is None else index
 
     @property
     def time_index(self) -> TimeIndex:
         """The index file, or one built in memory where it is missing or corrupt."""
-        if self._time_index is None:
-            self._load_indexes()
-        assert self._time_index is not None
-        return self._time_index
+        index = self._time_index
+        return self._load_indexes()[1] if index is None else index
 
-    def _load_indexes(self) -> None:
-        context = self.context
-        loaded = load_indexes(context, self.base_offset, mapped=True)
+    def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        loaded = load_indexes(
+            self.context,
+            self.base_offset,
+            mapped=True,
+            log_size=self.size_bytes,
+            on_evict=self._forget_indexes,
+        )
         if loaded is None or not self._last_entry_fits(loaded[0]):
             loaded = self.rebuild_indexes()
         elif loaded[1].entry_count == 0 and self.size_bytes > 0:
             # An empty time index says "no timestamps", or that a foreign crash lost it.
             loaded = self._checked_for_timestamps(loaded)
         self._offset_index, self._time_index = loaded
+        return loaded
 
     def _checked_for_timestamps(
         self, loaded: tuple[OffsetIndex, TimeIndex]
@@ -146,12 +149,13 @@ class ClosedSegment(SegmentFiles):
                 position += batch.size_bytes
         except CorruptData as error:
             self.context.report(f"{error.located(self.log_path)}; indexed up to there")
-            self.hides_records = True
+            self.hides_records, self._largest_timestamp = True, None
         return builder.finish()
 
     def replace_indexes(self, indexes: tuple[OffsetIndex, TimeIndex]) -> None:
         """Use indexes that were found to be right instead of the files."""
         self._offset_index, self._time_index = indexes
+        self._largest_timestamp = None
 
     @property
     def append_times(self) -> AppendTimes:
@@ -166,10 +170,6 @@ class ClosedSegment(SegmentFiles):
     def set_append_times(self, times: AppendTimes) -> None:
         """Use times that are known to be right instead of the file."""
         self._append_times = times
-
-    @property
-    def largest_timestamp(self) -> int:
-        """Largest record timestamp: that of the last time index entry.
 
     @property
     def zones(self) -> ZoneMap | None:
@@ -192,8 +192,17 @@ class ClosedSegment(SegmentFiles):
         """Use this map instead of the file; with `loaded` False look at the file anew."""
         self._zones, self._zones_loaded = zones, loaded
 
+    @property
+    def largest_timestamp(self) -> int:
+        """Largest record timestamp: that of the last time index entry.
+
         The largest possible where damage hides records, so that whoever looks for a time comes
         upon the damage instead of passing over it.
         """
-        largest, _ = self.time_index.last_entry
-        return INT64_MAX if self.hides_records else largest
+        largest = self._largest_timestamp
+        if largest is None:
+            largest, _ = self.time_index.last_entry
+            if self.hides_records:
+                largest = INT64_MAX
+            self._largest_timestamp = largest
+        return largest

@@ -10,7 +10,7 @@ Thread safety: both caches may be used from several threads.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -24,6 +24,10 @@ MAP_LIMIT: Final = 32_768
 READ_CHUNK_BYTES: Final = 4 << 20
 # Bytes that must be there before a frame's length and magic can be read.
 FRAME_SIZE: Final = 17
+
+
+def _nothing() -> None:
+    """Nobody keeps a view."""
 
 
 class FilePool:
@@ -70,26 +74,36 @@ class FilePool:
 
 
 class MapCache:
-    """At most `limit` maps of closed files; views that callers hold outlive their eviction."""
+    """At most `limit` maps of closed files; views that callers hold outlive their eviction.
+
+    Whoever keeps views says how to drop them: else maps that left the cache would stay mapped.
+    """
 
     def __init__(self, files: FileSystem, *, limit: int = MAP_LIMIT) -> None:
         self._files = files
         self._limit = limit
-        self._maps: OrderedDict[str, memoryview] = OrderedDict()
+        self._maps: OrderedDict[str, tuple[memoryview, Callable[[], None]]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, path: str) -> memoryview:
-        """The whole file, read-only; raises OSError where it can't be opened."""
+    def get(self, path: str, *, on_evict: Callable[[], None] = _nothing) -> memoryview:
+        """The whole file, read-only; raises OSError where it can't be opened.
+
+        Args:
+            path: Its name.
+            on_evict: Called when the map leaves the cache for want of room.
+        """
+        evicted = _nothing
         with self._lock:
-            view = self._maps.get(path)
-            if view is None:
-                view = self._files.map(path)
-                self._maps[path] = view
+            found = self._maps.get(path)
+            if found is None:
+                found = self._files.map(path), on_evict
+                self._maps[path] = found
                 if len(self._maps) > self._limit:
-                    self._maps.popitem(last=False)
+                    evicted = self._maps.popitem(last=False)[1][1]
             else:
                 self._maps.move_to_end(path)
-            return view
+        evicted()
+        return found[0]
 
     def forget(self, path: str) -> None:
         """Drop the map, as before the name gets another meaning or goes."""

@@ -4,6 +4,8 @@ Indexes are derived data: one that is missing or breaks its rules is built anew 
 was wrong is reported; reading never writes.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from tidelog.config import TopicConfig
@@ -66,15 +68,29 @@ def close_time_index(index: TimeIndex, timestamp: int, offset: int) -> None:
 
 
 def load_indexes(
-    context: SegmentContext, base_offset: int, *, mapped: bool
+    context: SegmentContext,
+    base_offset: int,
+    *,
+    mapped: bool,
+    log_size: int | None = None,
+    on_evict: Callable[[], None] | None = None,
 ) -> tuple[OffsetIndex, TimeIndex] | None:
-    """Both index files, None where one is missing or breaks a rule (which is reported)."""
+    """Both index files, None where one is missing or breaks a rule (which is reported).
+
+    Args:
+        context: Where they are.
+        base_offset: The segment's.
+        mapped: Map them; else they are read, and may have a tail of zeros.
+        log_size: Bytes of the log file, where it is known and doesn't change.
+        on_evict: How to drop indexes whose maps leave the cache.
+    """
+    get_map = context.maps.get if on_evict is None else partial(context.maps.get, on_evict=on_evict)
     limit = index_limit_bytes(context.config)
     loaded = []
     for suffix in (files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX):
         path = context.path(base_offset, suffix)
         try:
-            data = context.maps.get(path) if mapped else files.read_file(context.env.files, path)
+            data = get_map(path) if mapped else files.read_file(context.env.files, path)
         except FileNotFoundError:
             context.report(f"{path}: missing; rebuilt in memory")
             return None
@@ -84,7 +100,8 @@ def load_indexes(
         loaded.append((path, data))
     (path, data), (time_path, time_data) = loaded
     # Looked at after the indexes: of a log that grows, they must not seem to be ahead.
-    log_size = context.env.files.stat(context.path(base_offset, files.LOG_SUFFIX)).size
+    if log_size is None:
+        log_size = context.env.files.stat(context.path(base_offset, files.LOG_SUFFIX)).size
     offset_index = OffsetIndex(base_offset, data=data, size_limit=limit)
     time_index = TimeIndex(base_offset, data=time_data, size_limit=limit)
     try:

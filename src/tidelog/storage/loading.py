@@ -22,7 +22,7 @@ PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 
 def list_bases(context: SegmentContext) -> list[int]:
     """Base offsets of the segments in a partition's directory, ascending."""
-    names = set(_file_names(context))
+    names = {name for name in _file_names(context) if name.endswith(files.LOG_SUFFIX)}
     names.update(context.overlay)
     parsed = (files.parse_file_name(name) for name in names)
     return sorted(found[0] for found in parsed if found and found[1] == files.LOG_SUFFIX)
@@ -44,6 +44,8 @@ def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
     All that has to be read is read before anything is changed: a read may fail, and be repeated.
     """
     sure = sure_end(segment, times, trusted)
+    if times.ends_at(sure):
+        return
     last_row = next((row for row in reversed(times.rows()) if row.offset < sure), None)
     is_known = last_row is not None and last_row.append_ms >= 0
     last = batch_ending_at(segment, sure) if is_known else None

@@ -75,8 +75,8 @@ def slice_segment(segment: Segment, start: int, end: int) -> LogSlice | None:
     """The part of a segment that may hold offsets [start, end), None where it can't hold any."""
     if segment.end_offset <= start or segment.base_offset >= end or not segment.size_bytes:
         return None
-    index = segment.offset_index
-    first = 0 if start <= segment.base_offset else index.lookup(start)[1]
+    # Indexes are looked at only where a segment is cut: a plan of all there is reads none.
+    first = 0 if start <= segment.base_offset else segment.offset_index.lookup(start)[1]
     last = segment.size_bytes
     if end < segment.end_offset:
         last = _end_position(segment, end)

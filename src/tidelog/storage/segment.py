@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from tidelog.config import TopicConfig
-from tidelog.env import Env
+from tidelog.env import Env, FileStat
 from tidelog.errors import CorruptBatch, CorruptData, CorruptFile
 from tidelog.record.batch import MAGIC_2
 from tidelog.record.views import Batch, walk
@@ -172,6 +172,10 @@ class Segment(Protocol):
         """Modification time of the log file, for segments without timestamps."""
         ...
 
+    def stat(self) -> FileStat:
+        """Facts on the log file; of a finished segment as of the first look at it."""
+        ...
+
 
 class SegmentFiles:
     """Paths, and the parts that both kinds of segment load in the same way."""
@@ -197,6 +201,10 @@ class SegmentFiles:
         """Modification time of the log file in ms."""
         return self.context.env.files.stat(self.log_path).mtime_ms
 
+    def stat(self) -> FileStat:
+        """Facts on the log file as it is now."""
+        return self.context.env.files.stat(self.log_path)
+
     @property
     def txn_index(self) -> TxnIndex:
         """Aborted transactions; the file exists only where there are some."""
@@ -214,7 +222,7 @@ class SegmentFiles:
         context = self.context
         try:
             # A row for each batch at most, each smaller than a batch.
-            limit = max(context.env.files.stat(self.log_path).size, files.SMALL_FILE_LIMIT_BYTES)
+            limit = max(self.stat().size, files.SMALL_FILE_LIMIT_BYTES)
             data = read_optional(context, self.base_offset, files.APPEND_TIME_SUFFIX, limit=limit)
         except CorruptFile as error:
             context.report(f"{error}; {APPENDTIME_DAMAGED}")
