@@ -4,13 +4,13 @@ from typing import Final
 
 import click
 
-from tidelog.cli.brokers import (
+from tidelog.cli.choices import ClockName, Format
+from tidelog.cli.cluster_options import (
     Access,
     cluster_options,
     own_data_option,
     topics_option,
 )
-from tidelog.cli.choices import ClockName, Format
 from tidelog.cli.options import TIME_HELP, clock_option, examples, format_option, zone_option
 from tidelog.cli.surroundings import Surroundings
 

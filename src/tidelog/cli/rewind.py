@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.cli import brokers, output, times
 from tidelog.cli.choices import ClockName, Format
+from tidelog.cli.cluster_options import Access
 from tidelog.cli.output import Cell, Column
 from tidelog.cli.problems import ExitCode, UsageProblem
 from tidelog.cli.surroundings import Surroundings
@@ -51,7 +52,7 @@ class RewindOptions:
 
 
 def rewind(
-    surroundings: Surroundings, access: brokers.Access, options: RewindOptions, kind: Format
+    surroundings: Surroundings, access: Access, options: RewindOptions, kind: Format
 ) -> ExitCode:
     """Show where a group would stand, and commit that if asked; 2 where a partition holds back."""
     target = target_of(surroundings, options)
