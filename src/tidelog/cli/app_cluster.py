@@ -9,6 +9,7 @@ from tidelog.cli.cluster_options import (
     Access,
     cluster_options,
     own_data_option,
+    timeout_option,
     topics_option,
 )
 from tidelog.cli.options import TIME_HELP, clock_option, examples, format_option, zone_option
@@ -83,4 +84,111 @@ def _rewind(  # noqa: PLR0913 - one parameter for each option
     return rewind.rewind(surroundings, access, options, kind)
 
 
-COMMANDS: Final[tuple[click.Command, ...]] = (_rewind,)
+@click.command(
+    "failover",
+    epilog=examples(
+        "tidelog failover --group planes --from east:9092 --to west:9092 --max-latency 2m",
+        "tidelog failover --group planes --from east:9092 --to west:9092 --verify",
+        "tidelog failover --group planes --from east:9092 --to west:9092 --sample-for 5m --execute",
+        "tidelog failover --group planes --to west:9092 --topic flights --at -10m --max-latency 2m",
+    ),
+)
+@click.option("--group", "-g", required=True, metavar="GROUP", help="The consumer group.")
+@click.option(
+    "--from", "from_", metavar="HOST:PORT", help="A, where it comes from; --at can do without."
+)
+@click.option("--to", required=True, metavar="HOST:PORT", help="B, where it goes.")
+@click.option("--topic", "-t", "topics", multiple=True, metavar="T", help="All if left out.")
+@click.option(
+    "--at",
+    metavar="TIME",
+    help=f"It had consumed what A took before this, whatever it committed. {TIME_HELP}.",
+)
+@click.option(
+    "--max-latency",
+    default="measured",
+    show_default=True,
+    metavar="TIME",
+    help="From creation to append, at most; or measured at the tails of A and B.",
+)
+@click.option(
+    "--max-skew",
+    default="0s",
+    show_default=True,
+    metavar="TIME",
+    help="So far producers' clocks may be ahead.",
+)
+@click.option(
+    "--sample-for", default="30s", show_default=True, metavar="TIME", help="How long to measure."
+)
+@click.option(
+    "--sample-records",
+    type=click.IntRange(min=1),
+    default=1_000,
+    show_default=True,
+    metavar="N",
+    help="Fewer of a topic and cluster are too few to tell the largest latency.",
+)
+@click.option(
+    "--mapping",
+    type=click.Choice(["auto", "same", "any"]),
+    default="auto",
+    show_default=True,
+    help="Whether partition N holds the same keys on both; auto looks at keys.",
+)
+@click.option("--verify", is_flag=True, help="Compare the records of A and B.")
+@click.option("--execute", is_flag=True, help="Commit on B; else only show what would be.")
+@click.option("--from-config", metavar="FILE", help="Client settings for A.")
+@click.option("--to-config", metavar="FILE", help="Client settings for B.")
+@timeout_option
+@format_option
+@zone_option
+@click.pass_obj
+def _failover(  # noqa: PLR0913 - one parameter for each option
+    surroundings: Surroundings,
+    group: str,
+    from_: str | None,
+    to: str,
+    topics: tuple[str, ...],
+    at: str | None,
+    max_latency: str,
+    max_skew: str,
+    sample_for: str,
+    sample_records: int,
+    mapping: str,
+    verify: bool,
+    execute: bool,
+    from_config: str | None,
+    to_config: str | None,
+    timeout: str,
+    kind: Format,
+    zone: str | None,
+) -> int:
+    """Move a consumer group to another cluster without missing a record.
+
+    Finds the offsets on B by the time at the group's positions on A, less the largest latency;
+    commits nothing without --execute. Exit code 2: --verify found records that B would not bring.
+    """
+    from tidelog.cli import failover
+
+    access_a = None
+    if from_ is not None:
+        access_a = Access(bootstrap=from_, command_config=from_config, timeout=timeout)
+    access_b = Access(bootstrap=to, command_config=to_config, timeout=timeout)
+    options = failover.FailoverOptions(
+        group=group,
+        topics=topics,
+        at=at,
+        max_latency=max_latency,
+        max_skew=max_skew,
+        sample_for=sample_for,
+        sample_records=sample_records,
+        mapping=mapping,
+        verify=verify,
+        execute=execute,
+        zone=zone,
+    )
+    return failover.failover(surroundings, access_a, access_b, options, kind)
+
+
+COMMANDS: Final[tuple[click.Command, ...]] = (_rewind, _failover)

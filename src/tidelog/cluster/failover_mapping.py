@@ -38,6 +38,13 @@ class Mapped:
     mapping: PartitionMapping
     reason: str
 
+    @property
+    def sentence(self) -> str:
+        """For people: what counts for a partition of B, and why."""
+        if self.mapping is PartitionMapping.SAME:
+            return f"partition N on B follows partition N on A: {self.reason}"
+        return f"the earliest time of all partitions counts for each: {self.reason}"
+
 
 @dataclass(frozen=True, slots=True)
 class SampledKey:

@@ -80,6 +80,18 @@ class Plan:
     starts: tuple[Start, ...]
     committed: Positions
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether the margin rests on samples."""
+        return self.question.latency_ms is None
+
+    def position_of(self, partition: TopicPartition) -> int | None:
+        """The group's offset on A, where the partition of that number is the only source."""
+        if self.mapped[partition.topic].mapping is not PartitionMapping.SAME:
+            return None
+        found = self.positions.get(partition)
+        return None if found is None else found.offset
+
 
 def plan_failover(a: Watched | None, b: Watched, question: Question, clock: Clock) -> Plan:
     """Find from where a group goes on, on B.
@@ -201,23 +213,20 @@ def _reason(sources: Iterable[Reference], margin: Margin, now_ms: int) -> str:
     return min(known)[1] if known else "nothing was ever appended on A"
 
 
-def refuse_active(view: ClusterView, group: str) -> None:
-    """Raise GroupActive where a group has members, naming them; a group that isn't there has none.
-
-    Raises:
-        GroupActive: It has members; nothing was changed.
-        ClusterFailure: The cluster can't be reached.
-    """
+def active_members(view: ClusterView, group: str) -> str:
+    """Who is in a group, by client id; empty where nobody is, or no such group."""
     try:
-        found = view.group(group)
+        members = view.group(group).members
     except UnknownGroup:
-        return
-    if found.is_active:
-        names = ", ".join(sorted({member.client_id for member in found.members}))
-        raise GroupActive(
-            f"group {group} has {len(found.members)} active members on {view.bootstrap}"
-            f" ({names}); stop them first"
-        )
+        return ""
+    return ", ".join(sorted({member.client_id for member in members}))
+
+
+def refuse_active(view: ClusterView, group: str) -> None:
+    """Raise GroupActive where a group has members; nothing was changed."""
+    names = active_members(view, group)
+    if names:
+        raise GroupActive(f"group {group} is active on {view.bootstrap} ({names}); stop it first")
 
 
 def execute(view: ClusterView, plan: Plan) -> None:

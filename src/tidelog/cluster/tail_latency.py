@@ -71,6 +71,7 @@ class TopicLatency:
     Attributes:
         cluster: A or B.
         topic: The topic.
+        for_ms: How long was looked.
         count: Records with a create time.
         append_timed: Records that show an append time instead.
         max_ms: Largest latency, 0 where none was positive.
@@ -79,6 +80,7 @@ class TopicLatency:
 
     cluster: str
     topic: str
+    for_ms: int
     count: int = 0
     append_timed: int = 0
     max_ms: int = 0
@@ -126,7 +128,7 @@ def measure(watched: Iterable[Watched], topics: Iterable[str], sampling: Samplin
     wanted = list(topics)
     found: list[TopicLatency] = []
     for cluster in watched:
-        by_topic = {topic: TopicLatency(cluster.name, topic) for topic in wanted}
+        by_topic = {topic: TopicLatency(cluster.name, topic, sampling.for_ms) for topic in wanted}
         partitions = [p for topic in wanted for p in cluster.view.partitions(topic)]
         for arrival in cluster.tail.arrivals(partitions, sampling.for_ms):
             by_topic[arrival.partition.topic].add(arrival)

@@ -1,0 +1,167 @@
+"""`tidelog failover`: where a consumer group goes on in another cluster, missing nothing."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tidelog.cli import brokers, failover_output, times
+from tidelog.cli.choices import Format
+from tidelog.cli.cluster_options import Access
+from tidelog.cli.problems import ExitCode, Refused, UsageProblem
+from tidelog.cli.surroundings import Surroundings
+
+if TYPE_CHECKING:
+    from tidelog.cluster.failover_plan import Plan, Question
+    from tidelog.cluster.failover_verify import Verdict
+    from tidelog.cluster.tail_latency import Watched
+
+MEASURED: Final = "measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverOptions:
+    """What the options say; texts are not read yet.
+
+    Attributes:
+        group: The consumer group.
+        topics: Of these; of all that the group has committed on A where empty.
+        at: The group had consumed what A appended before this; its positions where None.
+        max_latency: A length of time, or `measured`.
+        max_skew: By how much producers' clocks may be ahead, a length of time.
+        sample_for: How long to measure.
+        sample_records: So many records of each topic on each cluster are enough.
+        mapping: `auto`, `same` or `any`: how partitions correspond.
+        verify: Compare the records.
+        execute: Commit; else only show.
+        zone: Of times without one and of times printed.
+    """
+
+    group: str
+    topics: tuple[str, ...] = ()
+    at: str | None = None
+    max_latency: str = MEASURED
+    max_skew: str = "0s"
+    sample_for: str = "30s"
+    sample_records: int = 1_000
+    mapping: str = "auto"
+    verify: bool = False
+    execute: bool = False
+    zone: str | None = None
+
+
+def failover(
+    surroundings: Surroundings,
+    from_access: Access | None,
+    to_access: Access,
+    options: FailoverOptions,
+    kind: Format,
+) -> ExitCode:
+    """Show where a group would go on, commit that if asked; 2 where records are missing on B."""
+    from tidelog.cluster.tail_latency import ConsumerTail, Watched
+
+    question = question_of(surroundings, options)
+    clock = surroundings.env.clock
+    with ExitStack() as stack:
+        a = None
+        if from_access is not None:
+            cluster = stack.enter_context(brokers.open_cluster(surroundings, from_access))
+            a = Watched("A", cluster, ConsumerTail(cluster, clock))
+        cluster = stack.enter_context(brokers.open_cluster(surroundings, to_access))
+        b = Watched("B", cluster, ConsumerTail(cluster, clock))
+        return run(surroundings, a, b, options, question, kind=kind)
+
+
+def question_of(surroundings: Surroundings, options: FailoverOptions) -> "Question":
+    """What the options ask; raises InvalidTime, UsageProblem."""
+    from tidelog.cluster.failover_mapping import PartitionMapping
+    from tidelog.cluster.failover_plan import Question
+    from tidelog.cluster.tail_latency import Sampling
+
+    if any(":" in topic for topic in options.topics):
+        raise UsageProblem("--topic takes whole topics: a record may be in any partition")
+    at_ms = None
+    if options.at is not None:
+        at_ms = times.read_point(surroundings, options.at, options.zone)
+    measured = options.max_latency == MEASURED
+    return Question(
+        group=options.group,
+        topics=options.topics,
+        at_ms=at_ms,
+        latency_ms=None if measured else _length_ms("--max-latency", options.max_latency),
+        skew_ms=_length_ms("--max-skew", options.max_skew),
+        sampling=Sampling(
+            for_ms=_length_ms("--sample-for", options.sample_for),
+            records_min=options.sample_records,
+        ),
+        mapping=PartitionMapping(options.mapping),
+    )
+
+
+def _length_ms(option: str, text: str) -> int:
+    found_ms = brokers.duration_ms(text)
+    if found_ms < 0:
+        raise UsageProblem(f"{option} {text}: a length of time is not negative, e.g. 2m")
+    return found_ms
+
+
+def run(
+    surroundings: Surroundings,
+    a: "Watched | None",
+    b: "Watched",
+    options: FailoverOptions,
+    question: "Question",
+    *,
+    kind: Format = Format.TABLE,
+) -> ExitCode:
+    """As `failover`, on clusters that are open.
+
+    Raises:
+        GroupActive: `--execute`, and the group has members on B; nothing was changed.
+        Refused: `--execute`, and `--verify` found that records would be missed.
+        TidelogError: As `plan_failover` and `verify`.
+    """
+    from tidelog.cluster import failover_plan
+
+    if options.execute:
+        failover_plan.refuse_active(b.view, options.group)
+    plan = failover_plan.plan_failover(a, b, question, surroundings.env.clock)
+    verdicts = _verify(surroundings, a, b, plan) if options.verify else None
+    missed = sum(verdict.missed for verdict in verdicts or ())
+    executes = options.execute and not missed
+    if executes:
+        failover_plan.execute(b.view, plan)
+    report = failover_output.Report(plan=plan, verdicts=verdicts, executed=executes)
+    failover_output.show(surroundings, report, kind, options.zone)
+    if options.execute and missed:
+        raise Refused(
+            f"nothing was committed: {missed} records would be missed; a longer --max-latency"
+            " starts earlier"
+        )
+    if not options.execute:
+        surroundings.say(_next_step(a, b, options.group))
+    absent = sum(verdict.absent for verdict in verdicts or ())
+    return ExitCode.FINDINGS if missed or absent else ExitCode.OK
+
+
+def _verify(
+    surroundings: Surroundings, a: "Watched | None", b: "Watched", plan: "Plan"
+) -> "list[Verdict]":
+    from tidelog.cluster.failover_verify import verify
+
+    if a is None:
+        raise UsageProblem("--verify compares with what the group consumed on A: give --from")
+    parent = surroundings.variables.get("TMPDIR") or "/tmp"  # noqa: S108 - the name is drawn
+    folder = f"{parent}/tidelog-verify-{surroundings.env.random.getrandbits(64):016x}"
+    return verify(a.view, b.view, plan, surroundings.env, folder)
+
+
+def _next_step(a: "Watched | None", b: "Watched", group: str) -> str:
+    """What a dry run ends with."""
+    from tidelog.cluster.failover_plan import active_members
+
+    step = "--execute commits these offsets"
+    if names := active_members(b.view, group):
+        step = f"--execute is refused as long as the group has members on B: {names}"
+    elif a is not None and (names := active_members(a.view, group)):
+        step += f"; the group has members on A ({names}): what they read from now on comes twice"
+    return f"dry run: nothing was committed; {step}"

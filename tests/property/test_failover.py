@@ -1,0 +1,173 @@
+"""A failover misses no record while latency keeps its bound; `verify` sees when it doesn't.
+
+Two clusters get the same records with latencies of their own, so in orders of their own; the group
+stands anywhere; timestamp types, numbers of partitions and clock skew vary.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.cluster.two_clusters import (
+    APPEND,
+    CREATE,
+    MemoryCluster,
+    Sent,
+    fill,
+    watched,
+)
+
+from tidelog.cluster.failover_mapping import PartitionMapping
+from tidelog.cluster.failover_plan import Plan, Question, plan_failover
+from tidelog.cluster.failover_verify import Verdict, verify
+from tidelog.env import Env, ManualClock
+from tidelog.types import TimestampType, TopicPartition
+
+GROUP, TOPIC = "billing", "orders"
+NOW = 1_000_000
+START = 100_000
+
+kinds = st.sampled_from([CREATE, APPEND])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    a: MemoryCluster
+    b: MemoryCluster
+    latency_of_a_ms: int
+    latency_ms: int
+    skew_ms: int
+
+
+@st.composite
+def worlds(draw: st.DrawFn, *, latency_max: int = 500) -> World:
+    """A with a position, B, the largest latency of A alone, and of both, and the largest skew."""
+    skew = draw(st.sampled_from([0, 0, 30, 400]))
+    latency = st.integers(-skew, latency_max)
+    steps = draw(st.lists(st.tuples(st.integers(0, 200), latency, latency), min_size=1))
+    created, sent = START, []
+    for number, (step, to_a, to_b) in enumerate(steps):
+        created += step
+        sent.append(Sent(number, created, to_a, to_b))
+    a = _cluster(draw, "a", sent)
+    b = _cluster(draw, "b", sent)
+    for partition in a.partitions(TOPIC):
+        a.commit_at(GROUP, partition, draw(st.integers(0, a.ends[partition])))
+    lags = [lag for one in sent for lag in (one.to_a_ms, one.to_b_ms)]
+    return World(
+        a=a,
+        b=b,
+        latency_of_a_ms=max(0, *(one.to_a_ms for one in sent)),
+        latency_ms=max(0, *lags),
+        skew_ms=max(0, *(-lag for lag in lags)),
+    )
+
+
+def _cluster(draw: st.DrawFn, name: str, sent: list[Sent]) -> MemoryCluster:
+    count = draw(st.integers(1, 3))
+    cluster = MemoryCluster(bootstrap=f"{name}:1").create(TOPIC, count, draw(kinds))
+    fill(cluster, TOPIC, sent, to=name, partition_count=count, shift=draw(st.integers(0, 2)))
+    return cluster
+
+
+def _plan(a: MemoryCluster, b: MemoryCluster, latency_ms: int, skew_ms: int) -> Plan:
+    question = Question(group=GROUP, latency_ms=latency_ms, skew_ms=skew_ms)
+    return plan_failover(watched("A", a), watched("B", b), question, ManualClock(NOW))
+
+
+def _verdict(a: MemoryCluster, b: MemoryCluster, plan: Plan, folder: Path) -> Verdict:
+    (verdict,) = verify(a, b, plan, Env(), str(folder / "spill"))
+    return verdict
+
+
+def _values(cluster: MemoryCluster, starts: dict[TopicPartition, int]) -> set[bytes | None]:
+    """What lies at or behind the offsets."""
+    return {
+        record.value
+        for partition, start in starts.items()
+        for record in cluster.logs[partition]
+        if record.offset >= start
+    }
+
+
+def _unconsumed(a: MemoryCluster) -> set[bytes | None]:
+    return _values(a, {p: at.offset for p, at in a.offsets[GROUP].items()})
+
+
+def _after(b: MemoryCluster, plan: Plan) -> set[bytes | None]:
+    return _values(b, {start.partition: start.offset for start in plan.starts})
+
+
+@given(world=worlds())
+def test_nothing_is_missed_while_latency_keeps_its_bound(
+    world: World, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    a, b = world.a, world.b
+    plan = _plan(a, b, world.latency_of_a_ms, world.skew_ms)
+    assert _unconsumed(a) <= _after(b, plan)
+    verdict = _verdict(a, b, plan, tmp_path_factory.getbasetemp())
+    assert (verdict.missed, verdict.absent) == (0, 0)
+
+
+@given(world=worlds())
+def test_repeats_are_counted(world: World, tmp_path_factory: pytest.TempPathFactory) -> None:
+    a, b = world.a, world.b
+    plan = _plan(a, b, world.latency_ms, world.skew_ms)
+    verdict = _verdict(a, b, plan, tmp_path_factory.getbasetemp())
+    assert (verdict.missed, verdict.absent) == (0, 0)
+    everything = _values(a, dict.fromkeys(a.logs, 0))
+    assert verdict.duplicates == len(_after(b, plan) & (everything - _unconsumed(a)))
+    assert verdict.only_on_b == 0
+
+
+@given(world=worlds(latency_max=5_000), stated=st.integers(0, 100))
+def test_verify_sees_exactly_what_a_latency_beyond_its_bound_costs(
+    world: World,
+    stated: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    a, b = world.a, world.b
+    plan = _plan(a, b, stated, 0)
+    missed = _unconsumed(a) - _after(b, plan)
+    verdict = _verdict(a, b, plan, tmp_path_factory.getbasetemp())
+    assert (verdict.missed, verdict.absent) == (len(missed), 0)
+    assert len(verdict.examples) == min(len(missed), 5)
+
+
+@given(world=worlds(), gone=st.integers(1, 40))
+def test_records_that_never_reached_b_are_told_from_missed_ones(
+    world: World,
+    gone: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    a, b = world.a, world.b
+    everything = _values(b, dict.fromkeys(b.logs, 0))
+    for log in b.logs.values():
+        log[:] = [r for r in log if r.value is not None and int(r.value) >= gone]
+    left = _values(b, dict.fromkeys(b.logs, 0))
+    plan = _plan(a, b, world.latency_ms, world.skew_ms)
+    verdict = _verdict(a, b, plan, tmp_path_factory.getbasetemp())
+    assert verdict.missed == 0
+    assert verdict.absent == len(_unconsumed(a) & (everything - left))
+
+
+@settings(max_examples=50)
+@given(kind=kinds, step=st.integers(1, 50), position=st.integers(0, 200))
+def test_repeats_are_bounded_by_the_margin(
+    kind: TimestampType, step: int, position: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """In clusters without delay a margin of L repeats what was created within L, and no more."""
+    a = MemoryCluster("a:1").create(TOPIC, 1, kind)
+    b = MemoryCluster("b:1").create(TOPIC, 1, kind)
+    sent = [Sent(number, START + number * step, 0, 0) for number in range(200)]
+    fill(a, TOPIC, sent, to="a")
+    fill(b, TOPIC, sent, to="b")
+    a.commit_at(GROUP, TopicPartition(TOPIC, 0), position)
+    plan = _plan(a, b, 100, 0)
+    verdict = _verdict(a, b, plan, tmp_path_factory.getbasetemp())
+    assert plan.mapped[TOPIC].mapping is PartitionMapping.SAME
+    assert verdict.missed == 0
+    # One more than the margin: of create times the earlier neighbour's counts.
+    assert verdict.duplicates <= 100 // step + 1
