@@ -6,7 +6,7 @@ Each command imports its work when it runs, so that `--help` and the others don'
 import click
 
 import tidelog
-from tidelog.cli import app_cluster
+from tidelog.cli import app_checks, app_cluster
 from tidelog.cli.choices import (
     CODECS,
     ClockName,
@@ -364,5 +364,5 @@ def _dump(
     return dump.dump(surroundings, paths, deep=deep, kind=kind, zone=zone)
 
 
-for _command in app_cluster.COMMANDS:
+for _command in (*app_checks.COMMANDS, *app_cluster.COMMANDS):
     app.add_command(_command)

@@ -1,0 +1,197 @@
+"""`tidelog doctor`: what is damaged in a directory, and what to do about it."""
+
+import posixpath
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+from tidelog.cli import output
+from tidelog.cli.choices import Format
+from tidelog.cli.output import Cell
+from tidelog.cli.problems import UsageProblem, describe
+from tidelog.cli.progress import byte_progress
+from tidelog.cli.surroundings import Surroundings
+from tidelog.errors import TidelogError
+from tidelog.storage import files
+from tidelog.storage.checks import (
+    CheckOptions,
+    DirectoryCheck,
+    Finding,
+    Selection,
+    Severity,
+    repair,
+)
+
+if TYPE_CHECKING:
+    from tidelog.storage.body_check import BodyCheck
+
+# From here on it pays to wait for numba.
+KERNEL_BYTES: Final = 8 << 20
+_SHOWN: Final = {True: "repaired", False: "open"}
+
+
+class Verdict(IntEnum):
+    """What the end of `doctor` says to a script."""
+
+    SOUND = 0
+    FINDINGS = 1
+    BLIND = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A directory, and what of it is meant."""
+
+    path: str
+    selection: Selection
+
+
+def doctor(
+    surroundings: Surroundings, target: str | None, data: str | None, kind: Format, *, mends: bool
+) -> Verdict:
+    """Check a directory of topics, a topic or a partition; repair first what can be, if asked.
+
+    Raises:
+        UsageProblem: Nothing to look at was named.
+    """
+    meant = _find_target(surroundings, target, data)
+    try:
+        return _examine(surroundings, meant, kind, mends=mends)
+    except (TidelogError, OSError) as error:
+        surroundings.say(f"could not look: {describe(error)[1]}")
+        return Verdict.BLIND
+
+
+def _find_target(surroundings: Surroundings, target: str | None, data: str | None) -> _Target:
+    """A directory where there is one of that name, else a topic in the data directory."""
+    fs = surroundings.env.files
+    if target is None:
+        if not data:
+            raise UsageProblem("what is to be looked at? Give a directory, or a topic and --data")
+        return _Target(data.rstrip("/") or "/", Selection())
+    if fs.exists(target) and fs.stat(target).is_dir:
+        return _directory(surroundings, target.rstrip("/") or "/")
+    if not data or "/" in target:
+        raise UsageProblem(f"{target}: no such directory; a topic needs --data DIR")
+    topic, separator, number = target.partition(":")
+    if separator and not (number.isascii() and number.isdigit()):
+        raise UsageProblem(f"{target}: write TOPIC:PARTITION with a number, e.g. flights:0")
+    return _Target(data.rstrip("/") or "/", Selection(topic, int(number) if separator else None))
+
+
+def _directory(surroundings: Surroundings, path: str) -> _Target:
+    """The directory itself; of a partition's the one around it, and that partition alone."""
+    name = files.parse_partition_dir(posixpath.basename(path))
+    entries = surroundings.env.files.list_dir(path)
+    if name is not None and not any(e.is_dir and _is_partition(e.name) for e in entries):
+        return _Target(posixpath.dirname(path) or ".", Selection(name.topic, name.partition))
+    return _Target(path, Selection())
+
+
+def _is_partition(name: str) -> bool:
+    return files.parse_partition_dir(name) is not None
+
+
+def _examine(surroundings: Surroundings, meant: _Target, kind: Format, *, mends: bool) -> Verdict:
+    held = repair.lock(surroundings.env, meant.path) if mends else None
+    try:
+        check, found = _look(surroundings, meant)
+        left = found
+        if mends and any(finding.repairable for finding in found):
+            for line in repair.repair(surroundings.env, check, found):
+                surroundings.say(f"note: {line}")
+            check, left = _look(surroundings, meant)
+    finally:
+        if held is not None:
+            held.close()
+    _print(surroundings, found, left, kind)
+    _sum_up(surroundings, check, found, left)
+    return Verdict.FINDINGS if any(finding.counts for finding in left) else Verdict.SOUND
+
+
+def _look(surroundings: Surroundings, meant: _Target) -> tuple[DirectoryCheck, list[Finding]]:
+    """The check, and all that it finds."""
+    check = DirectoryCheck(surroundings.env.files, meant.path, meant.selection)
+    found = check.load()
+    total = check.log_bytes()
+    with byte_progress(surroundings, "checking", total) as show:
+        done = 0
+
+        def progress(count: int) -> None:
+            nonlocal done
+            done += count
+            show(done)
+
+        check.work_with(CheckOptions(body_check=_body_check(total), progress=progress))
+        found += check.findings()
+    return check, found
+
+
+def _body_check(total_bytes: int) -> "BodyCheck":
+    """The kernel for large directories where numba is there, else the plain pass."""
+    from tidelog.storage.body_check import check_body
+
+    if total_bytes < KERNEL_BYTES:
+        return check_body
+    try:
+        from tidelog.record.kernels.validate import check_body as kernel_check
+    except ImportError:
+        return check_body
+    return kernel_check
+
+
+def _print(
+    surroundings: Surroundings, found: Sequence[Finding], left: Sequence[Finding], kind: Format
+) -> None:
+    columns = [
+        output.text("severity"),
+        output.text("state"),
+        output.text("file"),
+        output.number("position"),
+        output.number("offset"),
+        output.text("damage"),
+        output.text("remedy"),
+    ]
+    if found or left or kind is not Format.TABLE:
+        output.print_rows(surroundings, columns, _rows(found, left), kind)
+
+
+def _rows(found: Sequence[Finding], left: Sequence[Finding]) -> list[list[Cell]]:
+    """What was found at first, and what only showed after a repair."""
+    open_paths = {finding.path for finding in left}
+    shown = set(found)
+    rows = [_row(each, repaired=each.path not in open_paths) for each in found]
+    return rows + [_row(each, repaired=False) for each in left if each not in shown]
+
+
+def _row(finding: Finding, *, repaired: bool) -> list[Cell]:
+    return [
+        finding.severity.value,
+        _SHOWN[repaired],
+        finding.path,
+        finding.position,
+        finding.offset,
+        finding.damage,
+        finding.remedy,
+    ]
+
+
+def _sum_up(
+    surroundings: Surroundings,
+    check: DirectoryCheck,
+    found: Sequence[Finding],
+    left: Sequence[Finding],
+) -> None:
+    counts = Counter(finding.severity for finding in left)
+    partitions = f"{len(check.places)} partition{'s'[: len(check.places) != 1]}"
+    repaired = len({f.path for f in found if f.repairable} - {f.path for f in left})
+    mended = f"; {repaired} file{'s'[: repaired != 1]} repaired" if repaired else ""
+    if not counts[Severity.ERROR] and not counts[Severity.WARNING]:
+        surroundings.say(f"{check.path}: sound, {partitions}{mended}")
+        return
+    repairable = len({finding.path for finding in left if finding.repairable})
+    hint = f"; --repair builds {repairable} of the files anew" if repairable else ""
+    told = ", ".join(f"{counts[each]} {each}{'s'[: counts[each] != 1]}" for each in counts)
+    surroundings.say(f"{check.path}: {told} in {partitions}{mended}{hint}")

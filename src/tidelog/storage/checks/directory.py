@@ -1,0 +1,258 @@
+"""The check of a directory of topics: each partition, then the files at the top.
+
+What can't be looked at (a file that may not be read, a disk that fails) is an error, no finding:
+nobody may take silence for soundness.
+"""
+
+import posixpath
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tidelog.config import TopicConfig
+from tidelog.env import FileSystem
+from tidelog.errors import CorruptFile, InvalidRequest, UnknownTopic, UnsupportedVersion
+from tidelog.storage import commits, files, meta_properties
+from tidelog.storage.checks.checkpoints import OffsetBounds, check_offset_checkpoint
+from tidelog.storage.checks.findings import Finding, Severity, note
+from tidelog.storage.checks.partition import Learned, PartitionCheck
+from tidelog.storage.checks.place import CheckOptions, PartitionPlace
+from tidelog.storage.log_dir import NO_TOPIC_ID
+from tidelog.storage.topics import TOPICS_FILE, TopicInfo, find_topics, unknown_topic
+from tidelog.types import TopicPartition
+
+OFFSET_CHECKPOINTS: Final = (
+    files.RECOVERY_POINT_CHECKPOINT_FILE,
+    files.LOG_START_CHECKPOINT_FILE,
+    files.HIGH_WATERMARK_CHECKPOINT_FILE,
+    files.CLEANER_CHECKPOINT_FILE,
+)
+_KNOWN: Final = frozenset(
+    (
+        *OFFSET_CHECKPOINTS,
+        files.LOCK_FILE,
+        files.CLEAN_SHUTDOWN_FILE,
+        meta_properties.META_PROPERTIES_FILE,
+        TOPICS_FILE,
+    )
+)
+_NEEDED_PROPERTIES: Final = ("version", "cluster.id", "node.id")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is checked: everything, one topic, or one of its partitions."""
+
+    topic: str | None = None
+    partition: int | None = None
+
+    def takes(self, name: TopicPartition) -> bool:
+        """Whether a partition is meant."""
+        return self.topic in (None, name.topic) and self.partition in (None, name.partition)
+
+
+@dataclass(slots=True)
+class DirectoryCheck:
+    """The check of a directory.
+
+    Attributes:
+        fs: Its file system.
+        path: Where it is.
+        selection: What of it is checked; the files at the top only where all of it is.
+        options: How to work.
+        learned: What a repair needs of each partition that was checked.
+        places: Each of these partitions.
+    """
+
+    fs: FileSystem
+    path: str
+    selection: Selection = field(default_factory=Selection)
+    options: CheckOptions = field(default_factory=CheckOptions)
+    learned: dict[TopicPartition, Learned] = field(default_factory=dict)
+    places: dict[TopicPartition, PartitionPlace] = field(default_factory=dict)
+    _topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+
+    def load(self) -> list[Finding]:
+        """Find the partitions; what is wrong with the list of topics.
+
+        Raises:
+            InvalidRequest: There is no such directory, or nothing of a log in it.
+            UnknownTopic: The topic or partition that was selected is not there.
+            OSError: It can't be read.
+        """
+        if not self.fs.exists(self.path) or not self.fs.stat(self.path).is_dir:
+            raise InvalidRequest(f"{self.path}: there is no such directory")
+        findings = self._load_topics()
+        names = self._partition_names()
+        if not names and not self.fs.exists(f"{self.path}/{TOPICS_FILE}"):
+            raise InvalidRequest(f"{self.path}: no directory of topics: no partition is in it")
+        was_clean = self.fs.exists(f"{self.path}/{files.CLEAN_SHUTDOWN_FILE}")
+        starts = self._read_starts()
+        for name in names:
+            if self.selection.takes(name):
+                self.places[name] = self._place(name, was_clean, starts.get(name, 0))
+        if not self.places and self.selection.topic is not None:
+            raise self._unknown(names)
+        return findings
+
+    def work_with(self, options: CheckOptions) -> None:
+        """Take other options, once it is known how much there is to do."""
+        self.options = options
+        self.places = {name: replace(p, options=options) for name, p in self.places.items()}
+
+    def log_bytes(self) -> int:
+        """Bytes of all log files that will be read, for progress."""
+        return sum(
+            self.fs.stat(place.path(name)).size
+            for place in self.places.values()
+            for name in place.file_names()
+            if name.endswith(files.LOG_SUFFIX)
+        )
+
+    def findings(self) -> Iterator[Finding]:
+        """All that is wrong, partition by partition, then at the top; call `load` first."""
+        for name, place in self.places.items():
+            check = PartitionCheck(place)
+            yield from check.findings()
+            self.learned[name] = check.learned
+        if self.selection == Selection():
+            yield from self._check_top()
+
+    # -- topics ------------------------------------------------------------------------------
+
+    def _load_topics(self) -> list[Finding]:
+        path = f"{self.path}/{TOPICS_FILE}"
+        try:
+            self._topics, notes = find_topics(self.fs, self.path)
+        except CorruptFile as error:
+            remedy = (
+                "restore it from a backup; without it, topics are found by their directories,"
+                " with default settings"
+            )
+            return [_error(path, error.reason, remedy, position=error.at)]
+        except UnsupportedVersion as error:
+            return [_error(path, str(error), "use the release that wrote it")]
+        remedy = "compare it with the partitions' partition.metadata; the newer one is wrong"
+        return [_warning(path, line, remedy) for line in notes if "topic id" in line]
+
+    def _partition_names(self) -> list[TopicPartition]:
+        entries = self.fs.list_dir(self.path)
+        parsed = (files.parse_partition_dir(e.name) for e in entries if e.is_dir)
+        return sorted(name for name in parsed if name is not None)
+
+    def _place(self, name: TopicPartition, was_clean: bool, log_start: int) -> PartitionPlace:
+        info = self._topics.get(name.topic)
+        directory = f"{self.path}/{files.partition_dir_name(name)}"
+        topic_id = None if info is None else info.topic_id
+        if info is None:
+            topic_id = self._own_id(directory)
+        return PartitionPlace(
+            fs=self.fs,
+            directory=directory,
+            name=name,
+            topic_id=topic_id or NO_TOPIC_ID,
+            config=TopicConfig() if info is None else info.config,
+            is_foreign=info is None or info.foreign,
+            was_clean=was_clean,
+            log_start=log_start,
+            options=self.options,
+        )
+
+    def _own_id(self, directory: str) -> uuid.UUID | None:
+        try:
+            return files.read_partition_metadata(self.fs, directory)
+        except CorruptFile:
+            return None  # the partition's check says so
+
+    def _read_starts(self) -> dict[TopicPartition, int]:
+        path = f"{self.path}/{files.LOG_START_CHECKPOINT_FILE}"
+        try:
+            return files.read_offset_checkpoint(self.fs, path)
+        except CorruptFile:
+            return {}  # its own check says so
+
+    def _unknown(self, names: list[TopicPartition]) -> UnknownTopic:
+        topic, number = self.selection.topic, self.selection.partition
+        assert topic is not None
+        here = [str(name.partition) for name in names if name.topic == topic]
+        if not here:
+            return unknown_topic(topic, {name.topic for name in names})
+        return UnknownTopic(
+            f"{self.path}: topic {topic} has no partition {number} here, only {', '.join(here)}"
+        )
+
+    # -- the top -----------------------------------------------------------------------------
+
+    def _check_top(self) -> Iterator[Finding]:
+        yield from self._check_meta_properties()
+        for name in OFFSET_CHECKPOINTS:
+            path = f"{self.path}/{name}"
+            yield from check_offset_checkpoint(self.fs, path, self.bounds())
+        yield from self._check_commits()
+        yield from self._check_missing()
+        for entry in self.fs.list_dir(self.path):
+            yield from self._check_name(entry.name, is_dir=entry.is_dir)
+
+    def bounds(self) -> dict[TopicPartition, OffsetBounds]:
+        """First and last offset that a checkpoint may name for each partition."""
+        return {
+            name: OffsetBounds(learned.log_end if learned.is_whole else None)
+            for name, learned in self.learned.items()
+        }
+
+    def _check_meta_properties(self) -> Iterator[Finding]:
+        path = f"{self.path}/{meta_properties.META_PROPERTIES_FILE}"
+        remedy = "restore it from a backup; Kafka does not start without it"
+        try:
+            found = meta_properties.read_meta_properties(self.fs, self.path)
+        except CorruptFile as error:
+            yield _error(path, error.reason, remedy, position=error.at)
+            return
+        if found is None:
+            yield _warning(path, "missing", "opening for writing makes a new one")
+            return
+        missing = [key for key in _NEEDED_PROPERTIES if key not in found]
+        if missing and "broker.id" not in found:  # version 0 has that alone
+            yield _error(path, f"it has no {', '.join(missing)}", remedy)
+
+    def _check_commits(self) -> Iterator[Finding]:
+        for path in commits.find_commits(self.fs, self.path):
+            try:
+                moves = commits.read_commit(self.fs, path)
+            except (CorruptFile, UnsupportedVersion) as error:
+                yield _error(path, str(error), "opening for writing needs it whole: restore it")
+                continue
+            damage = f"a commit of {len(moves)} files waits to be finished"
+            yield _warning(path, damage, "opening for writing finishes it")
+
+    def _check_missing(self) -> Iterator[Finding]:
+        for info in self._topics.values():
+            gone = sorted(set(range(info.partitions)) - set(info.present))
+            if gone and not info.foreign:
+                path = f"{self.path}/{info.name}-{gone[0]}"
+                damage = f"{len(gone)} of {info.partitions} partitions of {info.name} are missing"
+                yield _warning(path, damage, "restore them; opening would make empty ones")
+
+    def _check_name(self, name: str, *, is_dir: bool) -> Iterator[Finding]:
+        path = posixpath.join(self.path, name)
+        if is_dir and files.parse_partition_dir(name) is None:
+            yield note(path, "no partition by its name", "it is left alone")
+        elif name.endswith(files.TMP_SUFFIX):
+            yield note(path, "a file was being replaced when its writer stopped", "remove it")
+        elif (
+            not is_dir
+            and name not in _KNOWN
+            and path not in commits.find_commits(self.fs, self.path)
+        ):
+            yield note(path, "no file of a log by its name", "it is left alone")
+
+
+def _error(path: str, damage: str, remedy: str, *, position: int | None = None) -> Finding:
+    return Finding(
+        path=path, severity=Severity.ERROR, damage=damage, remedy=remedy, position=position
+    )
+
+
+def _warning(path: str, damage: str, remedy: str) -> Finding:
+    return Finding(path=path, severity=Severity.WARNING, damage=damage, remedy=remedy)

@@ -1,0 +1,323 @@
+"""Checks of a log file by itself: frames, checksums, the order of offsets and epochs, records.
+
+One pass that goes on behind damage. What it learns of sound batches is left in `LogFacts` for the
+checks of the files beside the log, and in `ProducerStates` for those of producers.
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from tidelog.env import File
+from tidelog.errors import CorruptData
+from tidelog.record.batch import RecordBatch
+from tidelog.record.record import ControlType
+from tidelog.record.views import Batch
+from tidelog.storage.body_check import BodyCheck, check_body
+from tidelog.storage.checks.findings import Finding, Severity
+from tidelog.storage.checks.log_facts import LogFacts
+from tidelog.storage.checks.record_check import look_inside
+from tidelog.storage.checks.resync import next_sound_batch
+from tidelog.storage.handles import walk_file
+from tidelog.storage.producers import ProducerStates
+from tidelog.storage.segment import order_problem
+from tidelog.storage.trust import fingerprint
+from tidelog.types import INT32_MAX, INT64_MAX, NO_LEADER_EPOCH, NO_OFFSET
+
+_RESTORE: Final = "restore the file from a replica or a backup"
+
+
+class EpochSpan(NamedTuple):
+    """A leader epoch, the first and the last offset (inclusive) that its batches have."""
+
+    epoch: int
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(slots=True)
+class Course:
+    """What is carried from one segment of a partition to the next.
+
+    Attributes:
+        states: Producers and open transactions, as far as the log tells.
+        is_exact: Whether `states` are what the log's writer knew: no damage and no gap so far,
+            and the start is known.
+        leader_epoch: Epoch of the last sound batch, -1 before the first.
+        epochs: The leader epochs of batches, oldest first.
+        watched_offset: Base offset of a batch to look out for, -1 for none.
+        watched: That batch's fingerprint and next offset, once it was met.
+        at_batch: Called before each sound batch with its first offset, to compare snapshots.
+    """
+
+    states: ProducerStates = field(default_factory=ProducerStates)
+    is_exact: bool = True
+    leader_epoch: int = NO_LEADER_EPOCH
+    epochs: list[EpochSpan] = field(default_factory=list)
+    watched_offset: int = NO_OFFSET
+    watched: tuple[int, int] | None = None
+    at_batch: Callable[[int], None] = lambda _offset: None
+
+
+@dataclass(slots=True)
+class LogCheck:
+    """The check of one log file.
+
+    Attributes:
+        file: The open file.
+        facts: Where what is learned goes; tells path, base offset and size.
+        course: What earlier segments left, and what this one leaves.
+        end_offset: Offset at which the next segment begins; no bound for the last one.
+        was_clean: Whether the log was closed cleanly, so that its end must be whole.
+        body_check: The pass over plain records, plain or a kernel.
+        progress: Called with each position that was reached.
+        resumes_at: Place behind the bytes that the newest finding is about.
+    """
+
+    file: File
+    facts: LogFacts
+    course: Course
+    end_offset: int = INT64_MAX
+    was_clean: bool = True
+    body_check: BodyCheck = check_body
+    progress: Callable[[int], None] = lambda _position: None
+    resumes_at: int = 0
+    _gap: "_Gap | None" = None
+
+    def findings(self) -> Iterator[Finding]:
+        """All that is wrong in the file, in order of positions."""
+        position = 0
+        while position < self.facts.size_bytes:
+            position, reason = yield from self._sound_run(position)
+            if position < self.facts.size_bytes:
+                position = yield from self._pass_over(position, reason)
+                self.progress(position)
+
+    def _sound_run(self, position: int) -> Generator[Finding, None, tuple[int, str | None]]:
+        """Take batches up to damage or the end; where that is, and what is wrong there.
+
+        Nothing is wrong where the rest is too short for the batch that begins there.
+        """
+        try:
+            for at, batch in self._walk(position):
+                reason = self._frame_problem(batch)
+                if reason is not None:
+                    yield from self._blame_the_last(batch)
+                    return (at, self._frame_problem(batch))
+                yield from self._take(batch, at)
+                position = at + batch.size_bytes
+                self.progress(position)
+        except CorruptData as error:
+            return position, error.reason
+        return position, None
+
+    def _walk(self, position: int) -> Iterator[tuple[int, Batch]]:
+        return walk_file(self.file, self.facts.path, position, self.facts.size_bytes)
+
+    def _frame_problem(self, batch: Batch) -> str | None:
+        """Why a batch can't be taken as it stands, None where it can."""
+        try:
+            batch.ensure_valid()
+            problem = order_problem(batch, self.facts.next_offset, self.end_offset)
+        except CorruptData as error:
+            return error.reason
+        if problem is None and batch.last_offset - self.facts.base_offset > INT32_MAX:
+            return f"offset {batch.last_offset} does not fit into the segment"
+        return problem
+
+    # -- sound batches -----------------------------------------------------------------------
+
+    def _take(self, batch: Batch, position: int) -> Iterator[Finding]:
+        facts, course = self.facts, self.course
+        self.resumes_at = position + batch.size_bytes
+        inside = look_inside(batch, self.body_check)
+        if inside.broken is not None:
+            yield self._broken_records(batch, position, inside.broken)
+            if not isinstance(batch, RecordBatch) or batch.is_control:
+                course.is_exact = False
+                self._skip(batch)
+                return
+        if inside.misdated is not None:
+            yield self._misdated(batch, position, inside.misdated)
+        yield from self._check_epoch(batch, position)
+        course.at_batch(batch.base_offset)
+        is_gap = batch.base_offset > facts.next_offset
+        self._gap = _Gap(position, facts.next_offset) if is_gap else None
+        named = fingerprint(batch)
+        if batch.base_offset == course.watched_offset:
+            course.watched = (named, batch.next_offset)
+        facts.take(position, batch, named)
+        course.is_exact &= not facts.has_gaps
+        if batch.has_producer_id:
+            self._replay(batch)
+
+    def _skip(self, batch: Batch) -> None:
+        """Go on behind a batch that can't be opened, as if it were not there."""
+        self.facts.is_whole = False
+        self.facts.next_offset = batch.last_offset + 1
+
+    def _replay(self, batch: Batch) -> None:
+        completed = self.course.states.replay(batch)
+        if _is_abort(batch):
+            self.facts.markers[batch.base_offset] = batch.producer_id
+        if completed is not None and completed.is_aborted:
+            self.facts.aborted.append(self.course.states.aborted_entry(completed))
+
+    def _check_epoch(self, batch: Batch, position: int) -> Iterator[Finding]:
+        epoch, last = batch.leader_epoch, self.course.leader_epoch
+        if epoch < last and epoch != NO_LEADER_EPOCH:
+            yield self._finding(
+                position,
+                batch.base_offset,
+                f"leader epoch {epoch} behind a batch of epoch {last}: epochs never fall",
+                f"its records are right (their checksum is); {_RESTORE} to get the epoch back",
+            )
+        elif epoch > NO_LEADER_EPOCH:
+            epochs = self.course.epochs
+            first = epochs.pop().first_offset if epoch == last else batch.base_offset
+            epochs.append(EpochSpan(epoch, first, batch.last_offset))
+            self.course.leader_epoch = epoch
+
+    def _broken_records(self, batch: Batch, position: int, reason: str) -> Finding:
+        first, last = self.facts.next_offset, batch.last_offset
+        return self._finding(
+            position,
+            first,
+            f"{reason}, in a batch whose checksum is right: it was built wrong",
+            f"offsets {first} to {last} can't all be read, reading goes on at {last + 1};"
+            " the producer has to send them again",
+        )
+
+    def _misdated(self, batch: Batch, position: int, reason: str) -> Finding:
+        return self._finding(
+            position,
+            batch.base_offset,
+            reason,
+            "searches by time may pass over it; nothing is lost",
+            severity=Severity.WARNING,
+        )
+
+    # -- damage ------------------------------------------------------------------------------
+
+    def _pass_over(self, position: int, reason: str | None) -> Generator[Finding, None, int]:
+        """Report what can't be read, and go to the next sound batch or the end of the file."""
+        facts = self.facts
+        facts.is_whole = self.course.is_exact = False
+        base, expected = facts.base_offset, facts.next_offset
+        found = next_sound_batch(
+            self.file, position + 1, facts.size_bytes, base_offset=base, next_offset=expected
+        )
+        self.resumes_at = facts.size_bytes if found is None else found
+        if found is not None:
+            yield self._hole(position, found, reason or "the batch passes the end of the file")
+            return found
+        if facts.is_last and not self.was_clean:
+            yield self._torn_end(position, reason)
+        else:
+            yield self._lost_end(position, reason or "an incomplete batch")
+        return facts.size_bytes
+
+    def _hole(self, position: int, behind: int, reason: str) -> Finding:
+        expected = self.facts.next_offset
+        first_behind = next(b.base_offset for _, b in self._walk(behind))
+        lost = _span(expected, first_behind)
+        return self._finding(
+            position,
+            expected,
+            f"{reason}; {lost} can't be read, bytes {position} to {behind - 1}",
+            f"{_RESTORE}; without one, reading goes on at offset {first_behind}, and a truncation"
+            f" to {expected} would lose all records from there on",
+        )
+
+    def _lost_end(self, position: int, reason: str) -> Finding:
+        facts = self.facts
+        expected = facts.next_offset
+        is_bounded = self.end_offset < INT64_MAX
+        lost = _span(expected, self.end_offset) if is_bounded else f"offsets from {expected} on"
+        remedy = (
+            f"{_RESTORE}; without one, reading goes on at offset {self.end_offset}, the next"
+            " segment, and a truncation would lose that, too"
+            if is_bounded
+            else f"{_RESTORE}; without one, opening for writing cuts the file at {position}"
+        )
+        last = facts.size_bytes - 1
+        damage = f"{reason}; {lost} can't be read, bytes {position} to {last}"
+        return self._finding(position, expected, damage, remedy)
+
+    def _torn_end(self, position: int, reason: str | None) -> Finding:
+        """What a crash leaves at the end of the last segment, or a writer that is at it now."""
+        rest = self.facts.size_bytes - position
+        what = reason or "an incomplete batch"
+        return self._finding(
+            position,
+            self.facts.next_offset,
+            f"{what}; {rest} bytes at the end of the log hold no whole batch",
+            "a crash left them, or a writer is at it: opening for writing cuts them off",
+            severity=Severity.WARNING,
+        )
+
+    def _blame_the_last(self, batch: Batch) -> Iterator[Finding]:
+        """Whether the last batch taken, not this one, has the wrong offset: take it back then.
+
+        Its base offset lies outside its checksum. It opened a gap, and what follows it goes on
+        as if it had not.
+        """
+        gap = self._gap
+        if gap is None or not _goes_on(batch, gap.next_offset):
+            return
+        self._gap = None
+        wrong = self.facts.first_offsets[-1]
+        self.facts.drop_last(gap.next_offset)
+        self.facts.is_whole = self.course.is_exact = False
+        yield self._finding(
+            gap.position,
+            gap.next_offset,
+            f"its base offset is {wrong}, the batch behind it begins at {batch.base_offset}:"
+            f" {_span(gap.next_offset, batch.base_offset)} can't be read",
+            f"its records are right (their checksum is), their offsets are not; {_RESTORE}",
+        )
+
+    def _finding(
+        self,
+        position: int,
+        offset: int,
+        damage: str,
+        remedy: str,
+        *,
+        severity: Severity = Severity.ERROR,
+    ) -> Finding:
+        return Finding(
+            path=self.facts.path,
+            severity=severity,
+            damage=damage,
+            remedy=remedy,
+            position=position,
+            offset=offset,
+        )
+
+
+class _Gap(NamedTuple):
+    """The last batch taken, where offsets are missing before it."""
+
+    position: int
+    next_offset: int
+
+
+def _is_abort(batch: Batch) -> bool:
+    if not isinstance(batch, RecordBatch) or not batch.is_control:
+        return False
+    return batch.control_type() is ControlType.ABORT
+
+
+def _goes_on(batch: Batch, next_offset: int) -> bool:
+    try:
+        return batch.is_valid() and order_problem(batch, next_offset) is None
+    except CorruptData:
+        return False
+
+
+def _span(start: int, end: int) -> str:
+    """Offsets [start, end) in words."""
+    if end <= start:
+        return "no offset of its own"
+    return f"offset {start}" if end == start + 1 else f"offsets {start} to {end - 1}"

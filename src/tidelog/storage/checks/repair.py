@@ -1,0 +1,214 @@
+"""Building anew what a check has found wrong, from the log that it found sound.
+
+Only derived files are replaced: indexes, snapshots, zone maps, checkpoints. No `.log` and no
+`.appendtime` is ever written. Each file is replaced by a new one and a rename, so a crash leaves
+the old one or the new one. The caller holds the directory's lock.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tidelog.env import Env, LockHandle
+from tidelog.errors import CorruptData, DirectoryLocked, UnsupportedCompression
+from tidelog.storage import files, zone_files
+from tidelog.storage.checks.checkpoints import rebuild_offset_checkpoint
+from tidelog.storage.checks.directory import OFFSET_CHECKPOINTS, DirectoryCheck
+from tidelog.storage.checks.epochs import rebuild_epochs
+from tidelog.storage.checks.findings import Finding
+from tidelog.storage.checks.partition import Learned
+from tidelog.storage.checks.place import PartitionPlace
+from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.handles import FilePool, MapCache, walk_file
+from tidelog.storage.index_files import IndexBuilder
+from tidelog.storage.log_reader import LogReader
+from tidelog.storage.segment import SegmentContext
+from tidelog.storage.trust import AppendTimeCheckpoint
+from tidelog.storage.txn_index import TxnIndex
+from tidelog.types import Buffer
+
+_INDEXES = (files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX)
+
+
+def lock(env: Env, path: str) -> LockHandle:
+    """The lock of a directory that is to be repaired.
+
+    Raises:
+        DirectoryLocked: Somebody has it open for writing.
+    """
+    name = f"{path}/{files.LOCK_FILE}"
+    try:
+        return env.files.lock(name)
+    except BlockingIOError as error:
+        raise DirectoryLocked(
+            f"{path}: it is open for writing (somebody holds {name}), so nothing can be repaired;"
+            " stop that process, or check without --repair"
+        ) from error
+
+
+def repair(env: Env, check: DirectoryCheck, findings: Iterable[Finding]) -> list[str]:
+    """Build anew the files of all findings that can be repaired; what could not be, and why.
+
+    Args:
+        env: Files, clock and randomness.
+        check: The check that has made the findings, all of them taken.
+        findings: What it found.
+
+    Raises:
+        OSError: A call failed; each file has its old or its new content.
+    """
+    wanted = {finding.path for finding in findings if finding.repairable}
+    problems: list[str] = []
+    for name, place in check.places.items():
+        names = {path.rpartition("/")[2] for path in wanted if _is_in(path, place.directory)}
+        if names and name in check.learned:
+            PartitionRepair(env, place, check.learned[name], names, problems).run()
+    for checkpoint in OFFSET_CHECKPOINTS:
+        path = f"{check.path}/{checkpoint}"
+        if path in wanted:
+            text = rebuild_offset_checkpoint(check.fs, path, check.bounds())
+            files.write_atomically(check.fs, path, text)
+    return problems
+
+
+def _is_in(path: str, directory: str) -> bool:
+    return path.rpartition("/")[0] == directory
+
+
+@dataclass(slots=True)
+class PartitionRepair:
+    """The repair of one partition.
+
+    Attributes:
+        env: Files, clock and randomness.
+        place: The partition.
+        learned: What its check has learned.
+        names: Names of the files that are to be built anew.
+        problems: Takes a line for each file that could not be.
+    """
+
+    env: Env
+    place: PartitionPlace
+    learned: Learned
+    names: set[str]
+    problems: list[str]
+    _bases: set[int] = field(init=False)
+    _touched: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        parsed = map(files.parse_file_name, self.place.file_names())
+        self._bases = {found[0] for found in parsed if found and found[1] == files.LOG_SUFFIX}
+
+    def run(self) -> None:
+        """Build the files: zone maps last, since they know the sums of the others."""
+        zones: set[int] = set()
+        for name in sorted(self.names):
+            parsed = files.parse_file_name(name)
+            if parsed is None:
+                self._repair_text(name)
+            elif parsed[1] == files.ZONES_SUFFIX and parsed[0] in self._bases:
+                zones.add(parsed[0])
+            else:
+                self._repair_file(name, *parsed)
+        with_map = {base for base in self._touched if self._exists(base, files.ZONES_SUFFIX)}
+        if zones | with_map:
+            self._build_zones(zones | with_map)
+
+    def _exists(self, base: int, suffix: str) -> bool:
+        return self.place.fs.exists(self.place.path(files.file_name(base, suffix)))
+
+    def _repair_file(self, name: str, base: int, suffix: str) -> None:
+        if suffix == files.SNAPSHOT_SUFFIX:
+            self._repair_snapshot(name, base)
+        elif base not in self._bases:
+            self._remove(name)
+        elif suffix in _INDEXES:
+            self._replace(name, self._built_index(base, suffix))
+            self._touched.add(base)
+        elif suffix == files.TXN_INDEX_SUFFIX:
+            self._repair_txn_index(name, base)
+
+    def _repair_snapshot(self, name: str, offset: int) -> None:
+        if offset in self.learned.snapshots:
+            self._replace(name, self.learned.snapshots[offset])
+        elif offset > self.learned.log_end:
+            self._remove(name)
+
+    def _repair_txn_index(self, name: str, base: int) -> None:
+        entries = self.learned.aborted.get(base)
+        if entries is None:
+            self._fail(name, "what was compacted away or damaged before it is needed to build it")
+        elif entries:
+            self._replace(name, TxnIndex(base, entries).encoded)
+        elif self.place.fs.exists(self.place.path(name)):
+            self._remove(name)
+        self._touched.add(base)
+
+    def _built_index(self, base: int, suffix: str) -> memoryview:
+        """One of both indexes, by Kafka's rule for recovery."""
+        path = self.place.path(files.log_file_name(base))
+        builder = IndexBuilder(self.place.config, base)
+        file = self.place.fs.open(path)
+        try:
+            for position, batch in walk_file(file, path, 0, file.size()):
+                builder.add(batch, position)
+        finally:
+            file.close()
+        return builder.finish()[_INDEXES.index(suffix)].encoded
+
+    def _repair_text(self, name: str) -> None:
+        place, learned = self.place, self.learned
+        if name == files.LEADER_EPOCH_CHECKPOINT_FILE:
+            text = rebuild_epochs(
+                place.read(name),
+                learned.epochs,
+                log_start=max(place.log_start, min(self._bases, default=0)),
+                log_end=learned.log_end,
+            )
+            self._replace(name, text)
+        elif name == files.APPEND_TIME_CHECKPOINT_FILE:
+            AppendTimeCheckpoint(0, -1, 0).write(place.fs, place.directory)
+
+    # -- zone maps ---------------------------------------------------------------------------
+
+    def _build_zones(self, bases: set[int]) -> None:
+        pool, maps = FilePool(self.place.fs, write=False), MapCache(self.place.fs)
+        reader = LogReader.open(self._context(pool, maps), log_start_offset=self.place.log_start)
+        try:
+            for segment in reader.segments:
+                if segment.base_offset in bases and isinstance(segment, ClosedSegment):
+                    self._build_map(segment)
+        finally:
+            reader.close()
+            pool.close()
+            maps.clear()
+
+    def _context(self, pool: FilePool, maps: MapCache) -> SegmentContext:
+        return SegmentContext(
+            env=self.env,
+            directory=self.place.directory,
+            topic_partition=self.place.name,
+            topic_id=self.place.topic_id,
+            config=self.place.config,
+            pool=pool,
+            maps=maps,
+            report=self.problems.append,
+        )
+
+    def _build_map(self, segment: ClosedSegment) -> None:
+        name = files.file_name(segment.base_offset, files.ZONES_SUFFIX)
+        try:
+            self._replace(name, zone_files.build(segment))
+        except (CorruptData, UnsupportedCompression) as error:
+            self._fail(name, str(error))
+
+    # -- files -------------------------------------------------------------------------------
+
+    def _replace(self, name: str, content: Buffer) -> None:
+        files.write_atomically(self.place.fs, self.place.path(name), content)
+
+    def _remove(self, name: str) -> None:
+        self.place.fs.remove(self.place.path(name))
+        self.place.fs.sync_dir(self.place.directory)
+
+    def _fail(self, name: str, reason: str) -> None:
+        self.problems.append(f"{self.place.path(name)}: can't be built anew: {reason}")
