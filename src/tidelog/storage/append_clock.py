@@ -126,6 +126,15 @@ class AppendClock:
         self._checked = True
         self._watch.accept()
 
+    def observe(self, append_ms: int) -> None:
+        """Another clock, the leader's, gave records this append time: never run back behind it.
+
+        Where it lies far ahead of our own clock, the next append asks first, as after a start.
+        """
+        if append_ms > self._last_ms:
+            self._last_ms = append_ms
+            self._checked = False
+
     def rewind(self, last_ms: int) -> None:
         """After a truncation: the last append time that is still in the log."""
         self._last_ms = last_ms

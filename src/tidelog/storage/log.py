@@ -12,17 +12,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.errors import FencedLeaderEpoch
+from tidelog.errors import FencedLeaderEpoch, InvalidRequest
 from tidelog.record.batch import MAGIC_2
 from tidelog.record.builder import build_batch, build_end_marker
 from tidelog.record.views import Batch
 from tidelog.storage import roll
 from tidelog.storage.active import UNKNOWN_MS
 from tidelog.storage.appends import AppendContext, AppendOrigin, ValidatedAppend
+from tidelog.storage.following import FollowingLog
 from tidelog.storage.grouping import group_records
 from tidelog.storage.opening import LogOptions
 from tidelog.storage.producers import Duplicate, ProducerStates
-from tidelog.storage.trimming import TrimmingLog
 from tidelog.types import INT32_MAX, NO_TIMESTAMP, Buffer, Codec, NewRecord, TimestampType
 
 BATCH_BYTES: Final = 16_384
@@ -49,7 +49,7 @@ class AppendResult:
     is_duplicate: bool = False
 
 
-class Log(TrimmingLog):
+class Log(FollowingLog):
     """A partition that takes appends."""
 
     # -- appending ---------------------------------------------------------------------------
@@ -127,16 +127,21 @@ class Log(TrimmingLog):
         self._write(valid, append_ms, origin)
         return self._result(valid, append_ms)
 
-    def append_as_follower(self, data: Buffer) -> AppendResult:
+    def append_as_follower(self, data: Buffer, *, append_ms: int = UNKNOWN_MS) -> AppendResult:
         """Append a leader's batches as they are: their offsets, epochs and timestamps stay.
+
+        Args:
+            data: Whole batches, in order.
+            append_ms: When the leader took the records, where it says so; -1 for unknown. The time
+                of arrival here is never their append time.
 
         Raises:
             CorruptBatch, CorruptRecord, InvalidRecord, InvalidRequest, RecordListTooLarge: Refused,
                 nothing was changed.
-            ClockJump, StorageFailure: As `append`.
+            StorageFailure: As `append`.
         """
         self._ensure_writable()
-        append_ms = self._next_append_ms()
+        append_ms = self._copied_append_ms(append_ms)
         context = AppendContext(
             next_offset=self.log_end_offset,
             leader_epoch=self.leader_epoch,
@@ -149,7 +154,20 @@ class Log(TrimmingLog):
             if batch.is_control and batch.has_producer_id:
                 ProducerStates().update(batch)  # once written, a marker can't be refused any more
         self._write(valid, append_ms, AppendOrigin.REPLICATION)
+        self._append_clock.observe(append_ms)
+        self._note_stamps(valid.batches)
         return self._result(valid, append_ms)
+
+    def _copied_append_ms(self, append_ms: int) -> int:
+        """The leader's append time, held against the last one."""
+        if append_ms == UNKNOWN_MS or not self._config.tidelog_append_time_enable:
+            return UNKNOWN_MS
+        if append_ms < self._append_clock.last_ms:
+            raise InvalidRequest(
+                f"{self.topic_partition}: append time {append_ms} ms where"
+                f" {self._append_clock.last_ms} ms was the last: append times never run back"
+            )
+        return append_ms
 
     def _next_append_ms(self) -> int:
         if not self._config.tidelog_append_time_enable:

@@ -164,7 +164,8 @@ class TestRolls:
         """A follower whose leader has deleted the beginning of its log."""
         env, _, log = new_log()
         far = 2**31 + 5
-        log.append_as_follower(build_batch(new_records([3]), base_offset=far, leader_epoch=1))
+        copied = build_batch(new_records([3]), base_offset=far, leader_epoch=1)
+        log.append_as_follower(copied, append_ms=START_MS)
         assert bases(log)[-1] == far
         assert offsets(log.records()) == [far]
         assert log.append_time_of(far) == START_MS

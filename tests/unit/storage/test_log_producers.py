@@ -125,6 +125,18 @@ class TestFollower:
             with pytest.raises(InvalidRequest):
                 log.append_as_follower(build_batch(new_records([1]), base_offset=base))
 
+    def test_arrival_is_never_passed_off_as_the_append_time(self) -> None:
+        _, _, log = new_log()
+        log.append_as_follower(build_batch(new_records([1]), base_offset=0, leader_epoch=0))
+        assert log.append_time_of(0) is None
+        told = build_batch(new_records([1]), base_offset=1, leader_epoch=0)
+        log.append_as_follower(told, append_ms=START_MS - 5)
+        with pytest.raises(InvalidRequest, match="never run back"):
+            log.append_as_follower(
+                build_batch(new_records([1]), base_offset=2, leader_epoch=0), append_ms=START_MS - 6
+            )
+        assert [log.append_time_of(offset) for offset in (0, 1)] == [None, START_MS - 5]
+
     def test_many_batches_of_our_own_at_once(self) -> None:
         _, _, log = new_log()
         data = batch([1, 2]) + batch([3])

@@ -270,9 +270,9 @@ class TestAppendClock:
         assert at(log, START_MS + 1, ClockName.APPEND) == (2, START_MS + 5)
 
     def test_gaps_that_compaction_left_are_passed_over(self) -> None:
-        env, _, log = new_log()
-        log.append_as_follower(build_batch(new_records([1]), base_offset=0, leader_epoch=0))
-        env.clock.advance(10)
+        _, _, log = new_log()
+        first = build_batch(new_records([1]), base_offset=0, leader_epoch=0)
+        log.append_as_follower(first, append_ms=START_MS)
         gaps = build_batch(
             new_records([1, 1]),
             base_offset=5,
@@ -280,7 +280,7 @@ class TestAppendClock:
             offset_deltas=[3, 6],
             last_offset_delta=9,
         )
-        log.append_as_follower(gaps)
+        log.append_as_follower(gaps, append_ms=START_MS + 10)
         assert at(log, START_MS + 1, ClockName.APPEND) == (8, START_MS + 10)
         assert log.append_time_of(8) == START_MS + 10
 

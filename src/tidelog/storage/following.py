@@ -1,0 +1,107 @@
+"""A log that copies another one: where it begins, and from where on the leader still has records.
+
+Source: Kafka 4.x UnifiedLog (truncateFullyAndStartAt, maybeIncrementLogStartOffset).
+"""
+
+from collections.abc import Sequence
+
+from tidelog.errors import InvalidRequest, OffsetOutOfRange
+from tidelog.record.views import Batch
+from tidelog.storage import truncation
+from tidelog.storage.lookup import stamped_ms
+from tidelog.storage.segment import iterate_batches
+from tidelog.storage.trimming import TrimmingLog
+
+
+class FollowingLog(TrimmingLog):
+    """A partition that can begin where its leader's log begins."""
+
+    @property
+    def has_records(self) -> bool:
+        """Whether any batch lies in its files."""
+        return any(segment.size_bytes for segment in self._segments)
+
+    def begin_at(self, offset: int) -> None:
+        """Let a log without records begin at `offset`; durable when it returns.
+
+        Raises:
+            InvalidRequest: The log has records, or the offset is negative.
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        if self.has_records or offset < 0:
+            reason = f"it has records up to {self.log_end_offset}" if offset >= 0 else "negative"
+            raise InvalidRequest(
+                f"{self.topic_partition}: can't begin at offset {offset}: {reason}"
+            )
+        self._guarded(self.context.directory, "begin", lambda: self._begin(offset))
+
+    def _begin(self, offset: int) -> None:
+        self._options.lower_checkpoints(offset)
+        segments, self._segments = self._segments, []
+        segments = truncation.start_anew(self.context, segments, offset)
+        truncation.drop_snapshots(self.context, offset)
+        if self._epochs.entries:
+            self._epochs.clear()
+            self._write_epochs()
+        self._checkpointed_start = offset
+        self._replace_segments(segments)
+        self._reload_after_truncation()
+        self.recovery_point = offset
+
+    def advance_start(self, offset: int) -> None:
+        """Move the log start up to `offset`, whatever the topic's policy says of deletion.
+
+        Raises:
+            OffsetOutOfRange: Beyond the log end.
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        if offset > self.log_end_offset:
+            raise OffsetOutOfRange(
+                offset, self.log_start_offset, self.log_end_offset, where=str(self.topic_partition)
+            )
+        if offset > self._log_start_offset:
+            self._guarded(self.context.directory, "move start", lambda: self._move_start(offset))
+
+    def note_leader_epoch(self, epoch: int) -> None:
+        """Keep in mind that the leader writes under `epoch` from the log end on.
+
+        So whoever is promoted writes under a later one, even if no record of it was copied.
+
+        Raises:
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        if epoch > self._epochs.latest_epoch:
+            self._guarded(self.context.directory, "note epoch", lambda: self._assign(epoch))
+
+    def _assign(self, epoch: int) -> None:
+        self._epochs.assign(epoch, self.log_end_offset)
+        self._write_epochs()
+
+    def last_batch_below(self, offset: int) -> Batch | None:
+        """The last batch that begins below `offset`, None where there is none.
+
+        Raises:
+            CorruptData: A damaged batch lies on the way.
+        """
+        for segment in reversed(self._segments):
+            if segment.base_offset >= offset or not segment.size_bytes:
+                continue
+            _, start = segment.offset_index.lookup(offset - 1)
+            last = None
+            for _, batch in iterate_batches(segment, start, segment.size_bytes):
+                if batch.base_offset >= offset:
+                    break
+                last = batch
+            if last is not None:
+                return last
+        return None
+
+    def _note_stamps(self, batches: Sequence[Batch]) -> None:
+        """Remember the leader's append time where batches carry it, as the draft of KIP-32 asks.
+
+        Whoever appends here next, after a change of leader, must not run back behind it.
+        """
+        for batch in batches:
+            stamped = stamped_ms(batch)
+            if stamped is not None:
+                self._append_clock.observe(stamped)
