@@ -14,7 +14,7 @@ from tidelog.config.topic_keys import (
     TOPIC_CONFIGS,
     TWO_SIDED_LIMITS,
 )
-from tidelog.config.values import CompressionType, ConfigValue, text_of
+from tidelog.config.values import CompressionType, ConfigValue, RetentionClock, text_of
 
 __all__ = [
     "CLEANUP_COMPACT",
@@ -28,6 +28,7 @@ __all__ = [
     "ConfigNote",
     "ConfigValue",
     "NoteKind",
+    "RetentionClock",
     "Synonym",
     "TopicConfig",
     "key_names",

@@ -14,7 +14,7 @@ from tidelog.config.topic_keys import (
     TOPIC_CONFIG_BY_NAME,
     TOPIC_CONFIGS,
 )
-from tidelog.config.values import CompressionType, ConfigValue, text_of
+from tidelog.config.values import CompressionType, ConfigValue, RetentionClock, text_of
 from tidelog.errors import ConfigError
 from tidelog.types import INT64_MAX, Codec, TimestampType
 
@@ -54,6 +54,7 @@ class TopicConfig:
     compression_zstd_level: int = 3
     tidelog_append_time_enable: bool = True
     tidelog_append_time_granularity_ms: int = 1
+    tidelog_retention_clock: RetentionClock = RetentionClock.RECORD_CAPPED
     tidelog_max_clock_jump_ms: int = 3_600_000
     min_insync_replicas: int = 1
     unclean_leader_election_enable: bool = False

@@ -12,6 +12,7 @@ from tidelog.config.values import (
     FLAG,
     RATIO,
     REPLICAS,
+    RETENTION_CLOCK,
     TIMESTAMP_TYPE,
     ValueKind,
     whole_number,
@@ -148,7 +149,8 @@ _RETENTION: Final = (
             Synonym("log.retention.minutes", _MINUTE_MS),
             Synonym("log.retention.hours", _HOUR_MS),
         ),
-        doc="A segment goes when its largest timestamp is older than this many ms; -1 is for ever.",
+        doc="A segment goes when its largest timestamp is older than this many ms; -1 is for ever."
+        " tidelog.retention.clock says how timestamps count.",
     ),
     ConfigKey(
         name="retention.bytes",
@@ -252,6 +254,16 @@ _TIDELOG: Final = (
         default="1",
         doc="Step of the append clock in ms; append times are rounded down to it. Larger steps"
         " make smaller files.",
+    ),
+    ConfigKey(
+        name="tidelog.retention.clock",
+        kind=RETENTION_CLOCK,
+        default="record-capped",
+        doc="Which time retention.ms counts from. `record`: the largest timestamp, Kafka's rule;"
+        " `append`: the largest append time; `record-capped`: the largest timestamp, each counted"
+        " at most as its record's append time, so that one in the future keeps nothing for ever."
+        " Where an append time is not known, the segment's modification time or the time at which"
+        " it was first seen stands in, the earlier of the two.",
     ),
     ConfigKey(
         name="tidelog.max.clock.jump.ms",

@@ -36,6 +36,14 @@ class CompressionType(StrEnum):
         return _TARGET_CODECS[self]
 
 
+class RetentionClock(StrEnum):
+    """Which of a record's two times retention counts from."""
+
+    RECORD = "record"
+    APPEND = "append"
+    RECORD_CAPPED = "record-capped"
+
+
 _TARGET_CODECS: Final = {
     CompressionType.UNCOMPRESSED: Codec.NONE,
     CompressionType.ZSTD: Codec.ZSTD,
@@ -46,7 +54,15 @@ _TARGET_CODECS: Final = {
 }
 
 ConfigValue: TypeAlias = (
-    int | float | bool | str | frozenset[str] | tuple[str, ...] | CompressionType | TimestampType
+    int
+    | float
+    | bool
+    | str
+    | frozenset[str]
+    | tuple[str, ...]
+    | CompressionType
+    | RetentionClock
+    | TimestampType
 )
 
 
@@ -141,6 +157,10 @@ def _parse_compression(text: str) -> CompressionType:
     return CompressionType(text.strip())
 
 
+def _parse_retention_clock(text: str) -> RetentionClock:
+    return RetentionClock(text.strip())
+
+
 def _split(text: str) -> list[str]:
     """The items of a comma separated list; none for an empty text, ValueError for an empty item."""
     if not text.strip():
@@ -178,6 +198,9 @@ COMPRESSION: Final = ValueKind(
     "string",
     f"one of {', '.join(CompressionType)} (no compression is `uncompressed`)",
     _parse_compression,
+)
+RETENTION_CLOCK: Final = ValueKind(
+    "string", f"one of {', '.join(RetentionClock)}", _parse_retention_clock
 )
 REPLICAS: Final = ValueKind(
     "list", "*, or partition:broker pairs, comma separated, or nothing", _parse_replicas

@@ -53,7 +53,7 @@ class AdoptingLog(WritableLog):
         self._ensure_writable()
         is_timed = self._config.tidelog_append_time_enable
         append_ms = self._append_clock.next_ms() if is_timed else UNKNOWN_MS
-        self.roll()
+        self.roll(roll.RollReason.ATTACH)
         self._guarded(self.context.directory, "attach", self._note_epoch)
         return Adoption(
             self.log_end_offset, self.leader_epoch, append_ms, self.context.env.clock.now_ms()
@@ -90,6 +90,7 @@ class AdoptingLog(WritableLog):
         spans = itertools.pairwise([*bases, end_offset])
         adopted = [ClosedSegment(self.context, base, end) for base, end in spans]
         self._segments = [*self._segments[:-1], *adopted, created]
+        self._notes.adopted(adopted)
         self.recovery_point = end_offset
         self._unflushed_records = 0
         self._jitter_ms = roll.draw_jitter_ms(self._config, self.context.env.random)

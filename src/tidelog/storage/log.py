@@ -229,6 +229,7 @@ class Log(FollowingLog):
         self._unflushed_records += valid.last_offset - valid.first_offset + 1
         config = self._config
         now = self.context.env.clock.now_ms()
+        self._notes.arrived_ms = max(self._notes.arrived_ms, now)
         is_due = (
             self._unflushed_records >= config.flush_messages
             or now - self._last_flush_ms >= config.flush_ms
@@ -297,7 +298,7 @@ class Log(FollowingLog):
             self._roll_config,
         )
         if reason is not None:
-            self._roll(max(_first_sure_offset(valid), self.log_end_offset))
+            self._roll(max(_first_sure_offset(valid), self.log_end_offset), reason)
 
     def fence(self, leader_epoch: int) -> None:
         """Write under this epoch from now on.

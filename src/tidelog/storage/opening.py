@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from tidelog.config import TopicConfig
-from tidelog.errors import CorruptData
-from tidelog.record.views import Batch
 from tidelog.storage import files, recovery, roll, truncation
 from tidelog.storage.active import ActiveSegment
 from tidelog.storage.append_clock import NEVER, AppendClock, ClockWatch
@@ -25,8 +23,10 @@ from tidelog.storage.handles import as_storage_failure
 from tidelog.storage.loading import limit_times, list_bases, load_producer_states
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.lookup import stamped_ms
+from tidelog.storage.note_keeping import NoteKeeper
 from tidelog.storage.producers import ProducerStates
-from tidelog.storage.segment import Segment, SegmentContext, iterate_batches
+from tidelog.storage.segment import Segment, SegmentContext
+from tidelog.storage.trust import last_batch
 from tidelog.storage.validator import Validator
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class OpeningLog(LogReader):
         self._body_check = options.body_check
         self._failure: StorageFailure | None = None
         self._bin = Bin(context)
+        self._notes = NoteKeeper(context)
         self._is_closed = False
         # After a clean stop there is nothing to close again until something was changed.
         self._is_changed = options.recovery_point is not None
@@ -111,7 +112,7 @@ class OpeningLog(LogReader):
     def configure(self, config: TopicConfig) -> None:
         """Take new settings of the topic; they hold from the next append on."""
         self._config = config
-        self.context = dataclasses.replace(self.context, config=config)
+        self.context = self._notes.context = dataclasses.replace(self.context, config=config)
         # `internal.segment.bytes` stands in for `segment.bytes` where it is set.
         self._roll_config = dataclasses.replace(config, segment_bytes=config.segment_size_limit)
         self._validator = Validator(self.topic_partition, config, body_check=self._body_check)
@@ -130,6 +131,7 @@ class OpeningLog(LogReader):
             self._recover(self._options.recovery_point)
         self._load_segments()
         self._load_append_times()
+        self._notes.load(self._segments)
         self._producers = load_producer_states(context, self._segments)
         self._cut_epochs()
         truncation.drop_snapshots(context, self.log_end_offset)
@@ -276,15 +278,3 @@ class OpeningLog(LogReader):
         active = self._segments[-1]
         assert isinstance(active, ActiveSegment)
         return active
-
-
-def last_batch(segment: Segment) -> Batch | None:
-    """The last batch of a segment, None of an empty one and where damage lies before it."""
-    last = None
-    _, start = segment.offset_index.lookup(segment.end_offset)
-    try:
-        for _, batch in iterate_batches(segment, start, segment.size_bytes):
-            last = batch
-    except CorruptData:
-        return None  # whoever reads there is told; opening and closing go on
-    return last

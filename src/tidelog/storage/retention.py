@@ -1,9 +1,21 @@
-"""Which segments retention deletes: a decision without effects.
+"""Which segments retention deletes, and which time counts: decisions without effects.
 
 Three passes, each from the oldest segment that is left, each ending at the first segment that
-stays: below the log start, over `retention.bytes`, over `retention.ms`. So one segment with a
-timestamp in the future keeps all that lie behind it. No segment with offsets at or beyond the high
-watermark goes, and the active one only where it is not empty.
+stays: below the log start, over `retention.bytes`, over `retention.ms`. No segment with offsets at
+or beyond the high watermark goes, and the active one only where it is not empty.
+
+By time a segment goes when its newest record is older than `retention.ms`. Which time a record
+counts with is `tidelog.retention.clock`:
+
+- `record`: its timestamp, Kafka's rule. One timestamp in the future keeps the segment and, since
+  the pass ends there, all that lie behind it.
+- `append`: its append time.
+- `record-capped`: its timestamp, but at most its append time. Old timestamps act as in Kafka, one
+  in the future stops counting when it would have been written honestly.
+
+A record whose append time is not known counts as appended when its segment was first seen, or when
+the file was last changed, the earlier of the two: no record came later than that. Where the exact
+time is not worth its price a bound stands in for it, never an earlier time: it keeps records.
 
 Source: Kafka 4.x UnifiedLog.deleteOldSegments; KAFKA-10207, KAFKA-18929, KAFKA-19112; facts 5.
 """
@@ -12,7 +24,13 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
+
+from tidelog.config import RetentionClock
+from tidelog.types import NO_TIMESTAMP
+
+UNKNOWN_MS: Final = -1
+NO_OFFSET: Final = -1
 
 
 class RetentionRule(StrEnum):
@@ -21,6 +39,32 @@ class RetentionRule(StrEnum):
     LOG_START = "log start"
     SIZE = "size"
     TIME = "time"
+
+
+class TimeBasis(StrEnum):
+    """What kind of time a segment's age is counted from."""
+
+    TIMESTAMP = "record timestamp"
+    APPEND_TIME = "append time"
+    FIRST_SEEN = "time first seen"
+    FILE_TIME = "file modification time"
+
+
+class CountedTime(NamedTuple):
+    """The time that `retention.ms` counts from.
+
+    Attributes:
+        ms: The time in ms.
+        basis: What kind of time it is.
+        is_exact: Whether it is the policy's time to the ms; else it is not below that.
+        offset: A record that it is true of, or the last one of that record's batch; -1 where it
+            is no record's.
+    """
+
+    ms: int
+    basis: TimeBasis
+    is_exact: bool = True
+    offset: int = NO_OFFSET
 
 
 class RetentionConfig(Protocol):
@@ -41,6 +85,55 @@ class RetentionConfig(Protocol):
         """`delete`, `compact`, both or none; without `delete` only the log start counts."""
         ...
 
+    @property
+    def tidelog_retention_clock(self) -> RetentionClock:
+        """Which time of a record counts."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentTimes:
+    """What is known of the times of a segment's records, all in ms.
+
+    Attributes:
+        largest_timestamp: Largest timestamp, -1 where no record has one.
+        largest_at: Last offset of the batch that has it, -1 where nobody looked.
+        mtime_ms: When the log file was last changed.
+        largest_append_ms: Largest append time that is known, -1 where none is.
+        is_append_known: Whether that of every record is.
+        seen_ms: Every record was there by then, as it was noted once; -1 where it was not.
+        now_ms: When this was looked at: nothing was appended later.
+        capped: The largest of the records' times, each at most its append time, where somebody
+            looked closer; else a bound is made of the largest of both.
+    """
+
+    largest_timestamp: int
+    mtime_ms: int
+    largest_at: int = NO_OFFSET
+    largest_append_ms: int = UNKNOWN_MS
+    is_append_known: bool = False
+    seen_ms: int = UNKNOWN_MS
+    now_ms: int
+    capped: CountedTime | None = None
+
+    @property
+    def fallback(self) -> CountedTime:
+        """What stands in for an append time that is not known."""
+        if self.seen_ms != UNKNOWN_MS:
+            return CountedTime(self.seen_ms, TimeBasis.FIRST_SEEN)
+        # A file from 1970 or before has lost its time in a copy.
+        if 0 < self.mtime_ms <= self.now_ms:
+            return CountedTime(self.mtime_ms, TimeBasis.FILE_TIME)
+        return CountedTime(self.now_ms, TimeBasis.FIRST_SEEN)
+
+    @property
+    def arrival(self) -> CountedTime:
+        """The largest append time, the fallback counted in where some are not known."""
+        known = CountedTime(self.largest_append_ms, TimeBasis.APPEND_TIME)
+        if self.is_append_known and self.largest_append_ms != UNKNOWN_MS:
+            return known
+        return max(known, self.fallback, key=lambda counted: counted.ms)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFacts:
@@ -49,14 +142,30 @@ class SegmentFacts:
     Attributes:
         base_offset: Its base offset.
         size_bytes: Size of its log file.
-        largest_timestamp: Largest timestamp in ms, -1 where no record has one.
-        mtime_ms: When the log file was last changed; counts where there is no timestamp.
+        times: Its times; asked only where the pass by time comes to the segment, since they may
+            have to be read.
     """
 
     base_offset: int
     size_bytes: int
-    largest_timestamp: int
-    mtime_ms: int
+    times: Callable[[], SegmentTimes]
+
+
+def counted_time(times: SegmentTimes, clock: RetentionClock) -> CountedTime:
+    """The time that `retention.ms` counts from under a policy."""
+    largest = times.largest_timestamp
+    if clock is RetentionClock.RECORD:
+        if largest < 0:
+            return CountedTime(times.mtime_ms, TimeBasis.FILE_TIME)
+        return CountedTime(largest, TimeBasis.TIMESTAMP, offset=times.largest_at)
+    arrival = times.arrival
+    if clock is RetentionClock.APPEND or largest <= NO_TIMESTAMP:
+        return arrival
+    if times.capped is not None:
+        return times.capped
+    if largest <= arrival.ms:
+        return CountedTime(largest, TimeBasis.TIMESTAMP, False, times.largest_at)
+    return arrival._replace(is_exact=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +224,7 @@ def plan_retention(
         return plan
     by_size = _over_size(segments[len(plan) :], config.retention_bytes)
     plan += _run_pass(segments, len(plan), RetentionRule.SIZE, by_size, bounds)
-    by_time = _over_time(config.retention_ms, now_ms)
+    by_time = _over_time(config, now_ms)
     plan += _run_pass(segments, len(plan), RetentionRule.TIME, by_time, bounds)
     return plan
 
@@ -123,11 +232,6 @@ def plan_retention(
 def deletes_all(segments: Sequence[SegmentFacts], plan: Sequence[Deletion]) -> bool:
     """Whether a plan takes the active segment too, so that a new one must be rolled first."""
     return bool(segments) and len(plan) == len(segments)
-
-
-def largest_time_ms(segment: SegmentFacts) -> int:
-    """The time that `retention.ms` counts from: largest timestamp, else modification time, ms."""
-    return segment.largest_timestamp if segment.largest_timestamp >= 0 else segment.mtime_ms
 
 
 def _run_pass(
@@ -178,12 +282,16 @@ def _over_size(segments: Sequence[SegmentFacts], limit_bytes: int) -> _Pass:
     return reason_for
 
 
-def _over_time(retention_ms: int, now_ms: int) -> _Pass:
+def _over_time(config: RetentionConfig, now_ms: int) -> _Pass:
     def reason_for(segment: SegmentFacts, _upper: int) -> str | None:
-        age_ms = now_ms - largest_time_ms(segment)
-        if retention_ms < 0 or age_ms <= retention_ms:
+        if config.retention_ms < 0:
             return None
-        clock = "timestamp" if segment.largest_timestamp >= 0 else "modification time"
-        return f"largest {clock} is {age_ms} ms old, over retention.ms={retention_ms}"
+        counted = counted_time(segment.times(), config.tidelog_retention_clock)
+        age_ms = now_ms - counted.ms
+        if age_ms <= config.retention_ms:
+            return None
+        return (
+            f"largest {counted.basis} is {age_ms} ms old, over retention.ms={config.retention_ms}"
+        )
 
     return reason_for

@@ -15,13 +15,22 @@ from tidelog.types import INT32_MAX
 
 
 class RollReason(StrEnum):
-    """Why a segment is full."""
+    """Why a segment was finished; words without blanks, since `segment-notes` holds them.
+
+    The first five are what `should_roll` says of an append, the others what else ends a segment.
+    `OPEN` is one that takes appends still, `UNKNOWN` one that somebody else has rolled.
+    """
 
     SIZE = "size"
     TIME = "time"
-    OFFSET_INDEX_FULL = "offset index full"
-    TIME_INDEX_FULL = "time index full"
-    OFFSET_OVERFLOW = "offset overflow"
+    OFFSET_INDEX_FULL = "offset-index-full"
+    TIME_INDEX_FULL = "time-index-full"
+    OFFSET_OVERFLOW = "offset-overflow"
+    REQUEST = "request"
+    RETENTION = "retention"
+    ATTACH = "attach"
+    OPEN = "open"
+    UNKNOWN = "unknown"
 
 
 class RollConfig(Protocol):

@@ -9,8 +9,16 @@ from tidelog.config import CLEANUP_DELETE
 from tidelog.errors import InvalidRequest, OffsetOutOfRange, PolicyViolation
 from tidelog.storage import truncation
 from tidelog.storage.adopting import AdoptingLog
-from tidelog.storage.retention import Deletion, SegmentFacts, deletes_all, plan_retention
-from tidelog.types import INT64_MAX
+from tidelog.storage.retention import (
+    Deletion,
+    SegmentFacts,
+    SegmentTimes,
+    deletes_all,
+    plan_retention,
+)
+from tidelog.storage.roll import RollReason
+from tidelog.storage.segment import Segment
+from tidelog.storage.segment_times import read_times
 
 HIGH_WATERMARK: Final = -1
 
@@ -36,6 +44,7 @@ class TrimmingLog(AdoptingLog):
         return self.log_end_offset
 
     def _truncate(self, offset: int) -> None:
+        self._notes.before_cut(self._segments, offset)
         self._options.lower_checkpoints(offset)
         truncation.lower_append_time_checkpoint(
             self.context, self._segments, trusted=self.trusted_end(), offset=offset
@@ -100,7 +109,7 @@ class TrimmingLog(AdoptingLog):
     def _retain(self) -> list[Deletion]:
         now = self.context.env.clock.now_ms()
         self._bin.empty(now)
-        facts = [self._facts(number) for number in range(len(self._segments))]
+        facts = [self._facts(segment) for segment in self._segments]
         plan = plan_retention(
             facts,
             config=self._config,
@@ -110,21 +119,18 @@ class TrimmingLog(AdoptingLog):
             now_ms=now,
         )
         if deletes_all(facts, plan):
-            self._roll(self.log_end_offset)
+            self._roll(self.log_end_offset, RollReason.RETENTION)
         self._delete_oldest(len(plan), now)
         return plan
 
-    def _facts(self, number: int) -> SegmentFacts:
-        segment = self._segments[number]
-        is_known = segment.is_active or segment.largest_timestamp < INT64_MAX
+    def _facts(self, segment: Segment) -> SegmentFacts:
+        def times() -> SegmentTimes:
+            seen_ms = self._notes.seen_ms(segment)
+            clock = self._config.tidelog_retention_clock
+            return read_times(self, segment, clock=clock, seen_ms=seen_ms)
+
         return SegmentFacts(
-            base_offset=segment.base_offset,
-            size_bytes=segment.size_bytes,
-            # Of a damaged segment what was read of it counts, or it would stay for ever.
-            largest_timestamp=(
-                segment.largest_timestamp if is_known else segment.time_index.last_entry[0]
-            ),
-            mtime_ms=segment.mtime_ms(),
+            base_offset=segment.base_offset, size_bytes=segment.size_bytes, times=times
         )
 
     def _delete_oldest(self, count: int, now_ms: int) -> None:
@@ -136,6 +142,7 @@ class TrimmingLog(AdoptingLog):
         due_ms = now_ms + self._config.file_delete_delay_ms
         self._segments = staying  # first: if the disk fails here, nobody reads what goes any more
         self._forget_maxima()
+        self._notes.deleted(segment.base_offset for segment in going)
         for segment in going:
             self._bin.put(segment.base_offset, due_ms)
         self.context.env.files.sync_dir(self.context.directory)

@@ -135,6 +135,18 @@ def _proven_end(segment: Segment, row: AppendTimeRow) -> int | None:
     return end
 
 
+def last_batch(segment: Segment) -> Batch | None:
+    """The last batch of a segment, None of an empty one and where damage lies before it."""
+    last = None
+    _, start = segment.offset_index.lookup(segment.end_offset)
+    try:
+        for _, batch in iterate_batches(segment, start, segment.size_bytes):
+            last = batch
+    except CorruptData:
+        return None  # whoever reads there is told; opening and closing go on
+    return last
+
+
 def batch_ending_at(segment: Segment, end_offset: int) -> Batch | None:
     """The batch whose next offset is `end_offset`, None where there is none."""
     _, start = segment.offset_index.lookup(end_offset - 1)

@@ -18,9 +18,10 @@ from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.handles import as_storage_failure
 from tidelog.storage.loading import load_producer_states
-from tidelog.storage.opening import LogOptions, OpeningLog, last_batch
+from tidelog.storage.opening import LogOptions, OpeningLog
 from tidelog.storage.producers import ProducerStates
-from tidelog.storage.trust import AppendTimeCheckpoint, fingerprint
+from tidelog.storage.roll import RollReason
+from tidelog.storage.trust import AppendTimeCheckpoint, fingerprint, last_batch
 
 if TYPE_CHECKING:
     from tidelog.storage.append_time import AppendTimes
@@ -78,8 +79,11 @@ class WritableLog(OpeningLog):
 
     # -- rolling and flushing ----------------------------------------------------------------
 
-    def roll(self) -> bool:
+    def roll(self, reason: RollReason = RollReason.REQUEST) -> bool:
         """Finish the active segment and begin a new one; False where it is empty.
+
+        Args:
+            reason: What is remembered of it.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
@@ -87,16 +91,18 @@ class WritableLog(OpeningLog):
         self._ensure_writable()
         if not self.active.size_bytes:
             return False
-        self._guarded(self.active.log_path, "roll", lambda: self._roll(self.log_end_offset))
+        path = self.active.log_path
+        self._guarded(path, "roll", lambda: self._roll(self.log_end_offset, reason))
         return True
 
-    def _roll(self, new_base: int) -> None:
+    def _roll(self, new_base: int, reason: RollReason) -> None:
         """Seal and sync the old segment, snapshot the producers, then create the new one."""
         active = self.active
         if not active.size_bytes and new_base == active.base_offset:
             return
         active.seal()
         self._write_snapshot(new_base)
+        self._notes.rolled(active, new_base, reason)
         created = ActiveSegment.create(self.context, new_base)
         created.append_times.floor_ms = _last_ms(active.append_times)
         self.context.env.files.sync_dir(self.context.directory)
@@ -160,6 +166,7 @@ class WritableLog(OpeningLog):
             return
         self.active.close_entries()
         self.active.sync()
+        self._notes.closed(self.active)
         self.recovery_point = self.log_end_offset
         self._write_snapshot(self.log_end_offset)
         self._drop_old_snapshots()

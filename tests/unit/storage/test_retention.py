@@ -4,11 +4,13 @@ from dataclasses import dataclass
 
 import pytest
 
+from tidelog.config import RetentionClock
 from tidelog.storage.retention import (
     RetentionRule,
     SegmentFacts,
+    SegmentTimes,
+    counted_time,
     deletes_all,
-    largest_time_ms,
     plan_retention,
 )
 
@@ -20,12 +22,12 @@ class Config:
     retention_ms: int = -1
     retention_bytes: int = -1
     cleanup_policy: frozenset[str] = frozenset({"delete"})
+    tidelog_retention_clock: RetentionClock = RetentionClock.RECORD
 
 
 def segment(base: int, size: int = 100, timestamp: int = NOW, mtime: int = 0) -> SegmentFacts:
-    return SegmentFacts(
-        base_offset=base, size_bytes=size, largest_timestamp=timestamp, mtime_ms=mtime
-    )
+    times = SegmentTimes(largest_timestamp=timestamp, mtime_ms=mtime, now_ms=NOW)
+    return SegmentFacts(base_offset=base, size_bytes=size, times=lambda: times)
 
 
 def plan(
@@ -126,7 +128,8 @@ def test_the_modification_time_counts_only_without_timestamps() -> None:
         segment(10, timestamp=0, mtime=NOW),
         segment(20, timestamp=-1, mtime=NOW),
     ]
-    assert [largest_time_ms(each) for each in segments] == [NOW - 100, 0, NOW]
+    counted = [counted_time(each.times(), RetentionClock.RECORD).ms for each in segments]
+    assert counted == [NOW - 100, 0, NOW]
     found = plan(segments, Config(retention_ms=50), log_end=30)
     assert [base for base, _ in found] == [0, 10]
 

@@ -1,0 +1,131 @@
+"""Roll storms: appends that end segment after segment, and the settings that end the storm.
+
+Time rolls by the span of record time in a segment, so one producer with a wrong clock, or two that
+are a segment's time apart and take turns, can end a segment with every append: thousands of tiny
+files. A small limit on size or on an index does the same. Pure: a judgement over the last rolls.
+
+Source: KIP-33 (rolling by message time); facts 3.4.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from tidelog.storage.roll import RollReason
+
+# So many rolls by appends, within such a time, of segments filled to less than such a part.
+STORM_ROLLS: Final = 10
+STORM_WINDOW_MS: Final = 3_600_000
+SIZE_STORM_WINDOW_MS: Final = 60_000
+SMALL_PART: Final = 10
+# Segments filled by size are small below this.
+TINY_BYTES: Final = 4 << 20
+
+_BY_APPEND: Final = (
+    RollReason.SIZE,
+    RollReason.TIME,
+    RollReason.OFFSET_INDEX_FULL,
+    RollReason.TIME_INDEX_FULL,
+    RollReason.OFFSET_OVERFLOW,
+)
+_SETTINGS: Final = {
+    RollReason.SIZE: ("segment.bytes",),
+    RollReason.TIME: ("segment.ms", "message.timestamp.before.max.ms"),
+    RollReason.OFFSET_INDEX_FULL: ("segment.index.bytes", "index.interval.bytes"),
+    RollReason.TIME_INDEX_FULL: ("segment.index.bytes", "index.interval.bytes"),
+    RollReason.OFFSET_OVERFLOW: (),
+    RollReason.UNKNOWN: (
+        "segment.ms",
+        "message.timestamp.after.max.ms",
+        "message.timestamp.before.max.ms",
+        "segment.bytes",
+        "segment.index.bytes",
+    ),
+}
+
+
+class Roll(NamedTuple):
+    """A segment that was rolled.
+
+    Attributes:
+        reason: Why.
+        roll_ms: When, by the wall clock; -1 where that is not known.
+        size_bytes: Size of its log file.
+        largest_timestamp: Its largest record timestamp in ms, -1 where it has none.
+    """
+
+    reason: RollReason
+    roll_ms: int
+    size_bytes: int
+    largest_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class RollStorm:
+    """Many rolls in a short time, of segments that are almost empty.
+
+    Attributes:
+        reason: Why most of them were rolled.
+        rolls: How many were looked at.
+        span_ms: From the first of these rolls to the last; -1 where that is not known.
+        mean_bytes: Their mean size.
+        is_ahead: Whether records with a time ahead of the clock were among them.
+        settings: What to set, the most likely first.
+    """
+
+    reason: RollReason
+    rolls: int
+    span_ms: int
+    mean_bytes: int
+    is_ahead: bool
+    settings: tuple[str, ...]
+
+    def __str__(self) -> str:
+        when = f" within {self.span_ms} ms" if self.span_ms >= 0 else ""
+        ahead = ", some by times ahead of the clock" if self.is_ahead else ""
+        limits = f"; limits to set: {', '.join(self.settings)}" if self.settings else ""
+        return (
+            f"roll storm: the last {self.rolls} segments were rolled{when}, most because of"
+            f" {self.reason}{ahead}; they hold {self.mean_bytes} bytes on average{limits}"
+        )
+
+
+def find_storm(rolls: Sequence[Roll], *, segment_bytes: int) -> RollStorm | None:
+    """What the last rolls are, None where they are no storm.
+
+    Args:
+        rolls: Finished segments, oldest first; only the last ones count.
+        segment_bytes: Size at which a segment is full.
+    """
+    last = rolls[-STORM_ROLLS:]
+    reason, count = Counter(roll.reason for roll in last).most_common(1)[0] if last else (None, 0)
+    if reason not in _SETTINGS or count <= STORM_ROLLS // 2:
+        return None
+    span_ms = _span_ms(last)
+    mean_bytes = sum(roll.size_bytes for roll in last) // len(last)
+    is_small = mean_bytes * SMALL_PART < segment_bytes
+    if reason is RollReason.SIZE:
+        is_storm = mean_bytes < TINY_BYTES and 0 <= span_ms <= SIZE_STORM_WINDOW_MS
+    else:
+        is_storm = is_small and span_ms <= STORM_WINDOW_MS
+    if not is_storm:
+        return None
+    is_ahead = any(0 <= roll.roll_ms < roll.largest_timestamp for roll in last)
+    return RollStorm(reason, len(last), span_ms, mean_bytes, is_ahead, _limits(reason, is_ahead))
+
+
+def is_by_append(reason: RollReason) -> bool:
+    """Whether an append ended the segment, not somebody's wish."""
+    return reason in _BY_APPEND
+
+
+def _span_ms(rolls: Sequence[Roll]) -> int:
+    """From the first roll to the last; -1 where one of them is not known."""
+    times = [roll.roll_ms for roll in rolls]
+    return -1 if min(times) < 0 else max(times) - min(times)
+
+
+def _limits(reason: RollReason, is_ahead: bool) -> tuple[str, ...]:
+    first = ("message.timestamp.after.max.ms",) if is_ahead else ()
+    return tuple(dict.fromkeys((*first, *_SETTINGS[reason])))

@@ -1,0 +1,138 @@
+"""What retention and `tidelog why` need to know of a segment's times, read as cheaply as it goes.
+
+With the cap, the time that counts is the largest min(timestamp, append time) over the records.
+Mostly the record with the largest timestamp was appended no earlier than that: then its timestamp
+is the answer, and one index entry and one append time prove it. Where it lies ahead of its append
+time, a zone map leads to the few batches that can hold the answer; batches have one append time
+each, so their headers give it exactly. Without a zone map the smaller of the segment's two largest
+times is a bound: too late by at most the time that the segment was filled in.
+
+Reads, never writes. Source: docs/retention.md.
+"""
+
+import dataclasses
+import heapq
+from typing import TYPE_CHECKING, Final
+
+from tidelog.config import RetentionClock
+from tidelog.errors import CorruptData
+from tidelog.storage.retention import CountedTime, SegmentTimes, TimeBasis
+from tidelog.storage.segment import Segment, iterate_batches
+from tidelog.storage.tail import TailSegment
+from tidelog.types import NO_TIMESTAMP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tidelog.storage.append_time import AppendTimes
+    from tidelog.storage.log_reader import LogReader
+    from tidelog.storage.zones import Zone
+
+UNKNOWN_MS: Final = -1
+
+
+def read_times(
+    log: "LogReader", segment: Segment, *, clock: RetentionClock, seen_ms: int = UNKNOWN_MS
+) -> SegmentTimes:
+    """The times of one of a log's segments, as far as a policy asks for them.
+
+    Args:
+        log: The partition.
+        segment: One of its segments.
+        clock: Under `record` append times are not looked at.
+        seen_ms: By when all of its records were there, as noted; -1 where it is not.
+
+    Raises:
+        OSError: The disk failed.
+    """
+    largest, largest_at = largest_record(segment)
+    times = SegmentTimes(
+        largest_timestamp=largest,
+        largest_at=largest_at,
+        mtime_ms=segment.mtime_ms(),
+        seen_ms=seen_ms,
+        now_ms=log.context.env.clock.now_ms(),
+    )
+    if clock is RetentionClock.RECORD:
+        return times
+    rows = log.append_times_of(segment)
+    last_known_ms = rows.last_known_ms
+    times = dataclasses.replace(
+        times,
+        largest_append_ms=UNKNOWN_MS if last_known_ms is None else last_known_ms,
+        is_append_known=not rows.unknown_in(segment.base_offset, segment.end_offset),
+    )
+    if clock is RetentionClock.APPEND or largest < 0:
+        return times
+    return dataclasses.replace(times, capped=_Arrivals(rows, times).largest_capped(segment))
+
+
+def largest_record(segment: Segment) -> tuple[int, int]:
+    """Largest timestamp of a segment, and the last offset of the first batch that has it.
+
+    (-1, base offset) where no record has a timestamp. Of a damaged segment what was read of it
+    counts, or it would stay for ever.
+    """
+    if isinstance(segment, TailSegment):
+        return segment.max_timestamp, segment.max_timestamp_offset
+    return segment.time_index.last_entry
+
+
+class _Arrivals:
+    """By when the records of a segment were there: its append times, or what stands in for them."""
+
+    def __init__(self, rows: "AppendTimes", times: SegmentTimes) -> None:
+        self._rows = rows
+        self._times = times
+        self._fallback = times.fallback
+
+    def at(self, offset: int) -> CountedTime:
+        """When the record at `offset` came, or by when it was there."""
+        known = self._rows.time_at(offset)
+        if known is None:
+            return self._fallback._replace(offset=offset)
+        return CountedTime(known, TimeBasis.APPEND_TIME, offset=offset)
+
+    def largest_capped(self, segment: Segment) -> CountedTime | None:
+        """The largest time of a record, each at most its append time; None where only a bound is.
+
+        The segment has a timestamp.
+        """
+        times = self._times
+        best = self._capped(times.largest_timestamp, times.largest_at)
+        if best.ms in (times.largest_timestamp, times.arrival.ms):
+            return best  # it can't be more than either
+        zones = getattr(segment, "zones", None)
+        if zones is None:
+            return None
+        try:
+            return self._search(segment, zones.zones(), best)
+        except CorruptData:
+            return None  # whoever reads there is told; a bound does here
+
+    def _capped(self, timestamp: int, offset: int) -> CountedTime:
+        arrival = self.at(offset)
+        if timestamp <= arrival.ms:
+            return CountedTime(timestamp, TimeBasis.TIMESTAMP, offset=offset)
+        return arrival
+
+    def _search(self, segment: Segment, zones: "Iterable[Zone]", best: CountedTime) -> CountedTime:
+        """The batches of those zones are opened that may hold more, the most promising first."""
+        ranked = [(-bound, zone) for zone in zones if (bound := self._bound(zone)) > best.ms]
+        heapq.heapify(ranked)
+        while ranked and -ranked[0][0] > best.ms:
+            _, zone = heapq.heappop(ranked)
+            end = zone.position + zone.size_bytes
+            for _, batch in iterate_batches(segment, zone.position, end):
+                if batch.max_timestamp != NO_TIMESTAMP:
+                    found = self._capped(batch.max_timestamp, batch.last_offset)
+                    best = max(best, found, key=lambda counted: counted.ms)
+        return best
+
+    def _bound(self, zone: "Zone") -> int:
+        """No record of the zone counts with a later time than this; in ms."""
+        arrival_ms = self.at(zone.last_offset).ms
+        if self._rows.unknown_in(zone.first_offset, zone.last_offset + 1):
+            arrival_ms = max(self._times.largest_append_ms, self._fallback.ms)
+        # Markers of transactions have timestamps too, which zones leave out.
+        return arrival_ms if zone.control_records else min(zone.max_record_ms, arrival_ms)
