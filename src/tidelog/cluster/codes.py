@@ -12,6 +12,9 @@ TIMED_OUT: Final = -185
 AUTO_OFFSET_RESET: Final = -140
 
 OFFSET_OUT_OF_RANGE: Final = 1
+COORDINATOR_LOAD_IN_PROGRESS: Final = 14
+COORDINATOR_NOT_AVAILABLE: Final = 15
+NOT_COORDINATOR: Final = 16
 ILLEGAL_GENERATION: Final = 22
 UNKNOWN_MEMBER_ID: Final = 25
 REBALANCE_IN_PROGRESS: Final = 27
@@ -28,4 +31,9 @@ OVERRULED: Final = frozenset(
         NON_EMPTY_GROUP,
         STALE_MEMBER_EPOCH,
     }
+)
+
+# A group's coordinator is about to be there, as after a broker's start; nothing was done yet.
+COORDINATOR_COMES: Final = frozenset(
+    {COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR}
 )

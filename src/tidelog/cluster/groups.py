@@ -1,7 +1,7 @@
 """Consumer groups of a cluster: who is in them, what they committed, and commits for them."""
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tidelog.cluster import codes
 from tidelog.cluster.client import Client
@@ -11,17 +11,37 @@ from tidelog.types import NO_LEADER_EPOCH, TopicPartition
 
 if TYPE_CHECKING:
     import confluent_kafka as ck
-    from confluent_kafka.admin._group import MemberDescription
+    from confluent_kafka.admin._group import ConsumerGroupDescription, MemberDescription
 
+
+_Answer = TypeVar("_Answer")
 
 _DEAD: Final = "DEAD"
+_PAUSE_S: Final = 0.1
+
+
+def _when_coordinated(client: Client, ask: Callable[[], _Answer]) -> _Answer:
+    """The answer, asked for again within one time-out while the group's coordinator starts."""
+    left_s = client.deadline()
+    while True:
+        try:
+            return ask()
+        except ClusterFailure as error:
+            if error.error_code not in codes.COORDINATOR_COMES or left_s() <= 0:
+                raise
+        client.admin().poll(_PAUSE_S)
 
 
 def describe(client: Client, name: str) -> Group:
     """A consumer group with its members; raises UnknownGroup, ClusterFailure."""
-    asked = client.admin().describe_consumer_groups([name], request_timeout=client.timeout_s)
+
+    def ask() -> "ConsumerGroupDescription":
+        asked = client.admin().describe_consumer_groups([name], request_timeout=client.timeout_s)
+        found: ConsumerGroupDescription = client.results(f"describe group {name}", asked)[name]
+        return found
+
     try:
-        found = client.results(f"describe group {name}", asked)[name]
+        found = _when_coordinated(client, ask)
     except ClusterFailure as error:
         if error.error_code == codes.GROUP_ID_NOT_FOUND:
             raise _unknown(client, name) from error
@@ -53,10 +73,16 @@ def committed(
     if places is not None and not places:
         return {}
     request = ConsumerGroupTopicPartitions(group, places)
-    asked = client.admin().list_consumer_group_offsets([request], request_timeout=client.timeout_s)
     operation = f"read the offsets of group {group}"
-    found = client.results(operation, asked)[group].topic_partitions or []
-    return {_partition(p): _committed(client, operation, p) for p in found}
+
+    def ask() -> dict[TopicPartition, Committed | None]:
+        asked = client.admin().list_consumer_group_offsets(
+            [request], request_timeout=client.timeout_s
+        )
+        found = client.results(operation, asked)[group].topic_partitions or []
+        return {_partition(p): _committed(client, operation, p) for p in found}
+
+    return _when_coordinated(client, ask)
 
 
 def _partition(place: "ck.TopicPartition") -> TopicPartition:
@@ -85,15 +111,19 @@ def commit(client: Client, group: str, offsets: Mapping[TopicPartition, Committe
     if not offsets:
         return
     places = [_place(partition, offset) for partition, offset in offsets.items()]
-    asked = client.admin().alter_consumer_group_offsets(
-        [ConsumerGroupTopicPartitions(group, places)], request_timeout=client.timeout_s
-    )
     operation = f"commit for group {group}"
-    try:
-        found = client.results(operation, asked)[group].topic_partitions or []
-        for place in found:
+
+    def ask() -> None:
+        request = ConsumerGroupTopicPartitions(group, places)
+        asked = client.admin().alter_consumer_group_offsets(
+            [request], request_timeout=client.timeout_s
+        )
+        for place in client.results(operation, asked)[group].topic_partitions or []:
             if place.error is not None:
                 raise client.failure(f"{operation} at {_partition(place)}", place.error)
+
+    try:
+        _when_coordinated(client, ask)
     except ClusterFailure as error:
         if error.error_code in codes.OVERRULED:
             raise GroupActive(f"group {group} has active members ({error.reason})") from error
