@@ -116,6 +116,8 @@ class Client:
         return ClusterFailure(self.bootstrap, operation, reason, error_code=error.code())
 
     def _heard(self) -> str:
+        if self._admin is not None:
+            self._admin.poll(0)  # what it has to say is told only to those who ask
         return f" ({self._last_words})" if self._last_words else ""
 
     def results(

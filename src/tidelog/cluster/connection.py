@@ -9,7 +9,7 @@ Life cycle: connect -> calls -> close, best by `with`. For one thread.
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from tidelog.cluster import groups, offsets, remote
 from tidelog.cluster.client import Client
@@ -17,9 +17,6 @@ from tidelog.cluster.view import Committed, Group, RemoteRecord, Watermarks
 from tidelog.env import Clock, SystemClock
 from tidelog.errors import MissingDependency, UnknownTopic
 from tidelog.types import IsolationLevel, OffsetAndTimestamp, TopicPartition
-
-if TYPE_CHECKING:
-    import confluent_kafka as ck
 
 TIMEOUT_S: Final = 15.0
 
@@ -59,12 +56,6 @@ def connect(
 
 class Cluster(Client):
     """One cluster; a `ClusterView`."""
-
-    def __init__(
-        self, bootstrap: str, config: Mapping[str, str], *, timeout_s: float, clock: Clock
-    ) -> None:
-        super().__init__(bootstrap, config, timeout_s=timeout_s, clock=clock)
-        self._readers: dict[IsolationLevel, ck.Consumer] = {}
 
     # -- topics ------------------------------------------------------------------------------
 
@@ -152,7 +143,7 @@ class Cluster(Client):
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, RemoteRecord | None]:
         """The first data record at or behind each offset, None where the log ends before one."""
-        return remote.first_records(self, self._reader(isolation), offsets)
+        return remote.first_records(self, offsets, isolation)
 
     def records(
         self,
@@ -163,22 +154,13 @@ class Cluster(Client):
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> Iterator[RemoteRecord]:
         """The data records with offsets in [start, end), in order."""
-        return remote.records(self, self._reader(isolation), partition, start, end)
-
-    def _reader(self, isolation: IsolationLevel) -> "ck.Consumer":
-        found = self._readers.get(isolation)
-        if found is None:
-            found = self.consumer(isolation_level=isolation.name.lower(), fetch_wait_max_ms=100)
-            self._readers[isolation] = found
-        return found
+        return remote.records(self, partition, start, end, isolation)
 
     # -- closing -----------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close what was opened; a closed connection opens again at its next question."""
-        readers, self._readers, self._admin = self._readers, {}, None
-        for reader in readers.values():
-            reader.close()
+        self._admin = None
 
     def __enter__(self) -> Self:
         return self

@@ -1,6 +1,7 @@
 """Records of a cluster by offset, through a consumer that joins no group and commits nothing."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from tidelog.cluster import codes
@@ -18,7 +19,7 @@ _AT_ONCE: Final = 5_000
 
 
 def first_records(
-    client: Client, reader: "ck.Consumer", offsets: Mapping[TopicPartition, int]
+    client: Client, offsets: Mapping[TopicPartition, int], isolation: IsolationLevel
 ) -> dict[TopicPartition, RemoteRecord | None]:
     """The first data record at or behind each offset, None where the log ends before one.
 
@@ -27,7 +28,7 @@ def first_records(
         ClusterFailure: A partition did not answer in time.
     """
     found: dict[TopicPartition, RemoteRecord | None] = {}
-    with _assigned(client, reader, offsets):
+    with _reading(client, offsets, isolation) as reader:
         left_s = client.deadline()
         while len(found) < len(offsets):
             for message in _next(client, reader, left_s(), set(offsets) - set(found)):
@@ -40,7 +41,7 @@ def first_records(
 
 
 def records(
-    client: Client, reader: "ck.Consumer", partition: TopicPartition, start: int, end: int
+    client: Client, partition: TopicPartition, start: int, end: int, isolation: IsolationLevel
 ) -> Iterator[RemoteRecord]:
     """The data records with offsets in [start, end), in order; ends where the log does.
 
@@ -50,7 +51,7 @@ def records(
     """
     if start >= end:
         return
-    with _assigned(client, reader, {partition: start}):
+    with _reading(client, {partition: start}, isolation) as reader:
         while True:
             for message in _next(client, reader, client.timeout_s, {partition}):
                 record = _record(client, message, start)
@@ -61,23 +62,22 @@ def records(
                     return
 
 
-class _assigned:  # noqa: N801 - used as a function
-    """The reader stands at the offsets until the block ends."""
+@contextmanager
+def _reading(
+    client: Client, offsets: Mapping[TopicPartition, int], isolation: IsolationLevel
+) -> "Iterator[ck.Consumer]":
+    """A consumer that stands at the offsets, until the block ends.
 
-    def __init__(
-        self, client: Client, reader: "ck.Consumer", offsets: Mapping[TopicPartition, int]
-    ) -> None:
-        self._client = client
-        self._reader = reader
-        self._offsets = offsets
-
-    def __enter__(self) -> None:
-        with self._client.typed("read records"):
-            self._reader.assign([_place(p, offset) for p, offset in self._offsets.items()])
-
-    def __exit__(self, *_: object) -> None:
-        with self._client.typed("read records"):
-            self._reader.unassign()
+    A new one each time: librdkafka waits for the fetches of its last assignment before the next,
+    and where those were given up halfway a repeated one may get no answer.
+    """
+    reader = client.consumer(isolation_level=isolation.name.lower(), fetch_wait_max_ms=100)
+    try:
+        with client.typed("read records"):
+            reader.assign([_place(p, offset) for p, offset in offsets.items()])
+        yield reader
+    finally:
+        reader.close()
 
 
 def _place(partition: TopicPartition, offset: int | None = None) -> "ck.TopicPartition":
@@ -101,12 +101,14 @@ def _next(
 ) -> "list[ck.Message]":
     """Messages and partition ends, at least one."""
     with client.typed("read records"):
-        got = reader.consume(_AT_ONCE, timeout=left_s) if left_s > 0 else []
-    if not got:
+        # `consume` alone would wait until it has as many as it may bring.
+        first = reader.poll(left_s) if left_s > 0 else None
+        rest = [] if first is None else reader.consume(_AT_ONCE, timeout=0)
+    if first is None:
         names = ", ".join(map(str, sorted(missing)))
         reason = f"nothing came within {client.timeout_s:g} s"
         raise ClusterFailure(client.bootstrap, f"read records of {names}", reason)
-    return got
+    return [first, *rest]
 
 
 def _record(client: Client, message: "ck.Message", asked: int) -> RemoteRecord | None:

@@ -1,0 +1,176 @@
+"""A rewound group reads, from a real broker, exactly the records at and after the time."""
+
+import pytest
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient
+from tests.kafka_oracle import Oracle
+from tests.peers.broker import REQUEST_TIMEOUT_S, Broker, free_port
+from tests.peers.clients import produce
+from tests.peers.groups import commit, consume_all, member, send, tidelog
+
+from tidelog.cluster.connection import connect
+from tidelog.cluster.view import Committed
+from tidelog.errors import ClusterFailure, GroupActive, OffsetOutOfRange, UnknownGroup, UnknownTopic
+from tidelog.types import IsolationLevel, NewRecord, TimestampType, TopicPartition
+
+pytestmark = pytest.mark.kafka
+
+T0 = 1_700_000_000_000
+MINUTE = 60_000
+
+
+def rewind(broker: Broker, group: str, *more: str) -> tuple[str, ...]:
+    return ("rewind", "-b", broker.bootstrap, "--group", group, "-o", "json", *more)
+
+
+def test_rewound_group_reads_exactly_what_is_at_or_after_the_time(kafka_broker: Broker) -> None:
+    """Three partitions: one with records on both sides, one all later, one all earlier."""
+    topic, group = "rewound", "rewound-g"
+    kafka_broker.create_topic(topic, partitions=3)
+    times = {
+        0: [T0 + n * MINUTE for n in range(100)],
+        1: [T0 + (n + 200) * MINUTE for n in range(40)],
+        2: [T0 + n * MINUTE for n in range(20)],
+    }
+    for number, stamps in times.items():
+        send(kafka_broker, topic, stamps, partition=number)
+    assert consume_all(kafka_broker, group, topic, 3) == times
+    at = T0 + 60 * MINUTE
+    dry = tidelog(*rewind(kafka_broker, group, "--to", str(at), "--count"))
+    assert dry.code == 0, dry.err
+    assert [row["new_offset"] for row in dry.rows] == [60, 0, 20]
+    assert [row["records_again"] for row in dry.rows] == [40, 40, 0]
+    assert [row["records_again_is_exact"] for row in dry.rows] == [True, True, True]
+    assert dry.rows[2]["why"] == "no record at or after the time"
+    assert "--execute commits it" in dry.err
+    assert consume_all(kafka_broker, group, topic, 3) == {0: [], 1: [], 2: []}
+
+    done = tidelog(*rewind(kafka_broker, group, "--to", str(at), "--execute"))
+    assert done.code == 0, done.err
+    expected = {n: [ms for ms in stamps if ms >= at] for n, stamps in times.items()}
+    assert consume_all(kafka_broker, group, topic, 3) == expected
+
+
+def test_out_of_order_times_lose_nothing_and_skew_reaches_back(kafka_broker: Broker) -> None:
+    topic, group = "shuffled", "shuffled-g"
+    kafka_broker.create_topic(topic)
+    times = [T0 + ms for ms in (0, 5_000, 9_000, 2_000, 10_000, 7_000, 12_000, 8_000)]
+    send(kafka_broker, topic, times)
+    commit(kafka_broker, group, topic, {0: len(times)})
+    tidelog(*rewind(kafka_broker, group, "--to", str(T0 + 10_000), "--execute"))
+    again = consume_all(kafka_broker, group, topic, 1)[0]
+    assert again == times[4:]
+    assert set(again) >= {ms for ms in times if ms >= T0 + 10_000}
+    to = ("--to", str(T0 + 10_000), "--max-skew", "1s", "--execute")
+    assert tidelog(*rewind(kafka_broker, group, *to)).code == 0
+    assert consume_all(kafka_broker, group, topic, 1)[0] == times[2:]
+
+
+def test_active_member_refuses_and_nothing_changes(kafka_broker: Broker) -> None:
+    topic, group = "busy", "busy-g"
+    kafka_broker.create_topic(topic)
+    send(kafka_broker, topic, [T0, T0 + 1])
+    commit(kafka_broker, group, topic, {0: 2})
+    with member(kafka_broker, group, topic), connect(kafka_broker.bootstrap) as cluster:
+        dry = tidelog(*rewind(kafka_broker, group, "--to", "earliest"))
+        assert dry.code == 0
+        assert "refused now, the group has members" in dry.err
+        done = tidelog(*rewind(kafka_broker, group, "--to", "earliest", "--execute"))
+        assert done.code == 1
+        assert "stop them first" in done.err
+        place = TopicPartition(topic, 0)
+        with pytest.raises(GroupActive):  # the broker's own word, should a member come in between
+            cluster.commit(group, {place: Committed(0)})
+        assert cluster.committed(group)[place] == Committed(2)
+    assert tidelog(*rewind(kafka_broker, group, "--to", "earliest", "--execute")).code == 0
+    assert consume_all(kafka_broker, group, topic, 1) == {0: [T0, T0 + 1]}
+
+
+def test_group_that_has_not_come_so_far_is_not_moved_on(kafka_broker: Broker) -> None:
+    topic, group = "slow", "slow-g"
+    kafka_broker.create_topic(topic)
+    send(kafka_broker, topic, [T0 + n for n in range(10)])
+    commit(kafka_broker, group, topic, {0: 3})
+    held = tidelog(*rewind(kafka_broker, group, "--to", str(T0 + 8), "--execute"))
+    assert held.code == 2
+    assert held.rows[0]["new_offset"] == 3
+    assert held.rows[0]["records_skipped"] == 5
+    moved = tidelog(*rewind(kafka_broker, group, "--to", str(T0 + 8), "--forward", "--execute"))
+    assert moved.code == 0
+    assert consume_all(kafka_broker, group, topic, 1) == {0: [T0 + 8, T0 + 9]}
+
+
+def test_append_clock_of_stamped_topics_alone(kafka_broker: Broker) -> None:
+    kafka_broker.create_topic("stamped", message_timestamp_type="LogAppendTime")
+    kafka_broker.create_topic("created")
+    for topic in ("stamped", "created"):
+        send(kafka_broker, topic, [T0])
+        send(kafka_broker, topic, [T0 + 1])
+        commit(kafka_broker, f"{topic}-g", topic, {0: 2})
+    with connect(kafka_broker.bootstrap) as cluster:
+        second = cluster.fetch(TopicPartition("stamped", 0), 1)
+        assert second is not None
+        assert second.timestamp_type is TimestampType.LOG_APPEND_TIME
+    to = ("--to", f"{second.timestamp}ms", "--clock", "append")
+    found = tidelog(*rewind(kafka_broker, "stamped-g", *to))
+    assert found.code == 0, found.err
+    assert found.rows[0]["time_ms"] == second.timestamp
+    refused = tidelog(*rewind(kafka_broker, "created-g", *to))
+    assert refused.code == 1
+    assert "message.timestamp.type=CreateTime" in refused.err
+
+
+def test_match_that_kafka_hides_after_deleted_records_is_found(kafka_broker: Broker) -> None:
+    """The first segment's only match is deleted; Kafka then says there is none at all."""
+    topic, group = "hidden", "hidden-g"
+    kafka_broker.create_topic(topic, segment_ms="60000")
+    times = [T0 + 100, T0 + 9_000, T0 + 200]  # one segment
+    send(kafka_broker, topic, times)
+    send(kafka_broker, topic, [T0 + 3_600_000])  # the next one
+    commit(kafka_broker, group, topic, {0: 4})
+    admin = AdminClient(kafka_broker.client_config())
+    for future in admin.delete_records([Place(topic, 0, 2)]).values():
+        future.result(timeout=REQUEST_TIMEOUT_S)
+    with connect(kafka_broker.bootstrap) as cluster:
+        place = TopicPartition(topic, 0)
+        assert cluster.offsets_for_times({place: T0 + 5_000}) == {place: None}, "Kafka is cured"
+    found = tidelog(*rewind(kafka_broker, group, "--to", str(T0 + 5_000)))
+    assert found.rows[0]["new_offset"] == 3
+
+
+def test_connection_says_what_is_wrong(kafka_broker: Broker) -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    lost = tidelog("rewind", "-b", nobody, "-g", "x", "--to", "-6h", "--timeout", "2s")
+    assert lost.code == 1
+    assert nobody in lost.err
+    assert "Connection refused" in lost.err
+    with connect(kafka_broker.bootstrap, timeout_s=3) as cluster:
+        with pytest.raises(UnknownGroup):
+            cluster.group("nobody")
+        with pytest.raises(UnknownTopic, match=f"{kafka_broker.bootstrap} has no topic"):
+            cluster.partitions("nothing")
+        with pytest.raises(ClusterFailure):
+            cluster.fetch(TopicPartition("nothing", 0), 0)
+    unknown = tidelog(*rewind(kafka_broker, "nobody", "--to", "-6h"))
+    assert "has no offsets; name a --topic" in unknown.err
+
+
+def test_single_records_of_a_broker(kafka_oracle: Oracle, kafka_broker: Broker) -> None:
+    topic, place = "single", TopicPartition("single", 0)
+    kafka_broker.create_topic(topic)
+    records = [NewRecord(key=b"k", value=b"v", timestamp=T0 + n) for n in range(3)]
+    produce(kafka_oracle, kafka_broker, topic, records, transaction="single-t", commit=False)
+    send(kafka_broker, topic, [T0 + 50])
+    with connect(kafka_broker.bootstrap) as cluster:
+        first = cluster.fetch(place, 1)
+        assert first is not None
+        assert (first.offset, first.timestamp, first.key, first.value) == (1, T0 + 1, b"k", b"v")
+        behind_marker = cluster.fetch(place, 3)
+        assert behind_marker is not None
+        assert behind_marker.offset == 4
+        assert cluster.fetch(place, 5) is None
+        committed = IsolationLevel.READ_COMMITTED
+        assert [r.offset for r in cluster.records(place, 0, 5, isolation=committed)] == [4]
+        assert [r.offset for r in cluster.records(place, 1, 3)] == [1, 2]
+        with pytest.raises(OffsetOutOfRange):
+            cluster.fetch(place, 99)
