@@ -66,6 +66,11 @@ class CountedTime(NamedTuple):
     is_exact: bool = True
     offset: int = NO_OFFSET
 
+    @property
+    def leans_on_file_time(self) -> bool:
+        """Whether a copy that changes the times of files would change this time."""
+        return self.basis is TimeBasis.FILE_TIME
+
 
 class RetentionConfig(Protocol):
     """The settings that retention depends on; `TopicConfig` has them."""
@@ -165,7 +170,7 @@ def counted_time(times: SegmentTimes, clock: RetentionClock) -> CountedTime:
         return times.capped
     if largest <= arrival.ms:
         return CountedTime(largest, TimeBasis.TIMESTAMP, False, times.largest_at)
-    return arrival._replace(is_exact=False)
+    return arrival._replace(is_exact=False, offset=times.largest_at)
 
 
 @dataclass(frozen=True, slots=True)

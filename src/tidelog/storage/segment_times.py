@@ -102,7 +102,7 @@ class _Arrivals:
         best = self._capped(times.largest_timestamp, times.largest_at)
         if best.ms in (times.largest_timestamp, times.arrival.ms):
             return best  # it can't be more than either
-        zones = getattr(segment, "zones", None)
+        zones = segment.zones
         if zones is None:
             return None
         try:

@@ -1,0 +1,38 @@
+"""The commands about time in one directory, declared for click; `app` takes them in."""
+
+from typing import Final
+
+import click
+
+from tidelog.cli.choices import Format
+from tidelog.cli.options import data_option, examples, format_option, zone_option
+from tidelog.cli.surroundings import Surroundings
+
+
+@click.command(
+    "why",
+    epilog=examples(
+        "tidelog why flights --data data",
+        "tidelog why flights:0 --zone America/New_York",
+        "tidelog why flights -o json | jq 'select(.due)'",
+    ),
+)
+@click.argument("target", metavar="TOPIC[:P]")
+@data_option
+@format_option
+@zone_option
+@click.pass_obj
+def _why(
+    surroundings: Surroundings, target: str, data: str | None, kind: Format, zone: str | None
+) -> None:
+    """Explain each segment: why it was rolled, and until when it is kept.
+
+    Which record and which rule keep it, what would delete it, and how long Kafka's own rule would
+    keep it. With `-o json` an object for each segment.
+    """
+    from tidelog.cli import why
+
+    why.why(surroundings, data, target, kind, zone)
+
+
+COMMANDS: Final[tuple[click.Command, ...]] = (_why,)

@@ -1,0 +1,255 @@
+"""`tidelog why`: each segment of a partition, why it was rolled and until when it is kept."""
+
+import re
+from typing import Final
+
+from tidelog.cli import output, times
+from tidelog.cli.choices import Format
+from tidelog.cli.opening import open_directory
+from tidelog.cli.output import Cell
+from tidelog.cli.problems import UsageProblem
+from tidelog.cli.surroundings import Surroundings
+from tidelog.config import CLEANUP_DELETE, TopicConfig
+from tidelog.storage.explain import (
+    Keeping,
+    PartitionStory,
+    SegmentStory,
+    explain,
+)
+from tidelog.storage.retention import TimeBasis
+from tidelog.types import TopicPartition
+
+_TARGET: Final = re.compile(r"(?P<topic>[^:]*)(?::(?P<partition>[0-9]{1,10}))?", re.ASCII)
+
+
+def why(
+    surroundings: Surroundings, data: str | None, target: str, kind: Format, zone: str | None
+) -> None:
+    """Print what keeps each segment of a topic, or of one of its partitions."""
+    topic, number = _parse_target(target)
+    with open_directory(surroundings, data) as directory:
+        config = directory.topic(topic).config
+        partitions = directory.log_dir.partitions(topic)
+        if number is not None:
+            directory.partition(topic, number)  # or the error that says which there are
+            partitions = [TopicPartition(topic, number)]
+        stories = [
+            (name, explain(directory.partition(topic, name.partition), config))
+            for name in partitions
+        ]
+    if kind is Format.TABLE:
+        for name, story in stories:
+            surroundings.stdout.writelines(_lines(name, story, config, zone))
+    elif kind is Format.JSON:
+        for name, story in stories:
+            for segment in story.segments:
+                output.print_object(surroundings, segment_object(name, story, segment, zone))
+    else:
+        _print_csv(surroundings, stories, zone)
+
+
+def _parse_target(target: str) -> tuple[str, int | None]:
+    found = _TARGET.fullmatch(target)
+    if found is None:
+        raise UsageProblem(f"{target}: a topic, or TOPIC:P for one partition, as in flights:0")
+    number = found["partition"]
+    return found["topic"], None if number is None else int(number)
+
+
+def segment_object(
+    name: TopicPartition, story: PartitionStory, segment: SegmentStory, zone: str | None
+) -> dict[str, Cell]:
+    """A segment's story as scripts get it."""
+    facts = segment.times
+    return {
+        "topic": name.topic,
+        "partition": name.partition,
+        "base_offset": segment.base_offset,
+        "end_offset": segment.end_offset,
+        "bytes": segment.size_bytes,
+        "rolled": {"reason": segment.reason, **output.time_fields("at", segment.roll_ms, zone)},
+        "record": {
+            **output.time_fields("smallest", segment.smallest_timestamp, zone),
+            **output.time_fields("largest", facts.largest_timestamp, zone),
+        },
+        "append": {
+            **output.time_fields("first", segment.first_append_ms, zone),
+            **output.time_fields("last", facts.largest_append_ms, zone),
+            "unknown": [list(span) for span in segment.unknown_append],
+        },
+        "kept": {
+            **_keeping_object(segment.keeping, zone),
+            "record_offset": None if segment.record is None else segment.record[0],
+            **output.time_fields("record", segment.record and segment.record[1], zone),
+        },
+        "kafka": _keeping_object(segment.kafka, zone),
+        "size_room_bytes": segment.size_room_bytes,
+        "due": None if segment.due is None else segment.due.rule,
+        "due_because": None if segment.due is None else segment.due.reason,
+        "roll_storm": None if story.storm is None else str(story.storm),
+    }
+
+
+def _keeping_object(keeping: Keeping, zone: str | None) -> dict[str, Cell]:
+    return {
+        **output.time_fields("until", keeping.until_ms, zone),
+        "behind": keeping.behind,
+        **output.time_fields("counted", keeping.counted.ms, zone),
+        "basis": keeping.counted.basis,
+        "is_exact": keeping.counted.is_exact,
+        "leans_on_file_time": keeping.counted.leans_on_file_time,
+    }
+
+
+_CSV: Final = (
+    output.number("partition"),
+    output.number("base_offset"),
+    output.number("end_offset"),
+    output.number("bytes"),
+    output.text("rolled"),
+    output.time("rolled_at"),
+    output.time("kept_until"),
+    output.number("behind"),
+    output.text("basis"),
+    output.number("record_offset"),
+    output.time("record_time"),
+    output.time("kafka_until"),
+    output.text("due"),
+)
+
+
+def _print_csv(
+    surroundings: Surroundings,
+    stories: list[tuple[TopicPartition, PartitionStory]],
+    zone: str | None,
+) -> None:
+    rows = [_csv_row(name, segment) for name, story in stories for segment in story.segments]
+    output.print_rows(surroundings, _CSV, rows, Format.CSV, zone=zone)
+
+
+def _csv_row(name: TopicPartition, segment: SegmentStory) -> list[Cell]:
+    record = (None, None) if segment.record is None else segment.record
+    return [
+        name.partition,
+        segment.base_offset,
+        segment.end_offset,
+        segment.size_bytes,
+        segment.reason,
+        segment.roll_ms,
+        segment.keeping.until_ms,
+        segment.keeping.behind,
+        segment.keeping.counted.basis,
+        *record,
+        segment.kafka.until_ms,
+        None if segment.due is None else segment.due.rule,
+    ]
+
+
+def _lines(
+    name: TopicPartition, story: PartitionStory, config: TopicConfig, zone: str | None
+) -> list[str]:
+    settings = (
+        "tidelog.retention.clock",
+        "retention.ms",
+        "retention.bytes",
+        "cleanup.policy",
+    )
+    shown = ", ".join(f"{key}={config.text(key)}" for key in settings)
+    lines = [f"{name.topic}:{name.partition}  {shown}\n"]
+    if story.storm is not None:
+        lines.append(f"  {story.storm}\n")
+    for segment in story.segments:
+        lines += [f"{line}\n" for line in _segment_lines(segment, config, zone)]
+    return lines
+
+
+def _segment_lines(segment: SegmentStory, config: TopicConfig, zone: str | None) -> list[str]:
+    if segment.base_offset == segment.end_offset:
+        return [f"segment at {segment.base_offset}: no records yet"]
+    facts = segment.times
+    offsets = f"{segment.base_offset}..{segment.end_offset - 1}"
+    return [
+        f"segment {offsets}, {segment.size_bytes} bytes, {_rolled(segment, zone)}",
+        f"  record times  {_span(segment.smallest_timestamp, facts.largest_timestamp, zone)}",
+        f"  append times  {_appends(segment, zone)}",
+        f"  kept until    {_kept(segment, config, zone)}",
+        f"  goes by       {_goes_by(segment)}",
+        f"  Kafka's rule  {_kafka(segment, zone)}",
+    ]
+
+
+def _rolled(segment: SegmentStory, zone: str | None) -> str:
+    if segment.roll_ms is None:
+        return "takes appends" if segment.reason == "open" else "rolled by somebody else"
+    return f"rolled by {segment.reason} at {times.shown(segment.roll_ms, zone)}"
+
+
+def _span(first_ms: int | None, last_ms: int, zone: str | None) -> str:
+    if last_ms < 0:
+        return "none"
+    first = "not known without a zone map" if first_ms is None else times.shown(first_ms, zone)
+    return f"smallest {first}, largest {times.shown(last_ms, zone)}"
+
+
+def _appends(segment: SegmentStory, zone: str | None) -> str:
+    unknown = sum(end - start for start, end in segment.unknown_append)
+    if segment.first_append_ms is None:
+        return "not known"
+    first = times.shown(segment.first_append_ms, zone)
+    last = times.shown(segment.times.largest_append_ms, zone)
+    hidden = f"; not known of {unknown} offsets" if unknown else ""
+    return f"first {first}, last {last}{hidden}"
+
+
+def _kept(segment: SegmentStory, config: TopicConfig, zone: str | None) -> str:
+    keeping = segment.keeping
+    if keeping.until_ms is None:
+        if CLEANUP_DELETE not in config.cleanup_policy:
+            return (
+                f"for ever: cleanup.policy={config.text('cleanup.policy')} deletes nothing by age"
+            )
+        return f"for ever: retention.ms={config.retention_ms}"
+    until = times.shown(keeping.until_ms, zone)
+    if keeping.behind is not None:
+        own = times.shown(keeping.own_until_ms, zone)
+        return f"{until}, like the segment at {keeping.behind} in front of it; itself until {own}"
+    return f"{until}, retention.ms after {_because(segment, zone)}"
+
+
+def _because(segment: SegmentStory, zone: str | None) -> str:
+    counted = segment.keeping.counted
+    time = times.shown(counted.ms, zone)
+    hint = " (a copy of the files may change it)" if counted.leans_on_file_time else ""
+    if segment.record is None:
+        return f"the {counted.basis}, {time}{hint}"
+    offset, timestamp = segment.record
+    if counted.basis is TimeBasis.TIMESTAMP:
+        latest = "" if counted.is_exact else " at the latest"
+        return f"the timestamp of record {offset}, {time}{latest}"
+    own = times.shown(timestamp, zone)
+    if counted.is_exact and counted.basis is TimeBasis.APPEND_TIME:
+        return f"the append time of record {offset}, {time}; its timestamp is {own}"
+    return f"the {counted.basis} at the latest, {time}{hint}: record {offset} is stamped {own}"
+
+
+def _goes_by(segment: SegmentStory) -> str:
+    if segment.due is not None:
+        return f"{segment.due.rule}, at the next retention: {segment.due.reason}"
+    ways = []
+    if segment.keeping.until_ms is not None:
+        ways.append("time then")
+    if segment.size_room_bytes is not None:
+        ways.append(f"size once {segment.size_room_bytes} bytes more are appended")
+    if segment.reason != "open":
+        ways.append(f"log start, once it is at {segment.end_offset}")
+    return "; ".join(ways) or "nothing that is set"
+
+
+def _kafka(segment: SegmentStory, zone: str | None) -> str:
+    kafka = segment.kafka
+    if kafka.until_ms == segment.keeping.until_ms:
+        return "the same"
+    until = "for ever" if kafka.until_ms is None else f"until {times.shown(kafka.until_ms, zone)}"
+    if kafka.behind is not None:
+        return f"{until}, like the segment at {kafka.behind} in front of it"
+    return f"{until}, by its {kafka.counted.basis} {times.shown(kafka.counted.ms, zone)}"
