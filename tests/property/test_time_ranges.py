@@ -1,19 +1,21 @@
 """Time ranges through the library: exactly the records of a full scan, on both clocks.
 
 Create times out of order, equal, missing and extreme; a clock that stands, runs and is set back;
-segments, transactions, a log start; splits of a few bytes, so that they cut inside segments.
+segments, transactions, a log start; splits of a few bytes, so that they cut inside segments; with
+and without zone maps, of a zone for each batch or larger.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.faults import SeededEnv, seeded_env
+from tests.unit.scan.zoning import add_zones, small_zones
 from tests.unit.storage.logs import PATH, TOPIC, batch, new_dir, new_records
 
 from tidelog.errors import MissingTimestamps
-from tidelog.scan import ReadOptions, Wanted, plan, to_table
+from tidelog.scan import ReadOptions, Wanted, count, plan, to_table
 from tidelog.scan.stats import ScanStats
 from tidelog.storage.log_dir import LogDir
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, ClockName, Codec, IsolationLevel
@@ -148,6 +150,104 @@ def test_a_range_holds_exactly_its_records(
     ]
     assert found == expected
     assert stats.rows == len(expected)
+
+
+def zone_rows(
+    taken: list[tuple[str, object]], config: dict[str, str], start: float, forgotten: set[int]
+) -> tuple[SeededEnv, list[Row], int]:
+    """As `build`, every record in a finished segment with a zone map; some append times lost."""
+    env, rows, middle = build([*taken, ("roll", None)], config, start)
+    with LogDir.open(PATH, env=env) as directory:
+        spans = [(s.base_offset, s.end_offset) for s in directory.reader(TOPIC, 0).segments[:-1]]
+    add_zones(PATH, TOPIC, env, forget=forgotten)
+    stamps = config.get("message.timestamp.type") == "LogAppendTime"
+    lost = [span for number, span in enumerate(spans) if number in forgotten]
+    for row in rows:
+        if not stamps and any(first <= row.offset < end for first, end in lost):
+            row.times[ClockName.APPEND] = None
+    return env, rows, middle
+
+
+ZONED = {
+    "taken": steps(),
+    "config": CONFIGS,
+    "start": st.sampled_from((0, 0, 0.3, 0.7)),
+    "clock": st.sampled_from(list(ClockName)),
+    "a": st.integers(-60, 60),
+    "length": st.integers(1, 80),
+    "edge": st.sampled_from((None, None, (0, INT64_MAX), (INT64_MAX - 1, INT64_MAX), (0, 1))),
+    "sizes": st.sampled_from(((1, 2, 0), (200, 1, 0), (1, 2, 150), (1 << 14, 64, 1 << 17))),
+    "forgotten": st.sets(st.integers(0, 3), max_size=2),
+}
+
+
+@given(**ZONED, split_bytes=st.sampled_from((1, 300, 1 << 20)))
+def test_zone_maps_change_no_answer_and_count_all_records_without_a_time(
+    taken: list[tuple[str, object]],
+    config: dict[str, str],
+    start: float,
+    clock: ClockName,
+    a: int,
+    length: int,
+    edge: tuple[int, int] | None,
+    sizes: tuple[int, int, int],
+    forgotten: set[int],
+    split_bytes: int,
+) -> None:
+    with small_zones(*sizes):
+        env, rows, middle = zone_rows(taken, config, start, forgotten)
+        begin, end = edge or (middle + a, middle + a + length)
+        splits = plan(
+            PATH,
+            TOPIC,
+            wanted=Wanted(start_ms=begin, end_ms=end),
+            clock=clock,
+            isolation=IsolationLevel.READ_COMMITTED,
+            split_bytes=split_bytes,
+            env=env,
+        )
+    stats = ScanStats()
+    table = to_table(splits, ["offset"], options=ReadOptions(env=env, rows=3), stats=stats)
+    times = [(row.offset, row.times[clock]) for row in rows]
+    expected = [offset for offset, ms in times if ms is not None and begin <= ms < end]
+    assert table["offset"].to_pylist() == expected
+    assert stats.without_time == sum(ms is None for _, ms in times)
+    if stats.without_time:
+        with pytest.raises(MissingTimestamps):
+            to_table(splits, ["offset"], options=ReadOptions(env=env, strict=True))
+
+
+@given(**ZONED, offsets=st.none() | st.tuples(st.integers(0, 40), st.integers(0, 40)))
+def test_a_count_is_that_of_the_records(
+    taken: list[tuple[str, object]],
+    config: dict[str, str],
+    start: float,
+    clock: ClockName,
+    a: int,
+    length: int,
+    edge: tuple[int, int] | None,
+    sizes: tuple[int, int, int],
+    forgotten: set[int],
+    offsets: tuple[int, int] | None,
+) -> None:
+    with small_zones(*sizes):
+        env, rows, middle = zone_rows(taken, config, start, forgotten)
+        begin, end = edge or (middle + a, middle + a + length)
+        first, behind = sorted(offsets or (0, INT64_MAX))
+        log_range = (rows[0].offset, rows[-1].offset + 1) if rows else (0, 0)
+        first, behind = max(first, log_range[0]), min(behind, log_range[1])
+        if first > behind:
+            return
+        wanted = Wanted(start_offset=first, end_offset=behind)
+        timed = replace(wanted, start_ms=begin, end_ms=end)
+        committed = IsolationLevel.READ_COMMITTED
+        found = count(PATH, TOPIC, wanted=timed, clock=clock, isolation=committed, env=env)
+        whole = count(PATH, TOPIC, wanted=wanted, isolation=committed, env=env)
+    inside = [r for r in rows if first <= r.offset < behind]
+    times = [row.times[clock] for row in inside]
+    assert found.records == sum(ms is not None and begin <= ms < end for ms in times)
+    assert found.without_time == sum(ms is None for ms in times)
+    assert (whole.records, whole.without_time) == (len(inside), 0)
 
 
 @given(

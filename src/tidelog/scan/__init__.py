@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 from tidelog.scan.bounds import TimeMode
+from tidelog.scan.count import Count, PartitionCount, count
 from tidelog.scan.plan import SPLIT_BYTES, ScanPlan, plan
 from tidelog.scan.split import EARLIEST, LATEST, Piece, Split, Wanted
 from tidelog.scan.stats import ScanStats
@@ -25,6 +26,8 @@ __all__ = [
     "EARLIEST",
     "LATEST",
     "SPLIT_BYTES",
+    "Count",
+    "PartitionCount",
     "Piece",
     "ReadOptions",
     "ScanPlan",
@@ -32,6 +35,7 @@ __all__ = [
     "Split",
     "TimeMode",
     "Wanted",
+    "count",
     "plan",
     "read",
     "schema",

@@ -1,25 +1,32 @@
 """From offsets of a partition to pieces of its log files: pruned by time, cut at index entries.
 
-Only indexes and append times are read. A piece may begin with a few batches that belong to the one
-before it, and end with some of the next: the offset index is sparse, and the offsets decide.
+Only indexes, zone maps and append times are read. A piece may begin with a few batches that belong
+to the one before it, and end with some of the next: the offset index is sparse, and the offsets
+decide.
 
-What is pruned on the record clock is proven to hold no match: whole segments by their largest
-timestamp, and what lies before the time index's entry. Records without a time in there are not
-counted by anybody; a segment where no record has a time is kept, so that they are.
+What is pruned is proven to hold no match. On the record clock: zones by their smallest and largest
+time, and their records without a time are known by number (a piece without bytes tells it). Without
+a zone map: whole segments by their largest timestamp, and what lies before the time index's entry;
+records without a time in there are not counted by anybody, but a segment where no record has a time
+is kept, so that they are. On the append clock runs of known time are exact as they are; zones
+serve where times are unknown.
 """
 
 import dataclasses
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidelog.scan.bounds import Bounds
 from tidelog.scan.split import Piece
-from tidelog.storage import files
+from tidelog.scan.zone_ranges import ZoneQuestion, ZoneRange, find_ranges
+from tidelog.storage import files, zone_files
+from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.reading import slice_segment
 from tidelog.storage.segment import Segment
-from tidelog.types import NO_TIMESTAMP, ClockName
+from tidelog.storage.zones import Question, ZoneMap
+from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, ClockName, IsolationLevel
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,78 +37,162 @@ class UncutPiece:
     segment: Segment
 
 
-def find_pieces(
-    reader: LogReader, bounds: Bounds, clock: ClockName, *, with_append_times: bool
-) -> Iterator[UncutPiece]:
-    """What has to be read for the offsets and times of `bounds`, in order.
+@dataclass(slots=True, kw_only=True)
+class PieceFinder:
+    """Finds the pieces of one partition for one question.
 
-    Args:
+    Attributes:
         reader: The partition.
         bounds: Offsets inside the log, and times.
         clock: Which time the times are about.
+        isolation: What is seen of transactions.
         with_append_times: Whether the reader will want append times.
-
-    Raises:
-        FileNotFoundError: A segment was deleted meanwhile; refresh the reader and ask again.
+        counts: Whether records are counted only: what zones tell by number is not read.
+        zone_cache: Where zone maps are kept that the directory doesn't have; those are built now.
+        sidecar_bytes: Bytes read of zone maps.
     """
-    for segment in reader.segments:
-        start = max(bounds.start, segment.base_offset)
-        end = min(bounds.end, segment.end_offset)
-        if start >= end:
-            continue
-        for first, last, is_unknown in _ranges(reader, segment, (start, end), bounds, clock):
-            piece = _piece(segment, first, last)
-            if piece is not None:
-                if with_append_times:
-                    piece = _with_times(reader, segment, piece)
-                if is_unknown:
-                    piece = dataclasses.replace(piece, is_unknown=True)
-                yield UncutPiece(piece, segment)
+
+    reader: LogReader
+    bounds: Bounds
+    clock: ClockName
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    with_append_times: bool = False
+    counts: bool = False
+    zone_cache: zone_files.ZoneCache | None = None
+    sidecar_bytes: int = field(default=0, init=False)
+
+    def pieces(self) -> Iterator[UncutPiece]:
+        """What has to be read for the offsets and times of the bounds, in order.
+
+        Raises:
+            FileNotFoundError: A segment was deleted meanwhile; refresh the reader and ask again.
+        """
+        for segment in self.reader.segments:
+            start = max(self.bounds.start, segment.base_offset)
+            end = min(self.bounds.end, segment.end_offset)
+            if start < end:
+                for piece in self._pieces(segment, start, end):
+                    yield UncutPiece(piece, segment)
+
+    def _pieces(self, segment: Segment, start: int, end: int) -> Iterator[Piece]:
+        if self.bounds.time_range is None and not self.counts:
+            yield from self._by_offsets(segment, start, end)
+        elif self.bounds.time_range is not None and self.clock is ClockName.APPEND:
+            yield from self._by_append_time(segment, start, end, *self.bounds.time_range)
+        else:
+            yield from self._by_record_time(segment, start, end)
+
+    def _by_record_time(self, segment: Segment, start: int, end: int) -> Iterator[Piece]:
+        start_ms, end_ms = self.bounds.time_range or (INT64_MIN, INT64_MAX)
+        if start_ms >= end_ms:
+            return
+        with _Zones(self, segment) as zones:
+            if zones is not None:
+                yield from self._by_zones(segment, zones, start, end)
+                return
+        if self.bounds.time_range is not None:
+            if NO_TIMESTAMP < segment.largest_timestamp < start_ms:
+                return
+            start = max(start, _first_in_time(segment, start_ms))
+        yield from self._by_offsets(segment, start, end)
+
+    def _by_append_time(
+        self, segment: Segment, start: int, end: int, start_ms: int, end_ms: int
+    ) -> Iterator[Piece]:
+        times = self.reader.append_times_of(segment)
+        known = times.ranges(start_ms, end_ms, start, end)
+        unknown = times.unknown_in(start, end)
+        if not self.counts and not unknown:
+            for first, last in known:
+                yield from self._by_offsets(segment, first, last)
+            return
+        with _Zones(self, segment) as zones:
+            for first, last, is_unknown in sorted(
+                [(*r, False) for r in known] + [(*r, True) for r in unknown]
+            ):
+                if zones is not None and (is_unknown or self.counts):
+                    yield from self._by_zones(segment, zones, first, last, is_unknown=is_unknown)
+                else:
+                    yield from self._by_offsets(segment, first, last, is_unknown=is_unknown)
+
+    def _by_offsets(
+        self, segment: Segment, start: int, end: int, *, is_unknown: bool = False
+    ) -> Iterator[Piece]:
+        part = slice_segment(segment, start, end) if start < end else None
+        if part is not None:
+            places = part.start_position, part.end_position
+            yield self._piece(segment, ZoneRange(*places, start, end), is_unknown=is_unknown)
+
+    def _by_zones(
+        self, segment: Segment, zones: ZoneMap, start: int, end: int, *, is_unknown: bool = False
+    ) -> Iterator[Piece]:
+        times = self.bounds.time_range
+        question = ZoneQuestion(
+            Question(self.clock, *(times or (INT64_MIN, INT64_MAX)), start, end),
+            has_times=times is not None,
+            is_committed=self.isolation is IsolationLevel.READ_COMMITTED,
+            counts=self.counts,
+        )
+        for part in find_ranges(zones, question):
+            yield self._piece(segment, part, is_unknown=is_unknown)
+
+    def _piece(self, segment: Segment, part: ZoneRange, *, is_unknown: bool) -> Piece:
+        piece = Piece(
+            path=segment.log_path,
+            identity=identity_text(segment.stat().identity),
+            is_closed=not segment.is_active,
+            base_offset=segment.base_offset,
+            start_position=part.start_position,
+            end_position=part.end_position,
+            start_offset=part.start_offset,
+            end_offset=part.end_offset,
+            is_unknown=is_unknown,
+            without_time=part.without_time,
+            records=part.records,
+        )
+        needs_times = self.with_append_times and piece.size_bytes
+        return _with_times(self.reader, segment, piece) if needs_times else piece
 
 
-def _ranges(
-    reader: LogReader,
-    segment: Segment,
-    offsets: tuple[int, int],
-    bounds: Bounds,
-    clock: ClockName,
-) -> list[tuple[int, int, bool]]:
-    """Offset ranges of a segment that may hold the times wanted; whether their time is unknown."""
-    if bounds.time_range is None:
-        return [(*offsets, False)]
-    start_ms, end_ms = bounds.time_range
-    if clock is ClockName.APPEND:
-        times = reader.append_times_of(segment)
-        known = times.ranges(start_ms, end_ms, *offsets)
-        unknown = times.unknown_in(*offsets)
-        return sorted([(*r, False) for r in known] + [(*r, True) for r in unknown])
-    largest = segment.largest_timestamp
-    if start_ms >= end_ms or NO_TIMESTAMP < largest < start_ms:
-        return []
-    start = max(offsets[0], _first_in_time(segment, start_ms))
-    return [(start, offsets[1], False)] if start < offsets[1] else []
+class _Zones:
+    """A segment's zone map while it is looked at; None where there is none to be used.
+
+    A plan may be about 100,000 segments: a map that was not in memory before does not stay there.
+    """
+
+    def __init__(self, finder: PieceFinder, segment: Segment) -> None:
+        self._finder = finder
+        self._segment = segment
+        self._found: ZoneMap | None = None
+        self._bytes_before = 0
+
+    def __enter__(self) -> ZoneMap | None:
+        finder, segment = self._finder, self._segment
+        if not isinstance(segment, ClosedSegment):
+            return None
+        if finder.clock is ClockName.APPEND:
+            finder.reader.append_times_of(segment)  # limited to what is sure
+        before = segment.loaded_zones
+        found = segment.zones_on(finder.clock)
+        if found is None and finder.zone_cache is not None:
+            finder.reader.append_times_of(segment)
+            found = zone_files.load_or_build(segment, finder.zone_cache)
+        self._found = found
+        if found is not None and found is before:
+            self._bytes_before = found.bytes_read
+        if before is None and found is not None:
+            segment.use_zones(None, loaded=False)
+        return found
+
+    def __exit__(self, *_: object) -> None:
+        if self._found is not None:
+            self._finder.sidecar_bytes += self._found.bytes_read - self._bytes_before
 
 
 def _first_in_time(segment: Segment, start_ms: int) -> int:
     """Offset before which every record of the segment is earlier than `start_ms`."""
     found_ms, offset = segment.time_index.lookup(start_ms - 1)
     return segment.base_offset if found_ms == NO_TIMESTAMP else offset + 1
-
-
-def _piece(segment: Segment, start: int, end: int) -> Piece | None:
-    part = slice_segment(segment, start, end)
-    if part is None:
-        return None
-    return Piece(
-        path=segment.log_path,
-        identity=identity_text(segment.stat().identity),
-        is_closed=not segment.is_active,
-        base_offset=segment.base_offset,
-        start_position=part.start_position,
-        end_position=part.end_position,
-        start_offset=start,
-        end_offset=end,
-    )
 
 
 def identity_text(identity: tuple[int, int]) -> str:

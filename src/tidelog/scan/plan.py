@@ -13,11 +13,12 @@ from typing import Final, TypeVar
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone, UnknownTopic
 from tidelog.scan.bounds import Bounds, Question, TimeMode, resolve
-from tidelog.scan.pieces import UncutPiece, cut, find_pieces
+from tidelog.scan.pieces import PieceFinder, UncutPiece, cut
 from tidelog.scan.split import AbortedSpan, Piece, Split, Wanted, pack
 from tidelog.storage.handles import typed_reads
 from tidelog.storage.log_dir import LogDir
 from tidelog.storage.log_reader import LogReader
+from tidelog.storage.zone_files import ZoneCache
 from tidelog.types import ClockName, IsolationLevel, TopicPartition
 
 SPLIT_BYTES: Final = 128 << 20
@@ -39,6 +40,7 @@ class ScanPlan:
         lost: Offsets that were asked for by number and are not in the log.
         bounds: For each partition the offsets [start, end) that are in the log and were asked for.
         log_bytes: Bytes of all log files of the partitions planned.
+        sidecar_bytes: Bytes of zone maps that planning read.
         reports: What was found damaged and made good, one line each.
     """
 
@@ -46,6 +48,7 @@ class ScanPlan:
     lost: tuple[LostOffsets, ...] = ()
     bounds: Mapping[TopicPartition, tuple[int, int]] = dataclasses.field(default_factory=dict)
     log_bytes: int = 0
+    sidecar_bytes: int = 0
     reports: tuple[str, ...] = ()
 
     @property
@@ -74,6 +77,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
     split_bytes: int = SPLIT_BYTES,
     min_partitions: int = 1,
     fail_on_data_loss: bool = True,
+    zone_cache: str | None = None,
     env: Env | None = None,
 ) -> ScanPlan:
     """Plan a scan.
@@ -93,6 +97,9 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
         split_bytes: About how many bytes of log a split reads, at most.
         min_partitions: Make at least about so many splits, if there is enough to read.
         fail_on_data_loss: Raise where offsets that were asked for are gone; else see `lost`.
+        zone_cache: A folder outside the directory for zone maps of finished segments that have
+            none, as in directories of Apache Kafka: what is missing there is built now, which
+            reads these segments once. Without it they are pruned by their indexes.
         env: Files and clock, where `source` is a path.
 
     Raises:
@@ -104,10 +111,11 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
         raise InvalidRequest(f"split_bytes={split_bytes}, min_partitions={min_partitions}: 1 up")
     question = Question(clock=clock, times=times, isolation=isolation, needs_match=needs_match)
     everywhere, single = wanted or Wanted(), per_partition or {}
+    how = _How(with_append_times=_wants_append_times(columns), zone_cache=zone_cache)
 
     def draft_all(log_dir: LogDir) -> ScanPlan:
         names = list_partitions(log_dir, topics)
-        planner = _Planner(log_dir, question, with_append_times=_wants_append_times(columns))
+        planner = _Planner(log_dir, question, how)
         drafts = [
             planner.draft(name, single.get(name, Wanted()).filled_from(everywhere))
             for name in names
@@ -116,6 +124,30 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
         if lost and fail_on_data_loss:
             raise OffsetsGone(lost)
         return planner.plan(drafts, _target_bytes(drafts, split_bytes, min_partitions))
+
+    return _with_directory(source, env, draft_all)
+
+
+def plan_count(  # noqa: PLR0913 - as `plan`
+    source: str | LogDir,
+    topics: str | TopicPartition | Iterable[str | TopicPartition] | None,
+    wanted: Wanted,
+    *,
+    clock: ClockName,
+    isolation: IsolationLevel,
+    zone_cache: str | None,
+    env: Env | None,
+) -> dict[TopicPartition, ScanPlan]:
+    """For each partition a plan whose splits tell by number what zone maps know; see `plan`."""
+    question = Question(clock=clock, isolation=isolation)
+    how = _How(zone_cache=zone_cache, counts=True)
+
+    def draft_all(log_dir: LogDir) -> dict[TopicPartition, ScanPlan]:
+        planner = _Planner(log_dir, question, how)
+        return {
+            name: planner.plan([planner.draft(name, wanted)], SPLIT_BYTES)
+            for name in list_partitions(log_dir, topics)
+        }
 
     return _with_directory(source, env, draft_all)
 
@@ -131,7 +163,7 @@ def plan_again(split: Split, start: int, env: Env) -> tuple[Split, tuple[LostOff
     end = max(start, split.end_offset)
 
     def draft_again(log_dir: LogDir) -> tuple[Split, tuple[LostOffsets, ...]]:
-        planner = _Planner(log_dir, question, with_append_times=True)
+        planner = _Planner(log_dir, question, _How(with_append_times=True))
         if planner.topic_id(name.topic) != split.topic_id:
             reason = "the topic was deleted and created anew"
             gone = LostOffsets(split.topic, split.partition, start, end, reason)
@@ -191,6 +223,15 @@ def _wants_append_times(columns: Sequence[str] | None) -> bool:
     return columns is None or APPEND_TIME_COLUMN in columns
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _How:
+    """What the reader of a plan will do with it, and where zone maps may be kept."""
+
+    with_append_times: bool = False
+    counts: bool = False
+    zone_cache: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class _Draft:
     """A partition's pieces before they are cut."""
@@ -200,6 +241,7 @@ class _Draft:
     bounds: Bounds
     uncut: list[UncutPiece]
     log_bytes: int
+    sidecar_bytes: int
 
 
 def _target_bytes(drafts: list[_Draft], split_bytes: int, min_partitions: int) -> int:
@@ -211,10 +253,12 @@ def _target_bytes(drafts: list[_Draft], split_bytes: int, min_partitions: int) -
 class _Planner:
     """What the partitions of one plan share."""
 
-    def __init__(self, log_dir: LogDir, question: Question, *, with_append_times: bool) -> None:
+    def __init__(self, log_dir: LogDir, question: Question, how: _How) -> None:
         self._log_dir = log_dir
         self._question = question
-        self._with_append_times = with_append_times
+        self._how = how
+        cache, files = how.zone_cache, log_dir.env.files
+        self._zone_cache = None if cache is None else ZoneCache(files, cache)
         self._topic_ids: dict[str, str] = {}
 
     def topic_id(self, topic: str) -> str:
@@ -238,10 +282,17 @@ class _Planner:
         bounds = resolve(reader, wanted, self._question)
         if time_range is not None:
             bounds = dataclasses.replace(bounds, time_range=time_range)
-        uncut = find_pieces(
-            reader, bounds, self._question.clock, with_append_times=self._with_append_times
+        finder = PieceFinder(
+            reader=reader,
+            bounds=bounds,
+            clock=self._question.clock,
+            isolation=self._question.isolation,
+            with_append_times=self._how.with_append_times,
+            counts=self._how.counts,
+            zone_cache=self._zone_cache,
         )
-        return _Draft(name, reader, bounds, list(uncut), reader.size_bytes())
+        uncut = list(finder.pieces())
+        return _Draft(name, reader, bounds, uncut, reader.size_bytes(), finder.sidecar_bytes)
 
     def plan(self, drafts: list[_Draft], target_bytes: int) -> ScanPlan:
         """The plan of these drafts, in splits of about `target_bytes`."""
@@ -250,6 +301,7 @@ class _Planner:
             lost=tuple(one for draft in drafts for one in draft.bounds.lost),
             bounds={draft.name: (draft.bounds.start, draft.bounds.end) for draft in drafts},
             log_bytes=sum(draft.log_bytes for draft in drafts),
+            sidecar_bytes=sum(draft.sidecar_bytes for draft in drafts),
             reports=tuple(self._log_dir.reports),
         )
 

@@ -166,7 +166,10 @@ class _SplitReader:
             if piece.end_offset <= self._next_offset:
                 continue
             self._next_offset = max(self._next_offset, piece.start_offset)
-            yield from self._read_piece(split, piece, aborted)
+            if piece.size_bytes:
+                yield from self._read_piece(split, piece, aborted)
+            self.stats.without_time += piece.without_time
+            self.stats.counted += piece.records
             self._next_offset = max(self._next_offset, piece.end_offset)
             if self.options.strict and self.stats.without_time:
                 raise MissingTimestamps(
@@ -201,6 +204,7 @@ class _SplitReader:
         if not self._maker.needs_append_times or piece.times_path is None:
             return None
         data = self._ranges.read_small(piece.times_path)
+        self.stats.sidecar_bytes += len(data)
         return AppendRuns.decode(data, piece, split.topic_id)
 
     def _decode(
@@ -280,6 +284,7 @@ def _needed(lost: Iterable[LostOffsets], split: Split) -> tuple[LostOffsets, ...
         )
         for one in lost
         for piece in split.pieces
+        if piece.size_bytes
     )
     found: list[LostOffsets] = []
     for one in clipped:

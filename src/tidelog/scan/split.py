@@ -68,6 +68,9 @@ class Piece:
         times_end: Offset from which on those are not to be believed.
         is_unknown: Append times are asked for and not known here: only batches that the log's
             owner stamped (LogAppendTime) can match.
+        without_time: Of a piece without bytes: records of its offsets that have no time on the
+            clock, as the zone map tells.
+        records: Of a piece without bytes, in a plan that counts: records in the range of time.
     """
 
     path: str
@@ -81,10 +84,12 @@ class Piece:
     times_path: str | None = None
     times_end: int = 0
     is_unknown: bool = False
+    without_time: int = 0
+    records: int = 0
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes a reader of the piece reads."""
+        """How many bytes a reader of the piece reads; 0 where what it holds is known already."""
         return self.end_position - self.start_position
 
 

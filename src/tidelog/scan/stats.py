@@ -16,8 +16,12 @@ class ScanStats:
         log_bytes: Bytes of log walked over.
         batches: Batches walked over.
         batches_opened: Those whose records were looked at.
-        without_time: Records met that have no time on the asked clock, so lie in no range. In what
-            is passed over because no match can be in it, none are counted.
+        without_time: Records met that have no time on the asked clock, so lie in no range. Of
+            finished segments with a zone map all are counted; of others none in what is passed
+            over because no match can be in it.
+        counted: Records in the range that a plan which only counts knew without reading them.
+        sidecar_bytes: Bytes read of append times beside the log; what planning read stands in
+            `ScanPlan.sidecar_bytes`.
         splits: Splits read.
         replanned: How often files had gone and offsets were found anew.
         lost: Offsets that were gone when they were to be read.
@@ -28,6 +32,8 @@ class ScanStats:
     batches: int = 0
     batches_opened: int = 0
     without_time: int = 0
+    counted: int = 0
+    sidecar_bytes: int = 0
     splits: int = 0
     replanned: int = 0
     lost: list[LostOffsets] = field(default_factory=list)
@@ -39,6 +45,8 @@ class ScanStats:
         self.batches += other.batches
         self.batches_opened += other.batches_opened
         self.without_time += other.without_time
+        self.counted += other.counted
+        self.sidecar_bytes += other.sidecar_bytes
         self.splits += other.splits
         self.replanned += other.replanned
         self.lost += other.lost

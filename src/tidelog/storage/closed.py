@@ -188,6 +188,11 @@ class ClosedSegment(SegmentFiles):
             return found
         return found if zone_files.knows_times_of(found, self) else None
 
+    @property
+    def loaded_zones(self) -> ZoneMap | None:
+        """The zone map where it is in memory; no file is looked at."""
+        return self._zones
+
     def use_zones(self, zones: ZoneMap | None, *, loaded: bool = True) -> None:
         """Use this map instead of the file; with `loaded` False look at the file anew."""
         self._zones, self._zones_loaded = zones, loaded

@@ -172,6 +172,14 @@ class ZoneMap:
         """What each block of zones comes to, from the footer alone."""
         return (entry.total for entry in self._entries)
 
+    def select(self, is_enough: Callable[[Zone], bool]) -> Iterator[Zone]:
+        """Blocks where `is_enough` says so of the block as a whole, else its zones; ascending."""
+        for entry in self._entries:
+            if is_enough(entry.total):
+                yield entry.total
+            else:
+                yield from self._zones_of(entry)
+
     def overlapping(
         self,
         clock: ClockName,

@@ -1,0 +1,53 @@
+"""Zone maps for directories of tests: small zones, so that a few records make many of them."""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from tidelog.env import Env
+from tidelog.scan import zone_ranges
+from tidelog.storage import files, zone_builder
+from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.log_dir import LogDir
+from tidelog.storage.zone_builder import build_plain
+from tidelog.storage.zone_files import sum_siblings
+
+
+@contextmanager
+def small_zones(zone_bytes: int = 1, block_rows: int = 2, gap_bytes: int = 0) -> Iterator[None]:
+    """Zones of about so many bytes, in blocks of so many, and how large a gap is read over."""
+    with (
+        patch.object(zone_builder, "ZONE_BYTES", zone_bytes),
+        patch.object(zone_builder, "BLOCK_ROWS", block_rows),
+        patch.object(zone_ranges, "GAP_BYTES", gap_bytes),
+    ):
+        yield
+
+
+def add_zones(
+    path: str, topic: str, env: Env | None = None, *, forget: Collection[int] = ()
+) -> int:
+    """Write the zone map of each finished segment of partition 0; how many there are.
+
+    Args:
+        path: The directory.
+        topic: Its name.
+        env: Files and clock; the machine's where None.
+        forget: Numbers of segments that lose their append times before.
+    """
+    with LogDir.open(path, env=env) as log_dir:
+        fs = log_dir.env.files
+        reader = log_dir.reader(topic, 0)
+        count = 0
+        for number, segment in enumerate(reader.segments):
+            if not isinstance(segment, ClosedSegment):
+                continue
+            times = reader.context.path(segment.base_offset, files.APPEND_TIME_SUFFIX)
+            if number in forget and fs.exists(times):
+                fs.remove(times)
+            reader.append_times_of(segment)
+            data = build_plain(segment, sum_siblings(segment.context, segment.base_offset))
+            name = reader.context.path(segment.base_offset, files.ZONES_SUFFIX)
+            files.write_atomically(fs, name, data)
+            count += 1
+    return count
