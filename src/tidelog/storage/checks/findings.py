@@ -1,7 +1,8 @@
 """What a check says: one finding for each thing that is not as it should be."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Final
 
 
 class Severity(StrEnum):
@@ -53,7 +54,8 @@ class Finding:
         return f"{place}: {self.damage}; {self.remedy}"
 
 
-REPAIR = "--repair builds it anew from the log"
+REPAIR: Final = "--repair builds it anew from the log"
+LOG_FIRST: Final = "restore the log first; until then readers do without it"
 
 
 def derived(
@@ -80,3 +82,11 @@ def derived(
 def note(path: str, damage: str, remedy: str) -> Finding:
     """A finding that leaves the directory sound."""
     return Finding(path=path, severity=Severity.NOTE, damage=damage, remedy=remedy)
+
+
+def later(finding: Finding) -> Finding:
+    """The finding, which promises no repair since the log must be put right first.
+
+    Half an index would pass for a whole one, and what is wrong in the log would be taken over.
+    """
+    return replace(finding, repairable=False, remedy=LOG_FIRST) if finding.repairable else finding

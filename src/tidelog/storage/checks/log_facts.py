@@ -89,6 +89,10 @@ class LogFacts:
         """The batch that starts at a position."""
         return _find(self.positions, position)
 
+    def positions_in(self, start: int, end: int) -> "array[int]":
+        """Positions of the batches that begin in [start, end) of the file."""
+        return self.positions[bisect_left(self.positions, start) : bisect_left(self.positions, end)]
+
     def slot_ending_with(self, offset: int) -> int | None:
         """The batch whose last offset is the one given."""
         return _find(self.last_offsets, offset)

@@ -5,7 +5,7 @@ checks of the files beside the log, and in `ProducerStates` for those of produce
 """
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from tidelog.env import File
@@ -25,14 +25,18 @@ from tidelog.storage.trust import fingerprint
 from tidelog.types import INT32_MAX, INT64_MAX, NO_LEADER_EPOCH, NO_OFFSET
 
 _RESTORE: Final = "restore the file from a replica or a backup"
+_EPOCH_REMEDY: Final = (
+    f"epochs never fall; the records are right (their checksum is); {_RESTORE} to have the epoch"
+)
 
 
 class EpochSpan(NamedTuple):
-    """A leader epoch, the first and the last offset (inclusive) that its batches have."""
+    """A leader epoch, the first and the last offset (inclusive) of its batches, their number."""
 
     epoch: int
     first_offset: int
     last_offset: int
+    batch_count: int = 1
 
 
 @dataclass(slots=True)
@@ -45,6 +49,8 @@ class Course:
             and the start is known.
         leader_epoch: Epoch of the last sound batch, -1 before the first.
         epochs: The leader epochs of batches, oldest first.
+        fallen_epoch: The lower epoch that was reported last, -1 for none.
+        last_place: File and position of the last batch whose epoch was taken.
         watched_offset: Base offset of a batch to look out for, -1 for none.
         watched: That batch's fingerprint and next offset, once it was met.
         at_batch: Called before each sound batch with its first offset, to compare snapshots.
@@ -54,9 +60,19 @@ class Course:
     is_exact: bool = True
     leader_epoch: int = NO_LEADER_EPOCH
     epochs: list[EpochSpan] = field(default_factory=list)
+    fallen_epoch: int = NO_LEADER_EPOCH
+    last_place: tuple[str, int] = ("", 0)
     watched_offset: int = NO_OFFSET
     watched: tuple[int, int] | None = None
     at_batch: Callable[[int], None] = lambda _offset: None
+
+    def note_epoch(self, batch: Batch) -> None:
+        """Take the epoch of a sound batch, which is not below the last one."""
+        first, count = batch.base_offset, 0
+        if batch.leader_epoch == self.leader_epoch:
+            _, first, _, count = self.epochs.pop()
+        self.leader_epoch, self.fallen_epoch = batch.leader_epoch, NO_LEADER_EPOCH
+        self.epochs.append(EpochSpan(self.leader_epoch, first, batch.last_offset, count + 1))
 
 
 @dataclass(slots=True)
@@ -164,19 +180,32 @@ class LogCheck:
             self.facts.aborted.append(self.course.states.aborted_entry(completed))
 
     def _check_epoch(self, batch: Batch, position: int) -> Iterator[Finding]:
-        epoch, last = batch.leader_epoch, self.course.leader_epoch
-        if epoch < last and epoch != NO_LEADER_EPOCH:
-            yield self._finding(
-                position,
-                batch.base_offset,
-                f"leader epoch {epoch} behind a batch of epoch {last}: epochs never fall",
-                f"its records are right (their checksum is); {_RESTORE} to get the epoch back",
-            )
-        elif epoch > NO_LEADER_EPOCH:
-            epochs = self.course.epochs
-            first = epochs.pop().first_offset if epoch == last else batch.base_offset
-            epochs.append(EpochSpan(epoch, first, batch.last_offset))
-            self.course.leader_epoch = epoch
+        """Epochs never fall along a log; who breaks that is the one that stands alone."""
+        course, epoch = self.course, batch.leader_epoch
+        if epoch == NO_LEADER_EPOCH:
+            return
+        if epoch < NO_LEADER_EPOCH:
+            damage = f"leader epoch {epoch} is negative"
+            yield self._finding(position, batch.base_offset, damage, _EPOCH_REMEDY)
+            return
+        if epoch < course.leader_epoch and course.epochs[-1].batch_count == 1:
+            yield self._raised_epoch(course, epoch)
+        if epoch >= course.leader_epoch:
+            course.note_epoch(batch)
+            course.last_place = (self.facts.path, position)
+        elif epoch != course.fallen_epoch:
+            course.fallen_epoch = epoch
+            damage = f"leader epoch {epoch} behind a batch of epoch {course.leader_epoch}"
+            yield self._finding(position, batch.base_offset, damage, _EPOCH_REMEDY)
+
+    def _raised_epoch(self, course: Course, epoch: int) -> Finding:
+        """The batch before has an epoch of its own, and what follows goes on with an older one."""
+        wrong = course.epochs.pop()
+        course.leader_epoch = course.epochs[-1].epoch if course.epochs else NO_LEADER_EPOCH
+        path, position = course.last_place
+        damage = f"leader epoch {wrong.epoch}, the batches behind it have epoch {epoch}"
+        found = self._finding(position, wrong.first_offset, damage, _EPOCH_REMEDY)
+        return replace(found, path=path)
 
     def _broken_records(self, batch: Batch, position: int, reason: str) -> Finding:
         first, last = self.facts.next_offset, batch.last_offset

@@ -10,12 +10,14 @@ from tidelog.storage import files
 from tidelog.storage.checks.findings import Finding, Severity, derived, note
 from tidelog.storage.checks.place import PartitionPlace
 from tidelog.storage.commits import STAGED_SUFFIX
+from tidelog.storage.segment_notes import SEGMENT_NOTES_FILE
 
 _KNOWN: Final = frozenset(
     (
         files.LEADER_EPOCH_CHECKPOINT_FILE,
         files.PARTITION_METADATA_FILE,
         files.APPEND_TIME_CHECKPOINT_FILE,
+        SEGMENT_NOTES_FILE,
     )
 )
 _LEFT_OVER: Final = {

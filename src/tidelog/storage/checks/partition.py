@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from tidelog.errors import CorruptData, CorruptFile
 from tidelog.storage import files
 from tidelog.storage.checks.epochs import check_epochs
-from tidelog.storage.checks.findings import Finding, Severity, derived, note
+from tidelog.storage.checks.findings import Finding, Severity, derived, later, note
 from tidelog.storage.checks.log_file import Course, EpochSpan
 from tidelog.storage.checks.names import check_names
 from tidelog.storage.checks.place import PartitionPlace
 from tidelog.storage.checks.segment_files import SegmentCheck
 from tidelog.storage.checks.snapshots import check_snapshot_bytes, compare_snapshot
 from tidelog.storage.producers import ProducerStates
+from tidelog.storage.segment_notes import SEGMENT_NOTES_FILE, decode_notes
 from tidelog.storage.trust import AppendTimeCheckpoint
 from tidelog.storage.txn_index import AbortedTxn
 from tidelog.types import INT64_MAX
@@ -34,6 +35,7 @@ class Learned:
         log_end: Offset behind the last sound batch.
         is_whole: Whether every segment's log is sound.
         epochs: The leader epochs of the log's batches.
+        is_sure: Whether no log has damage, so that what is derived from all of them is right.
     """
 
     whole: set[int] = field(default_factory=set)
@@ -42,6 +44,7 @@ class Learned:
     log_end: int = 0
     is_whole: bool = True
     epochs: list[EpochSpan] = field(default_factory=list)
+    is_sure: bool = True
 
 
 class PartitionCheck:
@@ -73,7 +76,8 @@ class PartitionCheck:
         self._begin(bases)
         for base, end in itertools.pairwise([*bases, INT64_MAX]):
             yield from self._check_segment(base, end)
-        yield from self._end(bases)
+        for finding in self._end(bases):
+            yield finding if self.learned.is_sure else later(finding)
         yield from check_names(self.place, set(bases))
 
     # -- before and behind the segments ------------------------------------------------------
@@ -95,7 +99,10 @@ class PartitionCheck:
     def _check_segment(self, base: int, end: int) -> Iterator[Finding]:
         check = SegmentCheck(self.place, base, end, self.course)
         try:
-            yield from check.findings()
+            for finding in check.findings():
+                if finding.path == check.facts.path and finding.severity is Severity.ERROR:
+                    self.learned.is_sure = False
+                yield finding
         except FileNotFoundError:
             path = self.place.path(files.log_file_name(base))
             yield note(path, "it went while it was looked at", "look again")
@@ -123,6 +130,7 @@ class PartitionCheck:
         yield from self._check_epochs()
         yield from self._check_append_time_checkpoint()
         yield from self._check_metadata()
+        yield from self._check_notes()
 
     # -- snapshots ---------------------------------------------------------------------------
 
@@ -207,6 +215,18 @@ class PartitionCheck:
         if found is not None and found != self.place.topic_id:
             damage = f"topic id {files.encode_topic_id(found)}, the topic's is {known}"
             yield _error(path, damage, "this partition belongs to another topic: restore the right")
+
+    def _check_notes(self) -> Iterator[Finding]:
+        """Why and when segments were rolled: primary, but no answer about records rests on it."""
+        path = self.place.path(SEGMENT_NOTES_FILE)
+        remedy = "why and when these segments were rolled is unknown; their file times count again"
+        try:
+            data = self.place.read(SEGMENT_NOTES_FILE)
+            problems = [] if data is None else decode_notes(data)[1]
+        except CorruptFile as error:
+            problems = [error.reason]
+        for problem in problems:
+            yield Finding(path=path, severity=Severity.WARNING, damage=problem, remedy=remedy)
 
 
 def _offsets_of(names: list[str], suffix: str) -> list[int]:

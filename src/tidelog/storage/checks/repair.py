@@ -104,7 +104,8 @@ class PartitionRepair:
         for name in sorted(self.names):
             parsed = files.parse_file_name(name)
             if parsed is None:
-                self._repair_text(name)
+                if self.learned.is_sure:
+                    self._repair_text(name)
             elif parsed[1] == files.ZONES_SUFFIX and parsed[0] in self._bases:
                 zones.add(parsed[0])
             else:
@@ -128,7 +129,7 @@ class PartitionRepair:
             self._repair_txn_index(name, base)
 
     def _repair_snapshot(self, name: str, offset: int) -> None:
-        if offset in self.learned.snapshots:
+        if offset in self.learned.snapshots and self.learned.is_sure:
             self._replace(name, self.learned.snapshots[offset])
         elif offset > self.learned.log_end:
             self._remove(name)

@@ -1,7 +1,7 @@
 """The check of one segment: the log file first, then each file beside it against the log."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.env import File
@@ -9,7 +9,7 @@ from tidelog.errors import CorruptFile
 from tidelog.record.coding import crc32c
 from tidelog.storage import files
 from tidelog.storage.checks.append_times import check_append_times
-from tidelog.storage.checks.findings import Finding, Severity, derived
+from tidelog.storage.checks.findings import Finding, Severity, derived, later
 from tidelog.storage.checks.indexes import IndexRules, check_offset_index, check_time_index
 from tidelog.storage.checks.log_facts import LogFacts
 from tidelog.storage.checks.log_file import Course, LogCheck
@@ -19,8 +19,6 @@ from tidelog.storage.checks.zone_maps import Beside, check_zone_map
 from tidelog.storage.zones import FileSum
 from tidelog.types import INT64_MAX
 
-# What a repair waits for where the log itself is damaged: half an index would pass for a whole one.
-_LOG_FIRST: Final = "restore the log first; until then readers do without it"
 _BESIDE: Final = (
     files.OFFSET_INDEX_SUFFIX,
     files.TIME_INDEX_SUFFIX,
@@ -167,5 +165,4 @@ class SegmentCheck:
         if self.facts.is_whole and not is_witness:
             yield from found
             return
-        for each in found:
-            yield replace(each, repairable=False, remedy=_LOG_FIRST) if each.repairable else each
+        yield from map(later, found)

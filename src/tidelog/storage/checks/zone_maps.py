@@ -70,7 +70,7 @@ def check_zone_map(path: str, data: bytes, beside: Beside) -> Iterator[Finding]:
     if stale is not None:
         yield derived(path, stale, severity=Severity.WARNING, remedy=_STALE)
         return
-    changed = list(_changed_zones(zone_map, beside))
+    changed = list(changed_zones(zone_map, beside))
     if beside.facts.is_whole and len(changed) == zone_map.zone_count > 1:
         damage = "no zone has the bytes that the map knows: the log was written anew since"
         yield derived(path, damage, severity=Severity.WARNING, remedy=_STALE)
@@ -105,7 +105,7 @@ def _begins_the_same(zone_map: ZoneMap, beside: Beside) -> bool:
     return not fits or crc32c(beside.read(first.size_bytes, first.position)) == first.crc
 
 
-def _changed_zones(zone_map: ZoneMap, beside: Beside) -> Iterator[tuple[Zone, bytes]]:
+def changed_zones(zone_map: ZoneMap, beside: Beside) -> Iterator[tuple[Zone, bytes]]:
     """Zones whose bytes are not those that the map knows, and their present bytes."""
     start, data = 0, b""
     for zone in zone_map.zones():
@@ -134,49 +134,49 @@ def _cut(zone_map: ZoneMap, beside: Beside) -> Finding:
 
 
 def _explain(zone: Zone, content: bytes, beside: Beside) -> Iterator[Finding]:
-    """Say what was changed in a zone, unless the check of the log has said so already."""
-    if any(start < zone.end_position and zone.position < end for start, end in beside.damaged):
-        return
+    """Say which bit was changed; where it is not one, that bytes were, if the log does not tell."""
     facts = beside.facts
-    flipped = _flipped_bit(zone, content, facts) if len(content) <= SEARCH_BYTES else None
-    if flipped is None:
+    flipped = _flipped_bit(zone, content, beside) if len(content) <= SEARCH_BYTES else None
+    if flipped is not None:
+        position, bit, start = flipped
+        field = next(name for end, name in _OUTSIDE if position - start < end)
+        damage = (
+            f"bit {bit} was flipped in the {field} of the batch at {start}, which its checksum"
+            " does not cover"
+        )
+        remedy = "the records are right (their checksum is); flip it back, or restore the file"
+    elif any(start < zone.end_position and zone.position < end for start, end in beside.damaged):
+        return
+    else:
         damage = (
             f"bytes {zone.position} to {zone.end_position - 1} were changed since the segment was"
-            " finished, outside of what the batches' own checksums cover"
+            " finished, where the batches' own checksums do not look"
         )
-        position, offset = zone.position, zone.first_offset
-    else:
-        position, bit, slot = flipped
-        at = position - facts.positions[slot]
-        field = next(name for end, name in _OUTSIDE if at < end)
-        damage = (
-            f"bit {bit} was flipped in the {field} of the batch at {facts.positions[slot]},"
-            " outside of what its checksum covers"
-        )
-        offset = facts.first_offsets[slot]
+        position = zone.position
+        remedy = "the records are right (their checksums are); restore the file from a replica or"
+        remedy += " a backup to have the bytes back"
     yield Finding(
         path=facts.path,
         severity=Severity.ERROR,
         damage=damage,
-        remedy="the records are right (their checksums are); restore the file from a replica or a"
-        " backup to have the bytes back",
+        remedy=remedy,
         position=position,
-        offset=offset,
+        offset=zone.first_offset,
     )
 
 
-def _flipped_bit(zone: Zone, content: bytes, facts: LogFacts) -> tuple[int, int, int] | None:
-    """Position, bit and batch of the one flipped bit before a batch's checksum, if it is one."""
+def _flipped_bit(zone: Zone, content: bytes, beside: Beside) -> tuple[int, int, int] | None:
+    """Position, bit and start of the batch, where one flipped bit before a checksum is all."""
     trial = bytearray(content)
-    for slot, position in enumerate(facts.positions):
-        start = position - zone.position
-        if not 0 <= start < len(trial):
-            continue
-        for at in range(start, min(start + CRC_AT, len(trial))):
+    starts = {*beside.facts.positions_in(zone.position, zone.end_position)}
+    starts |= {start for start, _ in beside.damaged if zone.position <= start < zone.end_position}
+    for start in sorted(starts):
+        first = start - zone.position
+        for at in range(first, min(first + CRC_AT, len(trial))):
             for bit in range(8):
                 trial[at] ^= 1 << bit
                 if crc32c(trial) == zone.crc:
-                    return zone.position + at, bit, slot
+                    return zone.position + at, bit, start
                 trial[at] ^= 1 << bit
     return None
 

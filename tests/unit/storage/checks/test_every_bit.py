@@ -1,0 +1,147 @@
+"""Every single-bit flip in every file of a finished segment is found, all bits of it.
+
+Sidecars are held against what was learned of the sound log. For the log's own bits the zone map is
+the witness; the whole check, which says more, is run on a part of them.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.unit.storage.checks.sick import (
+    PARTITION,
+    BytesFileSystem,
+    counting,
+    full_log,
+    look,
+    mend,
+)
+from tests.unit.storage.logs import PATH
+
+from tidelog.record.header import CRC_AT
+from tidelog.storage import files
+from tidelog.storage.checks import DirectoryCheck
+from tidelog.storage.checks.log_file import Course
+from tidelog.storage.checks.place import PartitionPlace
+from tidelog.storage.checks.segment_files import SegmentCheck
+from tidelog.storage.checks.zone_maps import Beside, changed_zones
+from tidelog.storage.zones import ZoneMap
+from tidelog.types import TopicPartition
+
+PADDING = bytes(range(256)) * 5
+SIDECARS = [suffix for suffix in files.SEGMENT_SUFFIXES if suffix != files.LOG_SUFFIX]
+
+
+@pytest.fixture(scope="module")
+def place() -> PartitionPlace:
+    env = full_log(segments=2, rounds=8, padding=PADDING)
+    mend(env)
+    found = look(env)
+    assert counting(found) == [], found
+    copied = BytesFileSystem.copy_of(env.files, PATH)
+    check = DirectoryCheck(copied, PATH)  # type: ignore[arg-type] # it is only read
+    check.load()
+    return check.places[TopicPartition("t", 0)]
+
+
+def first_segment(place: PartitionPlace) -> SegmentCheck:
+    names = [files.parse_file_name(name) for name in place.file_names()]
+    bases = sorted(found[0] for found in names if found and found[1] == files.LOG_SUFFIX)
+    assert len(bases) == 2
+    return SegmentCheck(place, bases[0], bases[1], Course())
+
+
+def flips(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """All of a file's bits, each flipped by itself."""
+    changed = bytearray(data)
+    for bit in range(8 * len(data)):
+        changed[bit >> 3] ^= 1 << (bit & 7)
+        yield bit, bytes(changed)
+        changed[bit >> 3] ^= 1 << (bit & 7)
+
+
+def contents_of(place: PartitionPlace) -> dict[str, bytes]:
+    fs = place.fs
+    assert isinstance(fs, BytesFileSystem)
+    return fs.contents
+
+
+def path_of(suffix: str) -> str:
+    return f"{PARTITION}/{files.file_name(0, suffix)}"
+
+
+def test_the_segment_has_all_files_and_tens_of_kilobytes(place: PartitionPlace) -> None:
+    sizes = {suffix: len(contents_of(place)[path_of(suffix)]) for suffix in files.SEGMENT_SUFFIXES}
+    assert min(sizes.values()) > 0
+    assert sum(sizes.values()) > 20_000
+
+
+@pytest.mark.parametrize("suffix", SIDECARS)
+def test_every_bit_of_a_sidecar(place: PartitionPlace, suffix: str) -> None:
+    check = first_segment(place)
+    assert not any(finding.counts for finding in check.findings())
+    contents, path = contents_of(place), path_of(suffix)
+    sound = contents[path]
+    file = place.fs.open(path_of(files.LOG_SUFFIX))
+    try:
+        for bit, changed in flips(sound):
+            contents[path] = changed
+            assert any(finding.counts for finding in check.check_beside(file)), bit
+    finally:
+        contents[path] = sound
+
+
+def test_every_bit_of_a_log_is_told_by_its_zone_map(place: PartitionPlace) -> None:
+    check = first_segment(place)
+    assert not any(finding.counts for finding in check.findings())
+    sound = contents_of(place)[path_of(files.LOG_SUFFIX)]
+    zone_map = ZoneMap.decode(contents_of(place)[path_of(files.ZONES_SUFFIX)])
+    for bit, changed in flips(sound):
+        beside = Beside(
+            read=lambda size, at, log=changed: log[at : at + size],  # type: ignore[misc]
+            facts=check.facts,
+            end_offset=check.end_offset,
+            topic_id=place.topic_id.bytes,
+            sums={},
+            doubted=frozenset(),
+            damaged=(),
+        )
+        assert next(changed_zones(zone_map, beside), None) is not None, bit
+
+
+def test_the_whole_check_finds_bits_of_a_log(place: PartitionPlace) -> None:
+    """All bits of some batches' heads, which Kafka's checksum leaves out, and some of the rest."""
+    contents, path = contents_of(place), path_of(files.LOG_SUFFIX)
+    sound = contents[path]
+    check = first_segment(place)
+    assert not any(finding.counts for finding in check.findings())
+    starts = check.facts.positions
+    heads = [starts[0], starts[1], starts[len(starts) // 2], starts[-1]]
+    wanted = {8 * start + bit for start in heads for bit in range(8 * CRC_AT)}
+    wanted |= set(range(5, 8 * len(sound), 397))
+    try:
+        for bit, changed in flips(sound):
+            if bit in wanted:
+                contents[path] = changed
+                found = [each for each in first_segment(place).findings() if each.counts]
+                assert any(each.path == path for each in found), bit
+                assert not any(each.repairable for each in found), bit
+    finally:
+        contents[path] = sound
+
+
+def test_the_bit_that_was_flipped_is_named(place: PartitionPlace) -> None:
+    contents, path = contents_of(place), path_of(files.LOG_SUFFIX)
+    sound = contents[path]
+    check = first_segment(place)
+    assert not any(finding.counts for finding in check.findings())
+    start = check.facts.positions[3]
+    try:
+        for at, field in ((0, "base offset"), (9, "length"), (15, "leader epoch"), (16, "magic")):
+            changed = bytearray(sound)
+            changed[start + at] ^= 1 << 5
+            contents[path] = bytes(changed)
+            found = [each for each in first_segment(place).findings() if "flipped" in each.damage]
+            assert [each.position for each in found] == [start + at]
+            assert f"bit 5 was flipped in the {field} of the batch at {start}" in found[0].damage
+    finally:
+        contents[path] = sound
