@@ -4,7 +4,7 @@ from typing import Final
 
 import click
 
-from tidelog.cli.choices import ClockName, Format
+from tidelog.cli.choices import ClockName, Format, Isolation
 from tidelog.cli.cluster_options import (
     Access,
     cluster_options,
@@ -12,7 +12,14 @@ from tidelog.cli.cluster_options import (
     timeout_option,
     topics_option,
 )
-from tidelog.cli.options import TIME_HELP, clock_option, examples, format_option, zone_option
+from tidelog.cli.options import (
+    TIME_HELP,
+    clock_option,
+    examples,
+    format_option,
+    isolation_option,
+    zone_option,
+)
 from tidelog.cli.surroundings import Surroundings
 
 
@@ -191,4 +198,69 @@ def _failover(  # noqa: PLR0913 - one parameter for each option
     return failover.failover(surroundings, access_a, access_b, options, kind)
 
 
-COMMANDS: Final[tuple[click.Command, ...]] = (_rewind, _failover)
+@click.command(
+    "lag",
+    epilog=examples(
+        "tidelog lag planes -b broker:9092",
+        "tidelog lag planes -b broker:9092 --data /var/lib/tidelog --watch --every 2s",
+        "tidelog lag planes -b broker:9092 --max-seconds 60 -o json || page-somebody",
+    ),
+)
+@click.argument("group", metavar="GROUP")
+@cluster_options
+@topics_option
+@own_data_option
+@click.option("--count", is_flag=True, help="Count records exactly, by reading them.")
+@isolation_option
+@click.option("--watch", "-w", is_flag=True, help="Look again and again; Ctrl-C ends it.")
+@click.option("--samples", type=click.IntRange(min=1), metavar="N", help="Look so often, then end.")
+@click.option("--every", default="5s", show_default=True, metavar="TIME", help="Between two looks.")
+@click.option("--max-lag", type=click.IntRange(min=0), metavar="N", help="Exit code 2 above.")
+@click.option("--max-seconds", type=click.FloatRange(min=0), metavar="S", help="Exit code 2 above.")
+@format_option
+@zone_option
+@click.pass_obj
+def _lag(  # noqa: PLR0913 - one parameter for each option
+    surroundings: Surroundings,
+    group: str,
+    bootstrap: str,
+    command_config: str | None,
+    timeout: str,
+    topics: tuple[str, ...],
+    data: str | None,
+    count: bool,
+    isolation: Isolation,
+    watch: bool,
+    samples: int | None,
+    every: str,
+    max_lag: int | None,
+    max_seconds: float | None,
+    kind: Format,
+    zone: str | None,
+) -> int:
+    """Show how far a consumer group is behind.
+
+    In offsets, in records really left, in seconds (the age of the first unread record; which clock
+    tells it is said), and from the second look on its speed and the time until it has caught up.
+    Exit code 2: --max-lag or --max-seconds is broken in a partition at the last look.
+    """
+    from tidelog.cli import lag
+
+    access = Access(bootstrap=bootstrap, command_config=command_config, timeout=timeout)
+    options = lag.LagOptions(
+        group=group,
+        topics=topics,
+        data=data,
+        count=count,
+        isolation=isolation.level,
+        watch=watch,
+        samples=samples,
+        every=every,
+        max_lag=max_lag,
+        max_seconds=max_seconds,
+        zone=zone,
+    )
+    return lag.lag(surroundings, access, options, kind)
+
+
+COMMANDS: Final[tuple[click.Command, ...]] = (_lag, _rewind, _failover)

@@ -1,0 +1,296 @@
+"""`tidelog lag`: how far a consumer group is behind, once or again and again."""
+
+from dataclasses import dataclass
+from math import isinf
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from tidelog.cli import brokers, output
+from tidelog.cli.choices import Format
+from tidelog.cli.cluster_options import Access
+from tidelog.cli.output import Cell, Column
+from tidelog.cli.problems import ExitCode, UsageProblem
+from tidelog.cli.surroundings import Surroundings
+from tidelog.errors import ClusterFailure, OffsetOutOfRange
+from tidelog.types import IsolationLevel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from tidelog.cluster.lag import Observation, PartitionLag
+    from tidelog.cluster.own import OwnLogs
+    from tidelog.cluster.view import ClusterView, Count
+
+Show: TypeAlias = "Callable[[Sequence[PartitionLag]], None]"
+
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LagOptions:
+    """What the options say.
+
+    Attributes:
+        group: The consumer group.
+        topics: `TOPIC` or `TOPIC:PARTITION`; none for all of the group's topics.
+        data: The cluster's own directory.
+        count: Count records by reading them where there is no directory.
+        isolation: What the group's consumers see.
+        watch: Show each look, until Ctrl-C or `samples`.
+        samples: How often to look; None for the default: once, or without end with `watch`.
+        every: Length of time between two looks.
+        max_lag: Limit of records left.
+        max_seconds: Limit of the first unread record's age.
+        zone: Of times printed.
+    """
+
+    group: str
+    topics: tuple[str, ...] = ()
+    data: str | None = None
+    count: bool = False
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    watch: bool = False
+    samples: int | None = None
+    every: str = "5s"
+    max_lag: int | None = None
+    max_seconds: float | None = None
+    zone: str | None = None
+
+
+def lag(surroundings: Surroundings, access: Access, options: LagOptions, kind: Format) -> ExitCode:
+    """Show a group's lag; 2 where a limit is broken at the last look."""
+    if brokers.duration_ms(options.every) <= 0:
+        raise UsageProblem("--every 0: two looks at one moment tell no speed; try --every 5s")
+    with (
+        brokers.open_cluster(surroundings, access) as cluster,
+        brokers.open_own_logs(surroundings, cluster, options.data) as own,
+    ):
+        return run(surroundings, cluster, options, own=own, kind=kind)
+
+
+def run(
+    surroundings: Surroundings,
+    cluster: "ClusterView",
+    options: LagOptions,
+    *,
+    own: "OwnLogs | None" = None,
+    kind: Format = Format.TABLE,
+) -> ExitCode:
+    """As `lag`, on a cluster that is open."""
+    look = _looker(surroundings, cluster, options, own)
+    if not options.watch:
+        return _once(surroundings, options, look, kind)
+    if kind is Format.TABLE and surroundings.stdout.isatty():
+        return _watch_live(surroundings, options, look)
+    writer = output.writer(surroundings, columns(kind), kind, zone=options.zone)
+    return _watch(surroundings, options, look, lambda lags: writer.write(rows(lags, kind)))
+
+
+def _looker(
+    surroundings: Surroundings,
+    cluster: "ClusterView",
+    options: LagOptions,
+    own: "OwnLogs | None",
+) -> "Callable[[], list[Observation]]":
+    """One look at all partitions; they are chosen at the first."""
+    from tidelog.cluster import counting
+    from tidelog.cluster import lag as work
+    from tidelog.cluster.rewind import chosen_partitions
+
+    wanted = brokers.wanted_topics(options.topics)
+    partitions = chosen_partitions(cluster, options.group, wanted)
+    counter = counting.counter(cluster, own, by_reading=options.count, isolation=options.isolation)
+    return lambda: work.observe(
+        cluster,
+        options.group,
+        partitions,
+        clock=surroundings.env.clock,
+        counter=counter,
+        own=own,
+        isolation=options.isolation,
+    )
+
+
+def _once(
+    surroundings: Surroundings,
+    options: LagOptions,
+    look: "Callable[[], list[Observation]]",
+    kind: Format,
+) -> ExitCode:
+    from tidelog.cluster.lag import History
+
+    samples = options.samples or 1
+    history = History(samples)
+    for _ in range(samples - 1):
+        history.add(look())
+        surroundings.wait(brokers.duration_ms(options.every) / 1000)
+    lags = history.add(look())
+    output.print_rows(surroundings, columns(kind), rows(lags, kind), kind, zone=options.zone)
+    return _verdict(surroundings, options, lags)
+
+
+def _watch(
+    surroundings: Surroundings,
+    options: LagOptions,
+    look: "Callable[[], list[Observation]]",
+    show: Show,
+) -> ExitCode:
+    """Look again and again; what fails at one look is said, and tried at the next."""
+    from tidelog.cluster.lag import History
+
+    history = History()
+    every_s = brokers.duration_ms(options.every) / 1000
+    lags: Sequence[PartitionLag] = ()
+    looks = 0
+    while True:
+        try:
+            lags = history.add(look())
+            show(lags)
+        except (ClusterFailure, OffsetOutOfRange) as error:
+            surroundings.say(f"{error}; trying again in {every_s:g} s")
+        looks += 1
+        if looks == options.samples:
+            return _verdict(surroundings, options, lags)
+        surroundings.wait(every_s)
+
+
+def _watch_live(
+    surroundings: Surroundings,
+    options: LagOptions,
+    look: "Callable[[], list[Observation]]",
+) -> ExitCode:
+    """A table that is drawn over itself."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+
+    def table(lags: "Sequence[PartitionLag]") -> Table:
+        drawn = Table(box=None, pad_edge=False)
+        for column in columns(Format.TABLE):
+            right = column.kind is output.Kind.NUMBER
+            name = column.name.replace("_", " ").upper()
+            drawn.add_column(name, justify="right" if right else "left", no_wrap=True)
+        for row in rows(lags, Format.TABLE):
+            drawn.add_row(*("-" if cell is None else str(cell) for cell in row))
+        return drawn
+
+    console = Console(file=surroundings.stdout, no_color=not surroundings.wants_colour)
+    with Live(console=console, auto_refresh=False) as live:
+        return _watch(
+            surroundings, options, look, lambda lags: live.update(table(lags), refresh=True)
+        )
+
+
+def _verdict(
+    surroundings: Surroundings, options: LagOptions, lags: "Sequence[PartitionLag]"
+) -> ExitCode:
+    from tidelog.cluster.lag import over_limits
+
+    max_ms = None if options.max_seconds is None else int(options.max_seconds * 1000)
+    lines = over_limits(lags, max_lag=options.max_lag, max_ms=max_ms)
+    for line in lines:
+        surroundings.say(line)
+    return ExitCode.FINDINGS if lines else ExitCode.OK
+
+
+def columns(kind: Format) -> list[Column]:
+    """What is told of each partition: for people in few columns, for scripts in plain units."""
+    head = [output.text("topic"), output.number("partition")]
+    if kind is Format.TABLE:
+        names = ("committed", "end", "offset_lag", "records_left", "behind", "clock")
+        more = ("offsets/s", "arrivals/s", "catch_up", "member", "state")
+        texts = ("clock", "member", "state")
+        return head + [
+            output.text(name) if name in texts else output.number(name) for name in names + more
+        ]
+    return [
+        output.time("seen"),
+        *head,
+        *map(output.number, ("committed", "log_start", "end", "offset_lag", "offsets_lost")),
+        *map(output.text, ("records_left", "records_left_is_exact")),
+        output.number("unread_offset"),
+        output.time("unread"),
+        *map(output.text, ("behind_ms", "clock", "offsets_per_s", "arrivals_per_s")),
+        *map(output.text, ("catch_up_s", "is_falling_behind", "member", "state")),
+    ]
+
+
+def rows(lags: "Iterable[PartitionLag]", kind: Format) -> list[list[Cell]]:
+    """The cells of `columns`."""
+    make = _table_row if kind is Format.TABLE else _script_row
+    return [make(lag) for lag in lags]
+
+
+def _table_row(lag: "PartitionLag") -> list[Cell]:
+    seen = lag.seen
+    return [
+        seen.partition.topic,
+        seen.partition.partition,
+        seen.committed,
+        seen.end,
+        lag.offset_lag,
+        counted(seen.left),
+        None if lag.behind_ms is None else length(lag.behind_ms / 1000),
+        None if seen.unread is None or seen.unread.clock is None else seen.unread.clock.value,
+        _rate(lag.offsets_per_s),
+        _rate(lag.arrivals_per_s),
+        None if lag.catch_up_s is None else _catch_up(lag.catch_up_s),
+        seen.member,
+        f"{lag.lost} {lag.state.value}" if lag.lost else lag.state.value,
+    ]
+
+
+def _script_row(lag: "PartitionLag") -> list[Cell]:
+    seen, unread = lag.seen, lag.seen.unread
+    never = lag.catch_up_s is not None and isinf(lag.catch_up_s)
+    return [
+        seen.now_ms,
+        seen.partition.topic,
+        seen.partition.partition,
+        seen.committed,
+        seen.start,
+        seen.end,
+        lag.offset_lag,
+        lag.lost,
+        seen.left.records,
+        seen.left.is_exact,
+        None if unread is None else unread.offset,
+        None if unread is None else unread.time_ms,
+        lag.behind_ms,
+        None if unread is None or unread.clock is None else unread.clock.value,
+        _rounded(lag.offsets_per_s),
+        _rounded(lag.arrivals_per_s),
+        None if never else _rounded(lag.catch_up_s),
+        never,
+        seen.member,
+        lag.state.value,
+    ]
+
+
+def counted(count: "Count") -> Cell:
+    """A count for people; `<=` says that there are so many at most."""
+    return count.records if count.is_exact else f"<={count.records}"
+
+
+def length(seconds: float) -> str:
+    """A length of time for people, in its two largest units: `2h5m`, `3.2s`."""
+    if seconds < 0:
+        return f"-{length(-seconds)}"
+    whole = int(seconds)
+    for place, (size, unit) in enumerate(_UNITS):
+        if whole >= size:
+            smaller, name = _UNITS[place + 1] if place + 1 < len(_UNITS) else (1, "s")
+            rest = whole % size // smaller
+            return f"{whole // size}{unit}{rest}{name}" if rest else f"{whole // size}{unit}"
+    return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
+
+
+def _catch_up(seconds: float) -> str:
+    return "never" if isinf(seconds) else length(round(seconds, 1))
+
+
+def _rate(per_second: float | None) -> Cell:
+    return None if per_second is None else f"{per_second:.1f}"
+
+
+def _rounded(value: float | None) -> Cell:
+    return None if value is None else round(value, 3)
