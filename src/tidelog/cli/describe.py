@@ -1,5 +1,6 @@
 """`tidelog describe`: one topic, partition by partition, and what both clocks know of it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tidelog.cli import output
@@ -8,8 +9,12 @@ from tidelog.cli.opening import open_directory
 from tidelog.cli.output import Cell
 from tidelog.cli.surroundings import Surroundings
 from tidelog.cli.topics import settings_of, topic_id_of
+from tidelog.config import RetentionClock
 from tidelog.directory import Directory
+from tidelog.storage.clock_ranges import record_range
+from tidelog.storage.explain import Notes, storm_of, times_of
 from tidelog.storage.log_reader import LogReader
+from tidelog.storage.retention import counted_time
 from tidelog.storage.topics import TopicInfo
 from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TimestampType
 
@@ -29,10 +34,14 @@ class PartitionFacts:
         segments: Number of segments.
         size_bytes: Of all log files.
         first_record_ms: Record timestamp of the first record; others may be smaller.
+        smallest_record_ms: Smallest record timestamp of what was looked at.
+        not_looked_at: Ranges [start, end) of offsets in which a smaller one may be.
         largest_record_ms: Largest record timestamp.
         first_append_ms: Earliest append time known.
         last_append_ms: Latest append time known.
         unknown: Ranges [start, end) of offsets whose append time is not known.
+        leaning: Ranges [start, end) of segments whose retention rests on a file's time.
+        storm: What the last rolls are, where they are a roll storm.
     """
 
     partition: int
@@ -42,10 +51,14 @@ class PartitionFacts:
     segments: int
     size_bytes: int
     first_record_ms: int | None
+    smallest_record_ms: int | None
+    not_looked_at: list[tuple[int, int]]
     largest_record_ms: int | None
     first_append_ms: int | None
     last_append_ms: int | None
     unknown: list[tuple[int, int]]
+    leaning: list[tuple[int, int]]
+    storm: str | None
 
 
 def describe(
@@ -62,8 +75,11 @@ def describe(
 
 
 def partition_facts(directory: Directory, topic: str, number: int) -> PartitionFacts:
-    """What is known of one partition, from indexes and the first record."""
+    """What is known of one partition, from indexes, zone maps and the first record."""
     log = directory.partition(topic, number)
+    notes = Notes(log)
+    seen = record_range(log)
+    storm = storm_of(log, notes)
     first_append, last_append, unknown = _append_facts(log)
     largest = log.max_timestamp()
     return PartitionFacts(
@@ -74,11 +90,29 @@ def partition_facts(directory: Directory, topic: str, number: int) -> PartitionF
         segments=len(log.segments),
         size_bytes=log.size_bytes(),
         first_record_ms=_first_timestamp(log),
+        smallest_record_ms=seen.smallest_ms,
+        not_looked_at=seen.not_looked_at,
         largest_record_ms=None if largest is None else largest.timestamp,
         first_append_ms=first_append,
         last_append_ms=last_append,
         unknown=unknown,
+        leaning=_leaning(log, notes, directory.topic(topic).config.tidelog_retention_clock),
+        storm=None if storm is None else str(storm),
     )
+
+
+def _leaning(log: LogReader, notes: Notes, clock: RetentionClock) -> list[tuple[int, int]]:
+    """Where retention would do something else after a copy that changed the files' times."""
+    spans: list[tuple[int, int]] = []
+    for segment in log.segments:
+        counted = counted_time(times_of(log, notes, segment), clock)
+        if not segment.size_bytes or not counted.leans_on_file_time:
+            continue
+        if spans and spans[-1][1] == segment.base_offset:
+            spans[-1] = (spans[-1][0], segment.end_offset)
+        else:
+            spans.append((segment.base_offset, segment.end_offset))
+    return spans
 
 
 def _first_timestamp(log: LogReader) -> int | None:
@@ -113,6 +147,7 @@ def _topic_object(
         "is_foreign": info.foreign,
         "settings": dict(info.given),
         "timestamp_type": info.config.message_timestamp_type.config_name,
+        "retention_clock": info.config.tidelog_retention_clock,
         "partition_facts": [_partition_object(fact, zone) for fact in facts],
     }
 
@@ -127,6 +162,8 @@ def _partition_object(fact: PartitionFacts, zone: str | None) -> dict[str, Cell]
         "bytes": fact.size_bytes,
         "record": {
             **output.time_fields("first", fact.first_record_ms, zone),
+            **output.time_fields("smallest", fact.smallest_record_ms, zone),
+            "smallest_not_looked_for": [list(span) for span in fact.not_looked_at],
             **output.time_fields("largest", fact.largest_record_ms, zone),
         },
         "append": {
@@ -134,6 +171,8 @@ def _partition_object(fact: PartitionFacts, zone: str | None) -> dict[str, Cell]
             **output.time_fields("last", fact.last_append_ms, zone),
             "unknown": [list(span) for span in fact.unknown],
         },
+        "retention_leans_on_file_time": [list(span) for span in fact.leaning],
+        "roll_storm": fact.storm,
     }
 
 
@@ -148,7 +187,8 @@ def _print_tables(
     if kind is Format.TABLE:
         stamped = info.config.message_timestamp_type.config_name
         stdout.write(f"topic      {info.name}\nid         {topic_id_of(info) or '-'}\n")
-        stdout.write(f"settings   {settings_of(info)}\ntimestamps {stamped}\n\n")
+        stdout.write(f"settings   {settings_of(info)}\ntimestamps {stamped}\n")
+        stdout.write(f"retention  by {info.config.tidelog_retention_clock}\n\n")
     rows = [[f.partition, f.start, f.end, f.last_stable, f.segments, f.size_bytes] for f in facts]
     names = ("partition", "start", "end", "last_stable", "segments", "bytes")
     output.print_rows(surroundings, [output.number(name) for name in names], rows, kind)
@@ -156,18 +196,38 @@ def _print_tables(
     columns = [
         output.number("partition"),
         output.text("clock"),
-        output.time("first"),
-        output.time("last"),
+        output.time("smallest"),
+        output.time("largest"),
         output.text("unknown_offsets"),
     ]
     clocks = [row for fact in facts for row in _clock_rows(fact, info)]
     output.print_rows(surroundings, columns, clocks, kind, zone=zone)
+    if kind is Format.TABLE:
+        stdout.writelines(f"\n{line}\n" for fact in facts for line in _remarks(fact))
+
+
+def _remarks(fact: PartitionFacts) -> Iterator[str]:
+    """What somebody ought to know of a partition."""
+    if fact.leaning:
+        yield (
+            f"partition {fact.partition}: retention of offsets {_spans(fact.leaning)} leans on"
+            " their files' modification time, which a copy may change"
+        )
+    if fact.storm is not None:
+        yield f"partition {fact.partition}: {fact.storm}"
 
 
 def _clock_rows(fact: PartitionFacts, info: TopicInfo) -> list[list[Cell]]:
-    """The record clock's first record and largest time, the append clock's first and last."""
+    """Smallest and largest time on both clocks, and where a clock is not known."""
+    unseen = _spans(fact.not_looked_at)
     rows: list[list[Cell]] = [
-        [fact.partition, ClockName.RECORD, fact.first_record_ms, fact.largest_record_ms, None],
+        [
+            fact.partition,
+            ClockName.RECORD,
+            fact.smallest_record_ms,
+            fact.largest_record_ms,
+            unseen and f"{unseen} may hold a smaller one (no zone map)",
+        ],
         [
             fact.partition,
             ClockName.APPEND,
@@ -183,7 +243,7 @@ def _is_stamped(info: TopicInfo) -> bool:
     return info.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
 
 
-def _spans(unknown: list[tuple[int, int]], *, stamped: bool) -> str | None:
+def _spans(unknown: list[tuple[int, int]], *, stamped: bool = False) -> str | None:
     """Ranges of offsets as people write them, inclusive on both sides."""
     if not unknown:
         return None
