@@ -113,6 +113,23 @@ class LogDir(DirectoryState):
             raise as_storage_failure(error, self.path, f"create topic {name}") from error
         return info, notes
 
+    def add_partitions(self, name: str, partitions: int) -> TopicInfo:
+        """Raise a topic's number of partitions to `partitions`.
+
+        Raises:
+            UnknownTopic, InvalidPartitions, ReadOnly: Refused; nothing changed.
+            StorageFailure: The disk failed.
+        """
+        self._ensure_writable()
+        try:
+            info = self._registry.add_partitions(name, partitions)
+            for number in range(partitions):
+                self._make_partition(TopicPartition(name, number), info.topic_id)
+            self.env.files.sync_dir(self.path)
+            return self._registry.note_directories(name)
+        except OSError as error:
+            raise as_storage_failure(error, self.path, f"add partitions to {name}") from error
+
     def _make_partition(self, partition: TopicPartition, topic_id: uuid.UUID | None) -> str:
         path = f"{self.path}/{files.partition_dir_name(partition)}"
         self.env.files.make_dirs(path)

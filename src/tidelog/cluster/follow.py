@@ -1,0 +1,389 @@
+"""A standby: copies a leader's partitions into a directory, and goes on doing so.
+
+Each round asks every broker for records of the partitions that it leads and writes what comes, as
+it is: same bytes, offsets, leader epochs, timestamps. Whatever is remembered between two runs lies
+in the directory. A partition that can't go on stands still with its reason and is tried again at
+the next look at the cluster; the others go on.
+
+Life cycle: open -> (round | sync)* -> close, best by `with`. One thread.
+Source: KIP-32, first draft (followers keep the leader's times); Kafka 4.x ReplicaManager.
+"""
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Self, TypeAlias
+
+from tidelog.cluster.follow_copy import Copy
+from tidelog.cluster.follow_epochs import EpochEnd
+from tidelog.cluster.follow_groups import group_offsets
+from tidelog.cluster.follow_leader import NO_LEADER, FetchLimits, Leader, LeaderTopic, Position
+from tidelog.cluster.follow_topics import TopicChoice, chosen, ensure_same_ids, sync_topic
+from tidelog.cluster.follow_transport import Connect, connect_socket
+from tidelog.env import Env, os_env
+from tidelog.errors import ClusterFailure, StorageFailure, TidelogError
+from tidelog.protocol.messages.fetch import PartitionData
+from tidelog.storage.group_offsets import GroupOffsets, write_group_offsets
+from tidelog.storage.handles import as_storage_failure
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.types import TopicPartition
+
+OFFSET_OUT_OF_RANGE: Final = 1
+# Errors that another look at the cluster explains: moved, fenced, unknown, not yet available.
+_LOOK_AGAIN: Final = frozenset({3, 5, 6, 9, 13, 74, 75, 78, 100, 103})
+# Between two looks at a cluster that is in motion, and in rounds without anybody to ask.
+_LOOK_INTERVAL_MS: Final = 250
+_PAUSE_S: Final = 0.25
+# Rounds in which a leader may promise records and send none.
+_IDLE_ROUNDS: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowOptions:
+    """How a standby follows.
+
+    Attributes:
+        choice: Which topics, and the standby's own settings.
+        limits: Of one round of fetching.
+        sync_interval_ms: How often topics, settings and groups are looked at, in ms.
+        flush_interval_ms: How often records and checkpoints are made durable, in ms.
+        retain: Whether the topics' retention runs here, by the standby's own clock.
+    """
+
+    choice: TopicChoice = field(default_factory=TopicChoice)
+    limits: FetchLimits = field(default_factory=FetchLimits)
+    sync_interval_ms: int = 30_000
+    flush_interval_ms: int = 5_000
+    retain: bool = True
+
+
+# Takes seconds; comes back early where somebody wants to stop.
+Pause: TypeAlias = Callable[[float], object]
+_REAL_PAUSE: Final[Pause] = threading.Event().wait
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seams:
+    """What a follower touches of the world: files and clock, the network, waiting."""
+
+    env: Env = field(default_factory=os_env)
+    connect: Connect = connect_socket
+    pause: Pause = _REAL_PAUSE
+
+
+class Follower:
+    """A directory that follows a cluster.
+
+    Attributes:
+        copies: The partitions, in order.
+        notes: What was found on the way and should be told; whoever tells clears them.
+        group_count: Groups whose offsets were copied last.
+    """
+
+    def __init__(
+        self,
+        directory: LogDir,
+        leader: Leader,
+        options: FollowOptions | None = None,
+        *,
+        pause: Pause = _REAL_PAUSE,
+    ) -> None:
+        self._directory = directory
+        self._leader = leader
+        self._options = options or FollowOptions()
+        self._clock = directory.env.clock
+        self._pause = pause
+        self.copies: dict[TopicPartition, Copy] = {}
+        self.notes: list[str] = []
+        self.group_count = 0
+        self._told: set[str] = set()
+        self._needs_look = True
+        self._synced_ms = self._flushed_ms = self._clock.monotonic_ms()
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        host: str,
+        port: int,
+        options: FollowOptions | None = None,
+        *,
+        seams: Seams | None = None,
+    ) -> Self:
+        """Open (or make) the directory and look at the cluster for the first time.
+
+        Raises:
+            ClusterFailure, UnsupportedVersion: The cluster can't be asked.
+            InconsistentTopicId: The directory is of another topic by the same name.
+            UnknownTopic: A topic that was asked for is not there.
+            DirectoryLocked, StorageFailure: As `LogDir.open`.
+        """
+        seams = seams or Seams()
+        leader = Leader(host, port, seams.connect)
+        try:
+            leader.refresh()  # before a directory is made for nothing
+            directory = LogDir.open(path, env=seams.env, options=LogDirOptions(create=True))
+        except BaseException:
+            leader.close()
+            raise
+        follower = cls(directory, leader, options, pause=seams.pause)
+        try:
+            follower.sync()
+        except BaseException:
+            follower.close()
+            raise
+        return follower
+
+    @property
+    def place(self) -> str:
+        """The leader's `host:port`."""
+        return self._leader.place
+
+    # -- topics ------------------------------------------------------------------------------
+
+    def sync(self) -> None:
+        """Look at the cluster: topics, ids, partitions, settings, leaders, group offsets.
+
+        Raises:
+            ClusterFailure, InconsistentTopicId, UnknownTopic, StorageFailure: As `open`.
+        """
+        topics = chosen(self._leader.refresh(), self._options.choice, strict=not self.copies)
+        ensure_same_ids(self._directory, topics)
+        settings = self._leader.settings(list(topics))
+        for name, topic in topics.items():
+            notes = sync_topic(self._directory, topic, settings.get(name, {}), self._options.choice)
+            self._tell(notes)
+            self._sync_partitions(topic)
+        self._note_gone(topics)
+        self._sync_groups(topics)
+        self._needs_look = False
+        self._synced_ms = self._clock.monotonic_ms()
+
+    def _sync_partitions(self, topic: LeaderTopic) -> None:
+        for number, led in sorted(topic.partitions.items()):
+            name = TopicPartition(topic.name, number)
+            copy = self.copies.get(name)
+            if copy is None:
+                copy = Copy(name, topic.topic_id, self._directory.log(topic.name, number))
+                self.copies[name] = copy
+            copy.led_by(led)
+            if not isinstance(copy.problem, StorageFailure):
+                copy.problem = None
+
+    def _note_gone(self, topics: Mapping[str, LeaderTopic]) -> None:
+        for name in [name for name in self.copies if name.topic not in topics]:
+            del self.copies[name]
+            self._tell([f"{name}: the leader has it no more; what was copied stays"])
+
+    def _sync_groups(self, topics: Mapping[str, LeaderTopic]) -> None:
+        by_id = {topic.topic_id: name for name, topic in topics.items()}
+        groups = group_offsets(self._leader, by_id)
+        found = GroupOffsets(self._clock.now_ms(), groups)
+        try:
+            write_group_offsets(self._directory.env.files, self._directory.path, found)
+        except OSError as error:
+            raise as_storage_failure(error, self._directory.path, "write group offsets") from error
+        self.group_count = len(groups)
+
+    def _tell(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            if line not in self._told:
+                self._told.add(line)
+                self.notes.append(line)
+
+    # -- rounds ------------------------------------------------------------------------------
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether every partition has all that its leader shows."""
+        return all(copy.is_caught_up for copy in self.copies.values())
+
+    @property
+    def problems(self) -> dict[TopicPartition, TidelogError]:
+        """The partitions that stand still, and why."""
+        return {name: copy.problem for name, copy in self.copies.items() if copy.problem}
+
+    def round(self) -> int:
+        """Ask every leader once and write what comes; the number of bytes that came.
+
+        Raises:
+            ClusterFailure: A broker can't be reached, or its answer can't be read; what other
+                brokers sent before was written. The next round tries again.
+            InconsistentTopicId, UnknownTopic, StorageFailure: As `sync`.
+        """
+        try:
+            return self._round()
+        except TidelogError:
+            # Answers may be on their way that nobody waits for any more.
+            self._leader.close()
+            self._needs_look = True
+            raise
+
+    def _round(self) -> int:
+        self._maintain()
+        by_node = self._by_node()
+        for node_id, copies in by_node.items():
+            self._check(node_id, [copy for copy in copies if not copy.is_checked])
+        asked = {
+            node_id: [copy.position() for copy in copies if copy.is_checked and not copy.problem]
+            for node_id, copies in by_node.items()
+        }
+        asked = {node_id: positions for node_id, positions in asked.items() if positions}
+        if not asked:
+            self._pause(_PAUSE_S)
+            return 0
+        return self._fetch(asked)
+
+    def _fetch(self, asked: Mapping[int, Sequence[Position]]) -> int:
+        for node_id, positions in asked.items():
+            self._leader.send_fetch(node_id, positions, self._options.limits)
+        before = self._copied_bytes()
+        for node_id, positions in asked.items():
+            for name, data in self._leader.receive_fetch(node_id, positions):
+                self._take(self.copies[name], data)
+        return self._copied_bytes() - before
+
+    def _copied_bytes(self) -> int:
+        return sum(copy.counts.size_bytes for copy in self.copies.values())
+
+    def _by_node(self) -> dict[int, list[Copy]]:
+        found: defaultdict[int, list[Copy]] = defaultdict(list)
+        for copy in self.copies.values():
+            if copy.problem is None and copy.led.leader_id != NO_LEADER:
+                found[copy.led.leader_id].append(copy)
+            elif copy.led.leader_id == NO_LEADER:
+                self._needs_look = True
+        return dict(found)
+
+    def _take(self, copy: Copy, data: PartitionData) -> None:
+        code = data.error_code
+        try:
+            if code == OFFSET_OUT_OF_RANGE:
+                copy.check_again("it is out of its range")
+            elif code in _LOOK_AGAIN:
+                copy.is_checked = False
+                self._needs_look = True
+            elif code:
+                self._stop(
+                    copy, ClusterFailure(self.place, "fetch", f"error {code}", error_code=code)
+                )
+            else:
+                copy.take(data)
+        except TidelogError as error:
+            self._stop(copy, error)
+
+    def _stop(self, copy: Copy, error: TidelogError) -> None:
+        copy.problem = error
+        self._tell([f"{copy.name}: {error}"])
+
+    # -- divergence --------------------------------------------------------------------------
+
+    def _check(self, node_id: int, copies: Sequence[Copy]) -> None:
+        """Find out where these logs and their leader's part, and drop what lies behind."""
+        if not copies:
+            return
+        ends: dict[TopicPartition, dict[int, EpochEnd]] = {copy.name: {} for copy in copies}
+        waiting = {copy.name: self._epochs_of(copy) for copy in copies}
+        while asked := {name: epochs.pop() for name, epochs in waiting.items() if epochs}:
+            for name, found in self._leader.ends_of_epochs(node_id, asked).items():
+                if name not in asked or isinstance(found, ClusterFailure):
+                    self._needs_look = True
+                    waiting.pop(name, None)
+                    ends.pop(name, None)
+                elif name in ends:
+                    ends[name][asked[name]] = found
+        # The starts after the ends: an end at or below the start then says nothing.
+        starts = self._leader.log_starts(node_id, list(ends))
+        for copy in copies:
+            start = starts.get(copy.name)
+            if copy.problem:
+                continue
+            if isinstance(start, int) and copy.name in ends:
+                self._reconcile(copy, ends[copy.name], start)
+            else:
+                self._needs_look = True
+
+    def _epochs_of(self, copy: Copy) -> list[int]:
+        try:
+            return [mine.epoch for mine in copy.own_epochs()]
+        except TidelogError as error:
+            self._stop(copy, error)
+            return []
+
+    def _reconcile(self, copy: Copy, ends: dict[int, EpochEnd], start: int) -> None:
+        try:
+            copy.reconcile(ends, start)
+        except TidelogError as error:
+            self._stop(copy, error)
+        counts = copy.counts
+        self._tell(
+            [
+                f"{copy.name}: offsets {cut.start} to {cut.end} were dropped: the leader has not"
+                " what was here"
+                for cut in counts.truncations
+            ]
+        )
+        self._tell([str(lost) for lost in counts.lost])
+
+    # -- what is due -------------------------------------------------------------------------
+
+    def _maintain(self) -> None:
+        now = self._clock.monotonic_ms()
+        passed_ms = now - self._synced_ms
+        is_wanted = self._needs_look and passed_ms >= _LOOK_INTERVAL_MS
+        if is_wanted or passed_ms >= self._options.sync_interval_ms:
+            self.sync()
+            self._retain()
+        if now - self._flushed_ms >= self._options.flush_interval_ms:
+            self._directory.flush()
+            self._directory.checkpoint()
+            self._flushed_ms = now
+
+    def _retain(self) -> None:
+        if not self._options.retain:
+            return
+        for copy in self.copies.values():
+            try:
+                copy.log.apply_retention()
+            except TidelogError as error:
+                self._stop(copy, error)
+
+    def catch_up(self) -> None:
+        """Go on until every partition has all that its leader shows, or stands still.
+
+        Raises:
+            ClusterFailure: As `round`; or the leader promises records and sends none.
+            InconsistentTopicId, UnknownTopic, StorageFailure: As `sync`.
+        """
+        idle = 0
+        while not all(copy.problem or copy.is_caught_up for copy in self.copies.values()):
+            idle = 0 if self.round() else idle + 1
+            if idle > _IDLE_ROUNDS:
+                raise ClusterFailure(
+                    self.place, "catch up", f"it promises records and sends none: {self._lagging()}"
+                )
+
+    def _lagging(self) -> str:
+        return ", ".join(
+            f"{copy.name} lacks {'?' if copy.lag is None else copy.lag}"
+            for copy in self.copies.values()
+            if not copy.is_caught_up
+        )
+
+    def close(self) -> None:
+        """Make all durable, close connections and directory; raises StorageFailure."""
+        self._leader.close()
+        self._directory.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,249 @@
+"""One partition on its way from leader to standby: where it is, what is done with an answer.
+
+All state that matters lies in the standby's log: where it ends is where the copy goes on, its
+leader epochs say what was copied from whom. A `Copy` can be thrown away at any time.
+
+Source: Kafka 4.x AbstractFetcherThread, ReplicaFetcherThread; KIP-101, KIP-595.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from tidelog.cluster.follow_epochs import EpochEnd, OwnEpoch, parting_offset
+from tidelog.cluster.follow_leader import LeaderPartition, Position
+from tidelog.errors import ClusterFailure, CorruptBatch, LostOffsets, TidelogError
+from tidelog.protocol.messages.fetch import PartitionData
+from tidelog.record.views import Batch, walk
+from tidelog.storage.log import Log
+from tidelog.types import NO_LEADER_EPOCH, TopicPartition
+
+# An append of many batches is written at once; more than this is written in several.
+_APPEND_BYTES: Final = 1 << 20
+# How often a leader may refuse a position that its own answers allow.
+_STRIKES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """Offsets [start, end) that the standby had and its leader had not; they were dropped."""
+
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class CopyCounts:
+    """What was done since following began."""
+
+    batches: int = 0
+    size_bytes: int = 0
+    truncations: list[Truncation] = field(default_factory=list)
+    lost: list[LostOffsets] = field(default_factory=list)
+
+
+class Copy:
+    """One partition that is followed. One owner.
+
+    Life cycle: (led_by -> reconcile -> (position -> take)*)*; `problem` says why it stands still.
+
+    Attributes:
+        name: The partition.
+        topic_id: Of its topic.
+        log: The standby's log.
+        led: Who leads it now.
+        is_checked: Whether it is known that the log has nothing that the leader never had.
+        high_watermark: The leader's, exclusive, as of the last answer; None before the first.
+        leader_start: The leader's log start, as far as is known.
+        problem: Why it can't go on, None while it can.
+        counts: What was done.
+    """
+
+    def __init__(self, name: TopicPartition, topic_id: UUID, log: Log) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.log = log
+        self.led = LeaderPartition(-1, NO_LEADER_EPOCH)
+        self.is_checked = False
+        self.high_watermark: int | None = None
+        self.leader_start = 0
+        self.problem: TidelogError | None = None
+        self.counts = CopyCounts()
+        self._strikes = 0
+
+    def led_by(self, led: LeaderPartition) -> None:
+        """Who leads it; another epoch means that what was checked has to be checked again."""
+        if led != self.led:
+            self.led = led
+            self.is_checked = False
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets from the standby's end to the leader's high watermark; None where unknown."""
+        if self.high_watermark is None:
+            return None
+        return max(self.high_watermark - self._next_offset(), 0)
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether all that the leader shows is here."""
+        return self.is_checked and self.problem is None and self.lag == 0
+
+    def _next_offset(self) -> int:
+        return max(self.log.log_end_offset, self.leader_start)
+
+    def position(self) -> Position:
+        """What to ask the leader for."""
+        offset = self._next_offset()
+        return Position(
+            name=self.name,
+            topic_id=self.topic_id,
+            offset=offset,
+            # Behind a gap that the leader deleted, its record before this one isn't ours.
+            last_epoch=self._last_epoch() if offset == self.log.log_end_offset else NO_LEADER_EPOCH,
+            leader_epoch=self.led.leader_epoch,
+        )
+
+    def _last_epoch(self) -> int:
+        """The epoch of the last record, -1 where none is known."""
+        if not self.log.has_records:
+            return NO_LEADER_EPOCH
+        found = self.log.leader_epochs.epoch_for(self.log.log_end_offset - 1)
+        return NO_LEADER_EPOCH if found is None else found
+
+    # -- divergence --------------------------------------------------------------------------
+
+    def own_epochs(self) -> list[OwnEpoch]:
+        """The epochs of which the standby has records, oldest first."""
+        log = self.log
+        entries = log.leader_epochs.entries
+        ends = [*(entry.start_offset for entry in entries[1:]), log.log_end_offset]
+        found = []
+        for entry, end in zip(entries, ends, strict=False):
+            last = log.last_batch_below(end)
+            if last is not None and last.next_offset > entry.start_offset:
+                found.append(OwnEpoch(entry.epoch, entry.start_offset, last.next_offset))
+        return found
+
+    def reconcile(self, leader: dict[int, EpochEnd], leader_start: int) -> None:
+        """Drop what the leader never had, by its answers for `own_epochs`.
+
+        Raises:
+            StorageFailure: The disk failed.
+        """
+        self.leader_start = leader_start
+        offset = parting_offset(self.own_epochs(), leader, leader_start)
+        if offset is not None:
+            self._truncate(offset)
+        self._begin(leader_start)
+        self.is_checked = True
+
+    def _truncate(self, offset: int) -> None:
+        end = self.log.log_end_offset
+        start = self.log.truncate_to(offset)
+        if start < end:
+            self.counts.truncations.append(Truncation(start, end))
+
+    def _begin(self, leader_start: int) -> None:
+        """Begin behind offsets that the leader has no more; records that are here stay."""
+        end = self.log.log_end_offset
+        if end >= leader_start:
+            return
+        if end > 0:
+            reason = "the leader had deleted them before they were copied"
+            name = self.name
+            lost = LostOffsets(name.topic, name.partition, end, leader_start, reason)
+            if lost not in self.counts.lost:
+                self.counts.lost.append(lost)
+        if not self.log.has_records:
+            self.log.begin_at(leader_start)
+
+    def check_again(self, reason: str) -> None:
+        """The leader refused the position: find out where the logs part.
+
+        Raises:
+            ClusterFailure: It has refused several times, and nothing was found.
+        """
+        self.is_checked = False
+        self._strikes += 1
+        if self._strikes > _STRIKES:
+            offset = self._next_offset()
+            raise ClusterFailure(
+                str(self.name), f"fetch from offset {offset}", f"the leader says {reason}"
+            )
+
+    # -- records -----------------------------------------------------------------------------
+
+    def take(self, data: PartitionData) -> None:
+        """Write what a leader's answer without an error brought.
+
+        Raises:
+            CorruptData, RequestError: The records break a rule; those before them were taken.
+            StorageFailure: The disk failed.
+        """
+        if data.diverging_epoch.end_offset >= 0:
+            self.check_again(f"they part at {data.diverging_epoch.end_offset}")
+            return
+        self._strikes = 0
+        self.high_watermark = data.high_watermark
+        if data.log_start_offset > self.leader_start:
+            self.leader_start = min(data.log_start_offset, self._next_offset())
+        if data.records is not None and len(data.records):
+            self._append(memoryview(data.records))
+        if self.lag == 0:
+            self.log.note_leader_epoch(self.led.leader_epoch)
+
+    def _append(self, records: memoryview) -> None:
+        wanted = self._next_offset()
+        is_first = not self.log.has_records
+        for first, last in self._appends(records, wanted):
+            if not self.log.has_records and first.base_offset < self.log.log_end_offset:
+                # The leader's log starts inside this batch: so does ours.
+                self.log.begin_at(first.base_offset)
+            end = last.at + last.size_bytes
+            self.log.append_as_follower(records[first.at : end])
+            self.counts.size_bytes += end - first.at
+        if is_first:
+            self.log.advance_start(wanted)
+
+    def _appends(self, records: memoryview, wanted: int) -> Iterator[tuple[Batch, Batch]]:
+        """First and last batch of each append, none larger than a segment may be."""
+        limit = min(self.log.context.config.segment_size_limit, _APPEND_BYTES)
+        first = last = None
+        for batch in self._checked(records, wanted):
+            if first is not None and last is not None:
+                if batch.at + batch.size_bytes - first.at > limit:
+                    yield first, last
+                    first = batch
+            else:
+                first = batch
+            last = batch
+        if first is not None and last is not None:
+            yield first, last
+
+    def _checked(self, records: memoryview, wanted: int) -> Iterator[Batch]:
+        """The whole batches; the log checks checksums and offsets, here it is about epochs."""
+        newest = self._last_epoch()
+        count = 0
+        for batch in walk(records):
+            if batch.last_offset < wanted and not count:
+                raise self._corrupt(
+                    batch, f"offsets {batch.base_offset} to {batch.last_offset}, {wanted} was asked"
+                )
+            epoch = batch.leader_epoch
+            if epoch > self.led.leader_epoch >= 0:
+                raise self._corrupt(
+                    batch, f"leader epoch {epoch}, it leads under {self.led.leader_epoch}"
+                )
+            if NO_LEADER_EPOCH < epoch < newest:
+                raise self._corrupt(batch, f"leader epoch {epoch} behind {newest}")
+            newest = max(newest, epoch)
+            count += 1
+            self.counts.batches += 1
+            yield batch
+        if not count:
+            raise CorruptBatch(f"{self.name}: {len(records)} bytes without a whole batch")
+
+    def _corrupt(self, batch: Batch, reason: str) -> CorruptBatch:
+        return CorruptBatch(f"{self.name}: the leader sent {reason}", offset=batch.base_offset)

@@ -1,0 +1,63 @@
+"""Where two logs part: what of a standby's records its leader has never had.
+
+Both sides keep and compact records on their own, so a record that only one of them has proves
+nothing. What decides is which leader epoch wrote an offset, and where that epoch ended: if a
+standby has records of an epoch beyond its end at the leader, or of an epoch that the leader never
+had, they were written by somebody whom nobody follows any more. Pure.
+
+Source: KIP-101, KIP-279; Kafka 4.x AbstractFetcherThread.getOffsetTruncationState.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+UNKNOWN_END: Final = -1
+
+
+class OwnEpoch(NamedTuple):
+    """An epoch of which the standby has records.
+
+    Attributes:
+        epoch: Its number.
+        start_offset: Offset of the first of them.
+        end_offset: Offset behind the last of them.
+    """
+
+    epoch: int
+    start_offset: int
+    end_offset: int
+
+
+class EpochEnd(NamedTuple):
+    """The leader's answer: its largest epoch that is not above the one asked, and its end.
+
+    Both are -1 where all of its epochs are older than the one asked.
+    """
+
+    epoch: int
+    end_offset: int
+
+
+def parting_offset(
+    own: Iterable[OwnEpoch], leader: Mapping[int, EpochEnd], leader_start: int
+) -> int | None:
+    """The first offset that must go from the standby, None where nothing has to.
+
+    Args:
+        own: The standby's epochs, oldest first.
+        leader: The leader's answer for each of them.
+        leader_start: The leader's log start: about offsets below it, it knows nothing any more.
+    """
+    for mine in own:
+        theirs = leader.get(mine.epoch)
+        if theirs is None or mine.end_offset <= leader_start:
+            continue
+        if theirs.end_offset == UNKNOWN_END:
+            return max(mine.start_offset, 0)  # the leader has only older epochs
+        if theirs.epoch != mine.epoch:
+            return min(mine.start_offset, theirs.end_offset)  # it never had this one
+        if theirs.end_offset <= leader_start:
+            continue
+        if mine.end_offset > theirs.end_offset:
+            return theirs.end_offset
+    return None

@@ -1,0 +1,59 @@
+"""The seam between the follower and the network: a connection that sends and receives bytes.
+
+Tests bring their own. Errors are plain OSError; `LeaderClient` makes ClusterFailure of them.
+"""
+
+import socket
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, TypeAlias
+
+from tidelog.types import Buffer
+
+TIMEOUT_S: Final = 30.0
+
+
+class Transport(Protocol):
+    """One connection to one broker. One owner."""
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """Send all pieces, in order."""
+        ...
+
+    def receive(self, max_bytes: int) -> bytes:
+        """Wait for bytes, at most as many; empty at the end of the stream."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it; once is enough."""
+        ...
+
+
+# Takes host and port.
+Connect: TypeAlias = Callable[[str, int], Transport]
+
+
+class SocketTransport:
+    """A TCP connection whose calls wait at most `TIMEOUT_S`."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """Send all pieces, in order."""
+        for part in parts:
+            self._socket.sendall(part)
+
+    def receive(self, max_bytes: int) -> bytes:
+        """Wait for bytes, at most as many; empty at the end of the stream."""
+        return self._socket.recv(max_bytes)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._socket.close()
+
+
+def connect_socket(host: str, port: int) -> Transport:
+    """A TCP connection; raises OSError."""
+    connection = socket.create_connection((host, port), timeout=TIMEOUT_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return SocketTransport(connection)
