@@ -1,0 +1,194 @@
+"""Lag as arithmetic on what was seen, and seeing it without a broker."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from tests.unit.cluster.fakes import FLIGHTS_0, FakeCluster, FakeLog, record
+
+from tidelog.cluster import counting, lag
+from tidelog.cluster.lag import AgeClock, History, Observation, PartitionLag, State, Unread
+from tidelog.cluster.view import Count, Member
+from tidelog.env import ManualClock
+from tidelog.types import TopicPartition
+
+GROUP = "planes"
+NOW = 1_700_000_000_000
+FLIGHTS_1 = TopicPartition("flights", 1)
+
+
+def seen(committed: int | None = 40, end: int = 100, start: int = 0, s: float = 0) -> Observation:
+    at = start if committed is None else max(committed, start)
+    unread = Unread(at, NOW - 5_000, AgeClock.APPEND) if at < end else None
+    return Observation(
+        partition=FLIGHTS_0,
+        now_ms=NOW,
+        monotonic_ms=int(s * 1000),
+        committed=committed,
+        start=start,
+        end=end,
+        left=Count(max(end - at, 0), is_exact=True),
+        unread=unread,
+    )
+
+
+def lag_after(*observations: Observation, samples: int = 20) -> PartitionLag:
+    history = History(samples)
+    for observation in observations[:-1]:
+        history.add([observation])
+    (found,) = history.add(observations[-1:])
+    return found
+
+
+def test_age_of_the_first_unread_record() -> None:
+    assert lag_after(seen()).behind_ms == 5_000
+
+
+def test_nothing_unread_is_nothing_behind() -> None:
+    found = lag_after(seen(committed=100))
+    assert (found.offset_lag, found.behind_ms, found.catch_up_s) == (0, 0, 0.0)
+
+
+def test_only_gaps_left_are_an_offset_lag_but_nothing_behind() -> None:
+    """A transaction's marker is the last offset."""
+    only_gap = replace(seen(committed=99), unread=None, left=Count(0, is_exact=True))
+    found = lag_after(only_gap)
+    assert (found.offset_lag, found.behind_ms, found.catch_up_s) == (1, 0, 0.0)
+
+
+def test_record_without_a_time_makes_the_age_unknown() -> None:
+    found = lag_after(replace(seen(), unread=Unread(40, None, None)))
+    assert found.behind_ms is None
+
+
+def test_clock_ahead_of_ours_gives_a_negative_age() -> None:
+    ahead = replace(seen(), unread=Unread(40, NOW + 70, AgeClock.CREATE_TIME))
+    assert lag_after(ahead).behind_ms == -70
+
+
+def test_one_look_tells_no_speed() -> None:
+    found = lag_after(seen())
+    assert (found.offsets_per_s, found.arrivals_per_s, found.catch_up_s) == (None, None, None)
+
+
+def test_two_looks_at_one_moment_tell_no_speed() -> None:
+    assert lag_after(seen(), seen(committed=50)).offsets_per_s is None
+
+
+def test_speed_and_time_to_catch_up() -> None:
+    found = lag_after(seen(committed=0, end=100), seen(committed=50, end=120, s=10))
+    assert (found.offsets_per_s, found.arrivals_per_s) == (5.0, 2.0)
+    assert found.catch_up_s == pytest.approx(70 / 3)
+
+
+@pytest.mark.parametrize("committed", [0, 10, 20])
+def test_group_that_gains_nothing_never_catches_up(committed: int) -> None:
+    found = lag_after(seen(committed=0, end=100), seen(committed=committed, end=120, s=10))
+    assert found.catch_up_s == math.inf
+
+
+def test_speed_is_over_the_samples_kept() -> None:
+    looks = [seen(committed=0), seen(committed=50, s=1), seen(committed=60, s=2)]
+    assert lag_after(*looks, samples=2).offsets_per_s == 10.0
+    assert lag_after(*looks, samples=3).offsets_per_s == 30.0
+
+
+def test_rewind_is_no_speed() -> None:
+    found = lag_after(seen(committed=90), seen(committed=10, s=1))
+    assert found.offsets_per_s is None
+    after = lag_after(seen(committed=90), seen(committed=10, s=1), seen(committed=12, s=2))
+    assert after.offsets_per_s == 2.0
+
+
+@pytest.mark.parametrize(
+    ("observation", "state", "lost"),
+    [
+        (seen(), State.OK, 0),
+        (seen(committed=None), State.NO_COMMIT, 0),
+        (seen(committed=40, start=60), State.LOST, 20),
+        (seen(committed=101), State.BEYOND_END, 0),
+    ],
+)
+def test_states(observation: Observation, state: State, lost: int) -> None:
+    found = lag_after(observation)
+    assert (found.state, found.lost) == (state, lost)
+
+
+def test_group_without_a_commit_has_the_whole_log_left() -> None:
+    assert lag_after(seen(committed=None, start=30)).offset_lag == 70
+
+
+def test_limits() -> None:
+    late = lag_after(seen())
+    assert lag.over_limits([late]) == []
+    assert lag.over_limits([late], max_lag=60, max_ms=5_000) == []
+    assert lag.over_limits([late], max_lag=59) == ["flights-0: 60 records left, limit 59"]
+    assert lag.over_limits([late], max_ms=4_999) == ["flights-0: 5 s behind, limit 4.999 s"]
+
+
+def test_limit_of_age_is_broken_by_an_unknown_age() -> None:
+    unknown = lag_after(replace(seen(), unread=Unread(40, None, None)))
+    (line,) = lag.over_limits([unknown], max_ms=1 << 40)
+    assert "has no time" in line
+
+
+def test_limit_says_where_a_count_is_no_exact_one() -> None:
+    unsure = lag_after(replace(seen(), left=Count(60, is_exact=False)))
+    (line,) = lag.over_limits([unsure], max_lag=10)
+    assert "at most 60 records" in line
+
+
+def observe(cluster: FakeCluster, *partitions: TopicPartition, read: bool = False) -> list[Unread]:
+    counter = counting.counter(cluster, None, by_reading=read)
+    clock = ManualClock(NOW)
+    found = lag.observe(cluster, GROUP, partitions or [FLIGHTS_0], clock=clock, counter=counter)
+    return [o.unread for o in found if o.unread is not None]
+
+
+def test_observes_the_record_at_the_committed_offset_and_not_an_older_one() -> None:
+    cluster = FakeCluster().with_log(FLIGHTS_0, NOW - 9, NOW - 5, NOW - 7)
+    cluster.put(GROUP, {FLIGHTS_0: 1})
+    assert observe(cluster) == [Unread(1, NOW - 5, AgeClock.CREATE_TIME)]
+
+
+def test_observes_stamps_of_brokers() -> None:
+    cluster = FakeCluster().with_log(FLIGHTS_0, NOW - 9)
+    cluster.stamp(FLIGHTS_0)
+    cluster.put(GROUP, {FLIGHTS_0: 0})
+    assert observe(cluster) == [Unread(0, NOW - 9, AgeClock.LOG_APPEND_TIME)]
+
+
+def test_reads_no_record_of_partitions_that_are_read_to_the_end() -> None:
+    cluster = FakeCluster().with_log(FLIGHTS_0, NOW).with_log(FLIGHTS_1)
+    cluster.put(GROUP, {FLIGHTS_0: 1, FLIGHTS_1: 0})
+    assert observe(cluster, FLIGHTS_0, FLIGHTS_1) == []
+    assert cluster.records_read == 0
+
+
+def compacted() -> FakeCluster:
+    """Offsets 0 to 99, of which 7 records are left, 4 of them from 50 on."""
+    log = FakeLog([record(n, NOW) for n in (3, 10, 44, 52, 70, 80, 99)])
+    cluster = FakeCluster({FLIGHTS_0: log})
+    cluster.put(GROUP, {FLIGHTS_0: 50})
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("read", "left"), [(False, Count(48, is_exact=False)), (True, Count(4, is_exact=True))]
+)
+def test_records_left_of_a_compacted_log(read: bool, left: Count) -> None:
+    """Without reading at most so many as offsets, from the first record there is."""
+    cluster = compacted()
+    counter = counting.counter(cluster, None, by_reading=read)
+    (found,) = lag.observe(cluster, GROUP, [FLIGHTS_0], clock=ManualClock(NOW), counter=counter)
+    assert found.left == left
+    assert found.unread == Unread(52, NOW, AgeClock.CREATE_TIME)
+
+
+def test_member_is_named_where_it_is_assigned() -> None:
+    cluster = compacted()
+    cluster.members[GROUP] = [Member("m", "radar", "/10.0.0.7", (FLIGHTS_0,))]
+    (found,) = lag.observe(
+        cluster, GROUP, [FLIGHTS_0], clock=ManualClock(NOW), counter=counting.by_offsets
+    )
+    assert found.member == "radar"

@@ -1,0 +1,142 @@
+"""A cluster's own directory: counts by batch headers, append times, and its identity."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.unit.cluster.fakes import FLIGHTS_0, FakeCluster
+
+from tidelog.cluster import counting, lag, rewind
+from tidelog.cluster.lag import AgeClock, Unread
+from tidelog.cluster.own import OwnLogs, TimedRecord
+from tidelog.cluster.rewind import Target
+from tidelog.cluster.view import Committed, Count
+from tidelog.directory import Directory
+from tidelog.env import Env, ManualClock
+from tidelog.errors import InvalidRequest
+from tidelog.storage import files
+from tidelog.types import ClockName, NewRecord, TopicPartition
+
+GROUP = "planes"
+NOW = 1_700_000_000_000
+
+
+def write(path: Path, *batches: int, **config: str) -> ManualClock:
+    """A topic with batches of so many records, ten seconds after each other; created long ago."""
+    clock = ManualClock(NOW)
+    with Directory.open(str(path), writable=True, env=Env(clock=clock, random=Random(1))) as log:
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        log.create_topic("flights", config={"retention.ms": "-1", **settings})
+        for count in batches:
+            record = NewRecord(value=b"v", timestamp=NOW - 3_600_000)
+            log.append("flights", [record] * count, partition=0)
+            clock.advance(10_000)
+    return clock
+
+
+def cluster_of(directory: Directory, committed: int) -> FakeCluster:
+    """A cluster that serves the directory's topic."""
+    log = directory.partition("flights", 0)
+    cluster = FakeCluster().with_log(FLIGHTS_0, *[record.timestamp for record in log.records()])
+    topic_id = directory.topic("flights").topic_id
+    assert topic_id is not None
+    cluster.topic_ids["flights"] = files.encode_topic_id(topic_id)
+    cluster.put(GROUP, {FLIGHTS_0: committed})
+    return cluster
+
+
+def test_counts_by_headers_and_opens_batches_at_the_edges(tmp_path: Path) -> None:
+    write(tmp_path, 10, 10, 10)
+    with Directory.open(str(tmp_path)) as directory:
+        own = OwnLogs(directory, cluster_of(directory, 0))
+        for start, end in [(0, 30), (3, 30), (10, 20), (7, 12), (4, 5), (30, 30)]:
+            assert own.count(FLIGHTS_0, start, end) == Count(end - start, is_exact=True)
+
+
+def test_offsets_behind_the_directory_are_counted_at_most(tmp_path: Path) -> None:
+    write(tmp_path, 10)
+    with Directory.open(str(tmp_path)) as directory:
+        own = OwnLogs(directory, cluster_of(directory, 0))
+        assert own.count(FLIGHTS_0, 5, 14) == Count(9, is_exact=False)
+        assert own.count(FLIGHTS_0, 12, 14) == Count(2, is_exact=False)
+
+
+def test_sees_what_is_appended_meanwhile(tmp_path: Path) -> None:
+    write(tmp_path, 10)
+    with Directory.open(str(tmp_path)) as directory:
+        own = OwnLogs(directory, cluster_of(directory, 0))
+        assert own.count(FLIGHTS_0, 0, 12) == Count(12, is_exact=False)
+        with Directory.open(str(tmp_path), writable=True) as writer:
+            writer.append("flights", [NewRecord(value=b"v")] * 2, partition=0)
+        assert own.count(FLIGHTS_0, 0, 12) == Count(12, is_exact=True)
+
+
+def test_seconds_behind_are_by_the_append_clock(tmp_path: Path) -> None:
+    """The second batch came ten seconds after the first, whatever its create times say."""
+    clock = write(tmp_path, 5, 5)
+    clock.advance(100_000)
+    with Directory.open(str(tmp_path)) as directory:
+        cluster = cluster_of(directory, 7)
+        own = OwnLogs(directory, cluster)
+        counter = counting.counter(cluster, own)
+        (seen,) = lag.observe(cluster, GROUP, [FLIGHTS_0], clock=clock, counter=counter, own=own)
+        assert seen.unread == Unread(7, NOW + 10_000, AgeClock.APPEND)
+        assert seen.left == Count(3, is_exact=True)
+        assert lag.lag_of(seen, seen).behind_ms == 110_000
+        assert cluster.records_read == 0
+
+
+def test_rewind_by_the_append_clock(tmp_path: Path) -> None:
+    write(tmp_path, 5, 5, 5)
+    with Directory.open(str(tmp_path)) as directory:
+        cluster = cluster_of(directory, 15)
+        own = OwnLogs(directory, cluster)
+        for at, offset in [(0, 0), (1, 5), (10_000, 5), (10_001, 10)]:
+            target = Target(time_ms=NOW + at, clock=ClockName.APPEND)
+            (move,) = rewind.plan(cluster, GROUP, [FLIGHTS_0], target, own=own)
+            assert move.new == Committed(offset, 0)
+        late = Target(time_ms=NOW + 20_001, clock=ClockName.APPEND)
+        (move,) = rewind.plan(cluster, GROUP, [FLIGHTS_0], late, own=own)
+        assert move.found is None
+
+
+def test_unknown_append_times_that_may_match_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, 5, 5)
+    for path in tmp_path.glob("*/*.appendtime"):
+        path.unlink()
+    with Directory.open(str(tmp_path)) as directory:
+        cluster = cluster_of(directory, 10)
+        own = OwnLogs(directory, cluster)
+        assert own.first_record(FLIGHTS_0, 6) == TimedRecord(6, None, NOW - 3_600_000)
+        with pytest.raises(InvalidRequest, match="offset 9 has no known append time"):
+            own.first_appended(FLIGHTS_0, NOW)
+
+
+def test_stamped_records_need_no_rows(tmp_path: Path) -> None:
+    write(tmp_path, 5, 5, message_timestamp_type="LogAppendTime")
+    for path in tmp_path.glob("*/*.appendtime"):
+        path.unlink()
+    with Directory.open(str(tmp_path)) as directory:
+        own = OwnLogs(directory, cluster_of(directory, 10))
+        found = own.first_appended(FLIGHTS_0, NOW + 1)
+        assert found is not None
+        assert (found.offset, found.timestamp) == (5, NOW + 10_000)
+        assert own.first_appended(FLIGHTS_0, NOW + 10_001) is None
+        assert own.first_record(FLIGHTS_0, 2) == TimedRecord(2, NOW, NOW)
+
+
+def test_another_topic_of_that_name_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, 5)
+    with Directory.open(str(tmp_path)) as directory:
+        cluster = cluster_of(directory, 0)
+        cluster.topic_ids["flights"] = "AAAAAAAAAAAAAAAAAAAAAQ"
+        with pytest.raises(InvalidRequest, match="must be a directory of that cluster"):
+            OwnLogs(directory, cluster).has(FLIGHTS_0)
+
+
+def test_topic_that_is_not_there_is_asked_of_the_brokers(tmp_path: Path) -> None:
+    write(tmp_path, 5)
+    with Directory.open(str(tmp_path)) as directory:
+        own = OwnLogs(directory, cluster_of(directory, 0))
+        assert not own.has(TopicPartition("ships", 0))
+        assert not own.has(TopicPartition("flights", 1))
