@@ -87,21 +87,14 @@ def question_of(surroundings: Surroundings, options: FailoverOptions) -> "Questi
         group=options.group,
         topics=options.topics,
         at_ms=at_ms,
-        latency_ms=None if measured else _length_ms("--max-latency", options.max_latency),
-        skew_ms=_length_ms("--max-skew", options.max_skew),
+        latency_ms=None if measured else brokers.duration_ms(options.max_latency),
+        skew_ms=brokers.duration_ms(options.max_skew),
         sampling=Sampling(
-            for_ms=_length_ms("--sample-for", options.sample_for),
+            for_ms=brokers.duration_ms(options.sample_for),
             records_min=options.sample_records,
         ),
         mapping=PartitionMapping(options.mapping),
     )
-
-
-def _length_ms(option: str, text: str) -> int:
-    found_ms = brokers.duration_ms(text)
-    if found_ms < 0:
-        raise UsageProblem(f"{option} {text}: a length of time is not negative, e.g. 2m")
-    return found_ms
 
 
 def run(

@@ -1,0 +1,184 @@
+"""`failover`: what is printed, what is committed, how it ends."""
+
+import io
+import json
+from dataclasses import dataclass, field
+
+import pytest
+from tests.unit.cluster.two_clusters import MemoryCluster, MemoryTail, watched
+
+from tidelog.cli.choices import Format
+from tidelog.cli.failover import FailoverOptions, question_of, run
+from tidelog.cli.problems import Refused, UsageProblem
+from tidelog.cli.surroundings import Surroundings
+from tidelog.cluster.view import Committed, Member
+from tidelog.env import Env, ManualClock
+from tidelog.errors import GroupActive, InvalidTime
+from tidelog.types import TopicPartition
+
+GROUP, TOPIC = "billing", "orders"
+P0 = TopicPartition(TOPIC, 0)
+START = 1_700_000_000_000
+
+
+@dataclass(slots=True)
+class Pair:
+    a: MemoryCluster
+    b: MemoryCluster
+    tails: tuple[MemoryTail, MemoryTail] = field(default_factory=lambda: (MemoryTail(),) * 2)
+    out: io.StringIO = field(default_factory=io.StringIO)
+    err: io.StringIO = field(default_factory=io.StringIO)
+
+    @property
+    def surroundings(self) -> Surroundings:
+        env = Env(clock=ManualClock(START + 60_000))
+        return Surroundings(env=env, stdout=self.out, stderr=self.err, variables={})
+
+    def run(self, kind: Format = Format.JSON, **more: object) -> int:
+        asked: dict[str, object] = {"group": GROUP, "max_latency": "0s"} | more
+        options = FailoverOptions(**asked)  # type: ignore[arg-type]
+        question = question_of(self.surroundings, options)
+        a, b = watched("A", self.a, self.tails[0]), watched("B", self.b, self.tails[1])
+        return run(self.surroundings, a, b, options, question, kind=kind)
+
+    @property
+    def content(self) -> dict[str, object]:
+        found = json.loads(self.out.getvalue())
+        assert isinstance(found, dict)
+        return found
+
+
+@pytest.fixture
+def pair() -> Pair:
+    """The group has read a and b; B has c before b."""
+    a, b = MemoryCluster("a:1").create(TOPIC), MemoryCluster("b:1").create(TOPIC)
+    for cluster, letters in ((a, "abcd"), (b, "acbd")):
+        for letter in letters:
+            created = START + 1_000 * (ord(letter) - ord("a"))
+            cluster.append(P0, created, value=letter.encode())
+    a.commit_at(GROUP, P0, 3)
+    return Pair(a, b)
+
+
+def test_one_object_holds_all(pair: Pair) -> None:
+    assert pair.run(verify=True, max_latency="2s") == 0
+    assert pair.content == {
+        "group": GROUP,
+        "executed": False,
+        "margin": {"latency_ms": 2_000, "skew_ms": 0, "measured": False, "samples": []},
+        "topics": [{"topic": TOPIC, "mapping": "same", "why": "there is one partition only"}],
+        "partitions": [
+            {
+                "topic": TOPIC,
+                "partition": 0,
+                "position_on_a": 3,
+                "old_offset": None,
+                "new_offset": 0,
+                "time": "2023-11-14T22:13:20.000Z",
+                "time_ms": START,
+                "searched": "2023-11-14T22:13:20.000Z",
+                "searched_ms": START,
+                "found_by": "time",
+                "why": "create time of the record at 2 on A",
+            }
+        ],
+        "verify": [
+            {
+                "topic": TOPIC,
+                "compared": "key, create time, value",
+                "unconsumed": 1,
+                "after": 4,
+                "missed": 0,
+                "absent": 0,
+                "duplicates": 3,
+                "only_on_b": 0,
+                "examples": [],
+            }
+        ],
+    }
+    assert pair.b.offsets == {}
+    assert "dry run: nothing was committed; --execute commits these offsets" in pair.err.getvalue()
+
+
+def test_a_table_and_sentences(pair: Pair) -> None:
+    assert pair.run(Format.TABLE, verify=True, execute=True, max_latency="2s") == 0
+    heading, row = pair.out.getvalue().splitlines()
+    assert heading.split()[:3] == ["TOPIC", "PARTITION", "POSITION"]
+    assert row.split()[:5] == [TOPIC, "0", "3", "-", "0"]
+    told = pair.err.getvalue()
+    assert "margin: latency 2000 ms (as stated), clock skew 0 ms" in told
+    assert "orders: partition N on B follows partition N on A" in told
+    assert "of 1 records not consumed on A 1 lie after the start on B; 3 of the 4 there" in told
+    assert "group billing: committed 1 partitions on B" in told
+    assert pair.b.offsets == {GROUP: {P0: Committed(0)}}
+
+
+def test_the_sample_is_printed(pair: Pair) -> None:
+    arrivals: list[tuple[TopicPartition, int | None, int]] = [
+        (P0, START, START + lag) for lag in range(1, 101)
+    ]
+    pair.tails = (MemoryTail(arrivals), MemoryTail([(P0, START, START - 7)] * 100))
+    assert pair.run(Format.TABLE, max_latency="measured", sample_records=100) == 0
+    told = pair.err.getvalue()
+    assert (
+        "measured orders on A: 100 records in 30 s, create time to arrival: half within 50 ms,"
+        " 99 % within 99 ms, all within 100 ms, clocks ahead by up to 0 ms; expect one record in"
+        " 101 to be later"
+    ) in told
+    assert "margin: latency 100 ms (largest measured), clock skew 7 ms" in told
+
+
+def test_what_would_be_missed_is_not_committed(pair: Pair) -> None:
+    # The time of b, the earlier record beside the position, is later than that of the late one.
+    a, b = MemoryCluster("a:1").create(TOPIC), MemoryCluster("b:1").create(TOPIC)
+    created = {"a": 0, "late": 500, "b": 1_000, "c": 2_000}
+    for cluster, values in ((a, ("a", "b", "c", "late")), (b, ("a", "late", "b", "c"))):
+        for value in values:
+            cluster.append(P0, START + created[value], value=value.encode())
+    a.commit_at(GROUP, P0, 2)
+    pair.a, pair.b = a, b
+    with pytest.raises(Refused, match="nothing was committed: 1 records would be missed"):
+        pair.run(verify=True, execute=True)
+    assert pair.b.offsets == {}
+    assert pair.content["executed"] is False
+
+
+def test_what_b_lacks_is_a_finding_and_no_hindrance(pair: Pair) -> None:
+    pair.a.append(P0, START + 9_000, value=b"not there yet")
+    assert pair.run(Format.TABLE, verify=True, execute=True) == 2
+    assert "1 records are not on B" in pair.err.getvalue()
+    assert GROUP in pair.b.offsets
+
+
+def test_members_on_b_refuse_it_before_anything_is_measured(pair: Pair) -> None:
+    pair.b.members[GROUP] = (Member("m", "app-1", "h"),)
+    with pytest.raises(GroupActive):
+        pair.run(execute=True, max_latency="measured")
+
+
+def test_members_are_told_of_in_a_dry_run(pair: Pair) -> None:
+    pair.a.members[GROUP] = (Member("m", "app-0", "h"),)
+    pair.run()
+    assert "the group has members on A (app-0)" in pair.err.getvalue()
+    pair.b.members[GROUP] = (Member("m", "app-1", "h"),)
+    pair.out.truncate(0)
+    pair.run()
+    assert "--execute is refused as long as the group has members on B: app-1" in (
+        pair.err.getvalue()
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"max_latency": "soon"}, InvalidTime),
+        ({"max_latency": "-2m"}, InvalidTime),
+        ({"topics": ("orders:1",)}, UsageProblem),
+        ({"at": "yesterdayish"}, InvalidTime),
+    ],
+)
+def test_options_that_can_t_be(given: dict[str, object], error: type[Exception]) -> None:
+    asked: dict[str, object] = {"group": GROUP} | given
+    options = FailoverOptions(**asked)  # type: ignore[arg-type]
+    with pytest.raises(error):
+        question_of(Surroundings(env=Env(clock=ManualClock(START))), options)

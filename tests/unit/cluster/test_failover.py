@@ -1,0 +1,292 @@
+"""From a group's place in time on A to offsets on B."""
+
+import pytest
+from tests.unit.cluster.two_clusters import (
+    APPEND,
+    CREATE,
+    MemoryCluster,
+    Sent,
+    fill,
+    watched,
+)
+
+from tidelog.cluster.failover import (
+    Found,
+    Margin,
+    Reference,
+    Start,
+    last_before,
+    read_references,
+    search_time,
+)
+from tidelog.cluster.failover_mapping import PartitionMapping
+from tidelog.cluster.failover_plan import Plan, Question, execute, plan_failover
+from tidelog.cluster.view import Committed, Member
+from tidelog.env import ManualClock
+from tidelog.errors import GroupActive, InvalidRequest, UnknownGroup, UnknownTopic
+from tidelog.types import ClockName, TimestampType, TopicPartition
+
+GROUP, TOPIC = "billing", "orders"
+P0, P1 = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
+NOW = 10_000_000
+
+
+def pair(
+    on_a: TimestampType = CREATE, on_b: TimestampType = CREATE, partitions: int = 1
+) -> tuple[MemoryCluster, MemoryCluster]:
+    a = MemoryCluster("a:1").create(TOPIC, partitions, on_a)
+    return a, MemoryCluster("b:1").create(TOPIC, partitions, on_b)
+
+
+def planned(a: MemoryCluster, b: MemoryCluster, **more: object) -> Plan:
+    asked: dict[str, object] = {"group": GROUP, "latency_ms": 0} | more
+    question = Question(**asked)  # type: ignore[arg-type]
+    return plan_failover(watched("A", a), watched("B", b), question, ManualClock(NOW))
+
+
+def start_of(plan: Plan, partition: TopicPartition = P0) -> Start:
+    (found,) = (start for start in plan.starts if start.partition == partition)
+    return found
+
+
+def append_all(cluster: MemoryCluster, *times: int, partition: TopicPartition = P0) -> None:
+    for time_ms in times:
+        cluster.append(partition, time_ms, key=b"%d" % time_ms, value=b"%d" % time_ms)
+
+
+class TestSearchTime:
+    margin = Margin(latency_ms=120, skew_ms=30)
+
+    def test_a_create_time_allows_for_skew_on_both_sides(self) -> None:
+        reference = Reference(time_ms=1_000)
+        assert search_time([reference], self.margin, now_ms=NOW) == 1_000 - 120 - 2 * 30
+
+    def test_an_append_time_needs_no_skew_on_a(self) -> None:
+        reference = Reference(time_ms=1_000, clock=ClockName.APPEND)
+        assert search_time([reference], self.margin, now_ms=NOW) == 1_000 - 120 - 30
+
+    def test_the_earliest_counts_where_a_record_may_come_from_anywhere(self) -> None:
+        references = [Reference(time_ms=ms, clock=ClockName.APPEND) for ms in (3_000, 2_000)]
+        assert search_time(references, Margin(latency_ms=100), now_ms=NOW) == 1_900
+
+    def test_one_unknown_makes_all_unknown(self) -> None:
+        references = [Reference(time_ms=3_000), Reference(time_ms=None)]
+        assert search_time(references, self.margin, now_ms=NOW) is None
+
+    def test_a_partition_that_never_had_a_record_says_nothing_against_the_others(self) -> None:
+        bare = Reference(time_ms=None, is_bare=True)
+        assert search_time([bare, Reference(time_ms=3_000)], self.margin, now_ms=NOW) == 2_820
+        assert search_time([bare], self.margin, now_ms=NOW) is None
+
+    def test_no_time_before_the_epoch_is_searched(self) -> None:
+        assert search_time([Reference(time_ms=100)], self.margin, now_ms=NOW) == 0
+
+    def test_a_record_from_the_future_proves_that_the_stated_skew_is_wrong(self) -> None:
+        reference = Reference(time_ms=NOW + 600_000)
+        assert search_time([reference], self.margin, now_ms=NOW) is None
+        wide = Margin(latency_ms=0, skew_ms=600_000)
+        assert search_time([reference], wide, now_ms=NOW) == NOW - 2 * 600_000
+
+    def test_clocks_a_little_apart_are_no_future(self) -> None:
+        reference = Reference(time_ms=NOW + 50)
+        assert search_time([reference], Margin(latency_ms=0), now_ms=NOW) == NOW
+
+
+class TestReferences:
+    def test_the_earlier_of_the_two_records_beside_the_position(self) -> None:
+        a, _ = pair()
+        append_all(a, 100, 900, 300)
+        found = read_references(a, {P0: Committed(2)})[P0]
+        assert (found.time_ms, found.clock) == (300, ClockName.RECORD)
+        assert "at 2 on A" in found.reason
+
+    def test_one_clock_far_ahead_does_no_harm(self) -> None:
+        a, _ = pair()
+        append_all(a, 100, 200, NOW * 2)
+        assert read_references(a, {P0: Committed(2)})[P0].time_ms == 200
+
+    def test_an_append_time_is_taken_as_it_is(self) -> None:
+        a, _ = pair(on_a=APPEND)
+        append_all(a, 100, 200, 300)
+        found = read_references(a, {P0: Committed(1)})[P0]
+        assert (found.time_ms, found.clock) == (200, ClockName.APPEND)
+
+    def test_at_the_end_the_last_record_counts(self) -> None:
+        a, _ = pair(on_a=APPEND)
+        append_all(a, 100, 200)
+        a.skip(P0, 500)
+        assert read_references(a, {P0: Committed(502)})[P0].time_ms == 200
+
+    def test_offsets_without_records_are_passed_over(self) -> None:
+        a, _ = pair(on_a=APPEND)
+        append_all(a, 100)
+        a.skip(P0, 3)
+        append_all(a, 200)
+        assert read_references(a, {P0: Committed(2)})[P0].time_ms == 200
+        last = last_before(a, P0, 0, 4)
+        assert last is not None
+        assert last.offset == 0
+
+    @pytest.mark.parametrize(
+        ("committed", "reason"),
+        [
+            (None, "the group has committed nothing on A"),
+            (Committed(1), "records from 1 to 2 were deleted on A unread"),
+            (Committed(9), "the position 9 lies behind the end of A, 3"),
+        ],
+    )
+    def test_where_time_is_not_known_it_says_why(
+        self, committed: Committed | None, reason: str
+    ) -> None:
+        a, _ = pair()
+        append_all(a, 100, 200, 300)
+        a.delete_before(P0, 2)
+        found = read_references(a, {P0: committed})[P0]
+        assert (found.time_ms, found.is_bare, found.reason) == (None, False, reason)
+
+    def test_a_log_that_was_emptied_says_nothing(self) -> None:
+        a, _ = pair()
+        append_all(a, 100)
+        a.delete_before(P0, 1)
+        found = read_references(a, {P0: Committed(1)})[P0]
+        assert (found.time_ms, found.is_bare) == (None, False)
+
+    def test_records_without_timestamps_say_nothing(self) -> None:
+        a, _ = pair()
+        a.append(P0, None)
+        assert "timestamp" in read_references(a, {P0: Committed(0)})[P0].reason
+
+    def test_a_partition_that_never_had_a_record(self) -> None:
+        a, _ = pair()
+        assert read_references(a, {P0: None})[P0].is_bare
+
+
+class TestReordering:
+    """KIP-33: m1, created before m2, arrives before it in one cluster and after it in the other."""
+
+    m1 = Sent(1, 1_000, to_a_ms=400, to_b_ms=10)
+    m2 = Sent(2, 1_100, to_a_ms=10, to_b_ms=20)
+    others = tuple(Sent(n, 100 * n, 5, 5) for n in (*range(3, 9), *range(12, 15), *range(16, 20)))
+
+    @pytest.mark.parametrize("on_a", [CREATE, APPEND])
+    @pytest.mark.parametrize("on_b", [CREATE, APPEND])
+    def test_the_latest_of_the_latencies_keeps_m1(
+        self, on_a: TimestampType, on_b: TimestampType
+    ) -> None:
+        a, b = pair(on_a, on_b)
+        fill(a, TOPIC, [self.m1, self.m2, *self.others], to="a")
+        fill(b, TOPIC, [self.m1, self.m2, *self.others], to="b")
+        after_m2 = next(r.offset for r in a.logs[P0] if r.value == b"2") + 1
+        a.commit_at(GROUP, P0, after_m2)
+        place_of_m1 = next(r.offset for r in b.logs[P0] if r.value == b"1")
+        assert start_of(planned(a, b)).offset > place_of_m1, "the time alone skips m1"
+        assert start_of(planned(a, b, latency_ms=400)).offset <= place_of_m1
+
+
+class TestStarts:
+    def test_the_first_record_at_or_after_the_time(self) -> None:
+        a, b = pair()
+        append_all(a, 100, 200, 300)
+        append_all(b, 50, 300, 100, 200)
+        a.commit_at(GROUP, P0, 1)
+        start = start_of(planned(a, b))
+        assert (start.offset, start.time_ms, start.search_ms) == (1, 300, 100)
+        assert start.found is Found.TIME
+
+    def test_the_end_where_all_is_earlier(self) -> None:
+        a, b = pair()
+        append_all(a, 500)
+        append_all(b, 100)
+        a.commit_at(GROUP, P0, 1)
+        start = start_of(planned(a, b))
+        assert (start.offset, start.found) == (1, Found.END)
+
+    def test_the_beginning_where_b_finds_nothing_although_it_has_later_records(self) -> None:
+        a, b = pair()
+        append_all(a, 100)
+        append_all(b, 50, 100)
+        b.blind.add(P0)
+        a.commit_at(GROUP, P0, 0)
+        start = start_of(planned(a, b))
+        assert (start.offset, start.found) == (0, Found.BEGINNING)
+        assert "although it has later records" in start.reason
+
+    def test_the_beginning_where_the_position_says_nothing(self) -> None:
+        a, b = pair(partitions=2)
+        append_all(a, 100, 200)
+        append_all(a, 100, 200, partition=P1)
+        append_all(b, 100, 200)
+        append_all(b, 100, 200, partition=P1)
+        a.commit_at(GROUP, P0, 1)
+        plan = planned(a, b, mapping=PartitionMapping.SAME)
+        assert start_of(plan, P0).found is Found.TIME
+        assert start_of(plan, P1).found is Found.BEGINNING
+        assert start_of(plan, P1).reason == "the group has committed nothing on A"
+
+    def test_what_b_has_deleted_is_told(self) -> None:
+        a, b = pair()
+        append_all(a, 100, 200)
+        append_all(b, 100, 200)
+        b.delete_before(P0, 1)
+        a.commit_at(GROUP, P0, 0)
+        start = start_of(planned(a, b))
+        assert start.offset == 1
+        assert "B has deleted everything before 1" in start.reason
+
+    def test_a_stated_time_needs_neither_positions_nor_a(self) -> None:
+        _, b = pair(partitions=2)
+        append_all(b, 100, 200, 300)
+        append_all(b, 250, partition=P1)
+        question = Question(group=GROUP, topics=(TOPIC,), at_ms=300, latency_ms=100)
+        plan = plan_failover(None, watched("B", b), question, ManualClock(NOW))
+        assert [start.offset for start in plan.starts] == [1, 0]
+        assert plan.positions == {}
+
+
+class TestRefusals:
+    def test_a_group_without_positions(self) -> None:
+        a, b = pair()
+        with pytest.raises(UnknownGroup, match=r"has committed nothing on a:1.*--at TIME"):
+            planned(a, b)
+
+    def test_a_topic_that_b_lacks(self) -> None:
+        a, _ = pair()
+        append_all(a, 100)
+        a.commit_at(GROUP, P0, 0)
+        with pytest.raises(UnknownTopic, match="b:2 has no topic orders"):
+            planned(a, MemoryCluster("b:2").create("other"))
+
+    def test_without_a_the_latency_has_to_be_stated(self) -> None:
+        _, b = pair()
+        question = Question(group=GROUP, topics=(TOPIC,), at_ms=300)
+        with pytest.raises(InvalidRequest, match="state it"):
+            plan_failover(None, watched("B", b), question, ManualClock(NOW))
+
+    def test_without_a_topics_and_time_have_to_be_stated(self) -> None:
+        _, b = pair()
+        question = Question(group=GROUP, latency_ms=0, at_ms=300)
+        with pytest.raises(InvalidRequest, match="--topic"):
+            plan_failover(None, watched("B", b), question, ManualClock(NOW))
+
+
+class TestExecute:
+    def test_the_starts_are_committed(self) -> None:
+        a, b = pair()
+        append_all(a, 100, 200)
+        append_all(b, 100, 200)
+        a.commit_at(GROUP, P0, 2)
+        plan = planned(a, b)
+        assert b.committed(GROUP, [P0]) == {P0: None}
+        execute(b, plan)
+        assert b.committed(GROUP, [P0]) == {P0: Committed(1)}
+        assert planned(a, b).committed == {P0: Committed(1)}
+
+    def test_members_refuse_it(self) -> None:
+        a, b = pair()
+        append_all(a, 100)
+        append_all(b, 100)
+        a.commit_at(GROUP, P0, 0)
+        b.members[GROUP] = (Member("m-1", "app-7", "/10.0.0.1"),)
+        with pytest.raises(GroupActive, match=r"is active on b:1 \(app-7\); stop it first"):
+            execute(b, planned(a, b))
+        assert b.offsets == {}

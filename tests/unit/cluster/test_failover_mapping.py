@@ -1,0 +1,89 @@
+"""Whether partition n holds the same keys on two clusters."""
+
+import zlib
+from collections.abc import Callable
+
+import pytest
+from tests.unit.cluster.two_clusters import MemoryCluster
+
+from tidelog.cluster.failover_mapping import (
+    PartitionMapping,
+    SampledKey,
+    judge_keys,
+    map_partitions,
+    partitioner_of,
+)
+from tidelog.storage.partitioner import partition_of
+from tidelog.types import TopicPartition
+
+TOPIC = "orders"
+KEYS = [b"key-%d" % n for n in range(40)]
+
+
+def crc32(key: bytes, count: int) -> int:
+    return zlib.crc32(key) % count
+
+
+def sample(function: Callable[[bytes, int], int], count: int = 3) -> list[SampledKey]:
+    return [SampledKey(function(key, count), key) for key in KEYS]
+
+
+@pytest.mark.parametrize(("name", "function"), [("murmur2", partition_of), ("crc32", crc32)])
+def test_the_function_is_known_again(name: str, function: Callable[[bytes, int], int]) -> None:
+    assert partitioner_of(sample(function), 3) == name
+    found = judge_keys(sample(function), sample(function), 3)
+    assert found.mapping is PartitionMapping.SAME
+    assert name in found.reason
+
+
+def test_different_functions_on_both_sides() -> None:
+    found = judge_keys(sample(partition_of), sample(crc32), 3)
+    assert found.mapping is PartitionMapping.ANY
+    assert found.reason == "keys are spread by murmur2 on A, by crc32 on B"
+
+
+def test_one_key_out_of_place_is_enough() -> None:
+    odd = [SampledKey((seen.partition + 1) % 3, seen.key) for seen in sample(crc32)[:1]]
+    found = judge_keys([*odd, *sample(crc32)[1:]], sample(crc32), 3)
+    assert found.mapping is PartitionMapping.ANY
+    assert "no function known here" in found.reason
+
+
+def test_records_without_a_key_go_anywhere() -> None:
+    found = judge_keys(sample(crc32), [*sample(crc32), SampledKey(0, None)], 3)
+    assert found.mapping is PartitionMapping.ANY
+    assert found.reason == "records without a key on B go to any partition"
+
+
+def test_few_keys_prove_nothing() -> None:
+    few = sample(crc32)[:19] * 10
+    found = judge_keys(few, sample(crc32), 3)
+    assert found.mapping is PartitionMapping.ANY
+    assert found.reason.startswith("19 keys on A are too few")
+
+
+def clusters(on_a: int, on_b: int) -> tuple[MemoryCluster, MemoryCluster]:
+    return MemoryCluster("a:1").create(TOPIC, on_a), MemoryCluster("b:1").create(TOPIC, on_b)
+
+
+def test_one_partition_each_corresponds() -> None:
+    assert map_partitions(*clusters(1, 1), TOPIC).mapping is PartitionMapping.SAME
+
+
+def test_different_numbers_overrule_what_is_asked() -> None:
+    found = map_partitions(*clusters(2, 3), TOPIC, PartitionMapping.SAME)
+    assert found.mapping is PartitionMapping.ANY
+    assert found.reason == "orders has 2 partitions on A and 3 on B"
+
+
+def test_what_is_asked_counts_where_it_can() -> None:
+    found = map_partitions(*clusters(2, 2), TOPIC, PartitionMapping.SAME)
+    assert found.mapping is PartitionMapping.SAME
+
+
+def test_keys_are_read_from_the_logs() -> None:
+    a, b = clusters(3, 3)
+    for cluster in (a, b):
+        for key in KEYS:
+            cluster.append(TopicPartition(TOPIC, partition_of(key, 3)), 100, key=key)
+    assert map_partitions(a, b, TOPIC).mapping is PartitionMapping.SAME

@@ -1,0 +1,163 @@
+"""Comparing the records of two clusters around a failover."""
+
+from pathlib import Path
+
+import pytest
+from tests.unit.cluster.two_clusters import APPEND, CREATE, MemoryCluster, watched
+
+from tidelog.cluster.failover_plan import Plan, Question, plan_failover
+from tidelog.cluster.failover_verify import Example, Verdict, digest_of, verify
+from tidelog.cluster.view import RemoteRecord
+from tidelog.env import Env, ManualClock
+from tidelog.errors import InvalidRequest
+from tidelog.types import TimestampType, TopicPartition
+
+GROUP, TOPIC = "billing", "orders"
+P0 = TopicPartition(TOPIC, 0)
+NOW = 10_000_000
+
+
+def cluster(name: str, values: str, kind: TimestampType = CREATE) -> MemoryCluster:
+    """A record for each letter, created at its place in the alphabet times 100."""
+    made = MemoryCluster(f"{name}:1").create(TOPIC, 1, kind)
+    for at, letter in enumerate(values):
+        created = 100 * (ord(letter) - ord("a") + 1)
+        made.append(P0, created if kind is CREATE else 10_000 + at, value=letter.encode())
+    return made
+
+
+def plan_of(a: MemoryCluster, b: MemoryCluster, position: int, start: int) -> Plan:
+    """A plan with this start, whatever would have been found."""
+    a.commit_at(GROUP, P0, position)
+    question = Question(group=GROUP, latency_ms=0)
+    plan = plan_failover(watched("A", a), watched("B", b), question, ManualClock(NOW))
+    (found,) = plan.starts
+    forced = type(found)(
+        partition=P0,
+        offset=start,
+        time_ms=None,
+        search_ms=None,
+        found=found.found,
+        reason="",
+    )
+    return Plan(
+        question=plan.question,
+        positions=plan.positions,
+        references=plan.references,
+        margin=plan.margin,
+        latencies=(),
+        mapped=plan.mapped,
+        starts=(forced,),
+        committed=plan.committed,
+    )
+
+
+def judged(a: MemoryCluster, b: MemoryCluster, position: int, start: int, folder: Path) -> Verdict:
+    (verdict,) = verify(a, b, plan_of(a, b, position, start), Env(), str(folder / "s"))
+    return verdict
+
+
+def counts(verdict: Verdict) -> tuple[int, int, int, int, int, int]:
+    return (
+        verdict.unconsumed,
+        verdict.after,
+        verdict.missed,
+        verdict.absent,
+        verdict.duplicates,
+        verdict.only_on_b,
+    )
+
+
+@pytest.mark.parametrize(
+    ("on_a", "on_b", "position", "start", "expected"),
+    [
+        # unconsumed, after, missed, absent, duplicates, only on B
+        ("abcdef", "abcdef", 3, 3, (3, 3, 0, 0, 0, 0)),
+        ("abcdef", "abcdef", 3, 1, (3, 5, 0, 0, 2, 0)),
+        ("abcdef", "abcdef", 3, 4, (3, 2, 1, 0, 0, 0)),
+        ("abcdef", "dabcef", 3, 1, (3, 5, 1, 0, 3, 0)),
+        ("abcdef", "abcef", 3, 3, (3, 2, 0, 1, 0, 0)),
+        ("abcdef", "abcdefgh", 3, 3, (3, 5, 0, 0, 0, 2)),
+        ("abcdef", "fedcba", 6, 0, (0, 6, 0, 0, 6, 0)),
+        ("abcdef", "abcdef", 0, 6, (6, 0, 6, 0, 0, 0)),
+        # Equal records count as often as they are there.
+        ("abbbc", "abbbc", 2, 2, (3, 3, 0, 0, 0, 0)),
+        ("abbbc", "abbc", 2, 1, (3, 3, 0, 0, 0, 0)),
+        ("abbbc", "abbc", 1, 1, (4, 3, 0, 1, 0, 0)),
+        ("abbbc", "bbabc", 1, 3, (4, 2, 2, 0, 0, 0)),
+        ("", "", 0, 0, (0, 0, 0, 0, 0, 0)),
+    ],
+)
+@pytest.mark.parametrize("kinds", [(CREATE, CREATE), (APPEND, APPEND), (CREATE, APPEND)])
+def test_what_lies_where(
+    on_a: str,
+    on_b: str,
+    position: int,
+    start: int,
+    expected: tuple[int, ...],
+    kinds: tuple[TimestampType, TimestampType],
+    tmp_path: Path,
+) -> None:
+    a, b = cluster("a", on_a, kinds[0]), cluster("b", on_b, kinds[1])
+    verdict = judged(a, b, position, start, tmp_path)
+    if verdict.by_time:
+        assert counts(verdict) == expected
+    else:
+        # Without create times on both A is read back by the margin only, here none.
+        assert counts(verdict)[:4] == expected[:4]
+    assert verdict.by_time == (kinds == (CREATE, CREATE))
+
+
+def test_examples_say_where_missed_records_lie(tmp_path: Path) -> None:
+    verdict = judged(cluster("a", "abcdef"), cluster("b", "abdecf"), 2, 4, tmp_path)
+    assert verdict.missed == 2
+    assert verdict.examples == (Example(P0, 2, 400), Example(P0, 3, 500))
+
+
+def test_records_that_a_deleted_unread_can_t_be_compared(tmp_path: Path) -> None:
+    a, b = cluster("a", "abcdef"), cluster("b", "abcdef")
+    a.delete_before(P0, 4)
+    assert counts(judged(a, b, 2, 2, tmp_path)) == (2, 4, 0, 0, 0, 2)
+
+
+def test_without_positions_there_is_nothing_to_compare_with(tmp_path: Path) -> None:
+    b = cluster("b", "abc")
+    question = Question(group=GROUP, topics=(TOPIC,), at_ms=100, latency_ms=0)
+    plan = plan_failover(None, watched("B", b), question, ManualClock(NOW))
+    with pytest.raises(InvalidRequest, match="--from"):
+        verify(cluster("a", "abc"), b, plan, Env(), str(tmp_path / "s"))
+
+
+@pytest.mark.parametrize("buffer_bytes", [1, 100])
+def test_the_same_with_hardly_any_memory(tmp_path: Path, buffer_bytes: int) -> None:
+    a, b = cluster("a", "abcdefghij"), cluster("b", "cabdefghijk")
+    plan = plan_of(a, b, 4, 2)
+    folder = tmp_path / "s"
+    roomy = verify(a, b, plan, Env(), str(folder))
+    assert verify(a, b, plan, Env(), str(folder), buffer_bytes=buffer_bytes) == roomy
+    assert not folder.exists()
+
+
+def record(
+    key: bytes | None, value: bytes | None, timestamp: int | None = 5, offset: int = 0
+) -> RemoteRecord:
+    return RemoteRecord(
+        offset=offset, timestamp=timestamp, timestamp_type=CREATE, key=key, value=value
+    )
+
+
+def test_a_digest_depends_on_key_value_and_time_alone() -> None:
+    others = [
+        record(b"ab", b"c"),
+        record(b"a", b"bc"),
+        record(b"abc", None),
+        record(b"abc", b""),
+        record(None, b"abc"),
+        record(b"", b"abc"),
+        record(b"ab", b"c", 6),
+        record(b"ab", b"c", None),
+    ]
+    assert len({digest_of(other, by_time=True) for other in others}) == len(others)
+    assert len({digest_of(other, by_time=False) for other in others}) == len(others) - 2
+    again = record(b"ab", b"c", offset=9)
+    assert digest_of(again, by_time=True) == digest_of(others[0], by_time=True)
