@@ -1,6 +1,7 @@
 """`tidelog lag`: how far a consumer group is behind, once or again and again."""
 
-from dataclasses import dataclass
+import io
+from dataclasses import dataclass, replace
 from math import isinf
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -158,25 +159,23 @@ def _watch_live(
     options: LagOptions,
     look: "Callable[[], list[Observation]]",
 ) -> ExitCode:
-    """A table that is drawn over itself."""
+    """A table that is drawn over itself; what is wider than the terminal is cut."""
     from rich.console import Console
     from rich.live import Live
-    from rich.table import Table
+    from rich.text import Text
 
-    def table(lags: "Sequence[PartitionLag]") -> Table:
-        drawn = Table(box=None, pad_edge=False)
-        for column in columns(Format.TABLE):
-            right = column.kind is output.Kind.NUMBER
-            name = column.name.replace("_", " ").upper()
-            drawn.add_column(name, justify="right" if right else "left", no_wrap=True)
-        for row in rows(lags, Format.TABLE):
-            drawn.add_row(*("-" if cell is None else str(cell) for cell in row))
-        return drawn
+    def drawn(lags: "Sequence[PartitionLag]") -> Text:
+        page = io.StringIO()
+        cells = rows(lags, Format.TABLE)
+        output.print_rows(
+            replace(surroundings, stdout=page), columns(Format.TABLE), cells, Format.TABLE
+        )
+        return Text(page.getvalue().rstrip(), no_wrap=True, overflow="crop")
 
     console = Console(file=surroundings.stdout, no_color=not surroundings.wants_colour)
     with Live(console=console, auto_refresh=False) as live:
         return _watch(
-            surroundings, options, look, lambda lags: live.update(table(lags), refresh=True)
+            surroundings, options, look, lambda lags: live.update(drawn(lags), refresh=True)
         )
 
 

@@ -1,0 +1,288 @@
+"""`tidelog rewind` and `tidelog lag` on a cluster that is not there: what they print and return."""
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tests.unit.cli.running import NOW, Terminal
+from tests.unit.cluster.fakes import FLIGHTS_0, FakeCluster
+
+from tidelog.cli import brokers, lag, rewind
+from tidelog.cli.choices import ClockName, Format
+from tidelog.cli.cluster_options import Access
+from tidelog.cli.lag import LagOptions
+from tidelog.cli.main import run
+from tidelog.cli.problems import ExitCode, UsageProblem
+from tidelog.cli.rewind import RewindOptions
+from tidelog.cli.surroundings import Surroundings
+from tidelog.cluster.view import Committed, Member
+from tidelog.env import Env, ManualClock
+from tidelog.errors import ClusterFailure, InvalidTime, MissingDependency
+from tidelog.types import TopicPartition
+
+GROUP = "planes"
+SECOND = 1_000
+
+
+@dataclass(slots=True)
+class Desk:
+    """A cluster whose group has read one of four records, a second each, and streams."""
+
+    cluster: FakeCluster = field(default_factory=FakeCluster)
+    clock: ManualClock = field(default_factory=lambda: ManualClock(NOW))
+    out: io.StringIO = field(default_factory=io.StringIO)
+    err: io.StringIO = field(default_factory=io.StringIO)
+    waited: list[float] = field(default_factory=list)
+    on_wait: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        times = [NOW - age * SECOND for age in (40, 30, 20, 10)]
+        self.cluster.with_log(FLIGHTS_0, *times)
+        self.cluster.put(GROUP, {FLIGHTS_0: 1})
+
+    @property
+    def surroundings(self) -> Surroundings:
+        env = Env(clock=self.clock)
+        return Surroundings(env=env, stdout=self.out, stderr=self.err, wait=self.wait, variables={})
+
+    def wait(self, seconds: float) -> None:
+        self.waited.append(seconds)
+        self.clock.advance(int(seconds * SECOND))
+        self.on_wait()
+
+    @property
+    def rows(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.out.getvalue().splitlines()]
+
+    def rewind(self, to: str, kind: Format = Format.JSON, **more: object) -> ExitCode:
+        options = RewindOptions(group=GROUP, to=to, **more)  # type: ignore[arg-type]
+        target = rewind.target_of(self.surroundings, options)
+        return rewind.run(self.surroundings, self.cluster, options, target, kind=kind)
+
+    def lag(self, kind: Format = Format.JSON, **more: object) -> ExitCode:
+        options = LagOptions(group=GROUP, **more)  # type: ignore[arg-type]
+        return lag.run(self.surroundings, self.cluster, options, kind=kind)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_dry_run_changes_nothing_and_says_how_to(desk: Desk) -> None:
+    desk.cluster.put(GROUP, {FLIGHTS_0: 4})
+    assert desk.rewind("-20s") is ExitCode.OK
+    assert desk.cluster.offsets[GROUP][FLIGHTS_0] == Committed(4)
+    (row,) = desk.rows
+    assert (row["old_offset"], row["new_offset"], row["records_again"]) == (4, 2, 2)
+    assert row["records_again_is_exact"] is False
+    assert row["time_ms"] == NOW - 20 * SECOND
+    said = "dry run: would move 1 of 1 partitions, at most 2 records would be read again"
+    assert said in desk.err.getvalue()
+
+
+def test_execute_commits(desk: Desk) -> None:
+    desk.cluster.put(GROUP, {FLIGHTS_0: 4})
+    assert desk.rewind("-20s", execute=True, count=True) is ExitCode.OK
+    assert desk.cluster.offsets[GROUP][FLIGHTS_0] == Committed(2, 0)
+    assert "moved 1 of 1 partitions, 2 records are read again" in desk.err.getvalue()
+
+
+def test_group_held_back_ends_with_findings(desk: Desk) -> None:
+    assert desk.rewind("-10s", Format.TABLE, execute=True) is ExitCode.FINDINGS
+    assert desk.cluster.offsets[GROUP][FLIGHTS_0] == Committed(1)
+    assert "<=2" in desk.out.getvalue()
+    assert "stay, since going on would skip" in desk.err.getvalue()
+
+
+def test_dry_run_tells_of_active_members(desk: Desk) -> None:
+    desk.cluster.members[GROUP] = [Member("m", "radar", "/10.0.0.7")]
+    assert desk.rewind("earliest") is ExitCode.OK
+    assert "refused now, the group has members: radar at /10.0.0.7" in desk.err.getvalue()
+
+
+def test_no_match_goes_where_it_is_told(desk: Desk) -> None:
+    desk.cluster.put(GROUP, {FLIGHTS_0: 3})
+    assert desk.rewind("now") is ExitCode.OK
+    assert desk.rewind("now", to_end=True) is ExitCode.FINDINGS
+    assert desk.rewind("now", to_end=True, forward=True) is ExitCode.OK
+    assert [row["new_offset"] for row in desk.rows] == [3, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        RewindOptions(group=GROUP, to="earliest", max_skew="2m"),
+        RewindOptions(group=GROUP, to="latest", clock=ClockName.APPEND),
+        RewindOptions(group=GROUP, to="-6h", clock=ClockName.APPEND, max_skew="2m"),
+    ],
+)
+def test_options_that_contradict_each_other(desk: Desk, options: RewindOptions) -> None:
+    with pytest.raises(UsageProblem):
+        rewind.target_of(desk.surroundings, options)
+
+
+@pytest.mark.parametrize("text", ["", ":1", "flights:", "flights:x", "flights:-1"])
+def test_topics_that_cannot_be(text: str) -> None:
+    with pytest.raises(UsageProblem, match="write TOPIC or TOPIC:PARTITION"):
+        brokers.wanted_topics((text,))
+
+
+def test_lag_of_one_look(desk: Desk) -> None:
+    assert desk.lag() is ExitCode.OK
+    (row,) = desk.rows
+    assert (row["committed"], row["end"], row["offset_lag"]) == (1, 4, 3)
+    assert (row["records_left"], row["records_left_is_exact"]) == (3, False)
+    assert (row["behind_ms"], row["clock"]) == (30 * SECOND, "create-time")
+    assert (row["offsets_per_s"], row["catch_up_s"], row["is_falling_behind"]) == (
+        None,
+        None,
+        False,
+    )
+    assert desk.waited == []
+
+
+def test_lag_over_samples_tells_speeds(desk: Desk) -> None:
+    def consume_one() -> None:
+        offset = desk.cluster.offsets[GROUP][FLIGHTS_0].offset
+        desk.cluster.put(GROUP, {FLIGHTS_0: offset + 1})
+
+    desk.on_wait = consume_one
+    desk.lag(samples=3, every="2s", count=True)
+    (row,) = desk.rows
+    assert desk.waited == [2.0, 2.0]
+    assert (row["committed"], row["offsets_per_s"], row["catch_up_s"]) == (3, 0.5, 2.0)
+    assert row["records_left_is_exact"] is True
+
+
+def test_group_that_stands_still_never_catches_up(desk: Desk) -> None:
+    desk.lag(samples=2)
+    (row,) = desk.rows
+    assert (row["catch_up_s"], row["is_falling_behind"]) == (None, True)
+    desk.out.truncate(0)
+    desk.lag(Format.TABLE, samples=2)
+    assert "never" in desk.out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({"max_lag": 3}, ExitCode.OK),
+        ({"max_lag": 2}, ExitCode.FINDINGS),
+        ({"max_seconds": 30.0}, ExitCode.OK),
+        ({"max_seconds": 29.9}, ExitCode.FINDINGS),
+    ],
+)
+def test_exit_code_for_alerts(desk: Desk, more: dict[str, object], code: ExitCode) -> None:
+    assert desk.lag(Format.JSON, **more) is code
+    assert ("limit" in desk.err.getvalue()) is (code is ExitCode.FINDINGS)
+
+
+def test_watch_writes_a_row_for_each_look(desk: Desk) -> None:
+    desk.lag(watch=True, samples=3)
+    assert [row["seen_ms"] for row in desk.rows] == [NOW, NOW + 5_000, NOW + 10_000]
+    assert [row["behind_ms"] for row in desk.rows] == [30_000, 35_000, 40_000]
+
+
+def test_watch_goes_on_until_it_is_interrupted(desk: Desk) -> None:
+    def interrupt() -> None:
+        if len(desk.waited) == 4:
+            raise KeyboardInterrupt
+
+    desk.on_wait = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        desk.lag(watch=True)
+    assert len(desk.rows) == 4
+
+
+def test_watch_survives_a_cluster_that_is_away_for_a_while(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_args: object, **_kwargs: object) -> None:
+        monkeypatch.undo()
+        raise ClusterFailure("nowhere:9092", "look up offsets", "gone")
+
+    monkeypatch.setattr(FakeCluster, "watermarks", fail)
+    desk.lag(watch=True, samples=2)
+    assert len(desk.rows) == 1
+    assert "could not look up offsets: gone; trying again in 5 s" in desk.err.getvalue()
+
+
+def test_watch_on_a_terminal_draws_one_table_over_itself(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    raw = io.BytesIO()
+    terminal = Terminal(raw, encoding="utf-8", write_through=True)
+    surroundings = Surroundings(
+        env=Env(clock=desk.clock),
+        stdout=terminal,
+        stderr=desk.err,
+        wait=desk.wait,
+        variables={},
+    )
+    options = LagOptions(group=GROUP, watch=True, samples=2)
+    assert lag.run(surroundings, desk.cluster, options, kind=Format.TABLE) is ExitCode.OK
+    drawn = raw.getvalue().decode()
+    assert drawn.count("RECORDS LEFT") == 2
+    assert "\x1b[1A" in drawn, "the second table starts where the first did"
+    assert "30s" in drawn
+    assert "35s" in drawn
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0s"),
+        (0.0421, "0.042s"),
+        (59.999, "59.999s"),
+        (60, "1m"),
+        (125, "2m5s"),
+        (7_500, "2h5m"),
+        (90_000, "1d1h"),
+        (-3, "-3s"),
+    ],
+)
+def test_lengths_of_time_for_people(seconds: float, text: str) -> None:
+    assert lag.length(seconds) == text
+
+
+def test_settings_are_read_from_a_file(desk: Desk, tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text("no.such.setting=1\n")
+    out = io.StringIO()
+    surroundings = Surroundings(stdout=out, stderr=desk.err, variables={})
+    arguments = ["lag", GROUP, "-b", "127.0.0.1:1", "--command-config", str(path)]
+    assert run(arguments, surroundings) == ExitCode.ERROR
+    assert 'No such configuration property: "no.such.setting"' in desk.err.getvalue()
+    arguments[-1] = str(tmp_path / "none")
+    assert run(arguments, surroundings) == ExitCode.ERROR
+    assert "No such file" in desk.err.getvalue()
+
+
+def test_without_the_client_the_extra_is_named(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with (
+        pytest.raises(MissingDependency, match=r"tidelog\[kafka\]"),
+        brokers.open_cluster(desk.surroundings, Access(bootstrap="x:1")),
+    ):
+        pass
+
+
+def test_looks_at_one_moment_are_refused(desk: Desk) -> None:
+    options = LagOptions(group=GROUP, every="0s")
+    with pytest.raises(UsageProblem, match="--every 0"):
+        lag.lag(desk.surroundings, Access(bootstrap="x:1"), options, Format.TABLE)
+    with pytest.raises(InvalidTime):
+        brokers.duration_ms("soon")
+
+
+def test_partitions_of_one_topic_alone(desk: Desk) -> None:
+    desk.cluster.with_log(TopicPartition("ships", 0), NOW)
+    desk.cluster.put(GROUP, {TopicPartition("ships", 0): 0})
+    desk.lag(topics=("ships",))
+    assert [row["topic"] for row in desk.rows] == ["ships"]
