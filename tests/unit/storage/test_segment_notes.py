@@ -1,0 +1,103 @@
+"""`segment-notes`: its text, what is left out of a damaged one, and how it grows."""
+
+import pytest
+from tests.unit.storage.logs import new_log, put, read, write
+
+from tidelog.errors import CorruptFile
+from tidelog.record.coding import crc32c
+from tidelog.storage.roll import RollReason
+from tidelog.storage.segment_notes import (
+    NotesFile,
+    SegmentNote,
+    decode_notes,
+    encode_note,
+    encode_notes,
+    read_notes,
+)
+
+FIRST = SegmentNote(0, 42, 123, RollReason.SIZE, 1_000, 990)
+SECOND = SegmentNote(42, 50, 0, RollReason.UNKNOWN, -1, 2_000)
+
+
+def test_the_bytes_of_a_file() -> None:
+    line = "0 42 123 size 1000 990"
+    assert encode_notes([FIRST]) == f"0\n{line} {crc32c(line.encode()):08x}\n".encode()
+
+
+def test_what_was_written_is_read() -> None:
+    assert decode_notes(encode_notes([FIRST, SECOND])) == ({0: FIRST, 42: SECOND}, [])
+    assert decode_notes(b"") == ({}, [])
+
+
+def test_a_later_line_takes_an_earlier_ones_place() -> None:
+    later = FIRST._replace(end_offset=99, reason=RollReason.TIME)
+    assert decode_notes(encode_notes([FIRST, later]))[0] == {0: later}
+
+
+@pytest.mark.parametrize("cut", range(1, len(encode_note(SECOND))))
+def test_a_torn_line_is_left_out(cut: int) -> None:
+    notes, problems = decode_notes(encode_notes([FIRST, SECOND])[:-cut])
+    assert notes == {0: FIRST}
+    assert problems == ["line 3: no line end"]
+
+
+def test_a_changed_bit_costs_one_line() -> None:
+    data = encode_notes([FIRST, SECOND])
+    for at in range(2, len(encode_note(FIRST)) + 1):
+        flipped = bytearray(data)
+        flipped[at] ^= 1
+        notes, problems = decode_notes(flipped)
+        assert notes.get(0) is None
+        assert notes.get(42) == SECOND
+        assert problems
+
+
+def test_another_version_is_refused() -> None:
+    with pytest.raises(CorruptFile, match="version 7"):
+        decode_notes(b"7\n")
+    with pytest.raises(CorruptFile):
+        decode_notes(b"\xff\xfe nothing of ours")
+
+
+def test_a_reason_of_a_later_release_is_unknown() -> None:
+    line = "0 42 123 boredom 1000 990"
+    data = f"0\n{line} {crc32c(line.encode()):08x}\n".encode()
+    assert decode_notes(data)[0][0].reason is RollReason.UNKNOWN
+
+
+def test_a_line_is_appended_and_stale_ones_go_in_the_end() -> None:
+    env, _, log = new_log()
+    notes = NotesFile(log.context)
+    assert notes.load() == []
+    notes.add([FIRST, SECOND])
+    size = len(read(env, "segment-notes"))
+    for turn in range(200):
+        notes.add([SECOND._replace(seen_ms=3_000 + turn)])
+        assert read_notes(log.context)[0][42].seen_ms == 3_000 + turn
+    lines = read(env, "segment-notes").count(b"\n")
+    assert lines < 80
+    assert len(read(env, "segment-notes")) > size
+    notes.add([SECOND._replace(seen_ms=3_199)])
+    assert read(env, "segment-notes").count(b"\n") == lines, "the same note again is not written"
+
+
+def test_behind_damage_the_file_is_written_anew() -> None:
+    env, _, log = new_log()
+    write(env, "segment-notes", encode_notes([FIRST, SECOND])[:-3])
+    notes = NotesFile(log.context)
+    assert notes.load() == ["line 3: no line end"]
+    notes.add([SECOND])
+    assert read(env, "segment-notes") == encode_notes([FIRST, SECOND])
+
+
+def test_an_unreadable_file_is_reported_and_the_log_opens() -> None:
+    from tests.unit.storage.logs import reopen
+
+    env, directory, log = new_log()
+    put(log, 1)
+    log.roll()
+    directory.close()
+    write(env, "segment-notes", b"\x00\x01")
+    directory, log = reopen(env)
+    assert any("segment-notes" in line for line in directory.reports)
+    assert read_notes(log.context)[0][0].reason is RollReason.UNKNOWN
