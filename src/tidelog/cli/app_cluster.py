@@ -15,6 +15,7 @@ from tidelog.cli.cluster_options import (
 from tidelog.cli.options import (
     TIME_HELP,
     clock_option,
+    data_option,
     examples,
     format_option,
     isolation_option,
@@ -263,4 +264,61 @@ def _lag(  # noqa: PLR0913 - one parameter for each option
     return lag.lag(surroundings, access, options, kind)
 
 
-COMMANDS: Final[tuple[click.Command, ...]] = (_lag, _rewind, _failover)
+@click.command(
+    "follow",
+    epilog=examples(
+        "tidelog follow broker:9092 --data standby",
+        "tidelog follow broker:9092 --data standby --topic 'flights*' --once",
+        "tidelog follow broker:9092 --data standby --config retention.ms=-1 -o json",
+    ),
+)
+@click.argument("leader", metavar="HOST:PORT")
+@data_option
+@click.option(
+    "--topic",
+    "-t",
+    "topics",
+    multiple=True,
+    metavar="T",
+    help="A topic, or a pattern with * and ?; repeatable. All but internal ones if left out.",
+)
+@click.option("--once", is_flag=True, help="Catch up and stop; else go on until Ctrl-C.")
+@click.option(
+    "--config", "-c", "settings", multiple=True, metavar="KEY=VALUE", help="Wins over the leader's."
+)
+@click.option("--every", default="5s", show_default=True, metavar="TIME", help="Between reports.")
+@click.option("--retain/--no-retain", default=True, show_default=True, help="Run retention here.")
+@format_option
+@click.pass_obj
+def _follow(  # noqa: PLR0913 - one parameter for each option
+    surroundings: Surroundings,
+    leader: str,
+    data: str | None,
+    topics: tuple[str, ...],
+    once: bool,
+    settings: tuple[str, ...],
+    every: str,
+    retain: bool,
+    kind: Format,
+) -> int:
+    """Copy a leader's topics into a directory, as a standby.
+
+    Same bytes, offsets, leader epochs and timestamps; topic ids, settings and group offsets too.
+    Goes on where it stopped; drops what the leader never had. Exit code 2: a partition stands
+    still, with its reason.
+    """
+    from tidelog.cli import follow
+
+    options = follow.StandbyOptions(
+        leader=leader,
+        data=data,
+        topics=topics,
+        settings=settings,
+        once=once,
+        every=every,
+        retain=retain,
+    )
+    return follow.follow(surroundings, options, kind)
+
+
+COMMANDS: Final[tuple[click.Command, ...]] = (_lag, _rewind, _failover, _follow)

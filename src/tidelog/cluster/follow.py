@@ -11,7 +11,7 @@ Source: KIP-32, first draft (followers keep the leader's times); Kafka 4.x Repli
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self, TypeAlias
@@ -353,17 +353,27 @@ class Follower:
     def catch_up(self) -> None:
         """Go on until every partition has all that its leader shows, or stands still.
 
+        Raises: As `rounds_to_catch_up`.
+        """
+        for _ in self.rounds_to_catch_up():
+            pass
+
+    def rounds_to_catch_up(self) -> Iterator[int]:
+        """The rounds of `catch_up`, each with the number of bytes that came.
+
         Raises:
             ClusterFailure: As `round`; or the leader promises records and sends none.
             InconsistentTopicId, UnknownTopic, StorageFailure: As `sync`.
         """
         idle = 0
         while not all(copy.problem or copy.is_caught_up for copy in self.copies.values()):
-            idle = 0 if self.round() else idle + 1
+            came = self.round()
+            idle = 0 if came else idle + 1
             if idle > _IDLE_ROUNDS:
                 raise ClusterFailure(
                     self.place, "catch up", f"it promises records and sends none: {self._lagging()}"
                 )
+            yield came
 
     def _lagging(self) -> str:
         return ", ".join(

@@ -1,0 +1,285 @@
+"""`tidelog follow`: a standby that copies a leader's partitions and says how far it is behind."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from tidelog.cli import brokers, output
+from tidelog.cli.choices import Format
+from tidelog.cli.opening import NO_DATA
+from tidelog.cli.output import Cell, Column
+from tidelog.cli.problems import ExitCode, UsageProblem
+from tidelog.cli.surroundings import Surroundings
+from tidelog.errors import ClusterFailure
+
+if TYPE_CHECKING:
+    from tidelog.cluster.follow import Follower, FollowOptions, Seams
+
+DEFAULT_PORT: Final = 9092
+# Between two tries to reach a leader that has gone, in seconds.
+_RETRY_S: Final = 1.0
+Show: TypeAlias = Callable[[Sequence[output.Row]], None]
+
+COLUMNS: Final[tuple[Column, ...]] = (
+    output.text("topic"),
+    output.number("partition"),
+    output.number("leader"),
+    output.number("leader_epoch"),
+    output.number("start"),
+    output.number("end"),
+    output.number("high_watermark"),
+    output.number("lag"),
+    output.number("copied_bytes"),
+    output.number("dropped"),
+    output.number("lost"),
+    output.text("problem"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandbyOptions:
+    """What the options say; texts are not read yet.
+
+    Attributes:
+        leader: `HOST:PORT`.
+        data: The standby's directory.
+        topics: Names or patterns; none for all but internal ones.
+        settings: `KEY=VALUE`, which win over the leader's.
+        once: Catch up and stop.
+        every: Length of time between two reports.
+        retain: Whether the topics' retention runs here.
+    """
+
+    leader: str
+    data: str | None
+    topics: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    once: bool = False
+    every: str = "5s"
+    retain: bool = True
+
+
+def follow(surroundings: Surroundings, options: StandbyOptions, kind: Format) -> ExitCode:
+    """Copy until caught up (`once`) or told to stop; 2 where a partition stands still."""
+    from tidelog.cluster.follow import Seams
+
+    stopped = threading.Event()
+    seams = Seams(env=surroundings.env, pause=stopped.wait)
+    with _stops(stopped):
+        try:
+            return run(surroundings, options, kind, seams=seams, stopped=stopped)
+        except ClusterFailure as error:
+            surroundings.say(f"{error}; does the leader run, and is HOST:PORT right?")
+            return ExitCode.ERROR
+
+
+def run(
+    surroundings: Surroundings,
+    options: StandbyOptions,
+    kind: Format,
+    *,
+    seams: "Seams",
+    stopped: threading.Event,
+) -> ExitCode:
+    """`follow`, with the network and the word to stop brought along."""
+    from tidelog.cluster.follow import Follower
+
+    if not options.data:
+        raise UsageProblem(NO_DATA)
+    every_ms = brokers.duration_ms(options.every)
+    if every_ms <= 0:
+        raise UsageProblem("--every 0 reports without end; try --every 5s")
+    host, port = address(options.leader)
+    asked = _follow_options(options)
+    with (
+        Follower.open(options.data, host, port, asked, seams=seams) as follower,
+        _shower(surroundings, options, kind) as show,
+    ):
+        reporter = _Reporter(surroundings, follower, show, every_ms)
+        reporter.report()
+        if options.once:
+            _catch_up(follower, reporter, stopped)
+        else:
+            _go_on(follower, reporter, stopped, seams)
+        reporter.report()
+        return _verdict(surroundings, follower, options, stopped)
+
+
+def address(text: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT`; raises UsageProblem."""
+    host, colon, port = text.rpartition(":")
+    if not colon:
+        host, port = text, str(DEFAULT_PORT)
+    is_number = port.isascii() and port.isdigit() and len(port) <= 5
+    if not host or not is_number or not 0 < int(port) < 1 << 16:
+        raise UsageProblem(f"{text!r} is no HOST:PORT; try 127.0.0.1:{DEFAULT_PORT}")
+    return host.strip("[]"), int(port)
+
+
+def _follow_options(options: StandbyOptions) -> "FollowOptions":
+    from tidelog.cluster.follow import FollowOptions
+    from tidelog.cluster.follow_topics import TopicChoice
+    from tidelog.config import TopicConfig, normalize
+
+    settings = {}
+    for text in options.settings:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UsageProblem(f"--config {text}: KEY=VALUE expected")
+        settings[key] = value
+    TopicConfig.parse(settings)
+    choice = TopicChoice(patterns=options.topics, overrides=normalize(settings)[0])
+    return FollowOptions(choice=choice, retain=options.retain)
+
+
+class _Reporter:
+    """Shows where every partition is, each time it is due."""
+
+    def __init__(
+        self, surroundings: Surroundings, follower: "Follower", show: Show, every_ms: int
+    ) -> None:
+        self._surroundings = surroundings
+        self._follower = follower
+        self._show = show
+        self._every_ms = every_ms
+        self._shown_ms: int | None = None
+        self._last: Sequence[output.Row] = ()
+
+    def tell(self) -> None:
+        """Say what was noted, and report where it is time to."""
+        notes, self._follower.notes = self._follower.notes, []
+        for line in notes:
+            self._surroundings.say(f"note: {line}")
+        now = self._surroundings.env.clock.monotonic_ms()
+        if self._shown_ms is None or now - self._shown_ms >= self._every_ms:
+            self.report()
+
+    def report(self) -> None:
+        """Show all partitions, unless nothing has moved since the last time."""
+        self._shown_ms = self._surroundings.env.clock.monotonic_ms()
+        found = rows(self._follower)
+        if found != self._last:
+            self._last = found
+            self._show(found)
+
+
+def rows(follower: "Follower") -> list[list[Cell]]:
+    """One row for each partition, by `COLUMNS`."""
+    return [
+        [
+            copy.name.topic,
+            copy.name.partition,
+            copy.led.leader_id,
+            copy.led.leader_epoch,
+            copy.log.log_start_offset,
+            copy.log.log_end_offset,
+            copy.high_watermark,
+            copy.lag,
+            copy.counts.size_bytes,
+            sum(cut.end - cut.start for cut in copy.counts.truncations),
+            sum(lost.end - lost.start for lost in copy.counts.lost),
+            None if copy.problem is None else str(copy.problem),
+        ]
+        for _, copy in sorted(follower.copies.items())
+    ]
+
+
+def _catch_up(follower: "Follower", reporter: _Reporter, stopped: threading.Event) -> None:
+    for _ in follower.rounds_to_catch_up():
+        reporter.tell()
+        if stopped.is_set():
+            return
+
+
+def _go_on(
+    follower: "Follower", reporter: _Reporter, stopped: threading.Event, seams: "Seams"
+) -> None:
+    """Round after round; a leader that has gone is waited for."""
+    failed = ""
+    while not stopped.is_set():
+        try:
+            follower.round()
+            failed = ""
+        except ClusterFailure as error:
+            if str(error) != failed:
+                failed = str(error)
+                follower.notes.append(f"{failed}; trying again")
+            seams.pause(_RETRY_S)
+        reporter.tell()
+
+
+def _verdict(
+    surroundings: Surroundings,
+    follower: "Follower",
+    options: StandbyOptions,
+    stopped: threading.Event,
+) -> ExitCode:
+    problems = follower.problems
+    for name, problem in sorted(problems.items()):
+        surroundings.say(f"{name} stands still: {problem}")
+    if problems:
+        return ExitCode.FINDINGS
+    if options.once and stopped.is_set() and not follower.is_caught_up:
+        return ExitCode.INTERRUPTED
+    groups = follower.group_count
+    surroundings.say(
+        f"{len(follower.copies)} partitions of {follower.place} copied to {options.data},"
+        f" offsets of {groups} groups"
+    )
+    return ExitCode.OK
+
+
+@contextmanager
+def _stops(stopped: threading.Event) -> Iterator[None]:
+    """SIGINT and SIGTERM end a round, not a write: whatever was begun is finished."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopped.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _shower(surroundings: Surroundings, options: StandbyOptions, kind: Format) -> Iterator[Show]:
+    """How rows are shown: one table drawn over itself on a terminal, else as they come."""
+    if kind is Format.TABLE and surroundings.stdout.isatty() and not options.once:
+        with _live(surroundings) as show:
+            yield show
+        return
+    if kind is Format.TABLE and options.once:
+        last: list[Sequence[output.Row]] = [()]
+        yield lambda found: last.__setitem__(0, found)
+        output.print_rows(surroundings, COLUMNS, last[0], kind)
+        return
+    writer = output.writer(surroundings, COLUMNS, kind)
+    yield writer.write
+    writer.close()
+
+
+@contextmanager
+def _live(surroundings: Surroundings) -> Iterator[Show]:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+
+    def show(found: Sequence[output.Row]) -> None:
+        drawn = Table(box=None, pad_edge=False)
+        for column in COLUMNS:
+            right = column.kind is output.Kind.NUMBER
+            name = column.name.replace("_", " ").upper()
+            drawn.add_column(name, justify="right" if right else "left", no_wrap=True)
+        for row in found:
+            drawn.add_row(*("-" if cell is None else output.printable(str(cell)) for cell in row))
+        live.update(drawn, refresh=True)
+
+    with Live(console=Console(file=surroundings.stdout), auto_refresh=False) as live:
+        yield show
