@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -108,6 +109,18 @@ class Pair:
         (found,) = consumer.committed([TopicPartition(self.topic, partition)], timeout=30)
         consumer.close()
         return int(found.offset)
+
+    def append_times(self, broker: Broker) -> dict[int, int]:
+        """What a consumer sees as timestamps, by number."""
+        consumer = Consumer(broker.client_config(group_id="reader", enable_partition_eof=True))
+        consumer.assign([TopicPartition(self.topic, 0, 0)])
+        found: dict[int, int] = {}
+        while (message := consumer.poll(30)) is not None and message.error() is None:
+            key = message.key()
+            assert isinstance(key, bytes)
+            found[int(key)] = message.timestamp()[1]
+        consumer.close()
+        return found
 
     def failover(self, *arguments: str) -> Result:
         """Run the command, which shows a plan at least."""
@@ -254,13 +267,39 @@ def test_a_latency_that_cant_be_measured_is_refused_with_the_reason(pair: Pair) 
     assert "--max-latency 2m" in err
 
 
-def test_append_times_tell_consumers_no_latency(pair: Pair) -> None:
+def test_the_latency_of_stamped_topics_is_read_from_their_batches(pair: Pair) -> None:
+    """Exactly, for what was appended before: nothing is sent while it is measured."""
+    pair.create("LogAppendTime")
+    now = SystemClock().now_ms()
+    pair.created = {number: now - 10 * number for number in range(100)}
+    pair.send(pair.a, list(range(100)))
+    pair.send(pair.b, list(range(100)))
+    pair.commit(pair.a, 50)
+    result = pair.failover("--sample-for", "5m", "--sample-records", "100", "--verify")
+    margin = result.content["margin"]
+    assert isinstance(margin, dict)
+    appended = {name: pair.append_times(b) for name, b in (("A", pair.a), ("B", pair.b))}
+    for sample in margin["samples"]:
+        times = appended[sample["cluster"]]
+        largest = max(times[number] - pair.created[number] for number in range(100))
+        assert (sample["is_exact"], sample["records"]) == (True, 100)
+        assert sample["max_ms"] == largest
+    assert result.verdict["missed"] == 0
+
+
+def test_stamped_topics_behind_a_password_are_refused_with_the_reason(
+    pair: Pair, tmp_path: Path
+) -> None:
     pair.create("LogAppendTime")
     pair.send(pair.a, [1])
     pair.send(pair.b, [1])
     pair.commit(pair.a, 1)
+    settings = tmp_path / "client.properties"
+    settings.write_text("security.protocol=PLAINTEXT\n")
     with Traffic(pair, lag_ms=10):
-        code, err = pair.refused("--sample-for", "1s", "--sample-records", "10")
+        code, err = pair.refused(
+            *("--sample-for", "1s", "--sample-records", "10", "--from-config", str(settings))
+        )
     assert code == 1
     assert "its timestamps are append times" in err
 

@@ -1,6 +1,7 @@
 """`tidelog failover`: where a consumer group goes on in another cluster, missing nothing."""
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -57,18 +58,30 @@ def failover(
     kind: Format,
 ) -> ExitCode:
     """Show where a group would go on, commit that if asked; 2 where records are missing on B."""
-    from tidelog.cluster.tail_latency import ConsumerTail, Watched
-
     question = question_of(surroundings, options)
-    clock = surroundings.env.clock
     with ExitStack() as stack:
         a = None
         if from_access is not None:
-            cluster = stack.enter_context(brokers.open_cluster(surroundings, from_access))
-            a = Watched("A", cluster, ConsumerTail(cluster, clock))
-        cluster = stack.enter_context(brokers.open_cluster(surroundings, to_access))
-        b = Watched("B", cluster, ConsumerTail(cluster, clock))
+            a = stack.enter_context(_watched(surroundings, "A", from_access))
+        b = stack.enter_context(_watched(surroundings, "B", to_access))
         return run(surroundings, a, b, options, question, kind=kind)
+
+
+@contextmanager
+def _watched(surroundings: Surroundings, name: str, access: Access) -> Iterator["Watched"]:
+    """A cluster with the ways to measure it, until the block ends."""
+    from tidelog.cluster.stamped_latency import BrokerLog
+    from tidelog.cluster.tail_latency import ConsumerTail, Watched
+
+    with brokers.open_cluster(surroundings, access) as cluster:
+        # Settings are there for security, which reading batches does not have.
+        stamped = BrokerLog(access.bootstrap) if access.command_config is None else None
+        try:
+            tail = ConsumerTail(cluster, surroundings.env.clock)
+            yield Watched(name, cluster, tail, stamped)
+        finally:
+            if stamped is not None:
+                stamped.close()
 
 
 def question_of(surroundings: Surroundings, options: FailoverOptions) -> "Question":

@@ -112,6 +112,7 @@ def _sample(latency: "TopicLatency") -> dict[str, Cell]:
         "cluster": latency.cluster,
         "topic": latency.topic,
         "records": latency.count,
+        "is_exact": latency.is_exact,
         "for_ms": latency.for_ms,
         "median_ms": latency.percentile_ms(50),
         "p99_ms": latency.percentile_ms(99),
@@ -162,9 +163,10 @@ def _sentences(report: Report) -> list[str]:
 
 
 def _sample_line(latency: "TopicLatency") -> str:
+    until = "append" if latency.is_exact else "arrival"
     return (
         f"measured {latency.topic} on {latency.cluster}: {latency.count} records in"
-        f" {latency.for_ms / 1000:g} s, create time to arrival: half within"
+        f" {latency.for_ms / 1000:g} s, create time to {until}: half within"
         f" {latency.percentile_ms(50)} ms, 99 % within {latency.percentile_ms(99)} ms, all within"
         f" {latency.max_ms} ms, clocks ahead by up to {latency.skew_ms} ms; expect one record in"
         f" {latency.count + 1} to be later"

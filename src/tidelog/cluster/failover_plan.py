@@ -112,7 +112,7 @@ def plan_failover(a: Watched | None, b: Watched, question: Question, clock: Cloc
     topics, positions = _positions(a, question)
     on_b = [partition for topic in topics for partition in b.view.partitions(topic)]
     references = _references(a, positions, question)
-    margin, latencies = _margin(a, b, topics, question)
+    margin, latencies = _margin(a, b, topics, question, clock)
     now_ms = clock.now_ms()
     mapped = _map(a, b, topics, question)
     times: dict[TopicPartition, int | None] = {}
@@ -168,13 +168,13 @@ def _stated(at_ms: int) -> Reference:
 
 
 def _margin(
-    a: Watched | None, b: Watched, topics: list[str], question: Question
+    a: Watched | None, b: Watched, topics: list[str], question: Question, clock: Clock
 ) -> tuple[Margin, Latencies]:
     if question.latency_ms is not None:
         return Margin(latency_ms=question.latency_ms, skew_ms=question.skew_ms), ()
     if a is None:
         raise InvalidRequest("without --from the latency of A can't be measured; state it")
-    found = measure([a, b], topics, question.sampling)
+    found = measure([a, b], topics, question.sampling, now_ms=clock.now_ms())
     largest_ms = max(latency.max_ms for latency in found)
     skew_ms = max(latency.skew_ms for latency in found)
     return Margin(latency_ms=largest_ms, skew_ms=max(skew_ms, question.skew_ms)), found

@@ -1,9 +1,10 @@
-"""From create time to arrival, measured at the tail of a cluster's topics for a while.
+"""From create time to append time of topics on clusters: how large it gets, and how sure that is.
 
 Brokers don't tell when they appended a record of a CreateTime topic. A consumer at the tail sees a
 record soon after that, so arrival - create time is the latency plus a short way: a little too much
-rather than too little. On LogAppendTime topics consumers don't see create times; nothing can be
-measured there, and `judge` says so.
+rather than too little; that takes as long as it is measured. Of LogAppendTime topics consumers
+don't see create times, but the batches hold them (`stamped_latency`): there the past is measured,
+exactly. Where the batches can't be had, `judge` says so.
 
 One clock, this machine's, stands for the brokers': a constant difference shifts all latencies, the
 negative ones (skew) by as much as the positive ones, so that the margin, their sum, stays right.
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from tidelog.cluster import codes
 from tidelog.cluster.remote import decoded, partition_of
+from tidelog.cluster.stamped_latency import StampedLog
 from tidelog.cluster.view import ClusterView
 from tidelog.env import Clock
 from tidelog.errors import RequestError
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 # Percentiles are of so many first records (8 MB); count, largest and smallest are of all.
 _KEPT: Final = 1_000_000
+_TYPE_SETTING: Final = "message.timestamp.type"
 _POLL_S: Final = 0.1
 
 
@@ -57,16 +60,24 @@ class Tail(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A cluster whose tail is read; `name` is A or B."""
+    """A cluster that is measured.
+
+    Attributes:
+        name: A or B.
+        view: What it is asked.
+        tail: Reads what is appended from now on.
+        stamped: Reads both times out of batches, None where they can't be had.
+    """
 
     name: str
     view: ClusterView
     tail: Tail
+    stamped: StampedLog | None = None
 
 
 @dataclass(slots=True)
 class TopicLatency:
-    """Create time to arrival of one topic on one cluster; add* -> facts.
+    """Latency of one topic on one cluster; add* -> facts.
 
     Attributes:
         cluster: A or B.
@@ -74,6 +85,7 @@ class TopicLatency:
         for_ms: How long was looked.
         count: Records with a create time.
         append_timed: Records that show an append time instead.
+        is_exact: To append time, of records that were there; else to arrival.
         max_ms: Largest latency, 0 where none was positive.
         skew_ms: How far the largest create time was ahead of arrival, 0 where none was.
     """
@@ -83,6 +95,7 @@ class TopicLatency:
     for_ms: int
     count: int = 0
     append_timed: int = 0
+    is_exact: bool = False
     max_ms: int = 0
     skew_ms: int = 0
     _kept: "array[int]" = field(default_factory=lambda: array("q"))
@@ -92,12 +105,15 @@ class TopicLatency:
         if arrival.timestamp_type is TimestampType.LOG_APPEND_TIME:
             self.append_timed += 1
         elif arrival.timestamp is not None:
-            latency_ms = arrival.arrival_ms - arrival.timestamp
-            self.count += 1
-            self.max_ms = max(self.max_ms, latency_ms)
-            self.skew_ms = max(self.skew_ms, -latency_ms)
-            if len(self._kept) < _KEPT:
-                self._kept.append(latency_ms)
+            self.add_ms(arrival.arrival_ms - arrival.timestamp)
+
+    def add_ms(self, latency_ms: int) -> None:
+        """Count one latency."""
+        self.count += 1
+        self.max_ms = max(self.max_ms, latency_ms)
+        self.skew_ms = max(self.skew_ms, -latency_ms)
+        if len(self._kept) < _KEPT:
+            self._kept.append(latency_ms)
 
     def percentile_ms(self, percent: float) -> int | None:
         """The latency that so many percent don't exceed (nearest rank), None without records."""
@@ -118,24 +134,66 @@ class Sampling:
     records_min: int = 1_000
 
 
-def measure(watched: Iterable[Watched], topics: Iterable[str], sampling: Sampling) -> Latencies:
+def measure(
+    watched: Iterable[Watched], topics: Iterable[str], sampling: Sampling, *, now_ms: int
+) -> Latencies:
     """The latencies of topics on clusters, one cluster after the other.
+
+    Args:
+        watched: The clusters.
+        topics: The topics.
+        sampling: How long to measure, and how much is enough.
+        now_ms: Wall time; what was appended in the same length of time before it is looked at where
+            append times are stamped.
 
     Raises:
         TooFewRecords: Of a topic too few came on one of them, or none shows its create time.
         ClusterFailure: A cluster could not be read.
     """
-    wanted = list(topics)
     found: list[TopicLatency] = []
+    wanted = list(topics)
     for cluster in watched:
-        by_topic = {topic: TopicLatency(cluster.name, topic, sampling.for_ms) for topic in wanted}
-        partitions = [p for topic in wanted for p in cluster.view.partitions(topic)]
-        for arrival in cluster.tail.arrivals(partitions, sampling.for_ms):
-            by_topic[arrival.partition.topic].add(arrival)
-        found.extend(by_topic.values())
+        stamped, others = _by_kind(cluster, wanted)
+        for topic in stamped:
+            found.append(_exact(cluster, topic, sampling, now_ms))
+            judge(found[-1], sampling)
+        found.extend(_at_tail(cluster, others, sampling))
     for latency in found:
         judge(latency, sampling)
     return tuple(found)
+
+
+def _by_kind(cluster: Watched, topics: list[str]) -> tuple[list[str], list[str]]:
+    """Topics whose batches tell both times, and the others."""
+    if cluster.stamped is None:
+        return [], topics
+    kind = TimestampType.LOG_APPEND_TIME.config_name
+    stamped = [t for t in topics if cluster.view.topic_settings(t).get(_TYPE_SETTING) == kind]
+    return stamped, [topic for topic in topics if topic not in stamped]
+
+
+def _exact(cluster: Watched, topic: str, sampling: Sampling, now_ms: int) -> TopicLatency:
+    """Out of the batches that were appended since `for_ms` ago."""
+    assert cluster.stamped is not None
+    latency = TopicLatency(cluster.name, topic, sampling.for_ms, is_exact=True)
+    since = dict.fromkeys(cluster.view.partitions(topic), max(now_ms - sampling.for_ms, 0))
+    marks = cluster.view.watermarks(since)
+    for partition, start in cluster.view.offsets_for_times(since).items():
+        if start is not None:
+            end = marks[partition].end
+            for record in cluster.stamped.records(partition, start.offset, end):
+                latency.add_ms(record.append_ms - record.create_ms)
+    return latency
+
+
+def _at_tail(cluster: Watched, topics: list[str], sampling: Sampling) -> Iterator[TopicLatency]:
+    """By waiting for records; nothing is waited for without topics."""
+    by_topic = {topic: TopicLatency(cluster.name, topic, sampling.for_ms) for topic in topics}
+    partitions = [p for topic in topics for p in cluster.view.partitions(topic)]
+    if partitions:
+        for arrival in cluster.tail.arrivals(partitions, sampling.for_ms):
+            by_topic[arrival.partition.topic].add(arrival)
+    yield from by_topic.values()
 
 
 def judge(latency: TopicLatency, sampling: Sampling) -> None:
@@ -143,8 +201,9 @@ def judge(latency: TopicLatency, sampling: Sampling) -> None:
     place = f"{latency.topic} on {latency.cluster}"
     if latency.append_timed > latency.count:
         raise TooFewRecords(
-            f"the latency of {place} can't be measured: its timestamps are append times, consumers"
-            " don't see when a record was created; state it with --max-latency 2m"
+            f"the latency of {place} can't be measured: its timestamps are append times, and the"
+            " batches, which hold create times too, can only be had without client settings;"
+            " state it with --max-latency 2m"
         )
     if latency.count < sampling.records_min:
         seconds = sampling.for_ms / 1000

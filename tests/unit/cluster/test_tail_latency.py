@@ -1,5 +1,8 @@
 """Latency at the tail: what is counted, and when it is too little."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 import pytest
 from tests.unit.cluster.two_clusters import (
     APPEND,
@@ -9,6 +12,7 @@ from tests.unit.cluster.two_clusters import (
     watched,
 )
 
+from tidelog.cluster.stamped_latency import StampedRecord
 from tidelog.cluster.tail_latency import (
     Latencies,
     Sampling,
@@ -29,7 +33,7 @@ def tail_of(name: str, latencies: list[int], kind: TimestampType = CREATE) -> Wa
 
 
 def measured(*clusters: Watched) -> Latencies:
-    return measure(clusters, [TOPIC], SAMPLING)
+    return measure(clusters, [TOPIC], SAMPLING, now_ms=20_000)
 
 
 def test_count_largest_and_skew() -> None:
@@ -61,6 +65,37 @@ def test_a_silent_topic() -> None:
 def test_append_times_hide_create_times() -> None:
     with pytest.raises(TooFewRecords, match="its timestamps are append times"):
         measured(tail_of("A", [1] * 10, APPEND))
+
+
+@dataclass(slots=True)
+class MemoryStamps:
+    """Both times of records by offset."""
+
+    times: list[tuple[int, int]]
+
+    def records(self, partition: TopicPartition, start: int, end: int) -> Iterable[StampedRecord]:
+        for offset, (append_ms, create_ms) in enumerate(self.times):
+            if start <= offset < end:
+                yield StampedRecord(offset, append_ms, create_ms)
+
+
+def stamped(name: str, times: list[tuple[int, int]]) -> Watched:
+    cluster = MemoryCluster(f"{name}:1").create(TOPIC, 1, APPEND)
+    for append_ms, _create_ms in times:
+        cluster.append(P0, append_ms)
+    return Watched(name, cluster, MemoryTail(), MemoryStamps(times))
+
+
+def test_batches_of_stamped_topics_tell_the_past() -> None:
+    """Of the last two seconds before 20,000."""
+    times = [(17_999, 0), (18_000, 17_000), (19_000, 19_040), (19_500, 19_450), (20_000, 20_000)]
+    (found,) = measured(stamped("A", times))
+    assert (found.count, found.max_ms, found.skew_ms, found.is_exact) == (4, 1_000, 40, True)
+
+
+def test_too_little_past_is_refused_too() -> None:
+    with pytest.raises(TooFewRecords, match="from 1 records in 2 s: 4 are needed; --sample-for 8s"):
+        measured(stamped("A", [(19_000, 18_000)]))
 
 
 def test_records_without_a_time_don_t_count() -> None:
