@@ -12,6 +12,9 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 
+# The id of all zeros, which older brokers answer.
+_NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+
 
 def watermarks(
     client: Client, partitions: Sequence[TopicPartition], isolation: IsolationLevel
@@ -71,4 +74,7 @@ def topic_id(client: Client, topic: str) -> str | None:
         TopicCollection([topic]), request_timeout=client.timeout_s
     )
     found = client.results(f"describe {topic}", asked)[topic].topic_id
-    return None if found is None or not int(found) else str(found)
+    if found is None or str(found) == _NO_TOPIC_ID:
+        return None
+    # librdkafka writes it in base64's usual alphabet, Kafka in the one for addresses.
+    return str(found).replace("+", "-").replace("/", "_")
