@@ -2,7 +2,8 @@
 
 Time rolls by the span of record time in a segment, so a producer whose clock runs ahead further and
 further, or one that writes old records of many weeks at once, can end a segment with every append:
-thousands of tiny files. (Times that merely alternate roll once: the younger then stands first.) A small limit on size or on an index does the same. Pure: a judgement over the last rolls.
+thousands of tiny files. (Times that merely alternate roll once: the younger then stands first.) A
+small limit on size or on an index does the same. Pure: a judgement over the last rolls.
 
 Source: KIP-33 (rolling by message time); facts 3.4.
 """

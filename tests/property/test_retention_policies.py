@@ -1,0 +1,125 @@
+"""Retention by each clock against a model that looks at every record.
+
+The log may keep longer than the policy says where only a bound is known (without zone maps), never
+shorter; with zone maps it deletes exactly what the model deletes.
+"""
+
+from typing import NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.faults import START_MS
+from tests.unit.storage.logs import new_log, put
+
+from tidelog.config import RetentionClock
+from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.log import Log
+from tidelog.storage.zone_files import load_or_build
+
+SPAN_MS = 1_000
+
+
+class Appended(NamedTuple):
+    """One record as the model knows it."""
+
+    timestamp: int
+    append_ms: int
+
+
+# A step: how far the clock goes on, and the timestamps of the batch relative to it (None is -1).
+_TIMES = st.lists(
+    st.one_of(st.none(), st.integers(-3 * SPAN_MS, 3 * SPAN_MS)), min_size=1, max_size=3
+)
+_STEPS = st.lists(st.tuples(st.integers(0, SPAN_MS // 2), _TIMES), min_size=1, max_size=5)
+_SEGMENTS = st.lists(_STEPS, min_size=1, max_size=5)
+
+
+def counted_ms(records: list[Appended], clock: RetentionClock) -> int:
+    """The time of a segment by the policy's definition, record by record."""
+    timed = [record for record in records if record.timestamp >= 0]
+    last_ms = max(record.append_ms for record in records)
+    if clock is RetentionClock.APPEND or not timed:
+        return last_ms  # nothing was written later, so it is the file's time as well
+    if clock is RetentionClock.RECORD:
+        return max(record.timestamp for record in timed)
+    return max(min(record.timestamp, record.append_ms) for record in timed)
+
+
+def model_deletes(
+    model: list[list[Appended]], clock: RetentionClock, retention_ms: int, now_ms: int
+) -> int:
+    """How many segments go, from the oldest on, up to the first that stays."""
+    count = 0
+    for records in model:
+        if now_ms - counted_ms(records, clock) <= retention_ms:
+            break
+        count += 1
+    return count
+
+
+def written(
+    segments: list[list[tuple[int, list[int | None]]]], clock: RetentionClock, retention_ms: int
+) -> tuple[Log, list[list[Appended]]]:
+    env, _, log = new_log(
+        {"retention.ms": str(retention_ms), "tidelog.retention.clock": clock.value}
+    )
+    model = []
+    for number, steps in enumerate(segments):
+        records = []
+        for wait_ms, offsets in steps:
+            env.clock.advance(wait_ms)
+            now = env.clock.now_ms()
+            times = [-1 if offset is None else now + offset for offset in offsets]
+            put(log, *times)
+            records += [Appended(time, now) for time in times]
+        model.append(records)
+        if number + 1 < len(segments):
+            log.roll()
+    return log, model
+
+
+@given(
+    _SEGMENTS,
+    st.sampled_from(RetentionClock),
+    st.integers(0, 2 * SPAN_MS),
+    st.lists(st.integers(0, SPAN_MS), min_size=1, max_size=8),
+    st.booleans(),
+)
+@settings(max_examples=150)
+def test_what_goes_is_what_the_policy_lets_go(
+    segments: list[list[tuple[int, list[int | None]]]],
+    clock: RetentionClock,
+    retention_ms: int,
+    waits: list[int],
+    has_zones: bool,
+) -> None:
+    log, model = written(segments, clock, retention_ms)
+    for segment in log.segments:
+        if isinstance(segment, ClosedSegment):
+            segment.use_zones(load_or_build(segment) if has_zones else None)
+    is_exact = has_zones or clock is not RetentionClock.RECORD_CAPPED
+    moving = log.context.env.clock
+    for wait_ms in waits:
+        moving.advance(wait_ms)  # type: ignore[attr-defined] # a clock that the test moves
+        went = len(log.apply_retention())
+        allowed = model_deletes(model, clock, retention_ms, moving.now_ms())
+        assert went <= allowed
+        is_active_next = allowed == len(model)
+        if is_exact and not is_active_next:
+            assert went == allowed
+        del model[:went]
+        if not model:
+            return
+
+
+@given(_SEGMENTS, st.integers(0, 2 * SPAN_MS))
+@settings(max_examples=100)
+def test_no_timestamp_keeps_a_log_for_ever(
+    segments: list[list[tuple[int, list[int | None]]]], retention_ms: int
+) -> None:
+    log, model = written(segments, RetentionClock.RECORD_CAPPED, retention_ms)
+    last_ms = model[-1][-1].append_ms
+    assert START_MS <= last_ms <= log.context.env.clock.now_ms()
+    log.context.env.clock.set(last_ms + retention_ms + 1)  # type: ignore[attr-defined] # as above
+    assert len(log.apply_retention()) == len(model)
+    assert log.log_start_offset == log.log_end_offset
