@@ -210,7 +210,7 @@ class DirectoryCheck:
             yield _error(path, error.reason, remedy, position=error.at)
             return
         if found is None:
-            yield _warning(path, "missing", "opening for writing makes a new one")
+            yield note(path, "missing", "opening for writing makes a new one; Kafka formats anew")
             return
         missing = [key for key in _NEEDED_PROPERTIES if key not in found]
         if missing and "broker.id" not in found:  # version 0 has that alone

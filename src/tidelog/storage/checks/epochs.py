@@ -31,18 +31,27 @@ def check_epochs(
         yield derived(path, error.reason, position=error.at)
         return
     for span in spans:
-        for offset in {max(span.first_offset, log_start), span.last_offset}:
-            if offset >= log_start and epochs.epoch_for(offset) != span.epoch:
-                said = epochs.epoch_for(offset)
-                damage = (
-                    f"it says epoch {'none' if said is None else said} for offset {offset}, the"
-                    f" batch there has {span.epoch}"
-                )
-                yield derived(path, damage, offset=offset)
+        yield from _check_span(path, epochs, span, log_start)
     latest = epochs.latest
     if latest is not None and latest.start_offset > log_end:
         damage = f"epoch {latest.epoch} begins at {latest.start_offset}, the log ends at {log_end}"
         yield derived(path, damage, severity=Severity.WARNING, offset=latest.start_offset)
+
+
+def _check_span(
+    path: str, epochs: LeaderEpochs, span: EpochSpan, log_start: int
+) -> Iterator[Finding]:
+    """The first and the last batch of an epoch must be of that epoch to the file, too."""
+    for offset in sorted({max(span.first_offset, log_start), span.last_offset}):
+        said = epochs.epoch_for(offset)
+        if offset < log_start or said == span.epoch:
+            continue
+        damage = f"it says epoch {said} for offset {offset}, the batch there has {span.epoch}"
+        severity = Severity.ERROR
+        if said is None:  # as when records were deleted up to there
+            damage = f"it knows no epoch of offset {offset}, the batch there has {span.epoch}"
+            severity = Severity.WARNING
+        yield derived(path, damage, severity=severity, offset=offset)
 
 
 def rebuild_epochs(

@@ -93,9 +93,12 @@ def _check_density(
 
 
 def check_time_index(
-    path: str, data: bytes, facts: LogFacts, rules: IndexRules
+    path: str, data: bytes, facts: LogFacts, rules: IndexRules, indexed_to: int
 ) -> Iterator[Finding]:
-    """What is wrong in a `.timeindex`."""
+    """What is wrong in a `.timeindex`, where the offset index leads up to the batch `indexed_to`.
+
+    Both get their entries together, so the last segment's must know the largest time up to there.
+    """
     index = TimeIndex(facts.base_offset, data=data, size_limit=INT64_MAX)
     yield from _check_tail(path, index, facts, rules)
     last_timestamp, last_offset = NO_TIMESTAMP, -1
@@ -107,7 +110,7 @@ def check_time_index(
         else:
             yield from _check_time_entry(path, facts, slot, timestamp, offset)
         last_timestamp, last_offset = timestamp, offset
-    yield from _check_last_time(path, index, facts)
+    yield from _check_last_time(path, index, facts, rules, indexed_to)
 
 
 def _check_time_entry(
@@ -133,13 +136,26 @@ def _check_time_entry(
         yield derived(path, damage, severity=Severity.WARNING, position=at, offset=offset)
 
 
-def _check_last_time(path: str, index: TimeIndex, facts: LogFacts) -> Iterator[Finding]:
+def last_indexed(data: bytes, facts: LogFacts) -> int:
+    """The batch that the last entry of an offset index leads to, -1 where it leads to none."""
+    index = OffsetIndex(facts.base_offset, data=data, size_limit=INT64_MAX)
+    if not index.entry_count:
+        return -1
+    found = facts.slot_at_position(index.entry(index.entry_count - 1)[1])
+    return -1 if found is None else found
+
+
+def _check_last_time(
+    path: str, index: TimeIndex, facts: LogFacts, rules: IndexRules, indexed_to: int
+) -> Iterator[Finding]:
     """The last entry of a finished segment is what retention and searches take it for."""
     said, _ = index.last_entry
-    if facts.is_last or not facts.is_whole or said >= facts.largest_timestamp:
+    is_closed = not facts.is_last or (rules.was_clean and rules.interval_bytes is not None)
+    largest = facts.largest_timestamp if is_closed else facts.largest_up_to(indexed_to)
+    if not facts.is_whole or said >= largest:
         return
-    damage = f"its last entry says {said}, the segment's largest timestamp is"
-    damage += f" {facts.largest_timestamp}: retention would take the segment for older than it is"
+    damage = f"its last entry says {said}, the largest timestamp is {largest}: searches would miss"
+    damage += " records, and retention take the segment for older than it is"
     yield derived(path, damage, position=index.size_bytes)
 
 

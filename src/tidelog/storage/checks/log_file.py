@@ -183,6 +183,8 @@ class LogCheck:
         """Epochs never fall along a log; who breaks that is the one that stands alone."""
         course, epoch = self.course, batch.leader_epoch
         if epoch == NO_LEADER_EPOCH:
+            course.epochs.clear()  # as Kafka does where old formats come: they have no epochs
+            course.leader_epoch = epoch
             return
         if epoch < NO_LEADER_EPOCH:
             damage = f"leader epoch {epoch} is negative"

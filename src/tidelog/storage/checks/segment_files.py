@@ -10,7 +10,12 @@ from tidelog.record.coding import crc32c
 from tidelog.storage import files
 from tidelog.storage.checks.append_times import check_append_times
 from tidelog.storage.checks.findings import Finding, Severity, derived, later
-from tidelog.storage.checks.indexes import IndexRules, check_offset_index, check_time_index
+from tidelog.storage.checks.indexes import (
+    IndexRules,
+    check_offset_index,
+    check_time_index,
+    last_indexed,
+)
 from tidelog.storage.checks.log_facts import LogFacts
 from tidelog.storage.checks.log_file import Course, LogCheck
 from tidelog.storage.checks.place import PartitionPlace
@@ -47,6 +52,7 @@ class SegmentCheck:
     _doubted: set[str] = field(default_factory=set)
     _sums: dict[str, FileSum] = field(default_factory=dict)
     _damaged: list[tuple[int, int]] = field(default_factory=list)
+    _indexed_to: int = -1
 
     def findings(self) -> Iterator[Finding]:
         """All that is wrong in the segment's files.
@@ -95,6 +101,7 @@ class SegmentCheck:
         """What is wrong in the files beside the log, whose facts are known."""
         self._doubted.clear()
         self._sums.clear()
+        self._indexed_to = -1
         for suffix in _BESIDE:
             try:
                 data = self._read(suffix)
@@ -123,8 +130,10 @@ class SegmentCheck:
             return check_append_times(path, data, facts, place.topic_id, was_clean=place.was_clean)
         if data is None:
             return iter([derived(path, "missing", severity=Severity.WARNING)])
-        check = check_offset_index if suffix == files.OFFSET_INDEX_SUFFIX else check_time_index
-        return check(path, data, facts, self._rules())
+        if suffix == files.OFFSET_INDEX_SUFFIX:
+            self._indexed_to = last_indexed(data, facts)
+            return check_offset_index(path, data, facts, self._rules())
+        return check_time_index(path, data, facts, self._rules(), self._indexed_to)
 
     def _rules(self) -> IndexRules:
         place = self.place

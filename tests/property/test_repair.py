@@ -1,0 +1,160 @@
+"""A repair makes derived files as if freshly built, whatever befell them; answers stay the same."""
+
+import random
+from collections.abc import Callable, Mapping
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.faults import SeededEnv
+from tests.unit.storage.checks.sick import PARTITION, T0, counting, full_log, look, mend
+from tests.unit.storage.logs import PATH, snapshot_of, write
+
+from tidelog.record.record import Record
+from tidelog.storage import files, zone_files
+from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.log_dir import LogDir
+from tidelog.storage.log_reader import LogReader
+from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp
+
+DERIVED = (
+    files.OFFSET_INDEX_SUFFIX,
+    files.TIME_INDEX_SUFFIX,
+    files.TXN_INDEX_SUFFIX,
+    files.ZONES_SUFFIX,
+    files.SNAPSHOT_SUFFIX,
+)
+PRIMARY = (files.LOG_SUFFIX, files.APPEND_TIME_SUFFIX)
+
+Damage = Callable[[random.Random, bytes], bytes | None]
+
+
+def flip(source: random.Random, data: bytes) -> bytes:
+    changed = bytearray(data or b"\0")
+    changed[source.randrange(len(changed))] ^= 1 << source.randrange(8)
+    return bytes(changed)
+
+
+def cut(source: random.Random, data: bytes) -> bytes:
+    return data[: source.randrange(len(data) + 1)]
+
+
+def pad(source: random.Random, data: bytes) -> bytes:
+    return data + bytes(source.choice((4, 8, 12, 24, 34, 120, 4096)))
+
+
+def zero(_source: random.Random, data: bytes) -> bytes:
+    return bytes(len(data))
+
+
+def scramble(source: random.Random, data: bytes) -> bytes:
+    return source.randbytes(len(data) + source.randrange(40))
+
+
+def lose(_source: random.Random, _data: bytes) -> None:
+    return None
+
+
+DAMAGES: list[Damage] = [flip, cut, pad, zero, scramble, lose]
+
+SOUND = full_log()
+mend(SOUND)
+
+
+def derived_names() -> list[str]:
+    names = [entry.name for entry in SOUND.files.list_dir(PARTITION)]
+    found = [name for name in names if name.endswith(DERIVED)]
+    return [*found, files.LEADER_EPOCH_CHECKPOINT_FILE, files.APPEND_TIME_CHECKPOINT_FILE]
+
+
+def contents(env: SeededEnv) -> dict[str, bytes | None]:
+    return snapshot_of(env, PATH)
+
+
+def answers(env: SeededEnv) -> list[object]:
+    """Every record, and lookups on both clocks."""
+    with LogDir.open(PATH, env=env) as directory:
+        log = directory.reader("t", 0)
+        committed = [each.offset for each in log.records(isolation=IsolationLevel.READ_COMMITTED)]
+        return [records_of(log), committed, *lookups(log)]
+
+
+def records_of(log: LogReader) -> list[Record]:
+    return list(log.records())
+
+
+def lookups(log: LogReader) -> list[OffsetAndTimestamp | None]:
+    times = [0, T0, *(T0 + step * 331 for step in range(70)), T0 + 10**9]
+    return [log.offset_for_time(ms, clock=clock) for clock in ClockName for ms in times]
+
+
+def freshly_built(env: SeededEnv) -> dict[str, bytes]:
+    """The indexes and zone maps that the log gives now."""
+    built: dict[str, bytes] = {}
+    with LogDir.open(PATH, env=env) as directory:
+        log = directory.reader("t", 0)
+        for segment in log.segments:
+            if isinstance(segment, ClosedSegment):
+                base = segment.base_offset
+                indexes = segment.rebuild_indexes()
+                for suffix, index in zip(DERIVED[:2], indexes, strict=True):
+                    built[files.file_name(base, suffix)] = bytes(index.encoded)
+                built[files.file_name(base, files.ZONES_SUFFIX)] = zone_files.build(segment)
+    return built
+
+
+EXPECTED = answers(SOUND)
+BEFORE = contents(SOUND)
+
+
+@given(
+    names=st.sets(st.sampled_from(derived_names()), min_size=1, max_size=5),
+    damage=st.sampled_from(DAMAGES),
+    seed=st.integers(0, 2**32),
+)
+def test_a_repair_gives_back_what_was_damaged(names: set[str], damage: Damage, seed: int) -> None:
+    env = full_log()
+    mend(env)
+    assert contents(env) == BEFORE
+    damaged = do_damage(env, names, damage, random.Random(seed))
+    assert mend(env) == []
+    assert counting(look(env)) == []
+    after = contents(env)
+    for path, data in BEFORE.items():
+        if path.endswith(PRIMARY):
+            assert after[path] == data
+    assert answers(env) == EXPECTED
+    built = freshly_built(env)
+    for name, changed in damaged.items():
+        found = after.get(f"{PARTITION}/{name}")
+        if name in built:
+            assert found == built[name] or is_unseen_cut(name, changed, damaged)
+        elif name.endswith(files.SNAPSHOT_SUFFIX) and changed is None:
+            assert found is None  # old ones go in the course of things
+        elif name != files.APPEND_TIME_CHECKPOINT_FILE:
+            assert found == BEFORE[f"{PARTITION}/{name}"]
+
+
+def do_damage(
+    env: SeededEnv, names: set[str], damage: Damage, source: random.Random
+) -> dict[str, bytes | None]:
+    """The files that were really changed, and what they hold now."""
+    damaged = {}
+    for name in sorted(names):
+        data = BEFORE[f"{PARTITION}/{name}"]
+        assert data is not None
+        changed = damage(source, data)
+        env.files.remove(f"{PARTITION}/{name}")
+        if changed is not None:
+            write(env, name, changed)
+        if changed != data:
+            damaged[name] = changed
+    return damaged
+
+
+def is_unseen_cut(name: str, changed: bytes | None, damaged: Mapping[str, bytes | None]) -> bool:
+    """A sparser offset index is as right as any, and its zone map could not tell of the rest."""
+    data = BEFORE[f"{PARTITION}/{name}"]
+    assert data is not None
+    zones = name.replace(files.OFFSET_INDEX_SUFFIX, files.ZONES_SUFFIX)
+    is_cut = changed is not None and data.startswith(changed)
+    return is_cut and zones != name and zones in damaged
