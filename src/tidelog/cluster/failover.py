@@ -170,12 +170,11 @@ def read_references(
     }
     behind = {p: offset for p, offset in inside.items() if offset < marks[p].end}
     at = view.first_records(behind)
+    before = _records_before(view, inside, marks)
     found: dict[TopicPartition, Reference] = {}
     for partition, committed in positions.items():
         if partition in inside:
-            offset = inside[partition]
-            before = last_before(view, partition, marks[partition].start, offset)
-            found[partition] = _reference(at.get(partition), before)
+            found[partition] = _reference(at.get(partition), before[partition])
         else:
             found[partition] = _unknown(committed, marks[partition])
     return found
@@ -198,6 +197,22 @@ def _unknown(committed: Committed | None, marks: Watermarks) -> Reference:
     reason = _refusal(committed, marks)
     assert reason is not None
     return Reference(time_ms=None, reason=reason)
+
+
+def _records_before(
+    view: ClusterView,
+    offsets: Mapping[TopicPartition, int],
+    marks: Mapping[TopicPartition, Watermarks],
+) -> dict[TopicPartition, RemoteRecord | None]:
+    """The last data record before each offset; mostly its neighbour, so all are asked at once."""
+    near = view.first_records({p: at - 1 for p, at in offsets.items() if at > marks[p].start})
+    found: dict[TopicPartition, RemoteRecord | None] = {}
+    for partition, offset in offsets.items():
+        record = near.get(partition)
+        if record is None or record.offset >= offset:
+            record = last_before(view, partition, marks[partition].start, offset)
+        found[partition] = record
+    return found
 
 
 def last_before(
