@@ -42,8 +42,13 @@ class NoteKeeper:
         self._has_warned = False
         self.arrived_ms = UNKNOWN_MS
 
-    def load(self, segments: Sequence[Segment]) -> None:
+    def load(self, segments: Sequence[Segment], *, was_clean: bool) -> None:
         """Read the notes and note what has none, by its file's time or now, the earlier.
+
+        Args:
+            segments: All of the log's, the active one last.
+            was_clean: Whether the log was closed cleanly; else the last file's time may be older
+                than what is in it.
 
         Raises:
             OSError: The disk failed.
@@ -54,14 +59,16 @@ class NoteKeeper:
         self._file.forget([base for base in self._file.notes if base not in present])
         closed = [segment for segment in segments[:-1] if not self._is_noted(segment)]
         self._file.add([self._first_sight(segment) for segment in closed])
-        self._load_active(segments[-1])
+        self._load_active(segments[-1], was_clean=was_clean)
 
-    def _load_active(self, active: Segment) -> None:
+    def _load_active(self, active: Segment, *, was_clean: bool) -> None:
         self.arrived_ms = UNKNOWN_MS
         if not active.size_bytes:
             return
         if not self._is_proven(active):
-            self._file.add([self._first_sight(active)._replace(reason=RollReason.OPEN)])
+            note = self._first_sight(active)._replace(reason=RollReason.OPEN)
+            seen_ms = note.seen_ms if was_clean else self.context.env.clock.now_ms()
+            self._file.add([note._replace(seen_ms=seen_ms)])
         self.arrived_ms = self._file.notes[active.base_offset].seen_ms
 
     def _is_noted(self, segment: Segment) -> bool:

@@ -131,7 +131,7 @@ class OpeningLog(LogReader):
             self._recover(self._options.recovery_point)
         self._load_segments()
         self._load_append_times()
-        self._notes.load(self._segments)
+        self._notes.load(self._segments, was_clean=self._options.recovery_point is None)
         self._producers = load_producer_states(context, self._segments)
         self._cut_epochs()
         truncation.drop_snapshots(context, self.log_end_offset)
