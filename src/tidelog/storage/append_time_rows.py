@@ -18,6 +18,11 @@ class AppendTimeRows(Sequence[AppendTimeRow]):
     def __init__(self, *columns: Sequence[int]) -> None:
         self._columns = columns
 
+    @property
+    def columns(self) -> tuple[Sequence[int], ...]:
+        """Offsets, append times and checksums, for who takes all at once; they are not copied."""
+        return self._columns
+
     def __len__(self) -> int:
         return len(self._columns[0])
 

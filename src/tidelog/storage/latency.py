@@ -31,11 +31,11 @@ _PER_DOUBLING: Final = 32
 BUCKET_MAX: Final = 57 * _PER_DOUBLING + 63
 
 _HEAD: Final = struct.Struct(">qI")
-_HOUR: Final = struct.Struct(">qqqqI")
+_SPAN: Final = struct.Struct(">qqqqI")
 HEAD_SIZE: Final = 12
-HOUR_SIZE: Final = 36
+SPAN_SIZE: Final = 36
 assert _HEAD.size == HEAD_SIZE
-assert _HOUR.size == HOUR_SIZE
+assert _SPAN.size == SPAN_SIZE
 
 
 def bucket_of(latency_ms: int) -> int:
@@ -146,16 +146,19 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
 
     def __init__(self, step_ms: int = HOUR_MS) -> None:
         self.step_ms = step_ms
-        self._hours: dict[int, LatencyHistogram] = {}
+        self._spans: dict[int, LatencyHistogram] = {}  # by append time // step
 
     def __getitem__(self, hour_ms: int) -> LatencyHistogram:
-        return self._hours[hour_ms]
+        number, rest = divmod(hour_ms, self.step_ms)
+        if rest:
+            raise KeyError(hour_ms)
+        return self._spans[number]
 
     def __iter__(self) -> Iterator[int]:
-        return iter(sorted(self._hours))
+        return (number * self.step_ms for number in sorted(self._spans))
 
     def __len__(self) -> int:
-        return len(self._hours)
+        return len(self._spans)
 
     def add(self, append_ms: int, latency_ms: int, count: int = 1) -> None:
         """Count a latency under the hour of an append time."""
@@ -163,23 +166,19 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
 
     def at(self, append_ms: int) -> LatencyHistogram:
         """The histogram to count latencies of that append time in; ask anew for each hour."""
-        hour_ms = append_ms - append_ms % self.step_ms
-        found = self._hours.get(hour_ms)
-        if found is None:
-            while len(self._hours) >= HOURS_LIMIT:
-                self.widen()
-            hour_ms = append_ms - append_ms % self.step_ms
-            found = self._hours.setdefault(hour_ms, LatencyHistogram())
-        return found
+        found = self._spans.get(append_ms // self.step_ms)
+        if found is not None:
+            return found
+        while len(self._spans) >= HOURS_LIMIT:
+            self.widen()
+        return self._spans.setdefault(append_ms // self.step_ms, LatencyHistogram())
 
     def widen(self) -> None:
         """Put each two neighbouring spans together."""
-        narrow, self._hours = self._hours, {}
+        narrow, self._spans = self._spans, {}
         self.step_ms *= 2
-        for hour_ms, histogram in narrow.items():
-            self._hours.setdefault(hour_ms - hour_ms % self.step_ms, LatencyHistogram()).merge(
-                histogram
-            )
+        for number, histogram in narrow.items():
+            self._spans.setdefault(number // 2, LatencyHistogram()).merge(histogram)
 
     def merge(self, other: "LatencyByHour") -> None:
         """Count what `other` counted too; the wider step of both is taken."""
@@ -191,15 +190,15 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
     def total(self) -> LatencyHistogram:
         """All hours together."""
         total = LatencyHistogram()
-        for histogram in self._hours.values():
+        for histogram in self._spans.values():
             total.merge(histogram)
         return total
 
     def encode(self) -> bytes:
         """The section of the file: hours ascending, their buckets as differences."""
-        out = bytearray(_HEAD.pack(self.step_ms, len(self._hours)))
-        for hour_ms, found in self.items():
-            out += _HOUR.pack(hour_ms, found.count, found.min_ms, found.max_ms, len(found.buckets))
+        out = bytearray(_HEAD.pack(self.step_ms, len(self._spans)))
+        for number, found in sorted(self._spans.items()):
+            out += _SPAN.pack(number, found.count, found.min_ms, found.max_ms, len(found.buckets))
             last = -BUCKET_MAX - 1
             for bucket in sorted(found.buckets):
                 write_varint(out, bucket - last)
@@ -224,35 +223,35 @@ def _decode(data: bytes) -> LatencyByHour:
     if len(data) < HEAD_SIZE:
         raise CorruptIndex(f"latencies of {len(data)} bytes, at least {HEAD_SIZE}", at=0)
     step_ms, count = _HEAD.unpack_from(data)
-    if step_ms < HOUR_MS or count * HOUR_SIZE > len(data) - HEAD_SIZE:
+    if step_ms < HOUR_MS or count * SPAN_SIZE > len(data) - HEAD_SIZE:
         raise CorruptIndex(f"{count} spans of {step_ms} ms in {len(data)} bytes", at=0)
     found, at = LatencyByHour(step_ms), HEAD_SIZE
     for _ in range(count):
-        at = _decode_hour(data, at, found)
+        at = _decode_span(data, at, found)
     if at != len(data) or len(found) != count:
         raise CorruptIndex(f"{len(found)} of {count} spans, {len(data) - at} bytes left", at=at)
     return found
 
 
-def _decode_hour(data: bytes, at: int, found: LatencyByHour) -> int:
+def _decode_span(data: bytes, at: int, found: LatencyByHour) -> int:
     """Take one span; the place behind it."""
-    if len(data) - at < HOUR_SIZE:
-        raise CorruptIndex(f"a span in {len(data) - at} bytes, {HOUR_SIZE} expected", at=at)
+    if len(data) - at < SPAN_SIZE:
+        raise CorruptIndex(f"a span in {len(data) - at} bytes, {SPAN_SIZE} expected", at=at)
     start = at
-    hour_ms, count, low, high, bucket_count = _HOUR.unpack_from(data, at)
-    at += HOUR_SIZE
-    if bucket_count * 2 > len(data) - at or hour_ms % found.step_ms or len(found) >= HOURS_LIMIT:
-        raise CorruptIndex(f"span {hour_ms} of {bucket_count} buckets", at=start)
-    histogram = found.at(hour_ms)
+    number, count, low, high, bucket_count = _SPAN.unpack_from(data, at)
+    at += SPAN_SIZE
+    if bucket_count * 2 > len(data) - at or len(found) >= HOURS_LIMIT:
+        raise CorruptIndex(f"span {number} of {bucket_count} buckets", at=start)
+    histogram = found.at(number * found.step_ms)
     bucket = -BUCKET_MAX - 1
     for _ in range(bucket_count):
         step, at = read_varint(data, at, len(data))
-        number, at = read_varlong(data, at, len(data))
+        counted, at = read_varlong(data, at, len(data))
         bucket += step
-        if step <= 0 or bucket > BUCKET_MAX or number <= 0:
-            raise CorruptIndex(f"bucket {bucket} of {number} latencies", at=at)
-        histogram.add_bucket(bucket, number)
+        if step <= 0 or bucket > BUCKET_MAX or counted <= 0:
+            raise CorruptIndex(f"bucket {bucket} of {counted} latencies", at=at)
+        histogram.add_bucket(bucket, counted)
     if histogram.count != count:
-        raise CorruptIndex(f"span {hour_ms}: {histogram.count} of {count} latencies", at=start)
+        raise CorruptIndex(f"span {number}: {histogram.count} of {count} latencies", at=start)
     histogram.min_ms, histogram.max_ms = low, high
     return at

@@ -8,7 +8,6 @@ Owns no file. Source: docs/format.md#zone-maps; docs/decisions/0007-zone-maps.md
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 from tidelog.record.coding import crc32c
 from tidelog.record.header import HEADER_SIZE
@@ -19,11 +18,11 @@ from tidelog.storage.latency import LatencyByHour, latency_of
 from tidelog.storage.reading import checked_records
 from tidelog.storage.segment import Segment, iterate_batches
 from tidelog.storage.zone_format import (
-    BLOCK_ROWS,
-    ZONE_BYTES,
+    LIMITS,
     Block,
     FileSum,
     Identity,
+    Limits,
     Zone,
     encode_rows,
     encode_zones,
@@ -32,57 +31,37 @@ from tidelog.storage.zone_format import (
 )
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, Buffer, TimestampType
 
-# Records of a zone: small batches may expand to very many, and their number takes 32 bits.
-ZONE_RECORDS: Final = 1 << 30
 
-
-def build_plain(segment: Segment, siblings: Mapping[str, FileSum]) -> bytes:
+def build_plain(
+    segment: Segment, siblings: Mapping[str, FileSum], limits: Limits = LIMITS
+) -> bytes:
     """The zone map of a finished segment, without numba or numpy.
 
     Args:
         segment: Read to its end; its append times are taken as they are believed now.
         siblings: What to note of the files beside the log.
+        limits: How to cut zones.
 
     Raises:
         CorruptData: A batch or a record is damaged; located.
         UnsupportedCompression: A codec that nobody defined.
     """
     times = segment.append_times
-    builder = ZoneBuilder(segment.base_offset, times)
+    builder = ZoneBuilder(segment.base_offset, times, limits)
     for position, batch in iterate_batches(segment, 0, segment.size_bytes):
         builder.add(position, batch, checked_records(segment, position, batch))
     return builder.finish(segment, siblings)
 
 
-class ZoneBuilder:
-    """Collects batches to zones, zones to blocks."""
+class BatchFacts:
+    """Looks at the records of a batch, one by one."""
 
-    def __init__(self, base_offset: int, times: AppendTimes) -> None:
-        self._base_offset = base_offset
+    def __init__(self, times: AppendTimes, latency: LatencyByHour) -> None:
         self._times = times
-        self._pending: list[Zone] = []  # batches of the zone that is being made
-        self._zones: list[Zone] = []  # zones of the block that is being made
-        self._blocks: list[Block] = []
-        self._zone_crc = self._block_crc = self._crc = 0
-        self._latency = LatencyByHour()
-        self._first = self._last = 0
-        self._last_position = -1
+        self._latency = latency
 
-    def add(self, position: int, batch: Batch, records: Iterator[Record]) -> None:
-        """Take the next batch, whose records are checked as they come."""
-        found = self._describe(position, batch, records)
-        if self._pending and not _fits(self._pending, found):
-            self._end_zone()
-        view = batch.view
-        self._zone_crc = crc32c(view, self._zone_crc)
-        self._block_crc = crc32c(view, self._block_crc)
-        self._crc = crc32c(view, self._crc)
-        self._pending.append(found)
-        self._last, self._last_position = sum_head(view[:HEADER_SIZE]), position
-        if position == 0:
-            self._first = self._last
-
-    def _describe(self, position: int, batch: Batch, records: Iterator[Record]) -> Zone:
+    def describe(self, position: int, batch: Batch, records: Iterator[Record]) -> Zone:
+        """The batch as a zone of its own, without its checksum; its records are counted."""
         first, last = INT64_MAX, batch.last_offset
         tombstones = count = timed = stamped = 0
         low, high = append_low, append_high = INT64_MAX, INT64_MIN
@@ -128,10 +107,46 @@ class ZoneBuilder:
             return None if record.timestamp == NO_TIMESTAMP else record.timestamp
         return known
 
+
+class ZoneBuilder:
+    """Collects batches to zones, zones to blocks."""
+
+    def __init__(self, base_offset: int, times: AppendTimes, limits: Limits) -> None:
+        self._base_offset = base_offset
+        self._limits = limits
+        self._latency = LatencyByHour()
+        self._facts = BatchFacts(times, self._latency)
+        self._pending: list[Zone] = []  # batches of the zone that is being made
+        self._zones: list[Zone] = []  # zones of the block that is being made
+        self._blocks: list[Block] = []
+        self._zone_crc = self._block_crc = self._crc = 0
+        self._first = self._last = 0
+        self._last_position = -1
+
+    def add(self, position: int, batch: Batch, records: Iterator[Record]) -> None:
+        """Take the next batch, whose records are checked as they come."""
+        found = self._facts.describe(position, batch, records)
+        if self._pending and not self._fits(found):
+            self._end_zone()
+        view = batch.view
+        self._zone_crc = crc32c(view, self._zone_crc)
+        self._block_crc = crc32c(view, self._block_crc)
+        self._crc = crc32c(view, self._crc)
+        self._pending.append(found)
+        self._last, self._last_position = sum_head(view[:HEADER_SIZE]), position
+        if position == 0:
+            self._first = self._last
+
+    def _fits(self, found: Zone) -> bool:
+        """Whether a batch belongs to the zone of those before it."""
+        size = found.end_position - self._pending[0].position
+        records = sum(zone.data_records for zone in self._pending) + found.data_records
+        return size <= self._limits.zone_bytes and records <= self._limits.zone_records
+
     def _end_zone(self) -> None:
         self._zones.append(sum_zones(self._pending, self._zone_crc))
         self._pending, self._zone_crc = [], 0
-        if len(self._zones) == BLOCK_ROWS:
+        if len(self._zones) == self._limits.block_rows:
             self._end_block()
 
     def _end_block(self) -> None:
@@ -160,13 +175,6 @@ def sum_head(head: Buffer) -> int:
     Unlike `trust.fingerprint` it needs no wrapper of old formats to be opened.
     """
     return crc32c(head)
-
-
-def _fits(pending: list[Zone], found: Zone) -> bool:
-    """Whether a batch belongs to the zone of those before it."""
-    size = found.end_position - pending[0].position
-    records = sum(zone.data_records for zone in pending) + found.data_records
-    return size <= ZONE_BYTES and records <= ZONE_RECORDS
 
 
 def identity_of(

@@ -21,6 +21,8 @@ END_MAGIC: Final = b"TLZE"
 VERSION: Final = 1
 # Whole batches up to this size make a zone, and a larger batch one of its own: about 16 KB.
 ZONE_BYTES: Final = 20 << 10
+# Records of a zone: small batches may expand to very many, and their number takes 32 bits.
+ZONE_RECORDS: Final = 1 << 30
 # Rows of a block: what a search reads at least.
 BLOCK_ROWS: Final = 64
 
@@ -137,6 +139,23 @@ class Zone(NamedTuple):
             and self.first_offset >= question.first_offset
             and self.last_offset < question.end_offset
         )
+
+
+class Limits(NamedTuple):
+    """How zones and blocks are cut; a reader takes any.
+
+    Attributes:
+        zone_bytes: Most bytes of a zone that has more than one batch.
+        zone_records: Most data records of such a zone.
+        block_rows: Rows of a block.
+    """
+
+    zone_bytes: int = ZONE_BYTES
+    zone_records: int = ZONE_RECORDS
+    block_rows: int = BLOCK_ROWS
+
+
+LIMITS: Final = Limits()
 
 
 class Question(NamedTuple):

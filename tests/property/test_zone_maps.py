@@ -1,0 +1,117 @@
+"""A zone map says of any segment what its records say, and searches find every match."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.contracts.kernel_logs import times
+from tests.zone_logs import MemorySegment, facts_of, segments, zone_of, zones_of
+
+from tidelog.storage.latency import bucket_of
+from tidelog.storage.segment import Segment
+from tidelog.storage.zone_builder import build_plain
+from tidelog.storage.zone_format import Limits
+from tidelog.storage.zone_kernels import build_with_kernels
+from tidelog.storage.zones import FileSum, Question, ZoneMap
+from tidelog.types import ClockName
+
+Build = Callable[[Segment, Mapping[str, FileSum], Limits], bytes | None]
+SIBLINGS = {".index": FileSum(3, 4)}
+BUILDERS = pytest.mark.parametrize("build", [build_plain, build_with_kernels])
+limits = st.builds(
+    Limits, st.sampled_from((1, 300, 1000, 20 << 10)), st.just(1 << 30), st.integers(1, 4)
+)
+
+
+def map_of(build: Build, segment: MemorySegment, limits: Limits) -> ZoneMap:
+    data = build(segment, SIBLINGS, limits)
+    assert data is not None
+    found = ZoneMap.decode(data, report=pytest.fail)
+    found.verify()
+    return found
+
+
+@BUILDERS
+@given(segment=segments(), limits=limits)
+def test_a_map_says_what_the_records_say(
+    build: Build, segment: MemorySegment, limits: Limits
+) -> None:
+    found = map_of(build, segment, limits)
+    expected = zones_of(segment, limits.zone_bytes)
+    assert list(found.zones()) == expected
+    if expected:
+        assert found.total == zone_of(segment, 0, segment.size_bytes)
+    spans = [expected[at : at + limits.block_rows] for at in range(0, len(expected), limits[2])]
+    assert list(found.blocks()) == [
+        zone_of(segment, span[0].position, span[-1].end_position) for span in spans
+    ]
+    assert found.siblings == SIBLINGS
+    assert (found.identity.append_rows, found.identity.append_crc) == segment.append_times.digest
+
+
+@BUILDERS
+@given(segment=segments())
+def test_latencies_are_those_of_the_records(build: Build, segment: MemorySegment) -> None:
+    latency = map_of(build, segment, Limits()).latency
+    expected: dict[int, list[int]] = {}
+    for fact in facts_of(segment):
+        if fact.latency is not None:
+            assert fact.append_ms is not None
+            hour = fact.append_ms - fact.append_ms % 3_600_000
+            expected.setdefault(hour, []).append(fact.latency)
+    assert latency.step_ms == 3_600_000
+    assert {hour: (h.count, h.min_ms, h.max_ms, h.buckets) for hour, h in latency.items()} == {
+        hour: (len(known), min(known), max(known), Counter(map(bucket_of, known)))
+        for hour, known in expected.items()
+    }
+
+
+@given(segment=segments(), limits=limits)
+def test_both_builders_write_the_same_file(segment: MemorySegment, limits: Limits) -> None:
+    plain = build_plain(segment, SIBLINGS, limits)
+    assert build_with_kernels(segment, SIBLINGS, limits) == plain
+
+
+@given(
+    segment=segments(),
+    limits=limits,
+    clock=st.sampled_from(ClockName),
+    ends=st.tuples(times | st.integers(0, 10**8), times | st.integers(0, 10**8)),
+    offsets=st.tuples(st.integers(0, 20), st.integers(0, 40)),
+    committed=st.booleans(),
+)
+def test_a_search_finds_every_match_and_counts_what_is_inside(
+    segment: MemorySegment,
+    limits: Limits,
+    clock: ClockName,
+    ends: tuple[int, int],
+    offsets: tuple[int, int],
+    committed: bool,
+) -> None:
+    found = map_of(build_plain, segment, limits)
+    first, end = (segment.base_offset + offset for offset in offsets)
+    question = Question(clock, min(ends), max(ends), first, end)
+    zones = list(found.overlapping(clock, *question[1:3], first_offset=first, end_offset=end))
+    assert zones == [z for z in zones_of(segment, limits.zone_bytes) if z.may_hold(question)]
+    matches = _matches(segment, question, 0, segment.size_bytes)
+    assert sum(_matches(segment, question, z.position, z.end_position) for z in zones) == matches
+    count = 0
+    for zone, is_inside in found.cover(question, split_transactional=committed):
+        held = _matches(segment, question, zone.position, zone.end_position)
+        if is_inside:
+            assert zone.times(clock)[0] == held
+            assert not (committed and zone.is_transactional)
+        count += held
+    assert count == matches
+
+
+def _matches(segment: MemorySegment, question: Question, start: int, end: int) -> int:
+    clock, start_ms, end_ms, first_offset, end_offset = question
+    return sum(
+        first_offset <= fact.record.offset < end_offset
+        and (time := fact.time(clock)) is not None
+        and start_ms <= time < end_ms
+        for fact in facts_of(segment, start, end)
+    )

@@ -1,0 +1,224 @@
+"""Finished segments in memory for tests of zone maps, and what a map of them has to say."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from types import SimpleNamespace
+from uuid import UUID
+
+from hypothesis import strategies as st
+from tests.contracts.kernel_logs import batches, contents, times
+
+from tidelog.env import FileStat
+from tidelog.record.batch import MAGIC_2, RecordBatch, assign_offset
+from tidelog.record.coding import crc32c
+from tidelog.record.legacy_builder import build_legacy_set
+from tidelog.record.record import Record
+from tidelog.record.views import Batch, walk
+from tidelog.storage.append_time import AppendTimes
+from tidelog.storage.offset_index import OffsetIndex
+from tidelog.storage.time_index import TimeIndex
+from tidelog.storage.txn_index import TxnIndex
+from tidelog.storage.zones import Zone
+from tidelog.types import (
+    INT64_MAX,
+    INT64_MIN,
+    ClockName,
+    Codec,
+    NewRecord,
+    TimestampType,
+)
+
+TOPIC_ID = UUID(int=9)
+
+
+@dataclass
+class MemorySegment:
+    """A finished segment without files."""
+
+    base_offset: int
+    data: bytes
+    append_times: AppendTimes
+    end_offset: int
+    log_path: str = "/t-0/log"
+    is_active: bool = False
+    largest_timestamp: int = -1
+    zones: None = None
+    reports: list[str] = field(default_factory=list)
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data)
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        return OffsetIndex(self.base_offset)
+
+    @property
+    def time_index(self) -> TimeIndex:
+        return TimeIndex(self.base_offset)
+
+    @property
+    def txn_index(self) -> TxnIndex:
+        return TxnIndex.decode(b"", self.base_offset)
+
+    def zones_on(self, clock: ClockName) -> None:
+        return None
+
+    def view(self, start: int, end: int) -> memoryview:
+        return memoryview(self.data)[start:end]
+
+    def walk_file(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:
+        raise NotImplementedError
+
+    def mtime_ms(self) -> int:
+        return 0
+
+    def stat(self) -> FileStat:
+        raise NotImplementedError
+
+
+@st.composite
+def _legacy(draw: st.DrawFn, base_offset: int) -> bytes:
+    records = st.builds(
+        NewRecord, key=contents, value=contents, timestamp=st.integers(-1, 50) | times
+    )
+    magic = draw(st.sampled_from((0, 1)))
+    return bytes(
+        build_legacy_set(
+            draw(st.lists(records, min_size=1, max_size=4)),
+            magic=magic,
+            codec=draw(st.sampled_from((Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4))),
+            base_offset=base_offset,
+            append_time_ms=draw(st.none() | st.integers(0, 10**8)) if magic else None,
+        )
+    )
+
+
+def _moved(batch: bytes, base_offset: int) -> bytes:
+    moved = bytearray(batch)
+    assign_offset(moved, 0, base_offset, 3)
+    return bytes(moved)
+
+
+@st.composite
+def segments(draw: st.DrawFn, batch_count_max: int = 8) -> MemorySegment:
+    """A segment of any formats, codecs, timestamps, with any known and unknown append times."""
+    base_offset = draw(st.sampled_from((0, 77, 1 << 40)))
+    next_offset = base_offset + draw(st.integers(0, 3))
+    data = b""
+    starts = []
+    for _ in range(draw(st.integers(0, batch_count_max))):
+        is_2 = draw(st.integers(0, 3)) > 0
+        part = _moved(draw(batches()), next_offset) if is_2 else draw(_legacy(next_offset))
+        data += part
+        starts.append(next_offset)
+        next_offset = [*walk(part)][-1].last_offset + 1 + draw(st.integers(0, 2))
+    known = draw(append_times(base_offset, starts, next_offset))
+    return MemorySegment(base_offset, data, known, next_offset)
+
+
+@st.composite
+def append_times(
+    draw: st.DrawFn, base_offset: int, starts: list[int], end_offset: int
+) -> AppendTimes:
+    """Append times that begin at some batches, and end at others."""
+    found = AppendTimes(base_offset, TOPIC_ID)
+    now = draw(st.integers(0, 10**8) | st.just(INT64_MAX - 10**9))
+    for start in starts:
+        now += draw(st.sampled_from((0, 1, 500, 3_600_000)))
+        choice = draw(st.integers(0, 4))
+        if choice == 0:
+            found.mark_unknown(start, 5)
+        elif choice < 4:
+            found.note(start, now, 5)
+    if draw(st.booleans()):
+        found.close(end_offset, 5)
+    return found
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A data record, as a reader sees it."""
+
+    record: Record
+    append_ms: int | None
+
+    def time(self, clock: ClockName) -> int | None:
+        """Its time on a clock, None where it has none."""
+        if clock is ClockName.APPEND:
+            return self.append_ms
+        return None if self.record.timestamp == -1 else self.record.timestamp
+
+    @property
+    def latency(self) -> int | None:
+        """Its append time - its create time, where both are known."""
+        if self.append_ms is None or self.record.create_timestamp is None:
+            return None
+        return max(-INT64_MAX, min(INT64_MAX, self.append_ms - self.record.create_timestamp))
+
+
+def facts_of(segment: MemorySegment, start: int = 0, end: int | None = None) -> list[Fact]:
+    """All data records in bytes [start, end)."""
+    end = segment.size_bytes if end is None else end
+    return [
+        Fact(record, _append_ms(segment, record))
+        for batch in walk(segment.data[start:end])
+        if not batch.is_control
+        for record in batch.records()
+    ]
+
+
+def _append_ms(segment: MemorySegment, record: Record) -> int | None:
+    for start, end, ms in segment.append_times.runs(segment.base_offset, segment.end_offset):
+        if start <= record.offset < end and ms is not None:
+            return ms
+    stamped = record.timestamp_type is TimestampType.LOG_APPEND_TIME and record.timestamp != -1
+    return record.timestamp if stamped else None
+
+
+def zone_of(segment: MemorySegment, start: int, end: int) -> Zone:
+    """What a map has to say of whole batches in bytes [start, end)."""
+    data = segment.data[start:end]
+    found = list(walk(data))
+    facts = facts_of(segment, start, end)
+    every = [record.offset for batch in found for record in batch.records()]
+    return Zone(
+        start,
+        end - start,
+        min([*every, *(batch.base_offset for batch in found)]),
+        max([*every, *(batch.last_offset for batch in found)]),
+        len(facts),
+        sum(len(list(batch.records())) for batch in found if batch.is_control),
+        sum(fact.record.value is None for fact in facts),
+        any(batch.is_transactional and not batch.is_control for batch in found),
+        *_extremes([fact.time(ClockName.RECORD) for fact in facts]),
+        *_extremes([fact.time(ClockName.APPEND) for fact in facts]),
+        crc32c(data),
+    )
+
+
+def _extremes(times: list[int | None]) -> tuple[int, int, int]:
+    known = [time for time in times if time is not None]
+    return len(known), min(known, default=INT64_MAX), max(known, default=INT64_MIN)
+
+
+def zones_of(segment: MemorySegment, zone_bytes: int) -> list[Zone]:
+    """All zones: whole batches up to that size, a larger one alone."""
+    ends, at, start = [0], 0, 0
+    for batch in walk(segment.data):
+        if at > start and at + batch.size_bytes - start > zone_bytes:
+            ends.append(at)
+            start = at
+        at += batch.size_bytes
+    if at > start:
+        ends.append(at)
+    return [zone_of(segment, *span) for span in pairwise(ends)]
+
+
+def is_modern(batch: Batch) -> bool:
+    """Whether it is of magic 2."""
+    return isinstance(batch, RecordBatch) and batch.magic == MAGIC_2
+
+
+__all__ = ["Fact", "MemorySegment", "SimpleNamespace", "facts_of", "segments", "zones_of"]
