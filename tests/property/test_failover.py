@@ -19,6 +19,7 @@ from tests.unit.cluster.two_clusters import (
     watched,
 )
 
+from tidelog.cluster.digest_counts import Spill
 from tidelog.cluster.failover_mapping import PartitionMapping
 from tidelog.cluster.failover_plan import Plan, Question, plan_failover
 from tidelog.cluster.failover_verify import Verdict, verify
@@ -78,7 +79,7 @@ def _plan(a: MemoryCluster, b: MemoryCluster, latency_ms: int, skew_ms: int) -> 
 
 
 def _verdict(a: MemoryCluster, b: MemoryCluster, plan: Plan, folder: Path) -> Verdict:
-    (verdict,) = verify(a, b, plan, Env(), str(folder / "spill"))
+    (verdict,) = verify(a, b, plan, Spill(Env(), str(folder / "spill")))
     return verdict
 
 
@@ -151,6 +152,29 @@ def test_records_that_never_reached_b_are_told_from_missed_ones(
     verdict = _verdict(a, b, plan, tmp_path_factory.getbasetemp())
     assert verdict.missed == 0
     assert verdict.absent == len(_unconsumed(a) & (everything - left))
+
+
+@given(world=worlds(), gone=st.integers(1, 40), back=st.integers(0, 2_000))
+def test_records_that_never_reached_a_are_told(
+    world: World, gone: int, back: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    a, b = world.a, world.b
+    for log in a.logs.values():
+        log[:] = [r for r in log if r.value is not None and int(r.value) >= gone]
+    on_a = _values(a, dict.fromkeys(a.logs, 0))
+    plan = _plan(a, b, world.latency_ms, world.skew_ms)
+    folder = tmp_path_factory.getbasetemp()
+    (verdict,) = verify(a, b, plan, Spill(Env(), str(folder / "spill")), look_back_ms=back)
+    after = _after(b, plan)
+    looked_at = {
+        start.partition: first.offset
+        for start in plan.starts
+        if start.search_ms is not None
+        and (first := b.first(start.partition, max(start.search_ms - back, 0))) is not None
+    }
+    assert verdict.never_on_a == len(_values(b, looked_at) - after - on_a)
+    assert verdict.only_on_b == len(after - on_a)
+    assert (verdict.missed, verdict.absent) == (0, 0)
 
 
 @settings(max_examples=50)

@@ -145,6 +145,11 @@ def _rewind(  # noqa: PLR0913 - one parameter for each option
     help="Whether partition N holds the same keys on both; auto looks at keys.",
 )
 @click.option("--verify", is_flag=True, help="Compare the records of A and B.")
+@click.option(
+    "--look-back",
+    metavar="TIME",
+    help="So far before the start on B --verify looks for records that never reached A.",
+)
 @click.option("--execute", is_flag=True, help="Commit on B; else only show what would be.")
 @click.option("--from-config", metavar="FILE", help="Client settings for A.")
 @click.option("--to-config", metavar="FILE", help="Client settings for B.")
@@ -165,6 +170,7 @@ def _failover(  # noqa: PLR0913 - one parameter for each option
     sample_records: int,
     mapping: str,
     verify: bool,
+    look_back: str | None,
     execute: bool,
     from_config: str | None,
     to_config: str | None,
@@ -175,7 +181,8 @@ def _failover(  # noqa: PLR0913 - one parameter for each option
     """Move a consumer group to another cluster without missing a record.
 
     Finds the offsets on B by the time at the group's positions on A, less the largest latency;
-    commits nothing without --execute. Exit code 2: --verify found records that B would not bring.
+    commits nothing without --execute. Exit code 2: --verify found records that would be
+    missed, that B does not have, or that never reached A.
     """
     from tidelog.cli import failover
 
@@ -193,6 +200,7 @@ def _failover(  # noqa: PLR0913 - one parameter for each option
         sample_records=sample_records,
         mapping=mapping,
         verify=verify,
+        look_back=look_back,
         execute=execute,
         zone=zone,
     )

@@ -33,6 +33,8 @@ class FailoverOptions:
         sample_records: So many records of each topic on each cluster are enough.
         mapping: `auto`, `same` or `any`: how partitions correspond.
         verify: Compare the records.
+        look_back: How far before the time searched records that never reached A are looked for, a
+            length of time; as far as the margin where None.
         execute: Commit; else only show.
         zone: Of times without one and of times printed.
     """
@@ -46,6 +48,7 @@ class FailoverOptions:
     sample_records: int = 1_000
     mapping: str = "auto"
     verify: bool = False
+    look_back: str | None = None
     execute: bool = False
     zone: str | None = None
 
@@ -131,7 +134,7 @@ def run(
     if options.execute:
         failover_plan.refuse_active(b.view, options.group)
     plan = failover_plan.plan_failover(a, b, question, surroundings.env.clock)
-    verdicts = _verify(surroundings, a, b, plan) if options.verify else None
+    verdicts = _verify(surroundings, a, b, options, plan) if options.verify else None
     missed = sum(verdict.missed for verdict in verdicts or ())
     executes = options.execute and not missed
     if executes:
@@ -145,20 +148,27 @@ def run(
         )
     if not options.execute:
         surroundings.say(_next_step(a, b, options.group))
-    absent = sum(verdict.absent for verdict in verdicts or ())
-    return ExitCode.FINDINGS if missed or absent else ExitCode.OK
+    lacking = any(verdict.absent or verdict.never_on_a for verdict in verdicts or ())
+    return ExitCode.FINDINGS if missed or lacking else ExitCode.OK
 
 
 def _verify(
-    surroundings: Surroundings, a: "Watched | None", b: "Watched", plan: "Plan"
+    surroundings: Surroundings,
+    a: "Watched | None",
+    b: "Watched",
+    options: FailoverOptions,
+    plan: "Plan",
 ) -> "list[Verdict]":
+    from tidelog.cluster.digest_counts import Spill
     from tidelog.cluster.failover_verify import verify
 
     if a is None:
         raise UsageProblem("--verify compares with what the group consumed on A: give --from")
     parent = surroundings.variables.get("TMPDIR") or "/tmp"  # noqa: S108 - the name is drawn
     folder = f"{parent}/tidelog-verify-{surroundings.env.random.getrandbits(64):016x}"
-    return verify(a.view, b.view, plan, surroundings.env, folder)
+    back_ms = None if options.look_back is None else brokers.duration_ms(options.look_back)
+    spill = Spill(surroundings.env, folder)
+    return verify(a.view, b.view, plan, spill, look_back_ms=back_ms)
 
 
 def _next_step(a: "Watched | None", b: "Watched", group: str) -> str:

@@ -131,6 +131,7 @@ def _verdict(verdict: "Verdict", zone: str | None) -> dict[str, Cell]:
         "absent": verdict.absent,
         "duplicates": verdict.duplicates,
         "only_on_b": verdict.only_on_b,
+        "never_on_a": verdict.never_on_a,
         "examples": [
             {
                 "partition": example.partition.partition,
@@ -187,6 +188,12 @@ def _verdict_lines(verdict: "Verdict") -> list[str]:
         lines.append(
             f"{verdict.topic}: {verdict.missed} records would be MISSED, they lie before the start"
             f" on B (such as {places}); a longer --max-latency starts earlier"
+        )
+    if verdict.never_on_a:
+        lines.append(
+            f"{verdict.topic}: {verdict.never_on_a} records before the start on B were not found on"
+            " A; if they never reached it, nobody has consumed them, and only an earlier start"
+            " brings them (a longer --max-latency)"
         )
     if verdict.absent:
         lines.append(

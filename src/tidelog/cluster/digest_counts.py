@@ -11,6 +11,7 @@ add* -> walk -> add* -> walk ... -> close, best by `with`. For one thread.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import IntEnum
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -46,23 +47,34 @@ class Counts(NamedTuple):
     b_before: int
 
 
+@dataclass(frozen=True, slots=True)
+class Spill:
+    """Where digests go that don't fit into memory.
+
+    Attributes:
+        env: Files.
+        folder: Made when it is needed, and removed again.
+        buffer_bytes: So many are kept in memory.
+    """
+
+    env: Env
+    folder: str
+    buffer_bytes: int = BUFFER_BYTES
+
+
 class DigestCounts:
     """Counts of digests by place."""
 
-    def __init__(
-        self, env: Env, folder: str, *, expected: int, buffer_bytes: int = BUFFER_BYTES
-    ) -> None:
+    def __init__(self, spill: Spill, *, expected: int) -> None:
         """Nothing is written before the buffers are full.
 
         Args:
-            env: Files.
-            folder: Made when it is needed; removed by `close`.
+            spill: Where to write then.
             expected: About how many records will be added.
-            buffer_bytes: When the buffers are full, all together.
         """
-        self._files = env.files
-        self._folder = folder
-        self._limit = buffer_bytes
+        self._files = spill.env.files
+        self._folder = spill.folder
+        self._limit = spill.buffer_bytes
         self._buffered = 0
         count = min(max(-(-expected // _PER_BUCKET), 1), _BUCKETS_MAX)
         self._buffers = [bytearray() for _ in range(count)]

@@ -10,37 +10,41 @@ records count as often as they are there. Partitions don't matter, only before a
     absent      unconsumed on A, and not on B at all: still on its way, or never sent there
     duplicates  after the start on B, and consumed on A: will be read twice
     only on B   after the start on B, and not on A
+    never on A  before the start on B, and not on A: nobody can have consumed it there
 
-Unconsumed and after are read first. What was consumed on A is read back to the earliest time that
-is after the start on B; what is before the start on B only where something is missing. Committed
-records alone count. Records that reached B but never A, before the start, are not looked for: what
-A never had says nothing about what the group had consumed.
+Unconsumed and after are read first; then what is before the start on B, back to `look_back_ms`
+before the time that was searched, or further where something is missing; last what was consumed on
+A, back to the earliest time that was seen on B. Where times can't be compared across clusters, the
+margin is added to the way back on A. Committed records alone count.
 
 Memory is bounded by `digest_counts`; records are read one after the other and not kept.
 """
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tidelog.cluster.digest_counts import (
-    BUFFER_BYTES,
     DIGEST_SIZE,
     Counts,
     DigestCounts,
     Place,
+    Spill,
 )
-from tidelog.cluster.failover import Start, find_starts
+from tidelog.cluster.failover import find_starts
 from tidelog.cluster.failover_plan import Plan
 from tidelog.cluster.view import ClusterView, Committed, RemoteRecord, Watermarks
-from tidelog.env import Env
 from tidelog.errors import InvalidRequest
 from tidelog.types import IsolationLevel, TimestampType, TopicPartition
 
 _COMMITTED: Final = IsolationLevel.READ_COMMITTED
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
 _EXAMPLES: Final = 5
+# Earliest times of no records, and of records of which one has none.
+_NOTHING: Final = math.inf
+_UNKNOWN: Final = -math.inf
 _NULL: Final = (-1).to_bytes(8, signed=True)
 
 
@@ -66,6 +70,7 @@ class Verdict:
         absent: Unconsumed on A, and not on B.
         duplicates: After the start on B, and consumed on A.
         only_on_b: After the start on B, and not on A.
+        never_on_a: Before the start on B, as far as was looked, and not on A.
         examples: Places on B of some that were missed.
     """
 
@@ -77,6 +82,7 @@ class Verdict:
     absent: int = 0
     duplicates: int = 0
     only_on_b: int = 0
+    never_on_a: int = 0
     examples: tuple[Example, ...] = ()
 
 
@@ -98,10 +104,9 @@ def verify(
     a: ClusterView,
     b: ClusterView,
     plan: Plan,
-    env: Env,
-    folder: str,
+    spill: Spill,
     *,
-    buffer_bytes: int = BUFFER_BYTES,
+    look_back_ms: int | None = None,
 ) -> list[Verdict]:
     """Compare the records of both clusters, topic by topic.
 
@@ -109,9 +114,9 @@ def verify(
         a: Where the group comes from.
         b: Where it goes to.
         plan: Its positions on A and starts on B.
-        env: Files for what does not fit into memory.
-        folder: Made where that is needed, and removed again.
-        buffer_bytes: How much is kept in memory.
+        spill: For what does not fit into memory.
+        look_back_ms: How far before the time that was searched records that never reached A are
+            looked for on B; as far as that time lies before the group's where None.
 
     Raises:
         InvalidRequest: The positions on A are not known.
@@ -120,12 +125,14 @@ def verify(
     """
     if not plan.positions:
         raise InvalidRequest("--verify compares with the group's position on A: give --from")
+    if look_back_ms is None:
+        look_back_ms = plan.margin.latency_ms + 2 * plan.margin.skew_ms
     verdicts = []
     for topic in sorted({start.partition.topic for start in plan.starts}):
         ranges = _Ranges.of(a, b, plan, topic)
         expected = 2 * sum(r.size for r in (*ranges.a_after, *ranges.b_after))
-        with DigestCounts(env, folder, expected=expected, buffer_bytes=buffer_bytes) as counts:
-            verdicts.append(_Comparison(a, b, plan, ranges, counts).verdict())
+        with DigestCounts(spill, expected=expected) as counts:
+            verdicts.append(_Comparison(a, b, plan, ranges, counts).verdict(look_back_ms))
     return verdicts
 
 
@@ -176,59 +183,57 @@ class _Comparison:
         self._counts = counts
         self._by_time = all(_shows_create_times(view, ranges.topic) for view in (a, b))
 
-    def verdict(self) -> Verdict:
+    def verdict(self, look_back_ms: int) -> Verdict:
         ranges = self._ranges
         unconsumed_ms = self._scan(self._a, Place.A_AFTER, ranges.a_after)
-        after_ms = self._scan(self._b, Place.B_AFTER, ranges.b_after)
-        first = self._totals()
-        if first.only_on_b:
-            since = self._back_to(self._a, ranges.a_before, after_ms)
-            self._scan(self._a, Place.A_BEFORE, since)
-        before = ranges.b_before
-        if first.absent:
-            if self._by_time:
-                before = self._back_to(self._b, ranges.b_before, unconsumed_ms)
-            self._scan(self._b, Place.B_BEFORE, before)
+        seen_ms = self._scan(self._b, Place.B_AFTER, ranges.b_after)
+        before = self._before_on_b(look_back_ms, unconsumed_ms)
+        seen_ms = min(seen_ms, self._scan(self._b, Place.B_BEFORE, before))
+        if seen_ms != _NOTHING:
+            self._scan(self._a, Place.A_BEFORE, self._back_on_a(seen_ms))
         totals = self._totals()
-        return Verdict(
-            topic=ranges.topic,
-            by_time=self._by_time,
-            unconsumed=totals.unconsumed,
-            after=totals.after,
-            missed=totals.missed,
-            absent=totals.absent,
-            duplicates=totals.duplicates,
-            only_on_b=totals.only_on_b,
-            examples=tuple(self._examples(before)) if totals.missed else (),
-        )
+        examples = tuple(self._examples(before)) if totals.missed else ()
+        return replace(totals, examples=examples)
 
-    def _scan(self, view: ClusterView, place: Place, ranges: Iterable[Range]) -> int | None:
-        """Count the records of ranges; their earliest time, None where one has none."""
-        earliest: int | None = None
-        is_timed = True
-        for record in _records(view, ranges):
-            self._counts.add(place, digest_of(record, by_time=self._by_time))
-            if record.timestamp is None:
-                is_timed = False
-            elif earliest is None or record.timestamp < earliest:
-                earliest = record.timestamp
-        return earliest if is_timed else None
+    def _before_on_b(self, look_back_ms: int, unconsumed_ms: float) -> list[Range]:
+        """What to look at before the starts: some, or all where missing records may be."""
+        starts = [s for s in self._plan.starts if s.partition.topic == self._ranges.topic]
+        times = {s.partition: s.search_ms for s in starts}
+        back: dict[TopicPartition, float] = {
+            p: _UNKNOWN if ms is None else ms - look_back_ms for p, ms in times.items()
+        }
+        if self._totals().absent:
+            furthest_ms = unconsumed_ms if self._by_time else _UNKNOWN
+            back = {p: min(ms, furthest_ms) for p, ms in back.items()}
+        return self._since(self._b, self._ranges.b_before, back)
 
-    def _back_to(
-        self, view: ClusterView, ranges: Iterable[Range], time_ms: int | None
-    ) -> list[Range]:
-        """The same ranges from where all that may equal records since `time_ms` lies."""
-        if time_ms is None:
-            return list(ranges)
+    def _back_on_a(self, seen_ms: float) -> list[Range]:
+        """What of the consumed records may equal something seen on B."""
         margin = self._plan.margin
         spare_ms = 0 if self._by_time else margin.latency_ms + margin.skew_ms
-        target_ms = max(time_ms - spare_ms, 0)
-        ends = {r.partition: r.end for r in ranges}
-        found: list[Start] = find_starts(view, dict.fromkeys(ends, target_ms), {})
-        return [Range(s.partition, s.offset, ends[s.partition]) for s in found]
+        ranges = self._ranges.a_before
+        back = {r.partition: seen_ms - spare_ms for r in ranges}
+        return self._since(self._a, ranges, back)
+
+    def _since(
+        self, view: ClusterView, ranges: Iterable[Range], times: Mapping[TopicPartition, float]
+    ) -> list[Range]:
+        """The ends of ranges, from the first record on whose time is so late."""
+        asked = {p: None if ms == _UNKNOWN else max(int(ms), 0) for p, ms in times.items()}
+        first = {start.partition: start.offset for start in find_starts(view, asked, {})}
+        return [Range(r.partition, first[r.partition], r.end) for r in ranges]
+
+    def _scan(self, view: ClusterView, place: Place, ranges: Iterable[Range]) -> float:
+        """Count the records of ranges; their earliest time."""
+        earliest = _NOTHING
+        for record in _records(view, ranges):
+            self._counts.add(place, digest_of(record, by_time=self._by_time))
+            time_ms = _UNKNOWN if record.timestamp is None else record.timestamp
+            earliest = min(earliest, time_ms)
+        return earliest
 
     def _totals(self) -> Verdict:
-        sums = [0] * 6
+        sums = [0] * 7
         for _digest, counts in self._counts.walk():
             for at, number in enumerate(_compare(counts)):
                 sums[at] += number
@@ -241,6 +246,7 @@ class _Comparison:
             absent=sums[3],
             duplicates=sums[4],
             only_on_b=sums[5],
+            never_on_a=sums[6],
         )
 
     def _examples(self, before: Iterable[Range]) -> Iterator[Example]:
@@ -257,8 +263,8 @@ class _Comparison:
                     yield Example(part.partition, record.offset, record.timestamp)
 
 
-def _compare(counts: Counts) -> tuple[int, int, int, int, int, int]:
-    """One record's unconsumed, after, missed, absent, duplicates, only on B."""
+def _compare(counts: Counts) -> tuple[int, int, int, int, int, int, int]:
+    """One record's unconsumed, after, missed, absent, duplicates, only on B, never on A."""
     missing = max(counts.a_after - counts.b_after, 0)
     missed = min(missing, counts.b_before)
     extra = max(counts.b_after - counts.a_after, 0)
@@ -270,6 +276,7 @@ def _compare(counts: Counts) -> tuple[int, int, int, int, int, int]:
         missing - missed,
         duplicates,
         extra - duplicates,
+        max(counts.b_before - missed - (counts.a_before - duplicates), 0),
     )
 
 
@@ -297,10 +304,3 @@ def digest_of(record: RemoteRecord, *, by_time: bool) -> bytes:
         time_ms = -1 if record.timestamp is None else record.timestamp
         state.update(time_ms.to_bytes(8, signed=True))
     return state.digest()
-
-
-def total(verdicts: Iterable[Verdict]) -> Mapping[str, int]:
-    """Sums over topics, by name."""
-    found = list(verdicts)
-    names = ("unconsumed", "after", "missed", "absent", "duplicates", "only_on_b")
-    return {name: sum(getattr(verdict, name) for verdict in found) for name in names}

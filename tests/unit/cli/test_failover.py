@@ -92,6 +92,7 @@ def test_one_object_holds_all(pair: Pair) -> None:
                 "absent": 0,
                 "duplicates": 3,
                 "only_on_b": 0,
+                "never_on_a": 0,
                 "examples": [],
             }
         ],
@@ -148,6 +149,13 @@ def test_what_b_lacks_is_a_finding_and_no_hindrance(pair: Pair) -> None:
     assert pair.run(Format.TABLE, verify=True, execute=True) == 2
     assert "1 records are not on B" in pair.err.getvalue()
     assert GROUP in pair.b.offsets
+
+
+def test_what_never_reached_a_is_a_finding(pair: Pair) -> None:
+    pair.a.logs[P0] = [r for r in pair.a.logs[P0] if r.value != b"a"]
+    assert pair.run(Format.TABLE, verify=True) == 0
+    assert pair.run(Format.TABLE, verify=True, look_back="1h") == 2
+    assert "1 records before the start on B were not found on A" in pair.err.getvalue()
 
 
 def test_members_on_b_refuse_it_before_anything_is_measured(pair: Pair) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.cluster.digest_counts import DIGEST_SIZE, Counts, DigestCounts, Place
+from tidelog.cluster.digest_counts import DIGEST_SIZE, Counts, DigestCounts, Place, Spill
 from tidelog.env import Env
 
 PER_BUCKET = 65_536
@@ -29,7 +29,7 @@ def test_counts_are_the_same_in_memory_and_on_disk(
 ) -> None:
     folder = tmp_path / "spill"
     seen: Counter[tuple[int, Place]] = Counter()
-    with DigestCounts(Env(), str(folder), expected=expected, buffer_bytes=buffer_bytes) as counts:
+    with DigestCounts(Spill(Env(), str(folder), buffer_bytes), expected=expected) as counts:
         for step in range(500):
             number, place = step * 7 % 90, Place(step % 4)
             counts.add(place, digest(number))
@@ -46,7 +46,7 @@ def test_counts_are_the_same_in_memory_and_on_disk(
 
 
 def test_memory_holds_no_more_than_the_buffers(tmp_path: Path) -> None:
-    with DigestCounts(Env(), str(tmp_path / "s"), expected=0, buffer_bytes=1_700) as counts:
+    with DigestCounts(Spill(Env(), str(tmp_path / "s"), 1_700), expected=0) as counts:
         for number in range(250):
             counts.add(Place.A_AFTER, digest(number))
         on_disk = sum(file.stat().st_size for file in (tmp_path / "s").iterdir())
@@ -56,7 +56,7 @@ def test_memory_holds_no_more_than_the_buffers(tmp_path: Path) -> None:
 
 def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
     def fail() -> None:
-        with DigestCounts(Env(), str(tmp_path / "s"), expected=0, buffer_bytes=1) as counts:
+        with DigestCounts(Spill(Env(), str(tmp_path / "s"), 1), expected=0) as counts:
             counts.add(Place.A_AFTER, digest(1))
             raise KeyError
 
@@ -66,7 +66,7 @@ def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_closing_twice_is_fine(tmp_path: Path) -> None:
-    counts = DigestCounts(Env(), str(tmp_path / "s"), expected=0, buffer_bytes=1)
+    counts = DigestCounts(Spill(Env(), str(tmp_path / "s"), 1), expected=0)
     counts.add(Place.A_AFTER, digest(1))
     counts.close()
     counts.close()

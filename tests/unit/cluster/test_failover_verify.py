@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from tests.unit.cluster.two_clusters import APPEND, CREATE, MemoryCluster, watched
 
+from tidelog.cluster.digest_counts import Spill
 from tidelog.cluster.failover_plan import Plan, Question, plan_failover
 from tidelog.cluster.failover_verify import Example, Verdict, digest_of, verify
 from tidelog.cluster.view import RemoteRecord
@@ -36,7 +37,7 @@ def plan_of(a: MemoryCluster, b: MemoryCluster, position: int, start: int) -> Pl
         partition=P0,
         offset=start,
         time_ms=None,
-        search_ms=None,
+        search_ms=found.search_ms,
         found=found.found,
         reason="",
     )
@@ -53,7 +54,7 @@ def plan_of(a: MemoryCluster, b: MemoryCluster, position: int, start: int) -> Pl
 
 
 def judged(a: MemoryCluster, b: MemoryCluster, position: int, start: int, folder: Path) -> Verdict:
-    (verdict,) = verify(a, b, plan_of(a, b, position, start), Env(), str(folder / "s"))
+    (verdict,) = verify(a, b, plan_of(a, b, position, start), Spill(Env(), str(folder / "s")))
     return verdict
 
 
@@ -108,6 +109,28 @@ def test_what_lies_where(
     assert verdict.by_time == (kinds == (CREATE, CREATE))
 
 
+def test_what_reached_b_alone_was_consumed_by_nobody(tmp_path: Path) -> None:
+    a, b = cluster("a", "abdf"), cluster("b", "abcdef")
+    # The time at the position is that of d; the margin is nothing, so the way back is too.
+    plan = plan_of(a, b, 2, 3)
+    (near,) = verify(a, b, plan, Spill(Env(), str(tmp_path / "s")))
+    assert (near.never_on_a, near.only_on_b) == (1, 1)
+    (far,) = verify(a, b, plan, Spill(Env(), str(tmp_path / "s")), look_back_ms=10_000)
+    assert (far.never_on_a, far.only_on_b, far.missed) == (1, 1, 0)
+    assert far.duplicates == 0
+
+
+def test_the_way_back_is_as_long_as_asked_for(tmp_path: Path) -> None:
+    a, b = cluster("a", "befgh"), cluster("b", "abcdefgh")
+    plan = plan_of(a, b, 3, 6)
+    found = {
+        back: verify(a, b, plan, Spill(Env(), str(tmp_path / "s")), look_back_ms=back)[0].never_on_a
+        for back in (0, 200, 300, 10_000)
+    }
+    # Searched was the time of f, 600: c and d were created 200 and 300 before, a 500.
+    assert found == {0: 0, 200: 1, 300: 2, 10_000: 3}
+
+
 def test_examples_say_where_missed_records_lie(tmp_path: Path) -> None:
     verdict = judged(cluster("a", "abcdef"), cluster("b", "abdecf"), 2, 4, tmp_path)
     assert verdict.missed == 2
@@ -125,7 +148,7 @@ def test_without_positions_there_is_nothing_to_compare_with(tmp_path: Path) -> N
     question = Question(group=GROUP, topics=(TOPIC,), at_ms=100, latency_ms=0)
     plan = plan_failover(None, watched("B", b), question, ManualClock(NOW))
     with pytest.raises(InvalidRequest, match="--from"):
-        verify(cluster("a", "abc"), b, plan, Env(), str(tmp_path / "s"))
+        verify(cluster("a", "abc"), b, plan, Spill(Env(), str(tmp_path / "s")))
 
 
 @pytest.mark.parametrize("buffer_bytes", [1, 100])
@@ -133,8 +156,8 @@ def test_the_same_with_hardly_any_memory(tmp_path: Path, buffer_bytes: int) -> N
     a, b = cluster("a", "abcdefghij"), cluster("b", "cabdefghijk")
     plan = plan_of(a, b, 4, 2)
     folder = tmp_path / "s"
-    roomy = verify(a, b, plan, Env(), str(folder))
-    assert verify(a, b, plan, Env(), str(folder), buffer_bytes=buffer_bytes) == roomy
+    roomy = verify(a, b, plan, Spill(Env(), str(folder)))
+    assert verify(a, b, plan, Spill(Env(), str(folder), buffer_bytes)) == roomy
     assert not folder.exists()
 
 

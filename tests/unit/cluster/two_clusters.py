@@ -95,9 +95,9 @@ class MemoryCluster:
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        return {p: None if p in self.blind else self._first(p, ms) for p, ms in times.items()}
+        return {p: None if p in self.blind else self.first(p, ms) for p, ms in times.items()}
 
-    def _first(self, partition: TopicPartition, time_ms: int) -> OffsetAndTimestamp | None:
+    def first(self, partition: TopicPartition, time_ms: int) -> OffsetAndTimestamp | None:
         for record in self.logs[partition]:
             if record.timestamp is not None and record.timestamp >= time_ms:
                 return OffsetAndTimestamp(record.offset, record.timestamp)
