@@ -52,11 +52,12 @@ def send(
 
 
 @contextmanager
-def member(broker: Broker, group: str, topic: str) -> Iterator[Consumer]:
+def member(broker: Broker, group: str, topic: str, protocol: str = "classic") -> Iterator[Consumer]:
     """A live member of the group, with partitions assigned, until the block ends."""
     consumer = Consumer(
         broker.client_config(
             group_id=group,
+            group_protocol=protocol,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             enable_partition_eof=True,

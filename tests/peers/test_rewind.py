@@ -66,12 +66,14 @@ def test_out_of_order_times_lose_nothing_and_skew_reaches_back(kafka_broker: Bro
     assert consume_all(kafka_broker, group, topic, 1)[0] == times[2:]
 
 
-def test_active_member_refuses_and_nothing_changes(kafka_broker: Broker) -> None:
-    topic, group = "busy", "busy-g"
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_active_member_refuses_and_nothing_changes(kafka_broker: Broker, protocol: str) -> None:
+    """Of both kinds of groups that Kafka has (KIP-848)."""
+    topic, group = f"busy-{protocol}", f"busy-{protocol}-g"
     kafka_broker.create_topic(topic)
     send(kafka_broker, topic, [T0, T0 + 1])
     commit(kafka_broker, group, topic, {0: 2})
-    with member(kafka_broker, group, topic), connect(kafka_broker.bootstrap) as cluster:
+    with member(kafka_broker, group, topic, protocol), connect(kafka_broker.bootstrap) as cluster:
         dry = tidelog(*rewind(kafka_broker, group, "--to", "earliest"))
         assert dry.code == 0
         assert "refused now, the group has members" in dry.err

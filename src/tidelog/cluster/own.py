@@ -1,7 +1,7 @@
 """A directory of topics beside the cluster that serves them: what brokers can't be asked for.
 
-It knows when each record was appended, and how many records lie between two offsets, by batch
-headers. The directory may be written to meanwhile; every question sees it anew.
+It knows when each record was appended, and how many records lie between two offsets, by zone maps
+and batch headers. The directory may be written to meanwhile; every question sees it anew.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,10 @@ from tidelog.directory import Directory
 from tidelog.errors import InvalidRequest, UnknownTopic
 from tidelog.record.views import Batch
 from tidelog.storage import files
+from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.log_reader import LogReader
-from tidelog.storage.reading import AbortedFilter, LogSlice, checked_records
+from tidelog.storage.reading import AbortedFilter, LogSlice, checked_records, slice_segment
+from tidelog.storage.segment import Segment
 from tidelog.types import (
     NO_TIMESTAMP,
     ClockName,
@@ -172,11 +174,19 @@ def _last_below(log: LogReader, end: int) -> int | None:
 
 
 def _count(log: LogReader, start: int, end: int, isolation: IsolationLevel) -> int:
-    aborted = log.aborted_filter(isolation, start, end)
-    return sum(
-        _count_slice(part, start, end, aborted)
-        for part in log.slices(start, end, isolation=isolation)
-    )
+    last = min(end, log.end_offset(isolation))
+    aborted = log.aborted_filter(isolation, start, last)
+    return sum(_count_segment(segment, start, last, aborted) for segment in log.segments)
+
+
+def _count_segment(segment: Segment, start: int, end: int, aborted: AbortedFilter) -> int:
+    """By its zone map where all of it counts, else by headers."""
+    if isinstance(segment, ClosedSegment) and start <= segment.base_offset < segment.end_offset:
+        zones = segment.zones if segment.end_offset <= end else None
+        if zones is not None and not (aborted and zones.total.is_transactional):
+            return zones.total.data_records
+    part = slice_segment(segment, start, end)
+    return 0 if part is None else _count_slice(part, start, end, aborted)
 
 
 def _count_slice(part: LogSlice, start: int, end: int, aborted: AbortedFilter) -> int:

@@ -7,6 +7,7 @@ import pytest
 from tests.unit.cluster.fakes import FLIGHTS_0, FakeCluster
 
 from tidelog.cluster import counting, lag, rewind
+from tidelog.cluster import own as own_logs
 from tidelog.cluster.lag import AgeClock, Unread
 from tidelog.cluster.own import OwnLogs, TimedRecord
 from tidelog.cluster.rewind import Target
@@ -14,21 +15,22 @@ from tidelog.cluster.view import Committed, Count
 from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest
-from tidelog.storage import files
+from tidelog.storage import files, zone_files
+from tidelog.storage.closed import ClosedSegment
 from tidelog.types import ClockName, NewRecord, TopicPartition
 
 GROUP = "planes"
 NOW = 1_700_000_000_000
 
 
-def write(path: Path, *batches: int, **config: str) -> ManualClock:
+def write(path: Path, *batches: int, step_ms: int = 0, **config: str) -> ManualClock:
     """A topic with batches of so many records, ten seconds after each other; created long ago."""
     clock = ManualClock(NOW)
     with Directory.open(str(path), writable=True, env=Env(clock=clock, random=Random(1))) as log:
         settings = {key.replace("_", "."): value for key, value in config.items()}
         log.create_topic("flights", config={"retention.ms": "-1", **settings})
-        for count in batches:
-            record = NewRecord(value=b"v", timestamp=NOW - 3_600_000)
+        for number, count in enumerate(batches):
+            record = NewRecord(value=b"v", timestamp=NOW - 3_600_000 + number * step_ms)
             log.append("flights", [record] * count, partition=0)
             clock.advance(10_000)
     return clock
@@ -50,6 +52,31 @@ def test_counts_by_headers_and_opens_batches_at_the_edges(tmp_path: Path) -> Non
     with Directory.open(str(tmp_path)) as directory:
         own = OwnLogs(directory, cluster_of(directory, 0))
         for start, end in [(0, 30), (3, 30), (10, 20), (7, 12), (4, 5), (30, 30)]:
+            assert own.count(FLIGHTS_0, start, end) == Count(end - start, is_exact=True)
+
+
+def test_counts_whole_segments_by_their_zone_maps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, 10, 10, 10, step_ms=1_200_000, segment_ms="600000")
+    read: list[int] = []
+    monkeypatch.setattr(own_logs, "_count_slice", lambda part, *_: read.append(part.start_offset))
+    with Directory.open(str(tmp_path)) as directory:
+        segments = directory.partition("flights", 0).segments
+        assert [segment.base_offset for segment in segments] == [0, 10, 20]
+        for segment in segments:
+            if isinstance(segment, ClosedSegment):
+                Path(segment.log_path).with_suffix(".zones").write_bytes(zone_files.build(segment))
+        own = OwnLogs(directory, cluster_of(directory, 0))
+        assert own.count(FLIGHTS_0, 0, 20) == Count(20, is_exact=True)
+        assert read == []
+
+
+def test_counts_segments_in_part_and_the_last_one_by_headers(tmp_path: Path) -> None:
+    write(tmp_path, 10, 10, 10, step_ms=1_200_000, segment_ms="600000")
+    with Directory.open(str(tmp_path)) as directory:
+        own = OwnLogs(directory, cluster_of(directory, 0))
+        for start, end in [(0, 30), (3, 30), (3, 17), (10, 20), (12, 14), (15, 29)]:
             assert own.count(FLIGHTS_0, start, end) == Count(end - start, is_exact=True)
 
 
