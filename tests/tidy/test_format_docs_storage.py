@@ -13,6 +13,8 @@ from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.producer_snapshot import SnapshotEntry, encode_snapshot
+from tidelog.storage.roll import RollReason
+from tidelog.storage.segment_notes import SegmentNote, encode_notes
 from tidelog.storage.time_index import TimeIndex
 from tidelog.storage.txn_index import AbortedTxn, TxnIndex
 
@@ -113,6 +115,12 @@ def test_the_texts() -> None:
     texts = re.findall(r"^```text\n(.*?)^```", section("Text files"), re.MULTILINE | re.DOTALL)
     assert [text.encode() for text in texts] == [
         LeaderEpochs([(0, 0), (2, 40)]).encode(),
+        encode_notes(
+            [
+                SegmentNote(0, 42, 1_923_367_889, RollReason.SIZE, TIME + 500, TIME + 400),
+                SegmentNote(42, 50, 305_419_896, RollReason.UNKNOWN, -1, TIME + 1_000),
+            ]
+        ),
         files.encode_partition_metadata(TOPIC_ID) + b"\n",
         files.CLEAN_SHUTDOWN_TEXT + b"\n",
     ]

@@ -6,8 +6,8 @@ from typing import Final
 from tidelog.cli import output
 from tidelog.cli.dump_file import Dumped, DumpFile
 from tidelog.cli.output import Column, Row
-from tidelog.errors import CorruptData, UnsupportedVersion
-from tidelog.storage import files, meta_properties, topics
+from tidelog.errors import CorruptData, CorruptFile, UnsupportedVersion
+from tidelog.storage import files, meta_properties, segment_notes, topics
 from tidelog.storage.epochs import LeaderEpochs
 
 _Rows = Callable[[bytes], Iterator[Row]]
@@ -44,6 +44,15 @@ def _append_time_checkpoint(data: bytes) -> Iterator[Row]:
         yield [first, last, f"{fingerprint:08x}"]
 
 
+def _segment_notes(data: bytes) -> Iterator[Row]:
+    notes, problems = segment_notes.decode_notes(data)
+    for note in notes.values():
+        base, end, named, reason, roll_ms, seen_ms = note
+        yield [base, end, f"{named:08x}", reason, roll_ms, seen_ms]
+    if problems:
+        raise CorruptFile("; ".join(problems))
+
+
 def _metadata(data: bytes) -> Iterator[Row]:
     yield ["topic_id", files.encode_topic_id(files.decode_partition_metadata(data))]
 
@@ -77,6 +86,17 @@ TEXT_FILES: Final[dict[str, tuple[list[Column], _Rows]]] = {
             output.text("fingerprint"),
         ],
         _append_time_checkpoint,
+    ),
+    segment_notes.SEGMENT_NOTES_FILE: (
+        [
+            output.number("base_offset"),
+            output.number("end_offset"),
+            output.text("fingerprint"),
+            output.text("rolled"),
+            output.time("rolled_at"),
+            output.time("seen"),
+        ],
+        _segment_notes,
     ),
     files.PARTITION_METADATA_FILE: (_PAIR, _metadata),
     meta_properties.META_PROPERTIES_FILE: (_PAIR, _properties),
