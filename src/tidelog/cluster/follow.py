@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
+from tidelog.cluster.follow_check import check_copies
 from tidelog.cluster.follow_copy import Copy
-from tidelog.cluster.follow_epochs import EpochEnd
 from tidelog.cluster.follow_groups import group_offsets
 from tidelog.cluster.follow_leader import NO_LEADER, FetchLimits, Leader, LeaderTopic, Position
 from tidelog.cluster.follow_topics import TopicChoice, chosen, ensure_same_ids, sync_topic
@@ -236,6 +236,16 @@ class Follower:
             return 0
         return self._fetch(asked)
 
+    def _check(self, node_id: int, copies: Sequence[Copy]) -> None:
+        if not copies:
+            return
+        check_copies(self._leader, node_id, copies)
+        for copy in copies:
+            if copy.problem:
+                self._stop(copy, copy.problem)
+            self._needs_look |= not copy.is_checked
+            self._report(copy)
+
     def _fetch(self, asked: Mapping[int, Sequence[Position]]) -> int:
         for node_id, positions in asked.items():
             self._leader.send_fetch(node_id, positions, self._options.limits)
@@ -278,54 +288,16 @@ class Follower:
         copy.problem = error
         self._tell([f"{copy.name}: {error}"])
 
-    # -- divergence --------------------------------------------------------------------------
-
-    def _check(self, node_id: int, copies: Sequence[Copy]) -> None:
-        """Find out where these logs and their leader's part, and drop what lies behind."""
-        if not copies:
-            return
-        ends: dict[TopicPartition, dict[int, EpochEnd]] = {copy.name: {} for copy in copies}
-        waiting = {copy.name: self._epochs_of(copy) for copy in copies}
-        while asked := {name: epochs.pop() for name, epochs in waiting.items() if epochs}:
-            for name, found in self._leader.ends_of_epochs(node_id, asked).items():
-                if name not in asked or isinstance(found, ClusterFailure):
-                    self._needs_look = True
-                    waiting.pop(name, None)
-                    ends.pop(name, None)
-                elif name in ends:
-                    ends[name][asked[name]] = found
-        # The starts after the ends: an end at or below the start then says nothing.
-        starts = self._leader.log_starts(node_id, list(ends))
-        for copy in copies:
-            start = starts.get(copy.name)
-            if copy.problem:
-                continue
-            if isinstance(start, int) and copy.name in ends:
-                self._reconcile(copy, ends[copy.name], start)
-            else:
-                self._needs_look = True
-
-    def _epochs_of(self, copy: Copy) -> list[int]:
-        try:
-            return [mine.epoch for mine in copy.own_epochs()]
-        except TidelogError as error:
-            self._stop(copy, error)
-            return []
-
-    def _reconcile(self, copy: Copy, ends: dict[int, EpochEnd], start: int) -> None:
-        try:
-            copy.reconcile(ends, start)
-        except TidelogError as error:
-            self._stop(copy, error)
-        counts = copy.counts
+    def _report(self, copy: Copy) -> None:
+        """Tell what was dropped here, and what could not be copied any more."""
         self._tell(
             [
                 f"{copy.name}: offsets {cut.start} to {cut.end} were dropped: the leader has not"
                 " what was here"
-                for cut in counts.truncations
+                for cut in copy.counts.truncations
             ]
         )
-        self._tell([str(lost) for lost in counts.lost])
+        self._tell([str(lost) for lost in copy.counts.lost])
 
     # -- what is due -------------------------------------------------------------------------
 
@@ -365,6 +337,8 @@ class Follower:
             ClusterFailure: As `round`; or the leader promises records and sends none.
             InconsistentTopicId, UnknownTopic, StorageFailure: As `sync`.
         """
+        for copy in self.copies.values():
+            copy.high_watermark = None  # what was known of it may have been passed since
         idle = 0
         while not all(copy.problem or copy.is_caught_up for copy in self.copies.values()):
             came = self.round()

@@ -7,7 +7,7 @@ Source: Kafka 4.x AbstractFetcherThread, ReplicaFetcherThread; KIP-101, KIP-595.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from tidelog.cluster.follow_epochs import EpochEnd, OwnEpoch, parting_offset
 from tidelog.cluster.follow_leader import LeaderPartition, Position
 from tidelog.errors import ClusterFailure, CorruptBatch, LostOffsets, TidelogError
 from tidelog.protocol.messages.fetch import PartitionData
+from tidelog.record.batch import MAGIC_2
 from tidelog.record.views import Batch, walk
 from tidelog.storage.log import Log
 from tidelog.types import NO_LEADER_EPOCH, TopicPartition
@@ -90,6 +91,13 @@ class Copy:
         """Whether all that the leader shows is here."""
         return self.is_checked and self.problem is None and self.lag == 0
 
+    def probe(self) -> Position | None:
+        """Asks for the last batch that is here again; None where the leader can't have it."""
+        last = self.log.last_batch_below(self.log.log_end_offset)
+        if last is None or last.base_offset < self.leader_start:
+            return None
+        return replace(self.position(), offset=last.base_offset, last_epoch=NO_LEADER_EPOCH)
+
     def _next_offset(self) -> int:
         return max(self.log.log_end_offset, self.leader_start)
 
@@ -138,6 +146,18 @@ class Copy:
             self._truncate(offset)
         self._begin(leader_start)
         self.is_checked = True
+
+    def drop_newest_epoch(self) -> None:
+        """Drop what was copied under the newest epoch, as far as the leader still has it.
+
+        It was written by two leaders of the same epoch; what is dropped is fetched again.
+
+        Raises:
+            StorageFailure: The disk failed.
+        """
+        own = self.own_epochs()
+        self._truncate(max(own[-1].start_offset if own else 0, self.leader_start))
+        self.is_checked = False
 
     def _truncate(self, offset: int) -> None:
         end = self.log.log_end_offset
@@ -236,7 +256,7 @@ class Copy:
                 raise self._corrupt(
                     batch, f"leader epoch {epoch}, it leads under {self.led.leader_epoch}"
                 )
-            if NO_LEADER_EPOCH < epoch < newest:
+            if epoch < newest and (batch.magic == MAGIC_2 or epoch < NO_LEADER_EPOCH):
                 raise self._corrupt(batch, f"leader epoch {epoch} behind {newest}")
             newest = max(newest, epoch)
             count += 1

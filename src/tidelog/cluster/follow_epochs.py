@@ -11,6 +11,9 @@ Source: KIP-101, KIP-279; Kafka 4.x AbstractFetcherThread.getOffsetTruncationSta
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from tidelog.record.batch import RecordBatch
+from tidelog.record.views import Batch
+
 UNKNOWN_END: Final = -1
 
 
@@ -61,3 +64,21 @@ def parting_offset(
         if mine.end_offset > theirs.end_offset:
             return theirs.end_offset
     return None
+
+
+def is_other_batch(mine: Batch, theirs: Batch) -> bool:
+    """Whether two batches at one place can't be copies of one.
+
+    Compaction takes records away or marks a batch with its horizon, but leaves it its offsets: so
+    the same offsets, as many records and another checksum, or a batch across the other's border,
+    come from two writers. Epochs can't tell where a promoted standby and the leader that it
+    followed both went on under the next one.
+    """
+    if theirs.base_offset > mine.last_offset:
+        return False  # compacted away
+    if (mine.base_offset, mine.last_offset) != (theirs.base_offset, theirs.last_offset):
+        return True
+    if not isinstance(mine, RecordBatch) or not isinstance(theirs, RecordBatch):
+        return False
+    horizon = mine.delete_horizon_ms is not None or theirs.delete_horizon_ms is not None
+    return not horizon and mine.record_count == theirs.record_count and mine.crc != theirs.crc

@@ -1,0 +1,326 @@
+"""A leader that is not there: answers Kafka's protocol from a directory of ours, in memory.
+
+It speaks through the follower's own seam, bytes in and bytes out, so every test of a standby goes
+through the whole protocol. `mangle` may change an answer before it is sent.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from tests.faults import SeededEnv, seeded_env
+
+from tidelog.cluster.follow import Seams
+from tidelog.cluster.follow_transport import Transport
+from tidelog.errors import UnknownTopic
+from tidelog.protocol.connection import Frames, ReceivedRequest, read_request, write_response
+from tidelog.protocol.messages import BY_KEY
+from tidelog.protocol.messages import configs as cf
+from tidelog.protocol.messages import fetch as fe
+from tidelog.protocol.messages import groups as gr
+from tidelog.protocol.messages import metadata as md
+from tidelog.protocol.messages import offsets as of
+from tidelog.storage.group_offsets import GroupOffset
+from tidelog.storage.log import Log
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.types import Buffer, NewRecord
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+HOST, PORT, NODE = "leader", 9092, 1
+LEADER_PATH = "/leader"
+Mangle = Callable[[ReceivedRequest, "DataclassInstance"], "DataclassInstance"]
+
+
+@dataclass
+class FakeLeader:
+    """One broker that leads all partitions of `directory`.
+
+    Attributes:
+        first_epoch: Added to every log's leader epoch: Kafka's grow by more than one.
+        groups: What groups committed.
+        versions: Highest version of an API by its key, where not the declarations' last.
+        mangle: Called with every answer.
+        wire: Called with an answer's bytes.
+        is_down: Whether connections are refused.
+        asked: Names of the APIs asked, in order.
+    """
+
+    env: SeededEnv = field(default_factory=lambda: seeded_env(2))
+    groups: dict[str, list[GroupOffset]] = field(default_factory=dict)
+    versions: dict[int, int] = field(default_factory=dict)
+    mangle: Mangle = lambda _request, answer: answer
+    wire: Callable[[bytes], bytes] = lambda data: data
+    is_down: bool = False
+    asked: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.directory = self._open()
+
+    def _open(self) -> LogDir:
+        return LogDir.open(LEADER_PATH, env=self.env, options=LogDirOptions(create=True))
+
+    def create(self, topic: str = "t", partitions: int = 1, **config: str) -> None:
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        settings.setdefault("message.timestamp.after.max.ms", str(2**63 - 1))
+        settings.setdefault("retention.ms", "-1")
+        self.directory.create_topic(topic, partitions=partitions, config=settings)
+
+    def log(self, topic: str = "t", partition: int = 0) -> Log:
+        return self.directory.log(topic, partition)
+
+    def put(self, *values: bytes, topic: str = "t", partition: int = 0) -> None:
+        """One batch with a record for each value."""
+        records = [NewRecord(key=b"k", value=value, timestamp=1000) for value in values]
+        self.log(topic, partition).append(records, batch_bytes=1 << 20)
+
+    def restart(self) -> None:
+        """Stop and start: the leader epoch grows."""
+        self.directory.close()
+        self.directory = self._open()
+
+    def connect(self, host: str, port: int) -> Transport:
+        if self.is_down:
+            raise ConnectionRefusedError("down")
+        assert (host, port) == (HOST, PORT)
+        return _FakeTransport(self)
+
+    def seams(self, env: SeededEnv) -> Seams:
+        """For a standby on `env`; waiting moves its clock."""
+        return Seams(
+            env=env,
+            connect=self.connect,
+            pause=lambda seconds: env.clock.advance(int(seconds * 1000)),
+        )
+
+    def answer(self, frame: Buffer) -> bytes:
+        request = read_request(frame)
+        self.asked.append(request.api.name)
+        handlers = {
+            18: self._api_versions,
+            3: self._metadata,
+            1: self._fetch,
+            2: self._list_offsets,
+            23: self._epochs,
+            32: self._configs,
+            16: self._list_groups,
+            9: self._offset_fetch,
+        }
+        answer = self.mangle(request, handlers[request.api.key](request))
+        return self.wire(b"".join(bytes(part) for part in write_response(request, answer)))
+
+    def _api_versions(self, _request: ReceivedRequest) -> "DataclassInstance":
+        return md.ApiVersionsResponse(
+            api_keys=[
+                md.ApiVersion(
+                    api_key=key,
+                    min_version=api.first,
+                    max_version=self.versions.get(key, api.last),
+                )
+                for key, api in BY_KEY.items()
+            ]
+        )
+
+    def _metadata(self, _request: ReceivedRequest) -> "DataclassInstance":
+        topics = []
+        for info in self.directory.topics().values():
+            assert info.topic_id is not None
+            partitions = [
+                md.MetadataPartition(
+                    partition_index=number,
+                    leader_id=NODE,
+                    leader_epoch=self.log(info.name, number).leader_epoch,
+                )
+                for number in range(info.partitions)
+            ]
+            topics.append(
+                md.MetadataTopic(name=info.name, topic_id=info.topic_id, partitions=partitions)
+            )
+        return md.MetadataResponse(
+            brokers=[md.MetadataBroker(node_id=NODE, host=HOST, port=PORT)], topics=topics
+        )
+
+    def _find(self, topic: str, partition: int) -> Log | None:
+        try:
+            return self.log(topic, partition)
+        except UnknownTopic:
+            return None
+
+    def _fetch(self, request: ReceivedRequest) -> "DataclassInstance":
+        asked = cast("fe.FetchRequest", request.message)
+        names = {info.topic_id: info.name for info in self.directory.topics().values()}
+        responses = [
+            fe.FetchableTopic(
+                topic=topic.topic,
+                topic_id=topic.topic_id,
+                partitions=[
+                    self._fetched(topic.topic or names.get(topic.topic_id, ""), wanted)
+                    for wanted in topic.partitions
+                ],
+            )
+            for topic in asked.topics
+        ]
+        return fe.FetchResponse(responses=responses)
+
+    def _fetched(self, topic: str, wanted: fe.FetchPartition) -> fe.PartitionData:
+        found = fe.PartitionData(partition_index=wanted.partition, aborted_transactions=[])
+        log = self._find(topic, wanted.partition)
+        if log is None:
+            found.error_code = 100
+        elif wanted.current_leader_epoch != log.leader_epoch:
+            found.error_code = 74 if wanted.current_leader_epoch < log.leader_epoch else 75
+        elif not log.log_start_offset <= wanted.fetch_offset <= log.log_end_offset:
+            found.error_code = 1
+        else:
+            self._fill(found, log, wanted)
+        return found
+
+    def _fill(self, found: fe.PartitionData, log: Log, wanted: fe.FetchPartition) -> None:
+        found.high_watermark = log.high_watermark
+        found.log_start_offset = log.log_start_offset
+        epoch = wanted.last_fetched_epoch
+        if epoch >= 0:
+            known, end = log.leader_epochs.end_offset_for(epoch, log.log_end_offset)
+            if known < epoch or end < wanted.fetch_offset:
+                found.diverging_epoch = fe.DivergingEpoch(epoch=known, end_offset=end)
+                return
+        found.records = _bytes_from(log, wanted.fetch_offset, wanted.partition_max_bytes)
+
+    def _list_offsets(self, request: ReceivedRequest) -> "DataclassInstance":
+        asked = cast("of.ListOffsetsRequest", request.message)
+        return of.ListOffsetsResponse(
+            topics=[
+                of.ListOffsetsTopicResponse(
+                    name=topic.name,
+                    partitions=[
+                        of.ListOffsetsPartitionResponse(
+                            partition_index=wanted.partition_index,
+                            offset=self.log(topic.name, wanted.partition_index).log_start_offset,
+                        )
+                        for wanted in topic.partitions
+                    ],
+                )
+                for topic in asked.topics
+            ]
+        )
+
+    def _epochs(self, request: ReceivedRequest) -> "DataclassInstance":
+        asked = cast("of.OffsetForLeaderEpochRequest", request.message)
+        answer = of.OffsetForLeaderEpochResponse()
+        for topic in asked.topics:
+            results = []
+            for wanted in topic.partitions:
+                log = self.log(topic.topic, wanted.partition)
+                log.note_leader_epoch(log.leader_epoch)  # as Kafka does when it begins to lead
+                known, end = log.leader_epochs.end_offset_for(
+                    wanted.leader_epoch, log.log_end_offset
+                )
+                results.append(
+                    of.EpochEndOffset(
+                        partition=wanted.partition, leader_epoch=known, end_offset=end
+                    )
+                )
+            answer.topics.append(
+                of.OffsetForLeaderTopicResult(topic=topic.topic, partitions=results)
+            )
+        return answer
+
+    def _configs(self, request: ReceivedRequest) -> "DataclassInstance":
+        asked = cast("cf.DescribeConfigsRequest", request.message)
+        return cf.DescribeConfigsResponse(
+            results=[
+                cf.DescribeConfigsResult(
+                    resource_type=cf.TOPIC_RESOURCE,
+                    resource_name=resource.resource_name,
+                    configs=[
+                        cf.DescribedConfig(
+                            name=key, value=value, config_source=cf.ConfigSource.TOPIC
+                        )
+                        for key, value in self.directory.topic(resource.resource_name).given.items()
+                    ],
+                )
+                for resource in asked.resources
+            ]
+        )
+
+    def _list_groups(self, _request: ReceivedRequest) -> "DataclassInstance":
+        return gr.ListGroupsResponse(
+            groups=[gr.ListedGroup(group_id=name, protocol_type="consumer") for name in self.groups]
+        )
+
+    def _offset_fetch(self, request: ReceivedRequest) -> "DataclassInstance":
+        asked = cast("gr.OffsetFetchRequest", request.message)
+        name = asked.groups[0].group_id if request.version >= 8 else asked.group_id
+        if request.version < 8:
+            return gr.OffsetFetchResponse(
+                topics=[
+                    gr.OffsetFetchTopicResponse(
+                        name=commit.topic,
+                        partitions=[
+                            gr.OffsetFetchPartitionResponse(
+                                partition_index=commit.partition, committed_offset=commit.offset
+                            )
+                        ],
+                    )
+                    for commit in self.groups[name]
+                ]
+            )
+        topics = []
+        for commit in self.groups[name]:
+            topic_id = self.directory.topic(commit.topic).topic_id
+            assert topic_id is not None
+            partition = gr.OffsetFetchGroupPartitionResponse(
+                partition_index=commit.partition,
+                committed_offset=commit.offset,
+                metadata=commit.metadata,
+            )
+            topics.append(
+                gr.OffsetFetchGroupTopicResponse(
+                    name=commit.topic, topic_id=topic_id, partitions=[partition]
+                )
+            )
+        return gr.OffsetFetchResponse(
+            groups=[gr.OffsetFetchGroupResponse(group_id=name, topics=topics)]
+        )
+
+
+def _bytes_from(log: Log, start: int, max_bytes: int) -> bytes:
+    """Whole batches from the one that holds `start` on: at least one, then while they fit."""
+    out = b""
+    for part in log.slices(start):
+        for _, batch in part.batches():
+            if batch.last_offset < start:
+                continue
+            data = bytes(batch.view)
+            if out and len(out) + len(data) > max_bytes:
+                return out
+            out += data
+    return out
+
+
+class _FakeTransport:
+    def __init__(self, leader: FakeLeader) -> None:
+        self._leader = leader
+        self._frames = Frames()
+        self._answers: deque[bytes] = deque()
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        if self._leader.is_down:
+            raise ConnectionResetError("down")
+        for part in parts:
+            self._frames.feed(part)
+        while (frame := self._frames.next()) is not None:
+            self._answers.append(self._leader.answer(frame))
+
+    def receive(self, max_bytes: int) -> bytes:
+        if not self._answers:
+            return b""
+        data = self._answers.popleft()
+        if len(data) > max_bytes:
+            self._answers.appendleft(data[max_bytes:])
+        return data[:max_bytes]
+
+    def close(self) -> None:
+        self._answers.clear()

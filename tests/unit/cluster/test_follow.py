@@ -1,0 +1,389 @@
+"""A standby of a leader in memory: what is copied, resumed, cut, refused; promotion."""
+
+import pytest
+from tests.faults import START_MS, SeededEnv, seeded_env
+from tests.unit.cluster.fake_leader import HOST, LEADER_PATH, PORT, FakeLeader
+
+from tidelog.cluster.follow import Follower, FollowOptions
+from tidelog.cluster.follow_leader import FetchLimits
+from tidelog.cluster.follow_topics import TopicChoice
+from tidelog.errors import ClusterFailure, DirectoryLocked, InconsistentTopicId, UnknownTopic
+from tidelog.record.builder import build_batch
+from tidelog.storage.group_offsets import GroupOffset, read_group_offsets
+from tidelog.storage.log import Log
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.types import ClockName, Codec, NewRecord, TopicPartition
+
+STANDBY = "/standby"
+P0 = TopicPartition("t", 0)
+
+
+def follow(leader: FakeLeader, env: SeededEnv, **options: object) -> Follower:
+    choice = TopicChoice(**options)  # type: ignore[arg-type]
+    asked = FollowOptions(choice=choice, retain=False)
+    return Follower.open(STANDBY, HOST, PORT, asked, seams=leader.seams(env))
+
+
+def copy_all(leader: FakeLeader, env: SeededEnv) -> None:
+    with follow(leader, env) as follower:
+        follower.catch_up()
+        assert follower.problems == {}
+
+
+def opened(env: SeededEnv) -> LogDir:
+    return LogDir.open(STANDBY, env=env, options=LogDirOptions(writable=True))
+
+
+def log_bytes(log: Log) -> bytes:
+    return b"".join(bytes(b.view) for part in log.slices() for _, b in part.batches())
+
+
+def values(log: Log) -> list[bytes | None]:
+    return [record.value for record in log.records()]
+
+
+def aborted(log: Log) -> list[object]:
+    return [entry for segment in log.segments for entry in segment.txn_index.entries]
+
+
+@pytest.fixture
+def leader() -> FakeLeader:
+    found = FakeLeader()
+    found.create()
+    return found
+
+
+@pytest.fixture
+def env() -> SeededEnv:
+    return seeded_env(3)
+
+
+class TestCopy:
+    def test_bytes_epochs_ids_and_settings_are_the_leaders(
+        self, leader: FakeLeader, env: SeededEnv
+    ) -> None:
+        settings = {"internal.segment.bytes": "700", "max.message.bytes": "9999"}
+        leader.directory.alter_config("t", settings)
+        for number, codec in enumerate(Codec):
+            records = [NewRecord(key=b"k%d" % number, value=b"v" * 40, timestamp=7)] * 20
+            for start in range(0, 20, 5):
+                leader.log().append(records[start : start + 5], codec=codec)
+            if number == 2:
+                leader.restart()
+        copy_all(leader, env)
+        with opened(env) as directory:
+            mine, theirs = directory.log("t", 0), leader.log()
+            assert log_bytes(mine) == log_bytes(theirs)
+            assert mine.leader_epochs.entries[:2] == theirs.leader_epochs.entries[:2]
+            assert len(mine.segments) > 1
+            assert directory.topic("t").topic_id == leader.directory.topic("t").topic_id
+            assert directory.topic("t").given == leader.directory.topic("t").given
+
+    def test_it_goes_on_where_it_stopped(self, leader: FakeLeader, env: SeededEnv) -> None:
+        leader.put(b"a", b"b")
+        copy_all(leader, env)
+        leader.put(b"c")
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            copy = follower.copies[P0]
+            assert copy.counts.batches == 1
+            assert (copy.lag, copy.log.log_end_offset) == (0, 3)
+
+    def test_a_hard_stop_costs_nothing_but_a_recovery(
+        self, leader: FakeLeader, env: SeededEnv
+    ) -> None:
+        leader.put(b"a")
+        follower = follow(leader, env)
+        follower.catch_up()
+        follower._directory.abandon()
+        leader.put(b"b")
+        copy_all(leader, env)
+        with opened(env) as directory:
+            assert values(directory.log("t", 0)) == [b"a", b"b"]
+
+    def test_many_small_rounds(self, leader: FakeLeader, env: SeededEnv) -> None:
+        for _ in range(30):
+            leader.put(b"v" * 50)
+        options = FollowOptions(limits=FetchLimits(partition_max_bytes=1))
+        with Follower.open(STANDBY, HOST, PORT, options, seams=leader.seams(env)) as follower:
+            lags = [follower.copies[P0].lag for _ in follower.rounds_to_catch_up()]
+            assert lags == list(range(29, -1, -1))
+
+    def test_append_times_are_unknown_not_those_of_arrival(
+        self, leader: FakeLeader, env: SeededEnv
+    ) -> None:
+        leader.put(b"a")
+        copy_all(leader, env)
+        with opened(env) as directory:
+            log = directory.log("t", 0)
+            assert log.append_time_of(0) is None
+            assert log.offset_for_time(0, clock=ClockName.APPEND) is None
+
+    def test_producers_and_aborted_transactions_are_derived_from_the_batches(
+        self, leader: FakeLeader, env: SeededEnv
+    ) -> None:
+        log = leader.log()
+        for producer in (5, 6):
+            batch = build_batch(
+                [NewRecord(key=b"k", value=b"%d" % producer, timestamp=1)],
+                producer_id=producer,
+                producer_epoch=0,
+                base_sequence=0,
+                transactional=True,
+            )
+            log.append_batches(batch)
+        log.end_transaction(producer_id=5, producer_epoch=0, coordinator_epoch=0, commit=False)
+        copy_all(leader, env)
+        with opened(env) as directory:
+            mine = directory.log("t", 0)
+            assert mine.producer_states().encode_snapshot() == (
+                log.producer_states().encode_snapshot()
+            )
+            assert mine.last_stable_offset == log.last_stable_offset == 1
+            # Where one ends depends on how much came at once: segments are each log's own.
+            assert aborted(mine) == aborted(log) != []
+
+
+class TestTopics:
+    def test_new_topics_partitions_and_settings_come_with_the_next_look(
+        self, leader: FakeLeader, env: SeededEnv
+    ) -> None:
+        with follow(leader, env, overrides={"retention.ms": "5000"}) as follower:
+            leader.create("u")
+            leader.directory.add_partitions("t", 3)
+            leader.directory.alter_config("t", {"segment.bytes": "4000000"})
+            leader.put(b"x", topic="t", partition=2)
+            follower.sync()
+            follower.catch_up()
+            assert list(follower.copies) == [
+                *(TopicPartition("t", n) for n in range(3)),
+                *[TopicPartition("u", 0)],
+            ]
+            here = follower._directory.topic("t")
+            assert here.given["segment.bytes"] == "4000000"
+            assert here.given["retention.ms"] == "5000"
+            assert values(follower.copies[TopicPartition("t", 2)].log) == [b"x"]
+            leader.directory.alter_config("t", {"segment.bytes": None})
+            follower.sync()
+            assert "segment.bytes" not in follower._directory.topic("t").given
+
+    def test_only_what_was_chosen(self, leader: FakeLeader, env: SeededEnv) -> None:
+        for name in ("flights", "flights-old", "other"):
+            leader.create(name)
+        with follow(leader, env, patterns=("flights*",)) as follower:
+            assert {name.topic for name in follower.copies} == {"flights", "flights-old"}
+        with pytest.raises(UnknownTopic, match="did you mean flights"):
+            follow(leader, env, patterns=("flight",))
+
+    def test_another_topic_of_the_same_name_is_refused_and_nothing_is_changed(
+        self, leader: FakeLeader, env: SeededEnv
+    ) -> None:
+        leader.put(b"a")
+        copy_all(leader, env)
+        leader.directory.delete_topic("t")
+        leader.create("t")
+        with pytest.raises(InconsistentTopicId, match="created anew"):
+            follow(leader, env)
+        with opened(env) as directory:
+            assert values(directory.log("t", 0)) == [b"a"]
+
+    def test_a_topic_that_has_gone_stays_here(self, leader: FakeLeader, env: SeededEnv) -> None:
+        leader.create("u")
+        leader.put(b"a")
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            leader.directory.delete_topic("t")
+            follower.sync()
+            assert [name.topic for name in follower.copies] == ["u"]
+            assert any("stays" in note for note in follower.notes)
+            assert values(follower._directory.log("t", 0)) == [b"a"]
+
+    @pytest.mark.parametrize("versions", [{}, {9: 7, 1: 12, 10: 3}])
+    def test_group_offsets(
+        self, leader: FakeLeader, env: SeededEnv, versions: dict[int, int]
+    ) -> None:
+        leader.versions = versions
+        leader.put(b"a", b"b")
+        leader.groups = {"g": [GroupOffset("t", 0, 1)], "none": []}
+        copy_all(leader, env)
+        found = read_group_offsets(env.files, STANDBY)
+        assert found is not None
+        assert found.groups == {"g": [GroupOffset("t", 0, 1)]}
+
+    def test_one_follower_at_a_time(self, leader: FakeLeader, env: SeededEnv) -> None:
+        with follow(leader, env), pytest.raises(DirectoryLocked):
+            follow(leader, env)
+
+
+class TestDivergence:
+    def test_what_the_leader_never_had_goes(self, leader: FakeLeader, env: SeededEnv) -> None:
+        """A promoted standby and its old leader both went on, under one epoch by chance."""
+        leader.put(b"a", b"b")
+        copy_all(leader, env)
+        with opened(env) as directory:
+            directory.log("t", 0).append([NewRecord(key=b"k", value=b"ours", timestamp=1)])
+        leader.restart()
+        leader.put(b"c")
+        assert leader.log().leader_epoch == 1
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            copy = follower.copies[P0]
+            assert [(cut.start, cut.end) for cut in copy.counts.truncations] == [(2, 3)]
+            assert values(copy.log) == [b"a", b"b", b"c"]
+            assert any("offsets 2 to 3 were dropped" in note for note in follower.notes)
+            assert log_bytes(copy.log) == log_bytes(leader.log())
+
+    def test_a_leader_with_a_shorter_log_of_the_same_epoch(
+        self, leader: FakeLeader, env: SeededEnv
+    ) -> None:
+        leader.put(b"a")
+        leader.put(b"b")
+        copy_all(leader, env)
+        leader.log().truncate_to(1)
+        leader.restart()
+        leader.put(b"c")
+        copy_all(leader, env)
+        with opened(env) as directory:
+            assert values(directory.log("t", 0)) == [b"a", b"c"]
+
+    def test_while_it_runs_the_fetch_itself_tells(self, leader: FakeLeader, env: SeededEnv) -> None:
+        leader.put(b"a")
+        leader.put(b"b")
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            leader.log().truncate_to(1)
+            leader.restart()
+            leader.put(b"c", b"d")
+            for _ in range(8):
+                follower.round()
+                env.clock.advance(300)
+            assert values(follower.copies[P0].log) == [b"a", b"c", b"d"]
+
+    def test_missing_records_are_no_divergence(self, leader: FakeLeader, env: SeededEnv) -> None:
+        """The leader deleted what the standby keeps; then the standby what the leader keeps."""
+        leader.put(b"a")
+        leader.put(b"b")
+        copy_all(leader, env)
+        leader.log().advance_start(2)
+        leader.put(b"c")
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            log = follower.copies[P0].log
+            assert values(log) == [b"a", b"b", b"c"]
+            log.advance_start(3)
+        leader.put(b"d")
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            counts = follower.copies[P0].counts
+            assert (counts.truncations, counts.lost) == ([], [])
+            assert values(follower.copies[P0].log) == [b"d"]
+
+    def test_what_was_deleted_before_it_was_copied_is_named(
+        self, leader: FakeLeader, env: SeededEnv
+    ) -> None:
+        leader.put(b"a")
+        copy_all(leader, env)
+        leader.put(b"b")
+        leader.put(b"c")
+        leader.log().advance_start(2)
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            copy = follower.copies[P0]
+            assert values(copy.log) == [b"a", b"c"]
+            assert [(lost.start, lost.end) for lost in copy.counts.lost] == [(1, 2)]
+
+    def test_a_new_standby_begins_where_the_leader_does(
+        self, leader: FakeLeader, env: SeededEnv
+    ) -> None:
+        """Also inside a batch, which comes whole."""
+        leader.put(b"a", b"b", b"c")
+        leader.put(b"d")
+        leader.log().advance_start(1)
+        copy_all(leader, env)
+        with opened(env) as directory:
+            log = directory.log("t", 0)
+            assert (log.log_start_offset, log.log_end_offset) == (1, 4)
+            assert values(log) == [b"b", b"c", b"d"]
+
+    def test_an_empty_leader_that_begins_late(self, leader: FakeLeader, env: SeededEnv) -> None:
+        leader.put(b"a", b"b")
+        leader.log().advance_start(2)
+        copy_all(leader, env)
+        leader.put(b"c")
+        copy_all(leader, env)
+        with opened(env) as directory:
+            log = directory.log("t", 0)
+            assert (log.log_start_offset, values(log)) == (2, [b"c"])
+
+
+class TestPromotion:
+    def test_broker0_and_broker1(self, env: SeededEnv) -> None:
+        """The story of KIP-32's first draft: the new leader's clock is behind the old one's."""
+        broker0 = FakeLeader()
+        broker0.create(message_timestamp_type="LogAppendTime")
+        broker0.put(b"m0")
+        t0 = broker0.env.clock.now_ms()
+        env.clock.set(t0 - 60_000)
+        copy_all(broker0, env)
+        with opened(env) as broker1:
+            log = broker1.log("t", 0)
+            assert log.append_time_of(0) == t0
+            m1 = log.append([NewRecord(key=b"k", value=b"m1")])
+            m2 = log.append([NewRecord(key=b"k", value=b"m2")])
+            env.clock.set(t0 + 5)
+            m3 = log.append([NewRecord(key=b"k", value=b"m3")])
+            assert [m.append_time_ms for m in (m1, m2, m3)] == [t0, t0, t0 + 5]
+            assert [record.timestamp for record in log.records()] == [t0, t0, t0, t0 + 5]
+            assert log.offset_for_time(t0 + 1, clock=ClockName.APPEND).offset == 3  # type: ignore[union-attr]
+
+    def test_in_the_process_that_followed(self, env: SeededEnv) -> None:
+        leader = FakeLeader()
+        leader.create(message_timestamp_type="LogAppendTime")
+        leader.put(b"a")
+        env.clock.set(START_MS - 60_000)
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            log = follower.copies[P0].log
+            assert log.append([NewRecord(value=b"b")]).append_time_ms == START_MS
+
+    def test_the_leader_epoch_grows_past_every_epoch_of_the_leader(
+        self, leader: FakeLeader, env: SeededEnv
+    ) -> None:
+        """Also past those under which nothing was written."""
+        leader.put(b"a")
+        for _ in range(3):
+            leader.restart()
+            leader.log().note_leader_epoch(leader.log().leader_epoch)
+        led = leader.log().leader_epoch
+        assert led == 3
+        copy_all(leader, env)
+        with opened(env) as directory:
+            log = directory.log("t", 0)
+            log.append([NewRecord(value=b"b")])
+            assert log.leader_epochs.entries[-1] == (led + 1, 1)
+
+
+class TestFailures:
+    def test_a_leader_that_goes_and_comes_back(self, leader: FakeLeader, env: SeededEnv) -> None:
+        leader.put(b"a")
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            leader.is_down = True
+            for _ in range(2):
+                with pytest.raises(ClusterFailure):
+                    follower.round()
+                env.clock.advance(1000)
+            leader.is_down = False
+            leader.restart()
+            leader.put(b"b")
+            for _ in range(4):
+                follower.round()
+                env.clock.advance(300)
+            assert values(follower.copies[P0].log) == [b"a", b"b"]
+
+    def test_nobody_there(self, leader: FakeLeader, env: SeededEnv) -> None:
+        leader.is_down = True
+        with pytest.raises(ClusterFailure, match="leader:9092: could not connect"):
+            follow(leader, env)
+        assert not env.files.exists(STANDBY)
+        assert LEADER_PATH != STANDBY

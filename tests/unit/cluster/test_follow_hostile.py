@@ -1,0 +1,254 @@
+"""Leaders that lie or break the protocol: typed errors, and nothing else is harmed."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from tests.faults import SeededEnv, seeded_env
+from tests.unit.cluster.fake_leader import FakeLeader
+from tests.unit.cluster.test_follow import STANDBY, follow, opened, values
+
+from tidelog.errors import (
+    ClusterFailure,
+    CorruptBatch,
+    CorruptMessage,
+    InvalidRequest,
+    InvalidTopic,
+    TidelogError,
+    UnsupportedVersion,
+)
+from tidelog.protocol.connection import ReceivedRequest
+from tidelog.protocol.messages import fetch as fe
+from tidelog.protocol.messages import metadata as md
+from tidelog.record.builder import build_batch
+from tidelog.types import INT32_MAX, NewRecord, TopicPartition
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
+Change = Callable[[fe.PartitionData], None]
+
+
+def one(offset: int, epoch: int = 0) -> bytes:
+    return bytes(
+        build_batch([NewRecord(value=b"x", timestamp=1)], base_offset=offset, leader_epoch=epoch)
+    )
+
+
+def flipped(data: bytes) -> bytes:
+    return data[:-1] + bytes((data[-1] ^ 1,))
+
+
+@pytest.fixture
+def env() -> SeededEnv:
+    return seeded_env(3)
+
+
+@pytest.fixture
+def leader() -> FakeLeader:
+    found = FakeLeader()
+    for topic in ("t", "u"):
+        found.create(topic)
+        found.put(b"a", topic=topic)
+        found.put(b"b", topic=topic)
+    return found
+
+
+def lie_about_t(leader: FakeLeader, change: Change) -> None:
+    """Change what a fetch brings of topic `t`."""
+    wanted = leader.directory.topic("t").topic_id
+
+    def mangle(_request: ReceivedRequest, answer: "DataclassInstance") -> "DataclassInstance":
+        if isinstance(answer, fe.FetchResponse):
+            for topic in answer.responses:
+                if topic.topic_id == wanted:
+                    for partition in topic.partitions:
+                        change(partition)
+        return answer
+
+    leader.mangle = mangle
+
+
+RECORDS: list[tuple[str, bytes, type[TidelogError], str]] = [
+    ("bad CRC", flipped(one(0)), CorruptBatch, "crc|CRC|checksum"),
+    ("a batch cut short", one(0)[:-3], CorruptBatch, "without a whole batch"),
+    ("garbage", b"\xff" * 200, CorruptBatch, "at least 14 is needed"),
+    ("offsets running back", one(5) + one(3), InvalidRequest, "offsets 3 to 3 where 6 is next"),
+    ("an epoch running back", one(0, 0) + one(1, -1), CorruptBatch, "leader epoch -1 behind 0"),
+    ("an epoch from nowhere", one(0, INT32_MAX), CorruptBatch, "it leads under 0"),
+    ("a negative offset", one(-7), CorruptBatch, "offsets -7 to -7, 0 was asked"),
+]
+
+
+class TestRecords:
+    @pytest.mark.parametrize(
+        ("data", "kind", "text"), [row[1:] for row in RECORDS], ids=[row[0] for row in RECORDS]
+    )
+    def test_they_stop_that_partition_and_no_other(
+        self,
+        leader: FakeLeader,
+        env: SeededEnv,
+        data: bytes,
+        kind: type[TidelogError],
+        text: str,
+    ) -> None:
+        lie_about_t(leader, lambda found: setattr(found, "records", data))
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            assert list(follower.problems) == [T0]
+            with pytest.raises(kind, match=text):
+                raise follower.problems[T0]
+            assert values(follower.copies[U0].log) == [b"a", b"b"]
+            leader.mangle = lambda _request, answer: answer
+            good = follower.copies[T0].log.log_end_offset == 0
+            follower.sync()
+            follower.catch_up()
+            assert not good or values(follower.copies[T0].log) == [b"a", b"b"]
+
+    def test_offsets_below_those_asked_for(self, leader: FakeLeader, env: SeededEnv) -> None:
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            leader.put(b"c")
+            lie_about_t(leader, lambda found: setattr(found, "records", one(0)))
+            follower.round()
+            with pytest.raises(CorruptBatch, match="2 was asked"):
+                raise follower.problems[T0]
+            assert values(follower.copies[T0].log) == [b"a", b"b"]
+
+    def test_promises_without_records_end(self, leader: FakeLeader, env: SeededEnv) -> None:
+        def promise(found: fe.PartitionData) -> None:
+            found.high_watermark, found.records = 1 << 60, None
+
+        lie_about_t(leader, promise)
+        with follow(leader, env) as follower, pytest.raises(ClusterFailure, match="sends none"):
+            follower.catch_up()
+
+    @pytest.mark.parametrize("code", [1, 87, 29, -1])
+    def test_errors_that_never_end(self, leader: FakeLeader, env: SeededEnv, code: int) -> None:
+        lie_about_t(leader, lambda found: setattr(found, "error_code", code))
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            assert isinstance(follower.problems[T0], ClusterFailure)
+            assert follower.copies[U0].is_caught_up
+
+    def test_divergence_that_its_epochs_deny(self, leader: FakeLeader, env: SeededEnv) -> None:
+        diverging = fe.DivergingEpoch(epoch=0, end_offset=1)
+        lie_about_t(leader, lambda found: setattr(found, "diverging_epoch", diverging))
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            with pytest.raises(ClusterFailure, match="they part at 1"):
+                raise follower.problems[T0]
+
+    def test_a_partition_that_nobody_asked_for(self, leader: FakeLeader, env: SeededEnv) -> None:
+        lie_about_t(leader, lambda found: setattr(found, "partition_index", 9))
+        with follow(leader, env) as follower, pytest.raises(ClusterFailure, match="nobody asked"):
+            follower.catch_up()
+
+
+class TestMessages:
+    @pytest.mark.parametrize(
+        ("wire", "text"),
+        [
+            (lambda data: b"\x7f\xff\xff\xff" + data[4:], "a frame of 2147483647 bytes"),
+            (lambda data: b"\xff\xff\xff\xff" + data[4:], "a frame of -1 bytes"),
+            (lambda data: data[:-1], "closed the connection"),
+            (lambda data: data[:4] + b"\0\0\0\x63" + data[8:], "an answer to request 99"),
+            (
+                lambda data: data[:4] + data[4:12] + b"\xff" * (len(data) - 12),
+                "breaks the protocol",
+            ),
+        ],
+    )
+    def test_broken_frames(
+        self, leader: FakeLeader, env: SeededEnv, wire: Callable[[bytes], bytes], text: str
+    ) -> None:
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            leader.wire = wire
+            with pytest.raises(ClusterFailure, match=text):
+                follower.round()
+            leader.wire = lambda data: data
+            leader.put(b"c")
+            env.clock.advance(300)
+            follower.catch_up()
+            assert values(follower.copies[T0].log) == [b"a", b"b", b"c"]
+
+    def test_every_cut_of_every_answer_is_a_typed_error(self, env: SeededEnv) -> None:
+        leader = FakeLeader()
+        leader.create("t")
+        leader.put(b"a")
+        for keep in range(0, 60, 3):
+            leader.wire = (
+                lambda data, keep=keep: (  # type: ignore[misc]
+                    (min(keep, len(data) - 4)).to_bytes(4, "big") + data[4 : 4 + keep]
+                )
+            )
+            with pytest.raises(TidelogError):
+                follow(leader, env)
+
+    def test_a_broker_that_is_too_old(self, leader: FakeLeader, env: SeededEnv) -> None:
+        leader.versions = {1: 11}
+        with follow(leader, env) as follower, pytest.raises(UnsupportedVersion, match="Fetch 12"):
+            follower.catch_up()
+
+
+def _renamed(name: str) -> Callable[[md.MetadataTopic], md.MetadataTopic]:
+    return lambda topic: dataclasses.replace(topic, name=name)
+
+
+class TestTopics:
+    @pytest.mark.parametrize(
+        ("change", "kind"),
+        [
+            (_renamed("../../etc"), InvalidTopic),
+            (_renamed(""), InvalidTopic),
+            (
+                lambda topic: dataclasses.replace(
+                    topic, partitions=[md.MetadataPartition(partition_index=INT32_MAX)]
+                ),
+                CorruptMessage,
+            ),
+            (lambda topic: dataclasses.replace(topic, partitions=[]), CorruptMessage),
+            (
+                lambda topic: dataclasses.replace(topic, topic_id=md.MetadataTopic().topic_id),
+                CorruptMessage,
+            ),
+        ],
+    )
+    def test_names_and_numbers_that_can_not_be(
+        self,
+        leader: FakeLeader,
+        env: SeededEnv,
+        change: Callable[[md.MetadataTopic], md.MetadataTopic],
+        kind: type[TidelogError],
+    ) -> None:
+        def mangle(_request: ReceivedRequest, answer: "DataclassInstance") -> "DataclassInstance":
+            if isinstance(answer, md.MetadataResponse):
+                answer.topics = [change(topic) for topic in answer.topics]
+            return answer
+
+        leader.mangle = mangle
+        with pytest.raises(kind):
+            follow(leader, env)
+        with opened(env) as directory:
+            assert list(directory.topics()) == []
+
+    def test_settings_that_we_do_not_know_are_named(
+        self, leader: FakeLeader, env: SeededEnv
+    ) -> None:
+        from tidelog.protocol.messages import configs as cf
+
+        def mangle(request: ReceivedRequest, answer: "DataclassInstance") -> "DataclassInstance":
+            if request.api.name == "DescribeConfigs":
+                for result in cast("cf.DescribeConfigsResponse", answer).results:
+                    result.configs.append(
+                        cf.DescribedConfig(name="future.thing", value="1", config_source=1)
+                    )
+            return answer
+
+        leader.mangle = mangle
+        with follow(leader, env) as follower:
+            assert any("future.thing=1 was not copied" in note for note in follower.notes)
+        assert env.files.exists(STANDBY)
