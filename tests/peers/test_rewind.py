@@ -1,5 +1,7 @@
 """A rewound group reads, from a real broker, exactly the records at and after the time."""
 
+import subprocess
+
 import pytest
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
@@ -7,6 +9,7 @@ from tests.kafka_oracle import Oracle
 from tests.peers.broker import REQUEST_TIMEOUT_S, Broker, free_port
 from tests.peers.clients import produce
 from tests.peers.groups import commit, consume_all, member, send, tidelog
+from tests.peers.home import KafkaHome
 
 from tidelog.cluster.connection import connect
 from tidelog.cluster.view import Committed
@@ -176,3 +179,41 @@ def test_single_records_of_a_broker(kafka_oracle: Oracle, kafka_broker: Broker) 
         assert [r.offset for r in cluster.records(place, 1, 3)] == [1, 2]
         with pytest.raises(OffsetOutOfRange):
             cluster.fetch(place, 99)
+
+
+def kafkas_reset(
+    home: KafkaHome, broker: Broker, group: str, topic: str, to: str, *more: str
+) -> dict[int, int]:
+    """Where Kafka's own tool puts the group, by partition."""
+    command = home.java_command(
+        "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+        *("--bootstrap-server", broker.bootstrap, "--group", group, "--topic", topic),
+        *("--reset-offsets", "--to-datetime", to, "--export", *more),
+    )
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=REQUEST_TIMEOUT_S * 2, check=True
+    )
+    lines = [line.replace('"', "").split(",") for line in done.stdout.splitlines()]
+    found = {int(line[1]): int(line[2]) for line in lines if line[0] == topic}
+    assert found, done.stdout + done.stderr
+    return found
+
+
+def test_goes_where_kafkas_tool_goes_but_never_past_unread_records(
+    kafka_jars: KafkaHome, kafka_broker: Broker
+) -> None:
+    """Partition 0: both sides of the time; 1: all earlier, half read; 2: read up to before it."""
+    topic, group = "both", "both-g"
+    kafka_broker.create_topic(topic, partitions=3)
+    send(kafka_broker, topic, [T0 + s * 1000 for s in range(20)], partition=0)
+    send(kafka_broker, topic, [T0] * 6, partition=1)
+    send(kafka_broker, topic, [T0 + s * 1000 for s in range(20)], partition=2)
+    commit(kafka_broker, group, topic, {0: 20, 1: 3, 2: 5})
+    at = "2023-11-14T22:13:30.000Z"  # T0 + 10 s
+    theirs = kafkas_reset(kafka_jars, kafka_broker, group, topic, at, "--dry-run")
+    assert theirs == {0: 10, 1: 6, 2: 10}, "Kafka's tool skips three and five records unread"
+    ours = tidelog(*rewind(kafka_broker, group, "--to", at))
+    assert [row["new_offset"] for row in ours.rows] == [10, 3, 5]
+    assert ours.code == 2
+    asked = tidelog(*rewind(kafka_broker, group, "--to", at, "--to-end", "--forward"))
+    assert {number: row["new_offset"] for number, row in enumerate(asked.rows)} == theirs
