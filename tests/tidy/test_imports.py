@@ -11,7 +11,17 @@ from tests.tidy.checks import ROOT
 
 import tidelog
 
-HEAVY = {"click", "llvmlite", "numba", "numpy", "pandas", "pyarrow", "pyspark", "rich"}
+HEAVY = {
+    "click",
+    "confluent_kafka",
+    "llvmlite",
+    "numba",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "pyspark",
+    "rich",
+}
 IMPORT_CPU_MS_MAX = 100
 
 MODULES_LOADED = "import sys, tidelog; print(*sys.modules)"
@@ -26,7 +36,7 @@ print((time.process_time() - start) * 1000)
 # the modules that may need them.
 CORE_WITHOUT_EXTRAS = """
 import importlib, pkgutil, sys
-for name in ("numba", "numpy", "pandas", "pyarrow", "pyspark"):
+for name in ("confluent_kafka", "numba", "numpy", "pandas", "pyarrow", "pyspark"):
     sys.modules[name] = None
 import tidelog
 for found in pkgutil.walk_packages(tidelog.__path__, "tidelog."):
