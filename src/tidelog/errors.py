@@ -10,6 +10,8 @@
 - `ConfigError`: a setting has a wrong name or value.
 
 Codes are those of Kafka's protocol, None where the wire has no word for it.
+
+Over 400 lines because it is one list, a few lines for each class.
 """
 
 from dataclasses import dataclass
