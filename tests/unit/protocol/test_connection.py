@@ -1,0 +1,143 @@
+"""Frames, correlation ids and headers, fed whole and byte by byte."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.errors import CorruptMessage, UnsupportedVersion
+from tidelog.protocol.connection import (
+    ClientConnection,
+    Frames,
+    read_request,
+    write_response,
+)
+from tidelog.protocol.messages import API_VERSIONS, FETCH, LIST_GROUPS, METADATA, AnyApi
+from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
+from tidelog.protocol.messages.groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from tidelog.protocol.messages.metadata import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+)
+from tidelog.types import Buffer
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+def joined(parts: list[Buffer]) -> bytes:
+    return b"".join(bytes(part) for part in parts)
+
+
+def frame_of(data: bytes) -> memoryview:
+    frames = Frames()
+    frames.feed(data)
+    found = frames.next()
+    assert found is not None
+    return found
+
+
+class TestFrames:
+    @given(st.lists(st.binary(max_size=40), max_size=6), st.lists(st.integers(1, 30), min_size=1))
+    def test_any_cuts_give_the_same_frames(self, bodies: list[bytes], cuts: list[int]) -> None:
+        stream = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+        frames, found, at, number = Frames(), [], 0, 0
+        while at < len(stream):
+            size = cuts[number % len(cuts)]
+            frames.feed(stream[at : at + size])
+            at, number = at + size, number + 1
+            while (frame := frames.next()) is not None:
+                found.append(bytes(frame))
+        assert found == bodies
+
+    def test_how_many_bytes_are_wanted(self) -> None:
+        frames = Frames()
+        assert frames.wanted_bytes == 4
+        frames.feed(b"\0\0")
+        assert frames.wanted_bytes == 2
+        frames.feed(b"\0\x05abc")
+        assert frames.wanted_bytes == 2
+
+    @pytest.mark.parametrize("length", [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\x0b"])
+    def test_a_length_that_is_not_allowed(self, length: bytes) -> None:
+        frames = Frames(max_frame_bytes=10)
+        frames.feed(length)
+        with pytest.raises(CorruptMessage, match="0 to 10 are allowed"):
+            frames.next()
+
+
+class TestQuestions:
+    def test_answers_come_in_the_order_of_the_questions(self) -> None:
+        client = ClientConnection("me")
+        asked = [
+            joined(client.request(LIST_GROUPS, 4, ListGroupsRequest(states_filter=["Stable"]))),
+            joined(client.request(FETCH, 12, FetchRequest(max_bytes=5))),
+        ]
+        requests = [read_request(frame_of(data)) for data in asked]
+        assert [request.correlation_id for request in requests] == [0, 1]
+        assert [request.client_id for request in requests] == ["me", "me"]
+        assert requests[0].message == ListGroupsRequest(states_filter=["Stable"])
+        answers: list[DataclassInstance] = [
+            ListGroupsResponse(groups=[ListedGroup(group_id="g")]),
+            FetchResponse(),
+        ]
+        for request, answer in zip(requests, answers, strict=True):
+            client.feed(joined(write_response(request, answer)))
+        assert [client.next_response(), client.next_response()] == answers
+        assert client.next_response() is None
+
+    def test_an_answer_that_nobody_asked_for(self) -> None:
+        client = ClientConnection("me")
+        client.feed(b"\0\0\0\x04\0\0\0\x00")
+        with pytest.raises(CorruptMessage, match="expected none"):
+            client.next_response()
+
+    def test_bytes_behind_an_answer(self) -> None:
+        client = ClientConnection("me")
+        request = read_request(
+            frame_of(joined(client.request(LIST_GROUPS, 1, ListGroupsRequest())))
+        )
+        data = joined(write_response(request, ListGroupsResponse()))[4:] + b"x"
+        client.feed(len(data).to_bytes(4, "big") + data)
+        with pytest.raises(CorruptMessage, match="1 bytes behind the message"):
+            client.next_response()
+
+    @pytest.mark.parametrize("version", [0, 3, 4])
+    def test_who_does_not_know_a_version_of_api_versions_answers_in_version_0(
+        self, version: int
+    ) -> None:
+        client = ClientConnection("me")
+        client.request(API_VERSIONS, version, ApiVersionsRequest())
+        # correlation id, error 35, one API
+        body = bytes(4) + b"\0\x23" + b"\0\0\0\x01" + b"\0\x12\0\0\0\x03"
+        client.feed(len(body).to_bytes(4, "big") + body)
+        assert client.next_response() == ApiVersionsResponse(
+            error_code=35, api_keys=[ApiVersion(api_key=18, min_version=0, max_version=3)]
+        )
+
+
+class TestRequests:
+    @pytest.mark.parametrize(
+        ("api", "version"), [(METADATA, 14), (METADATA, -1), (FETCH, 3), (FETCH, 19)]
+    )
+    def test_versions_that_nobody_knows(self, api: AnyApi, version: int) -> None:
+        with pytest.raises(UnsupportedVersion, match=f"v{version}"):
+            ClientConnection("me").request(api, version, MetadataRequest())
+        head = api.key.to_bytes(2, "big") + version.to_bytes(2, "big", signed=True) + bytes(6)
+        with pytest.raises(UnsupportedVersion):
+            read_request(head)
+
+    def test_an_api_that_nobody_knows(self) -> None:
+        with pytest.raises(UnsupportedVersion, match="API 999 v0"):
+            read_request(b"\x03\xe7\0\0" + bytes(6))
+
+    def test_every_cut_of_a_request_is_refused(self) -> None:
+        frame = bytes(
+            frame_of(joined(ClientConnection("me").request(METADATA, 12, MetadataRequest())))
+        )
+        for end in range(len(frame)):
+            with pytest.raises(CorruptMessage):
+                read_request(frame[:end])

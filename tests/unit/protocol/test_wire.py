@@ -1,0 +1,141 @@
+"""Primitive types: known bytes, limits, lengths that lie."""
+
+import tracemalloc
+from typing import TypeVar
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.errors import CorruptMessage, InvalidRequest
+from tidelog.protocol.schema import (
+    BYTES,
+    FLOAT64,
+    INT32,
+    INT64,
+    RECORDS,
+    STRING,
+    Kind,
+    array,
+    nullable_array,
+    nullable_string,
+)
+from tidelog.protocol.wire import UINT32_MAX, Reader, Writer
+
+T = TypeVar("T")
+
+
+def write(kind: Kind[T], value: T, *, flexible: bool = False, version: int = 0) -> bytes:
+    writer = Writer()
+    kind.codec(version, flexible).write(writer, value)
+    return b"".join(bytes(part) for part in writer.parts())
+
+
+def read(kind: Kind[T], data: bytes, *, flexible: bool = False, version: int = 0) -> T:
+    reader = Reader(data)
+    value = kind.codec(version, flexible).read(reader)
+    assert reader.left == 0
+    return value
+
+
+class TestKnownBytes:
+    @pytest.mark.parametrize(
+        ("kind", "value", "plain", "compact"),
+        [
+            (STRING, "ab", "00026162", "036162"),
+            (STRING, "", "0000", "01"),
+            (nullable_string(), None, "ffff", "00"),
+            (BYTES, b"xyz", "0000000378797a", "0478797a"),
+            (RECORDS, None, "ffffffff", "00"),
+            (array(INT32), [1, -1], "0000000200000001ffffffff", "0300000001ffffffff"),
+            (nullable_array(INT32), None, "ffffffff", "00"),
+            (INT64, -2, "fffffffffffffffe", "fffffffffffffffe"),
+            (FLOAT64, 1.5, "3ff8000000000000", "3ff8000000000000"),
+        ],
+    )
+    def test_plain_and_compact(
+        self, kind: Kind[object], value: object, plain: str, compact: str
+    ) -> None:
+        assert write(kind, value).hex() == plain
+        assert write(kind, value, flexible=True).hex() == compact
+        assert read(kind, bytes.fromhex(plain)) == value
+        assert read(kind, bytes.fromhex(compact), flexible=True) == value
+
+    def test_a_uuid(self) -> None:
+        writer = Writer()
+        writer.uuid(UUID(int=258))
+        assert bytes(writer.parts()[0]) == bytes(14) + b"\x01\x02"
+
+
+class TestVarints:
+    @given(st.integers(0, UINT32_MAX))
+    def test_round_trip(self, value: int) -> None:
+        writer = Writer()
+        writer.unsigned_varint(value)
+        assert Reader(bytes(writer.parts()[0])).unsigned_varint() == value
+
+    @pytest.mark.parametrize("data", [b"\x80", b"\xff" * 5 + b"\x01", b"\xff\xff\xff\xff\x7f", b""])
+    def test_too_long_too_large_or_cut(self, data: bytes) -> None:
+        with pytest.raises(CorruptMessage):
+            Reader(data).unsigned_varint()
+
+
+class TestLies:
+    @pytest.mark.parametrize(
+        ("kind", "data", "flexible"),
+        [
+            (STRING, "7fff61", False),
+            (STRING, "ffff", False),
+            (STRING, "00", True),
+            (STRING, "fffe", False),
+            (STRING, "0001ff", False),
+            (BYTES, "7fffffff00", False),
+            (BYTES, "ffffffff0f00", True),
+            (BYTES, "fffffffe", False),
+            (array(INT64), "0000000200000000000000000000", False),
+            (array(STRING), "ffffffff0f", True),
+            (nullable_array(INT32), "fffffff0", False),
+        ],
+    )
+    def test_a_length_that_can_not_be(
+        self, kind: Kind[object], data: str, *, flexible: bool
+    ) -> None:
+        with pytest.raises(CorruptMessage) as caught:
+            read(kind, bytes.fromhex(data), flexible=flexible)
+        assert caught.value.at is not None
+
+    def test_nothing_is_allocated_for_a_count_that_is_too_large(self) -> None:
+        data = (2**31 - 1).to_bytes(4, "big") + bytes(64)
+        tracemalloc.start()
+        with pytest.raises(CorruptMessage, match="an array of 2147483647"):
+            read(array(INT64), data)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 100_000
+
+    def test_null_in_a_version_that_knows_none(self) -> None:
+        with pytest.raises(CorruptMessage, match="length -1"):
+            read(nullable_string(since=3), b"\xff\xff", version=2)
+
+
+class TestWriting:
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("int8", 128),
+            ("int16", 1 << 15),
+            ("int32", 1 << 31),
+            ("int64", 1 << 63),
+            ("unsigned_varint", -1),
+            ("unsigned_varint", 1 << 32),
+        ],
+    )
+    def test_what_does_not_fit_is_refused(self, name: str, value: int) -> None:
+        with pytest.raises(InvalidRequest, match=f"{value}"):
+            getattr(Writer(), name)(value)
+
+    def test_a_string_that_is_too_long_for_its_length(self) -> None:
+        with pytest.raises(InvalidRequest, match="32768"):
+            write(STRING, "x" * 32768)
+        assert len(write(STRING, "x" * 32768, flexible=True)) == 32771
