@@ -158,6 +158,8 @@ def _lines(
     lines = [f"{name.topic}:{name.partition}  {shown}\n"]
     if story.storm is not None:
         lines.append(f"  {story.storm}\n")
+    if not story.segments:
+        lines.append("  no segments yet\n")
     for segment in story.segments:
         lines += [f"{line}\n" for line in _segment_lines(segment, config, zone)]
     return lines

@@ -25,6 +25,7 @@ COMMANDS = (
     "offsets",
     "read",
     "dump",
+    "why",
 )
 # What no plain command may load: each costs tens to hundreds of ms.
 HEAVY = ("numpy", "pyarrow", "numba", "pandas", "pyspark", "rich", "typer", "pydantic")

@@ -1,0 +1,200 @@
+"""`tidelog why`, and what `describe` says of retention and of times that nobody knows."""
+
+import os
+from typing import cast
+
+import pytest
+from tests.unit.cli.running import NOW, Cli, at
+
+DAY_MS = 86_400_000
+WEEK_MS = 7 * DAY_MS
+ANY_TIME = ("-c", f"message.timestamp.after.max.ms={2**62}")
+
+
+@pytest.fixture
+def tides(cli: Cli) -> Cli:
+    """Three segments: an old record, one from next year, one of now."""
+    cli.ok(
+        "create",
+        "tides",
+        "-c",
+        "internal.segment.bytes=90",
+        "-c",
+        "retention.bytes=1000",
+        *ANY_TIME,
+    )
+    for time in (NOW - DAY_MS, NOW + 365 * DAY_MS, NOW):
+        cli.append(at(time), topic="tides")
+        cli.clock.advance(1_000)
+    return cli
+
+
+def part(segment: dict[str, object], name: str) -> dict[str, object]:
+    return cast("dict[str, object]", segment[name])
+
+
+def test_each_segment_says_why_it_was_rolled_and_what_keeps_it(tides: Cli) -> None:
+    old, future, active = tides.ok("why", "tides:0", "-o", "json").objects
+    assert [(s["base_offset"], s["end_offset"]) for s in (old, future, active)] == [
+        (0, 1),
+        (1, 2),
+        (2, 3),
+    ]
+    assert part(old, "rolled") == {
+        "reason": "size",
+        "at": "2023-11-14T22:13:21.000Z",
+        "at_ms": NOW + 1_000,
+    }
+    assert part(active, "rolled")["reason"] == "open"
+    kept = part(old, "kept")
+    assert (kept["until_ms"], kept["record_offset"]) == (NOW - DAY_MS + WEEK_MS, 0)
+    assert (kept["basis"], kept["is_exact"]) == ("record timestamp", True)
+    kept = part(future, "kept")
+    assert (kept["until_ms"], kept["basis"]) == (NOW + 1_000 + WEEK_MS, "append time")
+    assert (kept["record_offset"], kept["record_ms"]) == (1, NOW + 365 * DAY_MS)
+    assert part(active, "kept")["behind"] == 1, "a pass ends at the first segment that stays"
+
+
+def test_what_kafka_would_do_is_told(tides: Cli) -> None:
+    old, future, active = tides.ok("why", "tides", "-o", "json").objects
+    assert part(old, "kafka")["until_ms"] == part(old, "kept")["until_ms"]
+    year = NOW + 365 * DAY_MS + WEEK_MS
+    assert part(future, "kafka")["until_ms"] == part(active, "kafka")["until_ms"] == year
+    assert part(active, "kafka")["behind"] == 1
+
+
+def test_what_is_due_is_told_with_its_rule(tides: Cli) -> None:
+    assert [s["due"] for s in tides.ok("why", "tides", "-o", "json").objects] == [None] * 3
+    tides.clock.set(NOW + WEEK_MS)
+    dues = [s["due"] for s in tides.ok("why", "tides", "-o", "json").objects]
+    assert dues == ["time", None, None]
+    tides.clock.set(NOW + 2 * WEEK_MS)
+    dues = [s["due"] for s in tides.ok("why", "tides", "-o", "json").objects]
+    assert dues == ["time"] * 3
+
+
+def test_how_much_room_is_left_by_size(tides: Cli) -> None:
+    segments = tides.ok("why", "tides", "-o", "json").objects
+    sizes = [cast("int", s["bytes"]) for s in segments]
+    rooms = [s["size_room_bytes"] for s in segments]
+    assert rooms == [1000 - sum(sizes[1:]), 1000 - sizes[2], 1000]
+
+
+def test_the_text_for_people(tides: Cli) -> None:
+    text = tides.ok("why", "tides:0").out
+    assert "tidelog.retention.clock=record-capped" in text
+    assert "rolled by size at 2023-11-14T22:13:21.000Z" in text
+    assert "the timestamp of record 0" in text
+    assert f"record 1, 2023-11-14T22:13:21.000Z {NOW + 1_000}; its timestamp is 2024-11-13" in text
+    assert "like the segment at 1 in front of it" in text
+    assert "takes appends" in text
+    assert "size once" in text
+    assert "Kafka's rule  the same" in text
+    assert "Kafka's rule  until 2024-11-20" in text
+
+
+def test_rows_for_spreadsheets(tides: Cli) -> None:
+    lines = tides.ok("why", "tides", "-o", "csv").lines
+    assert lines[0].startswith("partition,base_offset,end_offset,bytes,rolled")
+    assert len(lines) == 4
+
+
+def test_for_ever_has_a_reason(cli: Cli) -> None:
+    cli.ok("create", "kept", "-c", "retention.ms=-1")
+    cli.append(at(NOW), topic="kept")
+    assert "for ever: retention.ms=-1" in cli.ok("why", "kept").out
+    cli.ok("create", "compacted", "-c", "cleanup.policy=compact")
+    cli.append(at(NOW, key=b"k"), topic="compacted")
+    assert "for ever: cleanup.policy=compact" in cli.ok("why", "compacted").out
+    cli.ok("create", "empty")
+    assert "no segments yet" in cli.ok("why", "empty").out
+
+
+@pytest.mark.parametrize("target", ["tides:x", "tides:0:1", "tides:-1"])
+def test_a_target_that_is_none(tides: Cli, target: str) -> None:
+    result = tides.run("why", target)
+    assert result.code == 3
+    assert "TOPIC:P" in result.err
+
+
+def test_a_partition_that_is_not_there(tides: Cli) -> None:
+    result = tides.run("why", "tides:7")
+    assert result.code == 1
+    assert "partitions 0 to 0" in result.err
+
+
+class TestForeign:
+    """A directory without append times and notes, as another program leaves it."""
+
+    @pytest.fixture
+    def foreign(self, tides: Cli) -> Cli:
+        for path in (tides.data / "tides-0").iterdir():
+            if path.suffix in (".appendtime", ".zones") or path.name in (
+                "segment-notes",
+                "append-time-checkpoint",
+            ):
+                path.unlink()
+            else:
+                os.utime(path, (NOW / 1000 - 60, NOW / 1000 - 60))
+        return tides
+
+    def test_why_says_that_a_copy_would_change_it(self, foreign: Cli) -> None:
+        _, future, _ = foreign.ok("why", "tides", "-o", "json").objects
+        assert part(future, "kept")["basis"] == "file modification time"
+        assert part(future, "kept")["leans_on_file_time"] is True
+        assert part(future, "rolled")["reason"] == "unknown"
+        text = foreign.ok("why", "tides").out
+        assert "a copy of the files may change it" in text
+        assert "rolled by somebody else" in text
+        assert "append times  not known" in text
+
+    def test_describe_says_so_until_it_was_opened_for_writing(self, foreign: Cli) -> None:
+        (topic,) = foreign.ok("describe", "tides", "-o", "json").objects
+        (facts,) = cast("list[dict[str, object]]", topic["partition_facts"])
+        assert facts["retention_leans_on_file_time"] == [[1, 3]]
+        assert "leans on their files' modification time" in foreign.ok("describe", "tides").out
+        foreign.append(at(NOW), topic="tides")
+        (topic,) = foreign.ok("describe", "tides", "-o", "json").objects
+        (facts,) = cast("list[dict[str, object]]", topic["partition_facts"])
+        assert facts["retention_leans_on_file_time"] == []
+
+    def test_records_with_sound_timestamps_lean_on_nothing(self, cli: Cli) -> None:
+        """They count themselves, whatever the file says, as long as it is younger."""
+        cli.ok("create", "sound")
+        cli.append(at(NOW - DAY_MS), topic="sound")
+        (cli.data / "sound-0" / "segment-notes").unlink()
+        for path in (cli.data / "sound-0").glob("*.appendtime"):
+            path.unlink()
+        (topic,) = cli.ok("describe", "sound", "-o", "json").objects
+        (facts,) = cast("list[dict[str, object]]", topic["partition_facts"])
+        assert facts["retention_leans_on_file_time"] == []
+
+
+def test_describe_shows_the_smallest_and_the_largest_time(tides: Cli) -> None:
+    (topic,) = tides.ok("describe", "tides", "-o", "json").objects
+    assert topic["retention_clock"] == "record-capped"
+    (facts,) = cast("list[dict[str, object]]", topic["partition_facts"])
+    record = part(facts, "record")
+    assert record["smallest_ms"] == NOW - DAY_MS
+    assert record["largest_ms"] == NOW + 365 * DAY_MS
+    assert record["smallest_not_looked_for"] == []
+
+
+def test_a_large_segment_without_a_zone_map_is_not_read_for_its_smallest_time(cli: Cli) -> None:
+    cli.ok("create", "large")
+    cli.append(*(at(NOW - n, value=b"v" * 50_000) for n in range(4)), topic="large")
+    (topic,) = cli.ok("describe", "large", "-o", "json").objects
+    (facts,) = cast("list[dict[str, object]]", topic["partition_facts"])
+    assert part(facts, "record")["smallest_not_looked_for"] == [[0, 4]]
+    assert "0..3 may hold a smaller one (no zone map)" in cli.ok("describe", "large").out
+
+
+def test_a_roll_storm_is_told_with_the_limits_to_set(cli: Cli) -> None:
+    cli.ok("create", "storm", "-c", "segment.ms=1000")
+    for turn in range(14):
+        cli.append(at(NOW - 100_000 + 2_000 * turn), topic="storm")
+        cli.clock.advance(1)
+    assert "roll storm" in cli.ok("why", "storm").out
+    text = cli.ok("describe", "storm").out
+    assert "roll storm: the last 10 segments" in text
+    assert "segment.ms" in text
