@@ -12,8 +12,10 @@ from tests.unit.storage.logs import PATH, snapshot_of, write
 from tidelog.record.record import Record
 from tidelog.storage import files, zone_files
 from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.index_files import IndexBuilder
 from tidelog.storage.log_dir import LogDir
 from tidelog.storage.log_reader import LogReader
+from tidelog.storage.segment import iterate_batches
 from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp
 
 DERIVED = (
@@ -91,13 +93,14 @@ def freshly_built(env: SeededEnv) -> dict[str, bytes]:
     """The indexes and zone maps that the log gives now."""
     built: dict[str, bytes] = {}
     with LogDir.open(PATH, env=env) as directory:
-        log = directory.reader("t", 0)
-        for segment in log.segments:
+        for segment in directory.reader("t", 0).segments:
+            base = segment.base_offset
+            builder = IndexBuilder(segment.context.config, base)  # type: ignore[attr-defined]
+            for position, batch in iterate_batches(segment, 0, segment.size_bytes):
+                builder.add(batch, position)
+            for suffix, index in zip(DERIVED[:2], builder.finish(), strict=True):
+                built[files.file_name(base, suffix)] = bytes(index.encoded)
             if isinstance(segment, ClosedSegment):
-                base = segment.base_offset
-                indexes = segment.rebuild_indexes()
-                for suffix, index in zip(DERIVED[:2], indexes, strict=True):
-                    built[files.file_name(base, suffix)] = bytes(index.encoded)
                 built[files.file_name(base, files.ZONES_SUFFIX)] = zone_files.build(segment)
     return built
 
@@ -155,6 +158,6 @@ def is_unseen_cut(name: str, changed: bytes | None, damaged: Mapping[str, bytes 
     """A sparser offset index is as right as any, and its zone map could not tell of the rest."""
     data = BEFORE[f"{PARTITION}/{name}"]
     assert data is not None
-    zones = name.replace(files.OFFSET_INDEX_SUFFIX, files.ZONES_SUFFIX)
     is_cut = changed is not None and data.startswith(changed)
-    return is_cut and zones != name and zones in damaged
+    zones = name.replace(files.OFFSET_INDEX_SUFFIX, files.ZONES_SUFFIX)
+    return is_cut and zones != name and (zones in damaged or f"{PARTITION}/{zones}" not in BEFORE)

@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tidelog.errors import CorruptData
-from tidelog.record.batch import HEADER_SIZE
+from tidelog.errors import CorruptData, CorruptIndex
 from tidelog.record.views import walk
 from tidelog.storage import files, zone_files
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.index_files import IndexBuilder, load_indexes
+from tidelog.storage.index_proof import index_problem, txn_problem
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.segment import SegmentContext, SegmentFiles
-from tidelog.storage.tail import batch_at, misfit
 from tidelog.storage.time_index import TimeIndex
+from tidelog.storage.txn_index import TxnIndex
 from tidelog.storage.zones import ZoneMap
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, ClockName
 
@@ -107,7 +107,7 @@ class ClosedSegment(SegmentFiles):
             log_size=self.size_bytes,
             on_evict=self._forget_indexes,
         )
-        if loaded is None or not self._last_entry_fits(loaded[0]):
+        if loaded is None or not self._is_believed(loaded):
             loaded = self.rebuild_indexes()
         elif loaded[1].entry_count == 0 and self.size_bytes > 0:
             # An empty time index says "no timestamps", or that a foreign crash lost it.
@@ -127,17 +127,30 @@ class ClosedSegment(SegmentFiles):
         self.context.report(f"{self.log_path}: its time index is empty; rebuilt in memory")
         return self.rebuild_indexes()
 
-    def _last_entry_fits(self, index: OffsetIndex) -> bool:
-        """Whether the last index entry leads to the batch that it names, as in the index's log."""
-        if not index.entry_count:
-            return True
-        offset, position = index.entry(index.entry_count - 1)
-        # Old brokers made one entry for an append of several batches.
-        found = batch_at(self.view(position, position + HEADER_SIZE))
-        if found is not None and self.base_offset <= found <= offset:
-            return True
-        self.context.report(misfit(self.log_path, offset, position))
-        return False
+    def _is_believed(self, loaded: tuple[OffsetIndex, TimeIndex]) -> bool:
+        found = self.zones
+        problem = index_problem(self, loaded, None if found is None else found.siblings)
+        if problem is not None:
+            self.context.report(f"{problem}; rebuilt in memory")
+        return problem is None
+
+    @property
+    def txn_index(self) -> TxnIndex:
+        """Aborted transactions; the file exists only where there are some.
+
+        Raises:
+            CorruptIndex: It is damaged, or not the one that the zone map knows: readers of
+                committed records must not be shown aborted ones.
+        """
+        if self._txn_index is None:
+            index, zones = super().txn_index, self.zones
+            problem = None if zones is None else txn_problem(index, zones.siblings)
+            if problem is not None:
+                self._txn_index = None
+                path = self.context.path(self.base_offset, files.TXN_INDEX_SUFFIX)
+                raise CorruptIndex(problem).located(path)
+            self._txn_index = index
+        return self._txn_index
 
     def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Both indexes from the log's batch headers, by Kafka's recovery rule."""

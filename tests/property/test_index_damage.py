@@ -1,0 +1,102 @@
+"""No damage of an index hides, changes or deletes a record: it is found, rebuilt and reported."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.faults import SeededEnv
+from tests.property.test_repair import DAMAGES, Damage, answers, cut, flip, pad, zero
+from tests.unit.storage.checks.sick import PARTITION, full_log, mend
+from tests.unit.storage.logs import PATH, WRITABLE, snapshot_of, write
+
+from tidelog.errors import CorruptIndex
+from tidelog.storage import files
+from tidelog.storage.log_dir import LogDir
+from tidelog.types import IsolationLevel
+
+INDEXES = (files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX)
+
+
+def with_maps() -> SeededEnv:
+    env = full_log()
+    mend(env)
+    return env
+
+
+EXPECTED = answers(with_maps())
+
+
+def finished_bases(env: SeededEnv) -> list[int]:
+    parsed = (files.parse_file_name(entry.name) for entry in env.files.list_dir(PARTITION))
+    return sorted(found[0] for found in parsed if found and found[1] == files.LOG_SUFFIX)[:-1]
+
+
+def hurt(env: SeededEnv, name: str, damage: Damage, source: random.Random) -> bool:
+    """Damage a file; whether anything was changed."""
+    file = env.files.open(f"{PARTITION}/{name}")
+    data = file.pread(file.size(), 0)
+    file.close()
+    changed = damage(source, data)
+    env.files.remove(f"{PARTITION}/{name}")
+    if changed is not None:
+        write(env, name, changed)
+    return changed != data
+
+
+@given(
+    damage=st.sampled_from(DAMAGES),
+    suffixes=st.sets(st.sampled_from(INDEXES), min_size=1),
+    seed=st.integers(0, 2**32),
+    writes=st.booleans(),
+)
+def test_damaged_indexes_of_finished_segments_change_no_answer(
+    damage: Damage, suffixes: set[str], seed: int, writes: bool
+) -> None:
+    env, source = with_maps(), random.Random(seed)
+    is_hurt = False
+    for base in finished_bases(env):
+        for suffix in sorted(suffixes):
+            is_hurt |= hurt(env, files.file_name(base, suffix), damage, source)
+    before = snapshot_of(env)
+    if writes:
+        with LogDir.open(PATH, env=env, options=WRITABLE) as directory:
+            directory.log("t", 0).apply_retention()
+    assert answers(env) == EXPECTED
+    for path, data in snapshot_of(env).items():
+        if path.endswith((files.LOG_SUFFIX, files.APPEND_TIME_SUFFIX)):
+            assert data == before[path]
+    with LogDir.open(PATH, env=env) as directory:
+        for segment in directory.reader("t", 0).segments:
+            _ = segment.offset_index, segment.time_index
+        # What was missing is written again by opening for writing, and then no more to be told of.
+        assert bool(directory.reports) == (is_hurt and not (writes and damage(source, b"") is None))
+
+
+@given(damage=st.sampled_from([cut, pad, zero]), seed=st.integers(0, 2**32))
+def test_foreign_indexes_that_were_cut_or_padded_change_no_answer(
+    damage: Damage, seed: int
+) -> None:
+    """Without a zone map: what a crash leaves, and what Kafka takes for entries."""
+    env, source = with_maps(), random.Random(seed)
+    for base in finished_bases(env):
+        env.files.remove(f"{PARTITION}/{files.file_name(base, files.ZONES_SUFFIX)}")
+        for suffix in INDEXES:
+            hurt(env, files.file_name(base, suffix), damage, source)
+    assert answers(env) == EXPECTED
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_damaged_index_of_aborted_transactions_shows_nobody_an_aborted_record(seed: int) -> None:
+    env, source = with_maps(), random.Random(seed)
+    base = finished_bases(env)[seed % 2]
+    damage = source.choice([flip, cut])
+    if not hurt(env, files.file_name(base, files.TXN_INDEX_SUFFIX), damage, source):
+        return
+    with LogDir.open(PATH, env=env) as directory:
+        log = directory.reader("t", 0)
+        with pytest.raises(CorruptIndex):
+            list(log.records(isolation=IsolationLevel.READ_COMMITTED))
+        assert [record.offset for record in log.records()]
+    mend(env)
+    assert answers(env) == EXPECTED
