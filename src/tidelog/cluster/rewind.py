@@ -222,6 +222,8 @@ def _destination(
         return Committed(mark.start), ""
     if target.place is Place.LATEST:
         return Committed(mark.end), ""
+    if found is not None and found.offset < mark.start:
+        return Committed(mark.start), "the first records of the time are deleted"
     if found is not None:
         return Committed(found.offset, found.leader_epoch), ""
     why = "no record at or after the time"

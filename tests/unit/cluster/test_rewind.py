@@ -1,6 +1,8 @@
 """Where a group goes back to, and what keeps a rewind from losing records."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.unit.cluster.fakes import FLIGHTS_0, FakeCluster, record
 
 from tidelog.cluster import rewind
@@ -37,6 +39,33 @@ def test_no_record_at_or_after_the_time_lies_before_the_new_offset() -> None:
     move = move_of(cluster_at(5, 100, 350, 50, 300, 20), Target(time_ms=300))
     assert move.new is not None
     assert move.new.offset == 1
+
+
+@given(
+    times=st.lists(st.none() | st.integers(0, 40), max_size=12),
+    start=st.integers(0, 12),
+    committed=st.integers(0, 13),
+    at=st.integers(0, 41),
+    skew=st.integers(0, 5),
+    hides=st.booleans(),
+)
+def test_reads_again_all_that_it_promises_and_skips_nothing(
+    times: list[int | None], start: int, committed: int, at: int, skew: int, hides: bool
+) -> None:
+    """Against the plain rule, whatever the log, the group's place and the time."""
+    cluster = cluster_at(committed, *times)
+    log = cluster.logs[FLIGHTS_0]
+    log.start, log.hides_matches = min(start, log.end), hides
+    move = move_of(cluster, Target(time_ms=at, max_skew_ms=skew))
+    assert move.new is not None
+    matches = [r.offset for r in log.visible if r.timestamp is not None]
+    matches = [n for n in matches if (times[n] or 0) >= at - skew]
+    if matches:
+        stands = min(max(committed, log.start), log.end)
+        assert move.new.offset == (matches[0] if matches[0] <= stands else committed)
+    assert (move.new.offset == committed) is not move.is_change
+    unread = [r.offset for r in log.visible if r.offset >= committed]
+    assert all(offset >= move.new.offset for offset in unread)
 
 
 def test_skew_reads_what_came_up_to_so_much_too_early() -> None:
