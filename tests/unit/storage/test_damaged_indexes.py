@@ -1,0 +1,103 @@
+"""Damaged indexes at opening for writing: zeros, cuts, and an index of another log, one by one."""
+
+import pytest
+from tests.faults import START_MS, SeededEnv
+from tests.unit.storage.logs import (
+    DAY_MS,
+    HOUR_MS,
+    new_log,
+    offsets,
+    put,
+    read,
+    reopen,
+    write,
+)
+
+from tidelog.storage import files
+from tidelog.storage.log import Log
+
+SPARSE = {"index.interval.bytes": "0", "tidelog.retention.clock": "record"}
+FIRST_TIMES = f"{0:020d}.timeindex"
+FIRST_OFFSETS = f"{0:020d}.index"
+
+
+def two_segments(env_config: dict[str, str] | None = None) -> tuple[SeededEnv, Log]:
+    """A finished segment of four batches, an hour apart up to now, and one in the next."""
+    env, directory, log = new_log({**SPARSE, "retention.ms": str(DAY_MS), **(env_config or {})})
+    for hours in (4, 3, 2, 1):
+        put(log, START_MS - hours * HOUR_MS)
+    log.roll()
+    put(log, START_MS)
+    directory.close()
+    return env, log
+
+
+def drop_zones(env: SeededEnv) -> None:
+    """As in a foreign directory: nothing but the log can prove an index."""
+    path = f"/data/t-0/{files.file_name(0, files.ZONES_SUFFIX)}"
+    if env.files.exists(path):
+        env.files.remove(path)
+
+
+@pytest.mark.parametrize("has_map", [True, False])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param(lambda data: data + bytes(120), id="a tail of zeros (KAFKA-10207)"),
+        pytest.param(lambda data: bytes(1200), id="never written (KAFKA-19200)"),
+        pytest.param(lambda data: data[:12], id="cut: the largest time is lost"),
+        pytest.param(lambda data: b"", id="empty"),
+        pytest.param(
+            lambda data: (5).to_bytes(8, "big") + bytes(4), id="of another log, far in the past"
+        ),
+    ],
+)
+def test_retention_is_not_fooled_by_a_time_index(changed: object, has_map: bool) -> None:
+    env, _ = two_segments()
+    if not has_map:
+        drop_zones(env)
+    assert callable(changed)
+    write(env, FIRST_TIMES, changed(read(env, FIRST_TIMES)))
+    directory, log = reopen(env)
+    env.clock.advance(HOUR_MS)
+    assert log.apply_retention() == []
+    assert offsets(log.records()) == list(range(5))
+    found = log.offset_for_time(START_MS - HOUR_MS)
+    assert found is not None
+    assert found.offset == 3
+    assert any("rebuilt" in line for line in directory.reports)
+    env.clock.advance(DAY_MS - HOUR_MS - HOUR_MS // 2)
+    assert [gone.base_offset for gone in log.apply_retention()] == [0]  # and in time it goes
+
+
+def test_a_zero_tail_of_the_active_segment_neither_fills_it_nor_dates_it() -> None:
+    """What Kafka leaves at a hard stop: both indexes preallocated, their end full of zeros."""
+    env, _ = two_segments()
+    for suffix, size in ((files.OFFSET_INDEX_SUFFIX, 8), (files.TIME_INDEX_SUFFIX, 12)):
+        name = files.file_name(4, suffix)
+        write(env, name, read(env, name) + bytes(100 * size))
+    _, log = reopen(env)
+    put(log, START_MS + 1)
+    assert log.roll()
+    put(log, START_MS + 2)
+    assert log.apply_retention() == []
+    assert offsets(log.records()) == list(range(7))
+    found = log.offset_for_time(START_MS + 1)
+    assert found is not None
+    assert found.offset == 5
+
+
+def test_offset_indexes_that_lead_elsewhere_lose_no_record() -> None:
+    env, _ = two_segments()
+    drop_zones(env)
+    data = read(env, FIRST_OFFSETS)
+    write(env, FIRST_OFFSETS, data[:-4] + (int.from_bytes(data[-4:], "big") + 3).to_bytes(4, "big"))
+    directory, log = reopen(env)
+    assert [offsets(log.records(start, start + 1)) for start in range(5)] == [
+        [0],
+        [1],
+        [2],
+        [3],
+        [4],
+    ]
+    assert any("rebuilt" in line for line in directory.reports)
