@@ -125,8 +125,8 @@ class NoteKeeper:
             self._warn_once()
 
     def _warn_once(self) -> None:
-        storm = self.storm
-        if storm is not None and not self._has_warned:
+        storm = None if self._has_warned else self.storm
+        if storm is not None:
             self._has_warned = True
             _LOGGER.warning("%s: %s", self.context.topic_partition, storm)
 

@@ -84,6 +84,8 @@ class OpeningLog(LogReader):
         self._unflushed_records = 0
         self._last_flush_ms = 0
         self.configure(context.config)
+        # Drawn once for each active segment, as in Kafka; new settings hold from the next one on.
+        self._jitter_ms = roll.draw_jitter_ms(context.config, context.env.random)
 
     @classmethod
     def open_writable(cls, context: SegmentContext, options: LogOptions) -> Self:
@@ -116,7 +118,6 @@ class OpeningLog(LogReader):
         # `internal.segment.bytes` stands in for `segment.bytes` where it is set.
         self._roll_config = dataclasses.replace(config, segment_bytes=config.segment_size_limit)
         self._validator = Validator(self.topic_partition, config, body_check=self._body_check)
-        self._jitter_ms = roll.draw_jitter_ms(config, self.context.env.random)
 
     # -- opening -----------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """`tidelog.retention.clock`: which time of a record counts, whatever becomes of files' times."""
 
 import pytest
-from tests.faults import START_MS, SeededEnv
+from tests.faults import START_MS, SeededEnv, seeded_env
 from tests.unit.storage.logs import (
     DAY_MS,
     PATH,
@@ -14,12 +14,15 @@ from tests.unit.storage.logs import (
     reopen,
     write,
 )
+from tests.unit.storage.staged import ROOT, attach_all, make_directory, stage
+from tests.unit.storage.staged import TOPIC as STAGED
 
 from tidelog.config import RetentionClock
 from tidelog.record.batch import build_batch
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.explain import Notes
 from tidelog.storage.log import Log
+from tidelog.storage.log_dir import LogDir
 from tidelog.storage.retention import CountedTime, SegmentTimes, TimeBasis, counted_time
 from tidelog.storage.roll import RollReason
 from tidelog.storage.segment_times import read_times
@@ -342,3 +345,12 @@ class TestReasons:
         _, log = reopen(env)
         assert self.reasons(log)[:2] == ["request", "request"]
         assert env.files.exists(f"{PATH}/t-0/{NOTES}")
+
+    def test_attached_segments_say_so_and_so_does_what_ended_for_them(self) -> None:
+        env = seeded_env(1)
+        make_directory(env, partitions=1)
+        attach_all(env, stage(env, 0, "a", 7))
+        log = LogDir.open(ROOT, env=env).reader(STAGED, 0)
+        notes = Notes(log)
+        assert [notes.reason(segment) for segment in log.segments] == ["attach", "attach", "open"]
+        assert notes.seen_ms(log.segments[1]) == env.clock.now_ms()

@@ -4,6 +4,8 @@ import random
 from dataclasses import dataclass, replace
 
 import pytest
+from tests.faults import START_MS
+from tests.unit.storage.logs import new_log, put, reopen
 
 from tidelog.config.topic import TopicConfig
 from tidelog.storage.roll import RollFacts, RollReason, draw_jitter_ms, should_roll
@@ -71,6 +73,60 @@ def test_jitter_stays_below_both_limits() -> None:
     drawn = {draw_jitter_ms(Config(segment_jitter_ms=10, segment_ms=4), source) for _ in range(99)}
     assert drawn == {0, 1, 2, 3}
     assert max(draw_jitter_ms(Config(segment_jitter_ms=3), source) for _ in range(99)) == 2
+
+
+def spans_of(config: dict[str, str], count: int = 3_000) -> list[int]:
+    """Record time from the first to the last record of each finished segment, a ms apart."""
+    env, _, log = new_log({"segment.ms": "100", **config})
+    for n in range(count):
+        put(log, START_MS + n)
+    assert env.clock.now_ms() == START_MS, "wall time has no part in it"
+    closed = log.segments[:-1]
+    return [segment.end_offset - segment.base_offset - 1 for segment in closed]
+
+
+def test_segments_roll_by_message_time_alone() -> None:
+    assert set(spans_of({})) == {100}
+
+
+def test_jitter_takes_a_part_off_each_segment_anew() -> None:
+    spans = spans_of({"segment.jitter.ms": "40"})
+    assert len(set(spans)) > 10
+    assert all(100 - 39 <= span <= 100 for span in spans)
+
+
+def test_a_changed_setting_draws_no_new_jitter_for_the_active_segment() -> None:
+    _, _, log = new_log({"segment.ms": "100", "segment.jitter.ms": "99"})
+    drawn = log._jitter_ms
+    for _ in range(20):
+        log.configure(log.context.config)
+        assert log._jitter_ms == drawn
+
+
+def test_without_timestamps_the_wall_clock_since_the_segment_was_opened_counts() -> None:
+    env, directory, log = new_log({"segment.ms": "100"})
+    for wait_ms, bases in ((0, [0]), (100, [0]), (1, [0, 2])):
+        env.clock.advance(wait_ms)
+        put(log, -1)
+        assert [segment.base_offset for segment in log.segments] == bases
+    env.clock.advance(90)
+    directory.close()
+    _, log = reopen(env)
+    env.clock.advance(90)
+    put(log, -1)
+    assert len(log.segments) == 2, "a restart begins anew, as in Kafka"
+    env.clock.advance(11)
+    put(log, -1)
+    assert len(log.segments) == 3
+
+
+def test_nothing_rolls_without_an_append() -> None:
+    env, _, log = new_log({"segment.ms": "100"})
+    put(log, START_MS)
+    env.clock.advance(10_000)
+    log.flush()
+    log.apply_retention()
+    assert len(log.segments) == 1
 
 
 def test_a_topics_settings_will_do() -> None:
