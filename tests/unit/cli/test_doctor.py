@@ -1,0 +1,145 @@
+"""`doctor`: what it says, what it repairs, and its exit code."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.unit.cli.running import NOW, Cli, at
+
+from tidelog.directory import Directory
+from tidelog.env import os_env
+
+LOG = f"{0:020d}.log"
+
+
+@pytest.fixture
+def partition(flights: Cli) -> Path:
+    """A partition of two segments, the first finished, with entries in its indexes."""
+    flights.ok("config", "flights", "--set", "index.interval.bytes=0")
+    flights.ok("create", "other")
+    with Directory.open(str(flights.data), writable=True, env=flights.env) as directory:
+        for number in range(6):
+            flights.clock.advance(1)
+            directory.append("flights", [at(NOW + number, b"k%d" % number, b"value")], partition=0)
+            if number == 3:
+                directory.log("flights", 0).roll()
+    assert flights.run("doctor", "--repair").code == 0
+    return flights.data / "flights-0"
+
+
+def flip(path: Path, at_byte: int, bit: int = 0) -> None:
+    data = bytearray(path.read_bytes())
+    data[at_byte] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_sound_directory(flights: Cli, partition: Path) -> None:
+    before = contents(flights.data)
+    result = flights.run("doctor")
+    assert (result.code, result.out) == (0, "")
+    assert "sound, 2 partitions" in result.err
+    assert contents(flights.data) == before
+
+
+def test_a_damaged_record_is_named_with_what_is_lost_and_left_alone(
+    flights: Cli, partition: Path
+) -> None:
+    size = (partition / LOG).stat().st_size // 4
+    flip(partition / LOG, 2 * size + 65)
+    before = contents(flights.data)
+    result = flights.run("doctor", "-o", "json")
+    assert result.code == 1
+    (row,) = result.objects
+    assert row["severity"] == "error"
+    assert row["file"] == str(partition / LOG)
+    assert (row["position"], row["offset"]) == (2 * size, 2)
+    assert "offset 2 can't be read" in str(row["damage"])
+    assert "reading goes on at offset 3" in str(row["remedy"])
+    assert flights.run("doctor", "--repair").code == 1
+    assert contents(flights.data) == before
+
+
+def test_a_bit_outside_of_kafkas_checksum_is_named(flights: Cli, partition: Path) -> None:
+    flip(partition / LOG, 14, bit=6)
+    result = flights.run("doctor", "-o", "json")
+    assert result.code == 1
+    told = [str(row["damage"]) for row in result.objects]
+    assert any("bit 6 was flipped in the leader epoch of the batch at 0" in line for line in told)
+
+
+def test_repair_builds_derived_files_anew(flights: Cli, partition: Path) -> None:
+    before = contents(flights.data)
+    flip(partition / f"{0:020d}.index", 5)
+    flip(partition / f"{0:020d}.zones", 40)
+    (partition / f"{0:020d}.timeindex").unlink()
+    (partition / f"{9:020d}.index").write_bytes(b"")  # of no log
+    result = flights.run("doctor", "-o", "json")
+    assert result.code == 1
+    assert "--repair builds 4 of the files anew" in result.err
+    assert {row["state"] for row in result.objects} == {"open"}
+    result = flights.run("doctor", "--repair", "-o", "json")
+    assert result.code == 0
+    assert {row["state"] for row in result.objects} == {"repaired"}
+    assert "4 files repaired" in result.err
+    assert contents(flights.data) == before
+
+
+def test_a_topic_or_a_partition_alone(flights: Cli, partition: Path) -> None:
+    flip(partition / f"{0:020d}.index", 5)
+    assert flights.run("doctor", "flights").code == 1
+    assert flights.run("doctor", "flights:0").code == 1
+    assert flights.run("doctor", "other:0").code == 0
+    assert flights.run("doctor", str(partition)).code == 1
+    assert flights.run("doctor", str(flights.data / "other-0")).code == 0
+
+
+def test_what_cannot_be_looked_at_is_not_called_sound(flights: Cli, partition: Path) -> None:
+    for arguments in (("doctor", "flighs"), ("doctor", "flights:7")):
+        result = flights.run(*arguments)
+        assert result.code == 2
+        assert "could not look" in result.err
+    assert "did you mean flights?" in flights.run("doctor", "flighs").err
+    assert flights.run("doctor", "flights:x").code == 3
+    assert flights.run("doctor", str(partition.parent / "nowhere")).code == 3
+    empty = flights.data.parent / "empty"
+    empty.mkdir()
+    assert flights.run("doctor", str(empty)).code == 2
+
+
+@pytest.fixture
+def held(flights: Cli) -> Iterator[None]:
+    lock = os_env().files.lock(str(flights.data / ".lock"))
+    yield
+    lock.close()
+
+
+@pytest.mark.usefixtures("held")
+def test_repair_of_a_directory_that_is_open_says_so(flights: Cli) -> None:
+    result = flights.run("doctor", "--repair")
+    assert result.code == 2
+    assert "open for writing" in result.err
+    assert "check without --repair" in result.err
+
+
+def test_files_at_the_top(flights: Cli, partition: Path) -> None:
+    (flights.data / "recovery-point-offset-checkpoint").write_text("0\n1\nflights 0 99999\n")
+    (flights.data / "log-start-offset-checkpoint").write_text("0\n3\nflights 0 1\nbroken\n")
+    (flights.data / "meta.properties").write_text("version=1\nnode.id=0\n")
+    (flights.data / "strange.txt").write_text("?")
+    (partition / "notes.txt").write_text("?")
+    found = {
+        Path(str(row["file"])).name: row for row in flights.run("doctor", "-o", "json").objects
+    }
+    assert found["recovery-point-offset-checkpoint"]["severity"] == "warning"
+    assert found["log-start-offset-checkpoint"]["severity"] == "error"
+    assert "cluster.id" in str(found["meta.properties"]["damage"])
+    assert found["strange.txt"]["severity"] == found["notes.txt"]["severity"] == "note"
+    assert flights.run("doctor", "--repair").code == 1  # meta.properties can't be made up
+    assert "flights 0 1\n" in (flights.data / "log-start-offset-checkpoint").read_text()
+    rows = flights.run("doctor", "-o", "json").objects
+    counting = [Path(str(row["file"])).name for row in rows if row["severity"] != "note"]
+    assert counting == ["meta.properties"]
