@@ -1,0 +1,94 @@
+"""A broker that wants a password, reached with the settings that Kafka's own tools take."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from tests.kafka_oracle import Oracle
+from tests.peers.broker import REQUEST_TIMEOUT_S, Broker, ClientConfig
+from tests.peers.groups import tidelog
+from tests.peers.home import KafkaHome
+
+pytestmark = pytest.mark.kafka
+
+T0 = 1_700_000_000_000
+# The listener keeps its name, so its port and its place in all other settings stay as they are.
+SECURED = """
+listener.security.protocol.map=PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=PLAINTEXT
+sasl.enabled.mechanisms=PLAIN
+sasl.mechanism.inter.broker.protocol=PLAIN
+listener.name.plaintext.plain.sasl.jaas.config=\
+org.apache.kafka.common.security.plain.PlainLoginModule required \
+username="node" password="n" user_node="n" user_ada="p w;d";
+"""
+
+
+class SecuredBroker(Broker):
+    """The same broker, which lets in only who knows a password."""
+
+    def client_config(self, **more: str | int | float | bool) -> ClientConfig:
+        secrets: ClientConfig = {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "ada",
+            "sasl.password": "p w;d",
+        }
+        return super().client_config(**more) | secrets
+
+
+@pytest.fixture
+def secured(kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path: Path) -> Iterator[Broker]:
+    broker = SecuredBroker(kafka_jars, kafka_oracle, tmp_path / "broker")
+    with (tmp_path / "broker" / "server.properties").open("a") as settings:
+        settings.write(SECURED)
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+def settings_file(path: Path, password: str) -> str:
+    path.write_text(
+        "security.protocol=SASL_PLAINTEXT\n"
+        "sasl.mechanism=PLAIN\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \\\n"
+        f'  username="ada" password="{password}";\n'
+        "request.timeout.ms=5000\n"
+    )
+    return str(path)
+
+
+def test_settings_of_kafkas_tools_open_the_door(secured: Broker, tmp_path: Path) -> None:
+    secured.create_topic("safe")
+    producer = Producer(secured.client_config())
+    producer.produce("safe", value=b"v", timestamp=T0)
+    assert producer.flush(REQUEST_TIMEOUT_S) == 0
+    right = settings_file(tmp_path / "right", "p w;d")
+    arguments = (
+        "rewind",
+        "-b",
+        secured.bootstrap,
+        "-g",
+        "safe-g",
+        "-t",
+        "safe",
+        "--to",
+        "earliest",
+    )
+    opened = tidelog(*arguments, "--execute", "--command-config", right)
+    assert opened.code == 0, opened.err
+    lag = tidelog("lag", "safe-g", "-b", secured.bootstrap, "-o", "json", "--command-config", right)
+    assert lag.rows[0]["records_left"] == 1
+
+    wrong = settings_file(tmp_path / "wrong", "hunter2")
+    closed = [
+        tidelog(*arguments, "--timeout", "3s", *more) for more in ((), ("--command-config", wrong))
+    ]
+    for ended in closed:
+        assert ended.code == 1
+        assert secured.bootstrap in ended.err
+        assert "hunter2" not in ended.err
+    assert "Authentication failed" in closed[1].err
