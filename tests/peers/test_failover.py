@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from tests.kafka_oracle import Oracle
 from tests.peers.broker import Broker
 from tests.peers.groups import member
@@ -50,10 +51,14 @@ class Result:
         return found
 
     @property
-    def starts(self) -> dict[int, int]:
-        partitions = self.content["partitions"]
-        assert isinstance(partitions, list)
-        return {row["partition"]: row["new_offset"] for row in partitions}
+    def partitions(self) -> list[dict[str, object]]:
+        found = self.content["partitions"]
+        assert isinstance(found, list)
+        return found
+
+    @property
+    def starts(self) -> dict[object, object]:
+        return {row["partition"]: row["new_offset"] for row in self.partitions}
 
     @property
     def topics(self) -> list[dict[str, object]]:
@@ -85,7 +90,12 @@ class Pair:
         return self
 
     def send(
-        self, broker: Broker, numbers: list[int], partitioner: str = "consistent_random"
+        self,
+        broker: Broker,
+        numbers: list[int],
+        *,
+        partitioner: str = "consistent_random",
+        size: int = 0,
     ) -> None:
         """Append in this order; a number stands for key, value and create time."""
         producer = Producer(broker.client_config(linger_ms=0, partitioner=partitioner))
@@ -93,10 +103,30 @@ class Pair:
             producer.produce(
                 self.topic,
                 key=b"%d" % number,
-                value=b"value %d" % number,
+                value=b"value %d" % number + b"." * size,
                 timestamp=self.created.get(number, START + number * 1_000),
             )
         assert producer.flush(30) == 0
+
+    def transact(self, broker: Broker, batches: list[list[int]], aborted: list[int]) -> None:
+        """Each batch in a transaction of its own, the aborted records in one before the last."""
+        config = broker.client_config(transactional_id=f"t-{self.topic}")
+        producer = Producer(config)
+        producer.init_transactions(30)
+        for numbers in (*batches[:-1], aborted, batches[-1]):
+            producer.begin_transaction()
+            for number in numbers:
+                producer.produce(
+                    self.topic,
+                    key=b"%d" % number,
+                    value=b"value %d" % number,
+                    timestamp=START + number * 1_000,
+                )
+            if numbers is aborted:
+                producer.flush(30)
+                producer.abort_transaction(30)
+            else:
+                producer.commit_transaction(30)
 
     def commit(self, broker: Broker, offset: int, partition: int = 0) -> None:
         consumer = Consumer(broker.client_config(group_id=GROUP + self.topic))
@@ -313,7 +343,7 @@ def test_another_number_of_partitions(pair: Pair) -> None:
         pair.commit(pair.a, 20, partition)
     result = pair.failover("--max-latency", "1s", "--verify")
     assert result.code == 0, result.err
-    assert sorted(result.starts) == [0, 1, 2]
+    assert list(result.starts) == [0, 1, 2]
     (topic,) = result.topics
     assert topic["mapping"] == "any"
     assert topic["why"] == f"{pair.topic} has 2 partitions on A and 3 on B"
@@ -356,3 +386,82 @@ def test_members_on_b_refuse_it_and_a_dry_run_commits_nothing(pair: Pair) -> Non
         assert "is active on" in err
         assert "--execute is refused" in pair.failover("--max-latency", "0s").err
     assert pair.committed(pair.b) < 0
+
+
+def test_where_kafka_finds_nothing_although_there_is_something_it_starts_at_the_beginning(
+    pair: Pair,
+) -> None:
+    """The only match in the first segment lies below the log start; Kafka looks no further."""
+    pair.a.create_topic(pair.topic)
+    pair.b.create_topic(pair.topic, segment_bytes="1048576")
+    late = 1_000
+    pair.created = dict.fromkeys(range(100, 700), START)
+    pair.send(pair.b, [late])
+    # Of a segment's 1 MB each half takes 0.6: the second one begins a new segment.
+    pair.send(pair.b, list(range(100, 400)), size=2_000)
+    pair.send(pair.b, list(range(400, 700)), size=2_000)
+    pair.send(pair.b, [late + 1, late + 2])
+    pair.send(pair.a, [late + 1, late + 2])
+    pair.commit(pair.a, 0)
+    delete_before(pair.b, pair.topic, 1)
+    result = pair.failover("--max-latency", "2s", "--verify")
+    assert result.starts == {0: 1}
+    (row,) = result.partitions
+    assert row["found_by"] == "beginning"
+    assert str(row["why"]).startswith("B found nothing by time although it has later records")
+    assert result.verdict["missed"] == 0
+
+
+def delete_before(broker: Broker, topic: str, offset: int) -> None:
+    place = TopicPartition(topic, 0, offset)
+    admin = AdminClient(broker.client_config())
+    for future in admin.delete_records([place]).values():
+        future.result(timeout=30)
+
+
+def test_aborted_records_and_markers_count_for_nothing(pair: Pair) -> None:
+    pair.create()
+    pair.transact(pair.a, [[1, 2], [3]], aborted=[90])
+    pair.transact(pair.b, [[1], [2, 3]], aborted=[91, 92])
+    end = 9
+    pair.send(pair.a, [4])
+    pair.send(pair.b, [4])
+    for position, unconsumed in ((0, 4), (3, 2), (end, 0)):
+        pair.commit(pair.a, position)
+        result = pair.failover("--max-latency", "1h", "--verify")
+        assert result.code == 0, result.err
+        verdict = result.verdict
+        assert (verdict["unconsumed"], verdict["missed"]) == (unconsumed, 0)
+        assert (verdict["after"], verdict["duplicates"]) == (4, 4 - unconsumed)
+
+
+def test_a_stated_time_does_without_a(pair: Pair) -> None:
+    pair.create()
+    pair.send(pair.b, list(range(10)))
+    out = io.StringIO()
+    code = run(
+        [
+            *("failover", "--group", "g", "--to", pair.b.bootstrap, "--topic", pair.topic),
+            *("--at", str(START + 7_000), "--max-latency", "2s", "-o", "csv"),
+        ],
+        Surroundings(stdout=out, stderr=io.StringIO()),
+    )
+    assert code == 0
+    heading, row = out.getvalue().splitlines()
+    assert dict(zip(heading.split(","), row.split(","), strict=True))["new_offset"] == "5"
+
+
+def test_a_cluster_that_is_not_there_is_named(pair: Pair) -> None:
+    pair.create()
+    pair.send(pair.a, [1])
+    pair.commit(pair.a, 0)
+    gone = Pair(pair.a, Nobody(), pair.topic)  # type: ignore[arg-type]
+    code, err = gone.refused("--max-latency", "1s", "--timeout", "1s")
+    assert code == 1
+    assert "127.0.0.1:1: could not" in err
+
+
+class Nobody:
+    """A broker that is not there."""
+
+    bootstrap = "127.0.0.1:1"
