@@ -2,7 +2,8 @@
 
 The log: 100-byte records in uncompressed batches of about 16 KB, every timestamp distinct, shuffled
 inside each batch; the times asked are drawn among them, all distinct. The page cache is warm unless
-a case says otherwise. No decoded batch and no answer is kept between lookups.
+a case says otherwise. No decoded batch and no answer is kept between lookups. Ranges and
+plans are in `bench/ranges.py`.
 """
 
 import random
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bench.harness import Case
+from bench.ranges import plan_cases, range_cases
 from tidelog.env import Env, ManualClock
 from tidelog.record.batch import HEADER_SIZE, RecordBatch, seal
 from tidelog.record.builder import build_batch
@@ -227,6 +229,8 @@ def cases(quick: bool) -> Iterator[Case]:
         )
         other.close()
     yield _memory_case(partitions=350 if quick else 3_500)
+    yield from range_cases(quick)
+    yield from plan_cases(quick)
 
 
 def _memory_case(partitions: int) -> Case:

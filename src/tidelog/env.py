@@ -19,6 +19,7 @@ import stat
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from random import Random, SystemRandom
 from typing import Final, NamedTuple, Protocol
 
@@ -308,7 +309,7 @@ class OsFileSystem:
         """The names in a directory, sorted."""
         with os.scandir(path) as entries:
             found = [DirEntry(entry.name, entry.is_dir()) for entry in entries]
-        found.sort()
+        found.sort(key=itemgetter(0))
         return found
 
     def make_dirs(self, path: str) -> None:

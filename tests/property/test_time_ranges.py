@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.faults import SeededEnv, seeded_env
-from tests.unit.scan.zoning import add_zones, small_zones
+from tests.unit.scan.zoning import add_zones, gaps_up_to
 from tests.unit.storage.logs import PATH, TOPIC, batch, new_dir, new_records
 
 from tidelog.errors import MissingTimestamps
 from tidelog.scan import ReadOptions, Wanted, count, plan, to_table
 from tidelog.scan.stats import ScanStats
 from tidelog.storage.log_dir import LogDir
+from tidelog.storage.zone_format import Limits
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, ClockName, Codec, IsolationLevel
 
 EDGES = (NO_TIMESTAMP, 0, 1, INT64_MAX, INT64_MAX - 1)
@@ -153,13 +154,17 @@ def test_a_range_holds_exactly_its_records(
 
 
 def zone_rows(
-    taken: list[tuple[str, object]], config: dict[str, str], start: float, forgotten: set[int]
+    taken: list[tuple[str, object]],
+    config: dict[str, str],
+    start: float,
+    forgotten: set[int],
+    limits: Limits,
 ) -> tuple[SeededEnv, list[Row], int]:
     """As `build`, every record in a finished segment with a zone map; some append times lost."""
     env, rows, middle = build([*taken, ("roll", None)], config, start)
     with LogDir.open(PATH, env=env) as directory:
         spans = [(s.base_offset, s.end_offset) for s in directory.reader(TOPIC, 0).segments[:-1]]
-    add_zones(PATH, TOPIC, env, forget=forgotten)
+    add_zones(PATH, TOPIC, env, limits=limits, forget=forgotten)
     stamps = config.get("message.timestamp.type") == "LogAppendTime"
     lost = [span for number, span in enumerate(spans) if number in forgotten]
     for row in rows:
@@ -176,7 +181,14 @@ ZONED = {
     "a": st.integers(-60, 60),
     "length": st.integers(1, 80),
     "edge": st.sampled_from((None, None, (0, INT64_MAX), (INT64_MAX - 1, INT64_MAX), (0, 1))),
-    "sizes": st.sampled_from(((1, 2, 0), (200, 1, 0), (1, 2, 150), (1 << 14, 64, 1 << 17))),
+    "sizes": st.sampled_from(
+        (
+            (Limits(1, block_rows=2), 0),
+            (Limits(200, block_rows=1), 0),
+            (Limits(1), 150),
+            (Limits(), 9),
+        )
+    ),
     "forgotten": st.sets(st.integers(0, 3), max_size=2),
 }
 
@@ -190,12 +202,13 @@ def test_zone_maps_change_no_answer_and_count_all_records_without_a_time(
     a: int,
     length: int,
     edge: tuple[int, int] | None,
-    sizes: tuple[int, int, int],
+    sizes: tuple[Limits, int],
     forgotten: set[int],
     split_bytes: int,
 ) -> None:
-    with small_zones(*sizes):
-        env, rows, middle = zone_rows(taken, config, start, forgotten)
+    limits, gap_bytes = sizes
+    env, rows, middle = zone_rows(taken, config, start, forgotten, limits)
+    with gaps_up_to(gap_bytes):
         begin, end = edge or (middle + a, middle + a + length)
         splits = plan(
             PATH,
@@ -226,12 +239,13 @@ def test_a_count_is_that_of_the_records(
     a: int,
     length: int,
     edge: tuple[int, int] | None,
-    sizes: tuple[int, int, int],
+    sizes: tuple[Limits, int],
     forgotten: set[int],
     offsets: tuple[int, int] | None,
 ) -> None:
-    with small_zones(*sizes):
-        env, rows, middle = zone_rows(taken, config, start, forgotten)
+    limits, gap_bytes = sizes
+    env, rows, middle = zone_rows(taken, config, start, forgotten, limits)
+    with gaps_up_to(gap_bytes):
         begin, end = edge or (middle + a, middle + a + length)
         first, behind = sorted(offsets or (0, INT64_MAX))
         log_range = (rows[0].offset, rows[-1].offset + 1) if rows else (0, 0)

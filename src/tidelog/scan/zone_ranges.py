@@ -161,6 +161,7 @@ def find_ranges(
         # Who counts reads the zones of transactions alone.
         return not question.counts and question.is_inside(block)
 
-    for part in zones.select(is_enough):
+    parts = (zones.total,) if is_enough(zones.total) else zones.select(is_enough)
+    for part in parts:
         yield from collector.add(part)
     yield from collector.finish()

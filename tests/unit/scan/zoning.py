@@ -6,26 +6,31 @@ from unittest.mock import patch
 
 from tidelog.env import Env
 from tidelog.scan import zone_ranges
-from tidelog.storage import files, zone_builder
+from tidelog.storage import files
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.log_dir import LogDir
 from tidelog.storage.zone_builder import build_plain
 from tidelog.storage.zone_files import sum_siblings
+from tidelog.storage.zone_format import Limits
+
+# A zone for each batch.
+SMALL = Limits(zone_bytes=1, block_rows=2)
 
 
 @contextmanager
-def small_zones(zone_bytes: int = 1, block_rows: int = 2, gap_bytes: int = 0) -> Iterator[None]:
-    """Zones of about so many bytes, in blocks of so many, and how large a gap is read over."""
-    with (
-        patch.object(zone_builder, "ZONE_BYTES", zone_bytes),
-        patch.object(zone_builder, "BLOCK_ROWS", block_rows),
-        patch.object(zone_ranges, "GAP_BYTES", gap_bytes),
-    ):
+def gaps_up_to(size: int) -> Iterator[None]:
+    """Plan with this as the largest gap that is read over."""
+    with patch.object(zone_ranges, "GAP_BYTES", size):
         yield
 
 
 def add_zones(
-    path: str, topic: str, env: Env | None = None, *, forget: Collection[int] = ()
+    path: str,
+    topic: str,
+    env: Env | None = None,
+    *,
+    limits: Limits = SMALL,
+    forget: Collection[int] = (),
 ) -> int:
     """Write the zone map of each finished segment of partition 0; how many there are.
 
@@ -33,6 +38,7 @@ def add_zones(
         path: The directory.
         topic: Its name.
         env: Files and clock; the machine's where None.
+        limits: How to cut zones.
         forget: Numbers of segments that lose their append times before.
     """
     with LogDir.open(path, env=env) as log_dir:
@@ -46,7 +52,8 @@ def add_zones(
             if number in forget and fs.exists(times):
                 fs.remove(times)
             reader.append_times_of(segment)
-            data = build_plain(segment, sum_siblings(segment.context, segment.base_offset))
+            siblings = sum_siblings(segment.context, segment.base_offset)
+            data = build_plain(segment, siblings, limits)
             name = reader.context.path(segment.base_offset, files.ZONES_SUFFIX)
             files.write_atomically(fs, name, data)
             count += 1

@@ -1,0 +1,364 @@
+"""Time ranges for `bench/lookup.py`: exact reads, counts and plans by zone maps.
+
+Two topics of 150-record batches of about 16 KB, appended evenly over ten days, in 16 finished
+segments with zone maps and an empty active one. In the first a record's create time is its append
+time minus an exponential delay, 0.05 % of the span on average; in the second create times are drawn
+evenly from the whole span, so no zone can be left out. A third partition has very many segments of
+one batch each. The page cache is warm.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.harness import Case
+from tidelog.env import Env, ManualClock, os_env
+from tidelog.record.batch import seal
+from tidelog.record.builder import build_batch
+from tidelog.record.header import BASE_TIMESTAMP_AT, MAX_TIMESTAMP_AT
+from tidelog.record.views import view_batch
+from tidelog.scan import ScanStats, Wanted, count, plan, to_reader
+from tidelog.storage import files, zone_files
+from tidelog.storage.append_time import AppendTimes
+from tidelog.storage.appends import AppendOrigin
+from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.producers import ProducerStates
+from tidelog.storage.time_index import TimeIndex
+from tidelog.storage.trust import AppendTimeCheckpoint, fingerprint
+from tidelog.types import ClockName, NewRecord
+
+START_MS = 1_700_000_000_000
+SPAN_MS = 10 * 24 * 3_600_000
+DELAY_MS = SPAN_MS / 2_000
+RECORD_BYTES = 100
+BATCH_RECORDS = 150
+SEGMENTS = 16
+TEMPLATES = 64
+TOPIC = "times"
+CONFIG = {
+    "retention.ms": "-1",
+    "segment.ms": str(2**62),
+    "internal.segment.bytes": str(2**31 - 1),
+    "message.timestamp.after.max.ms": str(2**62),
+}
+
+Longs = npt.NDArray[np.int64]
+
+
+class Batches:
+    """Batches of records whose times are some way off a time to be given."""
+
+    def __init__(self, distances: Longs) -> None:
+        """Take int64[TEMPLATES, BATCH_RECORDS]: each record's time - the batch's, in ms."""
+        source = np.random.default_rng(3)
+        values = [source.bytes(RECORD_BYTES // 2) * 2 for _ in range(BATCH_RECORDS)]
+        self._distances = distances
+        self._bytes = [self._build(row, values) for row in distances]
+
+    @staticmethod
+    def _build(row: Longs, values: list[bytes]) -> bytes:
+        # Times must not be negative; all is moved before it is used.
+        records = [
+            NewRecord(value=value, timestamp=int(ms) + SPAN_MS)
+            for ms, value in zip(row, values, strict=True)
+        ]
+        return bytes(build_batch(records))
+
+    @property
+    def size_bytes(self) -> int:
+        """About the size of one."""
+        return len(self._bytes[0])
+
+    def at(self, number: int, time_ms: int) -> bytearray:
+        """Batch `number` at a time."""
+        batch = bytearray(self._bytes[number % TEMPLATES])
+        for place in (BASE_TIMESTAMP_AT, MAX_TIMESTAMP_AT):
+            before = int.from_bytes(batch[place : place + 8], "big")
+            batch[place : place + 8] = (before - SPAN_MS + time_ms).to_bytes(8, "big")
+        seal(batch, 0)
+        return batch
+
+    def count(self, times: list[int], start_ms: int, end_ms: int) -> int:
+        """How many records of such batches lie in [start, end): the plain answer."""
+        found = 0
+        for number, time_ms in enumerate(times):
+            row = self._distances[number % TEMPLATES] + time_ms
+            found += int(((row >= start_ms) & (row < end_ms)).sum())
+        return found
+
+
+class Topic:
+    """A directory with one partition of `size` bytes, all of it in finished segments."""
+
+    def __init__(self, size: int, distances: Longs, *, at_append: bool) -> None:
+        self.path = tempfile.mkdtemp(prefix="tidelog-bench-")
+        self.batches = Batches(distances)
+        total = max(size // self.batches.size_bytes, SEGMENTS)
+        self.append_times = [START_MS + number * SPAN_MS // total for number in range(total)]
+        self.batch_times = self.append_times if at_append else [START_MS] * total
+        self._fill(total)
+
+    def _fill(self, total: int) -> None:
+        clock = ManualClock(START_MS)
+        options = LogDirOptions(create=True)
+        with LogDir.open(self.path, env=Env(clock=clock), options=options) as directory:
+            directory.create_topic(TOPIC, config=CONFIG)
+            log = directory.log(TOPIC, 0)
+            log.use_kernels()
+            for number, time_ms in enumerate(self.append_times):
+                clock.set(time_ms)
+                batch = self.batches.at(number, self.batch_times[number])
+                log.append_batches(batch, origin=AppendOrigin.SINK, owned=True, trusted=True)
+                if (number + 1) * SEGMENTS // total != number * SEGMENTS // total:
+                    log.roll()
+            log.build_zones()
+
+    def read(self, wanted: Wanted, stats: ScanStats | None = None) -> int:
+        """Read a range with all usual columns; how many rows."""
+        splits = plan(self.path, TOPIC, wanted=wanted)
+        rows = sum(batch.num_rows for batch in to_reader(splits, stats=stats))
+        if stats is not None:
+            stats.sidecar_bytes += splits.sidecar_bytes
+        return rows
+
+    def log_bytes(self) -> int:
+        """Bytes of its log."""
+        return plan(self.path, TOPIC).log_bytes
+
+    def close(self) -> None:
+        """Remove the directory."""
+        shutil.rmtree(self.path)
+
+
+def _delays() -> Longs:
+    drawn = np.random.default_rng(1).exponential(DELAY_MS, (TEMPLATES, BATCH_RECORDS))
+    return -drawn.astype(np.int64)
+
+
+def _anywhere() -> Longs:
+    return np.random.default_rng(2).integers(0, SPAN_MS, (TEMPLATES, BATCH_RECORDS), np.int64)
+
+
+def _part(share: float) -> Wanted:
+    """A range of time in the middle of the span."""
+    start = START_MS + int(SPAN_MS * 0.3)
+    return Wanted(start_ms=start, end_ms=start + int(SPAN_MS * share))
+
+
+def _reads(topic: Topic, wanted: Wanted) -> Callable[[], float]:
+    start, end = wanted.start_ms, wanted.end_ms
+    expected = len(topic.batch_times) * BATCH_RECORDS
+    if start is not None and end is not None:
+        expected = topic.batches.count(topic.batch_times, start, end)
+
+    def run() -> float:
+        assert topic.read(wanted) == expected
+        return 1
+
+    return run
+
+
+def _counts(topic: Topic, wanted: Wanted) -> Callable[[], float]:
+    start, end = wanted.start_ms, wanted.end_ms
+    assert start is not None
+    assert end is not None
+    expected = topic.batches.count(topic.batch_times, start, end)
+
+    def run() -> float:
+        assert count(topic.path, TOPIC, wanted=wanted).records == expected
+        return 1
+
+    return run
+
+
+def _offsets_of(topic: Topic, wanted: Wanted) -> Callable[[], float]:
+    """The cheapest read that counts: one column, no value is looked at."""
+    start, end = wanted.start_ms, wanted.end_ms
+    assert start is not None
+    assert end is not None
+    expected = topic.batches.count(topic.batch_times, start, end)
+
+    def run() -> float:
+        splits = plan(topic.path, TOPIC, wanted=wanted, columns=["offset"])
+        assert sum(batch.num_rows for batch in to_reader(splits, ["offset"])) == expected
+        return 1
+
+    return run
+
+
+def _share(topic: Topic, wanted: Wanted, *, of_sidecars: bool) -> float:
+    """Bytes read in percent of the log's."""
+    stats = ScanStats()
+    topic.read(wanted, stats)
+    used = stats.sidecar_bytes if of_sidecars else stats.log_bytes
+    return 100 * used / topic.log_bytes()
+
+
+def range_cases(quick: bool) -> Iterator[Case]:
+    """Reads and counts of a range in time, against reading."""
+    size = (1 << 28) if quick else (2 << 30)
+    note = f"{size >> 20} MB, {SEGMENTS} segments"
+    everything, hundredth, half = Wanted(), _part(0.01), _part(0.5)
+    late = Topic(size, _delays(), at_append=True)
+    yield Case(
+        case="read 1 % of the time, create times late by 0.05 %",
+        unit="ms",
+        ours=_reads(late, hundredth),
+        rival=_reads(late, everything),
+        rival_name="reading it all",
+        goal="ratio <= 0.0333",
+        note=f"{note}; planning is part of both",
+    )
+    yield Case(
+        case="the same: log bytes read",
+        unit="% of the log",
+        ours=lambda: _share(late, hundredth, of_sidecars=False),
+        goal="ours <= 1.5",
+        note=note,
+    )
+    yield Case(
+        case="the same: sidecar bytes read",
+        unit="% of the log",
+        ours=lambda: _share(late, hundredth, of_sidecars=True),
+        goal="ours <= 0.3",
+        note=f"{note}; zone maps",
+    )
+    yield Case(
+        case="count half of the time",
+        unit="ms",
+        ours=_counts(late, half),
+        rival=_reads(late, half),
+        rival_name="reading that half",
+        goal="ratio <= 0.02",
+        note=note,
+    )
+    yield Case(
+        case="count half of the time, against one column",
+        unit="ms",
+        ours=_counts(late, half),
+        rival=_offsets_of(late, half),
+        rival_name="reading its offsets alone",
+        note=f"{note}; the cheapest read there is",
+    )
+    late.close()
+    mixed = Topic(size, _anywhere(), at_append=False)
+    yield Case(
+        case="read 1 % of the time, fully shuffled",
+        unit="ms",
+        ours=_reads(mixed, hundredth),
+        rival=_reads(mixed, everything),
+        rival_name="reading it all",
+        goal="ratio <= 1.2",
+        note=f"{note}; every zone may hold a match",
+    )
+    mixed.close()
+
+
+class ManySegments:
+    """A partition of very many finished segments of one batch of two records, with sidecars."""
+
+    def __init__(self, segments: int) -> None:
+        self.path = tempfile.mkdtemp(prefix="tidelog-bench-")
+        self.segments = segments
+        with LogDir.open(self.path, options=LogDirOptions(create=True)) as directory:
+            self._topic_id = directory.create_topic(TOPIC, config=CONFIG)[0].topic_id
+        self._directory = Path(self.path) / f"{TOPIC}-0"
+        template = build_batch([NewRecord(value=b"v", timestamp=t) for t in (0, 1)])
+        last = 0
+        for number in range(segments):
+            last = self._write(bytearray(template), number)
+        self._finish(last)
+        self._add_zones()
+
+    def _write(self, batch: bytearray, number: int) -> int:
+        """One segment, 10 ms behind the one before; its batch's fingerprint."""
+        base, time_ms = 2 * number, START_MS + 10 * number
+        batch[:8] = base.to_bytes(8, "big")
+        for place, value in ((BASE_TIMESTAMP_AT, time_ms), (MAX_TIMESTAMP_AT, time_ms + 1)):
+            batch[place : place + 8] = value.to_bytes(8, "big")
+        seal(batch, 0)
+        mark = fingerprint(view_batch(memoryview(batch), 0))
+        assert self._topic_id is not None
+        appended = AppendTimes(base, self._topic_id)
+        appended.note(base, time_ms + 5, mark)
+        appended.close(base + 2, mark)
+        times = TimeIndex(base)
+        times.maybe_append(time_ms + 1, base + 1)
+        contents: dict[str, bytes | bytearray] = {
+            files.LOG_SUFFIX: batch,
+            files.OFFSET_INDEX_SUFFIX: b"",
+            files.TIME_INDEX_SUFFIX: bytes(times.encoded),
+            files.APPEND_TIME_SUFFIX: appended.encode(),
+        }
+        for suffix, data in contents.items():
+            (self._directory / files.file_name(base, suffix)).write_bytes(data)
+        return mark
+
+    def _finish(self, mark: int) -> None:
+        """What a clean stop leaves: an empty active segment, a snapshot, a checkpoint."""
+        end = 2 * self.segments
+        for suffix in (files.LOG_SUFFIX, files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX):
+            (self._directory / files.file_name(end, suffix)).touch()
+        snapshot = files.file_name(end, files.SNAPSHOT_SUFFIX)
+        (self._directory / snapshot).write_bytes(ProducerStates().encode_snapshot())
+        checkpoint = AppendTimeCheckpoint(end, end - 2, mark)
+        checkpoint.write(os_env().files, str(self._directory))
+
+    def _add_zones(self) -> None:
+        with LogDir.open(self.path) as directory:
+            log = directory.reader(TOPIC, 0)
+            log.trusted_end()
+            for segment in log.segments:
+                if isinstance(segment, ClosedSegment):
+                    name = files.file_name(segment.base_offset, files.ZONES_SUFFIX)
+                    (self._directory / name).write_bytes(zone_files.build(segment))
+
+    def plans(self, clock: ClockName) -> Callable[[], float]:
+        """Plan 1 % of the time."""
+        start = START_MS + 10 * (self.segments // 2)
+        wanted = Wanted(start_ms=start, end_ms=start + self.segments // 10)
+
+        def run() -> float:
+            found = plan(self.path, TOPIC, wanted=wanted, clock=clock)
+            assert sum(len(split.pieces) for split in found) == self.segments // 100
+            return 1
+
+        return run
+
+    def plans_all(self) -> float:
+        """Plan everything, append times included."""
+        found = plan(self.path, TOPIC)
+        assert sum(len(split.pieces) for split in found) == self.segments
+        return 1
+
+    def close(self) -> None:
+        """Remove the directory."""
+        shutil.rmtree(self.path)
+
+
+def plan_cases(quick: bool) -> Iterator[Case]:
+    """Plans over very many segments."""
+    segments = 10_000 if quick else 100_000
+    many = ManySegments(segments)
+    note = "one batch each, with zone maps and append times; 1 % of the time asked"
+    for clock in ClockName:
+        yield Case(
+            case=f"plan over {segments} segments, {clock} clock",
+            unit="s",
+            ours=many.plans(clock),
+            goal="ours <= 10",
+            note=note,
+        )
+    yield Case(
+        case=f"plan over {segments} segments, all of it",
+        unit="s",
+        ours=many.plans_all,
+        goal="ours <= 10",
+        note="one batch each, all columns",
+    )
+    many.close()
