@@ -1,0 +1,104 @@
+"""A directory that we wrote, served by a real broker: lag and rewind by its append clock."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.kafka_oracle import Oracle
+from tests.peers.broker import Broker
+from tests.peers.groups import commit, consume_all, send, tidelog
+from tests.peers.home import KafkaHome
+
+from tidelog.env import Env, ManualClock
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.types import NewRecord
+
+pytestmark = pytest.mark.kafka
+
+T0 = 1_700_000_000_000
+TOPIC = "ours"
+GROWING = "ours-growing"  # the broker appends to it too
+BATCHES = 20
+STEP_MS = 10_000
+
+
+def append_ms(offset: int) -> int:
+    """Three records in a batch, a batch each ten seconds."""
+    return T0 + offset // 3 * STEP_MS
+
+
+def create_ms(offset: int) -> int:
+    """In an order that has nothing to do with the appends."""
+    return T0 - 1_000_000 + offset * 37_000 % 901_000
+
+
+def fill(broker: Broker, topic: str) -> None:
+    clock = ManualClock(T0)
+    options = LogDirOptions(writable=True)
+    with LogDir.open(str(broker.log_dir), env=Env(clock=clock), options=options) as directory:
+        log = directory.log(topic, 0)
+        for batch in range(BATCHES):
+            times = [create_ms(offset) for offset in range(batch * 3, batch * 3 + 3)]
+            log.append([NewRecord(value=b"%d" % ms, timestamp=ms) for ms in times])
+            clock.advance(STEP_MS)
+
+
+@pytest.fixture(scope="module")
+def served(
+    kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Broker]:
+    """A broker on a directory whose topics we filled while it was down."""
+    broker = Broker(kafka_jars, kafka_oracle, tmp_path_factory.mktemp("served"))
+    try:
+        broker.start()
+        broker.create_topic(TOPIC)
+        broker.create_topic(GROWING)
+        broker.stop()
+        fill(broker, TOPIC)
+        fill(broker, GROWING)
+        broker.start()
+        yield broker
+    finally:
+        broker.kill()
+
+
+def arguments(broker: Broker, command: str, *more: str) -> tuple[str, ...]:
+    data = ("--data", str(broker.log_dir), "-o", "json")
+    return (command, "-b", broker.bootstrap, *data, *more)
+
+
+def test_rewind_by_the_append_clock_reads_exactly_what_was_appended_then(served: Broker) -> None:
+    commit(served, "by-append", TOPIC, {0: BATCHES * 3})
+    at = T0 + 12 * STEP_MS
+    more = ("-g", "by-append", "--to", str(at), "--clock", "append", "--execute")
+    ended = tidelog(*arguments(served, "rewind", *more))
+    assert ended.code == 0, ended.err
+    assert ended.rows[0]["records_again_is_exact"] is True
+    expected = [create_ms(n) for n in range(BATCHES * 3) if append_ms(n) >= at]
+    assert consume_all(served, "by-append", TOPIC, 1) == {0: expected}
+
+
+@pytest.mark.parametrize("committed", [0, 1, 3, 31, 59, 60])
+def test_seconds_behind_are_those_of_the_append_clock(served: Broker, committed: int) -> None:
+    commit(served, "behind", TOPIC, {0: committed})
+    env = Env(clock=ManualClock(T0 + 1_000_000))
+    (row,) = tidelog(*arguments(served, "lag", "behind"), env=env).rows
+    left = BATCHES * 3 - committed
+    assert (row["records_left"], row["records_left_is_exact"]) == (left, True)
+    if left:
+        assert row["clock"] == "append"
+        assert row["behind_ms"] == T0 + 1_000_000 - append_ms(committed)
+    else:
+        assert (row["clock"], row["behind_ms"]) == (None, 0)
+
+
+def test_what_the_broker_appended_itself_is_not_passed_off(served: Broker) -> None:
+    """Its records have create times only: the lag says so, the rewind refuses."""
+    send(served, GROWING, [T0 + 500_000])
+    commit(served, "mixed", GROWING, {0: BATCHES * 3})
+    env = Env(clock=ManualClock(T0 + 1_000_000))
+    (row,) = tidelog(*arguments(served, "lag", "mixed"), env=env).rows
+    assert (row["clock"], row["behind_ms"]) == ("create-time", 500_000)
+    more = ("-g", "mixed", "--to", str(T0 + 400_000), "--clock", "append")
+    refused = tidelog(*arguments(served, "rewind", *more))
+    assert refused.code == 1
+    assert "no known append time" in refused.err
