@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tidelog.record.record import Record
 from tidelog.storage.log_reader import LogReader
+from tidelog.storage.proof import time_floor
 from tidelog.storage.reading import AbortedFilter, LogSlice, checked_records, slice_segment
 from tidelog.storage.segment import Segment
 from tidelog.timespec import OPEN_END, OPEN_START
@@ -88,7 +89,7 @@ def _ranges(
     if NO_TIMESTAMP < segment.largest_timestamp < wanted.start_ms:
         return []
     # Up to an entry's offset no timestamp is larger than the entry's.
-    found_ms, offset = segment.time_index.lookup(wanted.start_ms - 1)
+    found_ms, offset = time_floor(segment, wanted.start_ms - 1)
     first = first if found_ms == NO_TIMESTAMP else max(first, offset + 1)
     return [(first, last)] if first < last else []
 

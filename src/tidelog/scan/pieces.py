@@ -23,6 +23,7 @@ from tidelog.scan.zone_ranges import ZoneQuestion, ZoneRange, find_ranges
 from tidelog.storage import files, zone_files
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.log_reader import LogReader
+from tidelog.storage.proof import time_floor
 from tidelog.storage.reading import slice_segment
 from tidelog.storage.segment import Segment
 from tidelog.storage.zones import Question, ZoneMap
@@ -191,7 +192,7 @@ class _Zones:
 
 def _first_in_time(segment: Segment, start_ms: int) -> int:
     """Offset before which every record of the segment is earlier than `start_ms`."""
-    found_ms, offset = segment.time_index.lookup(start_ms - 1)
+    found_ms, offset = time_floor(segment, start_ms - 1)
     return segment.base_offset if found_ms == NO_TIMESTAMP else offset + 1
 
 

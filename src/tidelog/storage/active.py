@@ -16,6 +16,7 @@ from tidelog.storage import files
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.index_files import close_time_index, index_limit_bytes
 from tidelog.storage.offset_index import OffsetIndex
+from tidelog.storage.proof import position_floor
 from tidelog.storage.segment import Segment, SegmentContext, iterate_batches
 from tidelog.storage.tail import TailSegment, fill_tail
 from tidelog.storage.time_index import TimeIndex
@@ -42,6 +43,7 @@ class ActiveSegment(TailSegment):
         self._written: tuple[int, Batch]
         self._offset_index_written = 0
         self._time_index_written = 0
+        self._must_rewrite = False
         self._times_written = 0
         self._times_path = context.path(base_offset, files.APPEND_TIME_SUFFIX)
 
@@ -93,8 +95,14 @@ class ActiveSegment(TailSegment):
         self.context.pool.forget(path)
         self.context.maps.forget(path)
 
+    def distrust_indexes(self, problem: str) -> None:
+        """As any last segment; the files follow with the next append, by the thread that writes."""
+        super().distrust_indexes(problem)
+        self._must_rewrite = True
+
     def rewrite_indexes(self) -> None:
         """Make the index files equal to the indexes in memory."""
+        self._must_rewrite = False
         self._offset_index_written = self._put(files.OFFSET_INDEX_SUFFIX, self.offset_index.encoded)
         self._time_index_written = self._put(files.TIME_INDEX_SUFFIX, self.time_index.encoded)
 
@@ -193,6 +201,8 @@ class ActiveSegment(TailSegment):
         self._bytes_since_entry += batch.size_bytes
 
     def _write_index_entries(self) -> None:
+        if self._must_rewrite:
+            self.rewrite_indexes()
         encoded = self.offset_index.encoded
         if len(encoded) > self._offset_index_written:
             self._offset_index_written = self._write_new(
@@ -298,7 +308,7 @@ def first_reaching(segment: Segment, offset: int) -> tuple[int, int]:
 
     Where there is none, the segment's size and end offset.
     """
-    _, start = segment.offset_index.lookup(offset)
+    start = position_floor(segment, offset)
     for position, batch in iterate_batches(segment, start, segment.size_bytes):
         if batch.last_offset >= offset:
             return position, batch.base_offset

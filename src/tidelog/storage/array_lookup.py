@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.kernel_search import KernelSearch
+from tidelog.storage.proof import position_floor, time_floor
 from tidelog.storage.segment import Segment
 from tidelog.types import OffsetAndTimestamp
 
@@ -93,5 +94,4 @@ def nearest_many(
 
 def nearest_position(segment: Segment, target: int) -> int:
     """Position of the index entry where a search for `target` begins, by the plain code."""
-    _, offset = segment.time_index.lookup(target)
-    return segment.offset_index.lookup(offset)[1]
+    return position_floor(segment, time_floor(segment, target)[1])

@@ -152,6 +152,11 @@ class ClosedSegment(SegmentFiles):
             self._txn_index = index
         return self._txn_index
 
+    def distrust_indexes(self, problem: str) -> None:
+        """Report what an index says and the log does not; go on with indexes built anew."""
+        self.context.report(problem)
+        self.replace_indexes(self.rebuild_indexes())
+
     def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Both indexes from the log's batch headers, by Kafka's recovery rule."""
         builder = IndexBuilder(self.context.config, self.base_offset)

@@ -6,7 +6,7 @@ proof. Else the last entries are held against the log: the offset index must lea
 it names, and no batch behind the last time entry may be later than that says. So an index that was
 cut, is that of an older log, or ends in zeros is found; it would hide records from searches by
 time, and give them to retention. A wrong entry in the middle of a foreign segment's index is found
-by `tidelog doctor`.
+where it is used (`proof`), and by `tidelog doctor`.
 
 Owns no state. Source: KAFKA-10207, KAFKA-19200.
 """
@@ -20,7 +20,7 @@ from tidelog.record.coding import crc32c
 from tidelog.record.views import walk
 from tidelog.storage import files
 from tidelog.storage.offset_index import OffsetIndex
-from tidelog.storage.tail import batch_at, misfit
+from tidelog.storage.proof import batch_at, misfit
 from tidelog.storage.time_index import TimeIndex
 from tidelog.storage.txn_index import TxnIndex
 from tidelog.storage.zones import FileSum

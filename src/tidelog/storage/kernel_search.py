@@ -30,6 +30,7 @@ from tidelog.record.kernels.lookup import (
 from tidelog.record.views import Batch, view_batch
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.lookup import answer, search_segment
+from tidelog.storage.proof import position_floor, time_floor
 from tidelog.storage.reading import checked_records
 from tidelog.storage.segment import Segment
 from tidelog.types import OffsetAndTimestamp
@@ -116,15 +117,16 @@ class KernelSearch:
             batch = view_batch(log.data, position)
             if batch.is_valid():
                 return answer(offset, timestamp, batch)
-        # Damage: the plain search finds its place, or that only an index was wrong.
+        # Damage: the plain search finds its place, or that only an index was wrong, and mends it.
+        self._arrays.pop(segment.log_path, None)
         return search_segment(segment, target, floor_offset)
 
     def _search_last(
         self, segment: Segment, target: int, floor_offset: int
     ) -> OffsetAndTimestamp | None:
         """The last segment piece by piece, by position: it must not be mapped."""
-        _, offset = segment.time_index.lookup(target)
-        _, position = segment.offset_index.lookup(max(offset, floor_offset))
+        _, offset = time_floor(segment, target)
+        position = position_floor(segment, max(offset, floor_offset))
         while position < segment.size_bytes:
             end = min(position + PIECE_BYTES, segment.size_bytes)
             piece = np.frombuffer(segment.view(position, end), np.uint8)

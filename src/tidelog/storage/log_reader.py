@@ -18,6 +18,7 @@ from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.loading import limit_times, list_bases, load_producer_states
 from tidelog.storage.producers import ProducerStates
+from tidelog.storage.proof import position_floor, time_floor
 from tidelog.storage.reading import AbortedFilter, LogSlice, records_of, slices
 from tidelog.storage.segment import Segment, SegmentContext, typed_read
 from tidelog.storage.tail import TailSegment, load_tail
@@ -288,8 +289,7 @@ class LogReader:
                 return number, self._kernels.nearest(segment, timestamp_ms)[1]
         elif segment.largest_timestamp < timestamp_ms:
             return len(segments), 0
-        _, offset = segment.time_index.lookup(timestamp_ms)
-        return number, segment.offset_index.lookup(offset)[1]
+        return number, position_floor(segment, time_floor(segment, timestamp_ms)[1])
 
     def _all_maxima(self) -> list[int]:
         """Running maxima of all segments, the last one included."""

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 from tidelog.record.views import Batch
+from tidelog.storage.proof import position_floor, time_floor
 from tidelog.storage.reading import checked_records
 from tidelog.storage.segment import Segment, iterate_batches
 from tidelog.types import NO_TIMESTAMP, OffsetAndTimestamp, TimestampType
@@ -43,8 +44,8 @@ def search_segment(
     Raises:
         CorruptData: A batch on the way is damaged; located in the file.
     """
-    _, offset = segment.time_index.lookup(target)
-    _, start = segment.offset_index.lookup(max(offset, floor_offset))
+    _, offset = time_floor(segment, target)
+    start = position_floor(segment, max(offset, floor_offset))
     for position, batch in iterate_batches(segment, start, segment.size_bytes):
         if batch.max_timestamp < target or batch.last_offset < floor_offset:
             continue
@@ -143,7 +144,7 @@ def _first_record(
     segment: Segment, first: int, end: int, target: int, append_ms: int | None
 ) -> OffsetAndTimestamp | None:
     """The first match with an offset in [first, end); compaction may have left none."""
-    _, position = segment.offset_index.lookup(first)
+    position = position_floor(segment, first)
     for at, batch in iterate_batches(segment, position, segment.size_bytes):
         if batch.last_offset < first:
             continue
@@ -196,7 +197,7 @@ def _scan_for_max(segments: Sequence[Segment], floor_offset: int) -> OffsetAndTi
     """
     best: OffsetAndTimestamp | None = None
     for segment in segments:
-        _, start = segment.offset_index.lookup(floor_offset)
+        start = position_floor(segment, floor_offset)
         for position, batch in iterate_batches(segment, start, segment.size_bytes):
             largest = NO_TIMESTAMP if best is None else best.timestamp
             if batch.last_offset < floor_offset or batch.max_timestamp <= largest:
@@ -210,7 +211,7 @@ def _scan_for_max(segments: Sequence[Segment], floor_offset: int) -> OffsetAndTi
 
 def _largest_from(segment: Segment, floor_offset: int) -> int:
     """Largest timestamp of a segment's records at or above an offset, -1 where there is none."""
-    _, start = segment.offset_index.lookup(floor_offset)
+    start = position_floor(segment, floor_offset)
     largest = NO_TIMESTAMP
     for position, batch in iterate_batches(segment, start, segment.size_bytes):
         if batch.last_offset < floor_offset or batch.max_timestamp <= largest:

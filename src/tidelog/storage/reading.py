@@ -13,6 +13,7 @@ from tidelog.record.batch import MAGIC_2
 from tidelog.record.record import Record
 from tidelog.record.views import Batch
 from tidelog.storage.handles import typed_reads
+from tidelog.storage.proof import leads_to, misfit, position_floor
 from tidelog.storage.segment import Segment, iterate_batches
 from tidelog.storage.txn_index import AbortedTxn
 
@@ -76,7 +77,7 @@ def slice_segment(segment: Segment, start: int, end: int) -> LogSlice | None:
     if segment.end_offset <= start or segment.base_offset >= end or not segment.size_bytes:
         return None
     # Indexes are looked at only where a segment is cut: a plan of all there is reads none.
-    first = 0 if start <= segment.base_offset else segment.offset_index.lookup(start)[1]
+    first = 0 if start <= segment.base_offset else position_floor(segment, start)
     last = segment.size_bytes
     if end < segment.end_offset:
         last = _end_position(segment, end)
@@ -91,7 +92,13 @@ def _end_position(segment: Segment, end: int) -> int:
     """
     index = segment.offset_index
     slot = index.slot_at_or_after(end) + 1
-    return index.entry(slot)[1] if slot < index.entry_count else segment.size_bytes
+    if slot >= index.entry_count:
+        return segment.size_bytes
+    key, position = index.entry(slot)
+    if leads_to(segment, key, position, first_at_least=end):
+        return position
+    segment.distrust_indexes(misfit(segment.log_path, key, position))
+    return _end_position(segment, end)
 
 
 def slices(segments: Sequence[Segment], start: int, end: int) -> Iterator[LogSlice]:

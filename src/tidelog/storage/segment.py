@@ -160,6 +160,10 @@ class Segment(Protocol):
         """The same, None also where it does not know of that clock what the segment knows."""
         ...
 
+    def distrust_indexes(self, problem: str) -> None:
+        """Report what an index says and the log does not; go on with indexes built anew."""
+        ...
+
     def view(self, start: int, end: int) -> memoryview:
         """Bytes [start, end) of the log file."""
         ...

@@ -9,6 +9,7 @@ from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.handles import walk_file
 from tidelog.storage.index_files import IndexBuilder, load_indexes
 from tidelog.storage.offset_index import OffsetIndex
+from tidelog.storage.proof import batch_at, misfit, time_misfit
 from tidelog.storage.segment import SegmentContext, SegmentFiles, order_problem
 from tidelog.storage.time_index import TimeIndex
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, ClockName
@@ -33,28 +34,49 @@ class TailSegment(SegmentFiles):
         self.max_timestamp_offset = base_offset
         self.last_batch: Batch | None = None
         self._append_times: AppendTimes | None = None
+        self._is_last_time_proven = True
 
     def scan_tail(self, file_size: int, *, check_crc: bool) -> None:
-        """Set size, end offset and largest timestamp from the last indexed batch to the end.
+        """Set size, end offset and largest timestamp from the last sure entries to the end.
 
         Stops silently at the first batch that is incomplete or invalid: another process may be
         writing it. Where that is the batch of the last index entry, the entry was written and its
-        batch was not: the search goes on from the entry before.
+        batch was not: the search goes on from the entry before. A time index whose last entry is
+        not that of its batch is of no use: both indexes are built anew.
         """
         while not self._scan_from_last_entry(file_size, check_crc=check_crc):
             last_offset = self.offset_index.last_offset
             self.offset_index.truncate_to(last_offset)
             self.time_index.truncate_to(last_offset)
+        problem = self._problem_of_indexes()
+        if problem is not None:
+            self.context.report(problem)
+            self.offset_index, self.time_index = rebuilt_tail_indexes(self, self.size_bytes)
+            self.scan_tail(file_size, check_crc=check_crc)
+
+    def _problem_of_indexes(self) -> str | None:
+        """What the last entries say and the batches do not, None where they agree."""
+        if not self._is_last_time_proven:
+            return time_misfit(self.log_path, self.time_index.last_entry)
+        if self.offset_index.entry_count and self.offset_index.last_offset >= self.end_offset:
+            return misfit(self.log_path, *self.offset_index.lookup(INT64_MAX))
+        return None
 
     def _scan_from_last_entry(self, file_size: int, *, check_crc: bool) -> bool:
-        """Whether the last indexed batch, where there is one, could be taken."""
-        self.max_timestamp, self.max_timestamp_offset = self.time_index.last_entry
+        """Whether the last indexed batch, where there is one, could be taken.
+
+        Begins where the last time entry leads: only batches tell whether a later one was lost.
+        """
+        indexed, offset = self.time_index.last_entry
+        self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
+        self._is_last_time_proven = self.time_index.entry_count == 0
         _, position = self.offset_index.lookup(INT64_MAX)
+        _, first = self.offset_index.lookup(offset) if indexed != NO_TIMESTAMP else (0, 0)
         file = self.context.pool.get(self.log_path)
-        self.size_bytes, self.end_offset = position, self.base_offset
+        self.size_bytes, self.end_offset = first, self.base_offset
         try:
-            for start, batch in walk_file(file, self.log_path, position, file_size):
-                if check_crc and not batch.is_valid():
+            for start, batch in walk_file(file, self.log_path, first, file_size):
+                if check_crc and start >= position and not batch.is_valid():
                     break
                 problem = order_problem(batch, self.end_offset)
                 if problem is not None:
@@ -62,6 +84,8 @@ class TailSegment(SegmentFiles):
                         f"{self.log_path}, position {start}: {problem}; read up to there"
                     )
                     break
+                if self.end_offset <= offset <= batch.last_offset and indexed != NO_TIMESTAMP:
+                    self._is_last_time_proven = batch.max_timestamp == indexed
                 self._take(batch, start)
         except CorruptData as error:
             self.context.report(f"{error}; read up to there")
@@ -87,9 +111,23 @@ class TailSegment(SegmentFiles):
             self._append_times = self.read_append_times()
         return self._append_times
 
+    @property
+    def zones(self) -> None:
+        """None: a segment gets its zone map when it is finished."""
+        return
+
+    def zones_on(self, _clock: ClockName) -> None:
+        """None, likewise."""
+        return
+
     def set_append_times(self, times: AppendTimes) -> None:
         """Use times that were checked against the log."""
         self._append_times = times
+
+    def distrust_indexes(self, problem: str) -> None:
+        """Report what an index says and the log does not; go on with indexes built anew."""
+        self.context.report(problem)
+        self.offset_index, self.time_index = rebuilt_tail_indexes(self, self.size_bytes)
 
     def view(self, start: int, end: int) -> memoryview:
         """Bytes [start, end) of the log file, read now."""
@@ -101,15 +139,6 @@ def load_tail(context: SegmentContext, base_offset: int, *, check_crc: bool = Tr
     """The last segment as it is on disk now; its indexes are checked, else rebuilt in memory."""
     segment = TailSegment(context, base_offset, (OffsetIndex(base_offset), TimeIndex(base_offset)))
     fill_tail(segment, check_crc=check_crc)
-    @property
-    def zones(self) -> None:
-        """None: a segment gets its zone map when it is finished."""
-        return
-
-    def zones_on(self, _clock: ClockName) -> None:
-        """None, likewise."""
-        return
-
     return segment
 
 
@@ -136,26 +165,6 @@ def _last_entry_fits(segment: TailSegment, index: OffsetIndex) -> bool:
         return True
     segment.context.report(misfit(segment.log_path, last_offset, position))
     return False
-
-
-def misfit(log_path: str, last_offset: int, position: int) -> str:
-    """What to report of an index entry that leads elsewhere."""
-    return (
-        f"{log_path}: the offset index names offset {last_offset} at position {position}, there is"
-        " another batch or none; rebuilt in memory"
-    )
-
-
-def batch_at(header: memoryview) -> int | None:
-    """Last offset of the magic-2 batch (or legacy message) whose header this is, else None."""
-    if len(header) < 17:
-        return None
-    offset = int.from_bytes(header[:8], "big", signed=True)
-    if header[16] < 2:
-        return offset
-    if len(header) < HEADER_SIZE:
-        return None
-    return offset + int.from_bytes(header[23:27], "big", signed=True)
 
 
 def rebuilt_tail_indexes(segment: TailSegment, log_size: int) -> tuple[OffsetIndex, TimeIndex]:

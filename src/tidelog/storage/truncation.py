@@ -16,6 +16,7 @@ from tidelog.storage.active import ActiveSegment, first_reaching
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.offset_index import OffsetIndex
+from tidelog.storage.proof import position_floor
 from tidelog.storage.segment import Segment, SegmentContext, iterate_batches
 from tidelog.storage.time_index import TimeIndex
 from tidelog.storage.trust import AppendTimeCheckpoint, fingerprint
@@ -31,7 +32,7 @@ def lower_append_time_checkpoint(
     for segment in segments:
         if segment.base_offset >= offset:
             break
-        _, start = segment.offset_index.lookup(min(offset, trusted) - 1)
+        start = position_floor(segment, min(offset, trusted) - 1)
         for _, batch in iterate_batches(segment, start, segment.size_bytes):
             if batch.last_offset >= min(offset, trusted):
                 break

@@ -24,6 +24,7 @@ from tidelog.record.coding import crc32c
 from tidelog.record.views import Batch
 from tidelog.storage import files
 from tidelog.storage.append_time import AppendTimeRow, AppendTimes
+from tidelog.storage.proof import position_floor
 from tidelog.storage.segment import Segment, iterate_batches
 
 NOTHING: Final = 0
@@ -88,8 +89,8 @@ def trusted_end(checkpoint: AppendTimeCheckpoint | None, segments: list[Segment]
 
 def batch_starting_at(segment: Segment, base_offset: int) -> Batch | None:
     """The batch with exactly that base offset, None where there is none."""
-    _, start = segment.offset_index.lookup(base_offset)
     try:
+        start = position_floor(segment, base_offset)
         for _, batch in iterate_batches(segment, start, segment.size_bytes):
             if batch.last_offset >= base_offset:
                 return batch if batch.base_offset == base_offset else None
@@ -138,7 +139,7 @@ def _proven_end(segment: Segment, row: AppendTimeRow) -> int | None:
 def last_batch(segment: Segment) -> Batch | None:
     """The last batch of a segment, None of an empty one and where damage lies before it."""
     last = None
-    _, start = segment.offset_index.lookup(segment.end_offset)
+    start = position_floor(segment, segment.end_offset)
     try:
         for _, batch in iterate_batches(segment, start, segment.size_bytes):
             last = batch
@@ -149,8 +150,8 @@ def last_batch(segment: Segment) -> Batch | None:
 
 def batch_ending_at(segment: Segment, end_offset: int) -> Batch | None:
     """The batch whose next offset is `end_offset`, None where there is none."""
-    _, start = segment.offset_index.lookup(end_offset - 1)
     try:
+        start = position_floor(segment, end_offset - 1)
         for _, batch in iterate_batches(segment, start, segment.size_bytes):
             if batch.next_offset >= end_offset:
                 return batch if batch.next_offset == end_offset else None

@@ -37,6 +37,7 @@ from tidelog.record.kernels.layout import (
 from tidelog.record.kernels.memory import Bytes, Longs, load_byte, load_int32, load_int64
 from tidelog.record.kernels.scan import frame_status
 from tidelog.record.kernels.varints import POISON, read_varint, read_varlong
+from tidelog.record.legacy_header import MESSAGE_TIMESTAMP_AT
 
 OFFSET_ENTRY_SIZE: Final = 8
 TIME_ENTRY_SIZE: Final = 12
@@ -71,7 +72,7 @@ def find_time_in_segment(
         A status, offset, timestamp in ms, and the position of the batch concerned. FOUND; NOT_FOUND
         (position: end of the log); NEED_PLAIN where the batch at that position has to be opened by
         other means, and the search goes on behind it with `find_time`; BAD_INDEX where an index
-        leads to no batch that it can mean; PARTIAL or another BAD_ status of the batch there.
+        entry says what its batch does not; PARTIAL or another BAD_ status of the batch there.
         Offset and timestamp are -1 with every status but FOUND.
     """
     return _search_segment(log, index, time_index, base_offset, target, floor_offset)
@@ -147,6 +148,12 @@ def nearest_entries(
 @inlined
 def floor_offset_for(time_index: Bytes, base_offset: int, target: int) -> int:
     """Offset of the last time index entry with timestamp <= `target`, else `base_offset`."""
+    return _floor_time_entry(time_index, base_offset, target)[1]
+
+
+@inlined
+def _floor_time_entry(time_index: Bytes, base_offset: int, target: int) -> tuple[int, int]:
+    """The last time index entry with timestamp <= `target`, else (-1, base_offset)."""
     low, high = 0, time_index.size // TIME_ENTRY_SIZE
     while low < high:
         middle = (low + high) >> 1
@@ -155,8 +162,9 @@ def floor_offset_for(time_index: Bytes, base_offset: int, target: int) -> int:
         else:
             high = middle
     if low == 0:
-        return base_offset
-    return base_offset + load_int32(time_index, (low - 1) * TIME_ENTRY_SIZE + _OFFSET_IN_ENTRY)
+        return NOTHING, base_offset
+    at = (low - 1) * TIME_ENTRY_SIZE
+    return load_int64(time_index, at), base_offset + load_int32(time_index, at + _OFFSET_IN_ENTRY)
 
 
 @inlined
@@ -180,9 +188,13 @@ def floor_position_for(index: Bytes, base_offset: int, offset: int) -> tuple[int
 def _search_segment(
     log: Bytes, index: Bytes, time_index: Bytes, base_offset: int, target: int, floor_offset: int
 ) -> tuple[int, int, int, int]:
-    wanted = max(floor_offset_for(time_index, base_offset, target), floor_offset)
-    offset, position = floor_position_for(index, base_offset, wanted)
+    indexed, wanted = _floor_time_entry(time_index, base_offset, target)
+    offset, position = floor_position_for(index, base_offset, max(wanted, floor_offset))
     if position != 0 and not _leads_to_batch(log, position, offset):
+        return BAD_INDEX, NOTHING, NOTHING, position
+    # Where records are passed over because of a time entry, its batch must say the same.
+    is_used = indexed != NOTHING and wanted >= floor_offset
+    if is_used and not _has_largest(log, position, wanted, indexed):
         return BAD_INDEX, NOTHING, NOTHING, position
     return _search_batches(log, position, target, floor_offset)
 
@@ -202,6 +214,29 @@ def _leads_to_batch(log: Bytes, position: int, offset: int) -> bool:
     if load_byte(log, position + MAGIC_AT) < MAGIC_2:
         return True
     return 0 <= base <= offset - load_int32(log, position + LAST_OFFSET_DELTA_AT)
+
+
+@inlined
+def _has_largest(log: Bytes, position: int, offset: int, timestamp: int) -> bool:
+    """Whether `timestamp` is the largest of the first batch from `position` on with the offset."""
+    at = position
+    while at < log.size:
+        status, size = frame_status(log, at, log.size)
+        if status != DONE:
+            return False
+        last = load_int64(log, at)
+        magic = load_byte(log, at + MAGIC_AT)
+        if magic >= MAGIC_2:
+            delta = load_int32(log, at + LAST_OFFSET_DELTA_AT)
+            if delta < 0 or last > _INT64_MAX - delta:
+                return False
+            last += delta
+        if last >= offset:
+            if magic >= MAGIC_2:
+                return load_int64(log, at + MAX_TIMESTAMP_AT) == timestamp
+            return magic == 1 and load_int64(log, at + MESSAGE_TIMESTAMP_AT) == timestamp
+        at += size
+    return False
 
 
 @inlined

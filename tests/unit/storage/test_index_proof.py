@@ -1,0 +1,120 @@
+"""An index that is wrong, and keeps its own rules all the same, costs time and hides nothing."""
+
+from collections.abc import Callable
+
+import pytest
+from tests.faults import SeededEnv
+from tests.unit.storage.logs import (
+    PATH,
+    TOPIC,
+    new_log,
+    offsets,
+    put,
+    read,
+    reader_of,
+    reopen,
+    write,
+)
+
+from tidelog.storage.log_dir import LogDir
+from tidelog.storage.log_reader import LogReader
+
+TIMES = [(time * 7) % 20 * 10 for time in range(20)]
+QUESTIONS = range(0, 202, 10)
+MANY = {"internal.segment.bytes": "1200", "index.interval.bytes": "0"}
+ONE = {"index.interval.bytes": "0"}
+
+
+def stopped(config: dict[str, str]) -> SeededEnv:
+    """A directory after a clean stop: 20 batches, times rising and falling."""
+    env, directory, log = new_log(config)
+    for time in TIMES:
+        put(log, time, value=b"x" * 20)
+    directory.close()
+    return env
+
+
+def answers(reader: LogReader) -> list[object]:
+    """Every answer of a reader."""
+    found = [reader.offset_for_time(time) for time in QUESTIONS]
+    ranges = [offsets(reader.records(start, start + 3)) for start in range(0, 17, 4)]
+    return [found, ranges, reader.max_timestamp(), offsets(reader.records())]
+
+
+def plain(env: SeededEnv) -> LogReader:
+    return reader_of(env)
+
+
+def kernels(env: SeededEnv) -> LogReader:
+    reader = reader_of(env)
+    reader.use_kernels()
+    return reader
+
+
+@pytest.mark.parametrize("open_reader", [plain, kernels])
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("config", [MANY, ONE], ids=["closed", "last"])
+def test_no_single_bit_of_an_index_hides_a_record(
+    open_reader: Callable[[SeededEnv], LogReader], suffix: str, config: dict[str, str]
+) -> None:
+    env = stopped(config)
+    name = f"{0:020d}{suffix}"
+    right = read(env, name)
+    expected = answers(open_reader(env))
+    assert len(right) >= 36
+    for bit in range(8 * len(right)):
+        wrong = bytearray(right)
+        wrong[bit // 8] ^= 1 << bit % 8
+        write(env, name, bytes(wrong))
+        assert answers(open_reader(env)) == expected, f"bit {bit}"
+
+
+@pytest.mark.parametrize("open_reader", [plain, kernels])
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("config", [MANY, ONE], ids=["closed", "last"])
+def test_an_index_that_ends_too_early_is_found_and_reported(
+    open_reader: Callable[[SeededEnv], LogReader], suffix: str, config: dict[str, str]
+) -> None:
+    """Whole entries are missing: every rule of the file itself is kept."""
+    env = stopped(config)
+    name = f"{0:020d}{suffix}"
+    right = read(env, name)
+    expected = answers(open_reader(env))
+    size = 8 if suffix == ".index" else 12
+    for left in range(0, len(right), size):
+        write(env, name, right[:left])
+        assert answers(open_reader(env)) == expected, f"{left} bytes left"
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_a_time_index_cut_short_is_reported(kept: int) -> None:
+    env = stopped(MANY)
+    name = f"{0:020d}.timeindex"
+    write(env, name, read(env, name)[: 12 * kept])
+    opened = LogDir.open(PATH, env=env)
+    found = opened.reader(TOPIC, 0).offset_for_time(TIMES[3])
+    assert found is not None
+    assert any("time index" in line and "rebuilt" in line for line in opened.reports)
+
+
+def test_the_index_of_another_segment_is_not_believed() -> None:
+    env = stopped(MANY)
+    bases = [segment.base_offset for segment in reader_of(env).segments]
+    expected = answers(plain(env))
+    for suffix in (".index", ".timeindex"):
+        write(env, f"{bases[0]:020d}{suffix}", read(env, f"{bases[1]:020d}{suffix}"))
+    assert answers(plain(env)) == expected
+    assert answers(kernels(env)) == expected
+
+
+def test_an_entry_beyond_the_log_end_does_not_stop_appends() -> None:
+    """An old broker's entry may end behind its batch, but not behind the log."""
+    env = stopped(ONE)
+    write(env, f"{0:020d}.index", (2**30).to_bytes(4, "big") + bytes(4))
+    directory, log = reopen(env)
+    put(log, 500)
+    found = log.offset_for_time(500)
+    assert found is not None
+    assert found.offset == len(TIMES)
+    directory.close()
+    assert offsets(reader_of(env).records(18)) == [18, 19, 20]
