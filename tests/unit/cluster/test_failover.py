@@ -183,6 +183,29 @@ class TestReordering:
         assert start_of(planned(a, b, latency_ms=400)).offset <= place_of_m1
 
 
+class TestTightness:
+    """A case in which each part of the margin is used up to the last ms."""
+
+    consumed = Sent(1, 1_030, to_a_ms=-30, to_b_ms=0)
+    beside = Sent(2, 1_030, to_a_ms=-30, to_b_ms=0)
+    late = Sent(3, 900, to_a_ms=100, to_b_ms=-30)
+
+    @pytest.mark.parametrize("on_a", [CREATE, APPEND])
+    @pytest.mark.parametrize(
+        ("latency_ms", "skew_ms", "offset"), [(100, 30, 0), (99, 30, 1), (100, 29, 1)]
+    )
+    def test_one_ms_less_misses_a_record(
+        self, on_a: TimestampType, latency_ms: int, skew_ms: int, offset: int
+    ) -> None:
+        a, b = pair(on_a, APPEND)
+        for cluster, name in ((a, "a"), (b, "b")):
+            fill(cluster, TOPIC, [self.consumed, self.beside, self.late], to=name)
+        a.commit_at(GROUP, P0, 1)
+        plan = planned(a, b, latency_ms=latency_ms, skew_ms=skew_ms)
+        assert b.logs[P0][0].value == b"3"
+        assert start_of(plan).offset == offset
+
+
 class TestStarts:
     def test_the_first_record_at_or_after_the_time(self) -> None:
         a, b = pair()
