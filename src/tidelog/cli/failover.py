@@ -62,12 +62,24 @@ def failover(
 ) -> ExitCode:
     """Show where a group would go on, commit that if asked; 2 where records are missing on B."""
     question = question_of(surroundings, options)
+    if from_access is None:
+        _refuse_unknown(options)
     with ExitStack() as stack:
         a = None
         if from_access is not None:
             a = stack.enter_context(_watched(surroundings, "A", from_access))
         b = stack.enter_context(_watched(surroundings, "B", to_access))
         return run(surroundings, a, b, options, question, kind=kind)
+
+
+def _refuse_unknown(options: FailoverOptions) -> None:
+    """Without A everything that would be asked of it has to be stated."""
+    if options.at is None or not options.topics:
+        raise UsageProblem("without --from the options --at TIME and --topic T are needed")
+    if options.max_latency == MEASURED:
+        raise UsageProblem("without --from no latency is measured; state it: --max-latency 2m")
+    if options.verify:
+        raise UsageProblem("--verify compares with what the group consumed on A: give --from")
 
 
 @contextmanager
@@ -162,8 +174,7 @@ def _verify(
     from tidelog.cluster.digest_counts import Spill
     from tidelog.cluster.failover_verify import verify
 
-    if a is None:
-        raise UsageProblem("--verify compares with what the group consumed on A: give --from")
+    assert a is not None
     parent = surroundings.variables.get("TMPDIR") or "/tmp"  # noqa: S108 - the name is drawn
     folder = f"{parent}/tidelog-verify-{surroundings.env.random.getrandbits(64):016x}"
     back_ms = None if options.look_back is None else brokers.duration_ms(options.look_back)

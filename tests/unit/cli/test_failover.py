@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from tests.unit.cluster.two_clusters import MemoryCluster, MemoryTail, watched
 
+from tidelog.cli import main
 from tidelog.cli.choices import Format
 from tidelog.cli.failover import FailoverOptions, question_of, run
 from tidelog.cli.problems import Refused, UsageProblem
@@ -190,3 +191,28 @@ def test_options_that_can_t_be(given: dict[str, object], error: type[Exception])
     options = FailoverOptions(**asked)  # type: ignore[arg-type]
     with pytest.raises(error):
         question_of(Surroundings(env=Env(clock=ManualClock(START))), options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "--at TIME and --topic T are needed"),
+        (("--at", "-1h"), "--at TIME and --topic T are needed"),
+        (("--at", "-1h", "--topic", "t"), "state it: --max-latency 2m"),
+        (("--at", "-1h", "-t", "t", "--max-latency", "1s", "--verify"), "give --from"),
+        (("--from", "a:1", "--topic", "t:0"), "--topic takes whole topics"),
+        (("--from", "a:1", "--max-latency", "soon"), "not a length of time"),
+        (("--from", "a:1", "--sample-records", "0"), "--sample-records"),
+        (("--from", "a:1", "--mapping", "maybe"), "--mapping"),
+    ],
+)
+def test_wrong_usage_is_told_before_anything_is_asked(
+    arguments: tuple[str, ...], told: str
+) -> None:
+    err = io.StringIO()
+    surroundings = Surroundings(
+        env=Env(clock=ManualClock(START)), stdout=io.StringIO(), stderr=err, variables={}
+    )
+    code = main.run(["failover", "--group", GROUP, "--to", "b:1", *arguments], surroundings)
+    assert code == 3, err.getvalue()
+    assert told in err.getvalue()
