@@ -35,7 +35,8 @@ public final class Oracle {
         "dump", DumpFiles::run,
         "format_storage", DumpFiles::formatStorage,
         "produce", Producers::produce,
-        "consume", Consumers::consume);
+        "consume", Consumers::consume,
+        "message", Messages::message);
 
     private Oracle() {}
 
