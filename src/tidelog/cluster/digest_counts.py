@@ -10,9 +10,11 @@ where more than 268 million records are expected, a 4,096th of them.
 add* -> walk -> add* -> walk ... -> close, best by `with`. For one thread.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from struct import Struct
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
@@ -22,7 +24,8 @@ DIGEST_SIZE: Final = 16
 BUFFER_BYTES: Final = 64 * 1024 * 1024
 _PER_BUCKET: Final = 65_536
 _BUCKETS_MAX: Final = 4_096
-_ENTRY_SIZE: Final = DIGEST_SIZE + 1
+_ENTRY: Final = Struct(f">{DIGEST_SIZE}sB")
+_ENTRY_SIZE: Final = _ENTRY.size
 _READ_ENTRIES: Final = 65_536
 # Counts of the four places share one int: 40 bits each, more than any log has records.
 _COUNT_BITS: Final = 40
@@ -36,6 +39,9 @@ class Place(IntEnum):
     A_BEFORE = 1
     B_AFTER = 2
     B_BEFORE = 3
+
+
+_ONES: Final = tuple(1 << _COUNT_BITS * place for place in Place)
 
 
 class Counts(NamedTuple):
@@ -94,11 +100,22 @@ class DigestCounts:
     def walk(self) -> Iterator[tuple[bytes, Counts]]:
         """Every digest once, with its counts; in no order that means anything."""
         for bucket in range(len(self._buffers)):
-            counts: dict[bytes, int] = {}
-            for chunk in self._chunks(bucket):
-                _count(chunk, counts)
-            for digest, packed in counts.items():
+            for digest, packed in self._counted(bucket).items():
                 yield digest, _unpacked(packed)
+
+    def tally(self) -> dict[Counts, int]:
+        """How many digests have the same counts; few combinations, however many digests."""
+        found: Counter[int] = Counter()
+        for bucket in range(len(self._buffers)):
+            found.update(self._counted(bucket).values())
+        return {_unpacked(packed): number for packed, number in found.items()}
+
+    def _counted(self, bucket: int) -> dict[bytes, int]:
+        counts: dict[bytes, int] = {}
+        for chunk in self._chunks(bucket):
+            for digest, place in _ENTRY.iter_unpack(chunk):
+                counts[digest] = counts.get(digest, 0) + _ONES[place]
+        return counts
 
     def _chunks(self, bucket: int) -> Iterator[bytes]:
         written = self._written[bucket]
@@ -154,13 +171,6 @@ class DigestCounts:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _count(chunk: bytes, counts: dict[bytes, int]) -> None:
-    for at in range(0, len(chunk), _ENTRY_SIZE):
-        digest = chunk[at : at + DIGEST_SIZE]
-        one = 1 << _COUNT_BITS * chunk[at + DIGEST_SIZE]
-        counts[digest] = counts.get(digest, 0) + one
 
 
 def _unpacked(packed: int) -> Counts:

@@ -234,9 +234,9 @@ class _Comparison:
 
     def _totals(self) -> Verdict:
         sums = [0] * 7
-        for _digest, counts in self._counts.walk():
+        for counts, digests in self._counts.tally().items():
             for at, number in enumerate(_compare(counts)):
-                sums[at] += number
+                sums[at] += number * digests
         return Verdict(
             topic=self._ranges.topic,
             by_time=self._by_time,

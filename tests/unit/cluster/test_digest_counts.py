@@ -38,6 +38,7 @@ def test_counts_are_the_same_in_memory_and_on_disk(
         first = walked(counts)
         counts.add(Place.B_BEFORE, digest(0))
         second = walked(counts)
+        assert counts.tally() == Counter(second.values())
     assert not folder.exists()
     assert first == {
         digest(number): Counts(*(seen[number, place] for place in Place)) for number in range(90)
