@@ -1,0 +1,135 @@
+"""What is said of a damaged log: exactly what is lost, where reading goes on, and nothing twice."""
+
+import pytest
+from tests.faults import SeededEnv
+from tests.unit.storage.checks.sick import (
+    PARTITION,
+    BytesFileSystem,
+    counting,
+    full_log,
+    look,
+    mend,
+)
+from tests.unit.storage.logs import PATH, read, snapshot_of, write
+
+from tidelog.record.batch import RecordBatch, seal
+from tidelog.record.views import walk
+from tidelog.storage.checks import CheckOptions, DirectoryCheck, Finding, Severity
+
+FIRST = f"{0:020d}.log"
+
+
+@pytest.fixture
+def env() -> SeededEnv:
+    """A sound directory of three segments with their zone maps."""
+    made = full_log()
+    mend(made)
+    return made
+
+
+def batches(env: SeededEnv, name: str = FIRST) -> list[RecordBatch]:
+    found = list(walk(read(env, name)))
+    assert all(isinstance(batch, RecordBatch) for batch in found)
+    return [batch for batch in found if isinstance(batch, RecordBatch)]
+
+
+def change(env: SeededEnv, at: int, content: bytes, name: str = FIRST) -> None:
+    data = bytearray(read(env, name))
+    data[at : at + len(content)] = content
+    write(env, name, bytes(data))
+
+
+def of_log(findings: list[Finding], name: str = FIRST) -> list[Finding]:
+    return [finding for finding in findings if finding.path == f"{PARTITION}/{name}"]
+
+
+def last_log(env: SeededEnv) -> str:
+    names = [entry.name for entry in env.files.list_dir(PARTITION)]
+    return max(name for name in names if name.endswith(".log"))
+
+
+def test_a_broken_frame_loses_its_own_offsets_alone(env: SeededEnv) -> None:
+    third, fourth = batches(env)[2:4]
+    change(env, third.at + 8, (2**31 - 1).to_bytes(4, "big"))
+    (finding,) = [each for each in of_log(look(env)) if "can't be read" in each.damage]
+    assert (finding.position, finding.offset) == (third.at, third.base_offset)
+    assert f"bytes {third.at} to {fourth.at - 1}" in finding.damage
+    assert f"reading goes on at offset {fourth.base_offset}" in finding.remedy
+
+
+def test_zeros_over_several_batches_are_one_finding(env: SeededEnv) -> None:
+    found = batches(env)
+    start, end = found[1].at + 30, found[4].at + 10
+    change(env, start, bytes(end - start))
+    (finding,) = of_log(look(env))
+    assert finding.offset == found[1].base_offset
+    last = found[5].base_offset - 1
+    assert f"offsets {found[1].base_offset} to {last} can't be read" in finding.damage
+
+
+def test_a_finished_log_that_was_cut_between_batches(env: SeededEnv) -> None:
+    """Compaction leaves gaps, too: only the zone map tells."""
+    last = batches(env)[-1]
+    size = len(read(env, FIRST))
+    write(env, FIRST, read(env, FIRST)[: last.at])
+    (finding,) = of_log(look(env))
+    assert finding.damage == f"{last.size_bytes} bytes are missing at its end: it had {size}"
+    assert finding.offset == last.base_offset
+
+
+def test_a_torn_end_of_the_last_log_is_a_warning_after_a_crash_alone(env: SeededEnv) -> None:
+    name = last_log(env)
+    write(env, name, read(env, name) + b"\0\0\0\0")
+    (finding,) = of_log(look(env), name)
+    assert finding.severity is Severity.ERROR
+    env.files.remove(f"{PATH}/.kafka_cleanshutdown")
+    (finding,) = of_log(look(env), name)
+    assert finding.severity is Severity.WARNING
+    assert "a crash left them, or a writer is at it" in finding.remedy
+
+
+def test_a_batch_that_was_built_wrong(env: SeededEnv) -> None:
+    """Its checksum is right: the offset delta of its last record is not."""
+    batch = batches(env)[0]
+    data = bytearray(read(env, FIRST)[: batch.size_bytes])
+    data[61 + 2 + 2] ^= 6  # the first record's offset delta, behind a two-byte timestamp delta
+    seal(data, 0)
+    change(env, 0, bytes(data))
+    told = [each.damage for each in of_log(look(env))]
+    assert any("in a batch whose checksum is right" in damage for damage in told)
+
+
+def test_a_header_that_says_a_wrong_largest_time(env: SeededEnv) -> None:
+    data = bytearray(read(env, FIRST)[: batches(env)[0].size_bytes])
+    data[42] ^= 1
+    seal(data, 0)
+    change(env, 0, bytes(data))
+    told = [each for each in of_log(look(env)) if "its header says" in each.damage]
+    assert [each.severity for each in told] == [Severity.WARNING]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_nothing_is_derived_from_a_damaged_log(env: SeededEnv, seed: int) -> None:
+    size = len(read(env, FIRST))
+    change(env, seed * 389 % size, bytes([seed * 7 % 255 + 1] * (seed % 9 + 1)))
+    before = snapshot_of(env, PATH)
+    if counting(look(env)):
+        mend(env)
+    assert snapshot_of(env, PATH) == before
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_kernel_finds_what_the_plain_pass_finds(env: SeededEnv, seed: int) -> None:
+    from tidelog.record.kernels.validate import check_body
+
+    batch = batches(env)[0]
+    data = bytearray(read(env, FIRST)[: batch.size_bytes])
+    data[61 + seed * 5 % (batch.size_bytes - 61)] ^= 1 << seed % 8
+    seal(data, 0)
+    change(env, 0, bytes(data))
+    check = DirectoryCheck(BytesFileSystem.copy_of(env.files, PATH), PATH)  # type: ignore[arg-type]
+    plain = [*check.load(), *check.findings()]
+    check.work_with(CheckOptions(body_check=check_body))
+    by_kernel = list(check.findings())
+    places = [(each.path, each.position, each.severity) for each in plain]
+    assert [(each.path, each.position, each.severity) for each in by_kernel] == places
