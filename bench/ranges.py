@@ -21,7 +21,7 @@ from tidelog.record.batch import seal
 from tidelog.record.builder import build_batch
 from tidelog.record.header import BASE_TIMESTAMP_AT, MAX_TIMESTAMP_AT
 from tidelog.record.views import view_batch
-from tidelog.scan import ScanStats, Wanted, count, plan, to_reader
+from tidelog.scan import COLUMNS, ScanStats, Wanted, count, plan, to_reader
 from tidelog.storage import files, zone_files
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.appends import AppendOrigin
@@ -120,7 +120,7 @@ class Topic:
 
     def read(self, wanted: Wanted, stats: ScanStats | None = None) -> int:
         """Read a range with all usual columns; how many rows."""
-        splits = plan(self.path, TOPIC, wanted=wanted)
+        splits = plan(self.path, TOPIC, wanted=wanted, columns=COLUMNS)
         rows = sum(batch.num_rows for batch in to_reader(splits, stats=stats))
         if stats is not None:
             stats.sidecar_bytes += splits.sidecar_bytes

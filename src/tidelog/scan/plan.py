@@ -125,7 +125,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
             raise OffsetsGone(lost)
         return planner.plan(drafts, _target_bytes(drafts, split_bytes, min_partitions))
 
-    return _with_directory(source, env, draft_all)
+    return with_directory(source, env, draft_all)
 
 
 def plan_count(  # noqa: PLR0913 - as `plan`
@@ -149,7 +149,7 @@ def plan_count(  # noqa: PLR0913 - as `plan`
             for name in list_partitions(log_dir, topics)
         }
 
-    return _with_directory(source, env, draft_all)
+    return with_directory(source, env, draft_all)
 
 
 def plan_again(split: Split, start: int, env: Env) -> tuple[Split, tuple[LostOffsets, ...]]:
@@ -171,10 +171,10 @@ def plan_again(split: Split, start: int, env: Env) -> tuple[Split, tuple[LostOff
         draft = planner.draft(name, Wanted(start_offset=start, end_offset=end), split.time_range)
         return planner.whole(draft), draft.bounds.lost
 
-    return _with_directory(split.directory, env, draft_again)
+    return with_directory(split.directory, env, draft_again)
 
 
-def _with_directory(
+def with_directory(
     source: str | LogDir, env: Env | None, action: Callable[[LogDir], _Result]
 ) -> _Result:
     """What `action` makes of the directory as it is now.

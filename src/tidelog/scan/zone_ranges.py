@@ -7,18 +7,19 @@ and, for who only counts, how many lie in the range.
 Pure but for the zone map, which reads what it needs of its file.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from enum import IntEnum
+from typing import Final, NamedTuple
 
 from tidelog.storage.zones import Question, Zone, ZoneMap
+from tidelog.types import ClockName
 
 # A gap up to this is read with what lies around it: a range on its own costs as much.
 GAP_BYTES: Final = 128 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class ZoneRange:
+class ZoneRange(NamedTuple):
     """Whole batches that follow each other.
 
     Attributes:
@@ -54,93 +55,62 @@ class ZoneQuestion:
     is_committed: bool = False
     counts: bool = False
 
-    def is_beside(self, part: Zone) -> bool:
-        """Whether none of the offsets is wanted."""
-        wanted = self.wanted
-        return part.last_offset < wanted.first_offset or part.first_offset >= wanted.end_offset
 
-    def without_time(self, part: Zone) -> int:
-        """Data records that have no time on the clock."""
-        return part.data_records - part.times(self.wanted.clock)[0] if self.has_times else 0
+class Verdict(IntEnum):
+    """What has to be done about a part."""
 
-    def records(self, part: Zone) -> int:
-        """Data records of a part inside."""
-        return part.times(self.wanted.clock)[0] if self.has_times else part.data_records
-
-    def is_inside(self, part: Zone) -> bool:
-        """Whether every data record of the part that has a time is in the range."""
-        wanted = self.wanted
-        if self.has_times:
-            return part.lies_in(wanted)
-        return part.first_offset >= wanted.first_offset and part.last_offset < wanted.end_offset
-
-    def must_read(self, part: Zone) -> bool:
-        """Whether what is asked can't be answered without reading the part."""
-        if self.is_beside(part):
-            return False
-        may_match = part.may_hold(self.wanted) if self.has_times else part.data_records > 0
-        if may_match and not self.counts:
-            return True
-        if not may_match and not self.without_time(part):
-            return False
-        # What is told by number must be told of the whole part, and of nothing aborted.
-        is_cut = self._is_cut(part) if not may_match else not self.is_inside(part)
-        return is_cut or (self.is_committed and part.is_transactional)
-
-    def _is_cut(self, part: Zone) -> bool:
-        wanted = self.wanted
-        return part.first_offset < wanted.first_offset or part.last_offset >= wanted.end_offset
+    NOTHING = 0  # nothing in it is asked for
+    TOLD = 1  # its own numbers are the answer
+    READ = 2  # some of it may be asked for
+    WHOLE = 3  # all of it is, but for records without a time
 
 
-class _Collector:
-    """Puts parts together to ranges: those to be read, and those that are told by number."""
+class Judged(NamedTuple):
+    """A verdict, and the numbers that answer where it is `TOLD`."""
 
-    def __init__(self, question: ZoneQuestion, gap_bytes: int) -> None:
-        self._question = question
-        self._gap_bytes = gap_bytes
-        self._open: list[Zone] = []  # first and last part of the range to be read
-        self._told: list[Zone] = []  # parts behind it that need not be read
+    verdict: Verdict
+    without_time: int = 0
+    records: int = 0
 
-    def add(self, part: Zone) -> Iterator[ZoneRange]:
-        """Take the next part; the ranges that are complete by it."""
-        if self._question.is_beside(part):
-            return
-        if not self._question.must_read(part):
-            self._told.append(part)
-            return
-        if self._open and part.position - self._open[-1].end_position <= self._gap_bytes:
-            self._told = []
-            self._open = [self._open[0], part]
+
+_NOTHING: Final = Judged(Verdict.NOTHING)
+_READ: Final = Judged(Verdict.READ)
+_WHOLE: Final = Judged(Verdict.WHOLE)
+
+
+def judge_of(question: ZoneQuestion) -> Callable[[Zone], Judged]:
+    """The judge of zones, and of blocks of them, for one question.
+
+    One function over plain numbers: it is asked for each zone of a plan.
+    """
+    clock, start_ms, end_ms, first_offset, end_offset = question.wanted
+    has_times, counts, is_committed = question.has_times, question.counts, question.is_committed
+    on_record = clock is ClockName.RECORD
+
+    def judge(part: Zone) -> Judged:
+        first, last, records = part.first_offset, part.last_offset, part.data_records
+        if last < first_offset or first >= end_offset:
+            return _NOTHING
+        if not has_times:
+            timed, low, high = records, start_ms, start_ms
+        elif on_record:
+            timed, low, high = part.timed_records, part.min_record_ms, part.max_record_ms
         else:
-            yield from self.finish()
-            self._open = [part, part]
+            timed, low, high = part.stamped_records, part.min_append_ms, part.max_append_ms
+        is_match = timed and low < end_ms and high >= start_ms
+        if not is_match and timed == records:
+            return _NOTHING
+        # What is told by number must be told of the whole part, and of nothing aborted.
+        is_cut = first < first_offset or last >= end_offset
+        if is_match:
+            is_cut = is_cut or low < start_ms or high >= end_ms
+            if not counts:
+                return _READ if is_cut else _WHOLE
+        if is_cut or (is_committed and part.is_transactional):
+            return _READ
+        return Judged(Verdict.TOLD, records - timed, timed if is_match else 0)
 
-    def finish(self) -> Iterator[ZoneRange]:
-        """What was taken and not handed out yet."""
-        if self._open:
-            first, last = self._open
-            yield self._range(first, last, first.position, last.end_position)
-        told, self._open, self._told = self._told, [], []
-        if told:
-            yield from self._tell(told)
-
-    def _tell(self, told: list[Zone]) -> Iterator[ZoneRange]:
-        question = self._question
-        without_time = sum(map(question.without_time, told))
-        records = 0
-        if question.counts:
-            records = sum(question.records(part) for part in told if question.is_inside(part))
-        if without_time or records:
-            at = told[0].position
-            yield self._range(told[0], told[-1], at, at, without_time, records)
-
-    def _range(
-        self, first: Zone, last: Zone, start: int, end: int, without_time: int = 0, records: int = 0
-    ) -> ZoneRange:
-        wanted = self._question.wanted
-        first_offset = max(first.first_offset, wanted.first_offset)
-        end_offset = min(last.last_offset + 1, wanted.end_offset)
-        return ZoneRange(start, end, first_offset, end_offset, without_time, records)
+    return judge
 
 
 def find_ranges(
@@ -153,15 +123,57 @@ def find_ranges(
         question: What is asked.
         gap_bytes: Gaps up to this are read as well; `GAP_BYTES` where None.
     """
-    collector = _Collector(question, GAP_BYTES if gap_bytes is None else gap_bytes)
+    judge = judge_of(question)
+    collector = _Collector(question.wanted, GAP_BYTES if gap_bytes is None else gap_bytes)
 
-    def is_enough(block: Zone) -> bool:
-        if not question.must_read(block):
-            return True
-        # Who counts reads the zones of transactions alone.
-        return not question.counts and question.is_inside(block)
+    def is_enough(part: Zone) -> bool:
+        return judge(part)[0] is not Verdict.READ
 
     parts = (zones.total,) if is_enough(zones.total) else zones.select(is_enough)
     for part in parts:
-        yield from collector.add(part)
+        judged = judge(part)
+        if judged[0] is not Verdict.NOTHING:
+            yield from collector.add(part, judged)
     yield from collector.finish()
+
+
+class _Collector:
+    """Puts parts together to ranges: those to be read, and those that are told by number."""
+
+    def __init__(self, wanted: Question, gap_bytes: int) -> None:
+        self._wanted = wanted
+        self._gap_bytes = gap_bytes
+        self._open: tuple[Zone, Zone] | None = None  # first and last part of what is to be read
+        self._told: list[tuple[Zone, Judged]] = []  # what lies behind it and need not be
+
+    def add(self, part: Zone, judged: Judged) -> tuple[ZoneRange, ...]:
+        """Take the next part; the ranges that are complete by it."""
+        if judged.verdict is Verdict.TOLD:
+            self._told.append((part, judged))
+            return ()
+        last = self._open
+        if last is not None and part.position - last[1].end_position <= self._gap_bytes:
+            self._told = []
+            self._open = (last[0], part)
+            return ()
+        complete = tuple(self.finish())
+        self._open = (part, part)
+        return complete
+
+    def finish(self) -> Iterator[ZoneRange]:
+        """What was taken and not handed out yet."""
+        opened, told, self._open, self._told = self._open, self._told, None, []
+        if opened is not None:
+            first, last = opened
+            yield ZoneRange(first.position, last.end_position, *self._offsets(first, last))
+        if told:
+            first, last = told[0][0], told[-1][0]
+            without_time = sum(judged.without_time for _, judged in told)
+            records = sum(judged.records for _, judged in told)
+            places = (first.position, first.position, *self._offsets(first, last))
+            yield ZoneRange(*places, without_time, records)
+
+    def _offsets(self, first: Zone, last: Zone) -> tuple[int, int]:
+        wanted = self._wanted
+        start = max(first.first_offset, wanted.first_offset)
+        return start, min(last.last_offset + 1, wanted.end_offset)

@@ -1,0 +1,254 @@
+"""Latency by hour: append time - create time of each record, from zone maps where there are some.
+
+Negative latencies are kept: a producer's clock was ahead. What no zone map tells is read: the
+active segment, a segment that the log start cuts, foreign segments without a zone cache. Records
+whose append time or create time is not known are in no hour.
+
+Source: KIP-32 for the two times; `tidelog.storage.latency` for the error of percentiles.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tidelog.env import Env
+from tidelog.errors import MissingDependency
+from tidelog.scan.plan import list_partitions, plan, with_directory
+from tidelog.scan.split import Wanted
+from tidelog.scan.stats import ScanStats
+from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.latency import HOUR_MS, RELATIVE_ERROR, LatencyByHour, LatencyHistogram
+from tidelog.storage.log_dir import LogDir
+from tidelog.storage.log_reader import LogReader
+from tidelog.storage.zone_files import ZoneCache, load_or_build
+from tidelog.storage.zones import ZoneMap
+from tidelog.types import INT64_MAX, ClockName, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["RELATIVE_ERROR", "TopicLatency", "latency"]
+
+COLUMNS = ("createTimestamp", "appendTimestamp")
+
+
+@dataclass(slots=True)
+class TopicLatency:
+    """What is known of one topic's latencies.
+
+    Attributes:
+        by_hour: Histograms by the first ms of each hour of append time.
+        without: Data records that have not both times, where no range was asked for.
+        told: Records that zone maps told of.
+        stats: What was read.
+        sidecar_bytes: Bytes of zone maps that were read.
+    """
+
+    by_hour: LatencyByHour = field(default_factory=LatencyByHour)
+    without: int = 0
+    told: int = 0
+    stats: ScanStats = field(default_factory=ScanStats)
+    sidecar_bytes: int = 0
+
+    @property
+    def total(self) -> LatencyHistogram:
+        """All hours together."""
+        return self.by_hour.total()
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """Whole hours of append time, [start, end) in ms."""
+
+    start_ms: int
+    end_ms: int
+
+    @classmethod
+    def around(cls, start_ms: int | None, end_ms: int | None) -> "_Range":
+        start = 0 if start_ms is None else start_ms - start_ms % HOUR_MS
+        end = INT64_MAX if end_ms is None else min(-(-end_ms // HOUR_MS) * HOUR_MS, INT64_MAX)
+        return cls(start, end)
+
+    @property
+    def is_open(self) -> bool:
+        return (self.start_ms, self.end_ms) == (0, INT64_MAX)
+
+    def holds(self, hour_ms: int, step_ms: int) -> bool:
+        return hour_ms < self.end_ms and hour_ms + step_ms > self.start_ms
+
+
+def latency(
+    source: str | LogDir,
+    topics: str | TopicPartition | Iterable[str | TopicPartition] | None = None,
+    *,
+    start_ms: int | None = None,
+    end_ms: int | None = None,
+    zone_cache: str | None = None,
+    env: Env | None = None,
+) -> Mapping[str, TopicLatency]:
+    """How long records took from their making to the log, by topic and hour of append time.
+
+    Args:
+        source: A directory of topics, by path or open.
+        topics: Names of topics, or single partitions; all topics where None.
+        start_ms: Earliest append time; its whole hour counts.
+        end_ms: Append time to stop at; the hour that it lies in counts as a whole.
+        zone_cache: As for `plan`.
+        env: Files and clock, where `source` is a path.
+
+    Returns:
+        Every topic asked; one without an hour where nothing is known.
+
+    Raises:
+        UnknownTopic: No such topic or partition.
+        CorruptData: A batch that had to be read is damaged.
+        MissingDependency: Something has to be read, and pyarrow, numpy or numba is not installed.
+    """
+    hours = _Range.around(start_ms, end_ms)
+
+    def collect(log_dir: LogDir) -> dict[str, TopicLatency]:
+        found: dict[str, TopicLatency] = {}
+        cache = None if zone_cache is None else ZoneCache(log_dir.env.files, zone_cache)
+        for name in list_partitions(log_dir, topics):
+            topic = found.setdefault(name.topic, TopicLatency())
+            reader = log_dir.reader(name.topic, name.partition)
+            for start, end in _spans_to_read(reader, hours, cache, topic):
+                _read_span(log_dir, name, (start, end), hours, topic)
+        for topic in found.values():
+            topic.by_hour = _within(topic.by_hour, hours)
+        return found
+
+    return with_directory(source, env, collect)
+
+
+def _spans_to_read(
+    reader: LogReader, hours: _Range, cache: ZoneCache | None, found: TopicLatency
+) -> Iterator[tuple[int, int]]:
+    """Count what zone maps tell; the spans of offsets that are left, neighbours put together."""
+    pending: tuple[int, int] | None = None
+    for segment in reader.segments:
+        start = max(segment.base_offset, reader.log_start_offset)
+        if start >= segment.end_offset:
+            continue
+        is_whole = isinstance(segment, ClosedSegment) and start == segment.base_offset
+        zones = _zones_of(reader, segment, cache) if is_whole else None
+        if zones is not None:
+            _count_zones(zones, hours, found)
+        elif pending is not None and pending[1] == start:
+            pending = (pending[0], segment.end_offset)
+        else:
+            if pending is not None:
+                yield pending
+            pending = (start, segment.end_offset)
+    if pending is not None:
+        yield pending
+
+
+def _zones_of(reader: LogReader, segment: object, cache: ZoneCache | None) -> ZoneMap | None:
+    assert isinstance(segment, ClosedSegment)
+    reader.append_times_of(segment)
+    found = segment.zones_on(ClockName.APPEND)
+    if found is None and cache is not None:
+        found = load_or_build(segment, cache)
+    if found is not None:
+        segment.use_zones(None, loaded=False)  # there may be very many of them
+    return found
+
+
+def _count_zones(zones: ZoneMap, hours: _Range, found: TopicLatency) -> None:
+    total = zones.total
+    found.sidecar_bytes += zones.bytes_read
+    if total.min_append_ms < hours.end_ms and total.max_append_ms >= hours.start_ms:
+        found.by_hour.merge(zones.latency)
+        found.told += zones.latency.total().count
+    if hours.is_open:
+        found.without += total.data_records - zones.latency.total().count
+
+
+def _within(by_hour: LatencyByHour, hours: _Range) -> LatencyByHour:
+    """The hours of a range."""
+    if hours.is_open:
+        return by_hour
+    kept = LatencyByHour(by_hour.step_ms)
+    for hour_ms, histogram in by_hour.items():
+        if hours.holds(hour_ms, by_hour.step_ms):
+            kept.at(hour_ms).merge(histogram)
+    return kept
+
+
+def _read_span(
+    log_dir: LogDir,
+    name: TopicPartition,
+    offsets: tuple[int, int],
+    hours: _Range,
+    found: TopicLatency,
+) -> None:
+    """Count records by reading their two times."""
+    counted = 0
+    for batch in read_times(log_dir, name, offsets, _times_of(hours), found.stats):
+        counted += _count_batch(batch, found.by_hour)
+        if hours.is_open:
+            found.without += batch.num_rows
+    found.without -= counted if hours.is_open else 0
+
+
+def _times_of(hours: _Range) -> tuple[int, int] | None:
+    return None if hours.is_open else (hours.start_ms, hours.end_ms)
+
+
+def read_times(
+    log_dir: LogDir,
+    name: TopicPartition,
+    offsets: tuple[int, int],
+    append_range: tuple[int, int] | None,
+    stats: ScanStats,
+) -> "Iterator[pa.RecordBatch]":
+    """Both times of a partition's records, in the order of their offsets.
+
+    Args:
+        log_dir: The directory.
+        name: The partition.
+        offsets: [start, end).
+        append_range: Append times wanted, [start, end) in ms; all records where None.
+        stats: Counted up.
+    """
+    try:
+        from tidelog.scan.reader import ReadOptions, to_reader
+    except ImportError as error:
+        raise MissingDependency(
+            f"segments without a zone map are read by pyarrow, numpy and numba: tidelog[arrow]"
+            f" ({error})"
+        ) from error
+    start_ms, end_ms = append_range or (None, None)
+    wanted = Wanted(
+        start_offset=offsets[0], end_offset=offsets[1], start_ms=start_ms, end_ms=end_ms
+    )
+    splits = plan(
+        log_dir,
+        name,
+        wanted=wanted,
+        clock=ClockName.APPEND,
+        columns=COLUMNS,
+        fail_on_data_loss=False,
+    )
+    options = ReadOptions(fail_on_data_loss=False, env=log_dir.env)
+    yield from to_reader(splits, COLUMNS, options=options, stats=stats)
+
+
+def _count_batch(batch: "pa.RecordBatch", by_hour: LatencyByHour) -> int:
+    """Count the records that have both times; how many they are."""
+    from tidelog.scan.time_arrays import both_times, bucket_counts, distances
+
+    append, create = both_times(batch)
+    if not len(append):
+        return 0
+    late = distances(append, create)
+    hours = append - append % by_hour.step_ms
+    for hour_ms in sorted(set(hours.tolist())):
+        chosen = late[hours == hour_ms]
+        histogram = by_hour.at(hour_ms)
+        for bucket, number in bucket_counts(chosen):
+            histogram.add_bucket(bucket, number)
+        histogram.min_ms = min(histogram.min_ms, int(chosen.min()))
+        histogram.max_ms = max(histogram.max_ms, int(chosen.max()))
+    return len(append)
