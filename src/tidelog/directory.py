@@ -344,6 +344,27 @@ class Directory:
             stats=stats,
         )
 
+    def count(
+        self,
+        topic: str,
+        *,
+        start: When | None = None,
+        end: When | None = None,
+        clock: str = ClockName.RECORD,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> int:
+        """How many records `read` would hand out of the same range, mostly by zone maps alone.
+
+        Raises:
+            As `read`; for figures by partition see `tidelog.scan.count`.
+        """
+        from tidelog.scan import Wanted, count
+
+        wanted = Wanted(start_ms=_maybe(self.point, start), end_ms=_maybe(self.point, end))
+        clock_name = ClockName(clock)
+        found = count(self._log_dir, topic, wanted=wanted, clock=clock_name, isolation=isolation)
+        return found.records
+
     # -- closing -----------------------------------------------------------------------------
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ Each command imports its work when it runs, so that `--help` and the others don'
 import click
 
 import tidelog
-from tidelog.cli import app_checks, app_cluster, app_time
+from tidelog.cli import app_checks, app_cluster, app_ranges, app_time
 from tidelog.cli.choices import (
     CODECS,
     ClockName,
@@ -364,5 +364,6 @@ def _dump(
     return dump.dump(surroundings, paths, deep=deep, kind=kind, zone=zone)
 
 
-for _command in (*app_checks.COMMANDS, *app_cluster.COMMANDS, *app_time.COMMANDS):
-    app.add_command(_command)
+for _module in (app_checks, app_cluster, app_ranges, app_time):
+    for _command in _module.COMMANDS:
+        app.add_command(_command)

@@ -36,6 +36,7 @@ READ_OPTIONS: Final = {
     "isolation": "read_uncommitted or read_committed",
     "kafka.isolation.level": "the same under the connector's name",
     "failOnDataLoss": "true: offsets asked for that are gone are an error",
+    "zoneCache": "folder on the driver for zone maps of segments that have none, such as Kafka's",
 }
 WRITE_OPTIONS: Final = {
     "path": "directory of topics",

@@ -149,6 +149,7 @@ def plan_source(options: SourceOptions, columns: tuple[str, ...] | None = None) 
         split_bytes=options.split_bytes,
         min_partitions=options.min_partitions,
         fail_on_data_loss=options.fail_on_data_loss,
+        zone_cache=options.zone_cache,
     )
 
 

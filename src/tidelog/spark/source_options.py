@@ -49,6 +49,7 @@ class SourceOptions:
         split_bytes: Upper bound of a split, about.
         isolation: What is seen of transactions.
         fail_on_data_loss: Whether offsets that are gone are an error.
+        zone_cache: Folder for zone maps that the directory doesn't have; None for no such.
     """
 
     path: str
@@ -68,6 +69,7 @@ class SourceOptions:
     split_bytes: int = SPLIT_BYTES
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     fail_on_data_loss: bool = True
+    zone_cache: str | None = None
 
 
 def read_source_options(given: Mapping[str, str], env: Env | None = None) -> SourceOptions:
@@ -116,6 +118,7 @@ def read_source_options(given: Mapping[str, str], env: Env | None = None) -> Sou
         split_bytes=options.number("splitBytes", SPLIT_BYTES),
         isolation=_isolation(options),
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
+        zone_cache=options.text("zoneCache"),
     )
 
 

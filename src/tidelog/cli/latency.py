@@ -1,0 +1,174 @@
+"""`tidelog latency`: how long records took to the log, by hour, and what late ones cost."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tidelog.cli import output, times
+from tidelog.cli.choices import Format
+from tidelog.cli.opening import open_directory
+from tidelog.cli.output import Cell
+from tidelog.cli.surroundings import Surroundings
+from tidelog.cli.targets import parse_target, partitions_of
+from tidelog.scan.latency import RELATIVE_ERROR, TopicLatency
+from tidelog.scan.latency import latency as measure
+from tidelog.storage.latency import LatencyHistogram
+from tidelog.timespec import OPEN_END, OPEN_START, parse_duration
+
+if TYPE_CHECKING:
+    from tidelog.directory import Directory
+    from tidelog.scan.lateness import TopicLateness
+    from tidelog.types import TopicPartition
+
+PERCENTS: Final = (50.0, 90.0, 99.0, 99.9)
+# Shares of records that a watermark may be allowed to lose.
+SHARES: Final = (0.0, 0.0001, 0.001, 0.01)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked.
+
+    Attributes:
+        start: First append time, or a whole range A..B; None for no bound.
+        end: Append time to stop at; None for no bound.
+        late: Measure what watermarks would lose, which reads all records of the range.
+        delays: Delays to count for, as texts (`5m`); some usual ones where there is none.
+        zone: Where times without a zone are meant, and how hours are printed.
+        zone_cache: Folder for zone maps that the directory doesn't have.
+    """
+
+    start: str | None
+    end: str | None
+    late: bool
+    delays: tuple[str, ...]
+    zone: str | None
+    zone_cache: str | None
+
+
+def latency(
+    surroundings: Surroundings, data: str | None, target: str, question: Question, kind: Format
+) -> None:
+    """Print latencies by hour, or what watermarks would lose."""
+    topic, number = parse_target(target)
+    start, end = times.read_bounds(surroundings, question.start, question.end, question.zone)
+    with open_directory(surroundings, data) as directory:
+        partitions = partitions_of(directory, topic, number)
+        if question.late:
+            _print_late(surroundings, directory, partitions, question, (start, end), kind)
+            return
+        by_topic = measure(
+            directory.log_dir,
+            partitions,
+            start_ms=None if start == OPEN_START else start,
+            end_ms=None if end == OPEN_END else end,
+            zone_cache=question.zone_cache,
+        )
+    found = by_topic.get(topic, TopicLatency())
+    rows = list(_hour_rows(topic, found))
+    output.print_rows(surroundings, _hour_columns(), rows, kind, zone=question.zone)
+    _say(surroundings, topic, found)
+
+
+def _hour_columns() -> list[output.Column]:
+    percentiles = [output.number(_percent_name(percent)) for percent in PERCENTS]
+    return [
+        output.text("topic"),
+        output.time("hour"),
+        output.number("hours"),
+        output.number("records"),
+        *percentiles,
+        output.number("max_ms"),
+        output.number("min_ms"),
+        output.number("skew_ms_max"),
+        output.number("percentile_error"),
+    ]
+
+
+def _percent_name(percent: float) -> str:
+    return f"p{percent:g}_ms".replace(".", "_")
+
+
+def _hour_rows(topic: str, found: TopicLatency) -> Iterator[list[Cell]]:
+    hours = found.by_hour.step_ms // 3_600_000
+    for hour_ms, histogram in found.by_hour.items():
+        yield [
+            topic,
+            hour_ms,
+            hours,
+            histogram.count,
+            *(histogram.percentile(percent) for percent in PERCENTS),
+            histogram.max_ms,
+            histogram.min_ms,
+            skew_ms(histogram),
+            RELATIVE_ERROR,
+        ]
+
+
+def skew_ms(histogram: LatencyHistogram) -> int | None:
+    """How far a producer's clock was ahead at most: the largest negative latency, None if none."""
+    return -histogram.min_ms if histogram.min_ms < 0 else None
+
+
+def _say(surroundings: Surroundings, topic: str, found: TopicLatency) -> None:
+    if not found.total.count:
+        surroundings.say(f"{topic}: no record of the range has both an append and a create time")
+        return
+    surroundings.say(
+        f"{topic}: percentiles are off by at most {RELATIVE_ERROR:.1%} of their value; min and max"
+        f" are exact; {found.told} of {found.told + found.stats.rows} records by zone maps"
+    )
+    skew = skew_ms(found.total)
+    if skew is not None:
+        surroundings.say(f"{topic}: producers' clocks were ahead, by up to {skew} ms")
+    if found.without:
+        surroundings.say(f"{topic}: {found.without} records lack one of the two times")
+
+
+def _print_late(
+    surroundings: Surroundings,
+    directory: "Directory",
+    partitions: "list[TopicPartition]",
+    question: Question,
+    bounds: tuple[int, int],
+    kind: Format,
+) -> None:
+    from tidelog.scan.lateness import DELAYS_MS, TopicLateness, lateness
+
+    delays = [parse_duration(text) // 1_000_000 for text in question.delays] or list(DELAYS_MS)
+    by_topic = lateness(
+        directory.log_dir,
+        partitions,
+        delays_ms=delays,
+        append_range=None if bounds == (OPEN_START, OPEN_END) else bounds,
+    )
+    topic = partitions[0].topic if partitions else ""
+    found = by_topic.get(topic, TopicLateness())
+    columns = [
+        output.text("topic"),
+        output.number("delay_ms"),
+        output.number("lost"),
+        output.number("records"),
+        output.number("lost_share"),
+    ]
+    rows: list[list[Cell]] = [
+        [topic, delay, lost, found.records, lost / found.records if found.records else None]
+        for delay, lost in found.lost.items()
+    ]
+    output.print_rows(surroundings, columns, rows, kind)
+    _say_late(surroundings, topic, found)
+
+
+def _say_late(surroundings: Surroundings, topic: str, found: "TopicLateness") -> None:
+    surroundings.say(
+        f"{topic}: {found.out_of_order} of {found.records} records are behind one before them in"
+        f" their partition, by up to {found.late_ms_max} ms"
+    )
+    for share in SHARES:
+        error = f", off by at most {RELATIVE_ERROR:.1%}" if share else ""
+        surroundings.say(
+            f"{topic}: a watermark delay of {found.delay_for(share)} ms loses at most"
+            f" {share:.2%}{error}"
+        )
+    if found.without_time:
+        surroundings.say(f"{topic}: {found.without_time} records have no create time")
