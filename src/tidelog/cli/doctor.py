@@ -107,6 +107,10 @@ def _examine(surroundings: Surroundings, meant: _Target, kind: Format, *, mends:
         if held is not None:
             held.close()
     _print(surroundings, found, left, kind)
+    for failure in check.unseen:
+        surroundings.say(f"could not look: {describe(failure)[1]}")
+    if check.unseen:
+        return Verdict.BLIND
     _sum_up(surroundings, check, found, left)
     return Verdict.FINDINGS if any(finding.counts for finding in left) else Verdict.SOUND
 

@@ -12,12 +12,19 @@ from typing import Final
 
 from tidelog.config import TopicConfig
 from tidelog.env import FileSystem
-from tidelog.errors import CorruptFile, InvalidRequest, UnknownTopic, UnsupportedVersion
+from tidelog.errors import (
+    CorruptFile,
+    InvalidRequest,
+    StorageFailure,
+    UnknownTopic,
+    UnsupportedVersion,
+)
 from tidelog.storage import commits, files, meta_properties
 from tidelog.storage.checks.checkpoints import OffsetBounds, check_offset_checkpoint
 from tidelog.storage.checks.findings import Finding, Severity, note
 from tidelog.storage.checks.partition import Learned, PartitionCheck
 from tidelog.storage.checks.place import CheckOptions, PartitionPlace
+from tidelog.storage.handles import as_storage_failure
 from tidelog.storage.log_dir import NO_TOPIC_ID
 from tidelog.storage.topics import TOPICS_FILE, TopicInfo, find_topics, unknown_topic
 from tidelog.types import TopicPartition
@@ -63,6 +70,7 @@ class DirectoryCheck:
         options: How to work.
         learned: What a repair needs of each partition that was checked.
         places: Each of these partitions.
+        unseen: What could not be read: partitions that are not judged, or not to their end.
     """
 
     fs: FileSystem
@@ -71,6 +79,7 @@ class DirectoryCheck:
     options: CheckOptions = field(default_factory=CheckOptions)
     learned: dict[TopicPartition, Learned] = field(default_factory=dict)
     places: dict[TopicPartition, PartitionPlace] = field(default_factory=dict)
+    unseen: list[StorageFailure] = field(default_factory=list)
     _topics: Mapping[str, TopicInfo] = field(default_factory=dict)
 
     def load(self) -> list[Finding]:
@@ -111,10 +120,17 @@ class DirectoryCheck:
         )
 
     def findings(self) -> Iterator[Finding]:
-        """All that is wrong, partition by partition, then at the top; call `load` first."""
+        """All that is wrong, partition by partition, then at the top; call `load` first.
+
+        A partition that can't be read goes to `unseen`, and the others are checked all the same.
+        """
         for name, place in self.places.items():
             check = PartitionCheck(place)
-            yield from check.findings()
+            try:
+                yield from check.findings()
+            except OSError as error:
+                self.unseen.append(as_storage_failure(error, place.directory, "read"))
+                continue
             self.learned[name] = check.learned
         if self.selection == Selection():
             yield from self._check_top()

@@ -59,15 +59,15 @@ def rebuild_epochs(
 ) -> bytes:
     """The file's text from the batches.
 
-    An epoch that the old text knows above all of them stays, at the log end: its records were lost,
-    and it must not be used again.
+    An epoch above all of them that the old text has at the log end stays there: its records were
+    lost, and it must not be used again.
     """
     epochs = LeaderEpochs((span.epoch, span.first_offset) for span in spans)
     epochs.truncate_from_start(log_start)
     try:
-        lost = LeaderEpochs.decode(data or b"").latest_epoch
+        lost = LeaderEpochs.decode(data or b"").latest
     except CorruptFile:
-        lost = -1
-    if lost > epochs.latest_epoch:
-        epochs.assign(lost, log_end)
+        lost = None
+    if lost is not None and lost.epoch > epochs.latest_epoch and lost.start_offset >= log_end:
+        epochs.assign(lost.epoch, log_end)
     return epochs.encode()

@@ -74,6 +74,10 @@ def _is_in(path: str, directory: str) -> bool:
     return path.rpartition("/")[0] == directory
 
 
+def _ignore(_line: str) -> None:
+    """What a reader tells of damaged files: the findings have said it already."""
+
+
 @dataclass(slots=True)
 class PartitionRepair:
     """The repair of one partition.
@@ -192,7 +196,7 @@ class PartitionRepair:
             config=self.place.config,
             pool=pool,
             maps=maps,
-            report=self.problems.append,
+            report=_ignore,
         )
 
     def _build_map(self, segment: ClosedSegment) -> None:

@@ -1,5 +1,6 @@
 """What the tests of checks share: a directory with everything in it, and ways to damage it."""
 
+import errno
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -108,6 +109,7 @@ class BytesFileSystem:
     """Files in memory, fast to change: what a check asks of a file system, no more."""
 
     contents: dict[str, bytes] = field(default_factory=dict)
+    failing: str | None = None
 
     @classmethod
     def copy_of(cls, files: FileSystem, path: str) -> "BytesFileSystem":
@@ -117,6 +119,8 @@ class BytesFileSystem:
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         assert not write
         assert not create
+        if path == self.failing:
+            raise OSError(errno.EIO, "the disk failed", path)
         if path not in self.contents:
             raise FileNotFoundError(path)
         return BytesFile(self.contents[path])  # type: ignore[return-value] # it is only read

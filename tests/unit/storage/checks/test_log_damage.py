@@ -118,6 +118,19 @@ def test_nothing_is_derived_from_a_damaged_log(env: SeededEnv, seed: int) -> Non
     assert snapshot_of(env, PATH) == before
 
 
+def test_a_partition_that_cannot_be_read_is_not_called_sound(env: SeededEnv) -> None:
+    copied = BytesFileSystem.copy_of(env.files, PATH)
+    for name in list(copied.contents):
+        if name.startswith(PARTITION):
+            copied.contents[name.replace("t-0", "t-1")] = copied.contents[name]
+    copied.failing = f"{PARTITION}/{FIRST}"
+    del copied.contents[f"{PATH}/t-1/{0:020d}.index"]
+    check = DirectoryCheck(copied, PATH)  # type: ignore[arg-type] # it is only read
+    found = [*check.load(), *check.findings()]
+    assert [failure.path for failure in check.unseen] == [PARTITION]
+    assert any(finding.path == f"{PATH}/t-1/{0:020d}.index" for finding in found)
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_the_kernel_finds_what_the_plain_pass_finds(env: SeededEnv, seed: int) -> None:
     from tidelog.record.kernels.validate import check_body
