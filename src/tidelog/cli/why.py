@@ -74,7 +74,7 @@ def segment_object(
         },
         "append": {
             **output.time_fields("first", segment.first_append_ms, zone),
-            **output.time_fields("last", facts.largest_append_ms, zone),
+            **output.time_fields("last", segment.last_append_ms, zone),
             "unknown": [list(span) for span in segment.unknown_append],
         },
         "kept": {
@@ -198,7 +198,7 @@ def _appends(segment: SegmentStory, zone: str | None) -> str:
     if segment.first_append_ms is None:
         return "not known"
     first = times.shown(segment.first_append_ms, zone)
-    last = times.shown(segment.times.largest_append_ms, zone)
+    last = times.shown(segment.last_append_ms, zone)
     hidden = f"; not known of {unknown} offsets" if unknown else ""
     return f"first {first}, last {last}{hidden}"
 

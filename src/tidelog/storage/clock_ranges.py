@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from tidelog.errors import CorruptData
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.reading import records_of, slices
 from tidelog.storage.segment import Segment
@@ -24,8 +25,8 @@ class RecordRange:
 
     Attributes:
         smallest_ms: Smallest timestamp of the records that were looked at; None where none has one.
-        not_looked_at: Ranges [start, end) of offsets without a zone map, too many to read: a
-            smaller one may be there.
+        not_looked_at: Ranges [start, end) of offsets without a zone map, too many to read or
+            damaged: a smaller one may be there.
     """
 
     smallest_ms: int | None = None
@@ -41,7 +42,6 @@ def record_range(log: LogReader) -> RecordRange:
     """The smallest record time from the log start on.
 
     Raises:
-        CorruptData: A damaged batch in a segment that is read.
         StorageFailure: The disk failed.
     """
     found = RecordRange()
@@ -49,14 +49,25 @@ def record_range(log: LogReader) -> RecordRange:
         start = max(segment.base_offset, log.log_start_offset)
         if not segment.size_bytes or start >= segment.end_offset:
             continue
-        zones = segment.zones
-        if zones is not None:
-            _take_zones(found, segment, zones, start)
-        elif segment.size_bytes <= READ_LIMIT_BYTES:
-            _take_records(found, segment, start, segment.end_offset)
-        else:
+        try:
+            is_seen = _take_segment(found, segment, start)
+        except CorruptData:
+            is_seen = False
+        if not is_seen:
             found.not_looked_at.append((start, segment.end_offset))
     return found
+
+
+def _take_segment(found: RecordRange, segment: Segment, start: int) -> bool:
+    """Count a segment's records from `start` on; False where they are too many to read."""
+    zones = segment.zones
+    if zones is not None:
+        _take_zones(found, segment, zones, start)
+        return True
+    if segment.size_bytes > READ_LIMIT_BYTES:
+        return False
+    _take_records(found, segment, start, segment.end_offset)
+    return True
 
 
 def _take_zones(found: RecordRange, segment: Segment, zones: ZoneMap, start: int) -> None:

@@ -63,6 +63,7 @@ class SegmentStory:
         times: What is known of its times.
         smallest_timestamp: From its zone map; None where it has none.
         first_append_ms: Earliest append time that is known, None where none is.
+        last_append_ms: Latest one.
         unknown_append: Ranges [start, end) of offsets whose append time is not known.
         keeping: How long the topic's own policy keeps it.
         record: Offset and timestamp of the record that `keeping` counts from, None where it is no
@@ -80,6 +81,7 @@ class SegmentStory:
     times: SegmentTimes
     smallest_timestamp: int | None
     first_append_ms: int | None
+    last_append_ms: int | None
     unknown_append: list[tuple[int, int]]
     keeping: Keeping
     record: tuple[int, int] | None
@@ -245,7 +247,8 @@ class _Explanation:
         segment, times = self._segments[number], self._times[number]
         roll_ms = self._notes.roll_ms(segment)
         rows = self._log.append_times_of(segment)
-        known = [ms for _, _, ms in rows.runs(segment.base_offset, segment.end_offset) if ms]
+        known = rows.runs(segment.base_offset, segment.end_offset)
+        known_ms = [ms for _, _, ms in known if ms is not None]
         zones = segment.zones
         is_timed = zones is not None and zones.total.timed_records > 0
         return SegmentStory(
@@ -256,7 +259,8 @@ class _Explanation:
             roll_ms=None if roll_ms == UNKNOWN_MS else roll_ms,
             times=times,
             smallest_timestamp=zones.total.min_record_ms if zones and is_timed else None,
-            first_append_ms=known[0] if known else None,
+            first_append_ms=known_ms[0] if known_ms else None,
+            last_append_ms=known_ms[-1] if known_ms else None,
             unknown_append=rows.unknown_in(segment.base_offset, segment.end_offset),
             keeping=keeping,
             record=_deciding_record(segment, keeping.counted),

@@ -105,6 +105,8 @@ class SegmentTimes:
         largest_at: Last offset of the batch that has it, -1 where nobody looked.
         mtime_ms: When the log file was last changed.
         largest_append_ms: Largest append time that is known, -1 where none is.
+        append_slack_ms: So much later an append may have been than its time says: that is rounded
+            down to `tidelog.append.time.granularity.ms`. `largest_append_ms` is without rounding.
         is_append_known: Whether that of every record is.
         seen_ms: Every record was there by then, as it was noted once; -1 where it was not.
         now_ms: When this was looked at: nothing was appended later.
@@ -116,6 +118,7 @@ class SegmentTimes:
     mtime_ms: int
     largest_at: int = NO_OFFSET
     largest_append_ms: int = UNKNOWN_MS
+    append_slack_ms: int = 0
     is_append_known: bool = False
     seen_ms: int = UNKNOWN_MS
     now_ms: int
@@ -134,7 +137,8 @@ class SegmentTimes:
     @property
     def arrival(self) -> CountedTime:
         """The largest append time, the fallback counted in where some are not known."""
-        known = CountedTime(self.largest_append_ms, TimeBasis.APPEND_TIME)
+        is_exact = not self.append_slack_ms
+        known = CountedTime(self.largest_append_ms, TimeBasis.APPEND_TIME, is_exact)
         if self.is_append_known and self.largest_append_ms != UNKNOWN_MS:
             return known
         return max(known, self.fallback, key=lambda counted: counted.ms)

@@ -57,9 +57,11 @@ def read_times(
         return times
     rows = log.append_times_of(segment)
     last_known_ms = rows.last_known_ms
+    slack_ms = log.context.config.tidelog_append_time_granularity_ms - 1
     times = dataclasses.replace(
         times,
-        largest_append_ms=UNKNOWN_MS if last_known_ms is None else last_known_ms,
+        largest_append_ms=UNKNOWN_MS if last_known_ms is None else last_known_ms + slack_ms,
+        append_slack_ms=slack_ms,
         is_append_known=not rows.unknown_in(segment.base_offset, segment.end_offset),
     )
     if clock is RetentionClock.APPEND or largest < 0:
@@ -91,7 +93,8 @@ class _Arrivals:
         known = self._rows.time_at(offset)
         if known is None:
             return self._fallback._replace(offset=offset)
-        return CountedTime(known, TimeBasis.APPEND_TIME, offset=offset)
+        slack_ms = self._times.append_slack_ms
+        return CountedTime(known + slack_ms, TimeBasis.APPEND_TIME, not slack_ms, offset)
 
     def largest_capped(self, segment: Segment) -> CountedTime | None:
         """The largest time of a record, each at most its append time; None where only a bound is.

@@ -198,3 +198,21 @@ def test_a_roll_storm_is_told_with_the_limits_to_set(cli: Cli) -> None:
     text = cli.ok("describe", "storm").out
     assert "roll storm: the last 10 segments" in text
     assert "segment.ms" in text
+
+
+@pytest.mark.parametrize("seconds", [0, 1, 10**9, 4 * 10**9])
+def test_a_copy_with_other_file_times_says_the_same(tides: Cli, seconds: int) -> None:
+    """Lookups on both clocks, ranges, what is kept how long: no file time has a part in it."""
+    questions = [
+        ("why", "tides", "-o", "json"),
+        ("describe", "tides", "-o", "json"),
+        *(
+            ("offsets", "tides", "--at", str(at_ms), "--clock", clock, "-o", "json")
+            for at_ms in (NOW - 2 * DAY_MS, NOW, NOW + 1, NOW + 1_500, NOW + 10 * DAY_MS)
+            for clock in ("record", "append")
+        ),
+    ]
+    before = [tides.run(*question).out for question in questions]
+    for path in [*(tides.data / "tides-0").iterdir(), *tides.data.iterdir()]:
+        os.utime(path, (seconds, seconds))
+    assert [tides.run(*question).out for question in questions] == before

@@ -354,3 +354,18 @@ class TestReasons:
         notes = Notes(log)
         assert [notes.reason(segment) for segment in log.segments] == ["attach", "attach", "open"]
         assert notes.seen_ms(log.segments[1]) == env.clock.now_ms()
+
+
+def test_a_coarse_append_clock_deletes_nothing_too_early() -> None:
+    """Its times are rounded down by up to a minute: the minute's end counts."""
+    for clock in ("append", "record-capped"):
+        step = {"tidelog.append.time.granularity.ms": "60000"}
+        env, _, log = new_log(settings(clock) | step)
+        env.clock.set(START_MS // 60_000 * 60_000 + 59_000)
+        appended_ms = env.clock.now_ms()
+        put(log, appended_ms + 365 * DAY_MS)
+        log.roll()
+        env.clock.set(appended_ms + WEEK_MS)
+        assert deleted(log) == []
+        env.clock.advance(60_000)
+        assert deleted(log) == [0]
