@@ -76,6 +76,28 @@ def test_by_record_exactly_what_kafka_deletes_goes(
     assert deleted > SEEDS_PER_TEST, "retention had something to do"
 
 
+@pytest.mark.parametrize(("beyond_ms", "goes"), [(-600_000, 0), (600_000, 1)])
+def test_without_timestamps_the_files_own_time_counts_in_both(
+    kafka_oracle: Oracle, quick_path: Path, beyond_ms: int, goes: int
+) -> None:
+    """The one rule that leans on file times under `record`; the machine's clock made them."""
+    made_ms = int(quick_path.stat().st_mtime * 1_000)
+    steps: list[Step] = [
+        append(-1, -1, now_ms=T0),
+        {"do": "roll", "now_ms": T0},
+        append(T0 + 10**12, now_ms=T0),
+        {"do": "retention", "now_ms": made_ms + 7 * DAY_MS + beyond_ms},
+        {"do": "state"},
+    ]
+    asked = script(quick_path, steps, {"retention.ms": str(7 * DAY_MS)})
+    told = kafka_oracle.run(replace(asked, directory=quick_path / "kafka" / "events-0"))
+    by_record = {**asked.config, "tidelog.retention.clock": "record"}
+    ours = replace(asked, directory=quick_path / "ours" / "events-0", config=by_record)
+    made = run_ours(ours)
+    assert made[3] == told[3] == {"deleted": goes}
+    assert facts(made[-1]) == facts(told[-1])
+
+
 def life_of_a_future_record() -> list[Step]:
     """One record a year ahead, then others; ten days later retention runs."""
     return [
