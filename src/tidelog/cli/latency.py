@@ -86,7 +86,7 @@ def _hour_columns() -> list[output.Column]:
 
 
 def _percent_name(percent: float) -> str:
-    return f"p{percent:g}_ms".replace(".", "_")
+    return f"p{percent:g}_ms".replace(".", "")
 
 
 def _hour_rows(topic: str, found: TopicLatency) -> Iterator[list[Cell]]:

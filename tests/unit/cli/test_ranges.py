@@ -1,0 +1,101 @@
+"""`count` and `latency`: ranges of time, told by zone maps and by reading."""
+
+import pytest
+from tests.unit.cli.running import NOW, Cli, at
+
+HOUR = 3_600_000
+HOUR_START = NOW - NOW % HOUR
+
+
+@pytest.fixture
+def topic(cli: Cli) -> Cli:
+    """Two partitions. In the first a finished segment of four records and an active one of two."""
+    cli.ok("create", "flights", "-p", "2", "--config", "internal.segment.bytes=300")
+    cli.append(at(NOW - 10), at(NOW - 5_000), at(NOW + 7, value=None), at(NOW - 10))
+    cli.clock.advance(HOUR)
+    cli.append(at(NOW + HOUR - 100, value=b"x" * 150), at(NOW))
+    return cli
+
+
+class TestCount:
+    def test_all_of_each_partition(self, topic: Cli) -> None:
+        found = topic.ok("count", "flights", "-o", "json").objects
+        assert [(row["partition"], row["records"]) for row in found] == [(0, 6), (1, 0)]
+        assert found[0]["told"] == 4
+        assert found[0]["sidecar_bytes_read"]
+
+    @pytest.mark.parametrize(
+        ("arguments", "records"),
+        [
+            (("--from", str(NOW - 10), "--to", str(NOW)), 2),
+            (("--from", str(NOW - 10), "--to", str(NOW + 1)), 3),
+            (("--from", f"{NOW}..{NOW + HOUR}"), 3),
+            (("--to", str(NOW - 10)), 1),
+            (("--from", "now", "--clock", "append"), 2),
+            (("--to", "now", "--clock", "append"), 4),
+            (("--isolation", "read_committed"), 6),
+        ],
+    )
+    def test_ranges(self, topic: Cli, arguments: tuple[str, ...], records: int) -> None:
+        (found,) = topic.ok("count", "flights:0", "-o", "json", *arguments).objects
+        assert found["records"] == records
+
+    def test_a_table_ends_with_the_sum(self, topic: Cli) -> None:
+        lines = topic.ok("count", "flights").lines
+        assert lines[-1].split()[:2] == ["-", "6"]
+
+    def test_what_has_no_time_is_told(self, topic: Cli) -> None:
+        topic.append(at(-1))
+        result = topic.ok("count", "flights", "--from", str(NOW))
+        assert "1 records have no time on the record clock" in result.err
+
+    @pytest.mark.parametrize("target", ["flights:x", ":1", "flights:1:2"])
+    def test_a_target_that_is_none(self, topic: Cli, target: str) -> None:
+        result = topic.run("count", target)
+        assert result.code == 3
+        assert "TOPIC:P" in result.err
+
+    def test_a_partition_that_is_not_there(self, topic: Cli) -> None:
+        result = topic.run("count", "flights:7")
+        assert result.code == 1
+        assert "partitions 0 to 1" in result.err
+
+
+class TestLatency:
+    def test_by_hour(self, topic: Cli) -> None:
+        result = topic.ok("latency", "flights", "-o", "json")
+        first, second = result.objects
+        assert (first["hour_ms"], second["hour_ms"]) == (HOUR_START, HOUR_START + HOUR)
+        assert [first[name] for name in ("records", "min_ms", "max_ms", "skew_ms_max")] == [
+            4,
+            -7,
+            5_000,
+            7,
+        ]
+        assert first["p50_ms"] == 10
+        assert (second["records"], second["max_ms"], second["skew_ms_max"]) == (2, HOUR, None)
+        assert first["percentile_error"] == 1 / 64
+        assert "producers' clocks were ahead, by up to 7 ms" in result.err
+        assert "4 of 6 records by zone maps" in result.err
+
+    def test_a_range_takes_whole_hours(self, topic: Cli) -> None:
+        found = topic.ok("latency", "flights", "-o", "json", "--from", "now").objects
+        assert [row["hour_ms"] for row in found] == [HOUR_START + HOUR]
+        found = topic.ok("latency", "flights", "-o", "json", "--to", str(NOW)).objects
+        assert [row["hour_ms"] for row in found] == [HOUR_START]
+
+    def test_nothing_known(self, topic: Cli) -> None:
+        result = topic.ok("latency", "flights:1")
+        assert "no record of the range" in result.err
+
+    def test_what_watermarks_lose(self, topic: Cli) -> None:
+        delays = ("--delay", "4s", "--delay", "10ms", "--delay", "1h")
+        result = topic.ok("latency", "flights", "--late", "-o", "json", *delays)
+        # Behind the largest before: 4,990, 17 and (after NOW + 1 h - 100) 3,599,900 ms.
+        assert [(row["delay_ms"], row["lost"]) for row in result.objects] == [
+            (10, 3),
+            (4_000, 2),
+            (HOUR, 0),
+        ]
+        assert "3 of 6 records are behind" in result.err
+        assert f"a watermark delay of {HOUR - 100} ms loses at most 0.00%" in result.err

@@ -1,0 +1,125 @@
+"""Latencies and lateness against the plain sums over records."""
+
+import random
+from bisect import bisect_left
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.scan.logs import TOPIC, make_log_dir, records_of
+from tests.unit.scan.zoning import add_zones
+
+from tidelog.scan.latency import latency
+from tidelog.scan.lateness import TopicLateness, lateness
+from tidelog.scan.time_arrays import buckets_of, distances
+from tidelog.storage.latency import RELATIVE_ERROR, LatencyByHour, bucket_of
+from tidelog.storage.log_dir import LogDir
+from tidelog.types import INT64_MAX, TopicPartition
+
+EDGES = [2**power + more for power in range(63) for more in (-1, 0, 1)]
+
+
+@given(st.lists(st.integers(-INT64_MAX, INT64_MAX) | st.sampled_from(EDGES), min_size=1))
+def test_buckets_of_many_are_those_of_each(latencies: list[int]) -> None:
+    found = buckets_of(np.array(latencies, np.int64))
+    assert found.tolist() == [bucket_of(one) for one in latencies]
+
+
+def test_distances_stay_in_63_bits() -> None:
+    later = np.array([5, 0, INT64_MAX], np.int64)
+    earlier = np.array([-(2**63), -3, 0], np.int64)
+    assert distances(later, earlier).tolist() == [INT64_MAX, 3, INT64_MAX]
+
+
+def plain_latency(path: str, partition: int) -> tuple[LatencyByHour, int]:
+    """Hour by hour, record by record; and how many lack a time."""
+    found, without = LatencyByHour(), 0
+    with LogDir.open(path) as log_dir:
+        reader = log_dir.reader(TOPIC, partition)
+        for record in reader.records():
+            append_ms = reader.append_time_of(record.offset)
+            if append_ms is None or record.create_timestamp is None:
+                without += 1
+            else:
+                found.add(append_ms, append_ms - record.create_timestamp)
+    return found, without
+
+
+@pytest.mark.parametrize("with_maps", [False, True])
+@pytest.mark.parametrize("seed", [3, 4])
+def test_latency_by_hour_is_that_of_the_records(tmp_path: Path, seed: int, with_maps: bool) -> None:
+    path = str(tmp_path / "data")
+    make_log_dir(path, seed, partitions=1, steps=80)
+    if with_maps:
+        assert add_zones(path, TOPIC)
+    else:
+        for file in tmp_path.rglob("*.zones"):
+            file.unlink()
+    expected, without = plain_latency(path, 0)
+    found = latency(path, TOPIC)[TOPIC]
+    assert dict(found.by_hour) == dict(expected)
+    assert found.without == without
+    assert bool(found.told) == with_maps
+    hour = list(expected)[-1]
+    only = latency(path, TopicPartition(TOPIC, 0), start_ms=hour + 1, end_ms=hour + 2)[TOPIC]
+    assert dict(only.by_hour) == {hour: expected[hour]}
+
+
+def test_deleted_records_count_no_more(tmp_path: Path) -> None:
+    path = str(tmp_path / "data")
+    make_log_dir(path, 5, partitions=1, steps=80)
+    add_zones(path, TOPIC)
+    with LogDir.open(path) as log_dir:
+        end = log_dir.reader(TOPIC, 0).log_end_offset
+    (tmp_path / "data" / "log-start-offset-checkpoint").write_text(f"0\n1\n{TOPIC} 0 {end // 2}\n")
+    expected, without = plain_latency(path, 0)
+    found = latency(path, TOPIC)[TOPIC]
+    assert (dict(found.by_hour), found.without) == (dict(expected), without)
+
+
+def test_a_zone_cache_serves_a_directory_without_maps(tmp_path: Path) -> None:
+    path, cache = str(tmp_path / "data"), str(tmp_path / "cache")
+    make_log_dir(path, 6, partitions=1, steps=80)
+    for file in tmp_path.rglob("*.zones"):
+        file.unlink()
+    before = sorted(tmp_path.joinpath("data").rglob("*"))
+    plain = latency(path, TOPIC)[TOPIC]
+    for _ in range(2):
+        found = latency(path, TOPIC, zone_cache=cache)[TOPIC]
+        assert dict(found.by_hour) == dict(plain.by_hour)
+        assert found.told
+    assert list(tmp_path.joinpath("cache").iterdir())
+    assert sorted(tmp_path.joinpath("data").rglob("*")) == before
+
+
+@pytest.mark.parametrize("seed", [7, 8])
+def test_lateness_is_that_of_the_records(tmp_path: Path, seed: int) -> None:
+    path = str(tmp_path / "data")
+    make_log_dir(path, seed, partitions=2, steps=60)
+    late, count = [], 0
+    for partition in range(2):
+        largest = None
+        for record in records_of(path, partition):
+            if record.create_timestamp is None:
+                continue
+            count += 1
+            if largest is not None and record.create_timestamp < largest:
+                late.append(largest - record.create_timestamp)
+            largest = max(largest or 0, record.create_timestamp)
+    delays = [0, 1, 1_000, *random.Random(seed).sample(late, 3)]
+    found = lateness(path, TOPIC, delays_ms=delays)[TOPIC]
+    assert (found.records, found.out_of_order) == (count, len(late))
+    assert found.late_ms_max == max(late)
+    late.sort()
+    assert found.lost == {
+        delay: len(late) - bisect_left(late, delay + 1) for delay in sorted(delays)
+    }
+    for share in (0.0, 0.01, 0.2):
+        delay = found.delay_for(share) * (1 + RELATIVE_ERROR) + 1
+        assert sum(one > delay for one in late) <= share * count
+
+
+def test_nothing_is_late_in_nothing() -> None:
+    assert TopicLateness().delay_for(0) == TopicLateness().delay_for(0.5) == 0
