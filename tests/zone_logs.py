@@ -3,14 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from types import SimpleNamespace
 from uuid import UUID
 
 from hypothesis import strategies as st
 from tests.contracts.kernel_logs import batches, contents, times
 
 from tidelog.env import FileStat
-from tidelog.record.batch import MAGIC_2, RecordBatch, assign_offset
+from tidelog.record.batch import assign_offset
 from tidelog.record.coding import crc32c
 from tidelog.record.legacy_builder import build_legacy_set
 from tidelog.record.record import Record
@@ -73,6 +72,9 @@ class MemorySegment:
 
     def mtime_ms(self) -> int:
         return 0
+
+    def distrust_indexes(self, problem: str) -> None:
+        raise NotImplementedError
 
     def stat(self) -> FileStat:
         raise NotImplementedError
@@ -216,9 +218,4 @@ def zones_of(segment: MemorySegment, zone_bytes: int) -> list[Zone]:
     return [zone_of(segment, *span) for span in pairwise(ends)]
 
 
-def is_modern(batch: Batch) -> bool:
-    """Whether it is of magic 2."""
-    return isinstance(batch, RecordBatch) and batch.magic == MAGIC_2
-
-
-__all__ = ["Fact", "MemorySegment", "SimpleNamespace", "facts_of", "segments", "zones_of"]
+__all__ = ["Fact", "MemorySegment", "facts_of", "segments", "zone_of", "zones_of"]

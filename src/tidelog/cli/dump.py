@@ -9,6 +9,7 @@ from tidelog.cli.choices import Format
 from tidelog.cli.dump_file import Dumped, DumpFile
 from tidelog.cli.dump_log import dump_log
 from tidelog.cli.dump_texts import TEXT_FILES, dump_text
+from tidelog.cli.dump_zones import dump_zones
 from tidelog.cli.problems import ExitCode, UsageProblem
 from tidelog.cli.surroundings import Surroundings
 from tidelog.env import FileSystem
@@ -20,6 +21,7 @@ _BY_SUFFIX: Final[Mapping[str, Callable[[DumpFile], Dumped]]] = {
     files.TXN_INDEX_SUFFIX: dump_indexes.dump_txn_index,
     files.SNAPSHOT_SUFFIX: dump_indexes.dump_snapshot,
     files.APPEND_TIME_SUFFIX: dump_indexes.dump_append_time,
+    files.ZONES_SUFFIX: dump_zones,
 }
 
 

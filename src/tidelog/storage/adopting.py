@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidelog.errors import StorageFailure
-from tidelog.storage import files, roll
+from tidelog.storage import files, roll, zone_files
 from tidelog.storage.active import UNKNOWN_MS, ActiveSegment
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.writable import LogOptions, WritableLog
@@ -94,6 +94,7 @@ class AdoptingLog(WritableLog):
         self.recovery_point = end_offset
         self._unflushed_records = 0
         self._jitter_ms = roll.draw_jitter_ms(self._config, self.context.env.random)
+        zone_files.build_missing(adopted)
 
     def fail_adoption(self, reason: str) -> None:
         """Go offline: the disk failed where only reopening can tell what is there."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from tidelog.config import TopicConfig
-from tidelog.storage import files, recovery, roll, truncation
+from tidelog.storage import files, recovery, roll, truncation, zone_files
 from tidelog.storage.active import ActiveSegment
 from tidelog.storage.append_clock import NEVER, AppendClock, ClockWatch
 from tidelog.storage.body_check import BodyCheck, check_body
@@ -73,6 +73,7 @@ class OpeningLog(LogReader):
         self._failure: StorageFailure | None = None
         self._bin = Bin(context)
         self._notes = NoteKeeper(context)
+        self._unmapped: list[Segment] = []  # finished, and without a zone map until the close
         self._is_closed = False
         # After a clean stop there is nothing to close again until something was changed.
         self._is_changed = options.recovery_point is not None
@@ -174,6 +175,7 @@ class OpeningLog(LogReader):
             self._epochs.clear()
             bases = []
         if bases:
+            zone_files.drop(self.context, bases[-1])  # it was finished once, and cut by somebody
             active = ActiveSegment.load(self.context, bases[-1])
         else:
             active = ActiveSegment.create(self.context, self._checkpointed_start)
@@ -204,6 +206,7 @@ class OpeningLog(LogReader):
             path = self.context.path(base, suffix)
             self.recovery_report.actions.append(f"{path}: missing; rebuilt from the log")
             files.write_atomically(self.context.env.files, path, rebuilt[suffix].encoded)
+        zone_files.drop_unfit(self.context, base)
 
     def _read_end(self, bases: Sequence[int]) -> int:
         if not bases or bases[-1] >= self._checkpointed_start:
@@ -239,6 +242,8 @@ class OpeningLog(LogReader):
         if sure != before:
             path = self.context.path(segment.base_offset, files.APPEND_TIME_SUFFIX)
             files.write_atomically(self.context.env.files, path, sure)
+            zone_files.drop_unfit(self.context, segment.base_offset)
+            segment.use_zones(None, loaded=False)
 
     def _size_on_disk(self, active: ActiveSegment) -> bool:
         """Whether the file holds nothing but the times that were read from it."""

@@ -18,7 +18,7 @@ from typing import Final
 
 from tidelog.errors import CorruptBatch, CorruptData, OffsetOverflow
 from tidelog.record.views import Batch
-from tidelog.storage import files
+from tidelog.storage import files, zone_files
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.handles import walk_file
 from tidelog.storage.index_files import IndexBuilder
@@ -251,6 +251,7 @@ def _cut_log(
     context: SegmentContext, base: int, scan: _Scan, *, is_last: bool, report: RecoveryReport
 ) -> None:
     path = context.path(base, files.LOG_SUFFIX)
+    zone_files.drop(context, base)
     lost = scan.file_bytes - scan.valid_bytes
     report.truncated_bytes += lost
     report.actions.append(f"{scan.problem}; cut {lost} bytes from {path}")
@@ -299,6 +300,7 @@ def _write_derived(context: SegmentContext, base: int, scan: _Scan) -> None:
             context.maps.forget(path)
             context.pool.forget(path)
             files.write_atomically(context.env.files, path, content)
+    zone_files.drop_unfit(context, base)
 
 
 def _is_equal(context: SegmentContext, path: str, content: memoryview) -> bool:

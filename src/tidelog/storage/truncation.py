@@ -11,7 +11,7 @@ Source: Kafka 4.x LocalLog.truncateTo, LogSegment.truncateTo.
 
 from collections.abc import Sequence
 
-from tidelog.storage import files, recovery
+from tidelog.storage import files, recovery, zone_files
 from tidelog.storage.active import ActiveSegment, first_reaching
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.closed import ClosedSegment
@@ -81,6 +81,8 @@ def _cut_closed(context: SegmentContext, segment: ClosedSegment, offset: int) ->
         segment.append_times.encode(), segment.base_offset, context.topic_id, open_end=True
     )[0]
     times.truncate_to(end)
+    zone_files.drop(context, segment.base_offset)
+    segment.use_zones(None)
     _replace(context, segment.base_offset, files.APPEND_TIME_SUFFIX, times.encode())
     _cut_indexes(context, segment, offset)
     recovery.replace_by_prefix(context, segment.log_path, position)

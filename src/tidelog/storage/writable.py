@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from tidelog.errors import Closed, StorageFailure
-from tidelog.storage import files, roll
+from tidelog.storage import files, roll, zone_files
 from tidelog.storage.active import ActiveSegment
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.epochs import LeaderEpochs
@@ -113,6 +113,40 @@ class WritableLog(OpeningLog):
         self._unflushed_records = 0
         self._jitter_ms = roll.draw_jitter_ms(self._config, self.context.env.random)
         self.context.pool.forget(active.log_path)
+        if reason is not RollReason.RETENTION:  # it is deleted at once
+            self._map_zones(closed)
+
+    def _map_zones(self, segment: ClosedSegment) -> None:
+        """Write a finished segment's zone map now, or at the close where it takes too long.
+
+        Derived from what is sealed and durable, so it comes last and is not synced.
+        """
+        if segment.size_bytes <= zone_files.MAPPED_AT_ONCE_BYTES:
+            zone_files.write(segment, by_kernels=False)
+        elif self._kernels is not None:
+            zone_files.write(segment, by_kernels=True, check_crc=False)
+        else:
+            self._unmapped.append(segment)
+
+    def _map_rest(self) -> None:
+        """The maps that had to wait: an append must not wait until kernels are loaded."""
+        kept = [segment for segment in self._unmapped if segment in self._segments]
+        self._unmapped = []
+        if zone_files.has_kernels():
+            zone_files.build_missing(kept)
+
+    def build_zones(self) -> list[int]:
+        """Write the zone maps of finished segments that have none that fits.
+
+        Returns:
+            The base offsets of the segments that have got one.
+
+        Raises:
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        self._ensure_writable()
+        directory, segments = self.context.directory, self._segments
+        return self._guarded(directory, "map zones", lambda: zone_files.build_missing(segments))
 
     def _write_snapshot(self, offset: int) -> None:
         path = self.context.path(offset, files.SNAPSHOT_SUFFIX)
@@ -172,6 +206,7 @@ class WritableLog(OpeningLog):
         self._drop_old_snapshots()
         self._bin.empty()
         self.checkpoint_append_times().write(self.context.env.files, self.context.directory)
+        self._map_rest()
 
     def abandon(self) -> None:
         """Stop using the log without writing anything, as when its directory is going away."""

@@ -7,8 +7,9 @@ stale is not used, which is reported, and costs only time.
 Source: docs/decisions/0007-zone-maps.md.
 """
 
-from collections.abc import Mapping
-from typing import Final, Protocol
+import importlib.util
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol, cast
 
 from tidelog.env import FileSystem
 from tidelog.errors import (
@@ -23,6 +24,7 @@ from tidelog.storage import files
 from tidelog.storage.segment import Segment, SegmentContext
 from tidelog.storage.zone_builder import build_plain, sum_head
 from tidelog.storage.zones import FileSum, ZoneMap
+from tidelog.types import ClockName
 
 NOT_USED: Final = "not used"
 # The files whose sums a map has; snapshots belong to offsets and come and go.
@@ -34,6 +36,8 @@ SIBLING_SUFFIXES: Final = tuple(
 _CHUNK_BYTES: Final = 1 << 20
 # The plain code is done with this much before kernels are even loaded.
 PLAIN_BYTES: Final = 1 << 20
+# A segment of this size is mapped in some ms whatever there is, so an append may wait for it.
+MAPPED_AT_ONCE_BYTES: Final = 64 << 10
 
 
 class FinishedSegment(Segment, Protocol):
@@ -42,6 +46,10 @@ class FinishedSegment(Segment, Protocol):
     @property
     def context(self) -> SegmentContext:
         """Directory, topic, files."""
+        ...
+
+    def use_zones(self, zones: ZoneMap | None, *, loaded: bool = True) -> None:
+        """Use this map instead of the file; with `loaded` False look at the file anew."""
         ...
 
 
@@ -134,7 +142,9 @@ def misfit(segment: FinishedSegment, found: ZoneMap) -> str | None:
     return None
 
 
-def build(segment: FinishedSegment, *, by_kernels: bool | None = None) -> bytes:
+def build(
+    segment: FinishedSegment, *, by_kernels: bool | None = None, check_crc: bool = True
+) -> bytes:
     """The zone map of a finished segment as it is now, as the bytes of its file.
 
     Args:
@@ -142,6 +152,7 @@ def build(segment: FinishedSegment, *, by_kernels: bool | None = None) -> bytes:
         by_kernels: Whether to use kernels, which load in 0.5 s (the first time ever they compile
             for some seconds) and need about 0.3 s for 1 GB, the plain code 14 us for a record.
             None uses them where they are installed and the segment is large.
+        check_crc: False lets kernels take batches for what the caller has just written.
 
     Raises:
         CorruptData: The log is damaged; located.
@@ -150,17 +161,102 @@ def build(segment: FinishedSegment, *, by_kernels: bool | None = None) -> bytes:
     siblings = sum_siblings(segment.context, segment.base_offset)
     if by_kernels is None:
         by_kernels = segment.size_bytes > PLAIN_BYTES
-    found = _build_by_kernels(segment, siblings) if by_kernels else None
+    found = _build_by_kernels(segment, siblings, check_crc) if by_kernels else None
     return build_plain(segment, siblings) if found is None else found
 
 
-def _build_by_kernels(segment: Segment, siblings: Mapping[str, FileSum]) -> bytes | None:
+def has_kernels() -> bool:
+    """Whether numpy and numba are installed; neither is loaded for the answer."""
+    return all(importlib.util.find_spec(name) is not None for name in ("numpy", "numba"))
+
+
+def _build_by_kernels(
+    segment: Segment, siblings: Mapping[str, FileSum], check_crc: bool
+) -> bytes | None:
     """None where there are no kernels, and where the plain code must say what is wrong."""
     try:
         from tidelog.storage.zone_kernels import build_with_kernels
     except ImportError:
         return None
-    return build_with_kernels(segment, siblings)
+    return build_with_kernels(segment, siblings, check_crc=check_crc)
+
+
+def write(
+    segment: FinishedSegment, *, by_kernels: bool | None = None, check_crc: bool = True
+) -> bool:
+    """Build a map and put it beside the log; False where the log is damaged, which is reported.
+
+    Not synced: what a crash leaves of it is recognised, and built anew. Arguments as `build`.
+
+    Raises:
+        OSError: The disk failed; the file that was there is there, or none is.
+    """
+    context = segment.context
+    try:
+        data = build(segment, by_kernels=by_kernels, check_crc=check_crc)
+    except (CorruptData, UnsupportedCompression) as error:
+        context.report(f"{segment.log_path}: no zone map: {error}")
+        return False
+    path = context.path(segment.base_offset, files.ZONES_SUFFIX)
+    temporary = path + files.TMP_SUFFIX
+    file = context.env.files.open(temporary, create=True)
+    try:
+        file.truncate(0)
+        files.write_fully(file, data, 0)
+    finally:
+        file.close()
+    context.env.files.rename(temporary, path)
+    context.pool.forget(path)
+    segment.use_zones(None, loaded=False)
+    return True
+
+
+def build_missing(segments: Iterable[Segment]) -> list[int]:
+    """Write the maps of finished segments that have none that fits.
+
+    Args:
+        segments: Of a directory that the caller may write to; the active one is left out.
+
+    Returns:
+        The base offsets of the segments that have got one; a damaged log gets none, reported.
+
+    Raises:
+        OSError: The disk failed.
+    """
+    finished = (segment for segment in segments if not segment.is_active)
+    return [
+        segment.base_offset
+        for segment in finished
+        if segment.zones_on(ClockName.APPEND) is None and write(_finished(segment))
+    ]
+
+
+def _finished(segment: Segment) -> FinishedSegment:
+    assert not segment.is_active
+    return cast("FinishedSegment", segment)
+
+
+def drop(context: SegmentContext, base_offset: int) -> None:
+    """Remove a segment's map, as where the log is about to be another one; raises OSError."""
+    path = context.path(base_offset, files.ZONES_SUFFIX)
+    if context.env.files.exists(path):
+        context.pool.forget(path)
+        context.env.files.remove(path)
+
+
+def drop_unfit(context: SegmentContext, base_offset: int) -> None:
+    """Remove a map whose sums of the files beside the log are no longer right; raises OSError."""
+    path = context.path(base_offset, files.ZONES_SUFFIX)
+    if not context.env.files.exists(path):
+        return
+    try:
+        size = context.env.files.stat(path).size
+        found = ZoneMap(lambda size, at: context.pool.get(path).pread(size, at), size)
+        if found.siblings == sum_siblings(context, base_offset):
+            return
+    except (CorruptData, UnsupportedVersion):
+        pass
+    drop(context, base_offset)
 
 
 def sum_siblings(context: SegmentContext, base_offset: int) -> dict[str, FileSum]:

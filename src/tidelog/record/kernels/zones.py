@@ -56,10 +56,9 @@ ZONE_FIELDS: Final = 15
 # Spans of append time whose latencies are counted before the caller takes them away.
 SPANS: Final = 8
 SPAN: Final = 0
-SPAN_COUNT: Final = 1
-SPAN_MIN: Final = 2
-SPAN_MAX: Final = 3
-SPAN_FIELDS: Final = 4
+SPAN_MIN: Final = 1
+SPAN_MAX: Final = 2
+SPAN_FIELDS: Final = 3
 # Buckets from -1887 to 1887, as `storage.latency.bucket_of` has them.
 BUCKET_MAX: Final = 1887
 BUCKETS: Final = 2 * BUCKET_MAX + 1
@@ -97,7 +96,7 @@ class Spans(NamedTuple):
 
     Attributes:
         step_ms: Length of a span.
-        facts: int64[SPANS, SPAN_FIELDS]: number of the span, count, smallest, largest.
+        facts: int64[SPANS, SPAN_FIELDS]: number of the span, smallest, largest.
         buckets: int64[SPANS, BUCKETS]: how many fell into each.
     """
 
@@ -180,7 +179,7 @@ def _take_records(
     delta_max, end = batch[LAST_OFFSET] - base_offset, batch[BODY_END]
     is_stamped, is_lost = batch[ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0, batch[CREATE_STATE]
     is_data = batch[ATTRIBUTES] & CONTROL_BIT == 0
-    last_ms, span, tombstones = _INT64_MIN, -1, 0
+    last_ms, span, tombstones, run_ms, run_end = _INT64_MIN, -1, 0, NO_TIMESTAMP, _INT64_MIN
     timed, low, high = 0, _INT64_MAX, _INT64_MIN
     stamped, append_low, append_high = 0, _INT64_MAX, _INT64_MIN
     at, last_delta, number, status = progress[AT], progress[LAST_DELTA], progress[RECORD], DONE
@@ -193,8 +192,9 @@ def _take_records(
             created = add_wrapping(base_ms, time_delta)
             time_ms = stamp if is_stamped else created
             created = NO_TIMESTAMP if is_lost == CREATE_LOST else created
-            append_ms = _append_ms(base_offset + delta, runs, progress)
-            append_ms = stamp if append_ms == NO_TIMESTAMP and is_stamped else append_ms
+            if base_offset + delta >= run_end:
+                run_ms, run_end = _run_at(base_offset + delta, runs, progress)
+            append_ms = stamp if run_ms == NO_TIMESTAMP and is_stamped else run_ms
             if append_ms != NO_TIMESTAMP:
                 if created != NO_TIMESTAMP:
                     if span < 0 or append_ms != last_ms:
@@ -203,11 +203,10 @@ def _take_records(
                         status = FULL
                         break
                     _count_latency(spans, span, append_ms, created)
-                stamped += 1
                 append_low, append_high = min(append_low, append_ms), max(append_high, append_ms)
+                stamped += 1
             if time_ms != NO_TIMESTAMP:
-                timed += 1
-                low, high = min(low, time_ms), max(high, time_ms)
+                timed, low, high = timed + 1, min(low, time_ms), max(high, time_ms)
             tombstones += 1 if value_size < 0 else 0
         at, last_delta = after, delta
         number += 1
@@ -227,13 +226,13 @@ def _add_times(row: Longs, field: int, count: int, low: int, high: int) -> None:
 
 
 @inlined
-def _append_ms(offset: int, runs: Runs, progress: Longs) -> int:
-    """Time of the run that the offset lies in; offsets ascend, so the run only moves on."""
+def _run_at(offset: int, runs: Runs, progress: Longs) -> tuple[int, int]:
+    """Time of the run that an offset lies in, and where it ends; offsets ascend, so do runs."""
     run = progress[RUN]
     while run + 1 < runs.starts.size and runs.starts[run + 1] <= offset:
         run += 1
     progress[RUN] = run
-    return int(runs.times[run])
+    return runs.times[run], runs.starts[run + 1] if run + 1 < runs.starts.size else _INT64_MAX
 
 
 @inlined
@@ -246,7 +245,7 @@ def _span_of(append_ms: int, spans: Spans, progress: Longs) -> int:
             return slot
     if used == SPANS:
         return -1
-    spans.facts[used, SPAN], spans.facts[used, SPAN_COUNT] = number, 0
+    spans.facts[used, SPAN] = number
     spans.facts[used, SPAN_MIN], spans.facts[used, SPAN_MAX] = _INT64_MAX, _INT64_MIN
     progress[USED_SPANS] = used + 1
     return int(used)
@@ -255,7 +254,6 @@ def _span_of(append_ms: int, spans: Spans, progress: Longs) -> int:
 @inlined
 def _count_latency(spans: Spans, span: int, append_ms: int, create_ms: int) -> None:
     latency = _latency(append_ms, create_ms)
-    spans.facts[span, SPAN_COUNT] += 1
     spans.facts[span, SPAN_MIN] = min(spans.facts[span, SPAN_MIN], latency)
     spans.facts[span, SPAN_MAX] = max(spans.facts[span, SPAN_MAX], latency)
     spans.buckets[span, BUCKET_MAX + _bucket_of(latency)] += 1

@@ -1,0 +1,101 @@
+"""Kernels of zone maps: compiled == interpreted, on whole and damaged logs, inside their arrays."""
+
+from collections.abc import Callable
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.contracts.kernel_logs import batches, damaged_logs, times
+from tests.contracts.kernel_runs import Guarded, frozen, run_guarded
+
+from tidelog.record.coding import crc32c
+from tidelog.record.kernels import layout, plain, scan_batches
+from tidelog.record.kernels import zones as kernels
+from tidelog.record.kernels.memory import Bytes, Longs
+from tidelog.record.kernels.sums import fill_tables, join_all, sum_tables
+from tidelog.types import INT64_MIN, Codec
+
+logs = st.lists(batches(codecs=(Codec.NONE,)), max_size=5).map(b"".join) | damaged_logs()
+
+
+@given(parts=st.lists(st.binary(max_size=70), max_size=6))
+def test_sums_are_joined_as_if_the_bytes_were_read(parts: list[bytes]) -> None:
+    sums = np.array([crc32c(part) for part in parts], np.int64)
+    sizes = np.array([len(part) for part in parts], np.int64)
+    powers, _ = sum_tables()
+    expected = crc32c(b"".join(parts))
+    assert join_all(sums, sizes, powers) == expected
+    assert plain(join_all)(sums, sizes, powers) == expected
+
+
+def test_large_pieces_are_joined_too() -> None:
+    parts = [b"\0" * 70_000, b"\x55" * 16_777_300]
+    sums = np.array([crc32c(part) for part in parts], np.int64)
+    sizes = np.array([len(part) for part in parts], np.int64)
+    assert join_all(sums, sizes, sum_tables()[0]) == crc32c(b"".join(parts))
+
+
+def test_the_tables_are_the_same_compiled_and_interpreted() -> None:
+    found = np.zeros((4, 256), np.int64), np.zeros(256, np.int64)
+    plain(fill_tables)(*found)
+    for left, right in zip(found, sum_tables(), strict=True):
+        assert (left == right).all()
+
+
+def _table(data: Bytes) -> Longs:
+    """The magic-2 batches of a log whose bodies lie plainly in it."""
+    table = np.zeros((64, layout.BATCH_FIELDS), np.int64)
+    count, _, _ = scan_batches(data, 0, data.size, table)
+    found = table[:count]
+    is_plain = (found[:, layout.MAGIC] == 2) & (found[:, layout.ATTRIBUTES] & 7 == 0)
+    plainly: Longs = found[is_plain]
+    return plainly
+
+
+def _run(
+    data: Bytes, table: Longs, runs: kernels.Runs, *, interpreted: bool
+) -> tuple[object, list[bytes]]:
+    def choose(kernel: object) -> Callable[..., object]:
+        return plain(kernel) if interpreted else kernel  # type: ignore[arg-type,return-value]
+
+    def work(guarded: Guarded) -> object:
+        out = guarded.array((len(table), kernels.ZONE_FIELDS), np.int64)
+        facts = guarded.array((kernels.SPANS, kernels.SPAN_FIELDS), np.int64)
+        buckets = guarded.array((kernels.SPANS, kernels.BUCKETS), np.int64)
+        progress = guarded.array(kernels.PROGRESS_FIELDS, np.int64)
+        zones = guarded.array((len(table) + 1, kernels.ZONE_FIELDS), np.int64)
+        total = guarded.array((len(table) + 1, kernels.ZONE_FIELDS), np.int64)
+        for array in (out, facts, buckets, progress, zones, total):
+            array[:] = 0
+        spans = kernels.Spans(3_600_000, facts, buckets)
+        args = (data, table, runs, spans, out, progress)
+        status = choose(kernels.describe_batches)(*args)
+        if status not in (layout.DONE, layout.FULL):
+            out[:] = 0  # rows of damaged batches mean nothing
+            return status
+        tables = kernels.SumTables(*sum_tables())
+        choose(kernels.sum_batches)(data, table, out, tables)
+        limits = np.array([300, 1 << 30], np.int64)
+        count = choose(kernels.fold_zones)(out, zones, 0, limits, tables.powers)
+        assert isinstance(count, int | np.integer)
+        choose(kernels.sum_zones)(zones[:count], 2, total, tables.powers)
+        return status, int(count)
+
+    return run_guarded(work)
+
+
+@given(
+    log=logs,
+    starts=st.lists(st.integers(0, 100), max_size=5),
+    known=st.lists(times, min_size=6, max_size=6),
+)
+def test_rows_are_the_same_compiled_and_interpreted(
+    log: bytes, starts: list[int], known: list[int]
+) -> None:
+    data = frozen(log)
+    table = _table(data)
+    runs = kernels.Runs(
+        np.array([INT64_MIN, *sorted(starts)], np.int64),
+        np.array(known[: len(starts) + 1], np.int64),
+    )
+    assert _run(data, table, runs, interpreted=False) == _run(data, table, runs, interpreted=True)

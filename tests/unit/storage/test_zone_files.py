@@ -1,0 +1,315 @@
+"""Zone maps beside a log: written where a segment is finished, and held against the log."""
+
+import dataclasses
+from collections.abc import Sequence
+from uuid import UUID
+
+import pytest
+from tests.faults import seeded_env
+from tests.unit.storage import staged
+from tests.unit.storage.logs import (
+    PATH,
+    SMALL,
+    TOPIC,
+    fill,
+    names,
+    new_log,
+    put,
+    read,
+    reader_of,
+    reopen,
+    snapshot_of,
+    watched,
+    write,
+)
+
+from tidelog.env import Env, File
+from tidelog.storage import zone_files
+from tidelog.storage.attach import attach
+from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.log_dir import LogDir
+from tidelog.storage.log_reader import LogReader
+from tidelog.storage.segment import Segment
+from tidelog.storage.zone_files import ZoneCache
+from tidelog.types import ClockName, NewRecord
+
+FIRST = "00000000000000000000"
+ZONES = f"{FIRST}.zones"
+RECORD, APPEND = ClockName.RECORD, ClockName.APPEND
+
+
+def two_segments(config: dict[str, str] | None = None) -> Env:
+    """Records 0 to 2 in a finished segment, record 3 in the active one."""
+    env, directory, log = new_log(config)
+    put(log, 10, 20)
+    put(log, 15)
+    log.roll()
+    put(log, 30)
+    directory.close()
+    return env
+
+
+def closed(segments: Sequence[Segment]) -> list[ClosedSegment]:
+    return [segment for segment in segments if isinstance(segment, ClosedSegment)]
+
+
+def first_of(env: Env) -> tuple[ClosedSegment, LogDir]:
+    """The finished segment as a reader sees it, and the directory, which has its reports."""
+    opened = LogDir.open(PATH, env=env)
+    return closed(opened.reader(TOPIC, 0).segments)[0], opened
+
+
+class TestWriting:
+    def test_a_roll_leaves_the_map_of_what_it_has_finished(self) -> None:
+        env = two_segments()
+        assert [name for name in names(env) if name.endswith(".zones")] == [ZONES]
+        segment, _ = first_of(env)
+        assert zone_files.build(segment) == read(env, ZONES)
+        zones = segment.zones
+        assert zones is not None
+        assert (zones.total.data_records, zones.total.min_record_ms) == (3, 10)
+        assert zones.total.max_record_ms == 20
+
+    def test_the_files_beside_the_log_are_summed_as_they_stay(self) -> None:
+        segment, _ = first_of(two_segments({"index.interval.bytes": "0"}))
+        zones = segment.zones
+        assert zones is not None
+        assert set(zones.siblings) == {".index", ".timeindex", ".appendtime"}
+        assert zones.siblings == zone_files.sum_siblings(segment.context, 0)
+
+    def test_a_large_segment_gets_its_map_at_the_close(self) -> None:
+        env, directory, log = new_log()
+        put(log, 1, value=b"x" * 100_000)
+        log.roll()
+        assert ZONES not in names(env)
+        directory.close()
+        assert ZONES in names(env)
+
+    def test_a_large_segment_gets_its_map_at_once_where_kernels_are_loaded(self) -> None:
+        env, _, log = new_log()
+        log.use_kernels()
+        put(log, 1, value=b"x" * 100_000)
+        log.roll()
+        assert ZONES in names(env)
+
+    def test_without_kernels_a_large_segment_waits_for_who_asks(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(zone_files, "has_kernels", lambda: False)
+        env, directory, log = new_log()
+        put(log, 1, value=b"x" * 100_000)
+        log.roll()
+        directory.close()
+        assert ZONES not in names(env)
+        directory, log = reopen(env)
+        assert log.build_zones() == [0]
+        assert log.build_zones() == []
+        assert ZONES in names(env)
+
+    def test_a_segment_that_retention_deletes_at_once_gets_none(self) -> None:
+        env, directory, log = new_log({"retention.ms": "1000", "file.delete.delay.ms": "100000"})
+        put(log, 10)
+        env.clock.advance(10**9)
+        assert log.apply_retention()
+        assert not [name for name in names(env) if ".zones" in name]
+        directory.close()
+
+    def test_deletion_takes_the_map_along(self) -> None:
+        env, _, log = new_log({**SMALL, "file.delete.delay.ms": "1"})
+        fill(log, 30)
+        log.delete_records(log.log_end_offset)
+        assert log.apply_retention()
+        assert f"{ZONES}.deleted" in names(env)
+        env.clock.advance(5)
+        log.apply_retention()
+        assert not [name for name in names(env) if name.endswith(".deleted")]
+
+    def test_attached_segments_get_their_maps(self) -> None:
+        env = seeded_env(1)
+        staged.make_directory(env, partitions=1)
+        with LogDir.open(staged.ROOT, env=env, options=staged.WRITABLE) as log_dir:
+            attach(log_dir, staged.stage(env, 0, "a", 30))
+            found = closed(log_dir.log(staged.TOPIC, 0).segments)
+            assert len(found) > 2
+            for segment in found:
+                assert segment.zones_on(APPEND) is not None
+
+    def test_a_cut_segment_loses_its_map(self) -> None:
+        env, directory, log = new_log()
+        put(log, 10)
+        put(log, 20)
+        log.roll()
+        put(log, 30)
+        log.truncate_to(1)
+        assert ZONES not in names(env)
+        put(log, 40)
+        log.roll()
+        zones = log.segments[0].zones
+        assert zones is not None
+        assert zones.total.max_record_ms == 40
+        directory.close()
+
+
+class TestBelieving:
+    def test_a_missing_map_is_none_and_no_damage(self) -> None:
+        env = two_segments()
+        env.files.remove(f"{PATH}/{TOPIC}-0/{ZONES}")
+        segment, opened = first_of(env)
+        assert segment.zones is None
+        assert not opened.reports
+
+    @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "foreign"])
+    def test_a_damaged_map_is_not_used_and_reported(self, damage: str) -> None:
+        env = two_segments()
+        data = read(env, ZONES)
+        broken = {
+            "cut": data[:-1],
+            "flipped": data[:-30] + bytes((data[-30] ^ 1,)) + data[-29:],
+            "empty": b"",
+            "foreign": b"something else" * 50,
+        }[damage]
+        write(env, ZONES, broken)
+        segment, opened = first_of(env)
+        assert segment.zones is None
+        assert any(ZONES in line and "not used" in line for line in opened.reports)
+        _, log = reopen(env)
+        assert log.build_zones() == [0]
+        assert read(env, ZONES) == data
+
+    def test_a_map_of_another_topic_is_not_used(self) -> None:
+        env = two_segments()
+        segment, opened = first_of(env)
+        context = dataclasses.replace(segment.context, topic_id=UUID(int=77))
+        assert ClosedSegment(context, 0, 3).zones is None
+        assert any("topic id" in line for line in opened.reports)
+
+    @pytest.mark.parametrize("position", ["first", "last"])
+    def test_a_log_with_other_batches_has_no_map(self, position: str) -> None:
+        env = two_segments()
+        log = bytearray(read(env, f"{FIRST}.log"))
+        second = int.from_bytes(log[8:12], "big") + 12
+        at = 12 if position == "first" else second + 12
+        log[at + 3] ^= 1  # the leader epoch, which no checksum covers
+        write(env, f"{FIRST}.log", bytes(log))
+        segment, opened = first_of(env)
+        assert segment.zones is None
+        assert any("another batch" in line for line in opened.reports)
+
+    def test_a_log_of_another_size_has_no_map(self) -> None:
+        env = two_segments()
+        write(env, f"{FIRST}.log", read(env, f"{FIRST}.log")[:-1])
+        segment, opened = first_of(env)
+        assert segment.zones is None
+        assert any("bytes" in line for line in opened.reports)
+
+    def test_file_times_do_not_count(self) -> None:
+        env = two_segments()
+        for name in names(env):
+            env.files.set_mtime(f"{PATH}/{TOPIC}-0/{name}", 1)
+        segment, opened = first_of(env)
+        assert segment.zones is not None
+        assert not opened.reports
+
+    def test_lost_append_times_leave_the_map_for_the_other_clock(self) -> None:
+        env = two_segments()
+        env.files.remove(f"{PATH}/{TOPIC}-0/{FIRST}.appendtime")
+        segment, _ = first_of(env)
+        assert segment.zones_on(RECORD) is not None
+        assert segment.zones_on(APPEND) is None
+
+    def test_a_disk_that_fails_costs_the_map_only(self) -> None:
+        env, files = watched(two_segments())
+
+        def fail(path: str) -> None:
+            if path.endswith(".zones"):
+                raise OSError(5, "Input/output error", path)
+
+        files.before_open = fail
+        segment, opened = first_of(env)
+        assert segment.zones is None
+        assert any("can't be read" in line for line in opened.reports)
+
+    def test_rows_that_are_damaged_later_cost_a_larger_read(self) -> None:
+        env = two_segments()
+        segment, opened = first_of(env)
+        zones = segment.zones
+        assert zones is not None
+        data = bytearray(read(env, ZONES))
+        data[80] ^= 1
+        file: File = env.files.open(f"{PATH}/{TOPIC}-0/{ZONES}", write=True)
+        file.pwrite(bytes(data), 0)
+        assert [zone.data_records for zone in zones.overlapping(RECORD, 0, 100)] == [3]
+        assert any("a larger part" in line for line in opened.reports)
+
+
+class TestForeignDirectories:
+    def reader(self, env: Env) -> LogReader:
+        found = reader_of(env)
+        assert closed(found.segments)
+        return found
+
+    def without_maps(self) -> Env:
+        env = two_segments()
+        env.files.remove(f"{PATH}/{TOPIC}-0/{ZONES}")
+        return env
+
+    def test_a_map_is_built_in_memory(self) -> None:
+        env = self.without_maps()
+        before = snapshot_of(env)
+        segment, _ = first_of(env)
+        zones = zone_files.load_or_build(segment)
+        assert zones is not None
+        assert zones.total.data_records == 3
+        assert snapshot_of(env) == before
+
+    def test_a_cache_keeps_it_outside(self) -> None:
+        env = self.without_maps()
+        before = snapshot_of(env)
+        cache = ZoneCache(env.files, "/cache")
+        segment, _ = first_of(env)
+        assert zone_files.load_or_build(segment, cache) is not None
+        assert snapshot_of(env) == before
+        (entry,) = env.files.list_dir("/cache")
+        assert set(entry.name.removesuffix(".zones")) <= set("0123456789abcdef-")
+        again, _ = first_of(env)
+        found = cache.load(again)
+        assert found is not None
+        assert found.total.data_records == 3
+
+    def test_a_cached_map_of_a_log_that_has_changed_is_not_used(self) -> None:
+        env = self.without_maps()
+        cache = ZoneCache(env.files, "/cache")
+        segment, _ = first_of(env)
+        zone_files.load_or_build(segment, cache)
+        write(env, f"{FIRST}.log", read(env, f"{FIRST}.log")[:-1])
+        changed, _ = first_of(env)
+        assert cache.load(changed) is None
+
+    def test_a_cache_that_can_not_be_written_is_reported(self) -> None:
+        env, files = watched(self.without_maps())
+
+        def refuse(path: str) -> None:
+            if path.startswith("/cache"):
+                raise OSError(30, "Read-only file system", path)
+
+        files.before_open = refuse
+        segment, opened = first_of(env)
+        assert zone_files.load_or_build(segment, ZoneCache(files, "/cache")) is not None
+        assert any("is not kept" in line for line in opened.reports)
+
+    def test_a_damaged_log_has_no_map(self) -> None:
+        env = self.without_maps()
+        log = bytearray(read(env, f"{FIRST}.log"))
+        log[70] ^= 1
+        write(env, f"{FIRST}.log", bytes(log))
+        segment, opened = first_of(env)
+        assert zone_files.load_or_build(segment) is None
+        assert any("no zone map" in line for line in opened.reports)
+
+
+def test_the_active_segment_has_none() -> None:
+    _, _, log = new_log()
+    log.append([NewRecord(value=b"v")])
+    assert log.segments[-1].zones is None
+    assert log.segments[-1].zones_on(RECORD) is None
+    assert log.build_zones() == []
