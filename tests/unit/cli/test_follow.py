@@ -1,0 +1,180 @@
+"""`follow`: what is printed, how it ends."""
+
+import io
+import json
+import threading
+from dataclasses import dataclass, field, replace
+
+import pytest
+from tests.faults import SeededEnv, seeded_env
+from tests.unit.cli.running import Cli
+from tests.unit.cluster.fake_leader import HOST, FakeLeader
+
+from tidelog.cli.choices import Format
+from tidelog.cli.follow import StandbyOptions, address, run
+from tidelog.cli.problems import UsageProblem
+from tidelog.cli.surroundings import Surroundings
+from tidelog.errors import ClusterFailure, ConfigError, UnknownTopic
+
+STANDBY = "/standby"
+
+
+@dataclass
+class Standby:
+    """Runs the command on a leader in memory; `rounds` waits end it."""
+
+    leader: FakeLeader
+    env: SeededEnv = field(default_factory=lambda: seeded_env(5))
+    out: io.StringIO = field(default_factory=io.StringIO)
+    err: io.StringIO = field(default_factory=io.StringIO)
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def run(self, kind: Format = Format.JSON, **more: object) -> int:
+        asked: dict[str, object] = {"leader": f"{HOST}:9092", "data": STANDBY, "once": True} | more
+        options = StandbyOptions(**asked)  # type: ignore[arg-type]
+        surroundings = Surroundings(env=self.env, stdout=self.out, stderr=self.err, variables={})
+        seams = self.leader.seams(self.env)
+        return run(surroundings, options, kind, seams=seams, stopped=self.stopped)
+
+    @property
+    def rows(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.out.getvalue().splitlines()]
+
+
+@pytest.fixture
+def standby() -> Standby:
+    leader = FakeLeader()
+    leader.create()
+    leader.put(b"a", b"b")
+    return Standby(leader)
+
+
+class TestOnce:
+    def test_rows_for_scripts(self, standby: Standby) -> None:
+        assert standby.run() == 0
+        assert standby.rows[-1] == {
+            "topic": "t",
+            "partition": 0,
+            "leader": 1,
+            "leader_epoch": 0,
+            "start": 0,
+            "end": 2,
+            "high_watermark": 2,
+            "lag": 0,
+            "copied_bytes": standby.leader.log().size_bytes(),
+            "dropped": 0,
+            "lost": 0,
+            "problem": None,
+        }
+        assert "1 partitions of leader:9092 copied to /standby" in standby.err.getvalue()
+
+    def test_one_table_for_people(self, standby: Standby) -> None:
+        assert standby.run(Format.TABLE) == 0
+        heading, row = standby.out.getvalue().splitlines()
+        assert heading.split()[:4] == ["TOPIC", "PARTITION", "LEADER", "LEADER"]
+        assert row.split()[:2] == ["t", "0"]
+
+    def test_a_partition_that_stands_still(self, standby: Standby) -> None:
+        def mangle(request: object, answer: object) -> object:
+            for topic in getattr(answer, "responses", []):
+                for partition in topic.partitions:
+                    partition.error_code = 29
+            return answer
+
+        standby.leader.mangle = mangle  # type: ignore[assignment]
+        assert standby.run() == 2
+        assert "t-0 stands still: leader:9092: could not fetch: error 29" in standby.err.getvalue()
+        assert standby.rows[-1]["problem"] is not None
+
+    def test_what_was_dropped_is_told(self, standby: Standby) -> None:
+        standby.run()
+        standby.leader.log().truncate_to(0)
+        standby.leader.restart()
+        standby.leader.put(b"c")
+        assert standby.run() == 0
+        assert standby.rows[-1]["dropped"] == 2
+        assert "note: t-0: offsets 0 to 2 were dropped" in standby.err.getvalue()
+
+    def test_settings_of_its_own(self, standby: Standby) -> None:
+        assert standby.run(settings=("retention.ms=5", "log.retention.bytes=7")) == 0
+        from tidelog.storage.log_dir import LogDir
+
+        given = LogDir.open(STANDBY, env=standby.env).topic("t").given
+        assert (given["retention.ms"], given["retention.bytes"]) == ("5", "7")
+
+
+class TestGoingOn:
+    def test_until_it_is_told_to_stop(self, standby: Standby) -> None:
+        env, leader = standby.env, standby.leader
+        seams = leader.seams(env)
+        waits = 0
+
+        def pause(seconds: float) -> None:
+            nonlocal waits
+            waits += 1
+            env.clock.advance(int(seconds * 1000))
+            leader.is_down = waits < 3
+            if waits == 5:
+                standby.stopped.set()
+
+        leader.seams = lambda env: replace(seams, pause=pause)  # type: ignore[method-assign]
+        asked = leader.answer
+
+        def answer(frame: bytes) -> bytes:
+            env.clock.advance(700)
+            if leader.asked.count("Fetch") == 6:
+                leader.is_down = True
+            if leader.asked.count("Fetch") > 9:
+                standby.stopped.set()
+            return asked(frame)
+
+        leader.answer = answer  # type: ignore[method-assign,assignment]
+        assert standby.run(once=False, every="1s") == 0
+        assert "trying again" in standby.err.getvalue()
+        assert standby.rows[-1]["lag"] == 0
+
+
+class TestArguments:
+    @pytest.mark.parametrize(
+        ("text", "found"),
+        [
+            ("h:1", ("h", 1)),
+            ("h", ("h", 9092)),
+            ("[::1]:9093", ("::1", 9093)),
+        ],
+    )
+    def test_an_address(self, text: str, found: tuple[str, int]) -> None:
+        assert address(text) == found
+
+    @pytest.mark.parametrize("text", ["", ":9092", "h:", "h:x", "h:0", "h:70000", "h:999999"])
+    def test_no_address(self, text: str) -> None:
+        with pytest.raises(UsageProblem, match="HOST:PORT"):
+            address(text)
+
+    @pytest.mark.parametrize(
+        ("more", "kind"),
+        [
+            ({"data": None}, UsageProblem),
+            ({"every": "0s"}, UsageProblem),
+            ({"settings": ("retention.ms",)}, UsageProblem),
+            ({"settings": ("retention.mss=1",)}, ConfigError),
+            ({"topics": ("tt",)}, UnknownTopic),
+        ],
+    )
+    def test_what_can_not_be(
+        self, standby: Standby, more: dict[str, object], kind: type[Exception]
+    ) -> None:
+        with pytest.raises(kind):
+            standby.run(**more)  # type: ignore[arg-type]
+
+    def test_nobody_there(self, standby: Standby) -> None:
+        standby.leader.is_down = True
+        with pytest.raises(ClusterFailure):
+            standby.run()
+
+    def test_on_the_command_line(self, cli: Cli) -> None:
+        result = cli.run("follow", "127.0.0.1:1", "--once")
+        assert result.code == 1
+        assert "127.0.0.1:1: could not connect" in result.err
+        assert "does the leader run, and is HOST:PORT right?" in result.err
+        assert not cli.data.exists()

@@ -1,0 +1,92 @@
+"""Where two logs part, from epochs alone; and what two batches at one place say."""
+
+import pytest
+
+from tidelog.cluster.follow_epochs import EpochEnd, OwnEpoch, is_other_batch, parting_offset
+from tidelog.record.batch import RecordBatch
+from tidelog.record.builder import build_batch
+from tidelog.types import NewRecord
+
+OLDER = EpochEnd(-1, -1)
+CASES: list[tuple[str, list[OwnEpoch], dict[int, EpochEnd], int, int | None]] = [
+    ("nothing here", [], {}, 0, None),
+    ("the same", [OwnEpoch(0, 0, 9)], {0: EpochEnd(0, 9)}, 0, None),
+    ("behind", [OwnEpoch(0, 0, 9)], {0: EpochEnd(0, 30)}, 0, None),
+    ("ahead in one epoch", [OwnEpoch(0, 0, 9)], {0: EpochEnd(0, 5)}, 0, 5),
+    (
+        "ahead in an older epoch",
+        [OwnEpoch(0, 0, 9), OwnEpoch(2, 9, 12)],
+        {0: EpochEnd(0, 5), 2: EpochEnd(2, 40)},
+        0,
+        5,
+    ),
+    (
+        "an epoch that the leader never had",
+        [OwnEpoch(0, 0, 9), OwnEpoch(1, 9, 12)],
+        {0: EpochEnd(0, 9), 1: EpochEnd(0, 9)},
+        0,
+        9,
+    ),
+    (
+        "an epoch newer than the leader's",
+        [OwnEpoch(0, 0, 9), OwnEpoch(3, 9, 12)],
+        {0: EpochEnd(0, 9), 3: OLDER},
+        0,
+        9,
+    ),
+    ("a leader that lost all", [OwnEpoch(2, 4, 9)], {2: OLDER}, 0, 4),
+    # The leader deleted up to 20, and answers for older epochs with its first entry.
+    ("deleted at the leader", [OwnEpoch(0, 0, 9)], {0: EpochEnd(0, 20)}, 20, None),
+    (
+        "deleted inside an epoch",
+        [OwnEpoch(0, 0, 9), OwnEpoch(1, 9, 30)],
+        {0: EpochEnd(0, 20), 1: EpochEnd(1, 30)},
+        20,
+        None,
+    ),
+    # Compaction took the end of epoch 0 here and the start of epoch 1 there.
+    (
+        "compacted",
+        [OwnEpoch(0, 0, 5), OwnEpoch(1, 12, 30)],
+        {0: EpochEnd(0, 9), 1: EpochEnd(1, 30)},
+        0,
+        None,
+    ),
+    ("not answered", [OwnEpoch(0, 0, 9)], {}, 0, None),
+]
+
+
+@pytest.mark.parametrize(
+    ("own", "leader", "start", "parts_at"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
+)
+def test_parting(
+    own: list[OwnEpoch], leader: dict[int, EpochEnd], start: int, parts_at: int | None
+) -> None:
+    assert parting_offset(own, leader, start) == parts_at
+
+
+def batch(value: bytes = b"v", base: int = 5, count: int = 2) -> RecordBatch:
+    records = [NewRecord(value=value, timestamp=1)] * count
+    return RecordBatch(build_batch(records, base_offset=base, leader_epoch=1), 0)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "is_other"),
+    [
+        (batch(), False),
+        (batch(b"w"), True),
+        (batch(base=6, count=1), True),
+        (batch(base=4, count=4), True),
+        (batch(base=7), False),  # ours was compacted away
+    ],
+)
+def test_batches_at_one_place(theirs: RecordBatch, *, is_other: bool) -> None:
+    assert is_other_batch(batch(), theirs) is is_other
+
+
+def test_a_batch_that_compaction_made_smaller_is_no_other() -> None:
+    records = [NewRecord(value=b"v", timestamp=1)]
+    fewer = build_batch(
+        records, base_offset=5, leader_epoch=1, offset_deltas=[1], last_offset_delta=1
+    )
+    assert not is_other_batch(batch(), RecordBatch(fewer, 0))

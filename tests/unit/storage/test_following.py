@@ -1,0 +1,141 @@
+"""A log that copies another one: where it begins, its start, the leader's epoch; crashes."""
+
+import pytest
+from tests.faults import START_MS, reopen, seeded_env
+from tests.unit.storage.logs import PATH, TOPIC, new_log, new_records, offsets, put
+
+from tidelog.errors import CorruptFile, InvalidRequest, OffsetOutOfRange, UnsupportedVersion
+from tidelog.record.builder import build_batch
+from tidelog.storage import group_offsets as go
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.types import NewRecord
+
+WRITABLE = LogDirOptions(writable=True)
+
+
+def copied(base: int, epoch: int = 0, count: int = 1) -> bytearray:
+    return build_batch(new_records([1] * count), base_offset=base, leader_epoch=epoch)
+
+
+class TestBeginning:
+    @pytest.mark.parametrize("offset", [0, 7, 5_000_000_000])
+    def test_an_empty_log_begins_anywhere(self, offset: int) -> None:
+        env, directory, log = new_log()
+        log.begin_at(offset)
+        assert (log.log_start_offset, log.log_end_offset) == (offset, offset)
+        log.append_as_follower(copied(offset))
+        directory.close()
+        again = LogDir.open(PATH, env=env, options=WRITABLE).log(TOPIC, 0)
+        assert (again.log_start_offset, offsets(again.records())) == (offset, [offset])
+
+    def test_also_before_where_it_began(self) -> None:
+        _, _, log = new_log()
+        log.begin_at(100)
+        log.begin_at(40)
+        log.append_as_follower(copied(40, count=3))
+        log.advance_start(42)
+        assert offsets(log.records()) == [42]
+
+    def test_records_are_never_dropped_by_it(self) -> None:
+        _, _, log = new_log()
+        put(log, 1)
+        with pytest.raises(InvalidRequest, match="it has records up to 1"):
+            log.begin_at(9)
+        with pytest.raises(InvalidRequest):
+            log.begin_at(-1)
+        assert offsets(log.records()) == [0]
+
+    def test_every_crash_leaves_the_old_beginning_or_the_new_one(self) -> None:
+        env, directory, log = new_log()
+        directory.flush()
+        env.files.settle()
+        log.begin_at(50)
+        log.append_as_follower(copied(50))
+        directory.flush()
+        seen = set()
+        for state in env.files.crash_states(range(400)):
+            after = LogDir.open(PATH, env=seeded_env(9, files=reopen(state)), options=WRITABLE)
+            found = after.log(TOPIC, 0)
+            seen.add((found.log_start_offset, found.log_end_offset))
+        assert seen <= {(0, 0), (50, 50), (50, 51)}
+        assert (50, 51) in seen
+
+
+class TestStart:
+    def test_moves_up_whatever_the_policy(self) -> None:
+        _, _, log = new_log({"cleanup.policy": "compact"})
+        put(log, 1, 2, 3)
+        log.advance_start(2)
+        log.advance_start(1)
+        assert log.log_start_offset == 2
+        with pytest.raises(OffsetOutOfRange):
+            log.advance_start(4)
+
+
+class TestEpochs:
+    def test_an_epoch_without_records_is_kept_in_mind(self) -> None:
+        env, directory, log = new_log()
+        log.append_as_follower(copied(0, epoch=3))
+        log.note_leader_epoch(8)
+        log.note_leader_epoch(5)
+        directory.close()
+        again = LogDir.open(PATH, env=env, options=WRITABLE).log(TOPIC, 0)
+        assert again.leader_epoch == 9
+        assert [entry.epoch for entry in again.leader_epochs.entries] == [3]
+
+    def test_records_of_older_epochs_may_still_come(self) -> None:
+        _, _, log = new_log()
+        log.note_leader_epoch(8)
+        log.append_as_follower(copied(0, epoch=3))
+        assert log.leader_epochs.entries == ((3, 0),)
+
+    def test_the_last_batch_below_an_offset(self) -> None:
+        _, _, log = new_log()
+        assert log.last_batch_below(10) is None
+        log.append_as_follower(copied(0, count=3))
+        log.roll()
+        log.append_as_follower(copied(10))
+        found = [log.last_batch_below(offset) for offset in (1, 3, 10, 11)]
+        assert [batch and batch.base_offset for batch in found] == [0, 0, 0, 10]
+        assert log.last_batch_below(0) is None
+
+
+class TestClock:
+    def test_stamps_are_never_run_behind(self) -> None:
+        env, _, log = new_log({"message.timestamp.type": "LogAppendTime"})
+        other_env, _, leader = new_log({"message.timestamp.type": "LogAppendTime"})
+        other_env.clock.advance(30_000)
+        put(leader, 1)
+        (data,) = [bytes(b.view) for part in leader.slices() for _, b in part.batches()]
+        log.append_as_follower(data)
+        assert env.clock.now_ms() == START_MS
+        assert log.append([NewRecord(value=b"x")]).append_time_ms == START_MS + 30_000
+
+
+class TestGroupOffsets:
+    def test_round_trip(self) -> None:
+        env, _, _ = new_log()
+        assert go.read_group_offsets(env.files, PATH) is None
+        commits = [go.GroupOffset("b", 1, 5, 2, "x"), go.GroupOffset("a", 0, 7)]
+        go.write_group_offsets(env.files, PATH, go.GroupOffsets(9, {"g": commits, "e": []}))
+        found = go.read_group_offsets(env.files, PATH)
+        assert found == go.GroupOffsets(9, {"g": commits[::-1], "e": []})
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "[]",
+            "{}",
+            '{"version": 1, "fetched_ms": 1, "groups": []}',
+            '{"version": 1, "fetched_ms": 1, "groups": {"g": {}}}',
+            '{"version": 1, "fetched_ms": 1, "groups": {"g": [{"topic": "t"}]}}',
+        ],
+    )
+    def test_what_is_no_such_file(self, text: str) -> None:
+        with pytest.raises(CorruptFile):
+            go.decode_group_offsets(text.encode())
+
+    def test_a_later_version(self) -> None:
+        with pytest.raises(UnsupportedVersion):
+            go.decode_group_offsets(b'{"version": 2}')
