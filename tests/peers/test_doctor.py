@@ -82,12 +82,11 @@ def test_a_brokers_directory_is_sound(
         assert errors(look(broker.log_dir)) == []  # while it runs
         broker.stop()
         closed = look(broker.log_dir)
-        assert errors(closed) == []
+        assert [str(finding) for finding in closed if finding.counts] == []
         broker.start()
         fill(kafka_oracle, broker, "plain")
         broker.kill()
         assert errors(look(broker.log_dir)) == []
-        partitions = {finding.path for finding in closed}
-        assert partitions  # at least the broker's own files at the top are noted
+        assert closed  # a file of the broker's own metadata log is noted
     finally:
         broker.kill()

@@ -14,6 +14,7 @@ from tests.unit.storage.logs import PATH, read, snapshot_of, write
 
 from tidelog.record.batch import RecordBatch, seal
 from tidelog.record.views import walk
+from tidelog.storage import append_time
 from tidelog.storage.checks import CheckOptions, DirectoryCheck, Finding, Severity
 
 FIRST = f"{0:020d}.log"
@@ -116,6 +117,25 @@ def test_nothing_is_derived_from_a_damaged_log(env: SeededEnv, seed: int) -> Non
     if counting(look(env)):
         mend(env)
     assert snapshot_of(env, PATH) == before
+
+
+@pytest.mark.parametrize("row", range(3))
+def test_a_damaged_row_of_append_times_is_named(env: SeededEnv, row: int) -> None:
+    name = f"{0:020d}.appendtime"
+    change(env, append_time.HEADER_SIZE + row * append_time.ROW_SIZE + 5, b"\xee", name)
+    (finding, *_) = of_log(look(env), name)
+    assert finding.position == append_time.HEADER_SIZE + row * append_time.ROW_SIZE
+    assert finding.severity is Severity.ERROR
+    assert not finding.repairable
+    assert f"row {row}: wrong checksum" in finding.damage
+
+
+def test_a_damaged_head_of_append_times_is_named(env: SeededEnv) -> None:
+    name = f"{0:020d}.appendtime"
+    change(env, 9, b"\xee", name)
+    (finding, *_) = of_log(look(env), name)
+    assert finding.position == 0
+    assert "topic id" in finding.damage
 
 
 def test_a_partition_that_cannot_be_read_is_not_called_sound(env: SeededEnv) -> None:
