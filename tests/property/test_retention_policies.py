@@ -6,7 +6,7 @@ shorter; with zone maps it deletes exactly what the model deletes.
 
 from typing import NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.faults import START_MS
 from tests.unit.storage.logs import new_log, put
@@ -85,7 +85,6 @@ def written(
     st.lists(st.integers(0, SPAN_MS), min_size=1, max_size=8),
     st.booleans(),
 )
-@settings(max_examples=150)
 def test_what_goes_is_what_the_policy_lets_go(
     segments: list[list[tuple[int, list[int | None]]]],
     clock: RetentionClock,
@@ -113,7 +112,6 @@ def test_what_goes_is_what_the_policy_lets_go(
 
 
 @given(_SEGMENTS, st.integers(0, 2 * SPAN_MS))
-@settings(max_examples=100)
 def test_no_timestamp_keeps_a_log_for_ever(
     segments: list[list[tuple[int, list[int | None]]]], retention_ms: int
 ) -> None:
