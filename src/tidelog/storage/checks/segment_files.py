@@ -146,7 +146,9 @@ class SegmentCheck:
         if data is None:
             if not (self.place.is_foreign or self.facts.is_last) and self.facts.size_bytes:
                 damage = "missing: changes outside of the batches' own checksums can't be seen"
-                yield derived(path, damage, severity=Severity.WARNING)
+                # A writer that is at work, or was stopped hard, may not have come to it yet.
+                severity = Severity.WARNING if self.place.was_clean else Severity.NOTE
+                yield derived(path, damage, severity=severity)
             return
         beside = Beside(
             read=file.pread,

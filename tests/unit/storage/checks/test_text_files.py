@@ -1,0 +1,144 @@
+"""Checks of text files, names and snapshots: one damage each, what is said, what a repair does."""
+
+import pytest
+from tests.faults import SeededEnv
+from tests.unit.storage.checks.sick import PARTITION, counting, full_log, look, mend
+from tests.unit.storage.logs import PATH, read, write
+
+from tidelog.storage import files
+from tidelog.storage.checks import Finding, Severity
+
+
+@pytest.fixture
+def env() -> SeededEnv:
+    made = full_log()
+    mend(made)
+    return made
+
+
+def put(env: SeededEnv, path: str, content: bytes) -> None:
+    if env.files.exists(path):
+        env.files.remove(path)
+    file = env.files.open(path, create=True)
+    file.pwrite(content, 0)
+    file.sync()
+    file.close()
+    env.files.sync_dir(path.rpartition("/")[0])
+
+
+def told(env: SeededEnv, path: str) -> list[Finding]:
+    return [finding for finding in look(env) if finding.path == path]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("tidelog-topics.json", b"{", "not JSON"),
+        ("tidelog-topics.json", b'{"version": 9, "topics": {}}', "version 9"),
+        ("meta.properties", b"version", "key=value"),
+        ("meta.properties", b"version=1\ncluster.id=x\n", "it has no node.id"),
+        ("t-0/partition.metadata", b"version: 0\ntopic_id: short", "22 characters"),
+        (f"tidelog-commit-{'0' * 32}.json", b"{}", "not a commit record"),
+    ],
+)
+def test_primary_text_files_are_reported_and_left(
+    env: SeededEnv, name: str, content: bytes, says: str
+) -> None:
+    path = f"{PATH}/{name}"
+    put(env, path, content)
+    assert any(says in finding.damage for finding in told(env, path))
+    mend(env)
+    assert bytes(env.files.map(path)) == content
+    assert any(says in finding.damage for finding in told(env, path))
+
+
+def test_a_partition_of_another_topic(env: SeededEnv) -> None:
+    content = b"version: 0\ntopic_id: AAAAAAAAAAEAAAAAAAAAAg"
+    put(env, f"{PARTITION}/partition.metadata", content)
+    damages = [finding.damage for finding in look(env)]
+    assert any("topic id" in damage for damage in damages)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"0\n1\n1 0\n", "it says epoch 1 for offset 0, the batch there has 0"),
+        (b"0\n2\n0 0\n", "checkpoint of 2 entries has 1"),
+        (b"0\n1\n0 50\n", "it knows no epoch of offset 0"),
+        (b"0\n2\n0 0\n1 100000\n", "epoch 1 begins at 100000"),
+    ],
+)
+def test_leader_epochs(env: SeededEnv, content: bytes, says: str) -> None:
+    name = files.LEADER_EPOCH_CHECKPOINT_FILE
+    right = read(env, name)
+    put(env, f"{PARTITION}/{name}", content)
+    assert any(says in finding.damage for finding in told(env, f"{PARTITION}/{name}"))
+    mend(env)
+    assert counting(look(env)) == []
+    if "100000" not in says:
+        assert read(env, name) == right
+
+
+def test_an_epoch_whose_records_were_lost_is_not_forgotten(env: SeededEnv) -> None:
+    name = files.LEADER_EPOCH_CHECKPOINT_FILE
+    put(env, f"{PARTITION}/{name}", b"0\n2\n0 0\n7 100000\n")
+    mend(env)
+    assert read(env, name).startswith(b"0\n2\n0 0\n7 ")
+
+
+def test_an_append_time_checkpoint_that_names_another_batch_vouches_for_nothing(
+    env: SeededEnv,
+) -> None:
+    name = files.APPEND_TIME_CHECKPOINT_FILE
+    put(env, f"{PARTITION}/{name}", b"0\n1\n10 5 12345\n")
+    (finding,) = told(env, f"{PARTITION}/{name}")
+    assert finding.severity is Severity.WARNING
+    mend(env)
+    assert read(env, name) == b"0\n1\n0 -1 0\n"
+    assert counting(look(env)) == []
+
+
+def test_snapshots(env: SeededEnv) -> None:
+    names = [entry.name for entry in env.files.list_dir(PARTITION)]
+    name = sorted(each for each in names if each.endswith(files.SNAPSHOT_SUFFIX))[1]
+    right = read(env, name)
+    write(env, name, right[:-1] + bytes([right[-1] ^ 1]))
+    assert any("checksum" in each.damage for each in told(env, f"{PARTITION}/{name}"))
+    put(env, f"{PARTITION}/{files.file_name(99_999, files.SNAPSHOT_SUFFIX)}", right)
+    assert any("beyond the log end" in finding.damage for finding in look(env))
+    mend(env)
+    assert read(env, name) == right
+    assert counting(look(env)) == []
+
+
+def test_a_sound_snapshot_of_another_log_is_found(env: SeededEnv) -> None:
+    names = [entry.name for entry in env.files.list_dir(PARTITION)]
+    first, second, *_ = sorted(each for each in names if each.endswith(files.SNAPSHOT_SUFFIX))
+    right = read(env, second)
+    write(env, second, read(env, first))
+    told_of = told(env, f"{PARTITION}/{second}")
+    assert any("last_offset is" in finding.damage for finding in told_of)
+    mend(env)
+    assert read(env, second) == right
+
+
+@pytest.mark.parametrize(
+    ("name", "severity"),
+    [
+        (f"{0:020d}.log.deleted", Severity.NOTE),
+        (f"{0:020d}.index.swap", Severity.NOTE),
+        (f"{0:020d}.log.cleaned", Severity.NOTE),
+        (f"{0:020d}.log.staged", Severity.NOTE),
+        ("core", Severity.NOTE),
+        (f"{77:020d}.timeindex", Severity.WARNING),
+        (f"{77:020d}.appendtime", Severity.WARNING),
+    ],
+)
+def test_names(env: SeededEnv, name: str, severity: Severity) -> None:
+    put(env, f"{PARTITION}/{name}", b"")
+    (finding,) = told(env, f"{PARTITION}/{name}")
+    assert finding.severity is severity
+    mend(env)
+    gone = finding.repairable
+    assert env.files.exists(f"{PARTITION}/{name}") is not gone
+    assert gone == name.endswith(files.TIME_INDEX_SUFFIX)
