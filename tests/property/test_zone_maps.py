@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 from tests.contracts.kernel_logs import times
 from tests.zone_logs import MemorySegment, facts_of, segments, zone_of, zones_of
 
+from tidelog.errors import CorruptIndex, UnsupportedVersion
+from tidelog.record.coding import crc32c
+from tidelog.storage import zone_format as layout
 from tidelog.storage.latency import bucket_of
 from tidelog.storage.segment import Segment
 from tidelog.storage.zone_builder import build_plain
@@ -115,3 +118,39 @@ def _matches(segment: MemorySegment, question: Question, start: int, end: int) -
         and start_ms <= time < end_ms
         for fact in facts_of(segment, start, end)
     )
+
+
+@given(
+    segment=segments(),
+    limits=limits,
+    changes=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=4),
+    is_sealed=st.booleans(),
+)
+def test_any_bytes_are_a_map_or_a_typed_error(
+    segment: MemorySegment, limits: Limits, changes: list[tuple[int, int]], is_sealed: bool
+) -> None:
+    data = bytearray(build_plain(segment, SIBLINGS, limits))
+    footer_at = layout.HEADER_SIZE + _map_size(bytes(data))
+    for place, byte in changes:
+        data[-1 - place % (len(data) - footer_at)] = byte
+    if is_sealed:  # as nobody but a forger would
+        body = bytes(data[footer_at:-8])
+        data[-8:-4] = layout.CRC.pack(crc32c(body))
+    try:
+        found = ZoneMap.decode(bytes(data), report=lambda _: None)
+        found.verify()
+        assert len(list(found.zones())) == found.zone_count
+        assert list(found.overlapping(ClockName.RECORD, 0, 1)) is not None
+    except (CorruptIndex, UnsupportedVersion):
+        return
+
+
+def _map_size(data: bytes) -> int:
+    return ZoneMap.decode(data).zone_count * layout.ROW_SIZE
+
+
+@given(data=st.binary(max_size=600))
+def test_other_files_are_refused(data: bytes) -> None:
+    for content in (data, data + layout.END_MAGIC):
+        with pytest.raises((CorruptIndex, UnsupportedVersion)):
+            ZoneMap.decode(content)

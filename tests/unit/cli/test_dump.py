@@ -213,3 +213,40 @@ def test_other_files_are_usage_errors(cli: Cli, tmp_path: Path, name: str, messa
     result = cli.run("dump", str(tmp_path / name))
     assert result.code == 3
     assert message in result.err
+
+
+@pytest.fixture
+def zoned(flights: Cli, partition: Path) -> Path:
+    """The partition's directory with a finished segment and its zone map."""
+    with Directory.open(str(flights.data), writable=True, env=flights.env) as directory:
+        assert directory.log("flights", 0).roll()
+    return partition
+
+
+def test_a_zone_map(flights: Cli, zoned: Path) -> None:
+    result = flights.ok("dump", str(file(zoned, ".zones")), "-o", "json")
+    (row,) = result.objects
+    assert (row["position"], row["first_offset"], row["last_offset"]) == (0, 0, 2)
+    assert (row["data_records"], row["transactional"]) == (3, "no")
+    assert (row["min_record_ms"], row["max_record_ms"]) == (NOW, NOW + 2)
+    assert (row["min_append_ms"], row["max_append_ms"]) == (NOW + 1, NOW + 3)
+    assert "latency of 3 records from 1 to 1 ms" in result.err
+
+
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".appendtime", ".zones"])
+def test_a_zone_map_tells_every_changed_byte(flights: Cli, zoned: Path, suffix: str) -> None:
+    path = file(zoned, suffix)
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 1 + len(whole) // 40):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x10
+        path.write_bytes(damaged)
+        result = flights.run("dump", str(file(zoned, ".zones")))
+        assert result.code == 2 or "version" in result.err, (place, result.out, result.err)
+    path.write_bytes(whole)
+
+
+def test_a_zone_map_without_its_log(flights: Cli, zoned: Path) -> None:
+    file(zoned, ".log").unlink()
+    result = flights.ok("dump", str(file(zoned, ".zones")))
+    assert "no log file beside it" in result.err
