@@ -24,6 +24,7 @@ from tidelog.storage.checks.checkpoints import OffsetBounds, check_offset_checkp
 from tidelog.storage.checks.findings import Finding, Severity, note
 from tidelog.storage.checks.partition import Learned, PartitionCheck
 from tidelog.storage.checks.place import CheckOptions, PartitionPlace
+from tidelog.storage.group_offsets import GROUPS_FILE, read_group_offsets
 from tidelog.storage.handles import as_storage_failure
 from tidelog.storage.log_dir import NO_TOPIC_ID
 from tidelog.storage.topics import TOPICS_FILE, TopicInfo, find_topics, unknown_topic
@@ -42,6 +43,7 @@ _KNOWN: Final = frozenset(
         files.CLEAN_SHUTDOWN_FILE,
         meta_properties.META_PROPERTIES_FILE,
         TOPICS_FILE,
+        GROUPS_FILE,
     )
 )
 _NEEDED_PROPERTIES: Final = ("version", "cluster.id", "node.id")
@@ -205,10 +207,19 @@ class DirectoryCheck:
         for name in OFFSET_CHECKPOINTS:
             path = f"{self.path}/{name}"
             yield from check_offset_checkpoint(self.fs, path, self.bounds())
+        yield from self._check_groups()
         yield from self._check_commits()
         yield from self._check_missing()
         for entry in self.fs.list_dir(self.path):
             yield from self._check_name(entry.name, is_dir=entry.is_dir)
+
+    def _check_groups(self) -> Iterator[Finding]:
+        try:
+            read_group_offsets(self.fs, self.path)
+        except (CorruptFile, UnsupportedVersion) as error:
+            path = f"{self.path}/{GROUPS_FILE}"
+            damage = error.reason if isinstance(error, CorruptFile) else str(error)
+            yield _error(path, damage, "remove it; following the leader again writes a new one")
 
     def bounds(self) -> dict[TopicPartition, OffsetBounds]:
         """First and last offset that a checkpoint may name for each partition."""
