@@ -1,6 +1,7 @@
 """`spark.read.format("tidelog")` gives the log's records, in the Kafka connector's columns."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -118,10 +119,27 @@ def test_all_records_by_several_workers(
     assert frame.select("partition").rdd.getNumPartitions() > 2 * PARTITIONS
 
 
+@pytest.fixture(scope="module")
+def bare_roots(roots: dict[int, str], tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
+    """The same logs as another system leaves them: without zone maps."""
+    found = {}
+    for seed, path in roots.items():
+        found[seed] = str(tmp_path_factory.mktemp(f"bare{seed}") / "data")
+        shutil.copytree(path, found[seed], ignore=shutil.ignore_patterns("*.zones"))
+    return found
+
+
 @pytest.mark.parametrize("clock", list(ClockName))
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("maps", ["beside the log", "none", "in a cache"])
 def test_time_range_is_exact(
-    spark: "SparkSession", roots: dict[int, str], seed: int, clock: ClockName
+    spark: "SparkSession",
+    roots: dict[int, str],
+    bare_roots: dict[int, str],
+    tmp_path: Path,
+    seed: int,
+    clock: ClockName,
+    maps: str,
 ) -> None:
     def time_of(row: Row) -> int | None:
         return row.timestamp if clock is ClockName.RECORD else row.append_ms
@@ -131,16 +149,21 @@ def test_time_range_is_exact(
     start, end = known[len(known) // 3], known[2 * len(known) // 3]
     frame = load(
         spark,
-        roots[seed],
+        (roots if maps == "beside the log" else bare_roots)[seed],
         startingTimestamp=start,
         endingTimestamp=end,
         clock=clock,
         splitBytes=2_000,
+        **({"zoneCache": tmp_path / "maps"} if maps == "in a cache" else {}),
         **ALL,
     )
     inside = [row for row in want if (ms := time_of(row)) is not None and start <= ms < end]
     assert 0 < len(inside) < len(want)
     assert rows_of(frame) == inside
+    if clock is ClockName.RECORD:  # known append times are exact without maps
+        assert (tmp_path / "maps").exists() == (maps == "in a cache")
+    assert any(Path(roots[seed]).rglob("*.zones"))
+    assert not any(Path(bare_roots[seed]).rglob("*.zones"))
 
 
 def test_times_as_people_write_them(spark: "SparkSession", roots: dict[int, str]) -> None:

@@ -1,14 +1,18 @@
 """Open files and maps in bounded caches, and walking a file by chunks."""
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.faults import seeded_env
-from tests.unit.storage.logs import batch
+from tests.unit.storage.logs import batch, new_log, put, reader_of
 
 from tidelog.env import OsFileSystem
 from tidelog.errors import CorruptBatch
+from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.handles import FilePool, MapCache, walk_file
+from tidelog.storage.log_reader import LogReader
 
 
 @pytest.fixture
@@ -102,9 +106,38 @@ class TestMapCache:
         maps.clear()
         assert maps.get(paths[2]) is not views[2]
 
+    def test_who_keeps_views_is_told_when_a_map_goes(self, paths: list[str]) -> None:
+        maps = MapCache(OsFileSystem(), limit=2)
+        told: list[str] = []
+        for path in paths:
+            maps.get(path, on_evict=partial(told.append, path))
+        assert told == paths[:1]
+        maps.get(paths[0])
+        assert told == paths[:2]
+
     def test_an_empty_file_has_an_empty_map(self, tmp_path: Path) -> None:
         (tmp_path / "e").touch()
         assert len(MapCache(OsFileSystem()).get(str(tmp_path / "e"))) == 0
+
+
+def test_segments_whose_maps_went_load_them_anew() -> None:
+    env, directory, log = new_log({"internal.segment.bytes": "200", "index.interval.bytes": "0"})
+    for number in range(20):
+        put(log, 10 * number, 10 * number + 5)
+    directory.close()
+    reader = reader_of(env)
+    assert len(reader.segments) > 6
+    few = MapCache(env.files, limit=2)
+    reader = LogReader.open(replace(reader.context, maps=few))
+    for _ in range(2):
+        for number in range(20):
+            found = reader.offset_for_time(10 * number + 1)
+            assert found is not None
+            assert found.offset == 2 * number + 1
+    held = sum(
+        isinstance(s, ClosedSegment) and s._offset_index is not None for s in reader.segments
+    )
+    assert held <= 2
 
 
 class TestWalkFile:

@@ -1,0 +1,209 @@
+"""Plans by zone maps: what is passed over, what is told by number, what stays as it was."""
+
+import pickle  # noqa: TID251 - as Spark sends splits to its workers
+from pathlib import Path
+
+import pytest
+from tests.unit.scan.logs import T0, TOPIC
+from tests.unit.scan.zoning import add_zones, gaps_up_to
+
+from tidelog import scan
+from tidelog.env import Env, ManualClock
+from tidelog.errors import InvalidRequest, MissingTimestamps
+from tidelog.record.batch import build_batch
+from tidelog.storage.appends import AppendOrigin
+from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.types import ClockName, IsolationLevel, NewRecord
+
+MINUTE_MS = 60_000
+COUNT = 400
+LATE = tuple(range(5, COUNT, 10))
+UNTIMED = (101, 250)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A record a minute; each tenth comes 200 minutes late, two have no time; all is finished."""
+    path = str(tmp_path_factory.mktemp("zoned"))
+    clock = ManualClock(T0)
+    with LogDir.open(path, env=Env(clock=clock), options=LogDirOptions(create=True)) as log_dir:
+        config = {"internal.segment.bytes": "8000", "index.interval.bytes": "100"}
+        log_dir.create_topic(TOPIC, config={**config, "retention.ms": "-1"})
+        log = log_dir.log(TOPIC, 0)
+        for number in range(COUNT):
+            clock.set(T0 + number * MINUTE_MS)
+            created = clock.now_ms() - (200 * MINUTE_MS if number in LATE else 0)
+            if number in UNTIMED:
+                created = -1
+            log.append([NewRecord(value=b"%032d" % number, timestamp=created)])
+        log.roll()
+    assert add_zones(path, TOPIC) > 4
+    return path
+
+
+def minutes(start: int, end: int) -> scan.Wanted:
+    return scan.Wanted(start_ms=T0 + start * MINUTE_MS, end_ms=T0 + end * MINUTE_MS)
+
+
+def inside(start: int, end: int) -> list[int]:
+    made = {n: n - 200 if n in LATE else n for n in range(COUNT) if n not in UNTIMED}
+    return [number for number, minute in made.items() if start <= minute < end]
+
+
+@pytest.mark.parametrize(("start", "end"), [(100, 104), (0, 1), (150, 160), (395, 500), (-200, 0)])
+def test_both_sides_of_an_unordered_range_are_passed_over(path: str, start: int, end: int) -> None:
+    with gaps_up_to(0):
+        plan = scan.plan(path, TOPIC, wanted=minutes(start, end))
+    stats = scan.ScanStats()
+    found = scan.to_table(plan, ["offset"], stats=stats)["offset"].to_pylist()
+    assert found == inside(start, end)
+    # A batch is a zone here: nothing else is read, but one without a time in a block that matches.
+    assert stats.batches - len(found) in (0, sum(start <= n < end for n in UNTIMED))
+    assert plan.sidecar_bytes > 0
+    assert stats.without_time == len(UNTIMED)
+
+
+def test_small_gaps_are_read_over(path: str) -> None:
+    wanted = minutes(100, 200)
+    with gaps_up_to(0):
+        apart = scan.plan(path, TOPIC, wanted=wanted)
+    whole = scan.plan(path, TOPIC, wanted=wanted)
+    assert apart.scan_bytes < whole.scan_bytes
+    assert sum(len(s.pieces) for s in whole) < sum(len(s.pieces) for s in apart)
+    assert scan.to_table(whole, ["offset"]) == scan.to_table(apart, ["offset"])
+
+
+def test_records_without_a_time_are_told_unread_and_strict_refuses_them(path: str) -> None:
+    plan = scan.plan(path, TOPIC, wanted=minutes(390, 391))
+    stats = scan.ScanStats()
+    scan.to_table(plan, stats=stats)
+    assert stats.without_time == len(UNTIMED)
+    with pytest.raises(MissingTimestamps, match="1 records without a time on the record clock"):
+        scan.to_table(plan, options=scan.ReadOptions(strict=True))
+
+
+def test_splits_travel(path: str) -> None:
+    plan = scan.plan(path, TOPIC, wanted=minutes(100, 200), split_bytes=300)
+    there = [pickle.loads(pickle.dumps(split)) for split in plan]
+    assert scan.to_table(there) == scan.to_table(plan)
+
+
+def test_a_replaced_segment_is_planned_anew(path: str, tmp_path: Path) -> None:
+    """Places of a zone map mean nothing in another file: offsets and times find it again."""
+    import shutil
+
+    copy = str(tmp_path / "copy")
+    shutil.copytree(path, copy)
+    plan = scan.plan(copy, TOPIC, wanted=minutes(100, 104))
+    for file in (tmp_path / "copy").rglob("*.log"):
+        other = file.with_suffix(".new")
+        other.write_bytes(file.read_bytes())
+        other.rename(file)
+    stats = scan.ScanStats()
+    assert scan.to_table(plan, ["offset"], stats=stats)["offset"].to_pylist() == inside(100, 104)
+    assert stats.replanned > 0
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "other log", "gone"])
+def test_a_map_that_does_not_fit_costs_bytes_never_an_answer(
+    path: str, tmp_path: Path, damage: str
+) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(path, copy)
+    maps = sorted(copy.rglob("*.zones"))
+    for file in maps:
+        data = bytearray(file.read_bytes())
+        if damage == "cut":
+            file.write_bytes(data[:-1])
+        elif damage == "flipped":
+            data[-40] ^= 1
+            file.write_bytes(data)
+        elif damage == "other log":
+            file.write_bytes(maps[0].read_bytes() if file != maps[0] else maps[1].read_bytes())
+        else:
+            file.unlink()
+    plan = scan.plan(str(copy), TOPIC, wanted=minutes(100, 104))
+    assert scan.to_table(plan, ["offset"])["offset"].to_pylist() == inside(100, 104)
+    assert bool(plan.reports) == (damage != "gone")
+
+
+def test_a_cache_prunes_a_directory_that_has_no_maps(path: str, tmp_path: Path) -> None:
+    import shutil
+
+    copy, cache = tmp_path / "copy", str(tmp_path / "cache")
+    shutil.copytree(path, copy, ignore=shutil.ignore_patterns("*.zones"))
+    before = sorted(copy.rglob("*"))
+    plain = scan.plan(str(copy), TOPIC, wanted=minutes(10, 11))
+    for _ in range(2):
+        cached = scan.plan(str(copy), TOPIC, wanted=minutes(10, 11), zone_cache=cache)
+        assert cached.scan_bytes < plain.scan_bytes
+        assert scan.to_table(cached) == scan.to_table(plain)
+    assert sorted(copy.rglob("*")) == before
+
+
+def test_plans_leave_no_map_in_memory(path: str) -> None:
+    with LogDir.open(path, options=LogDirOptions(writable=True)) as log_dir:
+        segments = log_dir.log(TOPIC, 0).segments
+        closed = [segment for segment in segments if isinstance(segment, ClosedSegment)]
+        for segment in closed:
+            segment.use_zones(None, loaded=False)
+        plan = scan.plan(log_dir, TOPIC, wanted=minutes(10, 11))
+        assert plan.sidecar_bytes > 0
+        assert [segment.loaded_zones for segment in closed] == [None] * len(closed)
+
+
+class TestCount:
+    @pytest.mark.parametrize(("start", "end"), [(100, 300), (0, 1), (-200, 500), (7, 7)])
+    def test_no_log_byte_is_read_where_batches_are_zones(
+        self, path: str, start: int, end: int
+    ) -> None:
+        with gaps_up_to(0):
+            found = scan.count(path, TOPIC, wanted=minutes(start, end))
+        assert found.records == len(inside(start, end))
+        assert found.log_bytes == 0
+
+    def test_the_append_clock_is_cut_exactly(self, path: str) -> None:
+        found = scan.count(path, TOPIC, wanted=minutes(10, 33), clock=ClockName.APPEND)
+        assert (found.records, found.without_time) == (23, 0)
+
+    def test_only_transactional_zones_are_opened(self, tmp_path: Path) -> None:
+        root = str(tmp_path / "data")
+        with LogDir.open(root, options=LogDirOptions(create=True)) as log_dir:
+            log_dir.create_topic(TOPIC, config={"retention.ms": "-1"})
+            log = log_dir.log(TOPIC, 0)
+            batch = bytearray()
+            for number in range(20):
+                log.append([NewRecord(value=b"v" * 50, timestamp=T0)])
+                if number % 5:
+                    continue
+                batch = build_batch(
+                    [NewRecord(value=b"t", timestamp=T0)],
+                    producer_id=number,
+                    producer_epoch=0,
+                    base_sequence=0,
+                    transactional=True,
+                )
+                log.append_batches(batch, origin=AppendOrigin.CLIENT)
+                log.end_transaction(
+                    producer_id=number, producer_epoch=0, coordinator_epoch=0, commit=number > 9
+                )
+            log.roll()
+        add_zones(root, TOPIC)
+        sizes = []
+        for level, expected in (
+            (IsolationLevel.READ_UNCOMMITTED, 24),
+            (IsolationLevel.READ_COMMITTED, 22),
+        ):
+            with gaps_up_to(0):
+                found = scan.count(root, TOPIC, isolation=level)
+            assert found.records == expected
+            sizes.append(found.log_bytes)
+        assert sizes[0] == 0
+        assert sizes[1] == 4 * len(batch)
+
+    def test_a_range_that_ends_before_it_starts(self, path: str) -> None:
+        with pytest.raises(InvalidRequest, match="behind its end"):
+            scan.count(path, TOPIC, wanted=minutes(5, 4))
