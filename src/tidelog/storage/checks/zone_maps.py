@@ -60,7 +60,8 @@ def check_zone_map(path: str, data: bytes, beside: Beside) -> Iterator[Finding]:
         zone_map = ZoneMap.decode(data)
         zone_map.verify()
     except CorruptIndex as error:
-        yield derived(path, error.reason, position=error.at, remedy=_STALE)
+        severity = Severity.WARNING  # readers see it, and do without
+        yield derived(path, error.reason, severity=severity, position=error.at, remedy=_STALE)
         return
     except UnsupportedVersion as error:
         damage = f"{error}: a later release wrote it, or it is damaged"
