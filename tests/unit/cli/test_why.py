@@ -216,3 +216,22 @@ def test_a_copy_with_other_file_times_says_the_same(tides: Cli, seconds: int) ->
     for path in [*(tides.data / "tides-0").iterdir(), *tides.data.iterdir()]:
         os.utime(path, (seconds, seconds))
     assert [tides.run(*question).out for question in questions] == before
+
+
+def test_a_zone_map_gives_the_exact_record_and_the_smallest_time(cli: Cli) -> None:
+    """A record from next year, appended first; an old one a day later: the first one decides."""
+    cli.ok("create", "mixed", "-c", "internal.segment.bytes=160", *ANY_TIME)
+    cli.append(at(NOW + 365 * DAY_MS), topic="mixed")
+    cli.clock.advance(DAY_MS)
+    cli.append(at(NOW - DAY_MS), topic="mixed")
+    cli.append(at(NOW), at(NOW), topic="mixed")
+    closed, _ = cli.ok("why", "mixed", "-o", "json").objects
+    assert closed["end_offset"] == 2
+    kept = part(closed, "kept")
+    assert (kept["counted_ms"], kept["is_exact"], kept["record_offset"]) == (NOW, True, 0)
+    assert part(closed, "record")["smallest_ms"] == NOW - DAY_MS
+    next(cli.data.glob("mixed-0/*.zones")).unlink()
+    closed, _ = cli.ok("why", "mixed", "-o", "json").objects
+    kept = part(closed, "kept")
+    assert (kept["counted_ms"], kept["is_exact"]) == (NOW + DAY_MS, False), "errs to keeping"
+    assert "the append time at the latest" in cli.ok("why", "mixed").out
