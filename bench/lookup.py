@@ -162,6 +162,13 @@ def _drop_caches(fixture: Fixture) -> Callable[[], object]:
 
 def cases(quick: bool) -> Iterator[Case]:
     """The cases of `./run bench lookup`."""
+    yield from _lookup_cases(quick)
+    yield from range_cases(quick)
+    yield from plan_cases(quick)
+
+
+def _lookup_cases(quick: bool) -> Iterator[Case]:
+    """Lookups of offsets by time."""
     size = GIGABYTE // 8 if quick else GIGABYTE
     count = 2_000 if quick else 20_000
     many = 20_000 if quick else 100_000
@@ -229,8 +236,6 @@ def cases(quick: bool) -> Iterator[Case]:
         )
         other.close()
     yield _memory_case(partitions=350 if quick else 3_500)
-    yield from range_cases(quick)
-    yield from plan_cases(quick)
 
 
 def _memory_case(partitions: int) -> Case:
