@@ -271,7 +271,7 @@ class Follower:
         code = data.error_code
         try:
             if code == OFFSET_OUT_OF_RANGE:
-                copy.check_again("it is out of its range")
+                copy.check_again("it is out of its range", is_out_of_range=True)
             elif code in _LOOK_AGAIN:
                 copy.is_checked = False
                 self._needs_look = True

@@ -12,6 +12,7 @@ from tidelog.cluster.follow_copy import Copy
 from tidelog.cluster.follow_epochs import EpochEnd, is_other_batch
 from tidelog.cluster.follow_leader import FetchLimits, Leader
 from tidelog.errors import ClusterFailure, CorruptData, TidelogError
+from tidelog.protocol.messages.common import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tidelog.protocol.messages.fetch import PartitionData
 from tidelog.record.views import walk
 from tidelog.types import TopicPartition
@@ -28,11 +29,13 @@ def check_copies(leader: Leader, node_id: int, copies: Sequence[Copy]) -> None:
     """
     ends = _ends(leader, node_id, copies)
     # The starts after the ends: an end at or below the start then says nothing.
-    starts = leader.log_starts(node_id, list(ends))
+    starts = leader.log_offsets(node_id, list(ends), EARLIEST_TIMESTAMP)
+    lost = [copy.name for copy in copies if copy.is_out_of_range and copy.name in ends]
+    tops = leader.log_offsets(node_id, lost, LATEST_TIMESTAMP) if lost else {}
     for copy in copies:
-        start = starts.get(copy.name)
-        if copy.name in ends and isinstance(start, int):
-            _reconcile(copy, ends[copy.name], start)
+        start, top = starts.get(copy.name), tops.get(copy.name)
+        if copy.name in ends and isinstance(start, int) and not isinstance(top, ClusterFailure):
+            _reconcile(copy, ends[copy.name], start, top)
     _compare_last_batches(leader, node_id, [copy for copy in copies if copy.is_checked])
 
 
@@ -62,10 +65,10 @@ def _epochs_of(copy: Copy) -> list[int]:
         return []
 
 
-def _reconcile(copy: Copy, ends: dict[int, EpochEnd], start: int) -> None:
+def _reconcile(copy: Copy, ends: dict[int, EpochEnd], start: int, top: int | None) -> None:
     if copy.problem is None:
         try:
-            copy.reconcile(ends, start)
+            copy.reconcile(ends, start, top)
         except TidelogError as error:
             copy.problem = error
 
@@ -81,7 +84,7 @@ def _compare_last_batches(leader: Leader, node_id: int, copies: Sequence[Copy]) 
         copy = by_name[name]
         try:
             if not data.error_code and _is_other(copy, data):
-                copy.drop_newest_epoch()
+                copy.drop_newest_epoch(copy.leader_start)
         except CorruptData:
             continue  # the fetch that follows is told
         except TidelogError as error:

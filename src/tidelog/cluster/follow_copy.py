@@ -55,6 +55,7 @@ class Copy:
         log: The standby's log.
         led: Who leads it now.
         is_checked: Whether it is known that the log has nothing that the leader never had.
+        is_out_of_range: Whether the leader said so of the position, since the last check.
         high_watermark: The leader's, exclusive, as of the last answer; None before the first.
         leader_start: The leader's log start, as far as is known.
         problem: Why it can't go on, None while it can.
@@ -71,6 +72,7 @@ class Copy:
         self.leader_start = 0
         self.problem: TidelogError | None = None
         self.counts = CopyCounts()
+        self.is_out_of_range = False
         self._strikes = 0
 
     def led_by(self, led: LeaderPartition) -> None:
@@ -94,9 +96,10 @@ class Copy:
     def probe(self) -> Position | None:
         """Asks for the last batch that is here again; None where the leader can't have it."""
         last = self.log.last_batch_below(self.log.log_end_offset)
-        if last is None or last.base_offset < self.leader_start:
+        if last is None or last.last_offset < self.leader_start:
             return None
-        return replace(self.position(), offset=last.base_offset, last_epoch=NO_LEADER_EPOCH)
+        offset = max(last.base_offset, self.leader_start)
+        return replace(self.position(), offset=offset, last_epoch=NO_LEADER_EPOCH)
 
     def _next_offset(self) -> int:
         return max(self.log.log_end_offset, self.leader_start)
@@ -134,8 +137,15 @@ class Copy:
                 found.append(OwnEpoch(entry.epoch, entry.start_offset, last.next_offset))
         return found
 
-    def reconcile(self, leader: dict[int, EpochEnd], leader_start: int) -> None:
-        """Drop what the leader never had, by its answers for `own_epochs`.
+    def reconcile(
+        self, leader: dict[int, EpochEnd], leader_start: int, leader_end: int | None
+    ) -> None:
+        """Drop what the leader never had.
+
+        Args:
+            leader: Its answers for `own_epochs`.
+            leader_start: Its log start.
+            leader_end: Its high watermark, if `is_out_of_range` asks for it.
 
         Raises:
             StorageFailure: The disk failed.
@@ -144,19 +154,26 @@ class Copy:
         offset = parting_offset(self.own_epochs(), leader, leader_start)
         if offset is not None:
             self._truncate(offset)
+        if leader_end is not None:
+            # Where all records of an epoch were deleted here, nothing but the end is left of it.
+            self._truncate(leader_end)
         self._begin(leader_start)
         self.is_checked = True
+        self.is_out_of_range = False
 
-    def drop_newest_epoch(self) -> None:
-        """Drop what was copied under the newest epoch, as far as the leader still has it.
+    def drop_newest_epoch(self, floor: int = 0) -> None:
+        """Drop what is here of the newest epoch: not all of it was written by this leader.
 
-        It was written by two leaders of the same epoch; what is dropped is fetched again.
+        What the leader has of it is fetched again.
+
+        Args:
+            floor: Offsets below it stay.
 
         Raises:
             StorageFailure: The disk failed.
         """
         own = self.own_epochs()
-        self._truncate(max(own[-1].start_offset if own else 0, self.leader_start))
+        self._truncate(max(own[-1].start_offset if own else 0, floor))
         self.is_checked = False
 
     def _truncate(self, offset: int) -> None:
@@ -179,13 +196,14 @@ class Copy:
         if not self.log.has_records:
             self.log.begin_at(leader_start)
 
-    def check_again(self, reason: str) -> None:
+    def check_again(self, reason: str, *, is_out_of_range: bool = False) -> None:
         """The leader refused the position: find out where the logs part.
 
         Raises:
             ClusterFailure: It has refused several times, and nothing was found.
         """
         self.is_checked = False
+        self.is_out_of_range = is_out_of_range
         self._strikes += 1
         if self._strikes > _STRIKES:
             offset = self._next_offset()
@@ -210,9 +228,24 @@ class Copy:
         if data.log_start_offset > self.leader_start:
             self.leader_start = min(data.log_start_offset, self._next_offset())
         if data.records is not None and len(data.records):
-            self._append(memoryview(data.records))
+            records = memoryview(data.records)
+            if self._shows_other_writer(records):
+                self.drop_newest_epoch()
+                self.check_again("its next records are older than those before")
+                return
+            self._append(records)
         if self.lag == 0:
             self.log.note_leader_epoch(self.led.leader_epoch)
+
+    def _shows_other_writer(self, records: memoryview) -> bool:
+        """Whether the next record is of an older epoch: then the leader never had our newest one.
+
+        Epochs grow in a log, so that is proof even where the leader has deleted what is here.
+        """
+        first = next(walk(records), None)
+        if first is None or first.magic != MAGIC_2 or not first.is_valid:
+            return False
+        return NO_LEADER_EPOCH < first.leader_epoch < self._last_epoch()
 
     def _append(self, records: memoryview) -> None:
         wanted = self._next_offset()

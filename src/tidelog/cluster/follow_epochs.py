@@ -53,16 +53,16 @@ def parting_offset(
     """
     for mine in own:
         theirs = leader.get(mine.epoch)
-        if theirs is None or mine.end_offset <= leader_start:
+        if theirs is None:
             continue
         if theirs.end_offset == UNKNOWN_END:
             return max(mine.start_offset, 0)  # the leader has only older epochs
         if theirs.epoch != mine.epoch:
             return min(mine.start_offset, theirs.end_offset)  # it never had this one
-        if theirs.end_offset <= leader_start:
-            continue
-        if mine.end_offset > theirs.end_offset:
-            return theirs.end_offset
+        # What it deleted can't be compared; what it has from its start on, can.
+        end = max(theirs.end_offset, leader_start)
+        if mine.end_offset > end:
+            return end
     return None
 
 

@@ -23,7 +23,7 @@ from tidelog.protocol.messages import (
     METADATA,
     OFFSET_FOR_LEADER_EPOCH,
 )
-from tidelog.protocol.messages.common import CONSUMER_REPLICA_ID, EARLIEST_TIMESTAMP
+from tidelog.protocol.messages.common import CONSUMER_REPLICA_ID
 from tidelog.protocol.messages.configs import (
     TOPIC_RESOURCE,
     ConfigSource,
@@ -105,7 +105,7 @@ class FetchLimits:
 class Leader:
     """A cluster that is followed. One owner.
 
-    Life cycle: refresh -> (ends_of_epochs | log_starts | send_fetch -> receive_fetch)* -> close.
+    Life cycle: refresh -> (ends_of_epochs | log_offsets | send_fetch -> receive_fetch)* -> close.
     """
 
     def __init__(self, host: str, port: int, connect: Connect) -> None:
@@ -181,15 +181,21 @@ class Leader:
 
     # -- offsets -----------------------------------------------------------------------------
 
-    def log_starts(
-        self, node_id: int, names: Iterable[TopicPartition]
+    def log_offsets(
+        self, node_id: int, names: Iterable[TopicPartition], timestamp: int
     ) -> dict[TopicPartition, int | ClusterFailure]:
-        """Where partitions begin at their leader, or why it doesn't say."""
+        """Where partitions begin or end at their leader, or why it doesn't say.
+
+        Args:
+            node_id: Their leader.
+            names: The partitions.
+            timestamp: EARLIEST_TIMESTAMP, or LATEST_TIMESTAMP for the high watermark.
+        """
         topics = [
             ListOffsetsTopic(
                 name=topic,
                 partitions=[
-                    ListOffsetsPartition(partition_index=number, timestamp=EARLIEST_TIMESTAMP)
+                    ListOffsetsPartition(partition_index=number, timestamp=timestamp)
                     for number in numbers
                 ],
             )
@@ -199,7 +205,7 @@ class Leader:
         answer = self.node(node_id).ask(LIST_OFFSETS, question)
         return {
             TopicPartition(topic.name, found.partition_index): (
-                self._refusal("ask for log starts", found.error_code)
+                self._refusal("ask where a log begins or ends", found.error_code)
                 if found.error_code
                 else found.offset
             )

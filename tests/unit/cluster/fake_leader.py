@@ -21,6 +21,7 @@ from tidelog.protocol.messages import fetch as fe
 from tidelog.protocol.messages import groups as gr
 from tidelog.protocol.messages import metadata as md
 from tidelog.protocol.messages import offsets as of
+from tidelog.protocol.messages.common import EARLIEST_TIMESTAMP
 from tidelog.storage.group_offsets import GroupOffset
 from tidelog.storage.log import Log
 from tidelog.storage.log_dir import LogDir, LogDirOptions
@@ -197,7 +198,11 @@ class FakeLeader:
                     partitions=[
                         of.ListOffsetsPartitionResponse(
                             partition_index=wanted.partition_index,
-                            offset=self.log(topic.name, wanted.partition_index).log_start_offset,
+                            offset=(
+                                self.log(topic.name, wanted.partition_index).log_start_offset
+                                if wanted.timestamp == EARLIEST_TIMESTAMP
+                                else self.log(topic.name, wanted.partition_index).high_watermark
+                            ),
                         )
                         for wanted in topic.partitions
                     ],

@@ -1,0 +1,98 @@
+"""Any life of a leader and its standby: after following, both hold the same where both hold any.
+
+The leader appends, stops, loses its newest records, deletes its oldest; the standby stops, deletes,
+is promoted for a while and comes back. Epochs are used twice here, as no controller would allow.
+"""
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.faults import SeededEnv, seeded_env
+from tests.unit.cluster.fake_leader import FakeLeader
+from tests.unit.cluster.test_follow import follow, opened
+
+from tidelog.storage.log import Log
+from tidelog.types import NewRecord
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["put", "put", "lose", "delete", "restart", "follow", "promote", "forget"]),
+        st.integers(0, 5),
+    ),
+    max_size=25,
+)
+
+
+@dataclass
+class Life:
+    leader: FakeLeader = field(default_factory=FakeLeader)
+    env: SeededEnv = field(default_factory=lambda: seeded_env(3))
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        self.leader.create()
+        self.follow(0)
+
+    def records(self, amount: int) -> list[NewRecord]:
+        self.count += 1
+        return [NewRecord(value=b"%d-%d" % (self.count, n), timestamp=1) for n in range(amount + 1)]
+
+    def put(self, amount: int) -> None:
+        self.leader.log().append(self.records(amount), batch_bytes=20 if amount > 3 else 1 << 20)
+
+    def lose(self, amount: int) -> None:
+        log = self.leader.log()
+        log.truncate_to(max(log.log_end_offset - amount, log.log_start_offset))
+        self.leader.restart()
+
+    def delete(self, amount: int) -> None:
+        log = self.leader.log()
+        log.advance_start(min(log.log_start_offset + amount, log.log_end_offset))
+
+    def restart(self, _amount: int) -> None:
+        self.leader.restart()
+
+    def promote(self, amount: int) -> None:
+        with opened(self.env) as directory:
+            directory.log("t", 0).append(self.records(amount))
+
+    def forget(self, amount: int) -> None:
+        with opened(self.env) as directory:
+            log = directory.log("t", 0)
+            log.advance_start(min(log.log_start_offset + amount, log.log_end_offset))
+
+    def follow(self, _amount: int) -> None:
+        with follow(self.leader, self.env) as follower:
+            try:
+                follower.catch_up()
+            finally:
+                self.env.clock.advance(1000)
+            assert follower.problems == {}
+            (copy,) = follower.copies.values()
+            self.compare(copy.log, self.leader.log())
+
+    def compare(self, mine: Log, theirs: Log) -> None:
+        start = max(mine.log_start_offset, theirs.log_start_offset)
+        if theirs.log_start_offset < theirs.log_end_offset:
+            assert mine.log_end_offset == theirs.log_end_offset
+        if start < mine.log_end_offset:
+            assert records_from(mine, start) == records_from(theirs, start)
+
+
+def records_from(log: Log, start: int) -> list[tuple[int, int, bytes | None]]:
+    return [(r.offset, r.timestamp, r.value) for r in log.records(start)]
+
+
+@settings(deadline=None, max_examples=150)
+@given(STEPS)
+def test_they_agree(steps: list[tuple[str, int]]) -> None:
+    life = Life()
+    for name, amount in [*steps, ("follow", 0)]:
+        getattr(life, name)(amount)
+
+
+def test_a_standby_that_is_far_ahead() -> None:
+    life = Life()
+    for name, amount in [("put", 1), ("follow", 0), ("promote", 5), ("lose", 2), ("follow", 0)]:
+        getattr(life, name)(amount)
