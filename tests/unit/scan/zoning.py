@@ -2,7 +2,8 @@
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from unittest.mock import patch
+
+import pytest
 
 from tidelog.env import Env
 from tidelog.scan import zone_ranges
@@ -20,7 +21,8 @@ SMALL = Limits(zone_bytes=1, block_rows=2)
 @contextmanager
 def gaps_up_to(size: int) -> Iterator[None]:
     """Plan with this as the largest gap that is read over."""
-    with patch.object(zone_ranges, "GAP_BYTES", size):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(zone_ranges, "GAP_BYTES", size)
         yield
 
 
