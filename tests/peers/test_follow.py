@@ -4,9 +4,13 @@ import io
 import json
 import random
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 import pytest
 from confluent_kafka import Consumer
@@ -328,3 +332,32 @@ def test_the_command(kafka_oracle: Oracle, broker: Broker, tmp_path: Path) -> No
         (0, 0, None),
     ]
     assert "2 partitions" in err.getvalue()
+
+
+def test_the_command_goes_on_until_it_is_told_to_stop(
+    kafka_oracle: Oracle, broker: Broker, tmp_path: Path
+) -> None:
+    broker.create_topic("live")
+    rng = random.Random(9)
+    produce(kafka_oracle, broker, "live", some(rng))
+    command = [sys.executable, "-m", "tidelog.cli.main", "follow", broker.bootstrap]
+    options = ["--data", str(tmp_path), "--topic", "live", "-o", "json", "--every", "100ms"]
+    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        await_end(process.stdout, 20)
+        produce(kafka_oracle, broker, "live", some(rng))
+        await_end(process.stdout, 40)
+        process.send_signal(signal.SIGTERM)
+        process.stdout.read()
+        assert process.wait(timeout=REQUEST_TIMEOUT_S) == 0
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    assert log_bytes(tmp_path / "live-0") == log_bytes(broker.partition_dir("live"))
+
+
+def await_end(lines: IO[str], end: int) -> None:
+    """Return when a row says that a partition's copy reaches `end` without lag."""
+    for line in lines:
+        row = json.loads(line)
+        if (row["end"], row["lag"]) == (end, 0):
+            return
+    raise AssertionError(f"the command ended before offset {end}")

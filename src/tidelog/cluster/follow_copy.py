@@ -243,7 +243,7 @@ class Copy:
         Epochs grow in a log, so that is proof even where the leader has deleted what is here.
         """
         first = next(walk(records), None)
-        if first is None or first.magic != MAGIC_2 or not first.is_valid:
+        if first is None or first.magic != MAGIC_2 or not first.is_valid():
             return False
         return NO_LEADER_EPOCH < first.leader_epoch < self._last_epoch()
 
