@@ -7,8 +7,11 @@ stale is not used, which is reported, and costs only time.
 Source: docs/decisions/0007-zone-maps.md.
 """
 
+import errno
 import importlib.util
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final, Protocol, cast
 
 from tidelog.env import FileSystem
@@ -34,8 +37,9 @@ SIBLING_SUFFIXES: Final = tuple(
     if suffix not in (files.LOG_SUFFIX, files.ZONES_SUFFIX)
 )
 _CHUNK_BYTES: Final = 1 << 20
-# The plain code is done with this much before kernels are even loaded.
-PLAIN_BYTES: Final = 1 << 20
+# The plain code is done with so much before kernels are even loaded, or where they are, called.
+UNLOADED_BYTES: Final = 256 << 10
+LOADED_BYTES: Final = 16 << 10
 # A segment of this size is mapped in some ms whatever there is, so an append may wait for it.
 MAPPED_AT_ONCE_BYTES: Final = 64 << 10
 
@@ -109,19 +113,28 @@ def open_map(segment: FinishedSegment, path: str) -> ZoneMap:
     context = segment.context
 
     def read(size: int, position: int) -> bytes:
-        try:
+        with _damage_for_failures():
             return context.pool.get(path).pread(size, position)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise CorruptIndex(f"it can't be read: {error.strerror}", at=position) from error
 
-    size = context.env.files.stat(path).size
+    if not context.env.files.exists(path):
+        raise FileNotFoundError(errno.ENOENT, "no zone map", path)
+    with _damage_for_failures():
+        # Of the handle that is read from: the name may mean a newer file by now.
+        size = context.pool.get(path).size()
     found = ZoneMap(read, size, report=lambda text: context.report(f"{path}: {text}"))
     problem = misfit(segment, found)
     if problem is not None:
         raise CorruptIndex(problem)
     return found
+
+
+@contextmanager
+def _damage_for_failures() -> Iterator[None]:
+    """A map that can't be read is as good as damaged: what it says is in the log too."""
+    try:
+        yield
+    except OSError as error:
+        raise CorruptIndex(f"it can't be read: {error.strerror or error}") from error
 
 
 def misfit(segment: FinishedSegment, found: ZoneMap) -> str | None:
@@ -160,7 +173,8 @@ def build(
     """
     siblings = sum_siblings(segment.context, segment.base_offset)
     if by_kernels is None:
-        by_kernels = segment.size_bytes > PLAIN_BYTES
+        is_loaded = "numba" in sys.modules  # which changes the time it takes, and nothing else
+        by_kernels = segment.size_bytes > (LOADED_BYTES if is_loaded else UNLOADED_BYTES)
     found = _build_by_kernels(segment, siblings, check_crc) if by_kernels else None
     return build_plain(segment, siblings) if found is None else found
 
