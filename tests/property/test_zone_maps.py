@@ -2,16 +2,19 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.contracts.kernel_logs import times
-from tests.zone_logs import MemorySegment, facts_of, segments, zone_of, zones_of
+from tests.zone_logs import TOPIC_ID, MemorySegment, facts_of, segments, zone_of, zones_of
 
 from tidelog.errors import CorruptIndex, UnsupportedVersion
 from tidelog.record.coding import crc32c
+from tidelog.record.views import walk
 from tidelog.storage import zone_format as layout
+from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.latency import bucket_of
 from tidelog.storage.segment import Segment
 from tidelog.storage.zone_builder import build_plain
@@ -154,3 +157,22 @@ def test_other_files_are_refused(data: bytes) -> None:
     for content in (data, data + layout.END_MAGIC):
         with pytest.raises((CorruptIndex, UnsupportedVersion)):
             ZoneMap.decode(content)
+
+
+KAFKA_LOGS = sorted((Path(__file__).parents[1] / "vectors").glob("**/*.log"))
+
+
+@BUILDERS
+@pytest.mark.parametrize("path", KAFKA_LOGS, ids=str)
+def test_logs_of_apache_kafka(build: Build, path: Path) -> None:
+    data = path.read_bytes()
+    base_offset = int(path.stem)
+    end = [*walk(data)][-1].last_offset + 1
+    segment = MemorySegment(base_offset, data, AppendTimes(base_offset, TOPIC_ID), end)
+    found = map_of(build, segment, Limits(zone_bytes=400, block_rows=3))
+    assert list(found.zones()) == zones_of(segment, 400)
+    assert found.total == zone_of(segment, 0, found.total.size_bytes)
+
+
+def test_there_are_logs_of_apache_kafka() -> None:
+    assert KAFKA_LOGS
