@@ -13,6 +13,7 @@ import socket
 import subprocess
 import threading
 import uuid
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import TypeAlias
 
@@ -26,6 +27,9 @@ ClientConfig: TypeAlias = dict[str, str | int | float | bool]
 
 START_TIMEOUT_S = 90
 STOP_TIMEOUT_S = 60
+CLEAN_TIMEOUT_S = 60
+# The cleaner has done with a log: cleaned it, or stumbled over it and left it alone for good.
+CLEANED = re.compile(r"cleaned log (\S+) \(dirty section|when cleaning log Log\(dir=\S*/([^/,]+),")
 REQUEST_TIMEOUT_S = 30
 STARTED = "Kafka Server started"
 
@@ -81,11 +85,21 @@ def new_cluster_id() -> str:
 class Broker:
     """One Kafka node in `folder`. start -> stop -> start ...; one owner, one thread."""
 
-    def __init__(self, home: KafkaHome, oracle: Oracle, folder: Path) -> None:
+    def __init__(
+        self,
+        home: KafkaHome,
+        oracle: Oracle,
+        folder: Path,
+        *,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """Format `folder`; `settings` go before those that all tests share."""
         self._home = home
+        self._settings = SETTINGS | dict(settings or {})
         self._folder = folder
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.Queue[str | None] = queue.Queue()
+        self._cleaned: set[str] = set()
         self.port = free_port()
         self.log_dir = folder / "data"
         self._properties = folder / "server.properties"
@@ -107,7 +121,7 @@ class Broker:
             "metadata.log.dir": str(self._folder / "metadata"),
         }
         self.log_dir.mkdir(parents=True)
-        lines = [f"{key}={value}" for key, value in (SETTINGS | places).items()]
+        lines = [f"{key}={value}" for key, value in (self._settings | places).items()]
         self._properties.write_text("\n".join(lines) + "\n")
         told = oracle.ask(
             "format_storage",
@@ -130,6 +144,8 @@ class Broker:
         assert process.stderr is not None
         with process.stderr as lines:
             for line in lines:
+                if cleaned := CLEANED.search(line):
+                    self._cleaned.add(cleaned[1] or cleaned[2])
                 self._lines.put(line)
         self._lines.put(None)
 
@@ -151,6 +167,22 @@ class Broker:
     def await_cleaning(self, topic: str, end: int, partition: int = 0) -> None:
         """Return when the log cleaner has cleaned a partition up to offset `end`, exclusive."""
         self.await_line(rf"cleaned log {topic}-{partition} \(dirty section = \[\d+, {end}\]\)")
+
+    def await_cleaned(self, names: Set[str]) -> None:
+        """Return when the log cleaner has done with each of these (`topic-partition`) once.
+
+        It begins before the broker says that it has started.
+        """
+        told: list[str] = []
+        while missing := names - self._cleaned:
+            try:
+                line = self._lines.get(timeout=CLEAN_TIMEOUT_S)
+            except queue.Empty:
+                line = None
+            if line is None:
+                about = [one for one in told if any(name in one for name in missing)]
+                raise AssertionError(f"not cleaned: {sorted(missing)}:\n" + "".join(about[-20:]))
+            told.append(line)
 
     def stop(self) -> None:
         """A controlled shutdown: everything flushed, the clean marker written."""

@@ -16,11 +16,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.faults import SeededEnv, reopen, seeded_env
 from tests.property.log_model import UNKNOWN, Model, Span
 
+from tidelog.config import RetentionClock
 from tidelog.env import FileSystem
 from tidelog.scan import ReadOptions, Wanted, plan, to_table
 from tidelog.storage.log import Log
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log_reader import LogReader
+from tidelog.storage.segment import Segment
+from tidelog.storage.segment_times import read_times
 from tidelog.types import INT64_MAX, ClockName, Codec, NewRecord, OffsetAndTimestamp
 
 PATH = "/data"
@@ -53,6 +56,10 @@ class LogMachine(RuleBasedStateMachine):
         self.model = Model()
         self.stamps = config.get("message.timestamp.type") == "LogAppendTime"
         self.retention_ms = int(config.get("retention.ms", "-1"))
+        self.retention_clock = RetentionClock(
+            config.get("tidelog.retention.clock", "record-capped")
+        )
+        self.has_crashed = False
         self.is_always_durable = "flush.messages" in config
         self.directory = self._open()
         self.directory.create_topic("t", config={"retention.ms": "-1", **ANY_TIME, **config})
@@ -144,18 +151,30 @@ class LogMachine(RuleBasedStateMachine):
         """Retention some time later: what is too old goes, from the oldest segment on."""
         self.env.clock.advance(days * DAY_MS)
         spans = self._spans()
-        count = self.model.expired(spans, self.retention_ms, self.env.clock.now_ms())
+        now = self.env.clock.now_ms()
+        fewest, most = self.model.expired(spans, self.retention_clock, self.retention_ms, now)
         gone = self.log.apply_retention()
+        count = len(gone)
+        assert fewest <= count <= most
         assert [one.base_offset for one in gone] == [span.base for span in spans[:count]]
         self.model.drop_before(spans[count].base if count < len(spans) else self.model.log_end)
         if days:
             self.log.accept_clock()
 
     def _spans(self) -> list[Span]:
-        return [
-            Span(one.base_offset, one.end_offset, one.size_bytes, one.mtime_ms())
-            for one in self.log.segments
-        ]
+        return [self._span(segment) for segment in self.log.segments]
+
+    def _span(self, segment: Segment) -> Span:
+        seen_ms = self.log._notes.seen_ms(segment)
+        times = read_times(self.log, segment, clock=self.retention_clock, seen_ms=seen_ms)
+        return Span(
+            segment.base_offset,
+            segment.end_offset,
+            segment.size_bytes,
+            segment.mtime_ms(),
+            times.fallback.ms,
+            self.stamps and self.has_crashed,
+        )
 
     @rule(hours=st.sampled_from([0, 2]), damage=st.sampled_from([None, None, *DAMAGES]))
     def restart(self, hours: int, damage: str | None) -> None:
@@ -192,6 +211,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def _look_around(self, least_end: int) -> None:
         """Find out what a stop left; of append times it may have made some unknown, for good."""
+        self.has_crashed = True
         self.log.accept_clock()
         end = self.log.log_end_offset
         assert max(least_end, self.model.log_start) <= end <= self.model.log_end

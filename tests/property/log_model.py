@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tidelog.config import RetentionClock
 from tidelog.types import ClockName
 
 UNKNOWN = -1
@@ -24,12 +25,23 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One segment: its offsets [base, end), its bytes, when its file was last changed."""
+    """One segment.
+
+    Attributes:
+        base: Its base offset.
+        end: Offset behind its last one.
+        size_bytes: Of its log file.
+        mtime_ms: When that was last changed.
+        fallback_ms: What stands in for append times that are not known.
+        is_doubted: Whether rows may have been lost of times that batches still tell.
+    """
 
     base: int
     end: int
     size_bytes: int
     mtime_ms: int
+    fallback_ms: int
+    is_doubted: bool
 
 
 @dataclass
@@ -76,24 +88,47 @@ class Model:
         found = max(timed, key=lambda e: (e.timestamp, -e.offset), default=None)
         return None if found is None else (found.offset, found.timestamp)
 
-    def largest(self, span: Span) -> int:
-        """What retention counts a segment's age from, in ms: Kafka's rule."""
-        times = [e.timestamp for e in self.entries if span.base <= e.offset < span.end]
-        largest = max(times, default=UNKNOWN)
-        return largest if largest >= 0 else span.mtime_ms
+    def counted(self, span: Span, clock: RetentionClock) -> tuple[int, int]:
+        """The time that retention counts a segment's age from, in ms: at least and at most.
 
-    def expired(self, spans: Sequence[Span], retention_ms: int, now_ms: int) -> int:
-        """How many of the oldest segments go: below the log start, then by age."""
-        going = 0
-        while going < len(spans) - 1 and spans[going].end <= self.log_start:
-            going += 1
-        while going < len(spans) and self._is_old(spans[going], retention_ms, now_ms):
-            going += 1
-        return going
+        With the cap and no zone map a bound may stand in for the exact time, never a smaller one.
+        """
+        inside = [e for e in self.entries if span.base <= e.offset < span.end]
+        largest = max((e.timestamp for e in inside), default=UNKNOWN)
+        if clock is RetentionClock.RECORD:
+            exact = largest if largest >= 0 else span.mtime_ms
+            return exact, exact
+        came = [e.append_ms if e.append_ms != UNKNOWN else span.fallback_ms for e in inside]
+        arrival = max(came, default=span.fallback_ms)
+        if clock is RetentionClock.APPEND or largest < 0:
+            exact = bound = arrival
+        else:
+            timed = zip(inside, came, strict=True)
+            exact = max(min(e.timestamp, arrived) for e, arrived in timed)
+            bound = min(largest, arrival)
+        if not span.is_doubted:
+            return exact, bound
+        return min(exact, span.fallback_ms), max(bound, span.fallback_ms)
 
-    def _is_old(self, span: Span, retention_ms: int, now_ms: int) -> bool:
-        is_empty = span.size_bytes == 0 and span.end == self.log_end
-        return not is_empty and 0 <= retention_ms < now_ms - self.largest(span)
+    def expired(
+        self, spans: Sequence[Span], clock: RetentionClock, retention_ms: int, now_ms: int
+    ) -> tuple[int, int]:
+        """How many of the oldest segments go, at least and at most: deleted ones, then by age."""
+        below = 0
+        while below < len(spans) - 1 and spans[below].end <= self.log_start:
+            below += 1
+        counts = []
+        for side in (1, 0):
+            going = below
+            while going < len(spans):
+                span = spans[going]
+                is_empty = span.size_bytes == 0 and span.end == self.log_end
+                age_ms = now_ms - self.counted(span, clock)[side]
+                if is_empty or not 0 <= retention_ms < age_ms:
+                    break
+                going += 1
+            counts.append(going)
+        return counts[0], counts[1]
 
     def drop_before(self, offset: int) -> None:
         """The files of everything before `offset` have gone."""

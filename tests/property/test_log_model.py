@@ -11,11 +11,12 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from tests.property.log_machine import Configs, LogMachine
 
+from tidelog.config import RetentionClock
+
 SEQUENCES = {"ci": 2_000, "quick": 2_000, "sweep": 50_000}
 STEPS = 15
 SMALL = {"internal.segment.bytes": "700", "index.interval.bytes": "100"}
 STAMPED = {"message.timestamp.type": "LogAppendTime"}
-BY_RECORD = {"tidelog.retention.clock": "record"}
 
 
 class SmallSegments(LogMachine):
@@ -57,10 +58,14 @@ class FullIndexes(LogMachine):
 class Retention(LogMachine):
     """Records grow old, whatever the clock does."""
 
-    CONFIGS: ClassVar[Configs] = (
-        {**SMALL, "retention.ms": "0", **BY_RECORD},
-        {**SMALL, "retention.ms": "86400000", **BY_RECORD},
-        {"segment.ms": "5000", "retention.ms": "15000", **STAMPED, **BY_RECORD},
+    CONFIGS: ClassVar[Configs] = tuple(
+        {**config, "tidelog.retention.clock": clock.value}
+        for clock in RetentionClock
+        for config in (
+            {**SMALL, "retention.ms": "0"},
+            {**SMALL, "retention.ms": "86400000"},
+            {"segment.ms": "5000", "retention.ms": "15000", **STAMPED},
+        )
     )
 
 

@@ -1,0 +1,105 @@
+"""Many logs in one broker's directory, written by us, and what its client is asked about them."""
+
+import json
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tests.peers.broker import Broker
+from tests.peers.home import KafkaHome
+from tests.peers.ours import run_ours
+from tests.peers.scripts import client_script, follower_script
+
+from tidelog.record.views import walk
+from tidelog.types import INT64_MAX
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+SPECIAL = (LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED)
+NOT_FOUND = (-1, -1)
+KEPT_FILE = "partition.metadata"
+ASK_TIMEOUT_S = 300
+
+Answer = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One segment of a log as it is on disk: (offset, timestamp) of every record, in order.
+
+    `largest` is the largest timestamp of its batches, deleted and emptied ones included; where no
+    batch has one it is the time of the file, as for Kafka.
+    """
+
+    base: int
+    records: tuple[tuple[int, int], ...]
+    largest: int
+    is_timed: bool
+
+
+def read_parts(directory: Path) -> list[Part]:
+    """All segments of a partition, control records included: Kafka finds these too."""
+    parts = []
+    for log in sorted(directory.glob("*.log")):
+        batches = list(walk(log.read_bytes()))
+        largest = max((batch.max_timestamp for batch in batches), default=-1)
+        records = tuple((r.offset, r.timestamp) for b in batches for r in b.records())
+        mtime_ms = log.stat().st_mtime_ns // 1_000_000
+        is_timed = largest >= 0
+        parts.append(Part(int(log.stem), records, largest if is_timed else mtime_ms, is_timed))
+    return parts
+
+
+def exact(parts: Sequence[Part], target: int, start: int) -> Answer:
+    """The earliest record at or above the log start that is as late as `target`."""
+    records = (record for part in parts for record in part.records)
+    return next(((o, t) for o, t in records if o >= start and t >= target), NOT_FOUND)
+
+
+def as_kafka(parts: Sequence[Part], target: int, start: int) -> Answer:
+    """The same as Kafka looks for it: in the first segment that seems to reach the time, only."""
+    part = next((part for part in parts if part.largest >= target), None)
+    return NOT_FOUND if part is None else exact([part], target, start)
+
+
+def latest_exact(parts: Sequence[Part], start: int) -> Answer:
+    """The first record with the largest timestamp, of those that can be read."""
+    records = [r for part in parts for r in part.records if r[0] >= start and r[1] >= 0]
+    return max(records, key=lambda r: (r[1], -r[0]), default=NOT_FOUND)
+
+
+def latest_as_kafka(parts: Sequence[Part]) -> Answer:
+    """The same as Kafka tells it: the log start does not count."""
+    return latest_exact(parts, 0)
+
+
+def questions(parts: Sequence[Part]) -> list[int]:
+    """Every special value, every distinct timestamp, one ms before it and one after it."""
+    times = {t + d for part in parts for _, t in part.records for d in (-1, 0, 1)}
+    return [*SPECIAL, *sorted(t for t in times if 0 <= t <= INT64_MAX)]
+
+
+def fill(broker: Broker, topic: str, partition: int, seed: int, *, legacy: bool) -> None:
+    """Put a generated log where the stopped broker keeps an empty partition."""
+    directory = broker.partition_dir(topic, partition)
+    for file in directory.iterdir():
+        if file.name != KEPT_FILE:
+            file.unlink()
+    make = follower_script if legacy else client_script
+    run_ours(replace(make(seed, directory), directory=directory))
+
+
+def ask_kafka(
+    home: KafkaHome, broker: Broker, asked: Iterable[tuple[str, int, Sequence[int]]], folder: Path
+) -> list[list[Answer]]:
+    """What Kafka's admin client answers: (offset, timestamp) for each partition and value."""
+    ask, told = folder / "questions.json", folder / "answers.json"
+    ask.write_text(json.dumps([[topic, number, list(specs)] for topic, number, specs in asked]))
+    command = home.java_command(
+        "tidelog.kafka.OffsetQuestions", broker.bootstrap, str(ask), str(told)
+    )
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=ASK_TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [[(o, t) for o, t in answers] for answers in json.loads(told.read_text())]

@@ -1,0 +1,224 @@
+"""ListOffsets: a broker's answers to Kafka's own client, and ours on the same bytes.
+
+Every distinct timestamp of every log, one ms before and after it, and every special value. Where
+Kafka's answer is another than the records give, it must be the one that its way of searching gives
+(facts in docs/differences.md): so each difference is asserted, not excused.
+
+A hundred logs in a plain run, a thousand in a sweep: transactional, compressed, out of order, in
+formats 0, 1 and 2, with deleted records, and compacted by Kafka.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient
+from tests.kafka_oracle import Oracle
+from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
+from tests.peers.home import KafkaHome
+from tests.peers.offset_logs import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    NOT_FOUND,
+    Answer,
+    Part,
+    as_kafka,
+    ask_kafka,
+    exact,
+    fill,
+    latest_as_kafka,
+    latest_exact,
+    questions,
+    read_parts,
+)
+
+from tidelog.storage.log_dir import LogDir
+from tidelog.storage.log_reader import LogReader
+
+pytestmark = pytest.mark.kafka
+
+# Topic -> whether its logs hold old formats too, and come from a leader.
+TOPICS = {"sent": False, "copied": True, "trimmed": False, "compacted": True}
+SETTINGS = {"compacted": {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.0"}}
+PLAIN_RUN, SWEEP = 25, 250
+
+
+@dataclass
+class Told:
+    """One log: what is on disk, what was asked, what Kafka said."""
+
+    parts: list[Part]
+    asked: list[int]
+    answers: list[Answer]
+    start: int
+    end: int
+
+    def of(self, value: int) -> Answer:
+        """Kafka's answer to one of the values."""
+        return self.answers[self.asked.index(value)]
+
+
+Logs = dict[tuple[str, int], Told]
+
+
+@pytest.fixture(scope="module")
+def home_of_logs(
+    request: pytest.FixtureRequest,
+    kafka_jars: KafkaHome,
+    kafka_oracle: Oracle,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Broker, Logs]:
+    """The stopped broker with its directory, and what it had told of each log."""
+    count = SWEEP if request.config.getoption("--sweep") else PLAIN_RUN
+    folder = tmp_path_factory.mktemp("offsets")
+    # Segments below the log start stay for minutes, and all the time where nothing looks for them.
+    later = {"log.retention.check.interval.ms": "3600000"}
+    broker = Broker(kafka_jars, kafka_oracle, folder, settings=later)
+    try:
+        make_logs(broker, count)
+        broker.start()
+        broker.await_cleaned(cleanable(broker, "compacted", count))
+        delete_some(broker, count)
+        found = ask_all(kafka_jars, broker, count, folder)
+    finally:
+        broker.stop()
+    return broker, found
+
+
+def make_logs(broker: Broker, count: int) -> None:
+    """Topics by the broker, their logs by us."""
+    broker.start()
+    for topic in TOPICS:
+        broker.create_topic(topic, count, **SETTINGS.get(topic, {}))
+    broker.stop()
+    for topic, legacy in TOPICS.items():
+        for number in range(count):
+            fill(broker, topic, number, number, legacy=legacy)
+
+
+def cleanable(broker: Broker, topic: str, count: int) -> set[str]:
+    """Partitions that the cleaner will take: those with a finished segment that is not empty."""
+    found = set()
+    for number in range(count):
+        logs = sorted(broker.partition_dir(topic, number).glob("*.log"))
+        if any(log.stat().st_size for log in logs[:-1]):
+            found.add(f"{topic}-{number}")
+    return found
+
+
+def delete_some(broker: Broker, count: int) -> None:
+    """Move the log starts into the logs, each to another place."""
+    places = []
+    for number in range(count):
+        parts = read_parts(broker.partition_dir("trimmed", number))
+        offsets = [offset for part in parts for offset, _ in part.records]
+        first = min(len(offsets) * (number % 5) // 4, len(offsets) - 1)
+        places.append(Place("trimmed", number, offsets[first]))
+    admin = AdminClient(broker.client_config())
+    for place, future in admin.delete_records(places).items():
+        assert future.result(timeout=REQUEST_TIMEOUT_S).low_watermark == place.offset
+
+
+def ask_all(home: KafkaHome, broker: Broker, count: int, folder: Path) -> Logs:
+    """Kafka's answers on every log."""
+    names = [(topic, number) for topic in TOPICS for number in range(count)]
+    parts = [read_parts(broker.partition_dir(*name)) for name in names]
+    asked = [questions(one) for one in parts]
+    told = ask_kafka(
+        home, broker, [(*name, a) for name, a in zip(names, asked, strict=True)], folder
+    )
+    found: Logs = {}
+    for name, part, values, answers in zip(names, parts, asked, told, strict=True):
+        start, end = answers[values.index(EARLIEST)][0], answers[values.index(LATEST)][0]
+        found[name] = Told(part, values, answers, start, end)
+    return found
+
+
+@pytest.fixture(scope="module")
+def logs(home_of_logs: tuple[Broker, Logs]) -> Logs:
+    return home_of_logs[1]
+
+
+@pytest.fixture(scope="module")
+def readers(home_of_logs: tuple[Broker, Logs]) -> Iterator[dict[tuple[str, int], LogReader]]:
+    """Ours, on the broker's directory."""
+    broker, logs = home_of_logs
+    with LogDir.open(str(broker.log_dir)) as directory:
+        yield {name: directory.reader(*name) for name in logs}
+
+
+def times_of(told: Told) -> list[int]:
+    return [value for value in told.asked if value >= 0]
+
+
+def test_the_logs_are_what_they_are_meant_to_be(logs: Logs) -> None:
+    """Equality of nothing would prove nothing."""
+    assert len(logs) in (4 * PLAIN_RUN, 4 * SWEEP)
+    assert sum(len(times_of(told)) for told in logs.values()) > 100 * len(logs)
+    assert (
+        sum(told.start > 0 for (topic, _), told in logs.items() if topic == "trimmed")
+        > len(logs) // 8
+    )
+    gone = [
+        told.end - sum(len(part.records) for part in told.parts)
+        for (topic, _), told in logs.items()
+        if topic == "compacted"
+    ]
+    assert sum(count > 5 for count in gone) > len(gone) // 2
+
+
+def test_every_time_is_found_exactly(logs: Logs, readers: dict[tuple[str, int], LogReader]) -> None:
+    for name, told in logs.items():
+        for time in times_of(told):
+            found = readers[name].offset_for_time(time)
+            ours = NOT_FOUND if found is None else (found.offset, found.timestamp)
+            assert ours == exact(told.parts, time, told.start), (name, time)
+
+
+def test_kafka_finds_the_same_or_gives_up_too_early(logs: Logs) -> None:
+    """The only difference: it looks in one segment, which deleted records or a file time chose."""
+    differences = 0
+    for name, told in logs.items():
+        for time in times_of(told):
+            kafka = told.of(time)
+            assert kafka == as_kafka(told.parts, time, told.start), (name, time)
+            if kafka != exact(told.parts, time, told.start):
+                assert kafka == NOT_FOUND, (name, time)
+                differences += 1
+    assert differences  # there is something that we do better
+
+
+def test_special_values(logs: Logs, readers: dict[tuple[str, int], LogReader]) -> None:
+    for name, told in logs.items():
+        reader = readers[name]
+        assert (reader.log_start_offset, -1) == told.of(EARLIEST) == told.of(EARLIEST_LOCAL), name
+        assert (reader.log_end_offset, -1) == told.of(LATEST), name
+        assert told.of(LATEST_TIERED) == NOT_FOUND  # nothing is tiered, neither there nor here
+
+
+def test_the_largest_timestamp_is_that_of_a_record_that_can_be_read(
+    logs: Logs, readers: dict[tuple[str, int], LogReader]
+) -> None:
+    deleted = 0
+    for name, told in logs.items():
+        found = readers[name].max_timestamp()
+        ours = NOT_FOUND if found is None else (found.offset, found.timestamp)
+        assert ours == latest_exact(told.parts, told.start), name
+        kafka = told.of(MAX_TIMESTAMP)
+        assert kafka == latest_as_kafka(told.parts), name
+        deleted += kafka != NOT_FOUND and kafka[0] < told.start
+    assert deleted  # Kafka names offsets that nobody can read
+
+
+def test_nothing_was_found_wrong_in_what_kafka_wrote(home_of_logs: tuple[Broker, Logs]) -> None:
+    """Strictness about indexes must not cost Kafka's own directories their indexes."""
+    broker, logs = home_of_logs
+    with LogDir.open(str(broker.log_dir)) as directory:
+        for name in logs:
+            directory.reader(*name).offset_for_time(0)
+        assert [line for line in directory.reports if "rebuilt" in line] == []
