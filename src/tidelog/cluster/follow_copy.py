@@ -231,21 +231,24 @@ class Copy:
             records = memoryview(data.records)
             if self._shows_other_writer(records):
                 self.drop_newest_epoch()
-                self.check_again("its next records are older than those before")
+                self.check_again("its next records don't fit those before")
                 return
             self._append(records)
         if self.lag == 0:
             self.log.note_leader_epoch(self.led.leader_epoch)
 
     def _shows_other_writer(self, records: memoryview) -> bool:
-        """Whether the next record is of an older epoch: then the leader never had our newest one.
+        """Whether the next batch proves that the leader never wrote what is here.
 
-        Epochs grow in a log, so that is proof even where the leader has deleted what is here.
+        It does even where the leader has deleted those offsets: epochs grow in a log, so none is
+        older than what lies before it; and a copy ends where a batch of its leader ended.
         """
         first = next(walk(records), None)
+        end = self.log.log_end_offset
         if first is None or first.magic != MAGIC_2 or not first.is_valid():
             return False
-        return NO_LEADER_EPOCH < first.leader_epoch < self._last_epoch()
+        is_older = NO_LEADER_EPOCH < first.leader_epoch < self._last_epoch()
+        return is_older or (self.log.has_records and first.base_offset < end <= first.last_offset)
 
     def _append(self, records: memoryview) -> None:
         wanted = self._next_offset()
