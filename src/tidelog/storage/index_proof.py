@@ -64,9 +64,9 @@ def index_problem(
     """
     suffixes = (files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX)
     if sums is not None and sums.keys() >= set(suffixes):
-        for suffix, index in zip(suffixes, indexes, strict=True):
+        for suffix, index, name in zip(suffixes, indexes, ("offset", "time"), strict=True):
             if sums[suffix] != FileSum(index.size_bytes, crc32c(index.encoded)):
-                return f"{segment.log_path}: its {suffix} is not the one that its zone map knows"
+                return f"{segment.log_path}: its {name} index is not the one its zone map knows"
         return None
     return _last_offset_problem(segment, indexes[0]) or _last_time_problem(segment, indexes)
 
