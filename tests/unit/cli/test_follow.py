@@ -120,13 +120,13 @@ class TestGoingOn:
         leader.seams = lambda env: replace(seams, pause=pause)  # type: ignore[method-assign]
         asked = leader.answer
 
-        def answer(frame: bytes) -> bytes:
+        def answer(frame: bytes, node: int = 0) -> bytes:
             env.clock.advance(700)
             if leader.asked.count("Fetch") == 6:
                 leader.is_down = True
             if leader.asked.count("Fetch") > 9:
                 standby.stopped.set()
-            return asked(frame)
+            return asked(frame, node)
 
         leader.answer = answer  # type: ignore[method-assign,assignment]
         assert standby.run(once=False, every="1s") == 0

@@ -37,9 +37,10 @@ Mangle = Callable[[ReceivedRequest, "DataclassInstance"], "DataclassInstance"]
 
 @dataclass
 class FakeLeader:
-    """One broker that leads all partitions of `directory`.
+    """Brokers that lead the partitions of `directory` by turns: number N by the N-th of them.
 
     Attributes:
+        nodes: How many brokers there are; one listens on `PORT`, the next on the next.
         first_epoch: Added to every log's leader epoch: Kafka's grow by more than one.
         groups: What groups committed.
         versions: Highest version of an API by its key, where not the declarations' last.
@@ -50,6 +51,8 @@ class FakeLeader:
     """
 
     env: SeededEnv = field(default_factory=lambda: seeded_env(2))
+    nodes: int = 1
+    shift: int = 0
     groups: dict[str, list[GroupOffset]] = field(default_factory=dict)
     versions: dict[int, int] = field(default_factory=dict)
     mangle: Mangle = lambda _request, answer: answer
@@ -59,6 +62,7 @@ class FakeLeader:
 
     def __post_init__(self) -> None:
         self.directory = self._open()
+        self.node = 0
 
     def _open(self) -> LogDir:
         return LogDir.open(LEADER_PATH, env=self.env, options=LogDirOptions(create=True))
@@ -85,8 +89,8 @@ class FakeLeader:
     def connect(self, host: str, port: int) -> Transport:
         if self.is_down:
             raise ConnectionRefusedError("down")
-        assert (host, port) == (HOST, PORT)
-        return _FakeTransport(self)
+        assert host == HOST
+        return _FakeTransport(self, port - PORT)
 
     def seams(self, env: SeededEnv) -> Seams:
         """For a standby on `env`; waiting moves its clock."""
@@ -96,9 +100,14 @@ class FakeLeader:
             pause=lambda seconds: env.clock.advance(int(seconds * 1000)),
         )
 
-    def answer(self, frame: Buffer) -> bytes:
+    def node_of(self, partition: int) -> int:
+        """Who leads a partition; `shift` moves all of them on."""
+        return (partition + self.shift) % self.nodes
+
+    def answer(self, frame: Buffer, node: int = 0) -> bytes:
         request = read_request(frame)
         self.asked.append(request.api.name)
+        self.node = node
         handlers = {
             18: self._api_versions,
             3: self._metadata,
@@ -131,7 +140,7 @@ class FakeLeader:
             partitions = [
                 md.MetadataPartition(
                     partition_index=number,
-                    leader_id=NODE,
+                    leader_id=NODE + self.node_of(number),
                     leader_epoch=self.log(info.name, number).leader_epoch,
                 )
                 for number in range(info.partitions)
@@ -140,7 +149,11 @@ class FakeLeader:
                 md.MetadataTopic(name=info.name, topic_id=info.topic_id, partitions=partitions)
             )
         return md.MetadataResponse(
-            brokers=[md.MetadataBroker(node_id=NODE, host=HOST, port=PORT)], topics=topics
+            brokers=[
+                md.MetadataBroker(node_id=NODE + number, host=HOST, port=PORT + number)
+                for number in range(self.nodes)
+            ],
+            topics=topics,
         )
 
     def _find(self, topic: str, partition: int) -> Log | None:
@@ -170,6 +183,8 @@ class FakeLeader:
         log = self._find(topic, wanted.partition)
         if log is None:
             found.error_code = 100
+        elif self.node_of(wanted.partition) != self.node:
+            found.error_code = 6
         elif wanted.current_leader_epoch != log.leader_epoch:
             found.error_code = 74 if wanted.current_leader_epoch < log.leader_epoch else 75
         elif not log.log_start_offset <= wanted.fetch_offset <= log.log_end_offset:
@@ -306,8 +321,9 @@ def _bytes_from(log: Log, start: int, max_bytes: int) -> bytes:
 
 
 class _FakeTransport:
-    def __init__(self, leader: FakeLeader) -> None:
+    def __init__(self, leader: FakeLeader, node: int) -> None:
         self._leader = leader
+        self._node = node
         self._frames = Frames()
         self._answers: deque[bytes] = deque()
 
@@ -317,7 +333,7 @@ class _FakeTransport:
         for part in parts:
             self._frames.feed(part)
         while (frame := self._frames.next()) is not None:
-            self._answers.append(self._leader.answer(frame))
+            self._answers.append(self._leader.answer(frame, self._node))
 
     def receive(self, max_bytes: int) -> bytes:
         if not self._answers:

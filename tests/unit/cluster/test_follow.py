@@ -144,6 +144,35 @@ class TestCopy:
             assert aborted(mine) == aborted(log) != []
 
 
+class TestManyBrokers:
+    def test_each_is_asked_for_what_it_leads(self, env: SeededEnv) -> None:
+        leader = FakeLeader(nodes=3)
+        leader.create(partitions=5)
+        for number in range(5):
+            leader.put(b"%d" % number, partition=number)
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            found = {name.partition: copy for name, copy in follower.copies.items()}
+            assert [copy.led.leader_id for copy in found.values()] == [1, 2, 3, 1, 2]
+            assert [values(copy.log) for copy in found.values()] == [
+                [b"%d" % number] for number in range(5)
+            ]
+
+    def test_partitions_that_move(self, env: SeededEnv) -> None:
+        leader = FakeLeader(nodes=2)
+        leader.create(partitions=2)
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            leader.shift = 1
+            leader.restart()
+            for number in range(2):
+                leader.put(b"%d" % number, partition=number)
+            env.clock.advance(300)
+            follower.catch_up()
+            assert follower.problems == {}
+            assert [values(copy.log) for copy in follower.copies.values()] == [[b"0"], [b"1"]]
+
+
 class TestTopics:
     def test_new_topics_partitions_and_settings_come_with_the_next_look(
         self, leader: FakeLeader, env: SeededEnv
