@@ -300,7 +300,9 @@ class ZoneCache:
     """A folder for maps of directories that must not be written to.
 
     A map is named by what it belongs to, never by a path, so copies of a directory share it; and it
-    is held against the log like any other. The folder holds nothing else and may be deleted.
+    is held against the log like any other. Topic and partition are part of that: two partitions'
+    segments may have equal sizes, first and last batches. The folder holds nothing else and may be
+    deleted.
     """
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
@@ -309,10 +311,14 @@ class ZoneCache:
 
     def path_of(self, segment: FinishedSegment) -> str:
         """Where the map of a segment is or would be; letters, digits and `-` only."""
+        place = segment.context.topic_partition
+        name = (
+            f"{segment.context.topic_id.hex}-{crc32c(place.topic.encode()):08x}-{place.partition}"
+        )
         rows, crc = segment.append_times.digest
         head = sum_head(segment.view(0, HEADER_SIZE))
         facts = f"{segment.base_offset:020d}-{segment.size_bytes}-{head:08x}-{rows}-{crc:08x}"
-        return f"{self.directory}/{segment.context.topic_id.hex}-{facts}{files.ZONES_SUFFIX}"
+        return f"{self.directory}/{name}-{facts}{files.ZONES_SUFFIX}"
 
     def load(self, segment: FinishedSegment) -> ZoneMap | None:
         """The map of a segment, None where there is none that fits."""
