@@ -135,7 +135,7 @@ def _watch(
     look: "Callable[[], list[Observation]]",
     show: Show,
 ) -> ExitCode:
-    """Look again and again; what fails at one look is said, and tried at the next."""
+    """Look again and again; what fails at one look but the last is said, and tried at the next."""
     from tidelog.cluster.lag import History
 
     history = History()
@@ -143,13 +143,16 @@ def _watch(
     lags: Sequence[PartitionLag] = ()
     looks = 0
     while True:
+        looks += 1
+        is_last = looks == options.samples
         try:
             lags = history.add(look())
             show(lags)
         except (ClusterFailure, OffsetOutOfRange) as error:
+            if is_last:
+                raise  # what was seen before says nothing of now
             surroundings.say(f"{error}; trying again in {every_s:g} s")
-        looks += 1
-        if looks == options.samples:
+        if is_last:
             return _verdict(surroundings, options, lags)
         surroundings.wait(every_s)
 

@@ -212,6 +212,20 @@ def test_watch_survives_a_cluster_that_is_away_for_a_while(
     assert "could not look up offsets: gone; trying again in 5 s" in desk.err.getvalue()
 
 
+def test_watch_that_ends_without_an_answer_gives_no_verdict(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Limits can't hold where nobody looked."""
+
+    def fail(*_args: object, **_kwargs: object) -> None:
+        raise ClusterFailure("nowhere:9092", "look up offsets", "gone")
+
+    monkeypatch.setattr(FakeCluster, "watermarks", fail)
+    with pytest.raises(ClusterFailure, match="gone"):
+        desk.lag(watch=True, samples=2, max_lag=0)
+    assert "trying again in 5 s" in desk.err.getvalue()
+
+
 def test_watch_on_a_terminal_draws_one_table_over_itself(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
