@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.contracts.kernel_logs import times
 from tests.zone_logs import TOPIC_ID, MemorySegment, facts_of, segments, zone_of, zones_of
 
-from tidelog.errors import CorruptIndex, UnsupportedVersion
+from tidelog.errors import CorruptBatch, CorruptIndex, UnsupportedVersion
+from tidelog.record.batch import build_batch
 from tidelog.record.coding import crc32c
 from tidelog.record.views import walk
 from tidelog.storage import zone_format as layout
@@ -21,7 +22,7 @@ from tidelog.storage.zone_builder import build_plain
 from tidelog.storage.zone_format import Limits
 from tidelog.storage.zone_kernels import build_with_kernels
 from tidelog.storage.zones import FileSum, Question, ZoneMap
-from tidelog.types import ClockName
+from tidelog.types import ClockName, NewRecord
 
 Build = Callable[[Segment, Mapping[str, FileSum], Limits], bytes | None]
 SIBLINGS = {".index": FileSum(3, 4)}
@@ -157,6 +158,16 @@ def test_other_files_are_refused(data: bytes) -> None:
     for content in (data, data + layout.END_MAGIC):
         with pytest.raises((CorruptIndex, UnsupportedVersion)):
             ZoneMap.decode(content)
+
+
+def test_offsets_that_no_segment_can_hold_are_refused_with_their_place() -> None:
+    far = bytes(build_batch([NewRecord(value=b"v")], base_offset=1 << 33))
+    near = bytes(build_batch([NewRecord(value=b"v")], base_offset=3))
+    segment = MemorySegment(0, near + far, AppendTimes(0, TOPIC_ID), 1 << 34)
+    with pytest.raises(CorruptBatch, match="in a segment of 0") as caught:
+        build_plain(segment, {})
+    assert (caught.value.path, caught.value.position) == (segment.log_path, len(near))
+    assert build_with_kernels(segment, {}) is None
 
 
 KAFKA_LOGS = sorted((Path(__file__).parents[1] / "vectors").glob("**/*.log"))

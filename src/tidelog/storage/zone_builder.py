@@ -8,7 +8,9 @@ Owns no file. Source: docs/format.md#zone-maps; docs/decisions/0007-zone-maps.md
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
+from tidelog.errors import CorruptBatch
 from tidelog.record.coding import crc32c
 from tidelog.record.header import HEADER_SIZE
 from tidelog.record.record import Record
@@ -31,6 +33,8 @@ from tidelog.storage.zone_format import (
 )
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, Buffer, TimestampType
 
+_UINT32_MAX: Final = 2**32 - 1
+
 
 def build_plain(
     segment: Segment, siblings: Mapping[str, FileSum], limits: Limits = LIMITS
@@ -47,7 +51,7 @@ def build_plain(
         UnsupportedCompression: A codec that nobody defined.
     """
     times = segment.append_times
-    builder = ZoneBuilder(segment.base_offset, times, limits)
+    builder = ZoneBuilder(segment, times, limits)
     for position, batch in iterate_batches(segment, 0, segment.size_bytes):
         builder.add(position, batch, checked_records(segment, position, batch))
     return builder.finish(segment, siblings)
@@ -111,8 +115,9 @@ class BatchFacts:
 class ZoneBuilder:
     """Collects batches to zones, zones to blocks."""
 
-    def __init__(self, base_offset: int, times: AppendTimes, limits: Limits) -> None:
-        self._base_offset = base_offset
+    def __init__(self, segment: Segment, times: AppendTimes, limits: Limits) -> None:
+        self._base_offset = segment.base_offset
+        self._log_path = segment.log_path
         self._limits = limits
         self._latency = LatencyByHour()
         self._facts = BatchFacts(times, self._latency)
@@ -124,8 +129,11 @@ class ZoneBuilder:
         self._last_position = -1
 
     def add(self, position: int, batch: Batch, records: Iterator[Record]) -> None:
-        """Take the next batch, whose records are checked as they come."""
+        """Take the next batch, whose records are checked as they come; raises CorruptData."""
         found = self._facts.describe(position, batch, records)
+        if not fits_segment(found.first_offset, found.last_offset, self._base_offset):
+            reason = f"offsets {found[2]} to {found[3]} in a segment of {self._base_offset}"
+            raise CorruptBatch(reason, path=self._log_path, position=position)
         if self._pending and not self._fits(found):
             self._end_zone()
         view = batch.view
@@ -167,6 +175,11 @@ class ZoneBuilder:
         places = (self._last_position, self._first, self._last)
         identity = identity_of(segment, *places)
         return encode_zones(identity, self._blocks, total, siblings, self._latency)
+
+
+def fits_segment(first_offset: int, last_offset: int, base_offset: int) -> bool:
+    """Whether rows can hold offsets, relative to the base: of any real segment they can."""
+    return base_offset <= first_offset and last_offset - base_offset <= _UINT32_MAX
 
 
 def sum_head(head: Buffer) -> int:

@@ -28,7 +28,7 @@ from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.latency import LatencyByHour, LatencyHistogram
 from tidelog.storage.reading import checked_records
 from tidelog.storage.segment import Segment
-from tidelog.storage.zone_builder import BatchFacts, identity_of, sum_head
+from tidelog.storage.zone_builder import BatchFacts, fits_segment, identity_of, sum_head
 from tidelog.storage.zone_format import (
     LIMITS,
     ROW_FIELDS,
@@ -153,6 +153,9 @@ class KernelBuilder:
         self._sum(group, rows, is_2)
         for slot in np.flatnonzero(~is_2):
             rows[slot] = self._describe_message(int(group[slot, layout.POSITION]))
+        ends = int(rows[:, kernels.ZONE_FIRST].min()), int(rows[:, kernels.ZONE_LAST].max())
+        if not fits_segment(*ends, self._segment.base_offset):
+            return False
         self._make_room(len(rows))
         self._count = kernels.fold_zones(rows, self._zones, self._count, self._limits, sums.powers)
         return True
