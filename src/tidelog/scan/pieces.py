@@ -150,6 +150,7 @@ class PieceFinder:
             is_unknown=is_unknown,
             without_time=part.without_time,
             records=part.records,
+            opens_all=part.opens_all,
         )
         needs_times = self.with_append_times and piece.size_bytes
         return _with_times(self.reader, segment, piece) if needs_times else piece

@@ -229,6 +229,7 @@ class _SplitReader:
                     offset_start=max(piece.start_offset, self._next_offset),
                     offset_end=piece.end_offset,
                     record_time=by_time,
+                    opens_all=piece.opens_all,
                     append_times=None if runs is None else runs.arrays,
                     drop_batch=drop,
                     check_crc=self.options.check_crc,

@@ -71,6 +71,8 @@ class Piece:
         without_time: Of a piece without bytes: records of its offsets that have no time on the
             clock, as the zone map tells.
         records: Of a piece without bytes, in a plan that counts: records in the range of time.
+        opens_all: Records without a time are among its own: they are counted only if every batch
+            is opened.
     """
 
     path: str
@@ -86,6 +88,7 @@ class Piece:
     is_unknown: bool = False
     without_time: int = 0
     records: int = 0
+    opens_all: bool = False
 
     @property
     def size_bytes(self) -> int:

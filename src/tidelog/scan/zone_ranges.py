@@ -29,6 +29,7 @@ class ZoneRange(NamedTuple):
         end_offset: Offset behind the last one.
         without_time: Records of a range that is not read that have no time on the clock.
         records: Records of a range that is not read that lie in the range of time.
+        opens_all: Whether records without a time are in a range that is read.
     """
 
     start_position: int
@@ -37,6 +38,7 @@ class ZoneRange(NamedTuple):
     end_offset: int
     without_time: int = 0
     records: int = 0
+    opens_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class Verdict(IntEnum):
 
 
 class Judged(NamedTuple):
-    """A verdict, and the numbers that answer where it is `TOLD`."""
+    """A verdict, how many records have no time, and, where `TOLD`, how many are in the range."""
 
     verdict: Verdict
     without_time: int = 0
@@ -74,8 +76,6 @@ class Judged(NamedTuple):
 
 
 _NOTHING: Final = Judged(Verdict.NOTHING)
-_READ: Final = Judged(Verdict.READ)
-_WHOLE: Final = Judged(Verdict.WHOLE)
 
 
 def judge_of(question: ZoneQuestion) -> Callable[[Zone], Judged]:
@@ -105,9 +105,9 @@ def judge_of(question: ZoneQuestion) -> Callable[[Zone], Judged]:
         if is_match:
             is_cut = is_cut or low < start_ms or high >= end_ms
             if not counts:
-                return _READ if is_cut else _WHOLE
+                return Judged(Verdict.READ if is_cut else Verdict.WHOLE, records - timed)
         if is_cut or (is_committed and part.is_transactional):
-            return _READ
+            return Judged(Verdict.READ, records - timed)
         return Judged(Verdict.TOLD, records - timed, timed if is_match else 0)
 
     return judge
@@ -144,6 +144,7 @@ class _Collector:
         self._wanted = wanted
         self._gap_bytes = gap_bytes
         self._open: tuple[Zone, Zone] | None = None  # first and last part of what is to be read
+        self._opens_all = False
         self._told: list[tuple[Zone, Judged]] = []  # what lies behind it and need not be
 
     def add(self, part: Zone, judged: Judged) -> tuple[ZoneRange, ...]:
@@ -153,11 +154,13 @@ class _Collector:
             return ()
         last = self._open
         if last is not None and part.position - last[1].end_position <= self._gap_bytes:
+            skipped = any(judged.without_time for _, judged in self._told)
+            self._opens_all |= skipped or judged.without_time > 0
             self._told = []
             self._open = (last[0], part)
             return ()
         complete = tuple(self.finish())
-        self._open = (part, part)
+        self._open, self._opens_all = (part, part), judged.without_time > 0
         return complete
 
     def finish(self) -> Iterator[ZoneRange]:
@@ -165,7 +168,8 @@ class _Collector:
         opened, told, self._open, self._told = self._open, self._told, None, []
         if opened is not None:
             first, last = opened
-            yield ZoneRange(first.position, last.end_position, *self._offsets(first, last))
+            places = (first.position, last.end_position, *self._offsets(first, last))
+            yield ZoneRange(*places, opens_all=self._opens_all)
         if told:
             first, last = told[0][0], told[-1][0]
             without_time = sum(judged.without_time for _, judged in told)

@@ -14,6 +14,7 @@ from tidelog.record.batch import build_batch
 from tidelog.storage.appends import AppendOrigin
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.zone_format import Limits
 from tidelog.types import ClockName, IsolationLevel, NewRecord
 
 MINUTE_MS = 60_000
@@ -207,3 +208,24 @@ class TestCount:
     def test_a_range_that_ends_before_it_starts(self, path: str) -> None:
         with pytest.raises(InvalidRequest, match="behind its end"):
             scan.count(path, TOPIC, wanted=minutes(5, 4))
+
+
+@pytest.mark.parametrize("level", list(IsolationLevel))
+def test_batches_ruled_out_by_their_header_are_opened_for_records_without_a_time(
+    tmp_path: Path, level: IsolationLevel
+) -> None:
+    """A batch that ends too early beside one that doesn't, in one zone, has a record without."""
+    root = str(tmp_path / "data")
+    with LogDir.open(root, options=LogDirOptions(create=True)) as log_dir:
+        log_dir.create_topic(TOPIC, config={"retention.ms": "-1"})
+        log = log_dir.log(TOPIC, 0)
+        log.append([NewRecord(timestamp=1), NewRecord(timestamp=-1)])
+        log.append([NewRecord(timestamp=T0)])
+        log.roll()
+    add_zones(root, TOPIC, limits=Limits())
+    wanted = scan.Wanted(start_ms=T0)
+    stats = scan.ScanStats()
+    scan.to_table(scan.plan(root, TOPIC, wanted=wanted, isolation=level), stats=stats)
+    assert (stats.rows, stats.without_time) == (1, 1)
+    found = scan.count(root, TOPIC, wanted=wanted, isolation=level)
+    assert (found.records, found.without_time) == (1, 1)

@@ -70,6 +70,7 @@ def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
     offset_start: int = 0,
     offset_end: int = INT64_MAX,
     record_time: tuple[int, int] | None = None,
+    opens_all: bool = False,
     append_times: "tuple[Longs, Longs] | None" = None,
     include_control: bool = False,
     drop_batch: DropBatch | None = None,
@@ -89,6 +90,8 @@ def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
         offset_end: Where offsets end, exclusive.
         record_time: Take only records whose timestamp in ms lies in [a, b); those without a time
             lie in no range and are counted in `stats`.
+        opens_all: Open batches too whose header rules the times out: so all records without a time
+            are counted.
         append_times: First offset (ascending) and append time in ms (-1 unknown) of each run of
             offsets, int64 arrays, for the column `appendTimestamp`; None where nothing is known.
         include_control: Whether to take the records of control batches too.
@@ -112,6 +115,7 @@ def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
         offset_start=offset_start,
         offset_end=offset_end,
         record_time=record_time,
+        opens_all=opens_all,
         include_control=include_control,
         drop_batch=drop_batch,
     )

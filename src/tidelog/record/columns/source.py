@@ -61,6 +61,7 @@ class Selection:
     offset_start: int = 0
     offset_end: int = INT64_MAX
     record_time: tuple[int, int] | None = None
+    opens_all: bool = False
     include_control: bool = False
     drop_batch: DropBatch | None = None
 
@@ -129,7 +130,7 @@ def _select(table: "Longs", selection: Selection) -> "Mask":
     wanted &= table[:, layout.BASE_OFFSET] < selection.offset_end
     if not selection.include_control:
         wanted &= table[:, layout.ATTRIBUTES] & CONTROL_BIT == 0
-    if selection.record_time is not None:
+    if selection.record_time is not None and not selection.opens_all:
         wanted &= _may_match(table, *selection.record_time)
     if selection.drop_batch is not None:
         wanted &= ~selection.drop_batch(table)

@@ -235,7 +235,7 @@ def _decode_records(data: Bytes, batch: Longs, rows: Filter, out: Columns, progr
             if rows.values:
                 value_used = append_binary(out.value, row, value_used, data, value_at, value_size)
             row += 1
-        elif rows.by_time and timestamp == NO_TIMESTAMP:
+        elif rows.by_time and timestamp == NO_TIMESTAMP and _is_inside(base_offset + delta, rows):
             progress[WITHOUT_TIME] += 1
         at, last_delta = after, delta
         record += 1
@@ -262,8 +262,13 @@ def _count_oddities(
 
 
 @inlined
+def _is_inside(offset: int, rows: Filter) -> bool:
+    return rows.offset_start <= offset < rows.offset_end
+
+
+@inlined
 def _is_wanted(offset: int, timestamp: int, rows: Filter) -> bool:
-    if offset < rows.offset_start or offset >= rows.offset_end:
+    if not _is_inside(offset, rows):
         return False
     if not rows.by_time:
         return True
