@@ -1,5 +1,7 @@
 """Times on the command line: read by the one grammar, printed as ISO 8601 and as ms."""
 
+import re
+
 from tidelog.cli.problems import UsageProblem
 from tidelog.cli.surroundings import Surroundings
 from tidelog.timespec import OPEN_END, OPEN_START, format_ms, parse_point, parse_range
@@ -47,4 +49,5 @@ def read_bounds(
 
 def _is_range(text: str) -> bool:
     """Whether the text has two sides: A..B, or rpk's @A:B."""
-    return ".." in text or (text.startswith("@") and ":" in text)
+    without_clock = re.sub(r"T[0-9]{2}:[0-9]{2}:[0-9]{2}", "", text)
+    return ".." in text or (text.startswith("@") and ":" in without_clock)

@@ -187,11 +187,8 @@ def _time(options: Options, name: str, by_partition: str, now_ms: int) -> Given:
 
 
 def _read_time(name: str, value: object, now_ms: int) -> int:
-    text = str(value).strip()
-    if re.fullmatch(r"[0-9]{1,18}", text):
-        return int(text)
-    if isinstance(value, str):
-        return parse_point(text, now_ms=now_ms)
+    if isinstance(value, str | int) and not isinstance(value, bool):
+        return parse_point(str(value), now_ms=now_ms)
     raise InvalidRequest(f"option {name}: time {value!r}, ms since the epoch or a text")
 
 

@@ -70,7 +70,7 @@ def parse_range(text: str, *, now_ms: int, zone: tzinfo | str | None = None) -> 
 
 
 def _parse_range(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]:
-    if text.startswith("@"):
+    if text.startswith("@") and _SEPARATOR not in text:
         start, end = parse_rpk_range(text, now_ms=now_ms, open_range=(OPEN_START, OPEN_END))
     elif _SEPARATOR in text:
         start, end = _parse_two_sides(text, now_ms, zone)
@@ -100,8 +100,8 @@ def _parse_two_sides(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, 
     first, _, second = (side.strip() for side in text.partition(_SEPARATOR))
     if _SEPARATOR in second or second.startswith("."):
         raise InvalidTime(text, "more than one '..' in a range")
-    start = read_moment(first, now_ms) if first else None
-    end = read_moment(second, now_ms) if second else None
+    start = _read_side(first, now_ms) if first else None
+    end = _read_side(second, now_ms) if second else None
     zone = _shared_zone(text, start, end) or zone
     now_ns = now_ms * NS_PER_MS
     if start is not None and end is not None and _is_length(start) and _is_length(end):
@@ -117,6 +117,13 @@ def _parse_two_sides(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, 
         OPEN_START if start_ns is None else checked_ms(text, start_ns),
         OPEN_END if end_ns is None else checked_ms(text, end_ns),
     )
+
+
+def _read_side(text: str, now_ms: int) -> Moment:
+    """One side of `..`; rpk's form of a point may stand there too."""
+    if text.startswith("@"):
+        return Moment(text, at_ns=parse_rpk_point(text, now_ms=now_ms) * NS_PER_MS)
+    return read_moment(text, now_ms)
 
 
 def _is_length(moment: Moment) -> bool:

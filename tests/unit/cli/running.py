@@ -68,7 +68,8 @@ class Cli:
             wait=self.wait,
             variables=self.variables,
         )
-        has_data = arguments and arguments[0] != "dump" and not arguments[0].startswith("-")
+        first = arguments[0] if arguments else "-"
+        has_data = first not in {"dump", "failover"} and not first.startswith("-")
         extra = ("--data", str(self.data)) if has_data else ()
         code = run([*arguments, *extra], surroundings)
         out.flush()
