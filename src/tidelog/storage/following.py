@@ -76,6 +76,15 @@ class FollowingLog(TrimmingLog):
     def _assign(self, epoch: int) -> None:
         self._epochs.assign(epoch, self.log_end_offset)
         self._write_epochs()
+        self._outgrow_epochs()
+
+    def _outgrow_epochs(self) -> None:
+        """Let the next append of our own take an epoch above all that were copied."""
+        latest = self._epochs.latest_epoch
+        is_anothers = latest == self.leader_epoch and not self._epoch_is_noted
+        if latest > self.leader_epoch or is_anothers:
+            self.leader_epoch = latest + 1
+            self._epoch_is_noted = False
 
     def last_batch_below(self, offset: int) -> Batch | None:
         """The last batch that begins below `offset`, None where there is none.

@@ -156,6 +156,7 @@ class Log(FollowingLog):
         self._write(valid, append_ms, AppendOrigin.REPLICATION)
         self._append_clock.observe(append_ms)
         self._note_stamps(valid.batches)
+        self._outgrow_epochs()
         return self._result(valid, append_ms)
 
     def _copied_append_ms(self, append_ms: int) -> int:

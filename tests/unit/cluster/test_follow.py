@@ -374,6 +374,7 @@ class TestPromotion:
             follower.catch_up()
             log = follower.copies[P0].log
             assert log.append([NewRecord(value=b"b")]).append_time_ms == START_MS
+            assert log.leader_epochs.entries == ((0, 0), (1, 1))
 
     def test_the_leader_epoch_grows_past_every_epoch_of_the_leader(
         self, leader: FakeLeader, env: SeededEnv
@@ -382,7 +383,7 @@ class TestPromotion:
         leader.put(b"a")
         for _ in range(3):
             leader.restart()
-            leader.log().note_leader_epoch(leader.log().leader_epoch)
+            leader.log()._note_epoch()
         led = leader.log().leader_epoch
         assert led == 3
         copy_all(leader, env)
