@@ -5,8 +5,9 @@ is written, no lock is taken; a directory that is being written to may be planne
 """
 
 import dataclasses
+import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -250,6 +251,22 @@ def _target_bytes(drafts: list[_Draft], split_bytes: int, min_partitions: int) -
     return max(wanted, min(SPLIT_BYTES_MIN, split_bytes))
 
 
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """No garbage collection meanwhile.
+
+    A plan over 100,000 segments makes millions of objects that stay and no cycles: going through
+    them again and again took a quarter of its time.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class _Planner:
     """What the partitions of one plan share."""
 
@@ -291,7 +308,8 @@ class _Planner:
             counts=self._how.counts,
             zone_cache=self._zone_cache,
         )
-        uncut = list(finder.pieces())
+        with _without_collection():
+            uncut = list(finder.pieces())
         return _Draft(name, reader, bounds, uncut, reader.size_bytes(), finder.sidecar_bytes)
 
     def plan(self, drafts: list[_Draft], target_bytes: int) -> ScanPlan:
