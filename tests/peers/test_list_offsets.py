@@ -40,7 +40,7 @@ from tests.peers.offset_logs import (
 from tidelog.storage.log_dir import LogDir
 from tidelog.storage.log_reader import LogReader
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(3_600)]  # a sweep makes 1,000 logs
 
 # Topic -> whether its logs hold old formats too, and come from a leader.
 TOPICS = {"sent": False, "copied": True, "trimmed": False, "compacted": True}
