@@ -12,6 +12,7 @@ Reads, never writes. Source: docs/retention.md.
 
 import dataclasses
 import heapq
+from math import gcd
 from typing import TYPE_CHECKING, Final
 
 from tidelog.config import RetentionClock
@@ -56,17 +57,18 @@ def read_times(
     if clock is RetentionClock.RECORD:
         return times
     rows = log.append_times_of(segment)
-    last_known_ms = rows.last_known_ms
-    slack_ms = log.context.config.tidelog_append_time_granularity_ms - 1
+    arrivals = _Arrivals(rows, times, log.context.config.tidelog_append_time_granularity_ms)
+    last_known_ms = UNKNOWN_MS if rows.last_known_ms is None else rows.last_known_ms
+    largest_ms = UNKNOWN_MS if rows.last_known_ms is None else arrivals.latest_ms(last_known_ms)
     times = dataclasses.replace(
         times,
-        largest_append_ms=UNKNOWN_MS if last_known_ms is None else last_known_ms + slack_ms,
-        append_slack_ms=slack_ms,
+        largest_append_ms=largest_ms,
+        append_slack_ms=largest_ms - last_known_ms,
         is_append_known=not rows.unknown_in(segment.base_offset, segment.end_offset),
     )
     if clock is RetentionClock.APPEND or largest < 0:
         return times
-    return dataclasses.replace(times, capped=_Arrivals(rows, times).largest_capped(segment))
+    return dataclasses.replace(times, capped=arrivals.largest_capped(segment, times))
 
 
 def largest_record(segment: Segment) -> tuple[int, int]:
@@ -80,28 +82,50 @@ def largest_record(segment: Segment) -> tuple[int, int]:
     return segment.time_index.last_entry
 
 
+def _common_step(rows: "AppendTimes", granularity_ms: int) -> int:
+    """The largest step that may have rounded all known times; mostly a few tell."""
+    step_ms = 0
+    for ms in rows.rows().columns[1]:
+        if ms != UNKNOWN_MS:
+            step_ms = gcd(step_ms, ms)
+        if 0 < step_ms <= granularity_ms:
+            break
+    return max(step_ms, granularity_ms)
+
+
 class _Arrivals:
     """By when the records of a segment were there: its append times, or what stands in for them."""
 
-    def __init__(self, rows: "AppendTimes", times: SegmentTimes) -> None:
+    def __init__(self, rows: "AppendTimes", times: SegmentTimes, granularity_ms: int) -> None:
         self._rows = rows
         self._times = times
         self._fallback = times.fallback
+        self._granularity_ms = granularity_ms
+        self._step_ms = _common_step(rows, granularity_ms)
+
+    def latest_ms(self, known_ms: int) -> int:
+        """When records came at the latest whose rounded append time is known.
+
+        The setting is today's, and rows do not say how they were rounded: where all are multiples
+        of a larger step, that may have been it, and the note says by when the last record came.
+        """
+        told = known_ms + self._granularity_ms - 1
+        return max(told, min(known_ms + self._step_ms - 1, self._times.seen_ms))
 
     def at(self, offset: int) -> CountedTime:
         """When the record at `offset` came, or by when it was there."""
         known = self._rows.time_at(offset)
         if known is None:
             return self._fallback._replace(offset=offset)
-        slack_ms = self._times.append_slack_ms
-        return CountedTime(known + slack_ms, TimeBasis.APPEND_TIME, not slack_ms, offset)
+        latest_ms = self.latest_ms(known)
+        return CountedTime(latest_ms, TimeBasis.APPEND_TIME, latest_ms == known, offset)
 
-    def largest_capped(self, segment: Segment) -> CountedTime | None:
+    def largest_capped(self, segment: Segment, times: SegmentTimes) -> CountedTime | None:
         """The largest time of a record, each at most its append time; None where only a bound is.
 
-        The segment has a timestamp.
+        The segment has a timestamp; `times` has append times too.
         """
-        times = self._times
+        self._times = times
         best = self._capped(times.largest_timestamp, times.largest_at)
         if best.ms in (times.largest_timestamp, times.arrival.ms):
             return best  # it can't be more than either

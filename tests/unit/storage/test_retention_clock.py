@@ -143,11 +143,11 @@ def test_the_cap_is_of_each_record_not_of_the_segment() -> None:
     """An early record from the future, a late one from long ago: together they prove nothing."""
     env, _, log = new_log(settings())
     put(log, START_MS + 365 * DAY_MS)
-    env.clock.advance(DAY_MS)
+    env.clock.advance(DAY_MS + 1)  # times that no step has rounded
     put(log, START_MS - DAY_MS)
     segment = log.segments[0]
     bound = counted_time(read_times(log, segment, clock=CAPPED), CAPPED)
-    assert (bound.ms, bound.is_exact) == (START_MS + DAY_MS, False), "errs to keeping"
+    assert (bound.ms, bound.is_exact) == (START_MS + DAY_MS + 1, False), "errs to keeping"
     log.roll()
     closed = log.segments[0]
     assert isinstance(closed, ClosedSegment)
@@ -369,3 +369,19 @@ def test_a_coarse_append_clock_deletes_nothing_too_early() -> None:
         assert deleted(log) == []
         env.clock.advance(60_000)
         assert deleted(log) == [0]
+
+
+@pytest.mark.parametrize("clock", ["append", "record-capped"])
+def test_a_step_that_was_coarser_once_deletes_nothing_too_early(clock: str) -> None:
+    """Rows do not say by how much they were rounded, and the setting is only today's."""
+    step = {"tidelog.append.time.granularity.ms": "3600000"}
+    hour_ms = 3_600_000
+    env, directory, log = new_log(settings(clock, hour_ms) | step)
+    env.clock.set(START_MS // hour_ms * hour_ms + hour_ms - 1_000)
+    put(log, env.clock.now_ms() + 365 * DAY_MS)
+    log.roll()
+    directory.alter_config("t", {"tidelog.append.time.granularity.ms": "1"})
+    env.clock.advance(60_000)
+    assert deleted(log) == [], "it is a minute old"
+    env.clock.advance(hour_ms)
+    assert deleted(log) == [0]
