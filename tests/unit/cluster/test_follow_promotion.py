@@ -1,0 +1,95 @@
+"""A standby that takes over from its leader, and one whose leader goes away for a while."""
+
+import pytest
+from tests.faults import START_MS, SeededEnv, seeded_env
+from tests.unit.cluster.fake_leader import LEADER_PATH, FakeLeader
+from tests.unit.cluster.test_follow import P0, STANDBY, copy_all, follow, opened, values
+
+from tidelog.errors import ClusterFailure
+from tidelog.types import ClockName, NewRecord
+
+
+@pytest.fixture
+def leader() -> FakeLeader:
+    found = FakeLeader()
+    found.create()
+    return found
+
+
+@pytest.fixture
+def env() -> SeededEnv:
+    return seeded_env(3)
+
+
+class TestPromotion:
+    def test_broker0_and_broker1(self, env: SeededEnv) -> None:
+        """The story of KIP-32's first draft: the new leader's clock is behind the old one's."""
+        broker0 = FakeLeader()
+        broker0.create(message_timestamp_type="LogAppendTime")
+        broker0.put(b"m0")
+        t0 = broker0.env.clock.now_ms()
+        env.clock.set(t0 - 60_000)
+        copy_all(broker0, env)
+        with opened(env) as broker1:
+            log = broker1.log("t", 0)
+            assert log.append_time_of(0) == t0
+            m1 = log.append([NewRecord(key=b"k", value=b"m1")])
+            m2 = log.append([NewRecord(key=b"k", value=b"m2")])
+            env.clock.set(t0 + 5)
+            m3 = log.append([NewRecord(key=b"k", value=b"m3")])
+            assert [m.append_time_ms for m in (m1, m2, m3)] == [t0, t0, t0 + 5]
+            assert [record.timestamp for record in log.records()] == [t0, t0, t0, t0 + 5]
+            assert log.offset_for_time(t0 + 1, clock=ClockName.APPEND).offset == 3  # type: ignore[union-attr]
+
+    def test_in_the_process_that_followed(self, env: SeededEnv) -> None:
+        leader = FakeLeader()
+        leader.create(message_timestamp_type="LogAppendTime")
+        leader.put(b"a")
+        env.clock.set(START_MS - 60_000)
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            log = follower.copies[P0].log
+            assert log.append([NewRecord(value=b"b")]).append_time_ms == START_MS
+            assert log.leader_epochs.entries == ((0, 0), (1, 1))
+
+    def test_the_leader_epoch_grows_past_every_epoch_of_the_leader(
+        self, leader: FakeLeader, env: SeededEnv
+    ) -> None:
+        """Also past those under which nothing was written."""
+        leader.put(b"a")
+        for _ in range(3):
+            leader.restart()
+            leader.log()._note_epoch()
+        led = leader.log().leader_epoch
+        assert led == 3
+        copy_all(leader, env)
+        with opened(env) as directory:
+            log = directory.log("t", 0)
+            log.append([NewRecord(value=b"b")])
+            assert log.leader_epochs.entries[-1] == (led + 1, 1)
+
+
+class TestFailures:
+    def test_a_leader_that_goes_and_comes_back(self, leader: FakeLeader, env: SeededEnv) -> None:
+        leader.put(b"a")
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            leader.is_down = True
+            for _ in range(2):
+                with pytest.raises(ClusterFailure):
+                    follower.round()
+                env.clock.advance(1000)
+            leader.is_down = False
+            leader.restart()
+            leader.put(b"b")
+            for _ in range(4):
+                follower.round()
+                env.clock.advance(300)
+            assert values(follower.copies[P0].log) == [b"a", b"b"]
+
+    def test_nobody_there(self, leader: FakeLeader, env: SeededEnv) -> None:
+        leader.is_down = True
+        with pytest.raises(ClusterFailure, match="leader:9092: could not connect"):
+            follow(leader, env)
+        assert not env.files.exists(STANDBY)
+        assert LEADER_PATH != STANDBY
