@@ -294,10 +294,16 @@ def over_limits(
         max_lag: So many records may be left; where their number is not exact, at most.
         max_ms: So old may the first unread record be. One without a time breaks it: nobody can
             say that it is young enough.
+
+    A position beyond the end breaks any limit: it is of another log than this one, and nobody knows
+    what of this one was read.
     """
     lines = []
     for lag in lags:
         name, left = lag.seen.partition, lag.seen.left
+        if lag.state is State.BEYOND_END and not (max_lag is None and max_ms is None):
+            place = f"the position {lag.seen.committed} lies behind the end, {lag.seen.end}"
+            lines.append(f"{name}: {place}: the log was cut or made anew, what is left is unknown")
         if max_lag is not None and left.records > max_lag:
             at_most = "" if left.is_exact else "at most "
             lines.append(f"{name}: {at_most}{left.records} records left, limit {max_lag}")

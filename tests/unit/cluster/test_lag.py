@@ -132,6 +132,16 @@ def test_limit_of_age_is_broken_by_an_unknown_age() -> None:
     assert "has no time" in line
 
 
+@pytest.mark.parametrize("limit", ["max_lag", "max_ms"])
+def test_a_position_beyond_the_end_breaks_any_limit(limit: str) -> None:
+    """The log was made anew and filled again: none of it was read, however little seems left."""
+    none_left = Count(0, is_exact=True)
+    beyond = lag_after(replace(seen(committed=101), left=none_left, unread=None))
+    assert lag.over_limits([beyond]) == []
+    (line,) = lag.over_limits([beyond], **{limit: 1 << 40})
+    assert "101 lies behind the end, 100" in line
+
+
 def test_limit_says_where_a_count_is_no_exact_one() -> None:
     unsure = lag_after(replace(seen(), left=Count(60, is_exact=False)))
     (line,) = lag.over_limits([unsure], max_lag=10)
