@@ -85,7 +85,7 @@ class PieceFinder:
 
     def _by_record_time(self, segment: Segment, start: int, end: int) -> Iterator[Piece]:
         start_ms, end_ms = self.bounds.time_range or (INT64_MIN, INT64_MAX)
-        if start_ms >= end_ms:
+        if start_ms >= end_ms and end_ms != INT64_MAX:
             return
         with _Zones(self, segment) as zones:
             if zones is not None:

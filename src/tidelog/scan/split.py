@@ -27,7 +27,7 @@ class Wanted:
         start_offset: First offset, inclusive; `EARLIEST` or `LATEST` for the log's own ends.
         end_offset: Offset behind the last one; `LATEST` for the end at planning.
         start_ms: Start of the time range, inclusive, in ms.
-        end_ms: End of the time range, exclusive, in ms.
+        end_ms: End of the time range, exclusive, in ms; INT64_MAX is no end.
     """
 
     start_offset: int | None = None

@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from tidelog.storage.zones import Question, Zone, ZoneMap
-from tidelog.types import ClockName
+from tidelog.types import INT64_MAX, ClockName
 
 # A gap up to this is read with what lies around it: a range on its own costs as much.
 GAP_BYTES: Final = 128 << 10
@@ -84,6 +84,8 @@ def judge_of(question: ZoneQuestion) -> Callable[[Zone], Judged]:
     One function over plain numbers: it is asked for each zone of a plan.
     """
     clock, start_ms, end_ms, first_offset, end_offset = question.wanted
+    if end_ms == INT64_MAX:
+        end_ms += 1  # no end: the latest time there can be is in the range too
     has_times, counts, is_committed = question.has_times, question.counts, question.is_committed
     on_record = clock is ClockName.RECORD
 

@@ -88,8 +88,8 @@ def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
         columns: Names out of `ALL_COLUMNS`, in the order wanted.
         offset_start: First offset to take, inclusive.
         offset_end: Where offsets end, exclusive.
-        record_time: Take only records whose timestamp in ms lies in [a, b); those without a time
-            lie in no range and are counted in `stats`.
+        record_time: Take only records whose timestamp in ms lies in [a, b), where b of INT64_MAX
+            is no end; those without a time lie in no range and are counted in `stats`.
         opens_all: Open batches too whose header rules the times out: so all records without a time
             are counted.
         append_times: First offset (ascending) and append time in ms (-1 unknown) of each run of

@@ -141,6 +141,7 @@ def _may_match(table: "Longs", start_ms: int, end_ms: int) -> "Mask":
     """Whether a batch can hold a time in [start_ms, end_ms), or may hold records without one."""
     largest = table[:, layout.MAX_TIMESTAMP]
     is_stamped = table[:, layout.ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0
-    in_range = (largest >= start_ms) & (~is_stamped | (largest < end_ms))
+    is_open = end_ms == INT64_MAX
+    in_range = (largest >= start_ms) & (~is_stamped | (largest < end_ms) | is_open)
     found: Mask = in_range | (largest == NO_TIMESTAMP)
     return found

@@ -37,6 +37,7 @@ from tidelog.record.kernels.varints import POISON, read_varint, read_varlong
 RECORD_SIZE_MIN: Final = 7
 RECORD_HEADER_SIZE_MIN: Final = 2
 NO_TIMESTAMP: Final = -1
+_INT64_MAX: Final = 2**63 - 1
 # In place of the header count's place, where the count is 0.
 NO_HEADERS: Final = -1
 
@@ -67,7 +68,7 @@ class Filter(NamedTuple):
         offset_end: Last offset, exclusive.
         by_time: 1 to filter by record time too; records without a time are then left out.
         time_start: First record time in ms, inclusive.
-        time_end: Last record time in ms, exclusive.
+        time_end: Last record time in ms, exclusive; INT64_MAX for no end.
         keys: 1 to copy keys.
         values: 1 to copy values.
     """
@@ -272,7 +273,8 @@ def _is_wanted(offset: int, timestamp: int, rows: Filter) -> bool:
         return False
     if not rows.by_time:
         return True
-    return timestamp != NO_TIMESTAMP and rows.time_start <= timestamp < rows.time_end
+    is_before_end = timestamp < rows.time_end or rows.time_end == _INT64_MAX
+    return timestamp != NO_TIMESTAMP and rows.time_start <= timestamp and is_before_end
 
 
 @inlined
