@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from tidelog.env import Env, os_env
 from tidelog.errors import (
+    CorruptBatch,
     CorruptData,
     InvalidRequest,
     LostOffsets,
@@ -34,6 +35,7 @@ from tidelog.scan.rows import schema as rows_schema
 from tidelog.scan.split import Piece, Split
 from tidelog.scan.stats import ScanStats
 from tidelog.scan.times import AppendRuns
+from tidelog.storage.segment import cut_problem
 from tidelog.types import ClockName
 
 if TYPE_CHECKING:
@@ -218,6 +220,7 @@ class _SplitReader:
         split = self.split
         by_time = split.time_range if split.clock is ClockName.RECORD else None
         position, size = piece.start_position, source.read_bytes
+        next_offset = piece.start_offset
         while position < piece.end_position:
             wanted = min(size, piece.end_position - position)
             data = source.read(position, wanted)
@@ -241,18 +244,14 @@ class _SplitReader:
             finally:
                 self._count(found)
             position += found.end_at
+            next_offset = max(next_offset, found.next_offset)
             if len(data) < wanted:
                 raise _Stale
             if not found.end_at:
                 if position + wanted >= piece.end_position:
-                    return self._check_end(piece)
+                    return _check_end(piece, position, next_offset)
                 size = wanted * 2
         return None
-
-    def _check_end(self, piece: Piece) -> None:
-        """A finished foreign segment may end in a torn batch; the last one was planned whole."""
-        if not piece.is_closed:
-            raise _Stale
 
     def _count(self, found: DecodeStats) -> None:
         self.stats.log_bytes += found.end_at
@@ -275,6 +274,20 @@ class _SplitReader:
             raise OffsetsGone(lost)
         self.stats.lost += lost
         return again
+
+
+def _check_end(piece: Piece, position: int, next_offset: int) -> None:
+    """Whether the bytes that are left of a piece may hold no whole batch.
+
+    A finished foreign segment may end in a torn batch behind all its offsets; the last one was
+    planned whole.
+    """
+    if not piece.is_closed:
+        raise _Stale
+    problem = cut_problem(piece.end_position - position, next_offset, piece.end_offset)
+    if problem is not None:
+        error = CorruptBatch(problem, at=0, offset=next_offset)
+        raise error.located(piece.path, position)
 
 
 def _needed(lost: Iterable[LostOffsets], split: Split) -> tuple[LostOffsets, ...]:

@@ -1,16 +1,16 @@
 """A finished segment: everything is mapped or read at first use, nothing is ever written."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from tidelog.errors import CorruptData, CorruptIndex
-from tidelog.record.views import walk
+from tidelog.errors import CorruptBatch, CorruptData, CorruptIndex
+from tidelog.record.views import Batch, walk
 from tidelog.storage import files, zone_files
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.index_files import IndexBuilder, load_indexes
 from tidelog.storage.index_proof import index_problem, txn_problem
 from tidelog.storage.offset_index import OffsetIndex
-from tidelog.storage.segment import SegmentContext, SegmentFiles
+from tidelog.storage.segment import SegmentContext, SegmentFiles, cut_problem
 from tidelog.storage.time_index import TimeIndex
 from tidelog.storage.txn_index import TxnIndex
 from tidelog.storage.zones import ZoneMap
@@ -161,14 +161,24 @@ class ClosedSegment(SegmentFiles):
         """Both indexes from the log's batch headers, by Kafka's recovery rule."""
         builder = IndexBuilder(self.context.config, self.base_offset)
         try:
-            position = 0
-            for batch in walk(self.view(0, self.size_bytes)):
+            for position, batch in self._all_batches():
                 builder.add(batch, position)
-                position += batch.size_bytes
         except CorruptData as error:
             self.context.report(f"{error.located(self.log_path)}; indexed up to there")
             self.hides_records, self._largest_timestamp = True, None
         return builder.finish()
+
+    def _all_batches(self) -> Iterator[tuple[int, Batch]]:
+        """Positions and batches, in any order of offsets; CorruptBatch where they end too early."""
+        position, next_offset = 0, self.base_offset
+        for batch in walk(self.view(0, self.size_bytes)):
+            yield position, batch
+            position += batch.size_bytes
+            next_offset = batch.last_offset + 1
+        left = self.size_bytes - position
+        problem = cut_problem(left, next_offset, self.end_offset) if left else None
+        if problem is not None:
+            raise CorruptBatch(problem, at=position, offset=next_offset)
 
     def replace_indexes(self, indexes: tuple[OffsetIndex, TimeIndex]) -> None:
         """Use indexes that were found to be right instead of the files."""

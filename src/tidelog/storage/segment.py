@@ -261,11 +261,13 @@ def iterate_batches(segment: Segment, start: int, end: int) -> Iterator[tuple[in
     outside of the batches' checksums, so their order is checked, and that they fit the segment.
 
     Raises:
-        CorruptBatch: A frame that can't be, or offsets that can't be there.
+        CorruptBatch: A frame that can't be, or offsets that can't be there; or a finished segment
+            that ends in the middle of a batch before its offsets do: nobody will add the rest.
     """
     batches = segment.walk_file(start, end) if segment.is_active else _walk_map(segment, start, end)
     next_offset = segment.base_offset
     limit = INT64_MAX if segment.is_active else segment.end_offset
+    behind = start
     for position, batch in batches:
         problem = order_problem(batch, next_offset, limit)
         if problem is not None:
@@ -273,6 +275,28 @@ def iterate_batches(segment: Segment, start: int, end: int) -> Iterator[tuple[in
             raise error.located(segment.log_path, position)
         yield position, batch
         next_offset = batch.last_offset + 1
+        behind = position + batch.size_bytes
+    if not segment.is_active and behind < end:
+        problem = cut_problem(end - behind, next_offset, limit)
+        if problem is not None:
+            error = CorruptBatch(problem, at=0, offset=next_offset)
+            raise error.located(segment.log_path, behind)
+
+
+def cut_problem(left_bytes: int, next_offset: int, end_offset: int) -> str | None:
+    """What is wrong with bytes of a finished segment that hold no whole batch.
+
+    None where all offsets were met before: then they are a torn tail that was never part of it.
+
+    Args:
+        left_bytes: How many there are.
+        next_offset: Offset behind the last whole batch.
+        end_offset: Offset behind what the bytes should hold.
+    """
+    if next_offset >= end_offset:
+        return None
+    last = end_offset - 1
+    return f"no whole batch in the last {left_bytes} bytes, where {next_offset} to {last} may lie"
 
 
 def order_problem(batch: Batch, next_offset: int, end_offset: int = INT64_MAX) -> str | None:

@@ -117,7 +117,8 @@ class KernelBuilder:
                 if not self._take(group):
                     return False
         self._count_latencies()
-        return status in (layout.DONE, layout.PARTIAL)
+        is_torn_tail = status == layout.PARTIAL and self._next_offset >= self._segment.end_offset
+        return status == layout.DONE or is_torn_tail
 
     def _is_in_order(self, group: Longs) -> bool:
         """Whether offsets grow and fit the segment; of a legacy wrapper only the last is known."""

@@ -45,6 +45,7 @@ class DecodeStats:
             Batches in which nothing can match are not opened: their records don't count.
         end_at: Place behind the last batch walked over. Short of the buffer's end where that cuts
             a batch.
+        next_offset: Offset behind that batch; -1 where none was walked over.
     """
 
     batches: int = 0
@@ -52,6 +53,7 @@ class DecodeStats:
     rows: int = 0
     without_time: int = 0
     end_at: int = 0
+    next_offset: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,7 @@ def groups(
             stats.batches_opened += len(wanted)
             if len(sound):
                 stats.end_at = int(sound[-1, layout.POSITION] + sound[-1, layout.SIZE])
+                stats.next_offset = int(sound[-1, layout.LAST_OFFSET]) + 1
             if len(wanted):
                 yield wanted
             if error is not None:
