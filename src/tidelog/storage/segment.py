@@ -264,7 +264,12 @@ def iterate_batches(segment: Segment, start: int, end: int) -> Iterator[tuple[in
         CorruptBatch: A frame that can't be, or offsets that can't be there; or a finished segment
             that ends in the middle of a batch before its offsets do: nobody will add the rest.
     """
-    batches = segment.walk_file(start, end) if segment.is_active else _walk_map(segment, start, end)
+    if segment.is_active:
+        batches = segment.walk_file(start, end)
+    else:
+        # What the map holds: the writer may have put a shorter file in place of the one it knew.
+        view = segment.view(start, end)
+        batches, end = _walk_map(segment, start, view), start + len(view)
     next_offset = segment.base_offset
     limit = INT64_MAX if segment.is_active else segment.end_offset
     behind = start
@@ -312,10 +317,10 @@ def order_problem(batch: Batch, next_offset: int, end_offset: int = INT64_MAX) -
     return reason if last < end_offset else f"{reason} and the segment ends at {end_offset}"
 
 
-def _walk_map(segment: Segment, start: int, end: int) -> Iterator[tuple[int, Batch]]:
+def _walk_map(segment: Segment, start: int, view: memoryview) -> Iterator[tuple[int, Batch]]:
     position = start
     try:
-        for batch in walk(segment.view(start, end)):
+        for batch in walk(view):
             yield position, batch
             position += batch.size_bytes
     except CorruptData as error:
