@@ -110,6 +110,11 @@ CONFIGS = st.sampled_from(
 )
 
 
+def is_in(ms: int | None, begin: int, end: int) -> bool:
+    """Whether a time lies in [begin, end), where the largest end there can be is no end."""
+    return ms is not None and begin <= ms and (ms < end or end == INT64_MAX)
+
+
 @given(
     taken=steps(),
     config=CONFIGS,
@@ -144,11 +149,7 @@ def test_a_range_holds_exactly_its_records(
     stats = ScanStats()
     table = to_table(splits, ["offset", "value"], options=ReadOptions(env=env, rows=3), stats=stats)
     found = list(zip(table["offset"].to_pylist(), table["value"].to_pylist(), strict=True))
-    expected = [
-        (row.offset, row.value)
-        for row in rows
-        if (time := row.times[clock]) is not None and begin <= time < end
-    ]
+    expected = [(row.offset, row.value) for row in rows if is_in(row.times[clock], begin, end)]
     assert found == expected
     assert stats.rows == len(expected)
 
@@ -222,7 +223,7 @@ def test_zone_maps_change_no_answer_and_count_all_records_without_a_time(
     stats = ScanStats()
     table = to_table(splits, ["offset"], options=ReadOptions(env=env, rows=3), stats=stats)
     times = [(row.offset, row.times[clock]) for row in rows]
-    expected = [offset for offset, ms in times if ms is not None and begin <= ms < end]
+    expected = [offset for offset, ms in times if is_in(ms, begin, end)]
     assert table["offset"].to_pylist() == expected
     assert stats.without_time == sum(ms is None for _, ms in times)
     if stats.without_time:
@@ -259,7 +260,7 @@ def test_a_count_is_that_of_the_records(
         whole = count(PATH, TOPIC, wanted=wanted, isolation=committed, env=env)
     inside = [r for r in rows if first <= r.offset < behind]
     times = [row.times[clock] for row in inside]
-    assert found.records == sum(ms is not None and begin <= ms < end for ms in times)
+    assert found.records == sum(is_in(ms, begin, end) for ms in times)
     assert found.without_time == sum(ms is None for ms in times)
     assert (whole.records, whole.without_time) == (len(inside), 0)
 

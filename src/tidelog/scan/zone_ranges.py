@@ -17,6 +17,10 @@ from tidelog.types import INT64_MAX, ClockName
 
 # A gap up to this is read with what lies around it: a range on its own costs as much.
 GAP_BYTES: Final = 128 << 10
+# So many blocks (of about 2 MB) are looked into in vain before any is taken as it is; and no more
+# than so many are at once.
+_VAIN_BLOCKS: Final = 4
+_BLOCKS_AT_ONCE: Final = 64
 
 
 class ZoneRange(NamedTuple):
@@ -127,16 +131,50 @@ def find_ranges(
     """
     judge = judge_of(question)
     collector = _Collector(question.wanted, GAP_BYTES if gap_bytes is None else gap_bytes)
+    patience = None if question.counts else _Patience(collector)
 
-    def is_enough(part: Zone) -> bool:
-        return judge(part)[0] is not Verdict.READ
+    def is_enough(block: Zone) -> bool:
+        if judge(block)[0] is not Verdict.READ:
+            return True
+        return patience is not None and patience.is_over(block)
 
-    parts = (zones.total,) if is_enough(zones.total) else zones.select(is_enough)
+    is_whole = judge(zones.total)[0] is not Verdict.READ
+    parts = (zones.total,) if is_whole else zones.select(is_enough)
     for part in parts:
         judged = judge(part)
         if judged[0] is not Verdict.NOTHING:
             yield from collector.add(part, judged)
     yield from collector.finish()
+
+
+class _Patience:
+    """Which blocks of zones are read whole, since looking into those before them saved nothing.
+
+    Where times lie anywhere, each zone may hold a match: to judge them takes longer than it saves.
+    So when some blocks in a row were read to the last byte all the same, the next few are not
+    looked into; the longer it goes on, the more. What is read needlessly is half of that at most.
+    """
+
+    def __init__(self, collector: "_Collector") -> None:
+        self._collector = collector
+        self._looked_into: Zone | None = None
+        self._in_vain = 0
+        self._left = 0
+
+    def is_over(self, block: Zone) -> bool:
+        """Whether to take a block that may hold matches as it is; asked for each in order."""
+        if self._left:
+            self._left -= 1
+            return True
+        last, self._looked_into = self._looked_into, block
+        if last is None:
+            return False  # the first one, or the first behind some that were taken as they were
+        self._in_vain = self._in_vain + 1 if self._collector.reads_all_of(last) else 0
+        if self._in_vain < _VAIN_BLOCKS:
+            return False
+        self._looked_into = None
+        self._left = min(self._in_vain // 2, _BLOCKS_AT_ONCE) - 1
+        return True
 
 
 class _Collector:
@@ -164,6 +202,14 @@ class _Collector:
         complete = tuple(self.finish())
         self._open, self._opens_all = (part, part), judged.without_time > 0
         return complete
+
+    def reads_all_of(self, block: Zone) -> bool:
+        """Whether all of a block is in what is to be read, but for gaps that are read over."""
+        if self._open is None:
+            return False
+        first, last = self._open
+        end = last.end_position + self._gap_bytes
+        return first.position <= block.position + self._gap_bytes and end >= block.end_position
 
     def finish(self) -> Iterator[ZoneRange]:
         """What was taken and not handed out yet."""
