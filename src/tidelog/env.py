@@ -109,7 +109,10 @@ class FileSystem(Protocol):
         ...
 
     def map(self, path: str, size: int | None = None) -> memoryview:
-        """A read-only view of the first `size` bytes (all where None); empty for an empty file."""
+        """A read-only view of the first `size` bytes (all where None); empty for an empty file.
+
+        For files that are finished: whether later writes into those bytes are seen is left open.
+        """
         ...
 
     def stat(self, path: str) -> FileStat:

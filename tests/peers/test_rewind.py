@@ -165,8 +165,10 @@ def test_single_records_of_a_broker(kafka_oracle: Oracle, kafka_broker: Broker) 
     kafka_broker.create_topic(topic)
     records = [NewRecord(key=b"k", value=b"v", timestamp=T0 + n) for n in range(3)]
     produce(kafka_oracle, kafka_broker, topic, records, transaction="single-t", commit=False)
-    send(kafka_broker, topic, [T0 + 50])
     with connect(kafka_broker.bootstrap) as cluster:
+        # The coordinator writes the marker after it has answered the producer.
+        assert any(cluster.watermarks([place])[place].end == 4 for _ in range(1_000))
+        send(kafka_broker, topic, [T0 + 50])
         first = cluster.fetch(place, 1)
         assert first is not None
         assert (first.offset, first.timestamp, first.key, first.value) == (1, T0 + 1, b"k", b"v")

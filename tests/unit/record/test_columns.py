@@ -196,6 +196,7 @@ def test_statistics_count_what_was_met() -> None:
         rows=3,
         without_time=3,
         end_at=len(early) + len(untimed) + len(late),
+        next_offset=40,
     )
 
 
