@@ -31,8 +31,8 @@ LEAD: Final = (
 )
 WHY_BYTES: Final = (
     "By append time a range of time is a range of offsets, so only that is read. By record time"
-    " any later batch may hold a flight of that day: what lies before the first is skipped by the"
-    " time index, the rest has to be looked at, or the answer would not be exact."
+    " any batch may hold a flight of that day: the zone maps of the segments say which of them can,"
+    " whatever the order, and every flight in those is looked at, so that the answer is exact."
 )
 
 
