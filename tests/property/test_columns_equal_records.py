@@ -100,8 +100,11 @@ def test_a_time_range_takes_exactly_its_records_and_counts_those_without(
     stats = DecodeStats()
     found = as_rows(list(decode(log, record_time=(start, end), stats=stats)))
     data = [(b, r) for b, r in plain_rows(log) if not b.is_control]
+    last = end if end == INT64_MAX else end - 1  # INT64_MAX as the end leaves nothing out
     assert found == [
-        as_row(b, r) for b, r in data if r.timestamp != NO_TIMESTAMP and start <= r.timestamp < end
+        as_row(b, r)
+        for b, r in data
+        if r.timestamp != NO_TIMESTAMP and start <= r.timestamp <= last
     ]
     assert stats.rows == len(found)
     assert stats.without_time <= sum(r.timestamp == NO_TIMESTAMP for _, r in data)
