@@ -1,57 +1,17 @@
-"""The report: one HTML file with tables and two plots, which needs nothing but itself."""
+"""The demo's report: what was asked and answered, as one HTML file with two plots."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Final
 
 import pandas as pd
 
-from tidelog.demo.svg import Series, legend, lines, stacked_bars
+from tidelog.spark.report import Items, Plot, Section, Table, Text
+from tidelog.spark.report import Report as Page
+from tidelog.spark.svg import Axis, Series
 
-_STYLE: Final = """
-:root { color-scheme: light dark; --ink: #1c2733; --soft: #66727f; --line: #d9dfe5; --page: #fff;
-  --a: #0072b2; --b: #e69f00; --c: #009e73; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6ebf0; --soft: #97a3af; --line: #33404d;
-  --page: #12181f; --a: #56b4e9; --b: #e69f00; --c: #2fc59c; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page);
-  max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
-svg { width: 100%; height: auto; } .legend svg { width: .8em; height: .8em; }
-.legend span { margin-right: 1.4em; } .scroll { overflow-x: auto; }
-text { fill: var(--ink); font-family: inherit; } .panel { font-weight: 600; font-size: 13px;
-  text-anchor: middle; } .tick { font-size: 10px; fill: var(--soft); } .axis { font-size: 10.5px;
-  fill: var(--soft); } .middle { text-anchor: middle; } .end { text-anchor: end; }
-.grid { stroke: var(--line); stroke-width: .7; }
-.s0 { fill: var(--a); stroke: var(--a); } .s1 { fill: var(--b); stroke: var(--b); }
-polyline { fill: none !important; stroke-width: 2; } rect { stroke: none !important; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem; }
-th, td { padding: .2rem .7rem; border-bottom: 1px solid var(--line); text-align: right; }
-th:first-child, td:first-child, .text td, .text th { text-align: left; }
-.note { color: var(--soft); } li { margin: .2rem 0; } code { font-size: .92em; }
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table of texts.
-
-    Attributes:
-        columns: The headings.
-        rows: The cells.
-    """
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-    def html(self) -> str:
-        """The table as HTML."""
-        head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
-        rows = "".join(
-            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows
-        )
-        return f'<div class="scroll"><table><tr>{head}</tr>{rows}</table></div>'
+HOURS: Final = Axis("scheduled hour", "{}:00".format, every=3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,43 +43,36 @@ class Report:
 
 def write_report(path: Path, report: Report) -> None:
     """Write the report as one HTML file."""
-    path.write_text(_page(report), encoding="utf-8")
+    path.write_text(Page(report.title, _sections(report)).html(), encoding="utf-8")
 
 
-def _page(report: Report) -> str:
-    title = escape(report.title)
-    body = "\n".join(_sections(report))
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{_STYLE}</style></head>\n<body><h1>{title}</h1>\n{body}\n</body></html>\n"
-    )
+def _sections(report: Report) -> list[Section]:
+    return [
+        Text(report.lead),
+        Plot(
+            panels=departure_panels(report.day),
+            y_title="flights",
+            axis=HOURS,
+            title="Departures and cancellations",
+        ),
+        Plot(
+            panels=lateness_panels(report.day),
+            y_title="minutes",
+            axis=HOURS,
+            is_stacked=False,
+            title="Lateness: append time minus create time",
+        ),
+        _titled(report.clocks, "12:00 on two clocks"),
+        *map(Text, report.why),
+        _titled(report.reads, "What was read"),
+        Text(report.why_bytes),
+        _titled(report.files, "Files of the log"),
+        Items(report.checked, "How the figures were checked"),
+    ]
 
 
-def _sections(report: Report) -> Iterable[str]:
-    yield _paragraph(report.lead)
-    departures = departure_panels(report.day)
-    yield "<h2>Departures and cancellations</h2>"
-    yield legend(next(iter(departures.values())))
-    yield stacked_bars(departures, "flights")
-    lateness = lateness_panels(report.day)
-    yield "<h2>Lateness: append time minus create time</h2>"
-    yield legend(next(iter(lateness.values())))
-    yield lines(lateness, "minutes")
-    yield "<h2>12:00 on two clocks</h2>"
-    yield report.clocks.html()
-    yield from map(_paragraph, report.why)
-    yield "<h2>What was read</h2>"
-    yield report.reads.html()
-    yield _paragraph(report.why_bytes)
-    yield "<h2>Files of the log</h2>"
-    yield report.files.html()
-    yield "<h2>How the figures were checked</h2>"
-    yield f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in report.checked)}</ul>"
-
-
-def _paragraph(text: str) -> str:
-    return f"<p>{escape(text)}</p>"
+def _titled(table: Table, title: str) -> Table:
+    return Table(table.columns, table.rows, title)
 
 
 def departure_panels(day: pd.DataFrame) -> Mapping[str, Sequence[Series]]:

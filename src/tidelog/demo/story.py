@@ -16,7 +16,7 @@ import tidelog
 from tidelog.demo.flights import ZONE
 from tidelog.demo.load import TOPIC
 from tidelog.demo.lookups import Answer, Crossing
-from tidelog.demo.report import Table
+from tidelog.spark.report import Table
 from tidelog.timespec import format_ms
 
 if TYPE_CHECKING:

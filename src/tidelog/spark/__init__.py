@@ -1,1 +1,34 @@
-"""The Spark data source and sink (`format("tidelog")`)."""
+"""The Spark data source and sink (`format("tidelog")`), and the jobs around them.
+
+Names are loaded at their first use: `import tidelog.spark` reads neither pyspark nor Arrow.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tidelog.spark.places import Place
+    from tidelog.spark.session import setup
+
+# Where each public name is found. A job's module has the name of its function.
+_HOMES: Final = {
+    "Place": "places",
+    "setup": "session",
+}
+
+__all__ = ["Place", "setup"]
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name at its first use."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """The public names, loaded or not."""
+    return sorted(__all__)

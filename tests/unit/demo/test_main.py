@@ -10,9 +10,9 @@ from rich.console import Console
 from tests.kafka_oracle import Oracle, kafka_jars, kafka_oracle
 
 from tidelog.demo.main import prepare
-from tidelog.demo.report import Table
 from tidelog.demo.story import Teller
 from tidelog.errors import InvalidRequest
+from tidelog.spark.report import Table
 
 __all__ = ["kafka_jars", "kafka_oracle"]  # fixtures
 

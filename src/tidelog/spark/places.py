@@ -1,0 +1,92 @@
+"""Where a job reads and writes: a cluster of brokers, or a directory of topics, local or remote.
+
+One text names either: `kafka://host:port[,host:port]`, a path, or the URL of an object store. A
+place knows the options that `format("tidelog")` needs to reach it, for reads and for writes.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from tidelog.errors import InvalidRequest
+
+BROKER_SCHEME: Final = "kafka://"
+_SERVER: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:,/\[\]]+):[0-9]{1,5}")
+_PORT_MAX: Final = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A cluster or a directory.
+
+    Attributes:
+        address: `host:port[,host:port]` of brokers; path or URL of a directory.
+        is_broker: Which of the two it is.
+        client: Settings of the client under Kafka's names, security say; brokers alone have some.
+        store: Settings of the object store, without their `store.`; directories alone have some.
+    """
+
+    address: str
+    is_broker: bool = False
+    # Passwords may be among them: not shown.
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    store: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def parse(
+        cls,
+        text: str,
+        *,
+        client: Mapping[str, str] | None = None,
+        store: Mapping[str, str] | None = None,
+    ) -> Self:
+        """The place that a text names.
+
+        Args:
+            text: `kafka://host:port[,host:port]`, a path, or a URL such as `s3://bucket/logs`.
+            client: Settings of the client, for brokers.
+            store: Settings of the object store, for directories.
+
+        Raises:
+            InvalidRequest: No place, or settings that do not belong to it.
+        """
+        if text.startswith(BROKER_SCHEME):
+            if store:
+                raise InvalidRequest(f"{text}: brokers take no settings of an object store")
+            servers = text.removeprefix(BROKER_SCHEME).rstrip("/")
+            _check_servers(text, servers)
+            return cls(servers, is_broker=True, client=dict(client or {}))
+        if not text.strip():
+            raise InvalidRequest("a place is missing: kafka://HOST:PORT, a path, or a URL")
+        if client:
+            raise InvalidRequest(
+                f"{text}: a directory takes no client settings; brokers are"
+                f" {BROKER_SCHEME}HOST:PORT"
+            )
+        return cls(text, store=dict(store or {}))
+
+    def options(self) -> dict[str, str]:
+        """The options of `format("tidelog")` that reach it, for reading and for writing."""
+        if self.is_broker:
+            settings = {f"kafka.{name}": value for name, value in self.client.items()}
+            return settings | {"kafka.bootstrap.servers": self.address}
+        settings = {f"store.{name}": value for name, value in self.store.items()}
+        return settings | {"path": self.address}
+
+    def __str__(self) -> str:
+        return f"{BROKER_SCHEME}{self.address}" if self.is_broker else self.address
+
+
+def _check_servers(text: str, servers: str) -> None:
+    for server in servers.split(","):
+        if not _SERVER.fullmatch(server) or int(server.rpartition(":")[2]) > _PORT_MAX:
+            raise InvalidRequest(
+                f"{text}: {server or 'nothing'!r} is no server;"
+                f" write {BROKER_SCHEME}HOST:PORT[,HOST:PORT]"
+            )
+
+
+def as_place(given: "Place | str") -> Place:
+    """A place, read where it is a text."""
+    return given if isinstance(given, Place) else Place.parse(given)

@@ -1,0 +1,60 @@
+"""Places: brokers, paths and URLs out of one text."""
+
+import pytest
+
+from tidelog.errors import InvalidRequest
+from tidelog.spark.places import Place, as_place
+
+
+def test_brokers() -> None:
+    place = Place.parse("kafka://one:9092,[::1]:9093", client={"security.protocol": "SSL"})
+    assert place.is_broker
+    assert place.options() == {
+        "kafka.bootstrap.servers": "one:9092,[::1]:9093",
+        "kafka.security.protocol": "SSL",
+    }
+    assert str(place) == "kafka://one:9092,[::1]:9093"
+
+
+@pytest.mark.parametrize("text", ["data", "/var/log s", "s3://bucket/logs", "memory:///logs"])
+def test_directories(text: str) -> None:
+    place = Place.parse(text)
+    assert not place.is_broker
+    assert place.options() == {"path": text}
+    assert str(place) == text
+
+
+def test_settings_of_a_store() -> None:
+    place = Place.parse("s3://bucket/logs", store={"endpoint": "e"})
+    assert place.options() == {"path": "s3://bucket/logs", "store.endpoint": "e"}
+
+
+def test_settings_are_not_shown() -> None:
+    place = Place.parse("kafka://one:9092", client={"sasl.password": "secret"})
+    assert "secret" not in f"{place} {place!r}"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("kafka://", "'nothing' is no server; write kafka://HOST:PORT"),
+        ("kafka://one", "'one' is no server"),
+        ("kafka://one:9092,", "'nothing' is no server"),
+        ("kafka://one:99999", "'one:99999' is no server"),
+        ("  ", "a place is missing"),
+    ],
+)
+def test_what_is_no_place(text: str, told: str) -> None:
+    with pytest.raises(InvalidRequest, match=told):
+        Place.parse(text)
+
+
+def test_settings_of_the_other_kind() -> None:
+    with pytest.raises(InvalidRequest, match="a directory takes no client settings"):
+        Place.parse("data", client={"acks": "all"})
+    with pytest.raises(InvalidRequest, match="no settings of an object store"):
+        Place.parse("kafka://one:1", store={"endpoint": "e"})
+
+
+def test_a_text_will_do_for_a_place() -> None:
+    assert as_place("data") == as_place(Place("data"))
