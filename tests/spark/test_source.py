@@ -261,7 +261,7 @@ def test_sql_view(spark: "SparkSession", roots: dict[int, str]) -> None:
         ({"splitBytes": "many"}, "splitBytes=many"),
         ({"clock": "wall"}, "record, append"),
         ({"assign": '{"tides": [0]}'}, "one of the options subscribe"),
-        ({"kafka.bootstrap.servers": "localhost:9092"}, "option path"),
+        ({"kafka.bootstrap.servers": "localhost:9092"}, "not both"),
         ({"subscribe": "tide"}, "tides"),
     ],
 )

@@ -14,7 +14,10 @@ from typing import Final, TypeVar
 from tidelog.errors import InvalidRequest
 
 READ_OPTIONS: Final = {
-    "path": "directory of topics",
+    "path": "directory of topics: a path, or the URL of an object store",
+    "kafka.bootstrap.servers": "brokers to read from instead, host:port[,host:port]",
+    "kafka.*": "settings of the client under Kafka's names, such as kafka.security.protocol",
+    "store.*": "settings of the object store that path names",
     "subscribe": "topics, separated by commas",
     "subscribePattern": "regular expression for whole names of topics",
     "assign": 'partitions, {"topic": [0, 1]}',
@@ -24,19 +27,26 @@ READ_OPTIONS: Final = {
     "endingTimestamp": "end of the time range, exclusive",
     "startingOffsetsByTimestamp": 'starts by partition, {"topic": {"0": ms}}',
     "endingOffsetsByTimestamp": 'ends by partition, {"topic": {"0": ms}}',
-    "startingOffsetsByTimestampStrategy": "latest (reads nothing) or error, if nothing is so late",
+    "startingOffsetsByTimestampStrategy": "error or latest (reads nothing), if nothing is so late",
     "timeRange": "exact (the records inside) or positions (offsets by time, as the connector)",
+    "readUntil": "written (all that is there) or flushed (what a crash can't take back)",
     "clock": "record (timestamp) or append (when the log took it)",
     "strict": "true: records without a time on the clock asked are an error",
     "columns": "columns to read, separated by commas",
     "includeHeaders": "true: with the column headers",
     "includeAppendTimestamp": "true: with the column appendTimestamp",
     "minPartitions": "make at least about so many tasks",
+    "maxRecordsPerPartition": "how many offsets a task reads, at most",
     "splitBytes": "about how many bytes of log a task reads, at most",
+    "pushdown": "false: leave all filters to Spark, also where the session pushes them down",
     "isolation": "read_uncommitted or read_committed",
     "kafka.isolation.level": "the same under the connector's name",
     "failOnDataLoss": "true: offsets asked for that are gone are an error",
     "zoneCache": "folder on the driver for zone maps of segments that have none, such as Kafka's",
+    "kafkaConsumer.pollTimeoutMs": "how long a task waits for the next records of a broker, in ms",
+    "fetchOffset.numRetries": "how often the driver asks brokers for offsets before it gives up",
+    "fetchOffset.retryIntervalMs": "how long it waits between two attempts, in ms",
+    "groupIdPrefix": "what the client's group id begins with; nothing is ever committed to a group",
 }
 WRITE_OPTIONS: Final = {
     "path": "directory of topics",
@@ -46,7 +56,8 @@ WRITE_OPTIONS: Final = {
     "clock.ms": "what the log's clock says at the commit, in ms; the machine's where missing",
     "includeHeaders": "accepted as in the connector; headers are written where there is a column",
 }
-_BROKER: Final = "kafka.bootstrap.servers"
+# What options of these prefixes mean is for somebody else to say.
+PREFIXES: Final = ("kafka.", "store.")
 _TRUTH: Final = {"true": True, "false": False}
 
 _Value = TypeVar("_Value")
@@ -69,11 +80,9 @@ class Options:
     def _check_name(self, name: str) -> None:
         if name in self._names:
             return
-        if name == _BROKER:
-            raise InvalidRequest(
-                'option kafka.bootstrap.servers: format("tidelog") reads and writes directories;'
-                " give option path"
-            )
+        for prefix in PREFIXES:
+            if name.startswith(prefix) and name != prefix and f"{prefix}*" in self._names:
+                return
         raise InvalidRequest(f"unknown option {name!r}: {nearest(name, self._names.values())}")
 
     def text(self, name: str) -> str | None:
@@ -115,6 +124,11 @@ class Options:
         """Words separated by commas; empty where not given."""
         words = (word.strip() for word in (self.text(name) or "").split(","))
         return tuple(word for word in words if word)
+
+    def prefixed(self, prefix: str) -> dict[str, str]:
+        """The options of a prefix, in lower case and without it."""
+        given = self._given.items()
+        return {name.removeprefix(prefix): text for name, text in given if name.startswith(prefix)}
 
     def json(self, name: str) -> dict[str, object]:
         """A JSON object."""

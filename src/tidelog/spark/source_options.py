@@ -1,12 +1,13 @@
 """What a read by `format("tidelog")` was asked for, from its options.
 
-Times that give no zone are refused; numbers are ms, as in the Kafka connector.
+Times that give no zone are refused; numbers are ms, as in the Kafka connector. What only one kind
+of source can do is refused for the other, with the reason.
 """
 
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.env import Env, os_env
@@ -18,12 +19,41 @@ from tidelog.types import ClockName, IsolationLevel, TopicPartition
 EARLIEST: Final = -2
 LATEST: Final = -1
 SPLIT_BYTES: Final = 128 << 20
+# The Kafka connector's defaults.
+POLL_TIMEOUT_MS: Final = 120_000
+OFFSET_TRIES: Final = 3
+OFFSET_RETRY_MS: Final = 1_000
+GROUP_PREFIX: Final = "spark-kafka-relation"
+BOOTSTRAP: Final = "kafka.bootstrap.servers"
 # The Kafka connector's columns, in its order; headers and append time come behind on request.
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 
 PerPartition = Mapping[TopicPartition, int]
 # One for all partitions, or one for each; None where nothing was said.
 Given = int | PerPartition | None
+_NOT_OF_BROKERS: Final = {
+    "zoneCache": "is about directories; brokers have no zone maps",
+    "splitBytes": "is about directories; brokers know no sizes, give maxRecordsPerPartition",
+    "readUntil": "is about directories; brokers show what their replicas have",
+}
+_OF_BROKERS: Final = dict.fromkeys(
+    (
+        "kafkaConsumer.pollTimeoutMs",
+        "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
+        "groupIdPrefix",
+    ),
+    "is about brokers; a directory is read from its files",
+)
+_REFUSED_CLIENT: Final = {
+    "auto.offset.reset": "where a read starts is said by startingOffsets",
+    "key.deserializer": "keys are bytes; decode them in the query",
+    "value.deserializer": "values are bytes; decode them in the query",
+    "key.serializer": "keys are bytes, and nothing is written here",
+    "value.serializer": "values are bytes, and nothing is written here",
+    "enable.auto.commit": "a read commits no offsets to a group",
+    "interceptor.classes": "interceptors could change the records",
+}
 _ISOLATION: Final = {level.name.lower(): level for level in IsolationLevel}
 
 
@@ -32,7 +62,10 @@ class SourceOptions:
     """What a read was asked for. Offsets -2 and -1 stand for earliest and latest.
 
     Attributes:
-        path: Directory of topics.
+        path: Directory of topics, "" where brokers are read.
+        bootstrap: Brokers, `host:port[,host:port]`; "" where a directory is read.
+        client: Settings of the client under Kafka's names; for brokers.
+        store: Settings of the object store that `path` names.
         topics: Names of topics, where they were given so.
         pattern: Pattern of whole names, where it was given so.
         assigned: Partitions, where they were given so.
@@ -46,13 +79,24 @@ class SourceOptions:
         strict: Records without a time are an error.
         columns: Columns of a row, in order.
         min_partitions: Lower bound of splits, a hint.
+        max_records: Upper bound of offsets in a split, None for no such.
         split_bytes: Upper bound of a split, about.
         isolation: What is seen of transactions.
         fail_on_data_loss: Whether offsets that are gone are an error.
         zone_cache: Folder for zone maps that the directory doesn't have; None for no such.
+        until_flushed: Read no further than what a crash of the log's owner can't take back.
+        pushes_down: Whether filters may be taken over from Spark.
+        poll_timeout_ms: How long a task waits for a broker's next records.
+        offset_tries: How often brokers are asked for offsets.
+        offset_retry_ms: How long to wait in between.
+        group_prefix: What the client's group id begins with.
     """
 
-    path: str
+    path: str = ""
+    bootstrap: str = ""
+    # Passwords may be among these: not shown.
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    store: Mapping[str, str] = field(default_factory=dict, repr=False)
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     assigned: tuple[TopicPartition, ...] = ()
@@ -70,6 +114,23 @@ class SourceOptions:
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     fail_on_data_loss: bool = True
     zone_cache: str | None = None
+    max_records: int | None = None
+    until_flushed: bool = False
+    pushes_down: bool = True
+    poll_timeout_ms: int = POLL_TIMEOUT_MS
+    offset_tries: int = OFFSET_TRIES
+    offset_retry_ms: int = OFFSET_RETRY_MS
+    group_prefix: str = GROUP_PREFIX
+
+    @property
+    def is_broker(self) -> bool:
+        """Whether brokers are read, not a directory."""
+        return bool(self.bootstrap)
+
+    @property
+    def has_times(self) -> bool:
+        """Whether a time range was asked for."""
+        return self.start_ms is not None or self.end_ms is not None
 
 
 def read_source_options(given: Mapping[str, str], env: Env | None = None) -> SourceOptions:
@@ -98,8 +159,18 @@ def read_source_options(given: Mapping[str, str], env: Env | None = None) -> Sou
     assigned = _assigned(options)
     if sum(map(bool, (topics, pattern, assigned))) != 1:
         raise InvalidRequest("give one of the options subscribe, subscribePattern and assign")
+    path, bootstrap = _place(options)
+    is_exact = options.choice(
+        "timeRange",
+        {"exact": True, "positions": False},
+        # As in the connector, and what brokers can find without reading all behind the start.
+        "positions" if bootstrap else "exact",
+    )
     return SourceOptions(
-        path=options.need("path", "the directory of topics"),
+        path=path,
+        bootstrap=bootstrap,
+        client=_client(options) if bootstrap else {},
+        store=options.prefixed("store."),
         topics=topics,
         pattern=pattern,
         assigned=assigned,
@@ -108,18 +179,54 @@ def read_source_options(given: Mapping[str, str], env: Env | None = None) -> Sou
         start_ms=start_ms,
         end_ms=end_ms,
         clock=options.choice("clock", {name.value: name for name in ClockName}, "record"),
-        is_exact=options.choice("timeRange", {"exact": True, "positions": False}, "exact"),
+        is_exact=is_exact,
         needs_match=options.choice(
-            "startingOffsetsByTimestampStrategy", {"latest": False, "error": True}, "latest"
+            "startingOffsetsByTimestampStrategy",
+            {"latest": False, "error": True},
+            "latest" if is_exact else "error",
         ),
         strict=options.flag("strict", default=False),
         columns=read_columns(options),
         min_partitions=options.number("minPartitions", 1),
+        max_records=options.number("maxRecordsPerPartition", 0) or None,
         split_bytes=options.number("splitBytes", SPLIT_BYTES),
         isolation=_isolation(options),
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         zone_cache=options.text("zoneCache"),
+        until_flushed=options.choice("readUntil", {"written": False, "flushed": True}, "written"),
+        pushes_down=options.flag("pushdown", default=True),
+        poll_timeout_ms=options.number("kafkaConsumer.pollTimeoutMs", POLL_TIMEOUT_MS),
+        offset_tries=options.number("fetchOffset.numRetries", OFFSET_TRIES),
+        offset_retry_ms=options.number("fetchOffset.retryIntervalMs", OFFSET_RETRY_MS, at_least=0),
+        group_prefix=options.text("groupIdPrefix") or GROUP_PREFIX,
     )
+
+
+def _place(options: Options) -> tuple[str, str]:
+    """Path and brokers, one of them empty; raises InvalidRequest for what fits the other only."""
+    path, bootstrap = options.text("path") or "", options.text(BOOTSTRAP) or ""
+    if bool(path) == bool(bootstrap):
+        given = "not both" if path else "neither is there"
+        raise InvalidRequest(f"give path (a directory of topics) or {BOOTSTRAP} (brokers), {given}")
+    for name, reason in (_NOT_OF_BROKERS if bootstrap else _OF_BROKERS).items():
+        if options.text(name) is not None:
+            raise InvalidRequest(f"option {name} {reason}")
+    others = options.prefixed("store." if bootstrap else "kafka.").keys() - {"isolation.level"}
+    if others:
+        prefix, owner = ("store", "object stores") if bootstrap else ("kafka", "brokers")
+        raise InvalidRequest(f"option {prefix}.{min(others)} is about {owner}, which are not read")
+    return path, bootstrap
+
+
+def _client(options: Options) -> dict[str, str]:
+    """What goes to the client; raises InvalidRequest for what it must not be told."""
+    settings = options.prefixed("kafka.")
+    for name, reason in _REFUSED_CLIENT.items():
+        if name in settings:
+            raise InvalidRequest(f"option kafka.{name} is not supported: {reason}")
+    del settings["bootstrap.servers"]
+    settings.pop("isolation.level", None)
+    return settings
 
 
 def read_columns(options: Options) -> tuple[str, ...]:

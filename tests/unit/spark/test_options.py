@@ -61,7 +61,7 @@ def test_times_by_the_clock_that_is_given() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"subscribe": "tides"}, "option path is missing"),
+        ({"subscribe": "tides"}, "give path .* or kafka.bootstrap.servers .* neither"),
         ({"path": "/data"}, "subscribe, subscribePattern and assign"),
         ({**BASE, "assign": '{"tides": [0]}'}, "one of the options"),
         ({**BASE, "isolaton": "x"}, r"did you mean isolation\?"),

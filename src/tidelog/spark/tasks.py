@@ -1,0 +1,121 @@
+"""What a query asks of a log, whoever keeps it, and the tasks that it makes of the answers.
+
+One backend belongs to one query and lives on the driver; what workers get are its tasks, which are
+plain values. `tidelog.spark.backend` opens the one that options name.
+"""
+
+import gc
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from tidelog.errors import InvalidRequest
+from tidelog.spark.source_options import SourceOptions
+from tidelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Rows in a record batch for Spark. What a batch costs in Python is paid per batch, here and in
+# Spark's worker; larger ones than this gained nothing and hold more memory on both sides.
+BATCH_ROWS: Final = 20_000
+
+
+class Bounds(NamedTuple):
+    """Offsets of a partition that can be read now: log start, inclusive, and end, exclusive.
+
+    The end is that of the isolation level asked for, and of `readUntil`.
+    """
+
+    start_offset: int
+    end_offset: int
+
+
+class Task(Protocol):
+    """One task's work. Can be pickled, and is small."""
+
+    def read(self) -> "Iterator[pa.RecordBatch]":
+        """Its rows, as Spark wants them."""
+        ...
+
+
+class Backend(AbstractContextManager["Backend"], Protocol):
+    """A log that a query reads. One owner, on the driver; never pickled."""
+
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions that the options mean, as of now, sorted.
+
+        Raises:
+            UnknownTopic: A topic or partition that was named does not exist.
+        """
+        ...
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """The topics' ids as 32 hexadecimal digits, "" where unknown."""
+        ...
+
+    def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        """What can be read now of each partition; raises UnknownTopic."""
+        ...
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int | None]:
+        """The first offset whose time is the given one in ms or later, None where none is so late.
+
+        On the clock of the options.
+        """
+        ...
+
+    def leader_epochs(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Leader epoch of the last batch below each offset, -1 where unknown."""
+        ...
+
+    def epoch_ends(
+        self, epochs: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """The largest epoch up to each that is given, and its end offset, exclusive.
+
+        (-1, -1) where unknown. Source: KIP-320, OffsetForLeaderEpoch.
+        """
+        ...
+
+    def plan(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Task]:
+        """Tasks that read the offsets [start, end) of each partition, in order.
+
+        Times in the options have no say here. Obeys minPartitions, maxRecordsPerPartition and
+        splitBytes. Tasks raise OffsetsGone, or warn, as failOnDataLoss says.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of files and connections."""
+        ...
+
+
+def matching(options: SourceOptions, topics: Iterable[str]) -> Sequence[str]:
+    """The topics that `subscribe` names, or those that `subscribePattern` fits.
+
+    Raises:
+        InvalidRequest: The pattern can't be read.
+    """
+    if options.pattern is None:
+        return options.topics
+    try:
+        pattern = re.compile(options.pattern)
+    except re.error as error:
+        raise InvalidRequest(f"option subscribePattern={options.pattern}: {error}") from error
+    return [name for name in topics if pattern.fullmatch(name)]
+
+
+@cache
+def settle() -> None:
+    """Take what is loaded by now out of garbage collection, once in a worker's life.
+
+    Spark's daemon collects garbage after every task, and walking through all that Numba has built
+    costs 0.1 s each time: as much as decoding 3 million records.
+    """
+    gc.collect()
+    gc.freeze()
