@@ -5,7 +5,8 @@
 2. Every staged log file is walked once: checksums and counts are checked, each batch gets its
    offset, leader epoch and, on LogAppendTime topics, its time, in place. Beside it the indexes and
    the append times are written. All is synced under names that end with `.staged`.
-3. One commit record is renamed into place (`commits`): from here on every segment is visible.
+3. One commit record is renamed into place (`commits`): from here on every segment is visible, and
+   the writer's version is known, where it has one (`writers`).
 4. The files get their final names and the partitions show them.
 
 Before 3 nothing is visible, and the next opening for writing drops what lies there. After it the
@@ -19,22 +20,22 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from tidelog.env import File
-from tidelog.errors import CorruptBatch, CorruptData, InvalidRequest, StorageFailure, TidelogError
-from tidelog.record.batch import RecordBatch, assign_offset, stamp_append_time
-from tidelog.record.views import walk
-from tidelog.storage import commits, files
-from tidelog.storage.active import UNKNOWN_MS
-from tidelog.storage.adopting import Adoption
-from tidelog.storage.append_time import AppendTimes
+from tidelog.errors import (
+    CorruptData,
+    InvalidRequest,
+    ReadOnly,
+    StorageFailure,
+    TidelogError,
+)
+from tidelog.storage import commits, files, writers
 from tidelog.storage.commits import Move
 from tidelog.storage.handles import as_storage_failure
-from tidelog.storage.index_files import IndexBuilder
 from tidelog.storage.log import Log
 from tidelog.storage.log_dir import LogDir
+from tidelog.storage.segment_pass import SegmentPass
 from tidelog.storage.staging import (
     STAGING_AGE_MS,
     StagedSegment,
@@ -43,10 +44,10 @@ from tidelog.storage.staging import (
     remove_quietly,
     staging_path,
 )
-from tidelog.storage.trust import fingerprint
-from tidelog.types import Codec, TimestampType, TopicPartition
+from tidelog.types import TopicPartition
 
-CHUNK_BYTES: Final = 4 << 20
+if TYPE_CHECKING:
+    from tidelog.storage.adopting import Adoption
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +69,42 @@ class AttachedRange:
 
 @dataclass(frozen=True, slots=True)
 class AttachResult:
-    """What an attach has made visible."""
+    """What an attach has made visible.
+
+    Attributes:
+        commit_id: Of its record.
+        partitions: What became of each partition's segments.
+        record_count: Records.
+        size_bytes: Of log files.
+        was_done: The writer had committed this version, or a later one, before: nothing was done.
+    """
 
     commit_id: str
-    partitions: Mapping[TopicPartition, AttachedRange]
-    record_count: int
-    size_bytes: int
+    partitions: Mapping[TopicPartition, AttachedRange] = field(default_factory=dict)
+    record_count: int = 0
+    size_bytes: int = 0
+    was_done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WriterVersion:
+    """A version of a writer's, which is attached at most once.
+
+    Attributes:
+        writer: Its name.
+        version: From 0 on; a writer's versions grow.
+    """
+
+    writer: str
+    version: int
 
 
 def attach(
-    log_dir: LogDir, staged: Iterable[StagedSegment], *, commit_id: str | None = None
+    log_dir: LogDir,
+    staged: Iterable[StagedSegment],
+    *,
+    commit_id: str | None = None,
+    version: WriterVersion | None = None,
 ) -> AttachResult:
     """Make staged segments part of their partitions, all together.
 
@@ -85,6 +112,8 @@ def attach(
         log_dir: Open for writing.
         staged: Each once, in any order; `order` tells their place in the partition.
         commit_id: 32 hexadecimal digits; drawn where None.
+        version: Whose version it is. Where the directory has it already, or a later one of that
+            writer, nothing is done; the staged files stay, and are the caller's to drop.
 
     Raises:
         UnknownTopic, ReadOnly: As their names say; nothing is visible.
@@ -96,13 +125,18 @@ def attach(
             whether the segments are visible; else they are not.
     """
     commit_id = commit_id or uuid.UUID(int=log_dir.env.random.getrandbits(128)).hex
+    _ensure_finished(log_dir)
+    if version is not None and _is_done(log_dir, version):
+        return AttachResult(commit_id, was_done=True)
     works = _group(log_dir, staged)
     _check(log_dir, works)
     for work in works:
         work.adoption = work.log.prepare_adoption()
     moves = _finish_files(log_dir, works)
-    if moves:
-        _publish(log_dir, commit_id, moves, works)
+    marks = {} if version is None else _marks(log_dir, version)
+    commit = commits.Commit(moves=tuple(moves), marks=marks)
+    if not commit.is_empty:
+        _publish(log_dir, commit_id, commit, works)
         _show(works)
     _drop_forgotten(log_dir)
     return AttachResult(
@@ -111,6 +145,31 @@ def attach(
         sum(segment.record_count for work in works for segment in work.segments),
         sum(segment.size_bytes for work in works for segment in work.segments),
     )
+
+
+def _ensure_finished(log_dir: LogDir) -> None:
+    """A record that lies here was left by a failure: only reopening can finish it."""
+    if not log_dir.is_writable:
+        raise ReadOnly(f"{log_dir.path}: opened for reading; open it with writable=True")
+    try:
+        left = commits.find_commits(log_dir.env.files, log_dir.path)
+    except OSError as error:
+        raise as_storage_failure(error, log_dir.path, "attach") from error
+    if left:
+        raise StorageFailure(left[0], "attach", "an earlier commit is unfinished; reopen")
+
+
+def _is_done(log_dir: LogDir, version: WriterVersion) -> bool:
+    writers.ensure_version(version.writer, version.version)
+    try:
+        known = writers.read_marks(log_dir.env.files, log_dir.path).get(version.writer)
+    except OSError as error:
+        raise as_storage_failure(error, log_dir.path, "attach") from error
+    return known is not None and known.version >= version.version
+
+
+def _marks(log_dir: LogDir, version: WriterVersion) -> dict[str, writers.Mark]:
+    return {version.writer: writers.Mark(version.version, log_dir.env.clock.now_ms())}
 
 
 def _group(log_dir: LogDir, staged: Iterable[StagedSegment]) -> "list[_PartitionWork]":
@@ -154,14 +213,12 @@ def _drop_forgotten(log_dir: LogDir) -> None:
 
 
 def _publish(
-    log_dir: LogDir, commit_id: str, moves: list[Move], works: "list[_PartitionWork]"
+    log_dir: LogDir, commit_id: str, commit: commits.Commit, works: "list[_PartitionWork]"
 ) -> None:
     fs = log_dir.env.files
     try:
-        commits.publish(fs, log_dir.path, commit_id, moves)
-        commits.apply_moves(fs, log_dir.path, moves)
-        fs.remove(commits.commit_path(log_dir.path, commit_id))
-        fs.sync_dir(log_dir.path)
+        commits.publish(fs, log_dir.path, commit_id, commit)
+        commits.finish(fs, log_dir.path, commits.commit_path(log_dir.path, commit_id), commit)
     except OSError as error:
         failure = as_storage_failure(error, log_dir.path, "attach")
         for work in works:
@@ -229,7 +286,7 @@ class _PartitionWork:
         assert self.adoption is not None
         fs = self.log.context.env.files
         path = staging_path(self._directory, segment.topic_partition, segment.name)
-        pass_ = _SegmentPass(segment, base_offset, self.adoption, self.log)
+        pass_ = SegmentPass(segment, base_offset, self.adoption, self.log)
         file = fs.open(path, write=True)
         try:
             pass_.run(file, path)
@@ -276,101 +333,4 @@ class _PartitionWork:
         )
 
 
-class _SegmentPass:
-    """One walk over a staged log file: checks it, patches it, and makes what lies beside it."""
-
-    def __init__(
-        self, segment: StagedSegment, base_offset: int, adoption: Adoption, log: Log
-    ) -> None:
-        self._segment = segment
-        self._base_offset = base_offset
-        self._adoption = adoption
-        self._config = log.context.config
-        self._topic_id = log.context.topic_id
-        self._indexes = IndexBuilder(self._config, base_offset)
-        self._next = 0
-        self._first_named = self._last_named = 0
-
-    def run(self, file: File, path: str) -> None:
-        """Patch every batch in place.
-
-        Raises:
-            CorruptData: Not the batches that the writer has said.
-            OSError: The disk failed.
-        """
-        position, size = 0, self._segment.size_bytes
-        wanted = CHUNK_BYTES
-        while position < size:
-            chunk = bytearray(files.read_exactly(file, min(wanted, size - position), position))
-            used = self._patch(chunk, path, position)
-            if not used and wanted >= size - position:
-                raise CorruptBatch("an incomplete batch", path=path, position=position)
-            files.write_fully(file, memoryview(chunk)[:used], position)
-            position += used
-            wanted = CHUNK_BYTES if used else wanted * 2
-        if self._next != self._segment.record_count:
-            reason = f"{self._next} records, its writer has written {self._segment.record_count}"
-            raise CorruptData(reason, path=path)
-
-    def _patch(self, chunk: bytearray, path: str, position: int) -> int:
-        """Patch the whole batches of a chunk; the bytes that they take."""
-        used = 0
-        try:
-            for batch in walk(chunk):
-                self._check(batch)
-                used = self._patch_batch(chunk, batch.at, position)
-        except CorruptData as error:
-            raise error.located(path, position) from error
-        return used
-
-    def _check(self, batch: object) -> None:
-        assert isinstance(batch, RecordBatch), "staged batches are of magic 2"
-        batch.ensure_valid()
-        if batch.base_offset != self._next or batch.is_control or batch.has_producer_id:
-            raise CorruptBatch(
-                f"a batch at offset {batch.base_offset} where {self._next} is next, or one that"
-                " belongs to a producer",
-                at=batch.at,
-                offset=batch.base_offset,
-            )
-        target = self._config.compression_type.target_codec
-        if target is not None and batch.codec is not target:
-            raise InvalidRequest(
-                f"{self._segment.topic_partition}: staged with codec {batch.codec.config_name},"
-                f" but compression.type is {Codec(target).config_name} by now"
-            )
-
-    def _patch_batch(self, chunk: bytearray, at: int, position: int) -> int:
-        """Give a batch its final header and note it in the indexes; the place behind it."""
-        offset = self._base_offset + self._next
-        assign_offset(chunk, at, offset, self._adoption.leader_epoch)
-        if self._config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
-            stamp_append_time(chunk, at, self._adoption.stamp_ms)
-        final = RecordBatch(chunk, at)
-        self._indexes.add(final, position + at)
-        if not self._next:
-            self._first_named = fingerprint(final)
-        self._last_named = fingerprint(final)
-        self._next += final.last_offset_delta + 1
-        return at + final.size_bytes
-
-    def sidecars(self) -> list[tuple[str, bytes | memoryview]]:
-        """Suffix and content of the files beside the log file."""
-        offset_index, time_index = self._indexes.finish()
-        found: list[tuple[str, bytes | memoryview]] = [
-            (files.OFFSET_INDEX_SUFFIX, offset_index.encoded),
-            (files.TIME_INDEX_SUFFIX, time_index.encoded),
-        ]
-        if self._adoption.append_ms != UNKNOWN_MS:
-            found.append((files.APPEND_TIME_SUFFIX, self._append_times()))
-        return found
-
-    def _append_times(self) -> bytes:
-        """One row for all records, and one that ends it."""
-        times = AppendTimes(self._base_offset, self._topic_id)
-        times.note(self._base_offset, self._adoption.append_ms, self._first_named)
-        times.close(self._base_offset + self._segment.record_count, self._last_named)
-        return times.encode()
-
-
-__all__ = ["AttachResult", "AttachedRange", "attach"]
+__all__ = ["AttachResult", "AttachedRange", "WriterVersion", "attach"]

@@ -7,21 +7,27 @@ after it all: the lock's holder renames the staged files to their final names an
 record, and does so again at the next opening where a crash came between. A reader that meets a
 record takes each staged file that is still there for the file it is to become.
 
-Text of a record: `{"version": 1, "moves": [[PARTITION DIRECTORY, STAGED NAME, FINAL NAME], ...]}`.
+A commit may also take files away (an exchange of segments) and say that a writer has come to a
+version (`storage.writers`): all of it happens, or none.
+
+Text of a record, version 2: `{"version": 2, "moves": [[PARTITION DIRECTORY, STAGED NAME, FINAL
+NAME], ...], "removes": [[PARTITION DIRECTORY, NAME], ...], "marks": {WRITER: [VERSION, MS]}}`.
+Version 1 has moves alone.
 """
 
 import json
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile, UnsupportedVersion
-from tidelog.storage import files
+from tidelog.storage import files, writers
+from tidelog.storage.writers import Mark
 from tidelog.types import TopicPartition
 
-COMMIT_VERSION: Final = 1
+COMMIT_VERSION: Final = 2
 STAGED_SUFFIX: Final = ".staged"
 _COMMIT_FILE: Final = re.compile(r"tidelog-commit-[0-9a-f]{32}\.json", re.ASCII)
 
@@ -41,14 +47,58 @@ class Move:
     final: str
 
 
-def encode_commit(moves: Iterable[Move]) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A file that a commit takes away.
+
+    Attributes:
+        directory: Name of the partition's directory.
+        name: The file's name in it.
+    """
+
+    directory: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """What one record says.
+
+    Attributes:
+        moves: Staged files that become part of their partitions.
+        removes: Files that go. No file is both moved to and removed.
+        marks: How far writers have come with it.
+    """
+
+    moves: tuple[Move, ...] = ()
+    removes: tuple[Removal, ...] = ()
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it says nothing."""
+        return not (self.moves or self.removes or self.marks)
+
+    @property
+    def directories(self) -> list[str]:
+        """The partitions' directories that it changes."""
+        names = {move.directory for move in self.moves}
+        return sorted(names | {removal.directory for removal in self.removes})
+
+
+def encode_commit(commit: Commit) -> bytes:
     """The text of a commit record."""
-    rows = [[move.directory, move.staged, move.final] for move in moves]
-    return json.dumps({"version": COMMIT_VERSION, "moves": rows}).encode()
+    content = {
+        "version": COMMIT_VERSION,
+        "moves": [[move.directory, move.staged, move.final] for move in commit.moves],
+        "removes": [[removal.directory, removal.name] for removal in commit.removes],
+        "marks": {name: list(mark) for name, mark in commit.marks.items()},
+    }
+    return json.dumps(content).encode()
 
 
-def decode_commit(data: bytes) -> list[Move]:
-    """The moves of a commit record.
+def decode_commit(data: bytes) -> Commit:
+    """What a commit record says.
 
     Raises:
         CorruptFile: Not what `encode_commit` writes; names that could lead elsewhere are refused.
@@ -57,14 +107,19 @@ def decode_commit(data: bytes) -> list[Move]:
     try:
         content = json.loads(data)
         version, rows = content["version"], content["moves"]
-        moves = [Move(*row) for row in rows]
-    except (ValueError, TypeError, KeyError, UnicodeDecodeError) as error:
+        moves = tuple(Move(*row) for row in rows)
+        removes = tuple(Removal(*row) for row in content.get("removes", ()))
+        marks = {name: Mark(*mark) for name, mark in content.get("marks", {}).items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CorruptFile(f"not a commit record: {error}") from error
-    if version != COMMIT_VERSION:
+    if version not in (1, COMMIT_VERSION):
         raise UnsupportedVersion(f"commit record of version {version}, {COMMIT_VERSION} is known")
     for move in moves:
         _check_move(move)
-    return moves
+    for removal in removes:
+        _check_removal(removal)
+    writers.check_marks(marks)
+    return Commit(moves=moves, removes=removes, marks=marks)
 
 
 def _check_move(move: Move) -> None:
@@ -80,6 +135,17 @@ def _check_move(move: Move) -> None:
         raise CorruptFile(f"commit record moves {parts}, which is no file of a partition")
 
 
+def _check_removal(removal: Removal) -> None:
+    parts = (removal.directory, removal.name)
+    is_right = (
+        all(isinstance(part, str) for part in parts)
+        and files.parse_partition_dir(removal.directory) is not None
+        and files.parse_file_name(removal.name) is not None
+    )
+    if not is_right:
+        raise CorruptFile(f"commit record removes {parts}, which is no file of a partition")
+
+
 def commit_path(directory: str, commit_id: str) -> str:
     """Path of the record of a commit; the id is 32 hexadecimal digits."""
     name = f"tidelog-commit-{commit_id}.json"
@@ -93,41 +159,53 @@ def find_commits(fs: FileSystem, directory: str) -> list[str]:
     return [f"{directory}/{name}" for name in names if _COMMIT_FILE.fullmatch(name)]
 
 
-def read_commit(fs: FileSystem, path: str) -> list[Move]:
-    """The moves of the record at `path`; errors as `decode_commit`, located."""
+def read_commit(fs: FileSystem, path: str) -> Commit:
+    """What the record at `path` says; errors as `decode_commit`, located."""
     try:
         return decode_commit(files.read_file(fs, path))
     except CorruptFile as error:
         raise error.located(path) from error
 
 
-def publish(fs: FileSystem, directory: str, commit_id: str, moves: list[Move]) -> None:
-    """Make the moves visible: the record is durable when this returns."""
-    files.write_atomically(fs, commit_path(directory, commit_id), encode_commit(moves))
+def publish(fs: FileSystem, directory: str, commit_id: str, commit: Commit) -> None:
+    """Make a commit visible: the record is durable when this returns."""
+    files.write_atomically(fs, commit_path(directory, commit_id), encode_commit(commit))
+
+
+def finish(fs: FileSystem, directory: str, path: str, commit: Commit) -> None:
+    """Carry out a published commit and remove its record; doing it again changes nothing."""
+    apply(fs, directory, commit)
+    fs.remove(path)
+    fs.sync_dir(directory)
 
 
 def replay(fs: FileSystem, directory: str) -> list[str]:
     """Carry out every commit record, then drop staged files that none names; what was done."""
     done = []
     for path in find_commits(fs, directory):
-        moves = read_commit(fs, path)
-        apply_moves(fs, directory, moves)
-        fs.remove(path)
-        fs.sync_dir(directory)
-        done.append(f"{path}: finished a commit of {len(moves)} files")
+        commit = read_commit(fs, path)
+        finish(fs, directory, path, commit)
+        count = len(commit.moves) + len(commit.removes)
+        done.append(f"{path}: finished a commit of {count} files")
     return done + _drop_staged(fs, directory)
 
 
-def apply_moves(fs: FileSystem, directory: str, moves: list[Move]) -> None:
-    """Rename what is still staged, durably; doing it again changes nothing."""
-    for move in moves:
+def apply(fs: FileSystem, directory: str, commit: Commit) -> None:
+    """Rename what is still staged, remove what goes, note the marks; all of it durably."""
+    for move in commit.moves:
         staged = f"{directory}/{move.directory}/{move.staged}"
         if fs.exists(staged):
             fs.rename(staged, f"{directory}/{move.directory}/{move.final}")
-    for name in sorted({move.directory for move in moves}):
+    for removal in commit.removes:
+        path = f"{directory}/{removal.directory}/{removal.name}"
+        if fs.exists(path):
+            fs.remove(path)
+    for name in commit.directories:
         # The topic may have been deleted since; its staged files went with it.
         if fs.exists(f"{directory}/{name}"):
             fs.sync_dir(f"{directory}/{name}")
+    if commit.marks:
+        writers.note(fs, directory, commit.marks)
 
 
 def _drop_staged(fs: FileSystem, directory: str) -> list[str]:
@@ -144,15 +222,23 @@ def _drop_staged(fs: FileSystem, directory: str) -> list[str]:
 
 
 def overlay(fs: FileSystem, directory: str, partition: TopicPartition) -> dict[str, str]:
-    """Final name -> staged name of the committed files of a partition that are not yet renamed."""
+    """What a reader looks for in place of names that published commits have changed.
+
+    Returns:
+        Final name -> staged name of files that are not yet renamed, and name -> a name that does
+        not exist (`files.REMOVED_SUFFIX`) of files that are not yet removed.
+    """
     name = files.partition_dir_name(partition)
     found = {}
     for path in find_commits(fs, directory):
         try:
-            moves = read_commit(fs, path)
+            commit = read_commit(fs, path)
         except FileNotFoundError:
             continue  # the writer has finished it meanwhile: the files have their final names
-        for move in moves:
+        for move in commit.moves:
             if move.directory == name and fs.exists(f"{directory}/{name}/{move.staged}"):
                 found[move.final] = move.staged
+        for removal in commit.removes:
+            if removal.directory == name:
+                found[removal.name] = removal.name + files.REMOVED_SUFFIX
     return found

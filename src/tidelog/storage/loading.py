@@ -24,6 +24,7 @@ def list_bases(context: SegmentContext) -> list[int]:
     """Base offsets of the segments in a partition's directory, ascending."""
     names = {name for name in _file_names(context) if name.endswith(files.LOG_SUFFIX)}
     names.update(context.overlay)
+    names -= {name for name, now in context.overlay.items() if now.endswith(files.REMOVED_SUFFIX)}
     parsed = (files.parse_file_name(name) for name in names)
     return sorted(found[0] for found in parsed if found and found[1] == files.LOG_SUFFIX)
 

@@ -47,7 +47,8 @@ class SegmentContext:
         pool: Open files, read-only for readers.
         maps: Maps of closed files.
         report: Called with one line about each damaged derived file that was made good.
-        overlay: Final name -> staged name, for files that a commit record has made visible.
+        overlay: Final name -> staged name, for files that a commit record has made visible; a
+            name that ends with `.removed` for one that it has taken away.
     """
 
     env: Env
@@ -64,7 +65,8 @@ class SegmentContext:
         """Path of one of a segment's files."""
         name = files.file_name(base_offset, suffix)
         staged = self.overlay.get(name)
-        if staged is not None and self.env.files.exists(f"{self.directory}/{staged}"):
+        is_gone = staged is not None and staged.endswith(files.REMOVED_SUFFIX)
+        if is_gone or (staged and self.env.files.exists(f"{self.directory}/{staged}")):
             return f"{self.directory}/{staged}"
         return f"{self.directory}/{name}"  # where it was staged, the writer has renamed it since
 

@@ -20,13 +20,16 @@ from tidelog.env import Env
 from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.record.batch import build_batch
 from tidelog.storage import commits
-from tidelog.storage.commits import Move
+from tidelog.storage.commits import Commit, Move, Removal
 from tidelog.storage.log_dir import LogDir
+from tidelog.storage.writers import Mark, read_marks
 from tidelog.types import TopicPartition
 
 ID = "0123456789abcdef" * 2
 FINAL = "00000000000000000001.log"
 MOVES = [Move("t-0", "a.staged", FINAL), Move("t-1", "b.staged", FINAL)]
+
+COMMIT = Commit(moves=tuple(MOVES), marks={"query/a": Mark(3, 5)})
 
 
 def staged_dir() -> SeededEnv:
@@ -52,8 +55,15 @@ def there(env: Env) -> list[str]:
 
 class TestText:
     def test_comes_back_equal(self) -> None:
-        assert commits.decode_commit(commits.encode_commit(MOVES)) == MOVES
-        assert commits.decode_commit(commits.encode_commit([])) == []
+        commit = Commit(
+            moves=tuple(MOVES), removes=(Removal("t-0", FINAL),), marks={"query/a": Mark(3, 5)}
+        )
+        assert commits.decode_commit(commits.encode_commit(commit)) == commit
+        assert commits.decode_commit(commits.encode_commit(Commit())) == Commit()
+
+    def test_version_1_has_moves_alone(self) -> None:
+        text = b'{"version": 1, "moves": [["t-0", "a.staged", "00000000000000000001.log"]]}'
+        assert commits.decode_commit(text) == Commit(moves=(MOVES[0],))
 
     @pytest.mark.parametrize(
         "text",
@@ -72,6 +82,15 @@ class TestText:
             b'{"version": 1, "moves": [["t-0", "a.log", "00000000000000000001.log"]]}',
             b'{"version": 1, "moves": [["t-0", "a.staged", "../00000000000000000001.log"]]}',
             b'{"version": 1, "moves": [["t-0", "a.staged", "partition.metadata"]]}',
+            b'{"version": 2, "moves": [], "removes": [["t-0", "../x.log"]]}',
+            b'{"version": 2, "moves": [], "removes": [["t-0", "partition.metadata"]]}',
+            b'{"version": 2, "moves": [], "removes": [["..", "00000000000000000001.log"]]}',
+            b'{"version": 2, "moves": [], "removes": 5}',
+            b'{"version": 2, "moves": [], "marks": 5}',
+            b'{"version": 2, "moves": [], "marks": {"a": [1]}}',
+            b'{"version": 2, "moves": [], "marks": {"a": ["1", 2]}}',
+            b'{"version": 2, "moves": [], "marks": {"a": [-1, 2]}}',
+            b'{"version": 2, "moves": [], "marks": {"": [1, 2]}}',
         ],
     )
     def test_what_could_lead_elsewhere_or_is_no_record_is_refused(self, text: bytes) -> None:
@@ -80,7 +99,7 @@ class TestText:
 
     def test_a_later_version_is_refused(self) -> None:
         with pytest.raises(UnsupportedVersion):
-            commits.decode_commit(b'{"version": 2, "moves": []}')
+            commits.decode_commit(b'{"version": 3, "moves": []}')
 
     def test_a_damaged_record_names_its_file(self) -> None:
         env = staged_dir()
@@ -93,11 +112,12 @@ class TestText:
 class TestReplay:
     def test_moves_every_file_and_removes_the_record(self) -> None:
         env = staged_dir()
-        commits.publish(env.files, PATH, ID, MOVES)
+        commits.publish(env.files, PATH, ID, COMMIT)
         done = commits.replay(env.files, PATH)
         assert there(env) == [f"t-0/{FINAL}", f"t-1/{FINAL}"]
         assert commits.find_commits(env.files, PATH) == []
         assert "finished a commit of 2 files" in done[0]
+        assert read_marks(env.files, PATH) == {"query/a": Mark(3, 5)}
         assert commits.replay(env.files, PATH) == []
 
     def test_without_a_record_staged_files_are_dropped(self) -> None:
@@ -111,7 +131,7 @@ class TestReplay:
         put(log, 1)
         directory.close()
         gone = [Move("gone-0", "a.staged", FINAL)]
-        commits.publish(env.files, PATH, ID, gone)
+        commits.publish(env.files, PATH, ID, Commit(moves=tuple(gone)))
         directory, log = reopen_dir(env)
         assert offsets(log.records()) == [0]
         assert commits.find_commits(env.files, PATH) == []
@@ -120,7 +140,7 @@ class TestReplay:
         """Whatever part of the calls a power loss leaves, the next start finds both or neither."""
         env = staged_dir()
         env.files.settle()
-        commits.publish(env.files, PATH, ID, MOVES)
+        commits.publish(env.files, PATH, ID, COMMIT)
         published = len(env.files.journal)
         commits.replay(env.files, PATH)
         outcomes = set()
@@ -147,7 +167,7 @@ class TestOverlay:
             data = build_batch(new_records([10 + offset]), base_offset=offset)
             write(env, f"{offset}.staged", bytes(data))
             moves.append(Move("t-0", f"{offset}.staged", f"{offset:020d}.log"))
-        commits.publish(env.files, PATH, ID, moves)
+        commits.publish(env.files, PATH, ID, Commit(moves=tuple(moves)))
         return env
 
     def test_a_reader_takes_staged_files_for_what_they_become(self) -> None:

@@ -28,6 +28,7 @@ from tidelog.storage.group_offsets import GROUPS_FILE, read_group_offsets
 from tidelog.storage.handles import as_storage_failure
 from tidelog.storage.log_dir import NO_TOPIC_ID
 from tidelog.storage.topics import TOPICS_FILE, TopicInfo, find_topics, unknown_topic
+from tidelog.storage.writers import WRITERS_FILE
 from tidelog.types import TopicPartition
 
 OFFSET_CHECKPOINTS: Final = (
@@ -44,6 +45,7 @@ _KNOWN: Final = frozenset(
         meta_properties.META_PROPERTIES_FILE,
         TOPICS_FILE,
         GROUPS_FILE,
+        WRITERS_FILE,
     )
 )
 _NEEDED_PROPERTIES: Final = ("version", "cluster.id", "node.id")
@@ -246,11 +248,12 @@ class DirectoryCheck:
     def _check_commits(self) -> Iterator[Finding]:
         for path in commits.find_commits(self.fs, self.path):
             try:
-                moves = commits.read_commit(self.fs, path)
+                commit = commits.read_commit(self.fs, path)
             except (CorruptFile, UnsupportedVersion) as error:
                 yield _error(path, str(error), "opening for writing needs it whole: restore it")
                 continue
-            damage = f"a commit of {len(moves)} files waits to be finished"
+            count = len(commit.moves) + len(commit.removes)
+            damage = f"a commit of {count} files waits to be finished"
             yield _warning(path, damage, "opening for writing finishes it")
 
     def _check_missing(self) -> Iterator[Finding]:

@@ -1,0 +1,122 @@
+"""How far writers from outside have come with a directory: what they may not write once more.
+
+A streaming query (or a job that numbers its versions) that starts anew after a crash sends its
+last batch again. Its commit says which batch it was (`storage.commits`), and the directory
+remembers the last one of each writer here, so that a batch that is there already is not attached
+a second time. The holder of the lock alone reads and writes it, between opening and closing.
+
+`tidelog-writers.json` at the top of the directory, replaced atomically. Text of the file, format
+version 1: `{"version": 1, "writers": {WRITER: [LAST VERSION, MS OF THE COMMIT]}}`.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from tidelog.env import FileSystem
+from tidelog.errors import CorruptFile, InvalidRequest, UnsupportedVersion
+from tidelog.storage import files
+from tidelog.types import INT64_MAX
+
+WRITERS_FILE: Final = "tidelog-writers.json"
+WRITERS_VERSION: Final = 1
+# A writer's name is a kind and an id that somebody has chosen; there is no need for novels.
+NAME_CHARACTERS_MAX: Final = 512
+
+
+class Mark(NamedTuple):
+    """The last version that a writer has committed.
+
+    Attributes:
+        version: From 0 on; a writer's versions grow.
+        committed_ms: When, by the directory's clock, in ms.
+    """
+
+    version: int
+    committed_ms: int
+
+
+def check_marks(marks: Mapping[str, Mark]) -> None:
+    """Raise CorruptFile where a name or a number can't be."""
+    for name, mark in marks.items():
+        is_number = type(mark.version) is int and type(mark.committed_ms) is int
+        if not is_number or not 0 <= mark.version <= INT64_MAX or not len(name) > 0:
+            raise CorruptFile(f"writer {name[:80]!r} at {mark[:2]!r}: no name, version or time")
+
+
+def ensure_version(name: str, version: int) -> None:
+    """Raise InvalidRequest where a writer's name or version can't be kept."""
+    if not 0 < len(name) <= NAME_CHARACTERS_MAX:
+        raise InvalidRequest(
+            f"a writer's name of {len(name)} characters, 1 to {NAME_CHARACTERS_MAX} are allowed"
+        )
+    if not 0 <= version <= INT64_MAX:
+        raise InvalidRequest(f"version {version} of writer {name}: from 0 to 2^63-1")
+
+
+def encode_marks(marks: Mapping[str, Mark]) -> bytes:
+    """The file's text, writers in order."""
+    content = {
+        "version": WRITERS_VERSION,
+        "writers": {name: list(mark) for name, mark in sorted(marks.items())},
+    }
+    return f"{json.dumps(content, indent=1)}\n".encode()
+
+
+def decode_marks(data: bytes) -> dict[str, Mark]:
+    """The marks in a file's text.
+
+    Raises:
+        CorruptFile: It is not what `encode_marks` writes.
+        UnsupportedVersion: A later release wrote it.
+    """
+    try:
+        content = json.loads(data)
+        version = content["version"]
+        marks = {name: Mark(*mark) for name, mark in content["writers"].items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CorruptFile(f"not a list of writers: {error}") from error
+    if version != WRITERS_VERSION:
+        raise UnsupportedVersion(f"{WRITERS_FILE} of version {version}, {WRITERS_VERSION} is known")
+    check_marks(marks)
+    return marks
+
+
+def read_marks(fs: FileSystem, directory: str) -> dict[str, Mark]:
+    """The marks of a directory, none where there is no file; errors as `decode_marks`, located."""
+    path = f"{directory}/{WRITERS_FILE}"
+    try:
+        return decode_marks(files.read_file(fs, path))
+    except FileNotFoundError:
+        return {}
+    except CorruptFile as error:
+        raise error.located(path) from error
+
+
+def note(fs: FileSystem, directory: str, marks: Mapping[str, Mark]) -> None:
+    """Remember marks, durably; a mark that is not newer than the one that is there changes nothing.
+
+    Raises:
+        CorruptFile, UnsupportedVersion: As `read_marks`; nothing was changed.
+        OSError: The disk failed.
+    """
+    known = read_marks(fs, directory)
+    newer = {
+        name: mark
+        for name, mark in marks.items()
+        if name not in known or known[name].version < mark.version
+    }
+    if newer:
+        files.write_atomically(fs, f"{directory}/{WRITERS_FILE}", encode_marks(known | newer))
+
+
+__all__ = [
+    "NAME_CHARACTERS_MAX",
+    "WRITERS_FILE",
+    "Mark",
+    "decode_marks",
+    "encode_marks",
+    "ensure_version",
+    "note",
+    "read_marks",
+]

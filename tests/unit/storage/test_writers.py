@@ -1,0 +1,166 @@
+"""How far writers have come: remembered with their commit, so that a replay adds nothing."""
+
+import pytest
+from tests.faults import Fault, FaultKind, Keep, reopen, seeded_env
+from tests.unit.storage.staged import (
+    ROOT,
+    WRITABLE,
+    expected,
+    make_directory,
+    stage,
+    values,
+)
+
+from tidelog.env import Env
+from tidelog.errors import CorruptFile, InvalidRequest, StorageFailure, UnsupportedVersion
+from tidelog.storage import writers
+from tidelog.storage.attach import AttachResult, WriterVersion, attach
+from tidelog.storage.log_dir import LogDir
+from tidelog.storage.writers import Mark
+
+QUERY = "query/a"
+
+
+def commit(env: Env, label: str, version: int, count: int = 9) -> AttachResult:
+    """One batch of a query, into both partitions."""
+    staged = [*stage(env, 0, label, count), *stage(env, 1, label, count)] if count else []
+    with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
+        return attach(log_dir, staged, version=WriterVersion(QUERY, version))
+
+
+def test_a_version_is_attached_once() -> None:
+    env = seeded_env(1)
+    make_directory(env)
+    assert not commit(env, "a", 4).was_done
+    for version in (4, 3, 0):
+        assert commit(env, "again", version).was_done
+    assert values(env, 0) == expected(0, "a", 9)
+    now = env.clock.now_ms()
+    assert writers.read_marks(env.files, ROOT) == {QUERY: Mark(4, now)}
+    assert not commit(env, "b", 5).was_done
+    assert len(values(env, 1)) == 19
+
+
+def test_a_version_without_rows_is_remembered_too() -> None:
+    env = seeded_env(1)
+    make_directory(env)
+    assert not commit(env, "a", 0, count=0).was_done
+    assert commit(env, "a", 0).was_done
+
+
+def test_writers_do_not_know_each_other() -> None:
+    env = seeded_env(1)
+    make_directory(env)
+    commit(env, "a", 4)
+    with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
+        other = attach(log_dir, stage(env, 0, "o"), version=WriterVersion("query/b", 0))
+    assert not other.was_done
+    assert writers.read_marks(env.files, ROOT).keys() == {QUERY, "query/b"}
+
+
+@pytest.mark.parametrize("keep", list(Keep))
+def test_power_loss_at_every_call_and_the_batch_again(keep: Keep) -> None:
+    """Whenever the power goes, the replayed batch is there once: all of it, in both partitions."""
+    env = seeded_env(1)
+    make_directory(env)
+    commit(env, "first", 0)
+    env.files.settle()
+    commit(env, "a", 1)
+    was_done = []
+    for state in env.files.prefixes(keep):
+        again = seeded_env(99, files=reopen(state))
+        again.clock.set(env.clock.now_ms())
+        was_done.append(commit(again, "a", 1).was_done)
+        assert values(again, 0) == [*expected(0, "first", 9), *expected(0, "a", 9)[1:]], str(state)
+        assert values(again, 1) == [*expected(1, "first", 9), *expected(1, "a", 9)[1:]], str(state)
+    assert not was_done[0]
+    assert was_done[-1]
+
+
+def test_power_loss_in_seeded_ways_and_the_batch_again() -> None:
+    env = seeded_env(1)
+    make_directory(env)
+    env.files.settle()
+    commit(env, "a", 0)
+    outcomes = set()
+    for state in env.files.crash_states(range(300)):
+        again = seeded_env(99, files=reopen(state))
+        again.clock.set(env.clock.now_ms())
+        outcomes.add(commit(again, "a", 0).was_done)
+        assert values(again, 0) == expected(0, "a", 9), str(state)
+        assert values(again, 1) == expected(1, "a", 9), str(state)
+    assert outcomes == {True, False}
+
+
+def test_every_call_fails_and_the_batch_comes_again() -> None:
+    """In the process that failed nothing is attached twice; nor after reopening."""
+    env = seeded_env(1)
+    make_directory(env)
+    env.files.settle()
+    clean, before = env.files.crash(Keep.SYNCED), env.files.calls
+    commit(env, "a", 0)
+    count = env.files.calls - before
+    failed = 0
+    for call in range(0, count, 2):
+        again = seeded_env(1, files=reopen(clean, fault=Fault(call, FaultKind.EIO)))
+        again.clock.set(env.clock.now_ms())
+        try:
+            commit(again, "a", 0)
+        except (StorageFailure, OSError):
+            failed += 1
+        commit(again, "a", 0)
+        assert values(again, 0) == expected(0, "a", 9), call
+        assert values(again, 1) == expected(1, "a", 9), call
+    assert failed > 15
+
+
+def test_after_a_failed_commit_only_reopening_goes_on() -> None:
+    """The holder can't tell whether the version is there: it must not attach it again."""
+    env = seeded_env(1)
+    make_directory(env)
+    staged = stage(env, 0, "a", 9)
+    with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
+        path = f"{ROOT}/tidelog-commit-{'0' * 32}.json"
+        env.files.open(path, create=True).pwrite(b'{"version": 2, "moves": []}', 0)
+        with pytest.raises(StorageFailure, match="unfinished"):
+            attach(log_dir, staged, version=WriterVersion(QUERY, 0))
+    with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
+        assert not attach(log_dir, staged, version=WriterVersion(QUERY, 0)).was_done
+
+
+@pytest.mark.parametrize("name", ["", "x" * 513])
+def test_names_that_are_refused(name: str) -> None:
+    env = seeded_env(1)
+    make_directory(env)
+    with (
+        LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir,
+        pytest.raises(InvalidRequest, match="name"),
+    ):
+        attach(log_dir, [], version=WriterVersion(name, 0))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b'{"version": 1}',
+        b'{"version": 1, "writers": {"a": [1]}}',
+        b'{"version": 1, "writers": {"a": ["1", 2]}}',
+        b'{"version": 1, "writers": {"a": [-1, 2]}}',
+    ],
+)
+def test_damaged_files_are_not_taken_for_empty(text: bytes) -> None:
+    """An empty list would let a batch in twice."""
+    env = seeded_env(1)
+    make_directory(env)
+    env.files.open(f"{ROOT}/{writers.WRITERS_FILE}", create=True).pwrite(text, 0)
+    with pytest.raises(CorruptFile, match=r"tidelog-writers\.json"):
+        commit(env, "a", 0)
+    assert values(env, 0) == [b"0"]
+
+
+def test_a_later_version_of_the_file_is_refused() -> None:
+    with pytest.raises(UnsupportedVersion):
+        writers.decode_marks(b'{"version": 2, "writers": {}}')
