@@ -1,0 +1,212 @@
+"""`ObjectStore` over a folder of this machine or of a mounted share: `file:///path`.
+
+Puts are durable: written beside, synced, renamed. Compare and swap works among those who use this
+module, by a lock file; a try that meets another one under way loses, as if it had come later.
+"""
+
+import errno
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from tidelog.env import File, FileSystem, OsFileSystem
+from tidelog.errors import ConfigError
+from tidelog.objects.failures import failure
+from tidelog.objects.parts import file_parts
+from tidelog.objects.store import InfoList, NameList, ObjectInfo
+from tidelog.objects.urls import join_key, local_path
+from tidelog.types import Buffer
+
+LOCK_NAME: Final = ".tidelog-swap.lock"
+PART_SUFFIX: Final = ".tidelog-part"
+
+
+def open_folder(url: str, options: Mapping[str, str]) -> "FolderStore":
+    """The store of a `file://` URL; see `open_store`."""
+    if options:
+        raise ConfigError(f"store.{min(options)}", None, "a folder (file://) has no settings")
+    return FolderStore(url, OsFileSystem())
+
+
+class FolderStore:
+    """See `ObjectStore`.
+
+    Attributes:
+        url: Where it is.
+    """
+
+    def __init__(self, url: str, fs: FileSystem) -> None:
+        self.url = url
+        self._root = local_path(url).rstrip("/")
+        self._fs = fs
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}"
+
+    @contextmanager
+    def _typed(self, operation: str, key: str) -> Iterator[None]:
+        where = join_key(self.url, key)
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise FileNotFoundError(errno.ENOENT, "No such object", where) from error
+        except OSError as error:
+            raise failure(where, operation, error) from error
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """Facts on an object, None where there is none."""
+        try:
+            with self._typed("head", key):
+                found = self._fs.stat(self._path(key))
+        except FileNotFoundError:
+            return None
+        if found.is_dir:
+            return None
+        etag = f"{found.identity[0]:x}-{found.identity[1]:x}-{found.mtime_ms:x}-{found.size:x}"
+        return ObjectInfo(key, found.size, etag, found.mtime_ms)
+
+    def read(self, key: str, start: int = 0, size: int | None = None) -> bytes:
+        """Bytes from `start`, all where `size` is None; fewer only where the object ends."""
+        with self._typed("read", key):
+            file = self._fs.open(self._path(key))
+            try:
+                return file.pread(max(0, file.size() - start) if size is None else size, start)
+            finally:
+                file.close()
+
+    def read_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
+        """A whole object and the facts on exactly these bytes; raises FileNotFoundError."""
+        before = self._existing(key)
+        while True:
+            data, after = self.read(key), self._existing(key)
+            if before == after:
+                return data, after
+            before = after
+
+    def _existing(self, key: str) -> ObjectInfo:
+        found = self.head(key)
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, "No such object", join_key(self.url, key))
+        return found
+
+    def read_range(
+        self, key: str, start: int, size: int, *, etag: str | None = None
+    ) -> tuple[Buffer, ObjectInfo]:
+        """At most `size` bytes from `start`, and facts on the object that they are of."""
+        data = self.read(key, start, size)
+        # Asked after reading: a file that was replaced in between is found out too.
+        found = self._existing(key)
+        if etag is not None and found.etag != etag:
+            where = join_key(self.url, key)
+            raise FileNotFoundError(errno.ENOENT, "Replaced by another object", where)
+        return data, found
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """All objects in the folder and below it."""
+        objects, folders = self.list_dir(prefix)
+        yield from objects
+        for name in folders:
+            yield from self.list(join_key(prefix, name))
+
+    def list_dir(self, prefix: str) -> tuple[InfoList, NameList]:
+        """Objects right in the folder, and the names of its subfolders; both sorted."""
+        try:
+            with self._typed("list", prefix):
+                entries = self._fs.list_dir(self._path(prefix))
+        except FileNotFoundError:
+            return [], []
+        keys = [
+            join_key(prefix, entry.name)
+            for entry in entries
+            if not entry.is_dir and entry.name != LOCK_NAME and not _is_part(entry.name)
+        ]
+        found = [info for info in map(self.head, keys) if info is not None]
+        return found, [entry.name for entry in entries if entry.is_dir]
+
+    def list_dirs(self, prefix: str) -> NameList:
+        """Names of the subfolders of a folder, sorted."""
+        return self.list_dir(prefix)[1]
+
+    def put(self, key: str, data: bytes) -> ObjectInfo:
+        """Write an object, in the place of an older one if there is; durable when it returns."""
+        return self._put(key, iter((data,)))
+
+    def _put(self, key: str, parts: Iterator[bytes]) -> ObjectInfo:
+        path = self._path(key)
+        part_path = f"{path}{PART_SUFFIX}"
+        try:
+            self._make_folder(path.rpartition("/")[0])
+            # Locked: of two that put one key the one that comes later must not write into this.
+            lock = self._fs.lock(part_path)
+            try:
+                self._write_part(part_path, parts)
+                self._fs.rename(part_path, path)
+                self._fs.sync_dir(path.rpartition("/")[0])
+            finally:
+                lock.close()
+        except OSError as error:
+            raise failure(join_key(self.url, key), "put", error) from error
+        return self._existing(key)
+
+    def _write_part(self, path: str, parts: Iterator[bytes]) -> None:
+        file = self._fs.open(path, write=True)
+        try:
+            file.truncate(0)
+            _write(file, parts)
+            file.sync()
+        finally:
+            file.close()
+
+    def _make_folder(self, path: str) -> None:
+        """The folder and its parents, their names durable too."""
+        missing = []
+        while path and not self._fs.exists(path):
+            missing.append(path)
+            path = path.rpartition("/")[0]
+        for folder in reversed(missing):
+            self._fs.make_dirs(folder)
+            self._fs.sync_dir(folder.rpartition("/")[0] or "/")
+
+    def put_file(self, key: str, fs: FileSystem, path: str) -> ObjectInfo:
+        """Copy a finished file, in parts; visible when it is whole."""
+        size = fs.stat(path).size
+        return self._put(key, file_parts(fs, path, size))
+
+    def put_if(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo | None:
+        """Compare and swap, under a lock file of the folder."""
+        with self._typed("lock", key):
+            self._make_folder(self._root)
+            try:
+                lock = self._fs.lock(self._path(LOCK_NAME))
+            except BlockingIOError:
+                return None
+        try:
+            found = self.head(key)
+            if (None if found is None else found.etag) != etag:
+                return None
+            return self.put(key, data)
+        finally:
+            lock.close()
+
+    def delete(self, key: str) -> None:
+        """Remove an object; fine where there is none."""
+        try:
+            with self._typed("delete", key):
+                self._fs.remove(self._path(key))
+                self._fs.sync_dir(self._path(key).rpartition("/")[0])
+        except FileNotFoundError:
+            return
+
+
+def _is_part(name: str) -> bool:
+    return name.endswith(PART_SUFFIX)
+
+
+def _write(file: File, parts: Iterator[bytes]) -> None:
+    position = 0
+    for part in parts:
+        view = memoryview(part)
+        while view:
+            written = file.pwrite(view, position)
+            position += written
+            view = view[written:]

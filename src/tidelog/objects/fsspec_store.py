@@ -1,0 +1,201 @@
+"""`ObjectStore` over fsspec, for every URL that obstore doesn't know (hdfs://, sftp://, ...).
+
+What fsspec has no word for is refused, not imitated: compare and swap. Times and repetitions are
+those of the file system behind it, set by its own options.
+"""
+
+import errno
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, cast
+
+from tidelog.env import FileSystem
+from tidelog.errors import ConfigError, MissingDependency, StorageFailure
+from tidelog.objects.failures import failure
+from tidelog.objects.parts import file_parts
+from tidelog.objects.store import NO_MODIFIED, InfoList, NameList, ObjectInfo
+from tidelog.objects.urls import join_key
+from tidelog.types import Buffer
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem  # type: ignore[import-untyped]
+
+_STEP: Final = "check the address and the options store.* that fsspec takes for this scheme"
+_CONTENT_NAMES: Final = ("ETag", "etag", "e_tag", "md5", "md5Hash", "checksum", "ino")
+_TIME_NAMES: Final = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+
+
+def open_fsspec(url: str, options: Mapping[str, str]) -> "FsspecStore":
+    """The store at a URL that fsspec knows; see `open_store`."""
+    try:
+        from fsspec.core import url_to_fs  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise MissingDependency(f"{url} needs fsspec: pip install 'tidelog[objects]'") from error
+    # No cache of listings or of stores: a log changes under its readers.
+    fresh = {"use_listings_cache": False, "skip_instance_cache": True}
+    try:
+        handle, root = url_to_fs(url, **fresh, **options)
+    except ImportError as error:
+        raise MissingDependency(f"{url}: {error}") from error
+    except ValueError as error:
+        raise ConfigError("path", url, f"{error}; a URL such as s3://bucket/logs") from error
+    except (OSError, TypeError) as error:
+        raise failure(url, "open", error, _STEP) from error
+    return FsspecStore(url, handle, str(root))
+
+
+class FsspecStore:
+    """See `ObjectStore`.
+
+    Attributes:
+        url: Where it is.
+    """
+
+    def __init__(self, url: str, handle: "AbstractFileSystem", root: str) -> None:
+        self.url = url
+        self._fs = handle
+        self._root = root.rstrip("/")
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}" if key else self._root
+
+    @contextmanager
+    def _typed(self, operation: str, key: str) -> Iterator[None]:
+        where = join_key(self.url, key)
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise FileNotFoundError(errno.ENOENT, "No such object", where) from error
+        except (StorageFailure, FileExistsError):
+            raise
+        except Exception as error:
+            raise failure(where, operation, error, _STEP) from error
+
+    def _info(self, found: Mapping[str, object]) -> ObjectInfo:
+        key = str(found["name"])[len(self._root) :].lstrip("/")
+        size = cast("int", found.get("size") or 0)
+        contents = [str(found[name]) for name in _CONTENT_NAMES if found.get(name) is not None]
+        times = [found[name] for name in _TIME_NAMES if found.get(name) is not None]
+        etag = "-".join([str(size), *contents, *(str(time) for time in times)])
+        return ObjectInfo(key, size, etag, _ms(times[0]) if times else NO_MODIFIED)
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """Facts on an object, None where there is none."""
+        try:
+            with self._typed("head", key):
+                found = self._fs.info(self._path(key))
+        except FileNotFoundError:
+            return None
+        return self._info(found) if found["type"] == "file" else None
+
+    def read(self, key: str, start: int = 0, size: int | None = None) -> bytes:
+        """Bytes from `start`, all where `size` is None; fewer only where the object ends."""
+        end = None if size is None else start + size
+        with self._typed("read", key):
+            return bytes(self._fs.cat_file(self._path(key), start=start, end=end))
+
+    def read_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
+        """A whole object and the facts on exactly these bytes; raises FileNotFoundError."""
+        before = self._existing(key)
+        while True:
+            data = self.read(key)
+            after = self._existing(key)
+            if after == before:
+                return data, after
+            before = after
+
+    def _existing(self, key: str) -> ObjectInfo:
+        found = self.head(key)
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, "No such object", join_key(self.url, key))
+        return found
+
+    def read_range(
+        self, key: str, start: int, size: int, *, etag: str | None = None
+    ) -> tuple[Buffer, ObjectInfo]:
+        """At most `size` bytes from `start`, and facts on the object that they are of."""
+        assert size > 0
+        data = self.read(key, start, size)
+        # Asked after reading: an object that was replaced in between is found out too.
+        found = self._existing(key)
+        if etag is not None and found.etag != etag:
+            where = join_key(self.url, key)
+            raise FileNotFoundError(errno.ENOENT, "Replaced by another object", where)
+        return data, found
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """All objects in the folder and below it."""
+        try:
+            with self._typed("list", prefix):
+                found = self._fs.find(self._path(prefix), detail=True)
+        except FileNotFoundError:
+            return
+        for facts in found.values():
+            yield self._info(facts)
+
+    def list_dir(self, prefix: str) -> tuple[InfoList, NameList]:
+        """Objects right in the folder, and the names of its subfolders; both sorted."""
+        try:
+            with self._typed("list", prefix):
+                found = self._fs.ls(self._path(prefix), detail=True)
+        except FileNotFoundError:
+            return [], []
+        objects = [self._info(facts) for facts in found if facts["type"] == "file"]
+        names = [str(facts["name"]) for facts in found if facts["type"] == "directory"]
+        return sorted(objects), sorted(name.rstrip("/").rpartition("/")[2] for name in names)
+
+    def list_dirs(self, prefix: str) -> NameList:
+        """Names of the subfolders of a folder, sorted."""
+        return self.list_dir(prefix)[1]
+
+    def put(self, key: str, data: bytes) -> ObjectInfo:
+        """Write an object, in the place of an older one if there is."""
+        with self._typed("put", key):
+            self._make_folder(key)
+            self._fs.pipe_file(self._path(key), data)
+        return self._existing(key)
+
+    def _make_folder(self, key: str) -> None:
+        self._fs.makedirs(self._path(key).rpartition("/")[0], exist_ok=True)
+
+    def put_file(self, key: str, fs: FileSystem, path: str) -> ObjectInfo:
+        """Copy a finished file, in parts and with bounded memory.
+
+        Visible when it is whole where the file system behind has such puts (stores do).
+        """
+        size = fs.stat(path).size
+        with self._typed("put", key):
+            self._make_folder(key)
+            with self._fs.open(self._path(key), "wb") as target:
+                for part in file_parts(fs, path, size):
+                    target.write(part)
+        return self._existing(key)
+
+    def put_if(
+        self,
+        key: str,
+        data: bytes,  # noqa: ARG002 - the seam has it
+        *,
+        etag: str | None,  # noqa: ARG002 - the seam has it
+    ) -> ObjectInfo | None:
+        """Refused: fsspec has no put under a condition."""
+        raise StorageFailure(
+            join_key(self.url, key),
+            "compare and swap",
+            "fsspec has no such operation; use a store that has (s3://, gs://, az://, file://)",
+        )
+
+    def delete(self, key: str) -> None:
+        """Remove an object; fine where there is none."""
+        try:
+            with self._typed("delete", key):
+                self._fs.rm_file(self._path(key))
+        except FileNotFoundError:
+            return
+
+
+def _ms(time: object) -> int:
+    if isinstance(time, datetime):
+        return int(time.timestamp() * 1000)
+    return int(time * 1000) if isinstance(time, int | float) else NO_MODIFIED

@@ -1,0 +1,340 @@
+"""`ObjectStore` over obstore: S3 and what speaks its protocol, Google, Azure, memory."""
+
+import errno
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
+
+from tidelog.env import FileSystem
+from tidelog.errors import ConfigError, MissingDependency, StorageFailure
+from tidelog.objects.failures import credentials_step, endpoint_step, failure
+from tidelog.objects.parts import PART_BYTES, file_parts
+from tidelog.objects.settings import StoreSettings, read_settings
+from tidelog.objects.store import NO_MODIFIED, InfoList, NameList, ObjectInfo
+from tidelog.objects.urls import join_key
+from tidelog.types import Buffer
+
+if TYPE_CHECKING:
+    from obstore import GetOptions, ObjectMeta, PutMode
+    from obstore.store import MemoryStore
+    from obstore.store import ObjectStore as Handle
+
+# Parts on their way at the same time: with what is being read, three parts in memory.
+_CONCURRENCY: Final = 2
+_BACKOFF_S: Final = 0.1
+_BACKOFF_S_MAX: Final = 5.0
+
+_Found = TypeVar("_Found")
+
+_memory: Final[dict[str, "MemoryStore"]] = {}
+_memory_lock: Final = threading.Lock()
+
+
+def open_obstore(url: str, family: str, options: Mapping[str, str]) -> "ObstoreStore":
+    """The store at a URL of one of obstore's families; see `open_store`."""
+    try:
+        import obstore.exceptions as failures
+    except ImportError as error:
+        raise MissingDependency(f"{url} needs obstore: pip install 'tidelog[objects]'") from error
+    settings = read_settings(options)
+    try:
+        return ObstoreStore(url, family, settings)
+    except failures.UnknownConfigurationKeyError as error:
+        known = "not a setting of this store; docs/objects.md names the usual ones"
+        raise ConfigError(f"store.{_unknown_key(str(error))}", None, known) from error
+    except failures.BaseError as error:
+        raise failure(url, "open", error, endpoint_step(family)) from error
+
+
+def _unknown_key(text: str) -> str:
+    parts = text.splitlines()[0].split("'")
+    return parts[1] if len(parts) > 2 else "?"
+
+
+def _make_handle(url: str, family: str, settings: StoreSettings, retries: int) -> "Handle":
+    from obstore.store import from_url
+
+    if family == "memory":
+        return _memory_handle(url)
+    more = {} if settings.profile is None else _profile_provider(settings.profile)
+    return from_url(  # type: ignore[no-any-return, call-overload] # keywords are checked above
+        url,
+        config=dict(settings.store),
+        client_options=settings.client_options(),
+        retry_config=settings.retry_config(retries),
+        **more,
+    )
+
+
+def _memory_handle(url: str) -> "Handle":
+    """One store for each name, for as long as the process lives."""
+    from obstore.store import MemoryStore
+
+    name = url.partition("://")[2].partition("/")[0]
+    with _memory_lock:
+        return _memory.setdefault(name, MemoryStore())
+
+
+def _profile_provider(profile: str) -> dict[str, object]:
+    """Credentials of AWS's shared files, which obstore itself does not read."""
+    try:
+        import boto3  # type: ignore[import-untyped]
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError as error:
+        raise MissingDependency(
+            f"AWS profile {profile} needs boto3: pip install boto3, or set AWS_ACCESS_KEY_ID and"
+            " AWS_SECRET_ACCESS_KEY"
+        ) from error
+    session = boto3.Session(profile_name=profile)
+    return {"credential_provider": Boto3CredentialProvider(session)}
+
+
+class ObstoreStore:
+    """See `ObjectStore`.
+
+    Attributes:
+        url: Where it is.
+    """
+
+    def __init__(self, url: str, family: str, settings: StoreSettings) -> None:
+        self.url = url
+        self._family = family
+        self._settings = settings
+        # In a shared memory store a URL's path is a folder; elsewhere the handle knows it.
+        rest = url.partition("://")[2]
+        self._prefix = rest.partition("/")[2].strip("/") if family == "memory" else ""
+        self._store = _make_handle(url, family, settings, settings.retries)
+        self._once = _make_handle(url, family, settings, 0)
+
+    def _key(self, key: str) -> str:
+        return join_key(self._prefix, key)
+
+    def _where(self, key: str) -> str:
+        return f"{self.url}/{key}" if key else self.url
+
+    def _gone(self, key: str, reason: str = "No such object") -> NoReturn:
+        raise FileNotFoundError(errno.ENOENT, reason, self._where(key))
+
+    @contextmanager
+    def _typed(self, operation: str, key: str) -> Iterator[None]:
+        """StorageFailure for what fails within; FileNotFoundError where there is no object."""
+        import obstore.exceptions as failures
+
+        try:
+            yield
+        except FileNotFoundError:
+            self._gone(key)
+        except failures.PreconditionError:
+            self._gone(key, "Replaced by another object")
+        except (failures.PermissionDeniedError, failures.UnauthenticatedError) as error:
+            step = credentials_step(self._family)
+            raise failure(self._where(key), operation, error, step) from error
+        except failures.BaseError as error:
+            is_about_keys = "credential" in str(error).lower() or "metadata" in str(error).lower()
+            step = (credentials_step if is_about_keys else endpoint_step)(self._family)
+            raise failure(self._where(key), operation, error, step) from error
+        except (OSError, NotImplementedError) as error:
+            raise failure(self._where(key), operation, error) from error
+
+    def _info(self, meta: "ObjectMeta", key: str | None = None) -> ObjectInfo:
+        at = len(self._prefix) + 1 if self._prefix else 0
+        etag = meta["e_tag"] or f"{meta['size']}-{meta['last_modified'].timestamp()}"
+        if self._family == "az" and not etag.startswith(('"', "W/")):
+            etag = f'"{etag}"'  # listings leave the quotes out that conditions want
+        modified_ms = int(meta["last_modified"].timestamp() * 1000)
+        return ObjectInfo(
+            meta["path"][at:] if key is None else key, meta["size"], etag, modified_ms
+        )
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """Facts on an object, None where there is none."""
+        meta = self._meta(key)
+        return None if meta is None else self._info(meta, key)
+
+    def _meta(self, key: str) -> "ObjectMeta | None":
+        import obstore
+
+        try:
+            with self._typed("head", key):
+                return obstore.head(self._store, self._key(key))
+        except FileNotFoundError:
+            return None
+
+    def _get(self, key: str, options: "GetOptions | None" = None) -> tuple[Buffer, ObjectInfo]:
+        import obstore
+
+        with self._typed("read", key):
+            found = obstore.get(self._store, self._key(key), options=options)
+            meta = found.meta
+            return memoryview(found.bytes()), self._info(meta, key)
+
+    def read(self, key: str, start: int = 0, size: int | None = None) -> bytes:
+        """Bytes from `start`, all where `size` is None; fewer only where the object ends."""
+        if start == 0 and size is None:
+            return bytes(self._get(key)[0])
+        if size == 0:
+            return b"" if self.head(key) is not None else self._gone(key)
+        try:
+            return bytes(self._get(key, _ranged(start, size))[0])
+        except StorageFailure:
+            # Stores refuse a range behind the end, and don't agree on how they say so.
+            found = self.head(key)
+            if found is not None and start >= found.size:
+                return b""
+            raise
+
+    def read_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
+        """A whole object and the facts on exactly these bytes; raises FileNotFoundError."""
+        data, info = self._get(key)
+        return bytes(data), info
+
+    def read_range(
+        self, key: str, start: int, size: int, *, etag: str | None = None
+    ) -> tuple[Buffer, ObjectInfo]:
+        """At most `size` bytes from `start`, and facts on the object that they are of."""
+        assert size > 0
+        return self._get(key, _ranged(start, size, etag))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """All objects in the folder and below it."""
+        import obstore
+
+        pages = self._listed(prefix, lambda: iter(obstore.list(self._store, self._key(prefix))))
+        while (page := self._listed(prefix, lambda: next(pages, None))) is not None:
+            for meta in page:
+                yield self._info(meta)
+
+    def list_dir(self, prefix: str) -> tuple[InfoList, NameList]:
+        """Objects right in the folder, and the names of its subfolders; both sorted."""
+        import obstore
+
+        found = self._listed(
+            prefix, lambda: obstore.list_with_delimiter(self._store, self._key(prefix) or None)
+        )
+        objects = [self._info(meta) for meta in found["objects"]]
+        folders = [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
+        return sorted(objects), sorted(folders)
+
+    def _listed(self, prefix: str, action: Callable[[], _Found]) -> _Found:
+        try:
+            with self._typed("list", prefix):
+                return action()
+        except FileNotFoundError as error:
+            # An empty folder lists as nothing: only the bucket itself can be missing.
+            step = endpoint_step(self._family)
+            raise failure(self._where(prefix), "list", error, step) from error
+
+    def list_dirs(self, prefix: str) -> NameList:
+        """Names of the subfolders of a folder, sorted."""
+        return self.list_dir(prefix)[1]
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def put(self, key: str, data: bytes) -> ObjectInfo:
+        """Write an object, in the place of an older one if there is; whole or not at all."""
+        return self._put(key, data, len(data))
+
+    def _put(self, key: str, data: bytes | Iterator[bytes], size: int) -> ObjectInfo:
+        import obstore
+
+        try:
+            with self._typed("put", key):
+                found = obstore.put(
+                    self._store,
+                    self._key(key),
+                    data,
+                    chunk_size=PART_BYTES,
+                    max_concurrency=_CONCURRENCY,
+                )
+        except FileNotFoundError as error:
+            raise failure(self._where(key), "put", error, endpoint_step(self._family)) from error
+        return ObjectInfo(key, size, found["e_tag"] or "", NO_MODIFIED)
+
+    def put_file(self, key: str, fs: FileSystem, path: str) -> ObjectInfo:
+        """Copy a finished file, in parts and with bounded memory; visible when it is whole."""
+        size = fs.stat(path).size
+        if size <= PART_BYTES:
+            return self.put(key, b"".join(file_parts(fs, path, size)))
+        return self._put(key, file_parts(fs, path, size), size)
+
+    def put_if(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo | None:
+        """Compare and swap: write only where the object still is the one of that etag."""
+        mode = self._condition(key, etag)
+        return None if mode is None else self._put_if(key, data, mode)
+
+    def _condition(self, key: str, etag: str | None) -> "PutMode | None":
+        """What the store is to compare; None where it is another object already."""
+        if etag is None:
+            return "create"
+        if self._family != "gs":
+            return {"e_tag": etag}
+        # Google compares generations: the one that has this etag now.
+        meta = self._meta(key)
+        if meta is None or meta["e_tag"] != etag:
+            return None
+        version = meta["version"]
+        return {"e_tag": etag} if version is None else {"e_tag": etag, "version": version}
+
+    def _put_if(self, key: str, data: bytes, mode: "PutMode") -> ObjectInfo | None:
+        """Tried again only by ourselves: what went wrong on its way back may have been written.
+
+        After such a failure a refusal says nothing on who was faster; the bytes that are there do.
+        """
+        import obstore
+        import obstore.exceptions as failures
+
+        is_unsure = False
+        for attempt in range(self._settings.retries + 1):
+            try:
+                found = obstore.put(
+                    self._once, self._key(key), data, mode=mode, use_multipart=False
+                )
+                return ObjectInfo(key, len(data), found["e_tag"] or "", NO_MODIFIED)
+            except (failures.AlreadyExistsError, failures.PreconditionError):
+                return self._own_bytes(key, data) if is_unsure else None
+            except failures.GenericError as error:
+                if attempt == self._settings.retries:
+                    with self._typed("put", key):
+                        raise error
+                is_unsure = True
+                threading.Event().wait(min(_BACKOFF_S * 2**attempt, _BACKOFF_S_MAX))
+            except FileNotFoundError as error:
+                if mode != "create":
+                    return None  # it was deleted meanwhile
+                step = endpoint_step(self._family)
+                raise failure(self._where(key), "put", error, step) from error
+            except (failures.BaseError, NotImplementedError):
+                with self._typed("put", key):
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _own_bytes(self, key: str, data: bytes) -> ObjectInfo | None:
+        try:
+            found, info = self.read_with_info(key)
+        except FileNotFoundError:
+            return None
+        return info if found == data else None
+
+    def delete(self, key: str) -> None:
+        """Remove an object; fine where there is none."""
+        import obstore
+
+        try:
+            with self._typed("delete", key):
+                obstore.delete(self._store, self._key(key))
+        except FileNotFoundError:
+            return
+
+
+def _ranged(start: int, size: int | None, etag: str | None = None) -> "GetOptions":
+    options: GetOptions = {}
+    if size is None:
+        options["range"] = {"offset": start}
+    else:
+        options["range"] = (start, start + size)
+    if etag is not None:
+        options["if_match"] = etag
+    return options

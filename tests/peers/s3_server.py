@@ -1,0 +1,122 @@
+"""A real S3-compatible server for tests: moto's, as a process of its own on a loopback port.
+
+`s3_server` (a fixture for the session) starts it, waits for its first answer, and ends it by its
+handle. `S3Server.options()` are what `tidelog.objects.open_store` needs to reach it, and
+`S3Server.environment()` the same as environment variables, for other processes.
+
+To test against another server, set TIDELOG_S3_ENDPOINT (and AWS_ACCESS_KEY_ID,
+AWS_SECRET_ACCESS_KEY): nothing is started then, and buckets are made there.
+"""
+
+import http.client
+import os
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from tests.peers.broker import free_port
+
+START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 20
+REGION = "us-east-1"
+
+
+class S3Server:
+    """A server that speaks S3's protocol: our own process, or somebody else's endpoint."""
+
+    def __init__(self, log_path: Path, endpoint: str | None = None) -> None:
+        self._log_path = log_path
+        self._is_ours = endpoint is None
+        self.endpoint = endpoint or f"http://127.0.0.1:{free_port()}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and wait for an answer; at once where it is somebody else's."""
+        if not self._is_ours:
+            return
+        host, port = self._address()
+        command = [sys.executable, "-m", "moto.server", "-H", host, "-p", str(port)]
+        with self._log_path.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        for _ in range(START_TIMEOUT_S * 10):
+            if self._answers():
+                return
+            if self._process.poll() is not None:
+                break
+            threading.Event().wait(0.1)
+        self.stop()
+        raise RuntimeError(f"the S3 server did not start: {self._log_path.read_text()[-2000:]}")
+
+    def _address(self) -> tuple[str, int]:
+        parts = urlsplit(self.endpoint)
+        return parts.hostname or "127.0.0.1", parts.port or 80
+
+    def _answers(self) -> bool:
+        connection = http.client.HTTPConnection(*self._address(), timeout=5)
+        try:
+            connection.request("GET", "/")
+            return connection.getresponse().status < 500
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+    def stop(self) -> None:
+        """End the process; what it stored is gone."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait(STOP_TIMEOUT_S)
+
+    def options(self) -> dict[str, str]:
+        """Options for `open_store`."""
+        return {
+            "endpoint": self.endpoint,
+            "region": os.environ.get("AWS_REGION", REGION),
+            "access_key_id": os.environ.get("AWS_ACCESS_KEY_ID", "testing"),
+            "secret_access_key": os.environ.get("AWS_SECRET_ACCESS_KEY", "testing-secret"),
+        }
+
+    def environment(self) -> dict[str, str]:
+        """The same as environment variables."""
+        options = self.options()
+        return {
+            "AWS_ENDPOINT_URL": options["endpoint"],
+            "AWS_REGION": options["region"],
+            "AWS_ACCESS_KEY_ID": options["access_key_id"],
+            "AWS_SECRET_ACCESS_KEY": options["secret_access_key"],
+        }
+
+    def bucket(self) -> str:
+        """A new, empty bucket's name."""
+        import boto3  # type: ignore[import-untyped]
+
+        options = self.options()
+        name = f"tidelog-{uuid.uuid4().hex[:12]}"
+        client = boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name=options["region"],
+            aws_access_key_id=options["access_key_id"],
+            aws_secret_access_key=options["secret_access_key"],
+        )
+        client.create_bucket(Bucket=name)
+        client.close()
+        return name
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A running server for the session; each test makes a bucket of its own."""
+    log_path = tmp_path_factory.mktemp("s3") / "server.log"
+    server = S3Server(log_path, os.environ.get("TIDELOG_S3_ENDPOINT"))
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()

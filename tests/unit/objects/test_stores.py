@@ -1,0 +1,68 @@
+"""Stores of this machine, held to the rules of every store."""
+
+import uuid
+from pathlib import Path
+
+import pytest
+from tests.unit.objects.store_rules import StoreRules
+
+from tidelog.errors import ConfigError, InvalidRequest, StorageFailure
+from tidelog.objects import ObjectStore, open_store
+
+
+class TestMemory(StoreRules):
+    @pytest.fixture
+    def opened(self) -> ObjectStore:
+        return open_store(f"memory://{uuid.uuid4().hex}/some/prefix")
+
+    def test_one_name_is_one_store(self, opened: ObjectStore) -> None:
+        opened.put("a", b"x")
+        assert open_store(opened.url).read("a") == b"x"
+        assert open_store(opened.url.rpartition("/")[0]).read("prefix/a") == b"x"
+
+
+class TestFolder(StoreRules):
+    @pytest.fixture
+    def opened(self, tmp_path: Path) -> ObjectStore:
+        return open_store(f"file://{tmp_path}/store")
+
+    def test_reading_makes_no_folder(self, opened: ObjectStore, tmp_path: Path) -> None:
+        assert list(opened.list("")) == []
+        assert opened.head("a") is None
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_disk_that_fails_is_typed(self, opened: ObjectStore, tmp_path: Path) -> None:
+        (tmp_path / "store").write_bytes(b"a file where a folder should be")
+        with pytest.raises(StorageFailure, match="store"):
+            opened.put("a/b", b"x")
+
+
+class TestFsspec(StoreRules):
+    swaps = False
+
+    @pytest.fixture
+    def opened(self, tmp_path: Path) -> ObjectStore:
+        return open_store(f"local://{tmp_path}/store")
+
+
+def test_urls_that_are_none() -> None:
+    with pytest.raises(InvalidRequest, match="no URL"):
+        open_store("/data/logs")
+    with pytest.raises(InvalidRequest, match="don't belong") as caught:
+        open_store("sftp://me:hunter2@host/logs")
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "named"),
+    [
+        ("s3://bucket/p", {"nonsense": "1"}, "store.nonsense"),
+        ("s3://bucket/p", {"timeout_ms": "soon"}, "store.timeout_ms=soon"),
+        ("s3://bucket/p", {"allow_http": "perhaps"}, "store.allow_http=perhaps"),
+        ("file:///tmp/x", {"region": "eu"}, "store.region"),
+        ("nowhere://x/y", {}, "nowhere"),
+    ],
+)
+def test_options_that_are_none(url: str, options: dict[str, str], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        open_store(url, options)
