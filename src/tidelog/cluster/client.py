@@ -72,6 +72,20 @@ class Client:
         with self._typed_config():
             return Consumer(self._settings() | settings, error_cb=self._listen)
 
+    def producer(self, settings: Mapping[str, object]) -> "ck.Producer":
+        """A new producer, which its owner closes.
+
+        Args:
+            settings: librdkafka's; what was given for this cluster comes before them.
+
+        Raises:
+            ConfigError: The client library knows no such setting or value.
+        """
+        from confluent_kafka import Producer
+
+        with self._typed_config():
+            return Producer({**settings, **self._settings()}, error_cb=self._listen)
+
     def _settings(self) -> dict[str, Setting]:
         quiet: dict[str, Setting] = {
             "log_level": 0,

@@ -51,7 +51,11 @@ def client_settings(text: str) -> dict[str, str]:
     Raises:
         ConfigError: A setting that only Java's clients can serve; it says what would do.
     """
-    given = read_properties(text)
+    return translate_settings(read_properties(text))
+
+
+def translate_settings(given: Mapping[str, str]) -> dict[str, str]:
+    """Settings of librdkafka for those of a Java client; errors as `client_settings`."""
     settings: dict[str, str] = {}
     for key, value in given.items():
         if key not in _WITHOUT_MEANING:
