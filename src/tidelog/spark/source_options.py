@@ -145,8 +145,8 @@ def read_source_options(given: Mapping[str, str], env: Env | None = None) -> Sou
     """
     options = Options(given, READ_OPTIONS)
     now_ms = (env or os_env()).clock.now_ms()
-    start_ms = _time(options, "startingTimestamp", "startingOffsetsByTimestamp", now_ms)
-    end_ms = _time(options, "endingTimestamp", "endingOffsetsByTimestamp", now_ms)
+    start_ms = read_time_option(options, "startingTimestamp", "startingOffsetsByTimestamp", now_ms)
+    end_ms = read_time_option(options, "endingTimestamp", "endingOffsetsByTimestamp", now_ms)
     # The connector's precedence: a time wins over an offset on the same side.
     start_offsets = (
         None if start_ms is not None else _offset(options, "startingOffsets", "earliest", EARLIEST)
@@ -278,17 +278,17 @@ def _offset(options: Options, name: str, word: str, special: int) -> Given:
             f"option {name}: offset {value!r}, a number >= 0 or {special} ({word})"
         )
 
-    return _by_partition(options, name, read)
+    return read_by_partition(options, name, read)
 
 
-def _time(options: Options, name: str, by_partition: str, now_ms: int) -> Given:
+def read_time_option(options: Options, name: str, by_partition: str, now_ms: int) -> Given:
     """A time option: one for all partitions, which wins, or JSON by partition."""
     text = options.text(name)
     if text is not None:
         return _read_time(name, text, now_ms)
     if options.text(by_partition) is None:
         return None
-    return _by_partition(
+    return read_by_partition(
         options, by_partition, lambda value: _read_time(by_partition, value, now_ms)
     )
 
@@ -299,7 +299,7 @@ def _read_time(name: str, value: object, now_ms: int) -> int:
     raise InvalidRequest(f"option {name}: time {value!r}, ms since the epoch or a text")
 
 
-def _by_partition(options: Options, name: str, read: Callable[[object], int]) -> PerPartition:
+def read_by_partition(options: Options, name: str, read: Callable[[object], int]) -> PerPartition:
     """`{"topic": {"0": VALUE}}` as values by partition."""
     found: dict[TopicPartition, int] = {}
     for topic, values in options.json(name).items():
