@@ -1,0 +1,291 @@
+"""What a target topic would refuse or lose of what a job is about to write. Decisions, no I/O.
+
+Checked before a job starts, from the topic's settings and what is known of the records:
+
+- `message.timestamp.type=LogAppendTime` overwrites every create time by the time of the append;
+- `message.timestamp.before.max.ms` and `.after.max.ms` refuse batches with times too far from now;
+- `max.message.bytes` refuses large batches, `cleanup.policy=compact` records without a key;
+- retention by time deletes what is old already as soon as its segment is finished, and retention
+  by size what does not fit.
+
+A finding either costs records or their times (`is_loss`), and then a job stops unless it is told
+to go on, or it is worth a word. Source: KIP-32, KIP-33; docs/jobs.md, docs/retention.md.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from tidelog.cluster.view import Count
+from tidelog.config import RetentionClock, TopicConfig
+from tidelog.errors import InvalidRequest
+from tidelog.timespec import format_ms
+from tidelog.types import INT64_MAX, TimestampType
+
+# Create times from here on, exclusive of the end: None where that side is open.
+Between = Callable[[int | None, int | None], Count | None]
+
+
+class Effect(StrEnum):
+    """What happens to the records of a finding."""
+
+    OVERWRITTEN = "create times overwritten"
+    REFUSED = "refused"
+    DELETED = "deleted at once"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A topic that is to be written to.
+
+    Attributes:
+        place: The directory or the cluster, as people name it.
+        topic: Its name.
+        partitions: How many it has.
+        config: Its settings in force.
+        end_offset: Sum of its partitions' ends: 0 where nothing was ever written.
+    """
+
+    place: str
+    topic: str
+    partitions: int
+    config: TopicConfig
+    end_offset: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.topic} at {self.place}"
+
+
+def _unknown(_start_ms: int | None, _end_ms: int | None) -> Count | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What is known of the records that are about to be written; None for what is not.
+
+    Attributes:
+        records: How many.
+        between: How many have a create time in [start, end) in ms.
+        null_keys: How many have no key.
+        size_bytes: About how large they are all together, as batches.
+        batch_bytes_max: How large a batch may be.
+        partitions: Numbers of partitions are kept, up to this one, exclusive; None: by key.
+    """
+
+    records: Count | None = None
+    between: Between = _unknown
+    null_keys: Count | None = None
+    size_bytes: int | None = None
+    batch_bytes_max: int | None = None
+    partitions: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing to know before the job starts.
+
+    Attributes:
+        effect: What happens to the records.
+        setting: The topic's setting that does it, as `name=value`.
+        text: The sentence.
+        records: How many it is about, None where nobody knows.
+    """
+
+    effect: Effect
+    setting: str
+    text: str
+    records: Count | None = None
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether records or their create times would be lost."""
+        return self.effect is not Effect.NOTE
+
+    def __str__(self) -> str:
+        return f"{self.setting}: {self.text}"
+
+
+class TargetLoses(InvalidRequest):
+    """The target would refuse or lose records; nothing was written.
+
+    Attributes:
+        findings: Everything that was found, notes included.
+    """
+
+    def __init__(self, target: Target, findings: Sequence[Finding]) -> None:
+        self.findings = tuple(findings)
+        losses = "; ".join(str(finding) for finding in findings if finding.is_loss)
+        super().__init__(f"{target}: {losses}")
+
+
+def check(target: Target, load: Load, now_ms: int) -> list[Finding]:
+    """Everything that the target's settings would do to the load, losses first.
+
+    Args:
+        target: Where it goes.
+        load: What is known of it.
+        now_ms: The target's clock, in ms.
+    """
+    found = [
+        *_partitions(target, load),
+        *_timestamp_type(target, load),
+        *_limits(target.config, load, now_ms),
+        *_batch_size(target.config, load),
+        *_keys(target.config, load),
+        *_age(target.config, load, now_ms),
+        *_size(target, load),
+    ]
+    return sorted(found, key=lambda finding: not finding.is_loss)
+
+
+def ensure(target: Target, findings: Sequence[Finding], *, force: bool) -> None:
+    """Raise TargetLoses where anything would be lost, unless forced."""
+    if not force and any(finding.is_loss for finding in findings):
+        raise TargetLoses(target, findings)
+
+
+def told(count: Count | None) -> str:
+    """A number of records in words: `12 records`, `up to 12 records`, `records`."""
+    if count is None:
+        return "records"
+    bound = "" if count.is_exact else "up to "
+    return f"{bound}{count.records:,} record{'' if count.records == 1 else 's'}"
+
+
+def when(ms: int) -> str:
+    """A time for people; a number of ms where no calendar holds it."""
+    try:
+        return format_ms(ms)
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"
+
+
+def _partitions(target: Target, load: Load) -> Iterator[Finding]:
+    if load.partitions is None or load.partitions <= target.partitions:
+        return
+    yield Finding(
+        effect=Effect.REFUSED,
+        setting=f"partitions={target.partitions}",
+        text=f"records keep their partition, and there is none for {target.partitions} to"
+        f" {load.partitions - 1}; choose partitions by key, or add some",
+    )
+
+
+def _timestamp_type(target: Target, load: Load) -> Iterator[Finding]:
+    if target.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
+        yield Finding(
+            effect=Effect.OVERWRITTEN,
+            setting="message.timestamp.type=LogAppendTime",
+            text=f"the create times of {told(load.records)} would be overwritten by the time of"
+            " the append; set message.timestamp.type=CreateTime to keep them",
+            records=load.records,
+        )
+
+
+def _is_stamped(config: TopicConfig) -> bool:
+    """Whether create times have no say: the log's own replace them."""
+    return config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+
+
+def _limits(config: TopicConfig, load: Load, now_ms: int) -> Iterator[Finding]:
+    if _is_stamped(config):
+        return
+    before_ms, after_ms = now_ms - config.message_timestamp_before_max_ms, INT64_MAX
+    if config.message_timestamp_after_max_ms < INT64_MAX - now_ms:
+        after_ms = now_ms + config.message_timestamp_after_max_ms
+    if before_ms > 0:
+        count = load.between(None, before_ms)
+        setting = f"message.timestamp.before.max.ms={config.message_timestamp_before_max_ms}"
+        yield from _outside(setting, f"before {when(before_ms)}", count)
+    if after_ms < INT64_MAX:
+        count = load.between(after_ms + 1, None)
+        setting = f"message.timestamp.after.max.ms={config.message_timestamp_after_max_ms}"
+        yield from _outside(setting, f"after {when(after_ms)}", count)
+
+
+def _outside(setting: str, side: str, count: Count | None) -> Iterator[Finding]:
+    if count is None:
+        text = f"create times {side} would be refused; how many there are is not known"
+        yield Finding(effect=Effect.NOTE, setting=setting, text=text)
+    elif count.records:
+        text = f"{told(count)} with create times {side} would be refused"
+        yield Finding(effect=Effect.REFUSED, setting=setting, text=text, records=count)
+
+
+def _batch_size(config: TopicConfig, load: Load) -> Iterator[Finding]:
+    if load.batch_bytes_max is None or load.batch_bytes_max <= config.max_message_bytes:
+        return
+    yield Finding(
+        effect=Effect.NOTE,
+        setting=f"max.message.bytes={config.max_message_bytes}",
+        text=f"records may be as large as {load.batch_bytes_max:,} bytes; one that does not fit"
+        " ends the job",
+    )
+
+
+def _keys(config: TopicConfig, load: Load) -> Iterator[Finding]:
+    if not config.is_compacted:
+        return
+    setting = f"cleanup.policy={config.text('cleanup.policy')}"
+    if load.null_keys is None:
+        text = "records without a key would be refused; how many there are is not known"
+        yield Finding(effect=Effect.NOTE, setting=setting, text=text)
+    elif load.null_keys.records:
+        text = f"{told(load.null_keys)} without a key would be refused"
+        yield Finding(effect=Effect.REFUSED, setting=setting, text=text, records=load.null_keys)
+    yield Finding(
+        effect=Effect.NOTE, setting=setting, text="of each key the last record alone will stay"
+    )
+
+
+_CLOCK_WAY_OUT: Final = "; tidelog.retention.clock=append counts from the append instead"
+
+
+def _age(config: TopicConfig, load: Load, now_ms: int) -> Iterator[Finding]:
+    """What retention by time deletes as soon as its segment is finished: what is old already."""
+    keeps = not config.is_deleted_by_age_or_size or config.retention_ms < 0
+    by_append = config.tidelog_retention_clock is RetentionClock.APPEND or _is_stamped(config)
+    if keeps or by_append:
+        return
+    setting = f"retention.ms={config.retention_ms}"
+    cut_ms = now_ms - config.retention_ms
+    count = load.between(None, cut_ms)
+    way_out = f"; set retention.ms=-1, or one that holds them{_CLOCK_WAY_OUT}"
+    if count is None:
+        text = f"what was created before {when(cut_ms)} would be deleted at once; how many records"
+        yield Finding(effect=Effect.NOTE, setting=setting, text=f"{text} that are is not known")
+    elif count.records:
+        text = f"{told(count)} created before {when(cut_ms)} would be deleted at once{way_out}"
+        yield Finding(effect=Effect.DELETED, setting=setting, text=text, records=count)
+    if config.tidelog_retention_clock is RetentionClock.RECORD:
+        yield from _ahead(setting, load.between(now_ms + 1, None))
+
+
+def _ahead(setting: str, count: Count | None) -> Iterator[Finding]:
+    if count is not None and count.records:
+        text = f"{told(count)} from the future: nothing behind them is deleted until then"
+        yield Finding(effect=Effect.NOTE, setting=setting, text=text, records=count)
+
+
+def _size(target: Target, load: Load) -> Iterator[Finding]:
+    config = target.config
+    if not config.is_deleted_by_age_or_size or config.retention_bytes < 0:
+        return
+    if load.size_bytes is None:
+        return
+    room = config.retention_bytes * target.partitions
+    if load.size_bytes > room:
+        yield Finding(
+            effect=Effect.DELETED,
+            setting=f"retention.bytes={config.retention_bytes}",
+            text=f"about {load.size_bytes:,} bytes go to {target.partitions} partitions that"
+            f" together keep {room:,}: the oldest would be deleted at once",
+        )
+
+
+def lines(findings: Iterable[Finding]) -> list[str]:
+    """A line for each finding, its effect first."""
+    return [f"{finding.effect.value}: {finding}" for finding in findings]

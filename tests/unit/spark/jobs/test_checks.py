@@ -1,0 +1,188 @@
+"""What a target's settings would do to records: counted, and an error where they'd be lost."""
+
+import pytest
+
+from tidelog.cluster.view import Count
+from tidelog.config import TopicConfig
+from tidelog.spark.jobs.checks import (
+    Between,
+    Effect,
+    Finding,
+    Load,
+    Target,
+    TargetLoses,
+    check,
+    ensure,
+    lines,
+    told,
+)
+from tidelog.spark.jobs.targets import config_of_broker
+
+NOW = 1_700_000_000_000
+DAY = 86_400_000
+TIMES = [NOW - 30 * DAY, NOW - 8 * DAY, NOW - DAY, NOW, NOW + DAY]
+
+
+def between(times: list[int], *, is_exact: bool = True) -> Between:
+    def counted(start: int | None, end: int | None) -> Count:
+        found = [t for t in times if (start is None or start <= t) and (end is None or t < end)]
+        return Count(len(found), is_exact)
+
+    return counted
+
+
+def target(**config: str) -> Target:
+    given = {name.replace("_", "."): text for name, text in config.items()}
+    parsed = TopicConfig.parse({"retention.ms": "-1"} | given)[0]
+    return Target(place="data", topic="flights", partitions=2, config=parsed)
+
+
+def load(times: list[int] = TIMES) -> Load:
+    return Load(records=Count(len(times), True), between=between(times))
+
+
+def of(findings: list[Finding], effect: Effect) -> list[Finding]:
+    return [finding for finding in findings if finding.effect is effect]
+
+
+def test_a_topic_that_keeps_all_has_only_the_limit_of_the_future() -> None:
+    (finding,) = check(target(), load(), NOW)
+    assert finding.effect is Effect.REFUSED
+    assert finding.setting == "message.timestamp.after.max.ms=3600000"
+    assert finding.text == (
+        "1 record with create times after 2023-11-14T23:13:20.000Z would be refused"
+    )
+    assert check(target(), load(TIMES[:-1]), NOW) == []
+
+
+def test_the_limits_are_inclusive_as_kafkas() -> None:
+    config = {
+        "message_timestamp_before_max_ms": str(DAY),
+        "message_timestamp_after_max_ms": str(DAY),
+    }
+    assert check(target(**config), load([NOW - DAY, NOW + DAY]), NOW) == []
+    found = check(target(**config), load([NOW - DAY - 1, NOW + DAY + 1]), NOW)
+    assert [finding.records for finding in found] == [Count(1, True), Count(1, True)]
+
+
+def test_log_append_time_overwrites_create_times_and_knows_no_limits() -> None:
+    config = {
+        "message_timestamp_type": "LogAppendTime",
+        "message_timestamp_before_max_ms": "1",
+        "retention_ms": "1",
+    }
+    (finding,) = check(target(**config), load(), NOW)
+    assert finding.effect is Effect.OVERWRITTEN
+    assert finding.records == Count(5, True)
+    assert "the create times of 5 records would be overwritten" in str(finding)
+
+
+@pytest.mark.parametrize(
+    ("clock", "deleted"), [("record", 2), ("record-capped", 2), ("append", None)]
+)
+def test_retention_deletes_what_is_old_on_its_clock(clock: str, deleted: int | None) -> None:
+    config = {"retention_ms": str(7 * DAY), "tidelog_retention_clock": clock}
+    found = of(check(target(**config), load(), NOW), Effect.DELETED)
+    assert [finding.records for finding in found] == (
+        [] if deleted is None else [Count(deleted, True)]
+    )
+
+
+def test_kafkas_clock_waits_for_the_future() -> None:
+    config = {
+        "tidelog_retention_clock": "record",
+        "retention_ms": str(90 * DAY),
+        "message_timestamp_after_max_ms": str(2 * DAY),
+    }
+    (finding,) = check(target(**config), load(), NOW)
+    assert finding.effect is Effect.NOTE
+    assert "1 record from the future" in finding.text
+
+
+def test_a_topic_without_delete_deletes_nothing() -> None:
+    config = {"cleanup_policy": "compact", "retention_ms": "1", "retention_bytes": "1"}
+    given = Load(
+        records=Count(1, True),
+        between=between([NOW - DAY]),
+        null_keys=Count(0, True),
+        size_bytes=1_000,
+    )
+    (finding,) = check(target(**config), given, NOW)
+    assert finding.text == "of each key the last record alone will stay"
+
+
+def test_a_compacted_topic_refuses_records_without_a_key() -> None:
+    known = Load(records=Count(9, True), between=between([]), null_keys=Count(3, True))
+    found = check(target(cleanup_policy="compact"), known, NOW)
+    assert [finding.effect for finding in found] == [Effect.REFUSED, Effect.NOTE]
+    assert found[0].text == "3 records without a key would be refused"
+    unknown = Load(records=Count(9, True), between=between([]))
+    assert not any(f.is_loss for f in check(target(cleanup_policy="compact"), unknown, NOW))
+
+
+def test_retention_by_size() -> None:
+    given = Load(between=between([]), size_bytes=201)
+    (finding,) = check(target(retention_bytes="100"), given, NOW)
+    assert finding.effect is Effect.DELETED
+    assert check(target(retention_bytes="101"), given, NOW) == []
+
+
+def test_larger_batches_at_the_source_are_worth_a_word() -> None:
+    given = Load(between=between([]), batch_bytes_max=2_000_000)
+    (finding,) = check(target(), given, NOW)
+    assert finding.effect is Effect.NOTE
+    assert finding.setting == "max.message.bytes=1048588"
+    assert check(target(max_message_bytes="2000000"), given, NOW) == []
+
+
+def test_partitions_that_are_kept_must_be_there() -> None:
+    given = Load(between=between([]), partitions=4)
+    (finding,) = check(target(), given, NOW)
+    assert finding.effect is Effect.REFUSED
+    assert "there is none for 2 to 3" in finding.text
+
+
+def test_what_is_not_known_is_said_so_and_stops_nothing() -> None:
+    config = {"message_timestamp_before_max_ms": "1", "retention_ms": "1"}
+    found = check(target(**config), Load(), NOW)
+    assert [finding.effect for finding in found] == [Effect.NOTE] * 3
+    assert all("is not known" in finding.text for finding in found)
+
+
+def test_bounds_are_told_as_bounds() -> None:
+    given = Load(between=between(TIMES, is_exact=False))
+    found = check(target(retention_ms=str(DAY)), given, NOW)
+    assert "up to 2 records created before" in of(found, Effect.DELETED)[0].text
+    assert told(None) == "records"
+    assert told(Count(1, True)) == "1 record"
+
+
+def test_a_loss_stops_the_job_unless_forced() -> None:
+    findings = check(target(), load(), NOW)
+    with pytest.raises(TargetLoses, match=r"^flights at data: message.timestamp.after") as caught:
+        ensure(target(), findings, force=False)
+    assert caught.value.findings == tuple(findings)
+    ensure(target(), findings, force=True)
+    ensure(target(), [], force=False)
+    assert lines(findings)[0].startswith("refused: message.timestamp.after.max.ms")
+
+
+def test_times_that_no_calendar_holds() -> None:
+    config = {"message_timestamp_after_max_ms": str(2**63 - 1)}
+    assert check(target(**config), load([2**63 - 1, 0]), NOW) == []
+    config = {"retention_ms": str(2**63 - 1), "message_timestamp_before_max_ms": str(2**63 - 1)}
+    assert of(check(target(**config), load([0]), NOW), Effect.DELETED) == []
+
+
+def test_a_brokers_settings() -> None:
+    config = config_of_broker(
+        {
+            "retention.ms": "5",
+            "message.timestamp.type": "LogAppendTime",
+            "some.later.setting": "x",
+            "cleanup.policy": "compact",
+        }
+    )
+    assert config.retention_ms == 5
+    assert config.is_compacted
+    assert config.tidelog_retention_clock.value == "record"
