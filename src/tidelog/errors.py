@@ -371,6 +371,21 @@ class ClusterFailure(TidelogError):
         super().__init__(f"{bootstrap}: could not {operation}: {reason}")
 
 
+class TierConflict(TidelogError):
+    """Somebody else has changed a partition's tier: another copy of the directory, say.
+
+    Nothing was changed by the caller; the text says what was found and what to do.
+    """
+
+
+class NotAuthorized(ClusterFailure):
+    """The cluster knows who asks, and does not allow it; or it does not believe who asks."""
+
+
+class WriterFenced(ClusterFailure):
+    """A newer attempt writes under the same transactional id; this one's records are aborted."""
+
+
 class DirectoryLocked(TidelogError):
     """Another process holds the directory's lock; the text says which."""
 
