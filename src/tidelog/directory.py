@@ -5,6 +5,8 @@ lookups and reads over all partitions, Arrow in and out, time as people write it
 and no file. Arrow, numpy and numba are imported by the calls that need them.
 
 Life cycle: `tidelog.open` -> calls -> close, best by `with`. One thread changes a directory.
+
+Over 400 lines because every call stands here with its contract; the work is done elsewhere.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,13 +16,14 @@ from uuid import UUID
 
 from tidelog.config import ConfigNote
 from tidelog.env import Env
+from tidelog.errors import InvalidRequest
 from tidelog.record.record import Record
 from tidelog.storage.log import BATCH_BYTES, AppendResult, Log
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.partitioner import Partitioner
 from tidelog.storage.topics import TopicInfo
-from tidelog.timespec import parse_point, parse_range
+from tidelog.timespec import OPEN_END, OPEN_START, parse_point, parse_range
 from tidelog.types import (
     ClockName,
     Codec,
@@ -33,6 +36,7 @@ from tidelog.types import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tidelog.frames import Scan, TopicChoice
     from tidelog.scan import ScanStats
 
 # What a point in time may be given as: ms since the epoch, or text in the grammar of docs/time.md.
@@ -80,8 +84,10 @@ class Directory:
     # -- topics ------------------------------------------------------------------------------
 
     def topics(self) -> Mapping[str, TopicInfo]:
-        """All topics by name."""
-        return self._log_dir.topics()
+        """All topics by name; a notebook shows them as a table."""
+        from tidelog.frames import Topics
+
+        return Topics(self._log_dir.topics())
 
     def topic(self, name: str) -> TopicInfo:
         """One topic; raises UnknownTopic, which names the nearest one."""
@@ -364,6 +370,59 @@ class Directory:
         clock_name = ClockName(clock)
         found = count(self._log_dir, topic, wanted=wanted, clock=clock_name, isolation=isolation)
         return found.records
+
+    def scan(  # noqa: PLR0913 - one keyword for each way to choose
+        self,
+        topics: "TopicChoice" = None,
+        *,
+        start: When | None = None,
+        end: When | None = None,
+        during: str | None = None,
+        clock: str = ClockName.RECORD,
+        columns: Sequence[str] | None = None,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        strict: bool = False,
+    ) -> "Scan":
+        """Records for Arrow, Polars, DuckDB or pandas; nothing is read until they ask.
+
+        Args:
+            topics: Topics or single partitions; all of them where None.
+            start: Earliest time, inclusive; the log's start where None.
+            end: Time to stop before, exclusive; the log's end where None.
+            during: Both at once, as text: `2013-02-08`, `-6h..now`.
+            clock: Which of a record's two times the range is about: `record` or `append`.
+            columns: Names out of `tidelog.scan.ALL_COLUMNS`; the usual ones where None.
+            isolation: READ_COMMITTED leaves out records of aborted and open transactions.
+            strict: Raise where records have no time on that clock; else they are left out.
+
+        Raises:
+            InvalidTime: A point or a range in time that can't be read.
+            InvalidRequest: `during` beside `start` or `end`.
+        """
+        from tidelog.frames import Scan
+        from tidelog.scan import Wanted
+
+        first, last = _maybe(self.point, start), _maybe(self.point, end)
+        if during is not None:
+            if (start, end) != (None, None):
+                raise InvalidRequest(f"during={during!r} is a whole range; leave start and end out")
+            low, high = self.range(during)
+            first, last = None if low == OPEN_START else low, None if high == OPEN_END else high
+        return Scan(
+            log_dir=self._log_dir,
+            topics=topics,
+            wanted=Wanted(start_ms=first, end_ms=last),
+            clock=ClockName(clock),
+            columns=columns,
+            isolation=isolation,
+            strict=strict,
+        )
+
+    def _repr_html_(self) -> str:
+        """The directory for a notebook: its topics and their sizes."""
+        from tidelog.frames import directory_html
+
+        return directory_html(self._log_dir)
 
     # -- closing -----------------------------------------------------------------------------
 

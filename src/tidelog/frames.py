@@ -1,0 +1,294 @@
+"""Records for other tools: Arrow, Polars, DuckDB, pandas, and notebooks.
+
+A `Scan` is a choice of records. It reads nothing until it is asked, and every question plans and
+reads anew, so a log that grows shows what it holds by then. Polars, DuckDB and pandas are imported
+by the calls that name them, numpy, pyarrow and numba by all that read.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from tidelog.errors import MissingDependency, TidelogError
+from tidelog.markup import bytes_text, html_table
+from tidelog.scan import Count, ScanPlan, ScanStats, Wanted, plan
+from tidelog.scan import count as count_records
+from tidelog.storage.log_dir import LogDir
+from tidelog.storage.topics import TopicInfo
+from tidelog.timespec import format_ms
+from tidelog.types import ClockName, IsolationLevel, TopicPartition
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+    from tidelog.scan import ReadOptions
+
+TopicChoice = str | TopicPartition | Iterable[str | TopicPartition] | None
+
+# Small enough that two threads end together, large enough that a split's own cost is nothing.
+SPLIT_BYTES: Final = 32 << 20
+# What a notebook shows of records and topics.
+ROWS_SHOWN: Final = 5
+TOPICS_SHOWN: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Scan:
+    """Records of one or more topics, chosen by time, for whoever wants them.
+
+    Any tool that takes an Arrow stream takes a scan as it is (`__arrow_c_stream__`), as often as it
+    wants: `polars.DataFrame(scan)`, `duckdb.from_arrow(scan)`, `pyarrow.table(scan)`.
+
+    Attributes:
+        log_dir: The directory; it must be open while a plan is made.
+        topics: Topics or single partitions, all where None.
+        wanted: The range.
+        clock: Which of a record's two times the range is about.
+        columns: Names out of `tidelog.scan.ALL_COLUMNS`; the usual ones where None.
+        isolation: READ_COMMITTED leaves out records of aborted and open transactions.
+        strict: Raise where records have no time on that clock; else they are left out.
+    """
+
+    log_dir: LogDir
+    topics: TopicChoice = None
+    wanted: Wanted = field(default_factory=Wanted)
+    clock: ClockName = ClockName.RECORD
+    columns: Sequence[str] | None = None
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    strict: bool = False
+
+    def __repr__(self) -> str:
+        return f"Scan({self._what()!r} of {self.log_dir.path!r})"
+
+    @property
+    def schema(self) -> "pa.Schema":
+        """Names and types of the columns; raises InvalidRequest for one that does not exist."""
+        needs_arrow()
+        from tidelog.scan import schema
+
+        return schema(self._columns())
+
+    def plan(self) -> ScanPlan:
+        """What would be read now; raises as `tidelog.scan.plan`."""
+        return plan(
+            self.log_dir,
+            self.topics,
+            wanted=self.wanted,
+            clock=self.clock,
+            isolation=self.isolation,
+            columns=self._columns(),
+            split_bytes=SPLIT_BYTES,
+        )
+
+    def to_arrow(
+        self, *, threads: int | None = None, stats: ScanStats | None = None
+    ) -> "pa.RecordBatchReader":
+        """The records as an Arrow reader, decoded by several threads, in bounded memory.
+
+        Args:
+            threads: How many; as many as there are cores where None.
+            stats: Counted up while reading.
+
+        Returns:
+            Records by topic, partition and offset. It reads while it is read: threads start with
+            the first batch and end with the last one, or when the reader is dropped.
+
+        Raises:
+            UnknownTopic, InvalidRequest: At once.
+            MissingDependency: pyarrow, numpy or numba is not installed.
+            MissingTimestamps, CorruptData: While reading, behind everything that is right.
+        """
+        needs_arrow()
+        from tidelog.scan.parallel import to_parallel_reader
+
+        return to_parallel_reader(
+            self.plan(), self._columns(), options=self._options(), stats=stats, threads=threads
+        )
+
+    def to_table(self) -> "pa.Table":
+        """The records in memory as an Arrow table; raises as `to_arrow`."""
+        return self.to_arrow().read_all()
+
+    def to_polars(self) -> "pl.DataFrame":
+        """The records in memory as a Polars frame; raises as `to_arrow`."""
+        try:
+            import polars as pl
+        except ImportError as error:
+            raise _missing("to_polars", "polars", error) from error
+        found = pl.from_arrow(self.to_table())
+        assert isinstance(found, pl.DataFrame)
+        return found
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """The records in memory as a pandas frame, times in UTC; raises as `to_arrow`."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise _missing("to_pandas", "pandas", error) from error
+        found = self.to_table().to_pandas()
+        assert isinstance(found, pd.DataFrame)
+        return found
+
+    def to_duckdb(
+        self, connection: "duckdb.DuckDBPyConnection | None" = None, *, view: str | None = None
+    ) -> "duckdb.DuckDBPyRelation":
+        """The records as a DuckDB relation, streamed: each query reads the log anew.
+
+        Args:
+            connection: Where queries run; DuckDB's own default where None.
+            view: A name under which SQL finds the records on that connection too.
+
+        Raises:
+            UnknownTopic, InvalidRequest, MissingDependency: At once. What goes wrong while a query
+                reads is DuckDB's error, with ours in its text.
+        """
+        try:
+            import duckdb
+        except ImportError as error:
+            raise _missing("to_duckdb", "duckdb", error) from error
+        self.plan()
+        where = duckdb.default_connection() if connection is None else connection
+        if view is not None:
+            where.register(view, self)
+        return where.from_arrow(self)
+
+    def count(self) -> int:
+        """How many records there are, mostly by zone maps alone; see `tidelog.scan.count`."""
+        return self.counts().records
+
+    def counts(self) -> Count:
+        """How many records there are, by partition, and what was read to know it."""
+        return count_records(
+            self.log_dir,
+            self.topics,
+            wanted=self.wanted,
+            clock=self.clock,
+            isolation=self.isolation,
+        )
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """A new stream of the records; it is planned when its first batch is asked for."""
+        needs_arrow()
+        import pyarrow as pa
+
+        reader = pa.RecordBatchReader.from_batches(self.schema, self._batches())
+        stream: object = reader.__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
+        return stream
+
+    def _batches(self) -> "Iterator[pa.RecordBatch]":
+        yield from self.to_arrow()
+
+    def _columns(self) -> tuple[str, ...]:
+        if self.columns is not None:
+            return tuple(self.columns)
+        needs_arrow()
+        from tidelog.scan import COLUMNS
+
+        return COLUMNS
+
+    def _options(self) -> "ReadOptions":
+        from tidelog.scan import ReadOptions
+        from tidelog.scan.parallel import ROWS
+
+        return ReadOptions(rows=ROWS, strict=self.strict, env=self.log_dir.env)
+
+    def _what(self) -> str:
+        """The choice on one line."""
+        if self.topics is None:
+            chosen = "all topics"
+        elif isinstance(self.topics, str | TopicPartition):
+            chosen = str(self.topics)
+        else:
+            chosen = ", ".join(map(str, self.topics))
+        start, end = self.wanted.start_ms, self.wanted.end_ms
+        if start is None and end is None:
+            return chosen
+        return f"{chosen}, {self.clock.value} time {_time(start)} to {_time(end)}"
+
+    def _repr_html_(self) -> str:
+        """The choice, what it costs to read, and the first records."""
+        try:
+            planned = self.plan()
+            rows = [list(row.values()) for row in islice(self._rows(), ROWS_SHOWN)]
+        except TidelogError as error:
+            return html_table(f"Scan of {self._what()}", ["error"], [[str(error)]])
+        note = (
+            f"first {len(rows)} records; {bytes_text(planned.scan_bytes)} to be read"
+            f" of {bytes_text(planned.log_bytes)}, in {len(planned)} splits"
+        )
+        return html_table(f"Scan of {self._what()}", self._columns(), rows, note)
+
+    def _rows(self) -> Iterator[dict[str, object]]:
+        from tidelog.scan import ReadOptions, to_reader
+
+        options = ReadOptions(rows=ROWS_SHOWN, env=self.log_dir.env)
+        for batch in to_reader(self.plan(), self._columns(), options=options):
+            yield from batch.to_pylist()
+
+
+class Topics(dict[str, TopicInfo]):
+    """The topics of a directory by name, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        headings = ("topic", "partitions", "id", "settings")
+        shown = ((t.name, t.partitions, t.topic_id, _settings(t)) for t in self.values())
+        note = _more(len(self))
+        return html_table(f"{len(self)} topics", headings, islice(shown, TOPICS_SHOWN), note)
+
+
+def directory_html(log_dir: LogDir) -> str:
+    """A directory for a notebook: its topics, how many offsets they have, and their sizes."""
+    topics: Mapping[str, TopicInfo] = log_dir.topics()
+    rows = [_topic_row(log_dir, info) for info in islice(topics.values(), TOPICS_SHOWN)]
+    headings = ("topic", "partitions", "offsets", "log", "settings")
+    kind = "writable" if log_dir.is_writable else "read only"
+    return html_table(f"{log_dir.path} ({kind})", headings, rows, _more(len(topics)))
+
+
+def _topic_row(log_dir: LogDir, info: TopicInfo) -> list[object]:
+    offsets = size = 0
+    try:
+        for number in info.present:
+            reader = log_dir.reader(info.name, number)
+            offsets += reader.log_end_offset - reader.log_start_offset
+            size += reader.size_bytes()
+    except TidelogError as error:
+        return [info.name, info.partitions, None, None, str(error)]
+    return [info.name, info.partitions, offsets, bytes_text(size), _settings(info)]
+
+
+def _settings(info: TopicInfo) -> str:
+    if info.foreign:
+        return "unknown: another program's directory"
+    return ", ".join(f"{key}={text}" for key, text in info.given.items()) or "defaults"
+
+
+def _more(count: int) -> str:
+    return f"and {count - TOPICS_SHOWN:,} more" if count > TOPICS_SHOWN else ""
+
+
+def _time(ms: int | None) -> str:
+    if ms is None:
+        return "open"
+    try:
+        return format_ms(ms)
+    except (ValueError, OverflowError):
+        return str(ms)  # a time that no calendar holds
+
+
+def needs_arrow() -> None:
+    """Raise MissingDependency where what decodes records is not installed."""
+    try:
+        import tidelog.scan.reader  # noqa: F401 - for its own imports
+    except ImportError as error:
+        raise MissingDependency(
+            f"reading needs pyarrow, numpy and numba: pip install 'tidelog[arrow]' ({error})"
+        ) from error
+
+
+def _missing(call: str, package: str, error: ImportError) -> MissingDependency:
+    return MissingDependency(f"{call} needs {package}: pip install {package} ({error})")

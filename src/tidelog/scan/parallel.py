@@ -1,0 +1,203 @@
+"""Splits read side by side by threads, and handed out in their order, in bounded memory.
+
+The kernels that decode release the GIL, so a few threads use as many cores. Each takes the next
+split that nobody reads yet. What they have decoded waits until its turn; when that comes to
+`held_bytes`, only the thread of the split whose turn it is goes on, and that by one batch at a
+time, so there is always somebody who can.
+
+Who drops the reader, or closes its generator, stops the threads: each ends with the batch it is at.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from tidelog.errors import InvalidRequest
+from tidelog.scan.reader import ReadOptions, read
+from tidelog.scan.rows import COLUMNS
+from tidelog.scan.rows import schema as rows_schema
+from tidelog.scan.split import Split
+from tidelog.scan.stats import ScanStats
+
+# What decoded batches that wait for their turn may take.
+HELD_BYTES: Final = 64 << 20
+# Rows of a record batch: each costs some Python under the GIL, and should stay in a core's cache.
+ROWS: Final = 32_768
+THREADS_MAX: Final = 32
+
+
+def thread_count() -> int:
+    """As many threads as the process may use cores, `THREADS_MAX` at most."""
+    return min(len(os.sched_getaffinity(0)), THREADS_MAX)
+
+
+def to_parallel_reader(
+    splits: Iterable[Split],
+    columns: Sequence[str] = COLUMNS,
+    *,
+    options: ReadOptions | None = None,
+    stats: ScanStats | None = None,
+    threads: int | None = None,
+    held_bytes: int = HELD_BYTES,
+) -> pa.RecordBatchReader:
+    """All splits (or a whole plan) as an Arrow reader, decoded by several threads.
+
+    Args:
+        splits: What to read, in the order wanted. Many small ones share the work best.
+        columns: Names out of `tidelog.scan.ALL_COLUMNS`.
+        options: How to read.
+        stats: Counted up, split by split, as their turn ends.
+        threads: How many; as many as there are cores where None.
+        held_bytes: What may be decoded and wait, about; each thread may have one batch more.
+
+    Returns:
+        The rows that `to_reader` gives, in the same order; batches may be cut elsewhere. Threads
+        start with the first batch asked for, and end with the reader.
+
+    Raises:
+        InvalidRequest: An unknown column, or no thread.
+        As `tidelog.scan.read`: While reading, once everything before was handed out.
+    """
+    schema = rows_schema(columns)
+    count = thread_count() if threads is None else threads
+    if count < 1 or held_bytes < 0:
+        raise InvalidRequest(f"threads={threads}, held_bytes={held_bytes}: at least 1, and 0")
+    pool = _Pool(tuple(splits), tuple(columns), options or ReadOptions(rows=ROWS), held_bytes)
+    return pa.RecordBatchReader.from_batches(schema, pool.batches(count, stats or ScanStats()))
+
+
+class _Lane:
+    """One split: what is decoded of it and waits, and whether that is all."""
+
+    __slots__ = ("error", "is_done", "stats", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[pa.RecordBatch] = deque()
+        self.is_done = False
+        self.error: BaseException | None = None
+        self.stats = ScanStats()
+
+
+class _Stop(Exception):
+    """Nobody wants the rest."""
+
+
+class _Pool:
+    """The threads of one reader, and what they share; every change is made under `_changed`."""
+
+    def __init__(
+        self,
+        splits: tuple[Split, ...],
+        columns: tuple[str, ...],
+        options: ReadOptions,
+        held_bytes: int,
+    ) -> None:
+        self._splits = splits
+        self._columns = columns
+        self._options = options
+        self._limit = held_bytes
+        self._changed = threading.Condition()
+        self._lanes: dict[int, _Lane] = {}
+        self._next = 0  # the split that is taken next
+        self._turn = 0  # the split whose rows are handed out
+        self._held = 0
+        self._is_stopped = False
+
+    def batches(self, threads: int, stats: ScanStats) -> Iterator[pa.RecordBatch]:
+        """All rows in order; the threads live as long as this."""
+        workers = [
+            threading.Thread(target=self._work, name=f"tidelog-read-{number}", daemon=True)
+            for number in range(min(threads, len(self._splits)))
+        ]
+        for worker in workers:
+            worker.start()
+        try:
+            for number in range(len(self._splits)):
+                yield from self._hand_out(number, stats)
+        finally:
+            self._stop()
+            for worker in workers:
+                worker.join()
+
+    def _hand_out(self, number: int, stats: ScanStats) -> Iterator[pa.RecordBatch]:
+        with self._changed:
+            self._turn = number
+            self._changed.notify_all()
+        while (batch := self._take(number)) is not None:
+            yield batch
+        with self._changed:
+            lane = self._lanes.pop(number)
+        stats.add(lane.stats)
+        if lane.error is not None:
+            raise lane.error
+
+    def _take(self, number: int) -> pa.RecordBatch | None:
+        """The next batch of the split whose turn it is, None behind its last one."""
+        with self._changed:
+            while True:
+                lane = self._lanes.get(number)
+                if lane is not None and lane.waiting:
+                    batch = lane.waiting.popleft()
+                    self._held -= batch.nbytes
+                    self._changed.notify_all()
+                    return batch
+                if lane is not None and lane.is_done:
+                    return None
+                self._changed.wait()
+
+    def _stop(self) -> None:
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()
+
+    # -- in the threads ----------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while (taken := self._take_split()) is not None:
+            number, lane = taken
+            try:
+                self._read(number, lane)
+            except _Stop:
+                return
+            except BaseException as error:  # noqa: BLE001 - raised again by who takes the rows
+                lane.error = error
+            self._finish(lane)
+
+    def _take_split(self) -> tuple[int, _Lane] | None:
+        with self._changed:
+            if self._is_stopped or self._next == len(self._splits):
+                return None
+            number, self._next = self._next, self._next + 1
+            lane = self._lanes[number] = _Lane()
+            return number, lane
+
+    def _read(self, number: int, lane: _Lane) -> None:
+        split, columns = self._splits[number], self._columns
+        for batch in read(split, columns, options=self._options, stats=lane.stats):
+            self._put(number, lane, batch)
+
+    def _put(self, number: int, lane: _Lane, batch: pa.RecordBatch) -> None:
+        with self._changed:
+            while not self._is_stopped and not self._has_room(number, lane):
+                self._changed.wait()
+            if self._is_stopped:
+                raise _Stop
+            lane.waiting.append(batch)
+            self._held += batch.nbytes
+            if number == self._turn:
+                self._changed.notify_all()
+
+    def _has_room(self, number: int, lane: _Lane) -> bool:
+        return self._held < self._limit or (number == self._turn and not lane.waiting)
+
+    def _finish(self, lane: _Lane) -> None:
+        """Say that a split is through, well or not; where not, nobody needs those behind it."""
+        with self._changed:
+            lane.is_done = True
+            if lane.error is not None:
+                self._next = len(self._splits)
+            self._changed.notify_all()

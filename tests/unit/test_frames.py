@@ -1,0 +1,292 @@
+"""Records for other tools: every way gives what the plain path gives, and ends its threads."""
+
+import gc
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from tests.unit.scan.logs import SPAN_MS, T0, TOPIC, append_times_of, make_log_dir, records_of
+
+from tidelog import scan
+from tidelog.directory import Directory
+from tidelog.env import Env, ManualClock
+from tidelog.errors import (
+    CorruptData,
+    InvalidRequest,
+    MissingDependency,
+    MissingTimestamps,
+    UnknownTopic,
+)
+from tidelog.frames import Scan
+from tidelog.markup import CELL_LIMIT, bytes_text, html_table
+from tidelog.scan import parallel
+from tidelog.scan.parallel import to_parallel_reader
+from tidelog.scan.stats import ScanStats
+from tidelog.types import ClockName, IsolationLevel, NewRecord, TopicPartition
+
+PARTITIONS = 3
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MIDDLE = (T0 + SPAN_MS // 4, T0 + SPAN_MS // 2)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = str(tmp_path_factory.mktemp("frames"))
+    make_log_dir(path, 11, partitions=PARTITIONS, steps=90)
+    return path
+
+
+@pytest.fixture
+def directory(path: str) -> Iterator[Directory]:
+    with Directory.open(path) as opened:
+        yield opened
+
+
+def expected(
+    path: str,
+    *,
+    times: tuple[int, int] | None = None,
+    clock: ClockName = ClockName.RECORD,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> list[tuple[int, int, bytes | None, bytes | None]]:
+    """(partition, offset, key, value) of each record of the range, by the plain path."""
+    rows = []
+    for number in range(PARTITIONS):
+        records = records_of(path, number, isolation)
+        appended = append_times_of(path, number, records)
+        for record, append_ms in zip(records, appended, strict=True):
+            time_ms = record.timestamp if clock is ClockName.RECORD else append_ms
+            if times is None or (time_ms is not None and times[0] <= time_ms < times[1]):
+                rows.append((number, record.offset, record.key, record.value))
+    return rows
+
+
+def rows_of(table: pa.Table) -> list[tuple[int, int, bytes | None, bytes | None]]:
+    return [
+        (row["partition"], row["offset"], row["key"], row["value"]) for row in table.to_pylist()
+    ]
+
+
+class TestEveryWayGivesTheSame:
+    @pytest.mark.parametrize("clock", list(ClockName))
+    @pytest.mark.parametrize("isolation", list(IsolationLevel))
+    @pytest.mark.parametrize("times", [None, MIDDLE])
+    def test_as_the_plain_path(
+        self,
+        path: str,
+        directory: Directory,
+        clock: ClockName,
+        isolation: IsolationLevel,
+        times: tuple[int, int] | None,
+    ) -> None:
+        start, end = times or (None, None)
+        found = directory.scan(TOPIC, start=start, end=end, clock=clock, isolation=isolation)
+        wanted = expected(path, times=times, clock=clock, isolation=isolation)
+        assert wanted
+        assert rows_of(found.to_table()) == wanted
+        assert found.count() == len(wanted)
+        polars = found.to_polars()
+        assert polars.select("partition", "offset", "key", "value").rows() == wanted
+        pandas = found.to_pandas()
+        assert list(zip(pandas["partition"], pandas["offset"], strict=True)) == [
+            row[:2] for row in wanted
+        ]
+        with duckdb.connect() as connection:
+            relation = found.to_duckdb(connection, view="tides")
+            query = 'select partition, "offset", key, value from tides order by 1, 2'
+            assert connection.sql(query).fetchall() == wanted
+            assert relation.aggregate("count(*)").fetchall() == [(len(wanted),)]
+
+    def test_a_range_as_one_text(self, path: str, directory: Directory) -> None:
+        start, end = (EPOCH + timedelta(milliseconds=ms) for ms in MIDDLE)
+        found = directory.scan(TOPIC, during=f"{start.isoformat()}..{end.isoformat()}")
+        assert rows_of(found.to_table()) == expected(path, times=MIDDLE)
+        assert directory.scan(TOPIC, during="..").count() == len(expected(path))
+        assert directory.scan(TOPIC, during=f"@{MIDDLE[0]}..").wanted.end_ms is None
+
+    def test_one_partition_and_all_topics(self, path: str, directory: Directory) -> None:
+        alone = directory.scan(TopicPartition(TOPIC, 1))
+        assert rows_of(alone.to_table()) == [row for row in expected(path) if row[0] == 1]
+        assert directory.scan().count() == directory.scan([TOPIC]).count() == len(expected(path))
+
+    def test_columns_in_the_order_asked(self, directory: Directory) -> None:
+        columns = ["offset", "appendTimestamp", "topic"]
+        table = directory.scan(TOPIC, columns=columns).to_table()
+        assert table.column_names == columns
+        assert table.equals(directory.read(TOPIC, columns=columns).read_all())
+        assert table.schema == directory.scan(TOPIC, columns=columns).schema
+
+    def test_any_tool_takes_a_scan_as_a_stream_again_and_again(self, directory: Directory) -> None:
+        found = directory.scan(TOPIC, columns=["offset", "value"])
+        table = found.to_table()
+        for _ in range(2):
+            assert pa.table(found).equals(table)
+            assert pl.DataFrame(found).to_arrow().num_rows == table.num_rows
+            assert pa.RecordBatchReader.from_stream(found).read_all().equals(table)
+
+    def test_a_log_that_grows_is_read_as_it_is_by_then(self, tmp_path: Path) -> None:
+        with Directory.open(str(tmp_path), writable=True) as directory:
+            directory.create_topic("t")
+            found = directory.scan("t", columns=["value"])
+            assert found.count() == found.to_table().num_rows == 0
+            directory.append("t", [NewRecord(value=b"1")])
+            assert found.to_polars()["value"].to_list() == [b"1"]
+            assert found.count() == 1
+
+
+class TestParallelReading:
+    @pytest.mark.parametrize("threads", [1, 2, 5])
+    @pytest.mark.parametrize("held_bytes", [0, 2000, 64 << 20])
+    @pytest.mark.parametrize("split_bytes", [500, 5000, 1 << 20])
+    def test_order_and_rows_whatever_the_threads_and_the_room(
+        self, path: str, threads: int, held_bytes: int, split_bytes: int
+    ) -> None:
+        planned = scan.plan(path, TOPIC, split_bytes=split_bytes)
+        options = scan.ReadOptions(rows=7)
+        stats, alone = ScanStats(), ScanStats()
+        reader = to_parallel_reader(
+            planned, options=options, threads=threads, held_bytes=held_bytes, stats=stats
+        )
+        assert reader.read_all().equals(scan.to_table(planned, options=options, stats=alone))
+        assert stats == alone
+        assert no_reading_threads()
+
+    def test_no_more_waits_than_there_is_room_for(self, path: str) -> None:
+        planned = scan.plan(path, TOPIC, split_bytes=500)
+        assert len(planned) > 30
+        limit, threads = 600, 3
+        pool = parallel._Pool(planned.splits, ("value",), scan.ReadOptions(rows=5), limit)
+        held, largest = 0, 0
+        for batch in pool.batches(threads, ScanStats()):
+            held, largest = max(held, pool._held), max(largest, batch.nbytes)
+        assert held < limit + threads * largest
+        assert pool._held == 0
+
+    def test_a_reader_that_is_dropped_ends_its_threads(self, path: str) -> None:
+        planned = scan.plan(path, TOPIC, split_bytes=500)
+        reader = to_parallel_reader(planned, threads=4, held_bytes=0)
+        assert no_reading_threads()  # none before the first batch
+        reader.read_next_batch()
+        assert not no_reading_threads()
+        del reader
+        gc.collect()
+        assert no_reading_threads()
+
+    def test_nothing_to_read(self, path: str) -> None:
+        assert to_parallel_reader((), ["offset"]).read_all().num_rows == 0
+        for odd in ({"threads": 0}, {"held_bytes": -1}):
+            with pytest.raises(InvalidRequest):
+                to_parallel_reader((), **odd)  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequest, match="no column 'valu'"):
+            to_parallel_reader((), ["valu"])
+
+
+def no_reading_threads() -> bool:
+    return not any(thread.name.startswith("tidelog-read") for thread in threading.enumerate())
+
+
+class TestErrors:
+    def test_damage_is_raised_as_what_it_is_behind_what_is_right(self, tmp_path: Path) -> None:
+        with Directory.open(str(tmp_path), writable=True) as directory:
+            directory.create_topic("t", config={"internal.segment.bytes": "2000"})
+            for number in range(100):
+                directory.append("t", [NewRecord(value=b"%d" % number * 30)])
+        logs = sorted((tmp_path / "t-0").glob("*.log"))
+        data = bytearray(logs[3].read_bytes())
+        data[len(data) // 2] ^= 1
+        logs[3].write_bytes(data)
+        base = int(logs[3].stem)
+        with Directory.open(str(tmp_path)) as directory:
+            planned = scan.plan(directory.log_dir, "t", split_bytes=1)
+            reader = to_parallel_reader(planned, ["offset"], threads=4)
+            seen: list[int] = []
+            with pytest.raises(CorruptData, match=logs[3].name):
+                seen.extend(n for batch in reader for n in np.asarray(batch["offset"]).tolist())
+            assert seen == list(range(len(seen)))
+            assert base <= len(seen) < int(logs[4].stem)
+            for take in (Scan.to_table, Scan.to_polars, Scan.to_pandas):
+                with pytest.raises(CorruptData):
+                    take(directory.scan("t"))
+            relation = directory.scan("t", columns=["offset"]).to_duckdb()
+            with pytest.raises(duckdb.Error, match="CRC"):
+                relation.aggregate("count(*)").fetchall()
+        assert no_reading_threads()
+
+    def test_records_without_a_time_under_strict(self, directory: Directory) -> None:
+        found = directory.scan(TOPIC, start=MIDDLE[0], end=MIDDLE[1], strict=True)
+        with pytest.raises(MissingTimestamps):
+            found.to_table()
+
+    def test_what_can_not_be_asked(self, directory: Directory) -> None:
+        for take in (Scan.to_arrow, Scan.to_table, Scan.to_duckdb, Scan.count):
+            with pytest.raises(UnknownTopic):
+                take(directory.scan("other"))
+        with pytest.raises(InvalidRequest, match="no column"):
+            directory.scan(TOPIC, columns=["valu"]).to_arrow()
+        with pytest.raises(InvalidRequest, match="whole range"):
+            directory.scan(TOPIC, during="2013-02-08", start=3)
+
+    @pytest.mark.parametrize("name", ["polars", "duckdb", "pandas"])
+    def test_a_missing_package_is_named(
+        self, directory: Directory, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(MissingDependency, match=f"pip install {name}"):
+            getattr(directory.scan(TOPIC), f"to_{name}")()
+
+    def test_without_arrow(self, directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "tidelog.scan.reader", None)
+        with pytest.raises(MissingDependency, match=r"tidelog\[arrow\]"):
+            directory.scan(TOPIC).to_arrow()
+
+
+class TestNotebooks:
+    def test_a_directory_and_its_topics(self, path: str, directory: Directory) -> None:
+        shown = directory._repr_html_()
+        assert path in shown
+        assert "internal.segment.bytes=3000" in shown
+        topics = directory.topics()
+        assert dict(topics) == dict(directory.log_dir.topics())
+        assert "1 topics" in topics._repr_html_()  # type: ignore[attr-defined]
+
+    def test_a_scan_shows_its_first_records_and_what_it_costs(self, directory: Directory) -> None:
+        shown = directory.scan(TOPIC, start=MIDDLE[0])._repr_html_()
+        assert "first 5 records" in shown
+        assert "record time 2013-02-08T" in shown
+        assert "to be read of" in shown
+        assert "UnknownTopic" not in directory.scan("<b>")._repr_html_()
+        assert "&lt;b&gt;" in directory.scan("<b>")._repr_html_()
+        assert f"Plan of {len(directory.scan().plan())}" in directory.scan().plan()._repr_html_()
+        assert repr(directory.scan(TOPIC)).startswith("Scan('tides'")
+
+    def test_what_records_hold_is_escaped_and_cut(self) -> None:
+        shown = html_table("a<b", ["x"], [[b"<script>" + b"y" * 999], [None], [1234567], [True]])
+        assert "<script>" not in shown
+        assert "a&lt;b" in shown
+        assert shown.count("y") < CELL_LIMIT
+        assert "1,234,567" in shown
+        assert [bytes_text(n) for n in (0, 999, 1500, 2 * 10**9, 5 * 10**15)] == [
+            "0 B",
+            "999 B",
+            "1.5 kB",
+            "2 GB",
+            "5,000.0 TB",
+        ]
+
+    def test_a_time_that_no_calendar_holds(self, directory: Directory) -> None:
+        assert str(2**62) in repr(directory.scan(TOPIC, start=2**62))
+
+
+def test_manual_clocks_say_what_now_is(tmp_path: Path) -> None:
+    env = Env(clock=ManualClock(T0 + 10_000))
+    with Directory.open(str(tmp_path), writable=True, env=env) as directory:
+        directory.create_topic("t")
+        directory.append("t", [NewRecord(timestamp=T0 + at) for at in (0, 5000, 9000)])
+        assert directory.scan("t", during="-6s..now").count() == 2
