@@ -34,14 +34,21 @@ class LeaderClient:
     """One broker that is asked."""
 
     def __init__(
-        self, host: str, port: int, connect: Connect, *, max_frame_bytes: int = MAX_FRAME_BYTES
+        self,
+        host: str,
+        port: int,
+        connect: Connect,
+        *,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        client_id: str = CLIENT_ID,
     ) -> None:
         self.host = host
         self.port = port
         self._connect = connect
         self._max_frame_bytes = max_frame_bytes
+        self._client_id = client_id
         self._transport: Transport | None = None
-        self._connection = ClientConnection(CLIENT_ID)
+        self._connection = ClientConnection(client_id)
         self._versions: Mapping[int, tuple[int, int]] = {}
 
     @property
@@ -117,7 +124,7 @@ class LeaderClient:
             self._transport = self._connect(self.host, self.port)
         except OSError as error:
             raise ClusterFailure(self.place, "connect", f"{error}") from error
-        self._connection = ClientConnection(CLIENT_ID, max_frame_bytes=self._max_frame_bytes)
+        self._connection = ClientConnection(self._client_id, max_frame_bytes=self._max_frame_bytes)
         self._versions = self._ask_versions()
 
     def _ask_versions(self) -> dict[int, tuple[int, int]]:

@@ -33,7 +33,7 @@ Connect: TypeAlias = Callable[[str, int], Transport]
 
 
 class SocketTransport:
-    """A TCP connection whose calls wait at most `TIMEOUT_S`."""
+    """A TCP connection; its calls wait as long as it was made for."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -52,8 +52,8 @@ class SocketTransport:
         self._socket.close()
 
 
-def connect_socket(host: str, port: int) -> Transport:
-    """A TCP connection; raises OSError."""
-    connection = socket.create_connection((host, port), timeout=TIMEOUT_S)
+def connect_socket(host: str, port: int, *, timeout_s: float = TIMEOUT_S) -> Transport:
+    """A TCP connection whose calls wait at most `timeout_s`; raises OSError."""
+    connection = socket.create_connection((host, port), timeout=timeout_s)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return SocketTransport(connection)

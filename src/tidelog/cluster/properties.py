@@ -24,7 +24,7 @@ _RENAMED: Final = {
     "sasl.kerberos.service.name": "sasl.kerberos.service.name",
 }
 # Of Java's clients alone; without a meaning for a tool that asks a few questions.
-_WITHOUT_MEANING: Final = frozenset(
+WITHOUT_MEANING: Final = frozenset(
     {
         "default.api.timeout.ms",
         "request.timeout.ms",
@@ -58,7 +58,7 @@ def translate_settings(given: Mapping[str, str]) -> dict[str, str]:
     """Settings of librdkafka for those of a Java client; errors as `client_settings`."""
     settings: dict[str, str] = {}
     for key, value in given.items():
-        if key not in _WITHOUT_MEANING:
+        if key not in WITHOUT_MEANING:
             settings |= _translated(key, value, given)
     return settings
 

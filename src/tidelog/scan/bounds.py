@@ -5,11 +5,45 @@ Reads no records but for lookups by time. Source: KIP-79 for the positions of ti
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 from tidelog.errors import InvalidRequest, LostOffsets
 from tidelog.scan.split import EARLIEST, LATEST, Wanted
-from tidelog.storage.log_reader import LogReader
-from tidelog.types import INT64_MAX, INT64_MIN, ClockName, IsolationLevel
+from tidelog.types import (
+    INT64_MAX,
+    INT64_MIN,
+    ClockName,
+    IsolationLevel,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
+
+
+class PartitionView(Protocol):
+    """A partition as far as its offsets go: a `LogReader`, or what brokers have told."""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Its topic and partition."""
+        ...
+
+    @property
+    def log_start_offset(self) -> int:
+        """First offset that may be read, inclusive."""
+        ...
+
+    @property
+    def log_end_offset(self) -> int:
+        """Offset behind the last record."""
+        ...
+
+    def end_offset(self, isolation: IsolationLevel) -> int:
+        """Offset behind the last record that a reader of that isolation sees."""
+        ...
+
+    def offset_for_time(self, timestamp_ms: int, *, clock: ClockName) -> OffsetAndTimestamp | None:
+        """The earliest record whose time is `timestamp_ms` or later, None where there is none."""
+        ...
 
 
 class TimeMode(StrEnum):
@@ -32,7 +66,7 @@ class Question:
         clock: Which of a record's two times is meant.
         times: What a time bound means.
         isolation: What is seen of transactions.
-        needs_match: A start that no record reaches is an error (positions only).
+        needs_match: A start that no record reaches is an error.
     """
 
     clock: ClockName = ClockName.RECORD
@@ -51,7 +85,7 @@ class Bounds:
     lost: tuple[LostOffsets, ...] = ()
 
 
-def resolve(reader: LogReader, wanted: Wanted, question: Question) -> Bounds:
+def resolve(reader: PartitionView, wanted: Wanted, question: Question) -> Bounds:
     """The part of a partition that was asked for, and the offsets of it that are gone.
 
     Raises:
@@ -69,11 +103,25 @@ def resolve(reader: LogReader, wanted: Wanted, question: Question) -> Bounds:
             start = start if first is None else max(start, first)
             end = end if last is None else min(end, last)
         else:
+            if question.needs_match:
+                _position(reader, wanted.start_ms, question.clock, needs_match=True)
             time_range = (
                 INT64_MIN if wanted.start_ms is None else wanted.start_ms,
                 INT64_MAX if wanted.end_ms is None else wanted.end_ms,
             )
+    if wanted.least_offset is not None:
+        start = max(start, wanted.least_offset)
+    if wanted.limit_offset is not None:
+        end = min(end, wanted.limit_offset)
+    if wanted.filter_ms is not None:
+        time_range = _overlap(time_range, wanted.filter_ms)
     return Bounds(start, max(start, end), time_range, tuple(lost))
+
+
+def _overlap(times: tuple[int, int] | None, others: tuple[int, int]) -> tuple[int, int]:
+    if times is None:
+        return others
+    return max(times[0], others[0]), min(times[1], others[1])
 
 
 def _check(wanted: Wanted) -> None:
@@ -91,7 +139,9 @@ def _check(wanted: Wanted) -> None:
             raise InvalidRequest(f"the {what} range starts at {first}, behind its end {last}")
 
 
-def _offsets(reader: LogReader, wanted: Wanted, visible: int) -> tuple[int, int, list[LostOffsets]]:
+def _offsets(
+    reader: PartitionView, wanted: Wanted, visible: int
+) -> tuple[int, int, list[LostOffsets]]:
     """Start and end inside the log, and what was asked for outside of it."""
     log_start, log_end = reader.log_start_offset, reader.log_end_offset
     start = _start(wanted.start_offset, log_start, visible)
@@ -114,13 +164,13 @@ def _start(asked: int | None, log_start: int, visible: int) -> int:
     return visible if asked == LATEST else asked
 
 
-def _lost(reader: LogReader, start: int, end: int, reason: str) -> LostOffsets:
+def _lost(reader: PartitionView, start: int, end: int, reason: str) -> LostOffsets:
     name = reader.topic_partition
     return LostOffsets(name.topic, name.partition, start, end, reason)
 
 
 def _position(
-    reader: LogReader, timestamp_ms: int | None, clock: ClockName, *, needs_match: bool = False
+    reader: PartitionView, timestamp_ms: int | None, clock: ClockName, *, needs_match: bool = False
 ) -> int | None:
     """The first offset that is that late, the log's end where none is; None without a time."""
     if timestamp_ms is None:

@@ -233,6 +233,20 @@ def cut(uncut: UncutPiece, split_bytes: int) -> Iterator[Piece]:
     yield _part(segment, piece, start, piece.end_offset)
 
 
+def cut_offsets(uncut: UncutPiece, piece: Piece, max_offsets: int) -> Iterator[Piece]:
+    """A part of the piece in parts of at most `max_offsets` offsets, of about the same span."""
+    span = piece.end_offset - piece.start_offset
+    count = -(-span // max_offsets)
+    if count <= 1 or not piece.size_bytes:
+        yield piece
+        return
+    start = piece.start_offset
+    for number in range(1, count + 1):
+        end = piece.start_offset + number * span // count
+        yield _part(uncut.segment, piece, start, end)
+        start = end
+
+
 def _offset_behind(segment: Segment, position: int) -> int | None:
     """The offset behind the first indexed batch at or after a position, None where there is none.
 

@@ -5,22 +5,24 @@ is written, no lock is taken; a directory that is being written to may be planne
 """
 
 import dataclasses
-import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, TypeVar
 
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone, UnknownTopic
+from tidelog.markup import bytes_text, html_table
 from tidelog.scan.bounds import Bounds, Question, TimeMode, resolve
-from tidelog.scan.pieces import PieceFinder, UncutPiece, cut
+from tidelog.scan.collection import without_collection
+from tidelog.scan.pieces import PieceFinder, UncutPiece, cut, cut_offsets
 from tidelog.scan.split import AbortedSpan, Piece, Split, Wanted, pack
 from tidelog.storage.handles import typed_reads
 from tidelog.storage.log_dir import LogDir
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.zone_files import ZoneCache
-from tidelog.types import ClockName, IsolationLevel, TopicPartition
+from tidelog.types import INT64_MAX, ClockName, IsolationLevel, TopicPartition
 
 SPLIT_BYTES: Final = 128 << 20
 # Below this a task costs more than what it reads.
@@ -28,6 +30,8 @@ SPLIT_BYTES_MIN: Final = 64 << 10
 APPEND_TIME_COLUMN: Final = "appendTimestamp"
 # A segment may be deleted between its listing and its opening, but hardly again and again.
 _TRIES: Final = 5
+# In a notebook.
+_PARTITIONS_SHOWN: Final = 20
 
 _Result = TypeVar("_Result")
 
@@ -63,6 +67,21 @@ class ScanPlan:
     def __len__(self) -> int:
         return len(self.splits)
 
+    def _repr_html_(self) -> str:
+        """The plan for a notebook: what is read of each partition."""
+        rows = islice(self._rows(), _PARTITIONS_SHOWN)
+        left = len(self.bounds) - _PARTITIONS_SHOWN
+        note = f"{bytes_text(self.scan_bytes)} to be read of {bytes_text(self.log_bytes)}"
+        note += f"; and {left:,} partitions more" if left > 0 else ""
+        headings = ("partition", "start", "end", "splits", "to be read")
+        return html_table(f"Plan of {len(self)} splits", headings, rows, note)
+
+    def _rows(self) -> Iterator[tuple[str, int, int, int, str]]:
+        for name, (start, end) in self.bounds.items():
+            mine = [split for split in self.splits if split.topic_partition == name]
+            size = bytes_text(sum(split.size_bytes for split in mine))
+            yield str(name), start, end, len(mine), size
+
 
 def plan(  # noqa: PLR0913 - one keyword for each way to choose
     source: str | LogDir,
@@ -77,6 +96,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
     columns: Sequence[str] | None = None,
     split_bytes: int = SPLIT_BYTES,
     min_partitions: int = 1,
+    max_offsets: int = INT64_MAX,
     fail_on_data_loss: bool = True,
     zone_cache: str | None = None,
     env: Env | None = None,
@@ -97,6 +117,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
             they are among them.
         split_bytes: About how many bytes of log a split reads, at most.
         min_partitions: Make at least about so many splits, if there is enough to read.
+        max_offsets: How many offsets a split reaches over, at most.
         fail_on_data_loss: Raise where offsets that were asked for are gone; else see `lost`.
         zone_cache: A folder outside the directory for zone maps of finished segments that have
             none, as in directories of Apache Kafka: what is missing there is built now, which
@@ -108,11 +129,18 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
         InvalidRequest: Offsets, times or sizes that can't be.
         OffsetsGone: Offsets that were asked for are not in the log.
     """
-    if split_bytes < 1 or min_partitions < 1:
-        raise InvalidRequest(f"split_bytes={split_bytes}, min_partitions={min_partitions}: 1 up")
+    if min(split_bytes, min_partitions, max_offsets) < 1:
+        raise InvalidRequest(
+            f"split_bytes={split_bytes}, min_partitions={min_partitions},"
+            f" max_offsets={max_offsets}: 1 up"
+        )
     question = Question(clock=clock, times=times, isolation=isolation, needs_match=needs_match)
     everywhere, single = wanted or Wanted(), per_partition or {}
-    how = _How(with_append_times=_wants_append_times(columns), zone_cache=zone_cache)
+    how = _How(
+        with_append_times=_wants_append_times(columns),
+        zone_cache=zone_cache,
+        max_offsets=max_offsets,
+    )
 
     def draft_all(log_dir: LogDir) -> ScanPlan:
         names = list_partitions(log_dir, topics)
@@ -231,6 +259,7 @@ class _How:
     with_append_times: bool = False
     counts: bool = False
     zone_cache: str | None = None
+    max_offsets: int = INT64_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,23 +278,6 @@ def _target_bytes(drafts: list[_Draft], split_bytes: int, min_partitions: int) -
     total = sum(uncut.piece.size_bytes for draft in drafts for uncut in draft.uncut)
     wanted = min(split_bytes, -(-total // min_partitions))
     return max(wanted, min(SPLIT_BYTES_MIN, split_bytes))
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """No garbage collection meanwhile.
-
-    A plan over 100,000 segments makes millions of objects that stay and no cycles: going through
-    them again and again is work for nothing. Measured under load only, it took a quarter of the
-    time of a plan without zone maps, and hardly any of one with them.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class _Planner:
@@ -309,7 +321,7 @@ class _Planner:
             counts=self._how.counts,
             zone_cache=self._zone_cache,
         )
-        with _without_collection():
+        with without_collection():
             uncut = list(finder.pieces())
         return _Draft(name, reader, bounds, uncut, reader.size_bytes(), finder.sidecar_bytes)
 
@@ -330,9 +342,15 @@ class _Planner:
         return self._split(draft, tuple(uncut.piece for uncut in draft.uncut), aborted)
 
     def _cut(self, draft: _Draft, target_bytes: int) -> list[Split]:
-        pieces = [piece for uncut in draft.uncut for piece in cut(uncut, target_bytes)]
+        limit = self._how.max_offsets
+        pieces = [
+            piece
+            for uncut in draft.uncut
+            for part in cut(uncut, target_bytes)
+            for piece in cut_offsets(uncut, part, limit)
+        ]
         aborted = self._aborted(draft.reader, draft.bounds.start, draft.bounds.end)
-        return [self._split(draft, group, aborted) for group in pack(pieces, target_bytes)]
+        return [self._split(draft, group, aborted) for group in pack(pieces, target_bytes, limit)]
 
     def _split(
         self, draft: _Draft, pieces: tuple[Piece, ...], aborted: Sequence[AbortedSpan]

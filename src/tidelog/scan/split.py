@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.types import ClockName, IsolationLevel, TopicPartition
+from tidelog.types import INT64_MAX, ClockName, IsolationLevel, TopicPartition
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -28,12 +28,19 @@ class Wanted:
         end_offset: Offset behind the last one; `LATEST` for the end at planning.
         start_ms: Start of the time range, inclusive, in ms.
         end_ms: End of the time range, exclusive, in ms; INT64_MAX is no end.
+        least_offset: Nothing before this offset is wanted; where the log begins later, nothing is
+            lost by it.
+        limit_offset: Nothing from this offset on is wanted; where the log ends before, likewise.
+        filter_ms: Only records with a time in [a, b) are wanted, whatever the times above mean.
     """
 
     start_offset: int | None = None
     end_offset: int | None = None
     start_ms: int | None = None
     end_ms: int | None = None
+    least_offset: int | None = None
+    limit_offset: int | None = None
+    filter_ms: tuple[int, int] | None = None
 
     def filled_from(self, other: "Wanted") -> "Wanted":
         """This, with `other`'s word where this has none."""
@@ -138,13 +145,19 @@ class Split:
         return sum(piece.size_bytes for piece in self.pieces)
 
 
-def pack(pieces: Sequence[Piece], split_bytes: int) -> list[tuple[Piece, ...]]:
-    """Pieces of one partition in groups of about `split_bytes`, in order."""
+def pack(
+    pieces: Sequence[Piece], split_bytes: int, max_offsets: int = INT64_MAX
+) -> list[tuple[Piece, ...]]:
+    """Pieces of one partition in groups of about `split_bytes`, in order.
+
+    No group reaches over more than `max_offsets` offsets, unless a piece of it does.
+    """
     groups: list[tuple[Piece, ...]] = []
     group: list[Piece] = []
     size = 0
     for piece in pieces:
-        if group and size + piece.size_bytes > split_bytes:
+        is_far = group and piece.end_offset - group[0].start_offset > max_offsets
+        if group and (size + piece.size_bytes > split_bytes or is_far):
             groups.append(tuple(group))
             group, size = [], 0
         group.append(piece)

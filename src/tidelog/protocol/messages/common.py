@@ -18,6 +18,8 @@ NO_OPERATIONS: Final = -(2**31)
 
 EARLIEST_TIMESTAMP: Final = -2
 LATEST_TIMESTAMP: Final = -1
+# The first offset that lies on the broker itself, not in a remote tier. Source: KIP-405.
+EARLIEST_LOCAL_TIMESTAMP: Final = -4
 
 
 @dataclass(frozen=True, slots=True)

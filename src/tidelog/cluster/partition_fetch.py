@@ -1,0 +1,391 @@
+"""Records of one partition from its leader, as batches: no object per record.
+
+Asks as a consumer does, follows the partition to another leader, and takes gaps for what they are:
+the next offset stands in the batches' headers, so that neither compacted stretches nor markers of
+transactions at the end are waited for. Brokers must be reachable in plain text.
+
+Life cycle: parts* -> close. One owner. Source: Kafka's protocol guide; KIP-98, KIP-320, KIP-405.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+from uuid import UUID
+
+from tidelog.cluster import codes
+from tidelog.cluster.follow_client import LeaderClient
+from tidelog.cluster.follow_transport import Connect
+from tidelog.env import Clock
+from tidelog.errors import ClusterFailure, OffsetOutOfRange, UnknownTopic
+from tidelog.protocol.messages import FETCH, LIST_OFFSETS, METADATA
+from tidelog.protocol.messages.common import (
+    CONSUMER_REPLICA_ID,
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+)
+from tidelog.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    PartitionData,
+)
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tidelog.protocol.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from tidelog.protocol.wire import NO_UUID
+from tidelog.types import Buffer, IsolationLevel, TopicPartition
+
+_Answer = TypeVar("_Answer")
+
+# Between two attempts where nobody leads, or a broker can't be reached.
+_PAUSE_S: Final = 0.1
+# A broker that has just started may not know its topics yet; one that never did will not.
+_UNKNOWN_MAX: Final = 20
+_EARLIEST_LOCAL_LEAST: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSettings:
+    """How records are asked for.
+
+    Attributes:
+        isolation: READ_COMMITTED ends at the last stable offset and names aborted transactions.
+        client_id: How the client calls itself, for quotas and logs.
+        timeout_ms: Without any progress for so long the fetch fails.
+        max_wait_ms: How long a broker may wait for `min_bytes`.
+        min_bytes: How much it should wait for.
+        max_bytes: How much it answers at most; one batch always comes whole.
+        partition_max_bytes: Likewise; the smaller of the two counts.
+    """
+
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    client_id: str = "tidelog"
+    timeout_ms: int = 120_000
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 50 << 20
+    partition_max_bytes: int = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What one answer brought.
+
+    Attributes:
+        offset: First offset that was asked for; the first batch may begin before it.
+        next_offset: Offset behind all of it.
+        data: Whole batches, the last one perhaps cut.
+        aborted: Aborted transactions among them, (producer id, first offset); READ_COMMITTED only.
+    """
+
+    offset: int
+    next_offset: int
+    data: Buffer
+    aborted: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSeams:
+    """What a fetch needs of the machine.
+
+    Attributes:
+        connect: Makes connections.
+        clock: For deadlines.
+        pause: Waits for some seconds.
+    """
+
+    connect: Connect
+    clock: Clock
+    pause: Callable[[float], object] = field(default_factory=lambda: threading.Event().wait)
+
+
+class PartitionFetch:
+    """One partition that is read, whoever leads it."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        name: TopicPartition,
+        seams: FetchSeams,
+        *,
+        topic_id: str = "",
+        settings: FetchSettings | None = None,
+    ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            bootstrap: `host:port[,host:port]`.
+            name: The partition.
+            seams: Connections and clock.
+            topic_id: 32 hexadecimal digits; another topic of the same name is an error. "" for any.
+            settings: How records are asked for.
+        """
+        self._name = name
+        self._wanted_id = topic_id
+        self._topic_id = NO_UUID
+        self._settings = settings or FetchSettings()
+        self._isolation = self._settings.isolation
+        self._seams = seams
+        self._bootstrap = bootstrap
+        self._servers = [self._client(*split_server(server)) for server in bootstrap.split(",")]
+        self._leader: LeaderClient | None = None
+        self._deadline_ms = 0
+        self._unknown_count = 0
+        self._reason: ClusterFailure | None = None
+
+    def _client(self, host: str, port: int) -> LeaderClient:
+        return LeaderClient(host, port, self._seams.connect, client_id=self._settings.client_id)
+
+    @property
+    def place(self) -> str:
+        """What an error calls the partition, `kafka://host:port/topic-0`."""
+        return f"kafka://{self._bootstrap}/{self._name}"
+
+    # -- records -----------------------------------------------------------------------------
+
+    def parts(self, start: int, end: int) -> Iterator[Fetched]:
+        """All batches that hold offsets in [start, end), in order; the next one is under way.
+
+        Raises:
+            OffsetOutOfRange: An offset is not in the log any more; everything before was yielded.
+            UnknownTopic: The topic was deleted, or created anew.
+            ClusterFailure: No progress in time, or a broker refuses.
+        """
+        offset = start
+        is_asked = False
+        self._note_progress()
+        while offset < end:
+            is_asked = is_asked or self._send(offset)
+            found = self._take(offset, end) if is_asked else None
+            is_asked = False
+            if found is None:
+                self._check_deadline(offset)
+                continue
+            self._note_progress()
+            offset = found.next_offset
+            if offset < end:
+                is_asked = self._send(offset)
+            if found.data:
+                yield found
+
+    def _take(self, offset: int, end: int) -> Fetched | None:
+        """What the answer brought, None where it has to be asked for again."""
+        try:
+            data = self._receive()
+            following = (
+                self._next_offset(data, offset, end) if self._is_good(data, offset) else None
+            )
+        except ClusterFailure as error:
+            self._forget_leader(error)
+            return None
+        if following is None:
+            return None
+        return Fetched(offset, following, data.records or b"", _aborted(data))
+
+    def _send(self, offset: int) -> bool:
+        """Ask for records; False where that has to be tried again."""
+        settings = self._settings
+        wanted = FetchPartition(
+            partition=self._name.partition,
+            fetch_offset=offset,
+            partition_max_bytes=min(settings.partition_max_bytes, settings.max_bytes),
+        )
+        try:
+            leader = self._find_leader()
+            topic = FetchTopic(topic=self._name.topic, topic_id=self._topic_id, partitions=[wanted])
+            question = FetchRequest(
+                max_wait_ms=settings.max_wait_ms,
+                min_bytes=settings.min_bytes,
+                max_bytes=settings.max_bytes,
+                isolation_level=int(self._isolation),
+                topics=[topic],
+            )
+            leader.send(FETCH, question)
+        except ClusterFailure as error:
+            self._forget_leader(error)
+            return False
+        return True
+
+    def _receive(self) -> PartitionData:
+        assert self._leader is not None
+        answer = self._leader.receive(FETCH)
+        if answer.error_code:
+            raise self._refusal("fetch", answer.error_code)
+        for topic in answer.responses:
+            for data in topic.partitions:
+                if data.partition_index == self._name.partition:
+                    return data
+        raise self._refusal("fetch", None, "the answer says nothing of the partition")
+
+    def _is_good(self, data: PartitionData, offset: int) -> bool:
+        """Whether records came; False where they have to be asked for again."""
+        if data.error_code == codes.OFFSET_OUT_OF_RANGE:
+            start, end = self.log_offset(EARLIEST_TIMESTAMP), self.log_offset(LATEST_TIMESTAMP)
+            if start <= offset <= end:
+                return False  # the leader has changed in between
+            raise OffsetOutOfRange(offset, start, end, where=str(self._name))
+        if data.error_code:
+            raise self._refusal("fetch", data.error_code)
+        return True
+
+    def _next_offset(self, data: PartitionData, offset: int, end: int) -> int | None:
+        """The offset behind what came; None where there may be more to come."""
+        from tidelog.scan.fetched import next_offset
+
+        if data.records is not None and len(data.records):
+            # Damage is for the decoder to name, so any progress will do.
+            found = next_offset(data.records)
+            return offset + 1 if found is None else max(found, offset + 1)
+        is_committed = self._isolation is IsolationLevel.READ_COMMITTED
+        visible = data.last_stable_offset if is_committed else data.high_watermark
+        if visible < end or offset < self._local_start():
+            return None
+        # The broker has looked, and nothing is left of these offsets: they were compacted away.
+        return end
+
+    def _local_start(self) -> int:
+        """Below this a remote tier answers, which may bring nothing only because it is slow."""
+        leader = self._find_leader()
+        if leader.version_of(LIST_OFFSETS) < _EARLIEST_LOCAL_LEAST:
+            return 0
+        return self.log_offset(EARLIEST_LOCAL_TIMESTAMP)
+
+    # -- offsets -----------------------------------------------------------------------------
+
+    def log_offset(self, timestamp: int) -> int:
+        """The offset of a special value of ListOffsets; raises ClusterFailure."""
+        question = ListOffsetsRequest(
+            replica_id=CONSUMER_REPLICA_ID,
+            isolation_level=int(self._isolation),
+            topics=[
+                ListOffsetsTopic(
+                    name=self._name.topic,
+                    partitions=[
+                        ListOffsetsPartition(
+                            partition_index=self._name.partition, timestamp=timestamp
+                        )
+                    ],
+                )
+            ],
+            timeout_ms=self._settings.timeout_ms,
+        )
+        answer = self._find_leader().ask(LIST_OFFSETS, question)
+        found = answer.topics[0].partitions[0]
+        if found.error_code:
+            raise self._refusal("ask where the log begins or ends", found.error_code)
+        return found.offset
+
+    # -- leaders -----------------------------------------------------------------------------
+
+    def _find_leader(self) -> LeaderClient:
+        """The broker that leads the partition.
+
+        Raises:
+            UnknownTopic: There is no such topic (any more).
+            ClusterFailure: Nobody leads it now, or no broker answers.
+        """
+        if self._leader is not None:
+            return self._leader
+        question = MetadataRequest(
+            topics=[MetadataRequestTopic(name=self._name.topic)], allow_auto_topic_creation=False
+        )
+        answer = self._ask_any(lambda server: server.ask(METADATA, question))
+        nodes = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        (topic,) = answer.topics
+        found = {part.partition_index: part for part in topic.partitions}
+        if topic.error_code == codes.UNKNOWN_TOPIC_OR_PARTITION or (
+            not topic.error_code and self._name.partition not in found
+        ):
+            self._count_unknown()
+        if topic.error_code:
+            raise self._refusal("ask who leads", topic.error_code)
+        self._check_id(topic.topic_id)
+        leader_id = found[self._name.partition].leader_id
+        if leader_id not in nodes:
+            raise self._refusal("ask who leads", codes.LEADER_NOT_AVAILABLE)
+        self._unknown_count = 0
+        self._leader = self._client(*nodes[leader_id])
+        return self._leader
+
+    def _count_unknown(self) -> None:
+        self._unknown_count += 1
+        if self._unknown_count > _UNKNOWN_MAX:
+            raise UnknownTopic(f"{self._bootstrap} has no partition {self._name} any more")
+        raise self._refusal("ask who leads", codes.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def _check_id(self, topic_id: UUID) -> None:
+        self._topic_id = topic_id
+        if self._wanted_id and topic_id not in (NO_UUID, UUID(hex=self._wanted_id)):
+            raise UnknownTopic(
+                f"{self._bootstrap}: topic {self._name.topic} was deleted and created anew"
+            )
+
+    def _ask_any(self, ask: Callable[[LeaderClient], _Answer]) -> _Answer:
+        """What the first server that can be reached answers; it is asked first next time."""
+        failed: ClusterFailure | None = None
+        for number, server in enumerate(self._servers):
+            try:
+                answer = ask(server)
+            except ClusterFailure as error:
+                failed = error
+                continue
+            self._servers.insert(0, self._servers.pop(number))
+            return answer
+        assert failed is not None
+        raise failed
+
+    def _forget_leader(self, reason: ClusterFailure) -> None:
+        """Ask anew who leads, after a while; raises a reason that will not pass."""
+        if reason.error_code is not None and reason.error_code not in codes.LEADER_CHANGES:
+            raise reason
+        self._reason = reason
+        if self._leader is not None:
+            self._leader.close()
+            self._leader = None
+        self._seams.pause(_PAUSE_S)
+
+    # -- deadlines ---------------------------------------------------------------------------
+
+    def _note_progress(self) -> None:
+        self._reason = None
+        self._deadline_ms = self._seams.clock.monotonic_ms() + self._settings.timeout_ms
+
+    def _check_deadline(self, offset: int) -> None:
+        if self._seams.clock.monotonic_ms() < self._deadline_ms:
+            return
+        seconds = self._settings.timeout_ms / 1000
+        why = f" ({self._reason})" if self._reason is not None else ""
+        reason = f"nothing from offset {offset} on came within {seconds:g} s{why}"
+        raise ClusterFailure(self._bootstrap, f"read records of {self._name}", reason)
+
+    def _refusal(self, operation: str, code: int | None, reason: str = "") -> ClusterFailure:
+        told = reason or f"error {code}"
+        return ClusterFailure(self._bootstrap, f"{operation} ({self._name})", told, error_code=code)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for client in (*self._servers, self._leader):
+            if client is not None:
+                client.close()
+        self._leader = None
+
+
+def split_server(server: str) -> tuple[str, int]:
+    """Host and port of `host:port`, where the host may be an IPv6 address in brackets.
+
+    Raises:
+        ClusterFailure: It is no such text.
+    """
+    host, colon, port = server.strip().rpartition(":")
+    if not colon or not host or not port.isdecimal():
+        raise ClusterFailure(server, "connect", "host:port is needed")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _aborted(data: PartitionData) -> tuple[tuple[int, int], ...]:
+    return tuple((txn.producer_id, txn.first_offset) for txn in data.aborted_transactions or ())
