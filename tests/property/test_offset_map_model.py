@@ -163,14 +163,14 @@ def test_by_time_nothing_lies_before_a_start(
     found = mapped(history, cut, rows_max)
     everything = [one for records in history for one in records]
     for time_ms in (0, 1, 25, 50, 99, 100, 250, 601):
-        for target, start in found.starts_by_arrival("t", time_ms).items():
+        for target, start in found.starts_by_arrival(0, time_ms).items():
             later = [
                 one.target_offset
                 for one in everything
                 if one.target == target.partition and one.arrival_ms >= time_ms
             ]
             assert start.offset <= min(later, default=found.ends[target])
-        for target, start in found.starts_by_create_time("t", time_ms).items():
+        for target, start in found.starts_by_create_time(0, time_ms).items():
             later = [
                 one.target_offset
                 for one in everything

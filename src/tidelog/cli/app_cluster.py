@@ -99,6 +99,7 @@ def _rewind(  # noqa: PLR0913 - one parameter for each option
         "tidelog failover --group planes --from east:9092 --to west:9092 --verify",
         "tidelog failover --group planes --from east:9092 --to west:9092 --sample-for 5m --execute",
         "tidelog failover --group planes --to west:9092 --topic flights --at -10m --max-latency 2m",
+        "tidelog failover --group planes --from east:9092 --to west:9092 --map mirror/offsets.map",
     ),
 )
 @click.option("--group", "-g", required=True, metavar="GROUP", help="The consumer group.")
@@ -144,6 +145,12 @@ def _rewind(  # noqa: PLR0913 - one parameter for each option
     show_default=True,
     help="Whether partition N holds the same keys on both; auto looks at keys.",
 )
+@click.option(
+    "--map",
+    "map_",
+    metavar="FILE",
+    help="What the mirror of A on B wrote down (tidelog spark mirror); no latency is needed then.",
+)
 @click.option("--verify", is_flag=True, help="Compare the records of A and B.")
 @click.option(
     "--look-back",
@@ -169,6 +176,7 @@ def _failover(  # noqa: PLR0913 - one parameter for each option
     sample_for: str,
     sample_records: int,
     mapping: str,
+    map_: str | None,
     verify: bool,
     look_back: str | None,
     execute: bool,
@@ -180,9 +188,9 @@ def _failover(  # noqa: PLR0913 - one parameter for each option
 ) -> int:
     """Move a consumer group to another cluster without missing a record.
 
-    Finds the offsets on B by the time at the group's positions on A, less the largest latency;
-    commits nothing without --execute. Exit code 2: --verify found records that would be
-    missed, that B does not have, or that never reached A.
+    Finds the offsets on B by the time at the group's positions on A, less the largest latency, or
+    by the map that a mirror wrote; commits nothing without --execute. Exit code 2: --verify found
+    records that would be missed, that B does not have, or that never reached A.
     """
     from tidelog.cli import failover
 
@@ -199,6 +207,7 @@ def _failover(  # noqa: PLR0913 - one parameter for each option
         sample_for=sample_for,
         sample_records=sample_records,
         mapping=mapping,
+        map_file=map_,
         verify=verify,
         look_back=look_back,
         execute=execute,

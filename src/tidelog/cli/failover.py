@@ -14,6 +14,7 @@ from tidelog.cli.surroundings import Surroundings
 if TYPE_CHECKING:
     from tidelog.cluster.failover_plan import Plan, Question
     from tidelog.cluster.failover_verify import Verdict
+    from tidelog.cluster.offset_map import OffsetMap
     from tidelog.cluster.tail_latency import Watched
 
 MEASURED: Final = "measured"
@@ -32,6 +33,7 @@ class FailoverOptions:
         sample_for: How long to measure.
         sample_records: So many records of each topic on each cluster are enough.
         mapping: `auto`, `same` or `any`: how partitions correspond.
+        map_file: The map that the mirror of A on B wrote; None without one.
         verify: Compare the records.
         look_back: How far before the time searched records that never reached A are looked for, a
             length of time; as far as the margin where None.
@@ -47,6 +49,7 @@ class FailoverOptions:
     sample_for: str = "30s"
     sample_records: int = 1_000
     mapping: str = "auto"
+    map_file: str | None = None
     verify: bool = False
     look_back: str | None = None
     execute: bool = False
@@ -76,7 +79,7 @@ def _refuse_unknown(options: FailoverOptions) -> None:
     """Without A everything that would be asked of it has to be stated."""
     if options.at is None or not options.topics:
         raise UsageProblem("without --from the options --at TIME and --topic T are needed")
-    if options.max_latency == MEASURED:
+    if options.max_latency == MEASURED and options.map_file is None:
         raise UsageProblem("without --from no latency is measured; state it: --max-latency 2m")
     if options.verify:
         raise UsageProblem("--verify compares with what the group consumed on A: give --from")
@@ -122,7 +125,21 @@ def question_of(surroundings: Surroundings, options: FailoverOptions) -> "Questi
             records_min=options.sample_records,
         ),
         mapping=PartitionMapping(options.mapping),
+        offset_map=_read_map(surroundings, options.map_file),
     )
+
+
+def _read_map(surroundings: Surroundings, path: str | None) -> "OffsetMap | None":
+    from tidelog.cluster.offset_map_file import read_map
+
+    if path is None:
+        return None
+    try:
+        return read_map(surroundings.env.files, path)
+    except FileNotFoundError as error:
+        raise UsageProblem(
+            f"--map {path}: no such file; a mirror keeps offsets.map in its checkpoint"
+        ) from error
 
 
 def run(

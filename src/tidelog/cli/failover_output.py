@@ -82,7 +82,7 @@ def _object(report: Report, zone: str | None) -> dict[str, Cell]:
         "margin": {
             "latency_ms": plan.margin.latency_ms,
             "skew_ms": plan.margin.skew_ms,
-            "measured": plan.is_measured,
+            "measured": plan.is_measured and not plan.is_by_map,
             "samples": [_sample(latency) for latency in plan.latencies],
         },
         "topics": [
@@ -149,11 +149,7 @@ def _verdict(verdict: "Verdict", zone: str | None) -> dict[str, Cell]:
 def _sentences(report: Report) -> list[str]:
     plan = report.plan
     lines = [_sample_line(latency) for latency in plan.latencies]
-    origin = "largest measured" if plan.is_measured else "as stated"
-    lines.append(
-        f"margin: latency {plan.margin.latency_ms} ms ({origin}), clock skew"
-        f" {plan.margin.skew_ms} ms"
-    )
+    lines.append(_margin_line(plan))
     lines += [f"{name}: {mapped.sentence}" for name, mapped in plan.mapped.items()]
     for verdict in report.verdicts or ():
         lines += _verdict_lines(verdict)
@@ -161,6 +157,16 @@ def _sentences(report: Report) -> list[str]:
         count = len(plan.starts)
         lines.append(f"group {plan.question.group}: committed {count} partitions on B")
     return lines
+
+
+def _margin_line(plan: "Plan") -> str:
+    if plan.is_by_map:
+        return "no margin: the map of the mirror tells every start"
+    origin = "largest measured" if plan.is_measured else "as stated"
+    return (
+        f"margin: latency {plan.margin.latency_ms} ms ({origin}), clock skew"
+        f" {plan.margin.skew_ms} ms"
+    )
 
 
 def _sample_line(latency: "TopicLatency") -> str:

@@ -103,6 +103,7 @@ class Found(StrEnum):
     TIME = "time"
     BEGINNING = "beginning"
     END = "end"
+    MAP = "map"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,9 +113,10 @@ class Start:
     Attributes:
         partition: On B.
         offset: The first offset to read.
-        time_ms: Time of the record there, None where none was looked at.
-        search_ms: T, for which the offset was searched; None where from the beginning.
-        found: By time, or the beginning or the end of the log.
+        time_ms: Time of the record there, None where none was looked at; by a mirror's map the
+            earliest create time of what it has put there for the group.
+        search_ms: T, for which the offset was searched; None where from the beginning or by a map.
+        found: By time, by a mirror's map, or the beginning or the end of the log.
         reason: What that rests on.
     """
 
@@ -124,6 +126,11 @@ class Start:
     search_ms: int | None
     found: Found
     reason: str
+
+    @property
+    def since_ms(self) -> int | None:
+        """What the group needs was created at this time or later; None where that is not known."""
+        return self.time_ms if self.found is Found.MAP else self.search_ms
 
 
 def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int) -> int | None:
@@ -291,7 +298,7 @@ def find_starts(
         if time_ms is None:
             starts.append(_beginning(partition, mark, why))
         elif answer is not None:
-            note = _deleted_note(mark, answer.offset)
+            note = deleted_note(mark, answer.offset)
             starts.append(
                 Start(
                     partition=partition,
@@ -327,12 +334,12 @@ def _beginning(partition: TopicPartition, marks: Watermarks, reason: str) -> Sta
         time_ms=None,
         search_ms=None,
         found=Found.BEGINNING,
-        reason=reason + _deleted_note(marks, marks.start),
+        reason=reason + deleted_note(marks, marks.start),
     )
 
 
-def _deleted_note(marks: Watermarks, offset: int) -> str:
-    """Where B's log begins at the start itself, what lay before can't be known."""
+def deleted_note(marks: Watermarks, offset: int) -> str:
+    """What a reason ends with where B's log begins at the start: what lay before can't be known."""
     if offset > marks.start or marks.start == 0:
         return ""
     return f"; B has deleted everything before {marks.start}, needed or not"

@@ -9,7 +9,7 @@ The sample is the last records; `failover_verify` looks at all that matter.
 """
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -29,11 +29,12 @@ class PartitionMapping(StrEnum):
     AUTO = "auto"
     SAME = "same"
     ANY = "any"
+    MAP = "map"
 
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """SAME or ANY for one topic, and why."""
+    """SAME or ANY for one topic, or MAP where a mirror's map tells all; and why."""
 
     mapping: PartitionMapping
     reason: str
@@ -43,6 +44,8 @@ class Mapped:
         """For people: what counts for a partition of B, and why."""
         if self.mapping is PartitionMapping.SAME:
             return f"partition N on B follows partition N on A: {self.reason}"
+        if self.mapping is PartitionMapping.MAP:
+            return f"the map of the mirror tells where records went: {self.reason}"
         return f"the earliest time of all partitions counts for each: {self.reason}"
 
 
@@ -66,10 +69,16 @@ PARTITIONERS: Final[Mapping[str, Callable[[bytes, int], int]]] = {
 
 
 def map_partitions(
-    a: ClusterView, b: ClusterView, topic: str, asked: PartitionMapping = PartitionMapping.AUTO
+    a: ClusterView,
+    b: ClusterView,
+    topic: str,
+    asked: PartitionMapping = PartitionMapping.AUTO,
+    *,
+    topic_on_b: str | None = None,
 ) -> Mapped:
     """How the topic's partitions correspond; what was asked for counts where it can be."""
-    here, there = len(a.partitions(topic)), len(b.partitions(topic))
+    topic_on_b = topic_on_b or topic
+    here, there = len(a.partitions(topic)), len(b.partitions(topic_on_b))
     if here != there:
         reason = f"{topic} has {here} partitions on A and {there} on B"
         return Mapped(PartitionMapping.ANY, reason)
@@ -77,7 +86,7 @@ def map_partitions(
         return Mapped(asked, "as asked for")
     if here == 1:
         return Mapped(PartitionMapping.SAME, "there is one partition only")
-    return judge_keys(sample_keys(a, topic), sample_keys(b, topic), here)
+    return judge_keys(sample_keys(a, topic), sample_keys(b, topic_on_b), here)
 
 
 def sample_keys(view: ClusterView, topic: str) -> list[SampledKey]:
@@ -123,9 +132,20 @@ def partitioner_of(sample: Iterable[SampledKey], partition_count: int) -> str | 
 
 
 def sources_of(
-    partition: TopicPartition, mapped: Mapped, on_a: Iterable[TopicPartition]
+    partition: TopicPartition,
+    mapped: Mapped,
+    on_a: Iterable[TopicPartition],
+    topics: Collection[str],
 ) -> list[TopicPartition]:
-    """The partitions of A whose records may lie in a partition of B."""
+    """The partitions of A whose records may lie in a partition of B.
+
+    Args:
+        partition: On B.
+        mapped: How partitions correspond.
+        on_a: Partitions of A.
+        topics: The topics on A whose records B's topic has.
+    """
+    sources = [source for source in on_a if source.topic in topics]
     if mapped.mapping is PartitionMapping.SAME:
-        return [partition]
-    return [source for source in on_a if source.topic == partition.topic]
+        return [source for source in sources if source.partition == partition.partition]
+    return sources

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from tidelog.cluster.failover import (
+    Found,
     Margin,
     Reference,
     Start,
@@ -16,12 +17,14 @@ from tidelog.cluster.failover import (
     read_references,
     search_time,
 )
+from tidelog.cluster.failover_map import ByMap, starts_by_map, topics_on_b
 from tidelog.cluster.failover_mapping import (
     Mapped,
     PartitionMapping,
     map_partitions,
     sources_of,
 )
+from tidelog.cluster.offset_map import OffsetMap, Partitioning
 from tidelog.cluster.tail_latency import Latencies, Sampling, Watched, measure
 from tidelog.cluster.view import ClusterView, Committed
 from tidelog.env import Clock
@@ -29,6 +32,8 @@ from tidelog.errors import GroupActive, InvalidRequest, UnknownGroup
 from tidelog.types import ClockName, TopicPartition
 
 Positions: TypeAlias = "dict[TopicPartition, Committed | None]"
+# Topic of B -> topics of A.
+Origins: TypeAlias = Mapping[str, tuple[str, ...]]
 
 _AS_STATED: Final = "as stated with --at"
 
@@ -45,6 +50,7 @@ class Question:
         skew_ms: S, at least; what is measured counts where it is more.
         sampling: How long to measure, and how many records are enough.
         mapping: How partitions correspond; AUTO looks at keys.
+        offset_map: What the mirror that copies A to B wrote down; None without one.
     """
 
     group: str
@@ -54,6 +60,7 @@ class Question:
     skew_ms: int = 0
     sampling: Sampling = field(default_factory=Sampling)
     mapping: PartitionMapping = PartitionMapping.AUTO
+    offset_map: OffsetMap | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +72,11 @@ class Plan:
         positions: On A, None where nothing was committed; empty where A wasn't asked.
         references: Those positions in time, by partition of A.
         margin: What was subtracted.
-        latencies: The samples the margin rests on; empty where it was stated.
-        mapped: How partitions correspond, by topic.
+        latencies: The samples the margin rests on; empty where it was stated, or nothing needed it.
+        mapped: How partitions correspond, by topic of B.
         starts: One for each partition of B, in order.
         committed: What the group has committed on B.
+        origins: Topic of B -> the topics of A whose records it has; the same name where missing.
     """
 
     question: Question
@@ -79,17 +87,28 @@ class Plan:
     mapped: dict[str, Mapped]
     starts: tuple[Start, ...]
     committed: Positions
+    origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def is_measured(self) -> bool:
         """Whether the margin rests on samples."""
         return self.question.latency_ms is None
 
+    @property
+    def is_by_map(self) -> bool:
+        """Whether a mirror's map tells all starts, so that no margin was needed."""
+        return all(start.found is Found.MAP for start in self.starts)
+
+    def topics_on_a(self, topic: str) -> tuple[str, ...]:
+        """The topics of A whose records a topic of B has."""
+        return self.origins.get(topic, (topic,))
+
     def position_of(self, partition: TopicPartition) -> int | None:
         """The group's offset on A, where the partition of that number is the only source."""
-        if self.mapped[partition.topic].mapping is not PartitionMapping.SAME:
+        topics = self.topics_on_a(partition.topic)
+        if self.mapped[partition.topic].mapping is not PartitionMapping.SAME or len(topics) > 1:
             return None
-        found = self.positions.get(partition)
+        found = self.positions.get(TopicPartition(topics[0], partition.partition))
         return None if found is None else found.offset
 
 
@@ -110,17 +129,25 @@ def plan_failover(a: Watched | None, b: Watched, question: Question, clock: Cloc
         ClusterFailure: A cluster can't be reached.
     """
     topics, positions = _positions(a, question)
-    on_b = [partition for topic in topics for partition in b.view.partitions(topic)]
-    references = _references(a, positions, question)
-    margin, latencies = _margin(a, b, topics, question, clock)
+    origins = topics_on_b(question.offset_map, topics)
+    by_map = _by_map(a, b, origins, positions, question)
+    # Only what the map leaves open needs a latency, which may take long to measure.
+    rest = {t: names for t, names in origins.items() if not _is_told(b, t, by_map)}
+    references = _references(a, positions, rest, question)
+    margin, latencies = _margin(a, b, rest, question, clock)
     now_ms = clock.now_ms()
-    mapped = _map(a, b, topics, question)
+    mapped = _map(a, b, origins, rest, question)
     times: dict[TopicPartition, int | None] = {}
     reasons: dict[TopicPartition, str] = {}
-    for partition in on_b:
-        sources = _sources(partition, mapped, references, question.at_ms)
+    for partition in _partitions(b, rest):
+        if partition in by_map.starts:
+            continue
+        sources = _sources(partition, mapped, references, rest, question.at_ms)
         times[partition] = search_time(sources, margin, now_ms=now_ms)
         reasons[partition] = _reason(sources, margin, now_ms)
+        if refusal := by_map.refusals.get(partition):
+            reasons[partition] += f"; not by the map: {refusal}"
+    starts = [*by_map.starts.values(), *find_starts(b.view, times, reasons)]
     return Plan(
         question=question,
         positions=positions,
@@ -128,9 +155,29 @@ def plan_failover(a: Watched | None, b: Watched, question: Question, clock: Cloc
         margin=margin,
         latencies=latencies,
         mapped=mapped,
-        starts=tuple(find_starts(b.view, times, reasons)),
-        committed=b.view.committed(question.group, on_b),
+        starts=tuple(sorted(starts, key=lambda start: start.partition)),
+        committed=b.view.committed(question.group, _partitions(b, origins)),
+        origins=origins,
     )
+
+
+def _partitions(b: Watched, topics: Iterable[str]) -> list[TopicPartition]:
+    return [partition for topic in topics for partition in b.view.partitions(topic)]
+
+
+def _by_map(
+    a: Watched | None, b: Watched, origins: Origins, positions: Positions, question: Question
+) -> ByMap:
+    if question.offset_map is None:
+        return ByMap()
+    view = None if a is None else a.view
+    margin = Margin(latency_ms=0, skew_ms=question.skew_ms)
+    where = positions if question.at_ms is None else question.at_ms
+    return starts_by_map(question.offset_map, view, b.view, origins, where, margin)
+
+
+def _is_told(b: Watched, topic: str, by_map: ByMap) -> bool:
+    return all(partition in by_map.starts for partition in b.view.partitions(topic))
 
 
 def _positions(a: Watched | None, question: Question) -> tuple[list[str], Positions]:
@@ -155,12 +202,14 @@ def _positions(a: Watched | None, question: Question) -> tuple[list[str], Positi
 
 
 def _references(
-    a: Watched | None, positions: Positions, question: Question
+    a: Watched | None, positions: Positions, rest: Origins, question: Question
 ) -> dict[TopicPartition, Reference]:
+    wanted = {name for names in rest.values() for name in names}
+    needed = {p: committed for p, committed in positions.items() if p.topic in wanted}
     if question.at_ms is not None:
-        return dict.fromkeys(positions, _stated(question.at_ms))
+        return dict.fromkeys(needed, _stated(question.at_ms))
     assert a is not None
-    return read_references(a.view, positions)
+    return read_references(a.view, needed)
 
 
 def _stated(at_ms: int) -> Reference:
@@ -168,35 +217,68 @@ def _stated(at_ms: int) -> Reference:
 
 
 def _margin(
-    a: Watched | None, b: Watched, topics: list[str], question: Question, clock: Clock
+    a: Watched | None, b: Watched, rest: Origins, question: Question, clock: Clock
 ) -> tuple[Margin, Latencies]:
     if question.latency_ms is not None:
         return Margin(latency_ms=question.latency_ms, skew_ms=question.skew_ms), ()
+    if not rest:
+        return Margin(latency_ms=0, skew_ms=question.skew_ms), ()
     if a is None:
         raise InvalidRequest("without --from the latency of A can't be measured; state it")
-    found = measure([a, b], topics, question.sampling, now_ms=clock.now_ms())
+    on_a = sorted({name for names in rest.values() for name in names})
+    now_ms = clock.now_ms()
+    found = measure([a], on_a, question.sampling, now_ms=now_ms)
+    found += measure([b], sorted(rest), question.sampling, now_ms=now_ms)
     largest_ms = max(latency.max_ms for latency in found)
     skew_ms = max(latency.skew_ms for latency in found)
     return Margin(latency_ms=largest_ms, skew_ms=max(skew_ms, question.skew_ms)), found
 
 
-def _map(a: Watched | None, b: Watched, topics: list[str], question: Question) -> dict[str, Mapped]:
+def _map(
+    a: Watched | None, b: Watched, origins: Origins, rest: Origins, question: Question
+) -> dict[str, Mapped]:
+    """How the partitions of each topic of B correspond to those of A."""
+    return {
+        topic: _map_topic(a, b, topic, names, question, is_told=topic not in rest)
+        for topic, names in origins.items()
+    }
+
+
+def _map_topic(
+    a: Watched | None,
+    b: Watched,
+    topic: str,
+    names: tuple[str, ...],
+    question: Question,
+    *,
+    is_told: bool,
+) -> Mapped:
+    if is_told:
+        assert question.offset_map is not None
+        if question.offset_map.partitioning is Partitioning.KEPT:
+            return Mapped(PartitionMapping.SAME, "the mirror kept partitions")
+        return Mapped(PartitionMapping.MAP, "the mirror chose partitions anew")
     if question.at_ms is not None or a is None:
         # One time for all partitions: it does not matter which is which.
-        return dict.fromkeys(topics, Mapped(PartitionMapping.ANY, _AS_STATED))
-    return {topic: map_partitions(a.view, b.view, topic, question.mapping) for topic in topics}
+        return Mapped(PartitionMapping.ANY, _AS_STATED)
+    if len(names) > 1:
+        return Mapped(PartitionMapping.ANY, f"{topic} has the records of {', '.join(names)}")
+    return map_partitions(a.view, b.view, names[0], question.mapping, topic_on_b=topic)
 
 
 def _sources(
     partition: TopicPartition,
     mapped: Mapping[str, Mapped],
     references: Mapping[TopicPartition, Reference],
+    rest: Origins,
     at_ms: int | None,
 ) -> list[Reference]:
     """Where the group stands in the partitions whose records may lie in this one of B."""
     if at_ms is not None:
         return [_stated(at_ms)]
-    return [references[p] for p in sources_of(partition, mapped[partition.topic], references)]
+    names = rest[partition.topic]
+    found = sources_of(partition, mapped[partition.topic], references, names)
+    return [references[p] for p in found]
 
 
 def _reason(sources: Iterable[Reference], margin: Margin, now_ms: int) -> str:

@@ -33,7 +33,7 @@ from tidelog.cluster.digest_counts import (
     Place,
     Spill,
 )
-from tidelog.cluster.failover import find_starts
+from tidelog.cluster.failover import Found, Start, find_starts
 from tidelog.cluster.failover_plan import Plan
 from tidelog.cluster.view import ClusterView, Committed, RemoteRecord, Watermarks
 from tidelog.errors import InvalidRequest
@@ -148,7 +148,8 @@ class _Ranges:
 
     @classmethod
     def of(cls, a: ClusterView, b: ClusterView, plan: Plan, topic: str) -> "_Ranges":
-        positions = {p: at for p, at in plan.positions.items() if p.topic == topic}
+        names = plan.topics_on_a(topic)
+        positions = {p: at for p, at in plan.positions.items() if p.topic in names}
         starts = {s.partition: s.offset for s in plan.starts if s.partition.topic == topic}
         # A's ends first: what was appended there by then had the longest time to reach B.
         marks_a = a.watermarks(positions, isolation=_COMMITTED)
@@ -181,7 +182,8 @@ class _Comparison:
         self._plan = plan
         self._ranges = ranges
         self._counts = counts
-        self._by_time = all(_shows_create_times(view, ranges.topic) for view in (a, b))
+        on_a = all(_shows_create_times(a, name) for name in plan.topics_on_a(ranges.topic))
+        self._by_time = on_a and _shows_create_times(b, ranges.topic)
 
     def verdict(self, look_back_ms: int) -> Verdict:
         ranges = self._ranges
@@ -198,10 +200,7 @@ class _Comparison:
     def _before_on_b(self, look_back_ms: int, unconsumed_ms: float) -> list[Range]:
         """What to look at before the starts: some, or all where missing records may be."""
         starts = [s for s in self._plan.starts if s.partition.topic == self._ranges.topic]
-        times = {s.partition: s.search_ms for s in starts}
-        back: dict[TopicPartition, float] = {
-            p: _UNKNOWN if ms is None else ms - look_back_ms for p, ms in times.items()
-        }
+        back = {s.partition: _back_to(s, look_back_ms) for s in starts}
         if self._totals().absent:
             furthest_ms = unconsumed_ms if self._by_time else _UNKNOWN
             back = {p: min(ms, furthest_ms) for p, ms in back.items()}
@@ -219,9 +218,13 @@ class _Comparison:
         self, view: ClusterView, ranges: Iterable[Range], times: Mapping[TopicPartition, float]
     ) -> list[Range]:
         """The ends of ranges, from the first record on whose time is so late."""
-        asked = {p: None if ms == _UNKNOWN else max(int(ms), 0) for p, ms in times.items()}
+        asked = {
+            p: None if ms == _UNKNOWN else max(int(ms), 0)
+            for p, ms in times.items()
+            if ms != _NOTHING
+        }
         first = {start.partition: start.offset for start in find_starts(view, asked, {})}
-        return [Range(r.partition, first[r.partition], r.end) for r in ranges]
+        return [Range(r.partition, first.get(r.partition, r.end), r.end) for r in ranges]
 
     def _scan(self, view: ClusterView, place: Place, ranges: Iterable[Range]) -> float:
         """Count the records of ranges; their earliest time."""
@@ -261,6 +264,14 @@ class _Comparison:
                 if digest in wanted:
                     wanted.remove(digest)
                     yield Example(part.partition, record.offset, record.timestamp)
+
+
+def _back_to(start: Start, look_back_ms: int) -> float:
+    """How far back from a start on B records are compared, as a time in ms."""
+    if start.since_ms is not None:
+        return start.since_ms - look_back_ms
+    # By a map the end is the start where nothing waits there: no time is needed, none is known.
+    return _NOTHING if start.found is Found.MAP else _UNKNOWN
 
 
 def _compare(counts: Counts) -> tuple[int, int, int, int, int, int, int]:

@@ -227,27 +227,24 @@ class OffsetMap:
         rows = [row for row in self._rows_of(place) if row.source_end > offset]
         return self._first(place.source, rows, offset)
 
-    def starts_by_arrival(self, topic: str, time_ms: int) -> dict[TopicPartition, Located]:
+    def starts_by_arrival(self, source: int, time_ms: int) -> dict[TopicPartition, Located]:
         """From where nothing is missed that a source appended at `time_ms` or later.
 
         A record is at the target after the source has it, so rows that were complete before then
         hold none of these. Clocks that differ shift this: subtract by how much they may.
-
-        Args:
-            topic: At the target.
-            time_ms: Append time at the source.
         """
-        rows = [row for row in self._rows_into(topic) if row.arrival_ms >= time_ms]
-        return self._first(self._source_into(topic), rows)
+        rows = (row for row in self.rows if row.source == source and row.arrival_ms >= time_ms)
+        return self._first(source, rows)
 
-    def starts_by_create_time(self, topic: str, time_ms: int) -> dict[TopicPartition, Located]:
-        """From where nothing is missed that was created at `time_ms` or later; as by arrival."""
-        rows = [
+    def starts_by_create_time(self, source: int, time_ms: int) -> dict[TopicPartition, Located]:
+        """From where nothing is missed of a source that was created at `time_ms` or later."""
+        rows = (
             row
-            for row in self._rows_into(topic)
-            if row.create_ms_max == NO_TIMESTAMP or row.create_ms_max >= time_ms
-        ]
-        return self._first(self._source_into(topic), rows)
+            for row in self.rows
+            if row.source == source
+            and (row.create_ms_max == NO_TIMESTAMP or row.create_ms_max >= time_ms)
+        )
+        return self._first(source, rows)
 
     def start_of_key(
         self, place: SourcePartition, offset: int, key: bytes
@@ -278,9 +275,8 @@ class OffsetMap:
         """The rows whose target range holds an offset: where the record there may come from."""
         return [
             row
-            for row in self._rows_into(target.topic)
-            if row.target_partition == target.partition
-            and row.target_start <= offset < row.target_end
+            for row in self.rows
+            if self._target(row) == target and row.target_start <= offset < row.target_end
         ]
 
     def _first(
@@ -306,15 +302,6 @@ class OffsetMap:
 
     def _rows_of(self, place: SourcePartition) -> Iterable[MapRow]:
         return (r for r in self.rows if (r.source, r.source_partition) == place)
-
-    def _rows_into(self, topic: str) -> Iterable[MapRow]:
-        return (row for row in self.rows if self.sources[row.source].target == topic)
-
-    def _source_into(self, topic: str) -> int:
-        for number, source in enumerate(self.sources):
-            if source.target == topic:
-                return number
-        raise OutsideMap(f"the map has nothing that went into {topic}")
 
     # -- growing -----------------------------------------------------------------------------
 
@@ -356,12 +343,15 @@ def _offset(place: Located) -> int:
 
 
 def append_rows(rows: Iterable[MapRow], more: Iterable[MapRow]) -> tuple[MapRow, ...]:
-    """Rows with more behind them; dense ones that continue each other become one."""
+    """Rows with more behind them; dense ones of one arrival that continue each other become one.
+
+    Of different arrivals they stay apart as long as there is room: searches by time need them.
+    """
     result = list(rows)
     last = {row.group: at for at, row in enumerate(result)}
     for row in more:
         at = last.get(row.group)
-        if at is not None and continues(result[at], row):
+        if at is not None and _is_one_run(result[at], row):
             result[at] = merge(result[at], row)
         else:
             last[row.group] = len(result)
@@ -377,6 +367,10 @@ def continues(first: MapRow, second: MapRow) -> bool:
         and first.source_end == second.source_start
         and first.target_end == second.target_start
     )
+
+
+def _is_one_run(first: MapRow, second: MapRow) -> bool:
+    return first.arrival_ms == second.arrival_ms and continues(first, second)
 
 
 def merge(first: MapRow, second: MapRow) -> MapRow:

@@ -116,20 +116,16 @@ class TestTimes:
 
     def test_by_arrival(self) -> None:
         found = self.grown()
-        assert found.starts_by_arrival("copy", 1_050)[T0].offset == 5
-        assert found.starts_by_arrival("copy", 1_051)[T0].offset == 15
-        assert found.starts_by_arrival("copy", 2_001)[T0].offset == 25
-        assert found.starts_by_arrival("copy", 9_000)[T0] == Located(35, is_exact=True)
+        assert found.starts_by_arrival(0, 1_050)[T0].offset == 5
+        assert found.starts_by_arrival(0, 1_051)[T0].offset == 15
+        assert found.starts_by_arrival(0, 2_001)[T0].offset == 25
+        assert found.starts_by_arrival(0, 9_000)[T0] == Located(35, is_exact=True)
 
     def test_by_create_time_which_may_run_back(self) -> None:
         found = self.grown()
-        assert found.starts_by_create_time("copy", 1_000)[T0].offset == 5
-        assert found.starts_by_create_time("copy", 1_011)[T0].offset == 25
-        assert found.starts_by_create_time("copy", 9_000)[T0].offset == 35
-
-    def test_a_topic_that_nothing_went_into(self) -> None:
-        with pytest.raises(OutsideMap, match="nothing that went into elsewhere"):
-            self.grown().starts_by_arrival("elsewhere", 0)
+        assert found.starts_by_create_time(0, 1_000)[T0].offset == 5
+        assert found.starts_by_create_time(0, 1_011)[T0].offset == 25
+        assert found.starts_by_create_time(0, 9_000)[T0].offset == 35
 
 
 class TestKeys:
@@ -188,15 +184,31 @@ class TestGrowing:
         found = empty().add(one)
         assert found.add(one) is found
 
-    def test_dense_rows_that_continue_each_other_stay_one_row(self) -> None:
+    def dense_run(self, **more: int) -> OffsetMap:
         found = empty()
         for number in range(1_000):
             start = 10 + number * 7
-            rows = row(range(start, start + 7), range(start - 5, start + 2), dense=True, ms=number)
-            found = found.add(batch(number, rows, p0=start + 2))
-        assert len(found.rows) == 1
-        assert found.starts(HERE, 1_234)[T0].offset == 1_229
+            one = row(range(start, start + 7), range(start - 5, start + 2), dense=True, ms=number)
+            found = found.add(batch(number, one, p0=start + 2), **more)
         assert found.copied[HERE] == Copied(10, 10 + 7_000)
+        return found
+
+    def test_dense_rows_that_continue_each_other_stay_exact_when_merged(self) -> None:
+        found = self.dense_run(rows_max=3)
+        assert len(found.rows) <= 3
+        for offset in range(10, 7_010, 13):
+            assert found.starts(HERE, offset)[T0][:2] == (offset - 5, True)
+
+    def test_rows_of_different_arrivals_are_kept_apart_while_there_is_room(self) -> None:
+        found = self.dense_run()
+        assert len(found.rows) == 1_000
+        assert found.starts_by_arrival(0, 50 + 600)[T0].offset == 5 + 600 * 7
+
+    def test_dense_rows_of_one_batch_become_one(self) -> None:
+        first = row(range(10, 20), range(5, 15), dense=True)
+        second = row(range(20, 30), range(15, 25), dense=True)
+        (merged,) = empty().add(batch(0, first, second, p0=25)).rows
+        assert merged == row(range(10, 30), range(5, 25), dense=True)
 
     def test_a_gap_begins_a_new_row(self) -> None:
         rows = (

@@ -1,0 +1,235 @@
+"""A group follows the map of the mirror: tighter than by time, and by time where the map fails."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.unit.cluster.mirrored import MemoryMirror
+from tests.unit.cluster.two_clusters import APPEND, CREATE, MemoryCluster, watched
+
+from tidelog.cluster.digest_counts import Spill
+from tidelog.cluster.failover import Found, Start
+from tidelog.cluster.failover_mapping import PartitionMapping
+from tidelog.cluster.failover_plan import Plan, Question, plan_failover
+from tidelog.cluster.failover_verify import Verdict, verify
+from tidelog.cluster.offset_map import OffsetMap, Partitioning
+from tidelog.env import Env, ManualClock
+from tidelog.types import TimestampType, TopicPartition
+
+GROUP = "billing"
+NOW = 10_000_000
+A0, A1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+B0 = TopicPartition("copy", 0)
+
+
+def filled(partitions: int = 1, count: int = 100, topic: str = "orders") -> MemoryCluster:
+    a = MemoryCluster("a:1").create(topic, partitions)
+    for number in range(count):
+        at = TopicPartition(topic, number % partitions)
+        a.append(at, 1_000 + 7 * number, key=b"k%d" % (number % 13), value=b"%d" % number)
+    return a
+
+
+def mirrored(a: MemoryCluster, **more: object) -> MemoryMirror:
+    b = MemoryCluster("b:1").create("copy", int(str(more.pop("partitions", 1))))
+    for _ in range(5):  # what is there already shifts all offsets
+        b.append(B0, 1, key=b"old", value=b"old")
+    options: dict[str, object] = {"topics": ("orders",), "target": "copy"} | more
+    return MemoryMirror(a, b, **options)  # type: ignore[arg-type]
+
+
+def planned(mirror: MemoryMirror, found: OffsetMap | None = None, **more: object) -> Plan:
+    asked: dict[str, object] = {
+        "group": GROUP,
+        "latency_ms": 200,
+        "offset_map": found or mirror.map,
+    } | more
+    question = Question(**asked)  # type: ignore[arg-type]
+    a = None if more.get("at_ms") and "topics" in more else watched("A", mirror.a)
+    return plan_failover(a, watched("B", mirror.b), question, ManualClock(NOW))
+
+
+def only(plan: Plan) -> Start:
+    (start,) = plan.starts
+    return start
+
+
+class TestTighter:
+    def test_the_very_record_whatever_the_latency(self) -> None:
+        mirror = mirrored(filled())
+        mirror.run(5_000)
+        mirror.a.commit_at(GROUP, A0, 42)
+        plan = planned(mirror)
+        assert only(plan).offset == 47
+        assert only(plan).found is Found.MAP
+        assert only(plan).reason == "42 of orders-0 on A went here, says the mirror's map"
+        assert plan.position_of(B0) == 42
+        assert plan.is_by_map
+
+    def test_by_time_it_would_be_earlier(self) -> None:
+        mirror = mirrored(filled())
+        mirror.run(5_000)
+        mirror.a.commit_at(GROUP, A0, 42)
+        mirror.b.create("orders")
+        by_map = only(planned(mirror))
+        mirror.target = "orders"
+        blind = replace(mirror.map, target_ids={"copy": "someone-else"})
+        by_time = only(planned(mirror, blind))
+        assert by_time.found is Found.TIME
+        assert by_time.offset < by_map.offset
+        assert "not by the map: the map is of another topic copy on B" in by_time.reason
+
+    def test_nothing_is_measured_where_the_map_tells_all(self) -> None:
+        mirror = mirrored(filled())
+        mirror.run(5_000)
+        mirror.a.commit_at(GROUP, A0, 42)
+        assert only(planned(mirror, latency_ms=None)).offset == 47
+
+    def test_what_is_not_copied_yet_comes_behind_the_end(self) -> None:
+        mirror = mirrored(filled())
+        mirror.run(5_000, records_max=30)
+        mirror.a.commit_at(GROUP, A0, 42)
+        assert only(planned(mirror)).offset == 35
+        assert (
+            "has put nothing here that the group has not consumed" in only(planned(mirror)).reason
+        )
+
+    def test_re_partitioned_the_earliest_of_all_partitions(self) -> None:
+        mirror = mirrored(filled(2), partitions=3, partitioning=Partitioning.KEY)
+        mirror.run(5_000, rows=1)
+        mirror.a.commit_at(GROUP, A0, 20)
+        mirror.a.commit_at(GROUP, A1, 30)
+        plan = planned(mirror)
+        unread = {
+            record.value
+            for place, offset in ((A0, 20), (A1, 30))
+            for record in mirror.a.logs[place]
+            if record.offset >= offset
+        }
+        for start in plan.starts:
+            wanted = [r.offset for r in mirror.b.logs[start.partition] if r.value in unread]
+            assert start.offset == min(wanted)
+        assert plan.mapped["copy"].mapping is PartitionMapping.MAP
+        assert plan.position_of(B0) is None
+
+    def test_several_topics_in_one(self) -> None:
+        a = filled()
+        a.create("bills")
+        for number in range(10):
+            a.append(TopicPartition("bills", 0), 1_000 + number, value=b"b%d" % number)
+        mirror = mirrored(a, topics=("orders", "bills"))
+        mirror.run(5_000)
+        a.commit_at(GROUP, A0, 100)
+        a.commit_at(GROUP, TopicPartition("bills", 0), 4)
+        start = only(planned(mirror))
+        assert mirror.b.logs[B0][start.offset].value == b"b4"
+
+    def test_what_the_source_has_deleted_unread_is_still_at_the_target(self) -> None:
+        mirror = mirrored(filled())
+        mirror.run(5_000)
+        mirror.a.delete_before(A0, 60)
+        mirror.a.commit_at(GROUP, A0, 42)
+        assert only(planned(mirror)).offset == 47
+
+    def test_b_has_deleted_what_was_needed(self) -> None:
+        mirror = mirrored(filled())
+        mirror.run(5_000)
+        mirror.b.delete_before(B0, 60)
+        mirror.a.commit_at(GROUP, A0, 42)
+        assert only(planned(mirror)).offset == 60
+        assert "B has deleted everything before 60" in only(planned(mirror)).reason
+
+
+class TestByTime:
+    def test_without_a_the_arrival_counts_and_no_latency(self) -> None:
+        mirror = mirrored(filled(), topics=("orders",))
+        for turn in range(10):
+            mirror.run(5_000 + 100 * turn, records_max=10)
+        plan = planned(mirror, at_ms=5_250, topics=("orders",))
+        assert only(plan).offset == 5 + 30
+        earlier = planned(mirror, at_ms=5_250, topics=("orders",), skew_ms=60)
+        assert only(earlier).offset == 5 + 20
+        assert only(plan).found is Found.MAP
+
+
+class TestRefusals:
+    def refused(self, mirror: MemoryMirror, found: OffsetMap | None = None) -> str:
+        start = only(planned(mirror, found))
+        assert start.found is not Found.MAP
+        before, said, why = start.reason.partition("; not by the map: ")
+        assert said, before
+        return why
+
+    def ready(self, position: int = 42) -> MemoryMirror:
+        mirror = mirrored(filled())
+        mirror.run(5_000)
+        mirror.a.commit_at(GROUP, A0, position)
+        return mirror
+
+    def test_the_mirror_began_behind_the_group(self) -> None:
+        a = filled()
+        a.log_starts[A0] = 50
+        mirror = mirrored(a)
+        a.log_starts[A0] = 0
+        mirror.a.commit_at(GROUP, A0, 42)
+        assert "began at 50 of orders-0, behind 42" in self.refused(mirror)
+
+    def test_b_has_lost_what_the_mirror_wrote(self) -> None:
+        mirror = self.ready()
+        mirror.b.ends[B0] = 80
+        mirror.b.logs[B0] = mirror.b.logs[B0][:80]
+        assert "copy-0 of B ends at 80, the mirror has written up to 105" in self.refused(mirror)
+
+    def test_a_was_cut_since(self) -> None:
+        mirror = self.ready()
+        mirror.a.ends[A0] = 70
+        mirror.a.logs[A0] = mirror.a.logs[A0][:70]
+        assert "ends at 70 on A, the mirror has read up to 100" in self.refused(mirror)
+
+    def test_the_position_lies_behind_the_end(self) -> None:
+        assert "the position 400 lies behind the end of A, 100" in self.refused(self.ready(400))
+
+    def test_another_topic_of_that_name_on_a(self) -> None:
+        mirror = self.ready()
+        (source,) = mirror.map.sources
+        other = replace(mirror.map, sources=(replace(source, topic_id="gone"),))
+        assert "another topic orders: id gone, not id-of-orders" in self.refused(mirror, other)
+
+    def test_only_the_partitions_that_it_can_not_tell_go_by_time(self) -> None:
+        a = filled(2)
+        mirror = mirrored(a, partitions=2)
+        mirror.run(5_000)
+        a.commit_at(GROUP, A0, 10)
+        plan = planned(mirror)
+        assert [start.found for start in plan.starts] == [Found.MAP, Found.BEGINNING]
+        assert "committed nothing for orders-1 on A" in plan.starts[1].reason
+
+
+class TestVerified:
+    @pytest.mark.parametrize("kind", [CREATE, APPEND])
+    def test_the_starts_of_a_map_miss_nothing_and_repeat_nothing(
+        self, kind: TimestampType, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
+        mirror = self.run_mirror(kind)
+        (verdict,) = self.verdicts(mirror, tmp_path_factory.mktemp("v"))
+        assert (verdict.missed, verdict.absent, verdict.duplicates) == (0, 0, 0)
+        assert verdict.unconsumed == 58
+
+    def test_a_map_that_lies_is_seen(self, tmp_path_factory: pytest.TempPathFactory) -> None:
+        mirror = self.run_mirror(CREATE)
+        rows = [row._replace(target_start=row.target_start + 9) for row in mirror.map.rows]
+        mirror.map = replace(mirror.map, rows=tuple(rows))
+        (verdict,) = self.verdicts(mirror, tmp_path_factory.mktemp("v"))
+        assert verdict.missed == 9
+
+    def run_mirror(self, kind: TimestampType) -> MemoryMirror:
+        mirror = mirrored(filled())
+        mirror.b.settings["copy"] = {"message.timestamp.type": kind.config_name}
+        for turn in range(4):
+            mirror.run(5_000 + turn, records_max=25)
+        mirror.a.commit_at(GROUP, A0, 42)
+        return mirror
+
+    def verdicts(self, mirror: MemoryMirror, folder: Path) -> list[Verdict]:
+        spill = Spill(Env(), str(folder / "spill"))
+        return verify(mirror.a, mirror.b, planned(mirror), spill)
