@@ -1,0 +1,87 @@
+"""Progress on disk: whole or not at all, for one job at a time, for one question."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tidelog.env import Env
+from tidelog.errors import CorruptFile, DirectoryLocked, InvalidRequest, UnsupportedVersion
+from tidelog.spark.jobs.chunks import Span
+from tidelog.spark.jobs.journal import Journal, Progress, decode, encode
+from tidelog.types import TopicPartition
+
+SPAN = Span(TopicPartition("flights", 3), 10, 20)
+PROGRESS = Progress(
+    job_id="0f" * 16,
+    question={"topic": "flights", "start": "-6h"},
+    times=(5, None),
+    planned=(SPAN,),
+    left=(SPAN._replace(start=15),),
+    chunk=(SPAN._replace(end=15),),
+    number=4,
+    records=99,
+    size_bytes=1_234,
+)
+
+
+def test_a_journal_remembers(tmp_path: Path) -> None:
+    path = str(tmp_path / "progress.json")
+    with Journal.open(Env(), path) as journal:
+        assert journal.progress is None
+        journal.save(PROGRESS)
+    with Journal.open(Env(), path) as again:
+        assert again.progress == PROGRESS
+        with pytest.raises(DirectoryLocked, match="another job runs"), Journal.open(Env(), path):
+            pass
+
+
+def test_without_a_path_nothing_is_kept(tmp_path: Path) -> None:
+    with Journal.open(Env(), None) as journal:
+        journal.save(PROGRESS)
+        assert journal.progress == PROGRESS
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_question_is_refused() -> None:
+    PROGRESS.ensure_asked({"topic": "flights", "start": "-6h"})
+    with pytest.raises(InvalidRequest, match="that of start '-6h', not '-7h'"):
+        PROGRESS.ensure_asked({"topic": "flights", "start": "-7h"})
+    with pytest.raises(InvalidRequest, match="that of end 'left out', not 'now'"):
+        PROGRESS.ensure_asked({"topic": "flights", "start": "-6h", "end": "now"})
+
+
+def test_done() -> None:
+    assert not PROGRESS.is_done
+    assert Progress(job_id="", question={}, planned=(SPAN,)).is_done
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"left": [["t", 0, 2, 1]]},
+        {"times": [1]},
+        {"times": ["1", None]},
+        {"number": "1"},
+        {"number": True},
+        {"question": {"a": 1}},
+        {"question": []},
+        {"job_id": None},
+    ],
+)
+def test_what_is_no_progress(tmp_path: Path, change: dict[str, object]) -> None:
+    content = json.loads(encode(PROGRESS)) | change
+    path = tmp_path / "progress.json"
+    path.write_text(json.dumps(content))
+    journal = Journal.open(Env(), str(path))
+    with pytest.raises(CorruptFile, match="no record of a job's progress") as caught, journal:
+        pass
+    assert caught.value.path == str(path)
+
+
+def test_later_releases_and_torn_files() -> None:
+    content = json.loads(encode(PROGRESS)) | {"version": 2}
+    with pytest.raises(UnsupportedVersion, match="version 2, 1 is known"):
+        decode(json.dumps(content).encode())
+    with pytest.raises(CorruptFile):
+        decode(encode(PROGRESS)[:-20])
