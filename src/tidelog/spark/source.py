@@ -14,11 +14,22 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from tidelog.errors import InvalidRequest
 from tidelog.spark.source_options import Given, SourceOptions, read_source_options
+from tidelog.spark.stream_options import (
+    read_common_options,
+    read_stream_options,
+    refuse_stream_options,
+)
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -46,13 +57,22 @@ class TidelogSource(DataSource):
         """The columns that the options ask for."""
         from tidelog.spark.rows import row_type
 
-        return row_type(read_source_options(self.options).columns)
+        # Whether a batch or a stream is meant, and so whether a start fits, is not known yet.
+        return row_type(read_common_options(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the columns in `schema`, which may be fewer than the options ask for."""
         from tidelog.spark.rows import check_row_type
 
+        refuse_stream_options(self.options)
         return TidelogReader(read_source_options(self.options), check_row_type(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        """A reader of micro-batches of the columns in `schema`."""
+        from tidelog.spark.rows import check_row_type
+        from tidelog.spark.stream import TidelogStreamReader
+
+        return TidelogStreamReader(read_stream_options(self.options), check_row_type(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A writer of rows of `schema`."""

@@ -1,0 +1,234 @@
+"""Plans the micro-batches of one query: what is new, how much of it now, what was lost.
+
+Knows nothing of Spark. Offsets go in and out as the JSON that Spark keeps.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from tidelog.env import Clock
+from tidelog.errors import LostOffsets, OffsetsGone
+from tidelog.spark.stream_lag import report
+from tidelog.spark.stream_limits import Gate, Limits, share
+from tidelog.spark.stream_log import StreamLog, freeze
+from tidelog.spark.stream_loss import Checked, LossCheck, Seen, find_new
+from tidelog.spark.stream_offset import Json, Position, StreamOffset
+from tidelog.spark.stream_options import StreamOptions
+from tidelog.spark.stream_start import start_offsets
+from tidelog.spark.tasks import Task
+from tidelog.types import TopicPartition
+
+_LOG: Final = logging.getLogger("tidelog.spark")
+_HINT: Final = (
+    "The query can't go on without a gap. With failOnDataLoss=false it reports these ranges and"
+    " goes on: at the log start, where records were deleted unread; where the two logs part, if"
+    " the log was rewritten; at the start of a topic that was created anew."
+)
+
+Ranges = dict[TopicPartition, tuple[int, int]]
+
+
+class MicroBatches:
+    """The micro-batches of one query. Lives on the driver; one owner, one thread."""
+
+    def __init__(self, options: StreamOptions, log: StreamLog, clock: Clock) -> None:
+        self._options = options
+        self._log = log
+        limits = options.limits
+        self._gate = Gate(limits.min_offsets, limits.max_delay_ms, clock)
+        self._initial: Json | None = None
+        self._frozen: Seen | None = None
+        self._last_ends: dict[TopicPartition, int] = {}
+        self._planned: tuple[Json, Json] | None = None
+        self._progress: Json | None = None
+
+    @property
+    def progress(self) -> Json | None:
+        """The log ends and what is left, as of the last `next_offset`; None before."""
+        return self._progress
+
+    def freeze(self) -> None:
+        """Offer nothing from now on that is not there now."""
+        self._frozen = self._log.look()
+
+    # -- the first offset --------------------------------------------------------------------
+
+    def initial_offset(self) -> Json:
+        """Where a new query begins; always the same while the process lives.
+
+        Raises:
+            UnknownTopic: A topic or partition that was named is not there.
+            InvalidRequest: Options by partition that don't fit the partitions there are.
+            OffsetsGone: Offsets that were asked for are not in the log.
+        """
+        if self._initial is None:
+            self._initial = self._find_initial().encode()
+        return self._initial
+
+    def _find_initial(self) -> StreamOffset:
+        self._log.check_names()
+        seen = self._visible(self._log.look())
+        backend = self._log.backend
+        starts, lost = start_offsets(self._options.start, seen, backend.offsets_for_times)
+        self._tell(lost)
+        epochs = backend.leader_epochs(starts)
+        positions = {name: Position(start, epochs[name]) for name, start in starts.items()}
+        return StreamOffset(positions=positions, topic_ids=seen.topic_ids, is_initial=True)
+
+    def _visible(self, now: Seen) -> Seen:
+        return now if self._frozen is None else freeze(now, self._frozen)
+
+    # -- the next one ------------------------------------------------------------------------
+
+    def next_offset(self, given: Json, limits: Limits) -> Json:
+        """The end of the batch that begins at `given`; `given` itself where there is nothing.
+
+        Raises:
+            OffsetsGone: The log is not the one that was read, or lost what was not read yet, and
+                `failOnDataLoss` is true. Names each range.
+        """
+        start = StreamOffset.decode(given)
+        now = self._log.look()
+        seen = self._visible(now)
+        checked = self._check(seen).check(start, self._last_ends)
+        fresh, lost = find_new(start, checked, seen)
+        lost = checked.lost + lost
+        self._tell(lost)
+        begins = {name: place.offset for name, place in checked.positions.items()} | fresh
+        has_to_move = start.is_initial or bool(lost)
+        ends = self._ends(begins, seen, limits, has_to_move=has_to_move)
+        end = self._offset(start, checked, fresh, ends, seen)
+        self._last_ends |= {name: extent.end for name, extent in now.extents.items()}
+        self._progress = report(now, ends, lost)
+        found = given if _says_the_same(start, end) else end.encode()
+        self._planned = given, found
+        return found
+
+    def _check(self, seen: Seen) -> LossCheck:
+        return LossCheck(seen, self._log.backend.epoch_ends, self._log.backend.leader_epochs)
+
+    def _ends(
+        self,
+        begins: Mapping[TopicPartition, int],
+        seen: Seen,
+        limits: Limits,
+        *,
+        has_to_move: bool,
+    ) -> dict[TopicPartition, int]:
+        """Where the batch ends in each partition; where it begins if it is not worth one yet."""
+        backlogs = {name: max(seen.extents[name].end - at, 0) for name, at in begins.items()}
+        backlog = sum(backlogs.values())
+        # What is there now is all that AvailableNow will ever see: waiting for more has no end.
+        may_wait = limits.min_offsets is not None and self._frozen is None and not has_to_move
+        if not backlog or (may_wait and not self._gate.passes(backlog)):
+            return dict(begins)
+        taken = backlogs if limits.max_offsets is None else share(backlogs, limits.max_offsets)
+        ends = {name: at + taken[name] for name, at in begins.items()}
+        if limits.max_bytes is not None:
+            ranges = {name: (begins[name], end) for name, end in ends.items() if taken[name]}
+            ends |= self._log.cut_by_bytes(ranges, limits.max_bytes)
+        return ends
+
+    def _offset(
+        self,
+        start: StreamOffset,
+        checked: Checked,
+        fresh: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        seen: Seen,
+    ) -> StreamOffset:
+        """The offset of these ends. What did not move keeps its epoch: its text must not change."""
+        # A new partition is taken up when something of it is read.
+        names = [name for name, end in ends.items() if name not in fresh or end > fresh[name]]
+        kept = {
+            name: checked.positions[name]
+            for name in names
+            if name not in fresh
+            and name not in checked.moved
+            and checked.positions[name].offset == ends[name]
+        }
+        moved = {name: ends[name] for name in names if name not in kept}
+        epochs = self._log.backend.leader_epochs(moved) if moved else {}
+        begins = {name: place.offset for name, place in checked.positions.items()} | dict(fresh)
+        told = names if start.is_initial else [n for n in names if n in fresh or n in checked.moved]
+        topics = {name.topic for name in names}
+        return StreamOffset(
+            positions=kept | {name: Position(end, epochs[name]) for name, end in moved.items()},
+            topic_ids={topic: seen.topic_id(topic) or start.topic_id(topic) for topic in topics},
+            starts={name: begins[name] for name in told},
+        )
+
+    # -- tasks -------------------------------------------------------------------------------
+
+    def plan(self, start: Json, end: Json) -> list[Task]:
+        """The tasks of the batch from `start` to `end`.
+
+        Raises:
+            OffsetsGone: As `next_offset`.
+        """
+        until = StreamOffset.decode(end)
+        ranges = until.ranges_after(StreamOffset.decode(start))
+        if (start, end) != self._planned:
+            ranges = self._recheck(until, ranges)
+        return self._log.backend.plan(ranges) if ranges else []
+
+    def _recheck(self, until: StreamOffset, ranges: Ranges) -> Ranges:
+        """What is still right of a batch that an earlier process planned.
+
+        Where the log was rewritten inside of it, only what both logs have is read: the next batch
+        finds the same out about its start, and goes on from there.
+        """
+        seen = self._log.look()
+        asked = {name: until.positions[name] for name in ranges}
+        checked = self._check(seen).check(
+            StreamOffset(positions=asked, topic_ids=until.topic_ids), self._last_ends
+        )
+        reasons = {TopicPartition(one.topic, one.partition): one for one in checked.lost}
+        kept: Ranges = {}
+        lost: list[LostOffsets] = []
+        for name, (first, last) in ranges.items():
+            found = reasons.get(name)
+            if found is not None:
+                since = first if found.start >= last else max(found.start, first)
+                lost.append(_lost(name, since, last, found.reason))
+            place = checked.positions.get(name)
+            if place is None or place.offset > last:
+                continue
+            log_start = seen.extents[name].start
+            if first < log_start:
+                reason = f"deleted before they were read, the log starts at {log_start}"
+                lost.append(_lost(name, first, log_start, reason))
+            kept[name] = max(first, log_start), min(last, place.offset)
+        self._tell(lost)
+        return {name: bounds for name, bounds in kept.items() if bounds[0] < bounds[1]}
+
+    # -- telling -----------------------------------------------------------------------------
+
+    def _tell(self, lost: Iterable[LostOffsets]) -> None:
+        """Fail because of what is lost, or warn of it."""
+        found = tuple(lost)
+        if found and self._options.source.fail_on_data_loss:
+            error = OffsetsGone(found)
+            error.add_note(_HINT)
+            raise error
+        for one in found:
+            _LOG.warning("not in the log any more: %s", one)
+
+    def commit(self, end: Json) -> None:
+        """Tell the group that is to be told, if any."""
+        if self._options.commit_group is not None:
+            self._log.commit(self._options.commit_group, StreamOffset.decode(end))
+
+    def close(self) -> None:
+        """Let go of files and connections."""
+        self._log.close()
+
+
+def _says_the_same(start: StreamOffset, end: StreamOffset) -> bool:
+    """Whether nothing has to be told that the offset before does not say."""
+    return not start.is_initial and start.positions == end.positions and not end.starts
+
+
+def _lost(name: TopicPartition, start: int, end: int, reason: str) -> LostOffsets:
+    return LostOffsets(name.topic, name.partition, start, end, reason)

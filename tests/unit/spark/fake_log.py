@@ -1,0 +1,176 @@
+"""A log in memory that a stream can read: partitions as lists of leader epochs, one per offset."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
+
+from tidelog.errors import UnknownTopic
+from tidelog.spark.source_options import SourceOptions
+from tidelog.spark.tasks import Backend, Bounds, Task
+from tidelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import pyarrow as pa
+
+
+@dataclass
+class FakePartition:
+    """One partition.
+
+    Attributes:
+        epochs: Leader epoch of each offset from 0 on.
+        start: Log start.
+        visible: End that the isolation level lets through, None for all.
+    """
+
+    epochs: list[int] = field(default_factory=list)
+    start: int = 0
+    visible: int | None = None
+
+    def append(self, count: int, epoch: int | None = None) -> None:
+        """Append records, of the latest epoch where none is given."""
+        latest = self.epochs[-1] if self.epochs else 0
+        self.epochs += [latest if epoch is None else epoch] * count
+
+    def truncate(self, end: int) -> None:
+        """Cut the end off."""
+        del self.epochs[end:]
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """As OffsetForLeaderEpoch answers."""
+        known = sorted(set(self.epochs[self.start :]))
+        if not known or epoch > known[-1] or epoch < 0:
+            return -1, -1
+        below = [one for one in known if one <= epoch]
+        if not below:
+            return epoch, self.start
+        ends = [at + 1 for at, one in enumerate(self.epochs) if one == below[-1]]
+        return below[-1], ends[-1]
+
+
+@dataclass(frozen=True)
+class FakeTask:
+    """A range of one partition."""
+
+    name: TopicPartition
+    start: int
+    end: int
+
+    def read(self) -> "Iterator[pa.RecordBatch]":
+        """Nothing: what would be read is in the fields."""
+        return iter(())
+
+
+class FakeLog:
+    """Topics with ids and partitions."""
+
+    def __init__(self, **topics: int) -> None:
+        self.ids: dict[str, str] = {}
+        self.partitions: dict[TopicPartition, FakePartition] = {}
+        self.questions: list[str] = []
+        self.times: dict[TopicPartition, int | None] = {}
+        for topic, count in topics.items():
+            self.create(topic, count)
+
+    def create(self, topic: str, count: int = 1) -> None:
+        """Create a topic, with an id of its own."""
+        self.ids[topic] = f"{len(self.questions) + len(self.ids) + 1:032x}"
+        self.questions.append("create")
+        for number in range(count):
+            self.partitions[TopicPartition(topic, number)] = FakePartition()
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic."""
+        del self.ids[topic]
+        for name in [name for name in self.partitions if name.topic == topic]:
+            del self.partitions[name]
+
+    def __getitem__(self, name: tuple[str, int]) -> FakePartition:
+        return self.partitions[TopicPartition(*name)]
+
+    def open(self, options: SourceOptions, columns: Sequence[str]) -> Backend:
+        """A backend on it."""
+        assert columns
+        return FakeBackend(self, options)
+
+
+class FakeBackend:
+    """See `Backend`."""
+
+    def __init__(self, log: FakeLog, options: SourceOptions) -> None:
+        self._log = log
+        self._options = options
+
+    def partitions(self) -> list[TopicPartition]:
+        """See `Backend`."""
+        options = self._options
+        if options.assigned:
+            return sorted(options.assigned)
+        if options.pattern is not None:
+            names = [t for t in self._log.ids if re.fullmatch(options.pattern, t)]
+        else:
+            names = list(options.topics)
+        for topic in names:
+            if topic not in self._log.ids:
+                raise UnknownTopic(f"no topic {topic}")
+        return sorted(name for name in self._log.partitions if name.topic in names)
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """See `Backend`."""
+        return {topic: self._log.ids[topic] for topic in topics}
+
+    def _partition(self, name: TopicPartition) -> FakePartition:
+        if name not in self._log.partitions:
+            raise UnknownTopic(f"no partition {name}")
+        return self._log.partitions[name]
+
+    def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        """See `Backend`."""
+        found = {}
+        for name in names:
+            log = self._partition(name)
+            end = len(log.epochs) if log.visible is None else log.visible
+            found[name] = Bounds(log.start, max(end, log.start))
+        return found
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int | None]:
+        """See `Backend`; what was set as `FakeLog.times`."""
+        return {name: self._log.times[name] for name in times}
+
+    def leader_epochs(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """See `Backend`."""
+        found = {}
+        for name, end in ends.items():
+            log = self._partition(name)
+            found[name] = log.epochs[end - 1] if end > log.start else -1
+        return found
+
+    def epoch_ends(
+        self, epochs: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """See `Backend`."""
+        self._log.questions.append("epoch_ends")
+        return {name: self._partition(name).epoch_end(epoch) for name, epoch in epochs.items()}
+
+    def plan(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Task]:
+        """See `Backend`: one task for each range."""
+        return [FakeTask(name, start, end) for name, (start, end) in ranges.items()]
+
+    def close(self) -> None:
+        """See `Backend`."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: "TracebackType | None",
+    ) -> None:
+        self.close()

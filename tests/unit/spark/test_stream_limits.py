@@ -1,0 +1,54 @@
+"""Shares of a limit, and waiting for enough."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.env import ManualClock
+from tidelog.spark.stream_limits import Gate, share
+
+BACKLOGS = st.dictionaries(st.integers(0, 20), st.integers(0, 2**62), max_size=12)
+
+
+@given(BACKLOGS, st.integers(1, 2**63 - 1))
+def test_shares(backlogs: dict[int, int], limit: int) -> None:
+    found = share(backlogs, limit)
+    total = sum(backlogs.values())
+    assert found.keys() == backlogs.keys()
+    for key, size in backlogs.items():
+        assert 0 <= found[key] <= size
+        # Nobody starves, so a stream always comes to the end.
+        assert (found[key] > 0) == (size > 0)
+        if total <= limit:
+            assert found[key] == size
+        elif found[key] > 1:
+            # In proportion, less than one offset below.
+            assert found[key] * total <= size * limit < (found[key] + 1) * total
+    tiny = sum(1 for taken in found.values() if taken == 1)
+    assert sum(found.values()) <= limit + tiny
+
+
+def test_shares_as_the_connector_splits_them() -> None:
+    assert share({"a": 100, "b": 10, "c": 1}, 20) == {"a": 18, "b": 1, "c": 1}
+    assert share({"a": 3, "b": 2}, 5) == {"a": 3, "b": 2}
+    assert share({}, 5) == {}
+
+
+def test_gate_waits_for_enough_but_not_for_ever() -> None:
+    clock = ManualClock(0)
+    gate = Gate(100, 1000, clock)
+    assert gate.passes(1)  # the first of a process
+    assert not gate.passes(99)
+    clock.advance(999)
+    assert not gate.passes(99)
+    clock.advance(1)
+    assert gate.passes(1)
+    assert not gate.passes(99)
+    assert gate.passes(100)
+    clock.advance(999)
+    assert not gate.passes(1)
+
+
+def test_gate_without_a_minimum_is_open() -> None:
+    gate = Gate(None, 1000, ManualClock(0))
+    assert gate.passes(1)
+    assert gate.passes(1)

@@ -1,0 +1,115 @@
+"""The stream's offset: the same thing is always the same text, and nothing else is understood."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.errors import InvalidRequest, UnsupportedVersion
+from tidelog.spark.stream_offset import Position, StreamOffset
+from tidelog.types import TopicPartition
+
+NAMES = st.builds(
+    TopicPartition, st.sampled_from(["a", "b", "version", "topics", "ü"]), st.integers(0, 12)
+)
+OFFSETS = st.integers(0, 2**63 - 1)
+PLACES = st.builds(Position, OFFSETS, st.integers(-1, 2**31 - 1))
+
+
+@st.composite
+def stream_offsets(draw: st.DrawFn) -> StreamOffset:
+    positions = draw(st.dictionaries(NAMES, PLACES, max_size=8))
+    topics = {name.topic for name in positions}
+    return StreamOffset(
+        positions=positions,
+        topic_ids={topic: draw(st.sampled_from(["", "8f" * 16])) for topic in topics},
+        starts={name: draw(OFFSETS) for name in positions if draw(st.booleans())},
+        is_initial=draw(st.booleans()),
+    )
+
+
+@given(stream_offsets(), st.randoms())
+def test_round_trip_whatever_the_order(offset: StreamOffset, shuffler: object) -> None:
+    found = offset.encode()
+    text = json.dumps(found)
+    assert text == json.dumps(found, sort_keys=True)
+    again = StreamOffset.decode(json.loads(text))
+    assert again == offset
+    items = list(offset.positions.items())
+    shuffler.shuffle(items)  # type: ignore[attr-defined]
+    turned = StreamOffset(
+        positions=dict(items),
+        topic_ids=dict(reversed(list(offset.topic_ids.items()))),
+        starts=dict(reversed(list(offset.starts.items()))),
+        is_initial=offset.is_initial,
+    )
+    assert json.dumps(turned.encode()) == text
+
+
+def test_text() -> None:
+    ten, two = TopicPartition("tides", 10), TopicPartition("tides", 2)
+    offset = StreamOffset(
+        positions={two: Position(5, 3), ten: Position(0)},
+        topic_ids={"tides": "ab"},
+        starts={two: 4},
+    )
+    assert json.dumps(offset.encode()) == (
+        '{"from": {"tides": {"2": 4}}, "topics": {"tides": {"id": "ab", "partitions":'
+        ' {"10": {"epoch": -1, "offset": 0}, "2": {"epoch": 3, "offset": 5}}}}, "version": 1}'
+    )
+
+
+def test_offset_of_the_kafka_connector() -> None:
+    offset = StreamOffset.decode({"tides": {"0": 5, "11": 0}, "version": {"0": 7}})
+    assert offset.positions == {
+        TopicPartition("tides", 0): Position(5),
+        TopicPartition("tides", 11): Position(0),
+        TopicPartition("version", 0): Position(7),
+    }
+    assert offset.topic_id("tides") == ""
+
+
+def test_later_version() -> None:
+    with pytest.raises(UnsupportedVersion, match="version 2, this release knows 1"):
+        StreamOffset.decode({"version": 2, "topics": {}})
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({"version": 1}, "topics is None, an object"),
+        ({"version": 1, "topics": {"a": 1}}, "a is 1, an object"),
+        ({"version": 1, "topics": {"a": {"partitions": {}}}}, "a: id is None, a text"),
+        (
+            {"version": 1, "topics": {"a": {"id": "", "partitions": {"x": {}}}}},
+            "partition is 'x', a number",
+        ),
+        (
+            {"version": 1, "topics": {"a": {"id": "", "partitions": {"0": {"offset": -1}}}}},
+            "a-0: offset is -1, a number from 0 on",
+        ),
+        (
+            {"version": 1, "topics": {"a": {"id": "", "partitions": {"0": {"offset": True}}}}},
+            "a-0: offset is True",
+        ),
+        ({"a": {"0": "5"}}, "a-0 is '5', a number"),
+        ({"a": [5]}, "a is .5., an object"),
+    ],
+)
+def test_other_things(found: dict[str, object], said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        StreamOffset.decode(found)
+
+
+def test_ranges_begin_where_the_batch_says_or_the_offset_before() -> None:
+    a, b, c = (TopicPartition("t", number) for number in range(3))
+    before = StreamOffset(positions={a: Position(3), b: Position(9)})
+    after = StreamOffset(
+        positions={a: Position(8), b: Position(9), c: Position(2)}, starts={c: 1, b: 4}
+    )
+    assert after.ranges_after(before) == {a: (3, 8), b: (4, 9), c: (1, 2)}
+    # The first batch: whatever is said to be the first offset now, the batch knows its own.
+    assert after.ranges_after(StreamOffset(positions={a: Position(8)})) == {b: (4, 9), c: (1, 2)}
+    with pytest.raises(InvalidRequest, match="no start of t-0 is known"):
+        after.ranges_after(StreamOffset(positions={}))
