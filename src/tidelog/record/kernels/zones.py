@@ -253,24 +253,25 @@ def _span_of(append_ms: int, spans: Spans, progress: Longs) -> int:
 
 @inlined
 def _count_latency(spans: Spans, span: int, append_ms: int, create_ms: int) -> None:
-    latency = _latency(append_ms, create_ms)
+    latency = distance(append_ms, create_ms)
     spans.facts[span, SPAN_MIN] = min(spans.facts[span, SPAN_MIN], latency)
     spans.facts[span, SPAN_MAX] = max(spans.facts[span, SPAN_MAX], latency)
-    spans.buckets[span, BUCKET_MAX + _bucket_of(latency)] += 1
+    spans.buckets[span, BUCKET_MAX + bucket_of(latency)] += 1
 
 
 @inlined
-def _latency(append_ms: int, create_ms: int) -> int:
+def distance(later_ms: int, earlier_ms: int) -> int:
     """The difference, held within 63 bits."""
-    if create_ms < 0 and append_ms > _INT64_MAX + create_ms:
+    if earlier_ms < 0 and later_ms > _INT64_MAX + earlier_ms:
         return _INT64_MAX
-    if create_ms > 0 and append_ms < -_INT64_MAX + create_ms:
+    if earlier_ms > 0 and later_ms < -_INT64_MAX + earlier_ms:
         return -_INT64_MAX
-    return max(append_ms - create_ms, -_INT64_MAX)
+    return max(later_ms - earlier_ms, -_INT64_MAX)
 
 
 @inlined
-def _bucket_of(latency_ms: int) -> int:
+def bucket_of(latency_ms: int) -> int:
+    """The bucket of a latency, as `storage.latency.bucket_of` says."""
     size = abs(latency_ms)
     rest, doublings = size >> _EXACT_BITS, 0
     width = 32
