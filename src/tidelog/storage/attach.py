@@ -77,6 +77,8 @@ class AttachResult:
         record_count: Records.
         size_bytes: Of log files.
         was_done: The writer had committed this version, or a later one, before: nothing was done.
+            Of this very version `partitions` tells what became of it then (without segments).
+        note: What the writer noted with it; of what was done before, where it was this version.
     """
 
     commit_id: str
@@ -84,6 +86,7 @@ class AttachResult:
     record_count: int = 0
     size_bytes: int = 0
     was_done: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +96,12 @@ class WriterVersion:
     Attributes:
         writer: Its name.
         version: From 0 on; a writer's versions grow.
+        note: To be remembered with it, such as what the records were made of.
     """
 
     writer: str
     version: int
+    note: str = ""
 
 
 def attach(
@@ -126,14 +131,15 @@ def attach(
     """
     commit_id = commit_id or uuid.UUID(int=log_dir.env.random.getrandbits(128)).hex
     _ensure_finished(log_dir)
-    if version is not None and _is_done(log_dir, version):
-        return AttachResult(commit_id, was_done=True)
+    if version is not None and (known := find_done(log_dir, version)) is not None:
+        return known
     works = _group(log_dir, staged)
     _check(log_dir, works)
     for work in works:
         work.adoption = work.log.prepare_adoption()
     moves = _finish_files(log_dir, works)
-    marks = {} if version is None else _marks(log_dir, version)
+    partitions = {work.log.topic_partition: work.result() for work in works}
+    marks = {} if version is None else _marks(log_dir, version, partitions)
     commit = commits.Commit(moves=tuple(moves), marks=marks)
     if not commit.is_empty:
         _publish(log_dir, commit_id, commit, works)
@@ -141,9 +147,10 @@ def attach(
     _drop_forgotten(log_dir)
     return AttachResult(
         commit_id,
-        {work.log.topic_partition: work.result() for work in works},
+        partitions,
         sum(segment.record_count for work in works for segment in work.segments),
         sum(segment.size_bytes for work in works for segment in work.segments),
+        note="" if version is None else version.note,
     )
 
 
@@ -159,17 +166,38 @@ def _ensure_finished(log_dir: LogDir) -> None:
         raise StorageFailure(left[0], "attach", "an earlier commit is unfinished; reopen")
 
 
-def _is_done(log_dir: LogDir, version: WriterVersion) -> bool:
-    writers.ensure_version(version.writer, version.version)
+def find_done(log_dir: LogDir, version: WriterVersion) -> AttachResult | None:
+    """What became of a version that the writer has committed before; None where it has not.
+
+    Raises:
+        InvalidRequest: A name, version or note that can't be kept.
+        CorruptFile, UnsupportedVersion, StorageFailure: What is known can't be read.
+    """
+    writers.ensure_version(version.writer, version.version, version.note)
     try:
         known = writers.read_marks(log_dir.env.files, log_dir.path).get(version.writer)
     except OSError as error:
         raise as_storage_failure(error, log_dir.path, "attach") from error
-    return known is not None and known.version >= version.version
+    if known is None or known.version < version.version:
+        return None
+    if known.version > version.version:
+        return AttachResult("", was_done=True)
+    ranges = {
+        TopicPartition(topic, partition): AttachedRange(first, end, append_ms, 0)
+        for topic, partition, first, end, append_ms in known.ranges
+    }
+    return AttachResult("", ranges, was_done=True, note=known.note)
 
 
-def _marks(log_dir: LogDir, version: WriterVersion) -> dict[str, writers.Mark]:
-    return {version.writer: writers.Mark(version.version, log_dir.env.clock.now_ms())}
+def _marks(
+    log_dir: LogDir, version: WriterVersion, partitions: Mapping[TopicPartition, AttachedRange]
+) -> dict[str, writers.Mark]:
+    ranges = tuple(
+        (name.topic, name.partition, found.first_offset, found.end_offset, found.append_time_ms)
+        for name, found in sorted(partitions.items())
+    )
+    now_ms = log_dir.env.clock.now_ms()
+    return {version.writer: writers.Mark(version.version, now_ms, version.note, ranges)}
 
 
 def _group(log_dir: LogDir, staged: Iterable[StagedSegment]) -> "list[_PartitionWork]":
@@ -333,4 +361,4 @@ class _PartitionWork:
         )
 
 
-__all__ = ["AttachResult", "AttachedRange", "WriterVersion", "attach"]
+__all__ = ["AttachResult", "AttachedRange", "WriterVersion", "attach", "find_done"]

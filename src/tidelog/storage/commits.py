@@ -11,7 +11,7 @@ A commit may also take files away (an exchange of segments) and say that a write
 version (`storage.writers`): all of it happens, or none.
 
 Text of a record, version 2: `{"version": 2, "moves": [[PARTITION DIRECTORY, STAGED NAME, FINAL
-NAME], ...], "removes": [[PARTITION DIRECTORY, NAME], ...], "marks": {WRITER: [VERSION, MS]}}`.
+NAME], ...], "removes": [[PARTITION DIRECTORY, NAME], ...], "marks": {WRITER: MARK}}`.
 Version 1 has moves alone.
 """
 
@@ -92,7 +92,7 @@ def encode_commit(commit: Commit) -> bytes:
         "version": COMMIT_VERSION,
         "moves": [[move.directory, move.staged, move.final] for move in commit.moves],
         "removes": [[removal.directory, removal.name] for removal in commit.removes],
-        "marks": {name: list(mark) for name, mark in commit.marks.items()},
+        "marks": {name: writers.encode_mark(mark) for name, mark in commit.marks.items()},
     }
     return json.dumps(content).encode()
 
@@ -109,7 +109,7 @@ def decode_commit(data: bytes) -> Commit:
         version, rows = content["version"], content["moves"]
         moves = tuple(Move(*row) for row in rows)
         removes = tuple(Removal(*row) for row in content.get("removes", ()))
-        marks = {name: Mark(*mark) for name, mark in content.get("marks", {}).items()}
+        marks = {n: writers.decode_mark(mark) for n, mark in content.get("marks", {}).items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CorruptFile(f"not a commit record: {error}") from error
     if version not in (1, COMMIT_VERSION):

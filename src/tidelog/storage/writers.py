@@ -6,7 +6,9 @@ remembers the last one of each writer here, so that a batch that is there alread
 a second time. The holder of the lock alone reads and writes it, between opening and closing.
 
 `tidelog-writers.json` at the top of the directory, replaced atomically. Text of the file, format
-version 1: `{"version": 1, "writers": {WRITER: [LAST VERSION, MS OF THE COMMIT]}}`.
+version 1: `{"version": 1, "writers": {WRITER: [LAST VERSION, MS OF THE COMMIT, NOTE, RANGES]}}`;
+the last two are left out where both are empty. RANGES: `[[TOPIC, PARTITION, FIRST OFFSET, END
+OFFSET, APPEND TIME IN MS], ...]`.
 """
 
 import json
@@ -22,6 +24,7 @@ WRITERS_FILE: Final = "tidelog-writers.json"
 WRITERS_VERSION: Final = 1
 # A writer's name is a kind and an id that somebody has chosen; there is no need for novels.
 NAME_CHARACTERS_MAX: Final = 512
+NOTE_CHARACTERS_MAX: Final = 1 << 20
 
 
 class Mark(NamedTuple):
@@ -30,10 +33,39 @@ class Mark(NamedTuple):
     Attributes:
         version: From 0 on; a writer's versions grow.
         committed_ms: When, by the directory's clock, in ms.
+        note: What the writer wanted to find again with that version.
+        ranges: Where its records went: topic, partition, first offset, end offset, append time in
+            ms (-1 where the append clock is off).
     """
 
     version: int
     committed_ms: int
+    note: str = ""
+    ranges: tuple[tuple[str, int, int, int, int], ...] = ()
+
+
+def encode_mark(mark: Mark) -> list[object]:
+    """A mark as JSON has it."""
+    start: list[object] = [mark.version, mark.committed_ms]
+    return [*start, mark.note, list(mark.ranges)] if mark.note or mark.ranges else start
+
+
+def decode_mark(told: list[object]) -> Mark:
+    """The mark that `encode_mark` wrote; TypeError or ValueError for what is none."""
+    version, committed_ms, *more = told
+    note, ranges = more or ("", ())
+    if type(version) is not int or type(committed_ms) is not int or not isinstance(note, str):
+        raise TypeError(f"a mark of {str(told)[:80]}")
+    if not isinstance(ranges, list | tuple):
+        raise TypeError(f"ranges of {type(ranges).__name__}")
+    return Mark(version, committed_ms, note, tuple(map(_decode_range, ranges)))
+
+
+def _decode_range(told: object) -> tuple[str, int, int, int, int]:
+    match told:
+        case [str(topic), int(partition), int(first), int(end), int(append_ms)]:
+            return topic, partition, first, end, append_ms
+    raise TypeError(f"a range of {str(told)[:80]}")
 
 
 def check_marks(marks: Mapping[str, Mark]) -> None:
@@ -44,8 +76,12 @@ def check_marks(marks: Mapping[str, Mark]) -> None:
             raise CorruptFile(f"writer {name[:80]!r} at {mark[:2]!r}: no name, version or time")
 
 
-def ensure_version(name: str, version: int) -> None:
-    """Raise InvalidRequest where a writer's name or version can't be kept."""
+def ensure_version(name: str, version: int, note: str = "") -> None:
+    """Raise InvalidRequest where a writer's name, version or note can't be kept."""
+    if len(note) > NOTE_CHARACTERS_MAX:
+        raise InvalidRequest(
+            f"a note of {len(note)} characters, at most {NOTE_CHARACTERS_MAX} are kept"
+        )
     if not 0 < len(name) <= NAME_CHARACTERS_MAX:
         raise InvalidRequest(
             f"a writer's name of {len(name)} characters, 1 to {NAME_CHARACTERS_MAX} are allowed"
@@ -58,7 +94,7 @@ def encode_marks(marks: Mapping[str, Mark]) -> bytes:
     """The file's text, writers in order."""
     content = {
         "version": WRITERS_VERSION,
-        "writers": {name: list(mark) for name, mark in sorted(marks.items())},
+        "writers": {name: encode_mark(mark) for name, mark in sorted(marks.items())},
     }
     return f"{json.dumps(content, indent=1)}\n".encode()
 
@@ -73,7 +109,7 @@ def decode_marks(data: bytes) -> dict[str, Mark]:
     try:
         content = json.loads(data)
         version = content["version"]
-        marks = {name: Mark(*mark) for name, mark in content["writers"].items()}
+        marks = {name: decode_mark(mark) for name, mark in content["writers"].items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptFile(f"not a list of writers: {error}") from error
     if version != WRITERS_VERSION:
@@ -112,9 +148,12 @@ def note(fs: FileSystem, directory: str, marks: Mapping[str, Mark]) -> None:
 
 __all__ = [
     "NAME_CHARACTERS_MAX",
+    "NOTE_CHARACTERS_MAX",
     "WRITERS_FILE",
     "Mark",
+    "decode_mark",
     "decode_marks",
+    "encode_mark",
     "encode_marks",
     "ensure_version",
     "note",

@@ -16,7 +16,6 @@ from tidelog.errors import CorruptFile, InvalidRequest, StorageFailure, Unsuppor
 from tidelog.storage import writers
 from tidelog.storage.attach import AttachResult, WriterVersion, attach
 from tidelog.storage.log_dir import LogDir
-from tidelog.storage.writers import Mark
 
 QUERY = "query/a"
 
@@ -35,8 +34,8 @@ def test_a_version_is_attached_once() -> None:
     for version in (4, 3, 0):
         assert commit(env, "again", version).was_done
     assert values(env, 0) == expected(0, "a", 9)
-    now = env.clock.now_ms()
-    assert writers.read_marks(env.files, ROOT) == {QUERY: Mark(4, now)}
+    mark = writers.read_marks(env.files, ROOT)[QUERY]
+    assert mark[:3] == (4, env.clock.now_ms(), "")
     assert not commit(env, "b", 5).was_done
     assert len(values(env, 1)) == 19
 
@@ -46,6 +45,35 @@ def test_a_version_without_rows_is_remembered_too() -> None:
     make_directory(env)
     assert not commit(env, "a", 0, count=0).was_done
     assert commit(env, "a", 0).was_done
+
+
+def test_a_version_that_is_there_tells_where_it_went_and_what_was_noted() -> None:
+    env = seeded_env(1)
+    make_directory(env)
+    version = WriterVersion(QUERY, 4, "rows of the source")
+    with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
+        first = attach(log_dir, stage(env, 0, "a", 9), version=version)
+    with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
+        again = attach(log_dir, stage(env, 0, "b", 3), version=WriterVersion(QUERY, 4, "others"))
+        older = attach(log_dir, [], version=WriterVersion(QUERY, 3))
+    assert (first.note, again.note) == ("rows of the source", "rows of the source")
+    places = [
+        {name: (r.first_offset, r.end_offset, r.append_time_ms) for name, r in one.items()}
+        for one in (first.partitions, again.partitions)
+    ]
+    assert places[0] == places[1] != {}
+    assert (older.was_done, older.note, older.partitions) == (True, "", {})
+
+
+def test_a_note_has_its_limit() -> None:
+    env = seeded_env(1)
+    make_directory(env)
+    version = WriterVersion(QUERY, 4, "x" * (writers.NOTE_CHARACTERS_MAX + 1))
+    with (
+        LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir,
+        pytest.raises(InvalidRequest, match="a note of 1048577 characters"),
+    ):
+        attach(log_dir, stage(env, 0, "a", 9), version=version)
 
 
 def test_writers_do_not_know_each_other() -> None:
