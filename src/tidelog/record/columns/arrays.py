@@ -76,7 +76,6 @@ class Chunk:
         filled: The kernel's columns.
         progress: The kernel's counts; see `kernels.decode`.
         append_times: First offset and time in ms of each run, None where nothing is known.
-        is_uniform: For each field of the table whether all batches have the same.
     """
 
     data: "Bytes"
@@ -87,7 +86,11 @@ class Chunk:
     filled: Columns
     progress: list[int]
     append_times: tuple["Longs", "Longs"] | None
-    is_uniform: "npt.NDArray[np.bool_]"
+
+    def is_uniform(self, field: int) -> bool:
+        """Whether all batches have the same in this field of the table."""
+        values = self.table[:, field]
+        return bool((values == values[0]).all())
 
     def repeat(self, values: "npt.NDArray[Number]") -> "npt.NDArray[Number]":
         """A value per batch as a value per row."""
@@ -187,7 +190,7 @@ def _per_batch(kind: pa.DataType, field: int, chunk: Chunk) -> "Column":
     """A field of the batch table, null where it is -1."""
     values = chunk.table[:, field]
     first = int(values[0])
-    if not chunk.is_uniform[field]:
+    if not chunk.is_uniform(field):
         numbers = chunk.repeat(values).astype(kind.to_pandas_dtype())
         return _fixed(kind, numbers, _count_missing(numbers))
     return _nulls(kind, chunk.rows) if first == MISSING else _constant(kind, first, chunk.rows)
@@ -196,7 +199,7 @@ def _per_batch(kind: pa.DataType, field: int, chunk: Chunk) -> "Column":
 def _timestamp_types(chunk: Chunk) -> "Column":
     """0 CreateTime, 1 LogAppendTime, -1 for magic 0, which has no timestamps; never null."""
     table = chunk.table
-    if chunk.is_uniform[layout.ATTRIBUTES] and chunk.is_uniform[layout.MAGIC]:
+    if chunk.is_uniform(layout.ATTRIBUTES) and chunk.is_uniform(layout.MAGIC):
         is_stamped = int(table[0, layout.ATTRIBUTES]) & TIMESTAMP_TYPE_BIT != 0
         kind = NO_TYPE if table[0, layout.MAGIC] == 0 else int(is_stamped)
         return _constant(pa.int32(), kind, chunk.rows)
@@ -208,7 +211,7 @@ def _timestamp_types(chunk: Chunk) -> "Column":
 def _sequences(chunk: Chunk) -> "Column":
     """Base sequence + offset delta; after 2147483647 comes 0."""
     bases = chunk.table[:, layout.BASE_SEQUENCE]
-    if bases[0] == MISSING and chunk.is_uniform[layout.BASE_SEQUENCE]:
+    if bases[0] == MISSING and chunk.is_uniform(layout.BASE_SEQUENCE):
         return _nulls(pa.int32(), chunk.rows)
     starts = chunk.repeat(bases - chunk.table[:, layout.BASE_OFFSET])
     numbers = (chunk.filled.offsets[: chunk.rows] + starts) & INT32_MAX

@@ -126,7 +126,6 @@ class Decoder:
             filled=out,
             progress=progress.tolist(),
             append_times=self._append_times,
-            is_uniform=(batches == batches[0]).all(axis=0),
         )
         self._stats.rows += rows
         arrays = [build(name, chunk) for name in self._columns]

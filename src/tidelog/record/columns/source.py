@@ -85,7 +85,8 @@ def groups(
         for group in _cut(table[:count], rows):
             error = _first_bad_sum(log, group) if check_crc else None
             sound = group if error is None else group[group[:, layout.POSITION] < (error.at or 0)]
-            wanted = sound[_select(sound, selection)]
+            mask = _select(sound, selection)
+            wanted = sound if mask.all() else sound[mask]
             stats.batches += len(sound)
             stats.batches_opened += len(wanted)
             if len(sound):
@@ -114,7 +115,8 @@ def _cut(table: "Longs", rows: int) -> Iterator["Longs"]:
 
 def _first_bad_sum(log: "Bytes", table: "Longs") -> CorruptBatch | None:
     """The first magic-2 batch whose CRC is wrong; legacy ones check theirs when they are opened."""
-    rows = table[table[:, layout.MAGIC] == MAGIC_2]
+    is_current = table[:, layout.MAGIC] == MAGIC_2
+    rows = table if is_current.all() else table[is_current]
     starts = (rows[:, layout.POSITION] + ATTRIBUTES_AT).tolist()
     ends = rows[:, layout.BODY_END].tolist()
     sums = crc32c_spans(log.data, starts, ends)
