@@ -83,7 +83,7 @@ def count_times(
         facts: int64[FACTS].
 
     Returns:
-        DONE; FULL where one clock's spans have no room: the caller takes both away, and calls again.
+        DONE; FULL where one clock's spans have no room: the caller takes both away and goes on.
     """
     number, largest = facts[AT], facts[LARGEST]
     smallest, timed, both = facts[SMALLEST], 0, 0

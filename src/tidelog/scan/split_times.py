@@ -1,0 +1,364 @@
+"""Latency by hour on both clocks, and lateness, of splits: reduced one by one, then joined.
+
+A split is counted as if no record lay before it. What that gets wrong is known afterwards: records
+at its head may be behind a create time of a split before it. The head ends where the split's own
+largest time so far reaches that one; `recount` reads just that much again, and `Joined` puts the
+right numbers in place of the first ones. In most logs the head is a batch or nothing.
+
+The results are those of `scan.latency` and `scan.lateness`, to the last number.
+
+Imports numpy, pyarrow and numba.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from tidelog.env import Env
+from tidelog.errors import LostOffsets
+from tidelog.record.kernels import lateness as kernels
+from tidelog.record.kernels.layout import FULL
+from tidelog.record.kernels.zones import BUCKET_MAX, BUCKETS
+from tidelog.scan.reader import ReadOptions, read
+from tidelog.scan.split import Split
+from tidelog.scan.stats import ScanStats
+from tidelog.storage.latency import LatencyByHour, LatencyHistogram
+from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidelog.record.kernels.memory import Longs
+
+_COLUMNS: Final = ("offset", "createTimestamp", "appendTimestamp")
+_ROWS: Final = 65_536
+
+
+class Mark(NamedTuple):
+    """What was known at a place inside a split.
+
+    Attributes:
+        end_offset: Offset behind the records counted so far.
+        largest_ms: Their largest create time, INT64_MIN where they have none.
+        late_ms_min: Smallest lateness of the records since the last mark, INT64_MAX without any.
+    """
+
+    end_offset: int
+    largest_ms: int
+    late_ms_min: int
+
+
+@dataclass(slots=True)
+class Late:
+    """Late records of some part of a partition.
+
+    Attributes:
+        histogram: Their lateness in ms.
+        lost: For each delay in ms how many are late by more.
+    """
+
+    histogram: LatencyHistogram = field(default_factory=LatencyHistogram)
+    lost: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class SplitTimes:
+    """What a split's records say of their times.
+
+    Attributes:
+        records: Data records.
+        timed: Those with a create time.
+        both: Those with both times.
+        by_append: Latencies by hour of append time.
+        by_create: The same latencies by hour of create time.
+        late: Late records, as if none lay before the split.
+        smallest_ms: Smallest create time, INT64_MAX where there is none.
+        marks: Places inside, ascending; the last one is the end.
+        log_bytes: Bytes of log that were read.
+        lost: What was gone when it was to be read.
+    """
+
+    records: int = 0
+    timed: int = 0
+    both: int = 0
+    by_append: LatencyByHour = field(default_factory=LatencyByHour)
+    by_create: LatencyByHour = field(default_factory=LatencyByHour)
+    late: Late = field(default_factory=Late)
+    smallest_ms: int = INT64_MAX
+    marks: list[Mark] = field(default_factory=list)
+    log_bytes: int = 0
+    lost: list[str] = field(default_factory=list)
+
+    @property
+    def largest_ms(self) -> int:
+        """Largest create time, INT64_MIN where there is none."""
+        return self.marks[-1].largest_ms if self.marks else INT64_MIN
+
+    def head_end(self, largest_ms: int) -> int | None:
+        """Offset behind the records whose lateness a create time before the split may change.
+
+        Args:
+            largest_ms: The largest create time before the split.
+
+        Returns:
+            None where no record's lateness changes.
+        """
+        if largest_ms <= self.smallest_ms:
+            return None
+        reached = (m.end_offset for m in self.marks if m.largest_ms >= largest_ms)
+        return next(reached, self.marks[-1].end_offset)
+
+
+class TimesCounter:
+    """Counts records in the order of their offsets. One thread."""
+
+    def __init__(self, delays_ms: Sequence[int], largest_ms: int = INT64_MIN) -> None:
+        """Begin behind a largest create time."""
+        self._delays: Longs = np.array(sorted(delays_ms), np.int64)
+        self._late = kernels.LateCounts(
+            np.zeros(BUCKETS, np.int64), self._delays, np.zeros(len(self._delays), np.int64)
+        )
+        self._facts: Longs = np.zeros(kernels.FACTS, np.int64)
+        self._facts[kernels.LATE_MIN] = self._facts[kernels.SMALLEST] = INT64_MAX
+        self._facts[kernels.LATE_MAX] = INT64_MIN
+        self._facts[kernels.LARGEST] = largest_ms
+        self._hours = _Hours(), _Hours()
+        self._late_ms_min = INT64_MAX
+        self.records = 0
+
+    def add(self, append_ms: "Longs", create_ms: "Longs") -> None:
+        """Count the next records; times in ms, int64, -1 for unknown."""
+        facts = self._facts
+        facts[kernels.AT] = 0
+        self.records += len(append_ms)
+        status = FULL
+        while status == FULL:
+            by_append, by_create = (hours.counts for hours in self._hours)
+            status = kernels.count_times(
+                append_ms, create_ms, by_append, by_create, self._late, facts
+            )
+            if status == FULL:
+                self._take()
+
+    def mark(self, end_offset: int) -> Mark:
+        """What is known up to here; lateness is watched anew from here on."""
+        facts = self._facts
+        late_ms_min = int(facts[kernels.LATE_MIN])
+        self._late_ms_min = min(self._late_ms_min, late_ms_min)
+        facts[kernels.LATE_MIN] = INT64_MAX
+        return Mark(end_offset, int(facts[kernels.LARGEST]), late_ms_min)
+
+    def late(self) -> Late:
+        """The late records so far."""
+        facts = self._facts
+        found = _histogram(self._late.buckets)
+        found.min_ms = min(self._late_ms_min, int(facts[kernels.LATE_MIN]))
+        found.max_ms = int(facts[kernels.LATE_MAX])
+        counts = zip(self._delays.tolist(), self._late.lost.tolist(), strict=True)
+        return Late(found, dict(counts))
+
+    def finish(self) -> SplitTimes:
+        """All that was counted."""
+        self._take()
+        return SplitTimes(
+            records=self.records,
+            timed=int(self._facts[kernels.TIMED]),
+            both=int(self._facts[kernels.BOTH]),
+            by_append=self._hours[0].found,
+            by_create=self._hours[1].found,
+            late=self.late(),
+            smallest_ms=int(self._facts[kernels.SMALLEST]),
+        )
+
+    def _take(self) -> None:
+        for hours in self._hours:
+            hours.take()
+
+
+class _Hours:
+    """Latencies by hour of one clock: the kernel's arrays, and what was taken from them."""
+
+    def __init__(self) -> None:
+        self.found = LatencyByHour()
+        self._spans: Longs = np.zeros((kernels.SLOTS, kernels.SPAN_FIELDS), np.int64)
+        self._buckets: Longs = np.zeros((kernels.SLOTS, BUCKETS), np.int64)
+        self.counts = kernels.HourCounts(self.found.step_ms, self._spans, self._buckets)
+
+    def take(self) -> None:
+        """Take what the kernel has counted, and clear it."""
+        step_ms = self.counts.step_ms
+        for slot in np.flatnonzero(self._spans[:, kernels.SPAN_COUNT]).tolist():
+            span = self._spans[slot].tolist()
+            histogram = _histogram(self._buckets[slot])
+            histogram.min_ms, histogram.max_ms = span[kernels.SPAN_MIN], span[kernels.SPAN_MAX]
+            self.found.at(span[kernels.SPAN] * step_ms).merge(histogram)
+            self._buckets[slot] = 0
+        self._spans[:] = 0
+        self.counts = kernels.HourCounts(self.found.step_ms, self._spans, self._buckets)
+
+
+def _histogram(buckets: "Longs") -> LatencyHistogram:
+    found = LatencyHistogram()
+    for bucket in np.flatnonzero(buckets).tolist():
+        found.add_bucket(bucket - BUCKET_MAX, int(buckets[bucket]))
+    return found
+
+
+def reduce_split(split: Split, delays_ms: Sequence[int], env: Env | None = None) -> SplitTimes:
+    """Read a split and count it, as if no record lay before it.
+
+    Args:
+        split: What to read.
+        delays_ms: Delays to count lost records for.
+        env: Files, where they are not the machine's.
+
+    Raises:
+        CorruptData: A batch is damaged.
+    """
+    stats = ScanStats()
+    counter, marks = TimesCounter(delays_ms), []
+    for offsets, append_ms, create_ms in _times(split, env, stats):
+        counter.add(append_ms, create_ms)
+        marks.append(counter.mark(int(offsets[-1]) + 1))
+    found = counter.finish()
+    found.marks, found.log_bytes = marks, stats.log_bytes
+    found.lost = [_text(one) for one in stats.lost]
+    return found
+
+
+def recount(
+    split: Split,
+    delays_ms: Sequence[int],
+    largest_ms: int,
+    end_offset: int,
+    env: Env | None = None,
+) -> tuple[Late, Late]:
+    """The late records of a split's head: as if none lay before it, and as it is.
+
+    Args:
+        split: The split.
+        delays_ms: As for `reduce_split`.
+        largest_ms: Largest create time before the split.
+        end_offset: Where the head ends.
+        env: Files, where they are not the machine's.
+    """
+    alone, behind = TimesCounter(delays_ms), TimesCounter(delays_ms, largest_ms)
+    for offsets, append_ms, create_ms in _times(split, env, ScanStats()):
+        wanted = int(np.searchsorted(offsets, end_offset))
+        for counter in (alone, behind):
+            counter.add(append_ms[:wanted], create_ms[:wanted])
+        if wanted < len(offsets) or int(offsets[-1]) + 1 >= end_offset:
+            break
+    return alone.late(), behind.late()
+
+
+def _times(
+    split: Split, env: Env | None, stats: ScanStats
+) -> Iterator[tuple["Longs", "Longs", "Longs"]]:
+    """Offsets, append times and create times of a split's records, part by part, none empty."""
+    options = ReadOptions(rows=_ROWS, fail_on_data_loss=False, env=env)
+    for batch in read(split, _COLUMNS, options=options, stats=stats):
+        if batch.num_rows:
+            offsets = np.asarray(batch.column("offset"))
+            append, create = batch.column("appendTimestamp"), batch.column("createTimestamp")
+            yield offsets, _as_ms(append), _as_ms(create)
+
+
+def _as_ms(column: "pa.Array[pa.Scalar[pa.DataType]]") -> "Longs":
+    import pyarrow as pa
+
+    numbers = column.cast(pa.int64())
+    known = numbers.fill_null(NO_TIMESTAMP) if numbers.null_count else numbers
+    found: Longs = np.asarray(known, np.int64)
+    found = found.view()
+    found.flags.writeable = False  # one type of array for the kernel, whatever Arrow hands out
+    return found
+
+
+def _text(lost: LostOffsets) -> str:
+    return str(lost)
+
+
+def correct(found: SplitTimes, alone: Late, behind: Late, end_offset: int) -> Late:
+    """A split's late records as they are: the head's as `recount` says, the rest as it was."""
+    late = Late(LatencyHistogram(), {})
+    for bucket, count in found.late.histogram.buckets.items():
+        rest = count - alone.histogram.buckets.get(bucket, 0)
+        if rest:
+            late.histogram.add_bucket(bucket, rest)
+    rest_min = (m.late_ms_min for m in found.marks if m.end_offset > end_offset)
+    late.histogram.min_ms = min(rest_min, default=INT64_MAX)
+    late.histogram.max_ms = found.late.histogram.max_ms  # the head's are late by no less than alone
+    late.histogram.merge(behind.histogram)
+    late.lost = {
+        delay: number - alone.lost[delay] + behind.lost[delay]
+        for delay, number in found.late.lost.items()
+    }
+    return late
+
+
+def encode_times(found: SplitTimes) -> tuple[str, bytes, bytes, bytes]:
+    """A split's numbers as plain data: JSON, then three histograms."""
+    facts = {
+        "records": found.records,
+        "timed": found.timed,
+        "both": found.both,
+        "smallest_ms": found.smallest_ms,
+        "marks": found.marks,
+        "log_bytes": found.log_bytes,
+        "lost": found.lost,
+        "late": _lost_pairs(found.late.lost),
+    }
+    return (
+        json.dumps(facts),
+        found.by_append.encode(),
+        found.by_create.encode(),
+        encode_histogram(found.late.histogram),
+    )
+
+
+def decode_times(facts: str, by_append: bytes, by_create: bytes, late: bytes) -> SplitTimes:
+    """What `encode_times` made."""
+    known: Mapping[str, int] = (parsed := json.loads(facts))
+    return SplitTimes(
+        records=known["records"],
+        timed=known["timed"],
+        both=known["both"],
+        by_append=LatencyByHour.decode(by_append),
+        by_create=LatencyByHour.decode(by_create),
+        late=Late(decode_histogram(late), dict(parsed["late"])),
+        smallest_ms=known["smallest_ms"],
+        marks=[Mark(*mark) for mark in parsed["marks"]],
+        log_bytes=known["log_bytes"],
+        lost=parsed["lost"],
+    )
+
+
+def encode_late(late: Late) -> tuple[str, bytes]:
+    """Late records as plain data."""
+    return json.dumps(_lost_pairs(late.lost)), encode_histogram(late.histogram)
+
+
+def decode_late(lost: str, histogram: bytes) -> Late:
+    """What `encode_late` made."""
+    return Late(decode_histogram(histogram), dict(json.loads(lost)))
+
+
+def _lost_pairs(lost: Mapping[int, int]) -> list[tuple[int, int]]:
+    return list(lost.items())
+
+
+def encode_histogram(histogram: LatencyHistogram) -> bytes:
+    """One histogram, as hours of latencies that have one hour."""
+    hours = LatencyByHour()
+    if histogram.count:
+        hours.at(0).merge(histogram)
+    return hours.encode()
+
+
+def decode_histogram(data: bytes) -> LatencyHistogram:
+    """What `encode_histogram` made."""
+    return LatencyByHour.decode(data).total()

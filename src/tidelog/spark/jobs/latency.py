@@ -1,0 +1,417 @@
+"""How long records took to the log, by topic and hour, on both clocks; and what watermarks lose.
+
+Every record is read once, by as many tasks as there are splits, and reduced where it is read: what
+comes back of a split are histograms. A second, small job looks again at those heads of splits whose
+lateness depends on the splits before them (`tidelog.scan.split_times`). The numbers are those of
+`tidelog.scan.latency` and `tidelog.scan.lateness`.
+
+Percentiles are off by at most `RELATIVE_ERROR` of their value, also those of many splits together:
+histograms are added, not percentiles. Counts, smallest and largest, and what watermarks lose are
+exact.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from tidelog.errors import InvalidRequest
+from tidelog.scan.lateness import DELAYS_MS, TopicLateness
+from tidelog.scan.plan import plan
+from tidelog.scan.split import Split, Wanted
+from tidelog.scan.split_json import decode_split, encode_split
+from tidelog.spark.jobs.parts import Progress, Row, do_parts, silent
+from tidelog.spark.places import Place, as_place
+from tidelog.storage.latency import HOUR_MS, RELATIVE_ERROR, LatencyByHour, LatencyHistogram
+from tidelog.timespec import parse_point
+from tidelog.types import INT64_MAX, INT64_MIN, ClockName, TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidelog.env import Env
+    from tidelog.scan.split_times import Late, SplitTimes
+
+__all__ = ["RELATIVE_ERROR", "Latency", "TopicTimes", "latency", "measure"]
+
+TopicChoice = str | TopicPartition | Iterable[str | TopicPartition] | None
+
+# A split is read in some tenths of a second; smaller ones would wait for Spark.
+SPLIT_BYTES: Final = 256 << 20
+PERCENTS: Final = (50.0, 90.0, 99.0, 99.9)
+# Shares of records that a watermark may be allowed to lose.
+SHARES: Final = (0.0, 0.0001, 0.001, 0.01)
+_COLUMNS: Final = ("offset", "createTimestamp", "appendTimestamp")
+
+HOURS_SCHEMA: Final = (
+    "topic string, clock string, hour timestamp, hour_ms bigint, hours int, records bigint,"
+    " p50_ms bigint, p90_ms bigint, p99_ms bigint, p999_ms bigint, max_ms bigint, min_ms bigint,"
+    " skew_ms_max bigint, percentile_error double"
+)
+TOPICS_SCHEMA: Final = (
+    "topic string, records bigint, without_create_time bigint, without_both_times bigint,"
+    " out_of_order bigint, late_ms_max bigint, skew_ms_max bigint"
+)
+WATERMARKS_SCHEMA: Final = (
+    "topic string, delay_ms bigint, lost bigint, records bigint, lost_share double"
+)
+_REDUCED: Final = "facts string, by_append binary, by_create binary, late binary"
+_RECOUNTED: Final = "alone_lost string, alone binary, behind_lost string, behind binary"
+# Spark's timestamps are microseconds in 64 bits; of what does not fit only the ms are told.
+_TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
+
+
+@dataclass(slots=True)
+class TopicTimes:
+    """What the records of one topic say of their times.
+
+    Attributes:
+        records: Data records.
+        without: Those that lack one of the two times.
+        by_append: Latencies by hour of append time.
+        by_create: The same latencies by hour of create time.
+        late: Late records, and what watermarks lose.
+    """
+
+    records: int = 0
+    without: int = 0
+    by_append: LatencyByHour = field(default_factory=LatencyByHour)
+    by_create: LatencyByHour = field(default_factory=LatencyByHour)
+    late: TopicLateness = field(default_factory=TopicLateness)
+
+    @property
+    def skew_ms(self) -> int | None:
+        """How far a producer's clock was ahead at most, None where none was."""
+        return skew_ms(self.by_append.total())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """The answer, as DataFrames and as plain objects.
+
+    Attributes:
+        hours: Latency by topic, clock (`append` or `record`) and hour; see `HOURS_SCHEMA`.
+        watermarks: What each watermark delay would lose, by topic; see `WATERMARKS_SCHEMA`.
+        topics: One row for each topic; see `TOPICS_SCHEMA`.
+        found: The same by topic, as objects.
+        log_bytes: Bytes of log that were read.
+        notes: What was found damaged, or gone while it was read, one line each.
+    """
+
+    hours: "DataFrame"
+    watermarks: "DataFrame"
+    topics: "DataFrame"
+    found: Mapping[str, TopicTimes]
+    log_bytes: int
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What `measure` has found: by topic, and what it took."""
+
+    topics: Mapping[str, TopicTimes]
+    log_bytes: int
+    notes: Sequence[str]
+
+
+def latency(  # noqa: PLR0913 - one keyword for each way to choose
+    spark: "SparkSession",
+    source: Place | str,
+    topics: TopicChoice = None,
+    *,
+    start: int | str | None = None,
+    end: int | str | None = None,
+    delays_ms: Sequence[int] = DELAYS_MS,
+    split_bytes: int = SPLIT_BYTES,
+    progress: Progress = silent,
+) -> Latency:
+    """Latency and lateness of a directory's records.
+
+    Args:
+        spark: The session.
+        source: A directory of topics, local or in an object store.
+        topics: Topics or single partitions; all of them where None.
+        start: Earliest append time, in ms or as text; its whole hour counts.
+        end: Append time to stop at; the hour that it lies in counts as a whole.
+        delays_ms: Watermark delays to count lost records for.
+        split_bytes: About how many bytes of log a task reads, at most.
+        progress: Told now and then how far it is.
+
+    Raises:
+        UnknownTopic, InvalidRequest, InvalidTime: Before anything is read.
+    """
+    measured = measure(
+        spark,
+        as_place(source),
+        topics,
+        start=start,
+        end=end,
+        delays_ms=delays_ms,
+        split_bytes=split_bytes,
+        progress=progress,
+    )
+    found = measured.topics
+    return Latency(
+        hours=spark.createDataFrame(list(hour_rows(found)), HOURS_SCHEMA),
+        watermarks=spark.createDataFrame(list(watermark_rows(found)), WATERMARKS_SCHEMA),
+        topics=spark.createDataFrame(list(topic_rows(found)), TOPICS_SCHEMA),
+        found=found,
+        log_bytes=measured.log_bytes,
+        notes=measured.notes,
+    )
+
+
+def measure(  # noqa: PLR0913 - as `latency`
+    spark: "SparkSession",
+    place: Place,
+    topics: TopicChoice = None,
+    *,
+    start: int | str | None = None,
+    end: int | str | None = None,
+    delays_ms: Sequence[int] = DELAYS_MS,
+    split_bytes: int = SPLIT_BYTES,
+    progress: Progress = silent,
+) -> Measured:
+    """As `latency`, as plain objects."""
+    env = directory_env(place)
+    if any(delay < 0 for delay in delays_ms):
+        raise InvalidRequest(f"delays_ms={list(delays_ms)}: a delay is 0 or more")
+    now_ms = env.clock.now_ms()
+    planned = plan(
+        place.address,
+        topics,
+        wanted=_whole_hours(_point(start, now_ms), _point(end, now_ms)),
+        clock=ClockName.APPEND,
+        columns=_COLUMNS,
+        split_bytes=split_bytes,
+        min_partitions=max(parallelism(spark), 1),
+        fail_on_data_loss=False,
+        env=env,
+    )
+    splits = [split for split in planned.splits if split.size_bytes]
+    work = ReduceSplit(tuple(sorted(delays_ms)), tuple(place.store.items()))
+    rows = do_parts(spark, list(map(encode_split, splits)), work, _REDUCED, progress=progress)
+    found = list(map(_decoded, rows))
+    lates = _true_lates(spark, splits, found, work)
+    topic_names = sorted({name.topic for name in planned.bounds})
+    return Measured(
+        _joined(topic_names, splits, found, lates, work.delays_ms),
+        sum(one.log_bytes for one in found),
+        [*planned.reports, *(line for one in found for line in one.lost)],
+    )
+
+
+def directory_env(place: Place) -> "Env":
+    """Surroundings that read a directory; raises InvalidRequest for brokers."""
+    from tidelog.objects.environment import env_for
+
+    if place.is_broker:
+        raise InvalidRequest(f"{place}: give a directory of topics, by path or URL")
+    return env_for(place.address, None, place.store)
+
+
+def parallelism(spark: "SparkSession") -> int:
+    """How many tasks run side by side; 1 where Spark doesn't say, as over Spark Connect."""
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except Exception:  # noqa: BLE001 - each release refuses it by another error
+        return 1
+
+
+def _point(when: int | str | None, now_ms: int) -> int | None:
+    return parse_point(when, now_ms=now_ms) if isinstance(when, str) else when
+
+
+def _whole_hours(start_ms: int | None, end_ms: int | None) -> Wanted:
+    """The hours that a range touches, as `tidelog.scan.latency` takes them."""
+    start = None if start_ms is None else start_ms - start_ms % HOUR_MS
+    end = None if end_ms is None else min(-(-end_ms // HOUR_MS) * HOUR_MS, INT64_MAX)
+    return Wanted(start_ms=start, end_ms=end)
+
+
+# -- in the workers -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceSplit:
+    """Reads a split and counts it.
+
+    Attributes:
+        delays_ms: Watermark delays, ascending.
+        store: Settings of the object store.
+    """
+
+    delays_ms: tuple[int, ...]
+    store: tuple[tuple[str, str], ...] = ()
+
+    def __call__(self, part: str) -> tuple[object, ...]:
+        """See `Work`; `part` is a split as JSON."""
+        from tidelog.scan.split_times import encode_times, reduce_split
+
+        split = decode_split(part)
+        return encode_times(reduce_split(split, self.delays_ms, self.env_of(split)))
+
+    def env_of(self, split: Split) -> "Env":
+        """Surroundings that read the split's files."""
+        from tidelog.objects.environment import env_for
+
+        return env_for(split.directory, None, dict(self.store))
+
+
+@dataclass(frozen=True, slots=True)
+class RecountHead:
+    """Reads the head of a split again; see `split_times.recount`."""
+
+    work: ReduceSplit
+
+    def __call__(self, part: str) -> tuple[object, ...]:
+        """See `Work`; `part` is a JSON list: split, largest create time before it, head's end."""
+        from tidelog.scan.split_times import encode_late, recount
+
+        text, largest_ms, end_offset = json.loads(part)
+        split = decode_split(text)
+        env = self.work.env_of(split)
+        alone, behind = recount(split, self.work.delays_ms, largest_ms, end_offset, env)
+        return *encode_late(alone), *encode_late(behind)
+
+
+# -- on the driver --------------------------------------------------------------------------------
+
+
+def _decoded(row: Row) -> "SplitTimes":
+    from tidelog.scan.split_times import decode_times
+
+    facts, by_append, by_create, late = (
+        row[name] for name in ("facts", "by_append", "by_create", "late")
+    )
+    assert isinstance(facts, str)
+    assert isinstance(by_append, bytes)
+    assert isinstance(by_create, bytes)
+    assert isinstance(late, bytes)
+    return decode_times(facts, by_append, by_create, late)
+
+
+def _true_lates(
+    spark: "SparkSession",
+    splits: Sequence[Split],
+    found: Sequence["SplitTimes"],
+    work: ReduceSplit,
+) -> "list[Late]":
+    """Each split's late records, with the splits before it taken into account."""
+    from tidelog.scan.split_times import correct, decode_late
+
+    heads = dict(_heads(splits, found))
+    parts = [json.dumps([encode_split(splits[n]), *heads[n]]) for n in heads]
+    lates = [one.late for one in found]
+    rows = do_parts(spark, parts, RecountHead(work), _RECOUNTED)
+    for number, row in zip(heads, rows, strict=True):
+        alone, behind = (
+            decode_late(str(row[f"{name}_lost"]), _bytes(row[name])) for name in ("alone", "behind")
+        )
+        lates[number] = correct(found[number], alone, behind, heads[number][1])
+    return lates
+
+
+def _bytes(cell: object) -> bytes:
+    assert isinstance(cell, bytes)
+    return cell
+
+
+def _heads(
+    splits: Sequence[Split], found: Sequence["SplitTimes"]
+) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Number of each split whose head must be counted again, largest time before it, head's end."""
+    numbered = groupby(enumerate(splits), key=lambda each: each[1].topic_partition)
+    for _, group in numbered:
+        largest_ms = INT64_MIN
+        for number, _split in group:
+            end = found[number].head_end(largest_ms)
+            if end is not None:
+                yield number, (largest_ms, end)
+            largest_ms = max(largest_ms, found[number].largest_ms)
+
+
+def _joined(
+    names: Iterable[str],
+    splits: Sequence[Split],
+    found: Sequence["SplitTimes"],
+    lates: "Sequence[Late]",
+    delays_ms: Sequence[int],
+) -> dict[str, TopicTimes]:
+    """All splits together, by topic."""
+    topics = {
+        name: TopicTimes(late=TopicLateness(lost=dict.fromkeys(delays_ms, 0))) for name in names
+    }
+    for split, one, late in zip(splits, found, lates, strict=True):
+        topic = topics[split.topic]
+        topic.records += one.records
+        topic.without += one.records - one.both
+        topic.by_append.merge(one.by_append)
+        topic.by_create.merge(one.by_create)
+        topic.late.records += one.timed
+        topic.late.without_time += one.records - one.timed
+        topic.late.out_of_order += late.histogram.count
+        topic.late.late.merge(late.histogram)
+        for delay, lost in late.lost.items():
+            topic.late.lost[delay] += lost
+    return topics
+
+
+def skew_ms(histogram: LatencyHistogram) -> int | None:
+    """How far a producer's clock was ahead at most: the largest negative latency, None if none."""
+    return -histogram.min_ms if histogram.min_ms < 0 else None
+
+
+def hour_rows(found: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:
+    """The rows of `HOURS_SCHEMA`."""
+    for name, topic in found.items():
+        clocks = ((ClockName.APPEND, topic.by_append), (ClockName.RECORD, topic.by_create))
+        for clock, by_hour in clocks:
+            for hour_ms, histogram in by_hour.items():
+                yield (
+                    name,
+                    clock.value,
+                    timestamp(hour_ms),
+                    hour_ms,
+                    by_hour.step_ms // HOUR_MS,
+                    histogram.count,
+                    *(histogram.percentile(percent) for percent in PERCENTS),
+                    histogram.max_ms,
+                    histogram.min_ms,
+                    skew_ms(histogram),
+                    RELATIVE_ERROR,
+                )
+
+
+def timestamp(ms: int) -> object:
+    """A time as Spark takes it, None where no calendar holds it."""
+    from datetime import UTC, datetime, timedelta
+
+    if not 0 <= ms <= _TIMESTAMP_MS_MAX:
+        return None
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+
+
+def watermark_rows(found: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:
+    """The rows of `WATERMARKS_SCHEMA`."""
+    for name, topic in found.items():
+        records = topic.late.records
+        for delay, lost in topic.late.lost.items():
+            yield name, delay, lost, records, lost / records if records else None
+
+
+def topic_rows(found: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:
+    """The rows of `TOPICS_SCHEMA`."""
+    for name, topic in found.items():
+        late = topic.late
+        yield (
+            name,
+            topic.records,
+            late.without_time,
+            topic.without,
+            late.out_of_order,
+            late.late_ms_max,
+            topic.skew_ms,
+        )

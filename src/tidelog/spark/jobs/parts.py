@@ -1,0 +1,130 @@
+"""Work in parts: each part described by a text, done by a worker, and answered by one row.
+
+The texts are plain data (JSON as a rule), so nothing but tidelog's own functions is pickled. Spark
+gets a range of numbers, one for each part, and a task for each; this works in local mode, on
+clusters and over Spark Connect alike.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from tidelog.spark.tasks import settle
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+# Called with the number of parts done so far, and that of all.
+Progress = Callable[[int, int], None]
+Row = Mapping[str, object]
+
+_LOOK_SECONDS: Final = 0.25
+
+
+class Work(Protocol):
+    """What a worker does with a part. Can be pickled, and is small."""
+
+    def __call__(self, part: str) -> tuple[object, ...]:
+        """The row of a part, its cells in the order of the schema."""
+        ...
+
+
+def silent(_done: int, _total: int) -> None:
+    """For who does not watch."""
+
+
+def do_parts(
+    spark: "SparkSession",
+    parts: Sequence[str],
+    work: Work,
+    schema: str,
+    *,
+    progress: Progress = silent,
+) -> Sequence[Row]:
+    """Do all parts on Spark, side by side; a row for each, in the order of the parts.
+
+    Args:
+        spark: The session.
+        parts: Their descriptions.
+        work: What to do with each.
+        schema: Names and types of a row, as Spark writes them: `records bigint, facts string`.
+        progress: Told now and then how far it is; where Spark can't be asked, at the end only.
+
+    Raises:
+        What Spark raises where a part fails for good; the worker's own error is in its text.
+    """
+    if not parts:
+        return []
+    numbers = spark.range(0, len(parts), 1, len(parts))
+    done = numbers.mapInArrow(_Mapper(tuple(parts), work, schema), f"part bigint, {schema}")
+    with _watched(spark, len(parts), progress):
+        rows: Sequence[Row] = done.toArrow().sort_by("part").to_pylist()
+    progress(len(parts), len(parts))
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Mapper:
+    """From numbers of parts to their rows, in a worker."""
+
+    parts: tuple[str, ...]
+    work: Work
+    schema: str
+
+    def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        import numpy as np
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_schema
+        from pyspark.sql.types import StructType
+
+        row_type = StructType.fromDDL(f"part bigint, {self.schema}")
+        assert isinstance(row_type, StructType)
+        kind = to_arrow_schema(row_type)
+        for batch in batches:
+            for number in map(int, np.asarray(batch.column(0))):
+                settle()
+                cells = (number, *self.work(self.parts[number]))
+                columns = [
+                    pa.array([cell], field.type) for cell, field in zip(cells, kind, strict=True)
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=kind)
+
+
+@contextmanager
+def _watched(spark: "SparkSession", total: int, progress: Progress) -> Iterator[None]:
+    """Tell of the tasks done while the block runs."""
+    ended = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(spark, total, progress, ended), daemon=True)
+    if progress is silent or _tracker(spark) is None:
+        yield
+        return
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def _watch(spark: "SparkSession", total: int, progress: Progress, ended: threading.Event) -> None:
+    tracker = _tracker(spark)
+    assert tracker is not None
+    while not ended.wait(_LOOK_SECONDS):
+        stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
+        done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+        progress(min(done, total), total)
+
+
+def _tracker(spark: "SparkSession") -> "StatusTracker | None":
+    """Who knows of stages; nobody where the session is at the other end of Spark Connect."""
+    try:
+        return spark.sparkContext.statusTracker()
+    except Exception:  # noqa: BLE001 - each release refuses it by another error
+        return None
+
+
+if TYPE_CHECKING:
+    from pyspark import StatusTracker

@@ -1,0 +1,160 @@
+"""Splits counted one by one and joined give what `latency` and `lateness` give, to the number."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.unit.scan.logs import TOPIC, make_log_dir
+
+from tidelog.record.kernels import lateness as kernels
+from tidelog.record.kernels import plain
+from tidelog.record.kernels.zones import BUCKET_MAX, BUCKETS
+from tidelog.scan import plan
+from tidelog.scan.latency import latency
+from tidelog.scan.lateness import DELAYS_MS, lateness
+from tidelog.scan.split_json import decode_split, encode_split
+from tidelog.scan.split_times import (
+    Late,
+    SplitTimes,
+    TimesCounter,
+    correct,
+    decode_late,
+    decode_times,
+    encode_late,
+    encode_times,
+    recount,
+    reduce_split,
+)
+from tidelog.storage.latency import HOUR_MS, LatencyByHour, LatencyHistogram, bucket_of
+from tidelog.types import INT64_MAX, INT64_MIN
+
+DELAYS = (0, 1_000, 100_000, 400_000)
+
+
+def joined(path: str, split_bytes: int) -> tuple[LatencyByHour, LatencyByHour, Late, int, int]:
+    """By append hour, by create hour, late records, records, number of heads counted again."""
+    by_append, by_create, late = (
+        LatencyByHour(),
+        LatencyByHour(),
+        Late(lost=dict.fromkeys(DELAYS, 0)),
+    )
+    records = heads = 0
+    largest = dict.fromkeys(range(9), INT64_MIN)
+    for planned in plan(path, TOPIC, split_bytes=split_bytes):
+        split = decode_split(encode_split(planned))
+        assert split == planned
+        found = decode_times(*encode_times(reduce_split(split, DELAYS)))
+        mine, before = found.late, largest[split.partition]
+        end = found.head_end(before)
+        if end is not None:
+            heads += 1
+            alone, behind = recount(split, DELAYS, before, end)
+            assert alone == decode_late(*encode_late(alone))
+            mine = correct(found, alone, behind, end)
+        largest[split.partition] = max(before, found.largest_ms)
+        records += found.records
+        by_append.merge(found.by_append)
+        by_create.merge(found.by_create)
+        late.histogram.merge(mine.histogram)
+        late.lost = {delay: late.lost[delay] + mine.lost[delay] for delay in DELAYS}
+    return by_append, by_create, late, records, heads
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("split_bytes", [400, 3000, 1 << 20])
+def test_splits_together_are_what_one_pass_finds(
+    tmp_path: Path, seed: int, split_bytes: int
+) -> None:
+    path = str(tmp_path)
+    make_log_dir(path, seed, steps=50)
+    by_append, by_create, late, records, heads = joined(path, split_bytes)
+    expected = latency(path, TOPIC)[TOPIC]
+    assert by_append == expected.by_hour
+    assert by_create.total() == expected.total
+    assert records == expected.total.count + expected.without
+    expected_late = lateness(path, TOPIC, delays_ms=DELAYS)[TOPIC]
+    assert late.histogram == expected_late.late
+    assert late.lost == expected_late.lost
+    assert heads or split_bytes > 400  # these logs go back in time a lot
+
+
+def test_nothing_is_counted_again_where_times_ascend() -> None:
+    found = SplitTimes(smallest_ms=500, marks=[(9, 700, INT64_MAX)])  # type: ignore[list-item]
+    assert found.head_end(500) is None
+    assert SplitTimes().head_end(INT64_MAX) is None
+
+
+class TestKernel:
+    """The kernel, compiled and interpreted, against sums over Python's own numbers."""
+
+    @pytest.mark.parametrize("interpreted", [False, True])
+    @pytest.mark.parametrize("hours", [1, 40, 3000])
+    def test_as_plain_sums(
+        self, monkeypatch: pytest.MonkeyPatch, interpreted: bool, hours: int
+    ) -> None:
+        if interpreted:
+            monkeypatch.setattr(kernels, "count_times", plain(kernels.count_times))
+        draw = random.Random(hours)
+        times = [1_360_342_800_000 + draw.randrange(hours * HOUR_MS) for _ in range(1500)]
+        create = [draw.choice((t, t, -1, t - 3)) for t in times]
+        append = [draw.choice((t + 5, t + 70_000, -1, t - 9)) for t in times]
+        counter = TimesCounter(DELAYS)
+        for at in range(0, 1500, 400):
+            counter.add(array(append[at : at + 400]), array(create[at : at + 400]))
+        found = counter.finish()
+        by_append, by_create, late = sums(append, create)
+        assert found.by_append == by_append
+        assert found.by_create == by_create
+        assert found.late == late
+        assert found.records == 1500
+        assert found.timed == sum(c != -1 for c in create)
+        assert found.both == sum(c != -1 != a for a, c in zip(append, create, strict=True))
+        assert found.smallest_ms == min(c for c in create if c != -1)
+
+    def test_the_widest_differences_stay_in_63_bits(self) -> None:
+        counter = TimesCounter((INT64_MAX - 1,))
+        counter.add(array([INT64_MAX, 0, 0]), array([INT64_MIN, INT64_MAX, INT64_MIN]))
+        found = counter.finish()
+        assert found.by_append.total().max_ms == INT64_MAX
+        assert found.by_append.total().min_ms == -INT64_MAX
+        assert found.late.lost == {INT64_MAX - 1: 1}
+        assert BUCKETS == 2 * BUCKET_MAX + 1
+
+    def test_all_delays_are_counted_in_one_pass(self) -> None:
+        counter = TimesCounter(DELAYS_MS[::-1])
+        counter.add(array([1] * 4), array([10**6, 0, 10**6 - 1, 10**6 - 5000]))
+        assert counter.late().lost == {
+            0: 3, 1_000: 2, 10_000: 1, 60_000: 1, 600_000: 1, 3_600_000: 0, 86_400_000: 0
+        }  # fmt: skip
+
+
+def array(values: list[int]) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    found = np.array(values, np.int64)
+    found.flags.writeable = False
+    return found
+
+
+def sums(append: list[int], create: list[int]) -> tuple[LatencyByHour, LatencyByHour, Late]:
+    by_append, by_create = LatencyByHour(), LatencyByHour()
+    late, largest = Late(LatencyHistogram(), dict.fromkeys(DELAYS, 0)), INT64_MIN
+    for append_ms, create_ms in zip(append, create, strict=True):
+        if create_ms == -1:
+            continue
+        if append_ms != -1:
+            by_append.add(append_ms, append_ms - create_ms)
+            by_create.add(create_ms, append_ms - create_ms)
+        if create_ms < largest:
+            late.histogram.add(largest - create_ms)
+            for delay in DELAYS:
+                late.lost[delay] += largest - create_ms > delay
+        largest = max(largest, create_ms)
+    assert all(bucket == bucket_of(bucket) for bucket in (0, 63, -63))
+    return by_append, by_create, late
+
+
+def test_a_description_is_plain_json(tmp_path: Path) -> None:
+    make_log_dir(str(tmp_path), 3, steps=10)
+    text = encode_split(next(iter(plan(str(tmp_path), TOPIC, split_bytes=500))))
+    assert json.loads(text)["topic"] == TOPIC
