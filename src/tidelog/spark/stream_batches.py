@@ -12,7 +12,7 @@ from tidelog.errors import LostOffsets, OffsetsGone
 from tidelog.spark.stream_lag import report
 from tidelog.spark.stream_limits import Gate, Limits, share
 from tidelog.spark.stream_log import StreamLog, freeze
-from tidelog.spark.stream_loss import Checked, LossCheck, Seen, find_new
+from tidelog.spark.stream_loss import Checked, LossCheck, Seen, deleted_before, find_new
 from tidelog.spark.stream_offset import Json, Position, StreamOffset
 from tidelog.spark.stream_options import StreamOptions
 from tidelog.spark.stream_start import start_offsets
@@ -37,6 +37,7 @@ class MicroBatches:
         self._log = log
         limits = options.limits
         self._gate = Gate(limits.min_offsets, limits.max_delay_ms, clock)
+        self._losses = LossCheck(log.backend.epoch_ends, log.backend.leader_epochs)
         self._initial: Json | None = None
         self._frozen: Seen | None = None
         self._last_ends: dict[TopicPartition, int] = {}
@@ -67,12 +68,11 @@ class MicroBatches:
         return self._initial
 
     def _find_initial(self) -> StreamOffset:
-        self._log.check_names()
-        seen = self._visible(self._log.look())
-        backend = self._log.backend
-        starts, lost = start_offsets(self._options.start, seen, backend.offsets_for_times)
+        seen = self._visible(self._log.look_at_all())
+        lookup = self._log.backend.offsets_for_times
+        starts, lost = start_offsets(self._options.start, seen, lookup)
         self._tell(lost)
-        epochs = backend.leader_epochs(starts)
+        epochs = self._log.epochs_at(starts)
         positions = {name: Position(start, epochs[name]) for name, start in starts.items()}
         return StreamOffset(positions=positions, topic_ids=seen.topic_ids, is_initial=True)
 
@@ -91,7 +91,7 @@ class MicroBatches:
         start = StreamOffset.decode(given)
         now = self._log.look()
         seen = self._visible(now)
-        checked = self._check(seen).check(start, self._last_ends)
+        checked = self._losses.check(start, seen, self._last_ends)
         fresh, lost = find_new(start, checked, seen)
         lost = checked.lost + lost
         self._tell(lost)
@@ -104,9 +104,6 @@ class MicroBatches:
         found = given if _says_the_same(start, end) else end.encode()
         self._planned = given, found
         return found
-
-    def _check(self, seen: Seen) -> LossCheck:
-        return LossCheck(seen, self._log.backend.epoch_ends, self._log.backend.leader_epochs)
 
     def _ends(
         self,
@@ -149,7 +146,7 @@ class MicroBatches:
             and checked.positions[name].offset == ends[name]
         }
         moved = {name: ends[name] for name in names if name not in kept}
-        epochs = self._log.backend.leader_epochs(moved) if moved else {}
+        epochs = self._log.epochs_at(moved)
         begins = {name: place.offset for name, place in checked.positions.items()} | dict(fresh)
         told = names if start.is_initial else [n for n in names if n in fresh or n in checked.moved]
         topics = {name.topic for name in names}
@@ -181,9 +178,7 @@ class MicroBatches:
         """
         seen = self._log.look()
         asked = {name: until.positions[name] for name in ranges}
-        checked = self._check(seen).check(
-            StreamOffset(positions=asked, topic_ids=until.topic_ids), self._last_ends
-        )
+        checked = self._losses.check(StreamOffset(positions=asked, topic_ids=until.topic_ids), seen)
         reasons = {TopicPartition(one.topic, one.partition): one for one in checked.lost}
         kept: Ranges = {}
         lost: list[LostOffsets] = []
@@ -197,8 +192,7 @@ class MicroBatches:
                 continue
             log_start = seen.extents[name].start
             if first < log_start:
-                reason = f"deleted before they were read, the log starts at {log_start}"
-                lost.append(_lost(name, first, log_start, reason))
+                lost.append(_lost(name, first, log_start, deleted_before(log_start)))
             kept[name] = max(first, log_start), min(last, place.offset)
         self._tell(lost)
         return {name: bounds for name, bounds in kept.items() if bounds[0] < bounds[1]}

@@ -1,21 +1,27 @@
 """What a stream sees of its log at one moment, through a backend.
 
 A batch names topics that must be there. A stream lives on when one of them is deleted, and finds
-those that come later, so here all names are looked for in what there is.
+what comes later: where a name is missing, all are looked for in what there is.
 """
 
 import dataclasses
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
-from tidelog.errors import UnknownTopic
+from tidelog.errors import ClusterFailure, RequestError, UnknownTopic
 from tidelog.spark.source_options import SourceOptions
 from tidelog.spark.stream_loss import Extent, Seen
 from tidelog.spark.stream_offset import StreamOffset
 from tidelog.spark.tasks import Backend
-from tidelog.types import TopicPartition
+from tidelog.types import NO_LEADER_EPOCH, TopicPartition
 
+if TYPE_CHECKING:
+    from tidelog.cluster.connection import Cluster
+
+_LOG: Final = logging.getLogger("tidelog.spark")
 # A topic may be deleted between two questions, but hardly again and again.
 _TRIES: Final = 5
 
@@ -48,33 +54,53 @@ class StreamLog:
         self._options = options
         self._columns = columns
         self._open = open_backend
-        self.backend = open_backend(tolerant(options), columns)
+        self.backend = open_backend(options, columns)
+        self._tolerant: Backend | None = None
+        self._cluster: Cluster | None = None
 
-    def check_names(self) -> None:
-        """Raise UnknownTopic where a topic or partition that was named does not exist."""
-        if self._options.pattern is None:
-            with self._open(self._options, self._columns) as strict:
-                strict.bounds(strict.partitions())
+    def look_at_all(self) -> Seen:
+        """The partitions that are named, all of them, and what they hold.
+
+        Raises:
+            UnknownTopic: A topic or partition that was named does not exist.
+        """
+        return self._look(self.backend)
 
     def look(self) -> Seen:
-        """The partitions there are, and what they hold."""
+        """Those of the partitions meant that there are, and what they hold."""
         for _ in range(_TRIES - 1):
-            try:
-                return self._look()
-            except UnknownTopic:
-                continue
-        return self._look()
+            with suppress(UnknownTopic):
+                return self.look_at_all()
+            with suppress(UnknownTopic):
+                return self._look(self._what_is_there())
+        return self._look(self._what_is_there())
 
-    def _look(self) -> Seen:
-        names = self.backend.partitions()
+    def _what_is_there(self) -> Backend:
+        if self._tolerant is None:
+            self._tolerant = self._open(tolerant(self._options), self._columns)
+        return self._tolerant
+
+    def _look(self, backend: Backend) -> Seen:
+        names = backend.partitions()
         if assigned := set(self._options.assigned):
             names = [name for name in names if name in assigned]
-        bounds = self.backend.bounds(names)
-        # Asked after the bounds: a topic that was created anew in between is then taken for lost,
-        # which is found out again at the next look; the other way round nothing would be found.
-        ids = self.backend.topic_ids({name.topic for name in names})
+        bounds = backend.bounds(names)
+        # Asked after the bounds: a topic that was created anew in between is then taken for lost
+        # at once; the other way round its offsets would be taken for those of the former one.
+        ids = backend.topic_ids({name.topic for name in names})
         extents = {name: Extent(*bounds[name]) for name in names}
         return Seen(extents=extents, topic_ids=ids)
+
+    def epochs_at(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Leader epoch of the last batch below each offset, -1 where it would be of no use.
+
+        It is where the log can't tell where epochs end. To find an epoch there means to read a
+        record of each partition, so it is not asked for at all.
+        """
+        told = self.backend.epoch_ends(dict.fromkeys(ends, 0)) if ends else {}
+        useful = {name: end for name, end in ends.items() if told[name][0] >= 0}
+        found = self.backend.leader_epochs(useful) if useful else {}
+        return {name: found.get(name, NO_LEADER_EPOCH) for name in ends}
 
     def cut_by_bytes(
         self, ranges: Mapping[TopicPartition, tuple[int, int]], max_bytes: int
@@ -88,12 +114,40 @@ class StreamLog:
             return cut_by_bytes(log_dir, ranges, max_bytes)
 
     def commit(self, group: str, offset: StreamOffset) -> None:
-        """Tell a group of the brokers how far the query is; a failure is a warning."""
-        raise NotImplementedError
+        """Tell a group of the brokers how far the query is.
+
+        It is for people who watch the group, so a failure is a warning: the query knows by its
+        checkpoint how far it is.
+        """
+        from tidelog.cluster.view import Committed
+
+        places = {
+            name: Committed(place.offset, None if place.epoch < 0 else place.epoch)
+            for name, place in offset.positions.items()
+        }
+        try:
+            self._connect().commit(group, places)
+        except (ClusterFailure, RequestError) as error:
+            _LOG.warning("offsets not committed to group %s: %s", group, error)
+
+    def _connect(self) -> "Cluster":
+        from tidelog.cluster.connection import connect
+        from tidelog.spark.broker_settings import read_settings
+
+        if self._cluster is None:
+            settings = read_settings(self._options)
+            self._cluster = connect(
+                self._options.bootstrap, settings.client, timeout_s=settings.timeout_s
+            )
+        return self._cluster
 
     def close(self) -> None:
         """Let go of files and connections."""
         self.backend.close()
+        if self._tolerant is not None:
+            self._tolerant.close()
+        if self._cluster is not None:
+            self._cluster.close()
 
 
 def freeze(now: Seen, then: Seen) -> Seen:

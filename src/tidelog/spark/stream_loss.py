@@ -14,7 +14,7 @@ Cases, in this order:
 Pure: takes what was seen of the log, see `Seen`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
@@ -38,6 +38,13 @@ class Extent(NamedTuple):
 
     start: int
     end: int
+
+
+class EpochEnd(NamedTuple):
+    """What a log says of an epoch: the largest it has up to there, and its end, -1 if unknown."""
+
+    epoch: int
+    end_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,105 +80,124 @@ class Checked:
 
 
 class LossCheck:
-    """Holds positions against what was seen of the log."""
+    """Holds positions against what was seen of the log. One for each query; one owner."""
 
-    def __init__(self, seen: Seen, epoch_ends: EpochEnds, leader_epochs: LeaderEpochs) -> None:
-        self._seen = seen
+    def __init__(self, epoch_ends: EpochEnds, leader_epochs: LeaderEpochs) -> None:
         self._epoch_ends = epoch_ends
         self._leader_epochs = leader_epochs
+        # Partitions whose log can't tell about epochs; asking costs a read of each.
+        self._blind: set[TopicPartition] = set()
 
     def check(
-        self, offset: StreamOffset, last_ends: Mapping[TopicPartition, int] | None = None
+        self,
+        offset: StreamOffset,
+        seen: Seen,
+        last_ends: Mapping[TopicPartition, int] | None = None,
     ) -> Checked:
         """Where to read on after `offset`, and what is lost.
 
         Args:
             offset: How far the stream is.
+            seen: The log as it is now.
             last_ends: Ends of partitions as last seen: how much of a deleted topic was unread.
         """
         found = Checked()
-        kept = []
+        kept: dict[TopicPartition, Position] = {}
         for name, place in sorted(offset.positions.items()):
-            if (reason := self._gone(name, offset)) is not None:
+            if (reason := _gone(name, offset, seen)) is not None:
                 end = max((last_ends or {}).get(name, 0), place.offset)
                 found.lost.append(_lost(name, place.offset, end, reason))
-            elif place.offset < self._seen.extents[name].start:
-                self._deleted_before(found, name, place)
+            elif place.offset < (start := seen.extents[name].start):
+                found.lost.append(_lost(name, place.offset, start, deleted_before(start)))
+                found.positions[name] = Position(start)
+                found.moved.add(name)
             else:
-                kept.append(name)
-        ends = self._ends(offset, kept)
-        for name in kept:
-            self._check_kept(found, name, offset.positions[name], ends.get(name, _UNKNOWN))
+                kept[name] = place
+        told = self._ask_ends(kept, seen)
+        latest = self._ask_latest(kept, told, seen)
+        for name, place in kept.items():
+            epoch, end = told.get(name, _UNKNOWN)
+            if epoch < 0:
+                epoch = latest.get(name, place.epoch)
+            _add_kept(found, name, place, EpochEnd(epoch, end), seen.extents[name])
         return found
 
-    def _gone(self, name: TopicPartition, offset: StreamOffset) -> str | None:
-        """Why the partition is not there any more; None where it is."""
-        before, now = offset.topic_id(name.topic), self._seen.topic_id(name.topic)
-        if before and now and before != now:
-            return f"the topic was deleted and created anew: its id was {before}, now {now}"
-        if name not in self._seen.extents:
-            return "the partition was deleted; how much came behind is not known"
-        return None
-
-    def _deleted_before(self, found: Checked, name: TopicPartition, place: Position) -> None:
-        start = self._seen.extents[name].start
-        reason = f"deleted before they were read, the log starts at {start}"
-        found.lost.append(_lost(name, place.offset, start, reason))
-        found.positions[name] = Position(start)
-        found.moved.add(name)
-
-    def _ends(
-        self, offset: StreamOffset, names: Iterable[TopicPartition]
+    def _ask_ends(
+        self, places: Mapping[TopicPartition, Position], seen: Seen
     ) -> Mapping[TopicPartition, tuple[int, int]]:
-        asked = {}
-        for name in names:
-            place = offset.positions[name]
-            if place.epoch != NO_LEADER_EPOCH and place.offset > self._seen.extents[name].start:
-                asked[name] = place.epoch
+        asked = {
+            name: place.epoch
+            for name, place in places.items()
+            if place.epoch != NO_LEADER_EPOCH and place.offset > seen.extents[name].start
+        }
         return self._epoch_ends(asked) if asked else {}
 
-    def _check_kept(
-        self, found: Checked, name: TopicPartition, place: Position, told: tuple[int, int]
-    ) -> None:
-        start, end = self._seen.extents[name]
-        epoch, epoch_end = told
-        go_on, lost_from, reason = place.offset, place.offset, ""
-        if epoch == place.epoch != NO_LEADER_EPOCH:
-            if epoch_end < place.offset:
-                go_on = lost_from = max(epoch_end, start)
-                reason = f"rewritten after they were read: leader epoch {epoch} ends at {epoch_end}"
-            # Else the position is right, even behind an end that the isolation level sets.
-        elif (now := self._other_epoch(name, place, told)) != NO_LEADER_EPOCH:
-            go_on, lost_from = min(place.offset, end), start
-            reason = (
-                f"rewritten after they were read, from an offset on that is not known: batches"
-                f" before {place.offset} were of leader epoch {place.epoch}, now of {now}"
-            )
-        elif place.offset > end:
-            go_on = lost_from = end
-            reason = f"not in the log any more, which ends at {end}"
-        if not reason:
-            found.positions[name] = place
-            return
-        found.lost.append(_lost(name, lost_from, place.offset, reason))
-        found.positions[name] = Position(go_on)
-        found.moved.add(name)
+    def _ask_latest(
+        self,
+        places: Mapping[TopicPartition, Position],
+        told: Mapping[TopicPartition, tuple[int, int]],
+        seen: Seen,
+    ) -> dict[TopicPartition, int]:
+        """The latest epochs of logs that have none as high as the one asked for.
 
-    def _other_epoch(self, name: TopicPartition, place: Position, told: tuple[int, int]) -> int:
-        """The lower epoch that batches before the position are of now; -1 where nothing says so.
-
-        Asked for an epoch above all of its own the log answers nothing, as it does where it knows
-        no epochs: its last batch tells the two apart.
+        Such a log answers nothing, as one does that knows no epochs: its last batch tells the two
+        apart.
         """
-        start, end = self._seen.extents[name]
-        if place.epoch == NO_LEADER_EPOCH or place.offset <= start:
-            return NO_LEADER_EPOCH
-        if told != _UNKNOWN:
-            return told[0]
-        if end <= start:
-            return NO_LEADER_EPOCH
-        latest = self._leader_epochs({name: end}).get(name, NO_LEADER_EPOCH)
-        return latest if latest < place.epoch else NO_LEADER_EPOCH
+        ends = {
+            name: seen.extents[name].end
+            for name, answer in told.items()
+            if answer[0] < 0 and name not in self._blind
+        }
+        ends = {name: end for name, end in ends.items() if end > seen.extents[name].start}
+        found = self._leader_epochs(ends) if ends else {}
+        lower = {n: epoch for n, epoch in found.items() if 0 <= epoch < places[n].epoch}
+        self._blind |= ends.keys() - lower.keys()
+        return lower
+
+
+def _gone(name: TopicPartition, offset: StreamOffset, seen: Seen) -> str | None:
+    """Why the partition is not there any more; None where it is."""
+    before, now = offset.topic_id(name.topic), seen.topic_id(name.topic)
+    if before and now and before != now:
+        return f"the topic was deleted and created anew: its id was {before}, now {now}"
+    if name not in seen.extents:
+        return "the partition was deleted; how much came behind is not known"
+    return None
+
+
+def deleted_before(log_start: int) -> str:
+    """What to say of offsets below the log start."""
+    return f"deleted before they were read, the log starts at {log_start}"
+
+
+def _add_kept(
+    found: Checked, name: TopicPartition, place: Position, told: EpochEnd, extent: Extent
+) -> None:
+    """Add a partition that is still there and reaches back to the position."""
+    if told.epoch == place.epoch and told.end_offset >= place.offset:
+        # Right, even behind an end that the isolation level sets.
+        found.positions[name] = place
+        return
+    if told.epoch < place.epoch:
+        lost_from, go_on = extent.start, min(place.offset, extent.end)
+        reason = (
+            f"rewritten after they were read, from an offset on that is not known: batches before"
+            f" {place.offset} were of leader epoch {place.epoch}, now of {told.epoch}"
+        )
+    elif told.end_offset >= 0:
+        lost_from = go_on = max(told.end_offset, extent.start)
+        reason = (
+            f"rewritten after they were read: leader epoch {told.epoch} ends at {told.end_offset}"
+        )
+    elif place.offset > extent.end:
+        lost_from = go_on = extent.end
+        reason = f"not in the log any more, which ends at {extent.end}"
+    else:
+        found.positions[name] = place
+        return
+    found.lost.append(_lost(name, lost_from, place.offset, reason))
+    found.positions[name] = Position(go_on)
+    found.moved.add(name)
 
 
 def find_new(
