@@ -41,6 +41,7 @@ class MemorySegment:
     end_offset: int
     log_path: str = "/t-0/log"
     is_active: bool = False
+    is_mapped: bool = True
     largest_timestamp: int = -1
     zones: None = None
     reports: list[str] = field(default_factory=list)
@@ -66,6 +67,9 @@ class MemorySegment:
 
     def view(self, start: int, end: int) -> memoryview:
         return memoryview(self.data)[start:end]
+
+    def whole(self) -> memoryview:
+        return memoryview(self.data)
 
     def walk_file(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:
         raise NotImplementedError

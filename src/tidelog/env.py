@@ -5,10 +5,8 @@ the clock, break the disk, and replay both. `os_env()` is the real thing; tests 
 
 Rules that every implementation keeps:
 - paths are `str`; errors are plain `OSError` (storage turns them into `StorageFailure`);
-- `pwrite` may write less than asked, like the system call; `pread` returns less only at the end
-  of the file;
-- what was written is durable only after `File.sync`; a created, renamed or removed name only
-  after `sync_dir` of its directory;
+- `pwrite` may write less than asked, like the system call; `pread` only where the file ends;
+- what was written is durable only after `File.sync`, a change of names only after `sync_dir`;
 - a map is a read-only view of a file's bytes; it outlives the file's name, and nobody may cut a
   mapped file (writers replace it by a new file and a rename).
 """
@@ -17,11 +15,11 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from random import Random, SystemRandom
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from tidelog.posix import lock_descriptor, map_descriptor
 from tidelog.types import Buffer
@@ -158,6 +156,40 @@ class FileSystem(Protocol):
             BlockingIOError: Another holder has it.
         """
         ...
+
+
+@runtime_checkable
+class RemoteFiles(Protocol):
+    """A `FileSystem` of files that are read by requests: by blocks then; a map is a copy."""
+
+    def is_remote(self, path: str) -> bool:
+        """Whether the path lies there; others are the machine's own."""
+        ...
+
+    def forget(self, path: str) -> None:
+        """Let the next look at that folder, and what is below it, see what is there by then."""
+        ...
+
+    def prefetch(self, paths: Iterable[str]) -> None:
+        """Read small files that will be asked for; those that don't exist are left out."""
+        ...
+
+
+def is_remote(files: FileSystem, path: str) -> bool:
+    """Whether reading the file is a request over a network."""
+    return isinstance(files, RemoteFiles) and files.is_remote(path)
+
+
+def forget(files: FileSystem, path: str) -> None:
+    """See a folder as it will be at the next look; the machine's own are seen so anyway."""
+    if isinstance(files, RemoteFiles):
+        files.forget(path)
+
+
+def prefetch(files: FileSystem, paths: Iterable[str]) -> None:
+    """Read small files side by side where each is a request."""
+    if isinstance(files, RemoteFiles):
+        files.prefetch(paths)
 
 
 # A machine that slept must not look like one whose wall clock jumped: Linux counts sleep here only.

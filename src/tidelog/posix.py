@@ -1,6 +1,6 @@
 """Two system calls that Python's library does not give as we need them: maps, and locks of files.
 
-Only `tidelog.env` uses them.
+Only implementations of `tidelog.env.FileSystem` use them.
 """
 
 import ctypes

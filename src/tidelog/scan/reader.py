@@ -9,13 +9,13 @@ Not safe for two threads on one iterator; several iterators don't know of each o
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tidelog.env import Env, os_env
+from tidelog.env import Env
 from tidelog.errors import (
     CorruptBatch,
     CorruptData,
@@ -26,10 +26,12 @@ from tidelog.errors import (
     StorageFailure,
     UnknownTopic,
 )
+from tidelog.objects import env_for
 from tidelog.record.columns import ROWS, DecodeStats, decode
 from tidelog.scan.filters import AbortedBatches, piece_filter
 from tidelog.scan.plan import plan_again
-from tidelog.scan.ranges import LocalRanges, Ranges, RangeSource
+from tidelog.scan.ranges import Ranges, RangeSource
+from tidelog.scan.remote import ranges_for
 from tidelog.scan.rows import ALL_COLUMNS, COLUMNS, RowMaker
 from tidelog.scan.rows import schema as rows_schema
 from tidelog.scan.split import Piece, Split
@@ -56,8 +58,10 @@ class ReadOptions:
         check_crc: Check every batch's checksum.
         strict: Raise where records without a time on the asked clock are met.
         fail_on_data_loss: Raise where offsets are gone; else they are in `ScanStats.lost`.
-        env: Files and clock, where `ranges` or a new plan need them; the machine's where None.
-        ranges: Where bytes come from; the machine's files where None.
+        env: Files and clock, where `ranges` or a new plan need them; the machine's where None,
+            and the store's where the split's directory is a URL.
+        ranges: Where bytes come from; the directory's files where None.
+        store_options: Settings of the object store that a directory is in (docs/objects.md).
     """
 
     rows: int = ROWS
@@ -66,6 +70,7 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     env: Env | None = None
     ranges: Ranges | None = None
+    store_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def read(
@@ -138,8 +143,9 @@ class _SplitReader:
     _next_offset: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self._env = self.options.env or os_env()
-        self._ranges = self.options.ranges or LocalRanges(self._env)
+        directory = self.split.directory
+        self._env = env_for(directory, self.options.env, self.options.store_options)
+        self._ranges = self.options.ranges or ranges_for(self._env, directory)
         self._maker = RowMaker(self.split, self.columns)
         self._next_offset = self.split.start_offset
 
@@ -195,7 +201,7 @@ class _SplitReader:
                 rows = self._maker.rows(batch)
                 self.stats.rows += rows.num_rows
                 yield rows
-        except CorruptData as error:
+        except (CorruptData, FileNotFoundError) as error:
             raise _Stale from error
         finally:
             source.close()

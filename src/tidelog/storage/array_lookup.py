@@ -54,7 +54,7 @@ def find_many(
             continue
         mine = slice(int(bounds[number]), int(bounds[number + 1]))
         segment = segments[number]
-        if isinstance(segment, ClosedSegment):
+        if isinstance(segment, ClosedSegment) and segment.is_mapped:
             found = search.search_many(segment, ordered[mine], floor_offset)
         else:
             found = np.full((mine.stop - mine.start, 2), NOT_FOUND, np.int64)
@@ -85,7 +85,7 @@ def nearest_many(
             continue
         mine = order[int(bounds[number]) : int(bounds[number + 1])]
         segment = segments[number]
-        if isinstance(segment, ClosedSegment):
+        if isinstance(segment, ClosedSegment) and segment.is_mapped:
             answers[mine, 1] = search.nearest_many(segment, targets[mine])[:, 1]
         else:
             answers[mine, 1] = [nearest_position(segment, int(t)) for t in targets[mine]]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from tidelog.env import is_remote
 from tidelog.errors import CorruptBatch, CorruptData, CorruptIndex
 from tidelog.record.views import Batch, walk
 from tidelog.storage import files, zone_files
@@ -45,6 +46,7 @@ class ClosedSegment(SegmentFiles):
         self._limit_times = limit_times
         self._facts: FileStat | None = None
         self.hides_records = False
+        self._is_mapped: bool | None = None
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._append_times: AppendTimes | None = None
@@ -80,12 +82,30 @@ class ClosedSegment(SegmentFiles):
         for suffix in (files.LOG_SUFFIX, files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX):
             self.context.maps.forget(self.context.path(self.base_offset, suffix))
 
+        if not self.is_mapped:
+            self.context.pool.forget(self.log_path)
     def _forget_indexes(self) -> None:
         self._offset_index = self._time_index = None
 
     def view(self, start: int, end: int) -> memoryview:
-        """Bytes [start, end) of the log file, a view of the map."""
-        return self.context.maps.get(self.log_path)[start:end]
+        """Bytes [start, end) of the log file: a view of the map; read now without one."""
+        if self.is_mapped:
+            return self.context.maps.get(self.log_path)[start:end]
+        file = self.context.pool.get(self.log_path)
+        return memoryview(file.pread(min(end, self.size_bytes) - start, start))
+
+    def whole(self) -> memoryview:
+        """All bytes of the log file."""
+        if self.is_mapped:
+            return self.view(0, self.size_bytes)
+        return self.context.env.files.map(self.log_path)  # in no cache: it goes with its last user
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the log file is mapped; one in an object store is read by blocks."""
+        if self._is_mapped is None:
+            self._is_mapped = not is_remote(self.context.env.files, self.log_path)
+        return self._is_mapped
 
     @property
     def offset_index(self) -> OffsetIndex:
@@ -119,7 +139,7 @@ class ClosedSegment(SegmentFiles):
         self, loaded: tuple[OffsetIndex, TimeIndex]
     ) -> tuple[OffsetIndex, TimeIndex]:
         try:
-            batches = walk(self.view(0, self.size_bytes))
+            batches = (batch for _, batch in self._walk(0, self.size_bytes))
             if all(batch.max_timestamp == NO_TIMESTAMP for batch in batches):
                 return loaded
         except CorruptData:
@@ -170,15 +190,25 @@ class ClosedSegment(SegmentFiles):
 
     def _all_batches(self) -> Iterator[tuple[int, Batch]]:
         """Positions and batches, in any order of offsets; CorruptBatch where they end too early."""
-        position, next_offset = 0, self.base_offset
-        for batch in walk(self.view(0, self.size_bytes)):
+        behind, next_offset = 0, self.base_offset
+        for position, batch in self._walk(0, self.size_bytes):
             yield position, batch
-            position += batch.size_bytes
+            behind = position + batch.size_bytes
             next_offset = batch.last_offset + 1
-        left = self.size_bytes - position
+        left = self.size_bytes - behind
         problem = cut_problem(left, next_offset, self.end_offset) if left else None
         if problem is not None:
-            raise CorruptBatch(problem, at=position, offset=next_offset)
+            raise CorruptBatch(problem, at=behind, offset=next_offset)
+
+    def _walk(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:
+        """The batches in bytes [start, end) and their positions, whatever offsets they have."""
+        if not self.is_mapped:
+            yield from self.walk_file(start, end)
+            return
+        position = start
+        for batch in walk(self.view(start, end)):
+            yield position, batch
+            position += batch.size_bytes
 
     def replace_indexes(self, indexes: tuple[OffsetIndex, TimeIndex]) -> None:
         """Use indexes that were found to be right instead of the files."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from tidelog.env import Env, LockHandle
+from tidelog.env import Env, LockHandle, forget
 from tidelog.errors import (
     Closed,
     CorruptFile,
@@ -95,6 +95,7 @@ class DirectoryState:
             self._recovery_points: dict[TopicPartition, int] = {}
             return
         try:
+        forget(files_, self.path)
             self._load_writable()
         except OSError as error:
             raise as_storage_failure(error, self.path, "open") from error

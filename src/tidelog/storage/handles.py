@@ -14,13 +14,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from tidelog.env import File, FileSystem
+from tidelog.env import File, FileSystem, is_remote
 from tidelog.errors import CorruptBatch, StorageFailure
 from tidelog.record.batch import LENGTH_AT, LOG_OVERHEAD
 from tidelog.record.views import Batch, walk
 
 FILE_LIMIT: Final = 256
 MAP_LIMIT: Final = 32_768
+# Maps of files in an object store are copies in memory.
+COPIED_BYTES: Final = 64 << 20
 READ_CHUNK_BYTES: Final = 4 << 20
 # Bytes that must be there before a frame's length and magic can be read.
 FRAME_SIZE: Final = 17
@@ -77,12 +79,14 @@ class MapCache:
     """At most `limit` maps of closed files; views that callers hold outlive their eviction.
 
     Whoever keeps views says how to drop them: else maps that left the cache would stay mapped.
+    Of copies it holds `COPIED_BYTES` and the last one at most.
     """
 
     def __init__(self, files: FileSystem, *, limit: int = MAP_LIMIT) -> None:
         self._files = files
         self._limit = limit
         self._maps: OrderedDict[str, tuple[memoryview, Callable[[], None]]] = OrderedDict()
+        self._copied: OrderedDict[str, int] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, path: str, *, on_evict: Callable[[], None] = _nothing) -> memoryview:
@@ -92,27 +96,38 @@ class MapCache:
             path: Its name.
             on_evict: Called when the map leaves the cache for want of room.
         """
-        evicted = _nothing
+        evicted = []
         with self._lock:
             found = self._maps.get(path)
             if found is None:
                 found = self._files.map(path), on_evict
                 self._maps[path] = found
                 if len(self._maps) > self._limit:
-                    evicted = self._maps.popitem(last=False)[1][1]
+                    evicted.append(self._drop(next(iter(self._maps))))
+                if is_remote(self._files, path):
+                    self._copied[path] = len(found[0])
+                    while len(self._copied) > 1 and sum(self._copied.values()) > COPIED_BYTES:
+                        evicted.append(self._drop(next(iter(self._copied))))
             else:
                 self._maps.move_to_end(path)
-        evicted()
+        for drop in evicted:
+            drop()
         return found[0]
+
+    def _drop(self, path: str) -> Callable[[], None]:
+        self._copied.pop(path, None)
+        return self._maps.pop(path)[1]
 
     def forget(self, path: str) -> None:
         """Drop the map, as before the name gets another meaning or goes."""
         with self._lock:
+            self._copied.pop(path, None)
             self._maps.pop(path, None)
 
     def clear(self) -> None:
         """Drop every map."""
         with self._lock:
+            self._copied.clear()
             self._maps.clear()
 
 

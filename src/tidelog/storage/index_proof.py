@@ -11,13 +11,13 @@ where it is used (`proof`), and by `tidelog doctor`.
 Owns no state. Source: KAFKA-10207, KAFKA-19200.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from tidelog.errors import CorruptData
 from tidelog.record.batch import HEADER_SIZE
 from tidelog.record.coding import crc32c
-from tidelog.record.views import walk
+from tidelog.record.views import Batch, walk
 from tidelog.storage import files
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.proof import batch_at, misfit
@@ -47,8 +47,17 @@ class LogBytes(Protocol):
         """Bytes of the log file."""
         ...
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether `view` costs nothing."""
+        ...
+
     def view(self, start: int, end: int) -> memoryview:
         """Bytes [start, end) of the log file."""
+        ...
+
+    def walk_file(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:
+        """The batches in bytes [start, end), read by position and never mapped."""
         ...
 
 
@@ -93,6 +102,12 @@ def _last_offset_problem(segment: LogBytes, index: OffsetIndex) -> str | None:
     return misfit(segment.log_path, offset, position).removesuffix("; rebuilt in memory")
 
 
+def _batches_from(segment: LogBytes, start: int) -> Iterator[Batch]:
+    if segment.is_mapped:
+        return walk(segment.view(start, segment.size_bytes))
+    return (batch for _, batch in segment.walk_file(start, segment.size_bytes))
+
+
 def _last_time_problem(segment: LogBytes, indexes: Indexes) -> str | None:
     """Usually the last entry is about one of the last batches: then only these are looked at."""
     timestamp, offset = indexes[1].last_entry
@@ -101,7 +116,7 @@ def _last_time_problem(segment: LogBytes, indexes: Indexes) -> str | None:
     _, start = indexes[0].lookup(offset)
     said, largest, last_offset = NO_TIMESTAMP, NO_TIMESTAMP, segment.base_offset - 1
     try:
-        for batch in walk(segment.view(start, segment.size_bytes)):
+        for batch in _batches_from(segment, start):
             largest = max(largest, batch.max_timestamp)
             last_offset = batch.last_offset
             if last_offset <= offset:

@@ -61,7 +61,7 @@ class KernelSearch:
         self, segment: Segment, target: int, floor_offset: int, /
     ) -> OffsetAndTimestamp | None:
         """The first record with timestamp >= `target` and offset >= `floor_offset`, else None."""
-        if not isinstance(segment, ClosedSegment):
+        if not (isinstance(segment, ClosedSegment) and segment.is_mapped):
             return self._search_last(segment, target, floor_offset)
         arrays = self.arrays_of(segment)
         status, offset, timestamp, position = find_time_in_segment(
@@ -124,7 +124,7 @@ class KernelSearch:
     def _search_last(
         self, segment: Segment, target: int, floor_offset: int
     ) -> OffsetAndTimestamp | None:
-        """The last segment piece by piece, by position: it must not be mapped."""
+        """A segment that is not mapped, such as the last one, piece by piece, by position."""
         _, offset = time_floor(segment, target)
         position = position_floor(segment, max(offset, floor_offset))
         while position < segment.size_bytes:
@@ -142,6 +142,9 @@ class KernelSearch:
 
     def nearest(self, segment: ClosedSegment, target: int) -> tuple[int, int]:
         """Offset and position of the index entry where a search for `target` begins."""
+        if not segment.is_mapped:
+            _, offset = time_floor(segment, target)
+            return offset, position_floor(segment, offset)
         arrays = self.arrays_of(segment)
         return nearest_entry(arrays.offset_index, arrays.time_index, segment.base_offset, target)
 

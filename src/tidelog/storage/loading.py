@@ -4,9 +4,10 @@ Owns no state.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from tidelog.env import forget
 from tidelog.errors import CorruptData
 from tidelog.storage import files
 from tidelog.storage.append_time import AppendTimes
@@ -21,7 +22,8 @@ PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 
 
 def list_bases(context: SegmentContext) -> list[int]:
-    """Base offsets of the segments in a partition's directory, ascending."""
+    """Base offsets of the segments in a partition's directory as it is now, ascending."""
+    forget(context.env.files, context.directory)
     names = {name for name in _file_names(context) if name.endswith(files.LOG_SUFFIX)}
     names.update(context.overlay)
     names -= {name for name, now in context.overlay.items() if now.endswith(files.REMOVED_SUFFIX)}
@@ -71,12 +73,14 @@ def states_at(context: SegmentContext, offset: int) -> ProducerStates:
 
 def _states_from(context: SegmentContext, segments: Sequence[Segment], end: int) -> ProducerStates:
     parsed = (files.parse_file_name(name) for name in _file_names(context))
-    offsets = sorted(
-        found[0]
+    snapshots = {
+        found[0]: context
         for found in parsed
         if found and found[1] == files.SNAPSHOT_SUFFIX and found[0] <= end
-    )
-    states, start = _newest_snapshot(context, offsets)
+    }
+    told = (segment for segment in segments if isinstance(segment, RemoteSegment))
+    snapshots = {each.base_offset: each.context for each in told} | snapshots
+    states, start = _newest_snapshot(snapshots)
     for part in slices(segments, start, end):
         try:
             _replay(states, part)

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Self
 
 from tidelog.config import ConfigNote, TopicConfig
-from tidelog.env import Env, os_env
-from tidelog.errors import UnknownTopic
+from tidelog.env import Env, forget, is_remote
+from tidelog.errors import CorruptFile, ReadOnly, UnknownTopic, UnsupportedVersion
+from tidelog.objects import env_for, local_path
 from tidelog.storage import commits, files
 from tidelog.storage.dir_state import DELETED_DIR_SUFFIX, DirectoryState, LogDirOptions
 from tidelog.storage.handles import as_storage_failure, typed_reads
@@ -38,7 +39,7 @@ class LogDir(DirectoryState):
         """Open a directory of partitions.
 
         Args:
-            path: Where it is.
+            path: Where it is: a path, or the URL of an object store (docs/objects.md).
             env: Files, clock and randomness; the machine's where None.
             options: What for; reading where None.
 
@@ -46,7 +47,8 @@ class LogDir(DirectoryState):
             DirectoryLocked: Another process has it open for writing.
             InvalidRequest: There is no such directory.
             CorruptFile: The list of topics can't be read.
-            StorageFailure: The disk failed during recovery.
+            StorageFailure: The disk failed during recovery, or the store did not answer.
+            ReadOnly: A directory in an object store can't be opened for writing.
         """
         directory = cls(path.rstrip("/") or "/", env or os_env(), options or LogDirOptions())
         try:
@@ -80,6 +82,7 @@ class LogDir(DirectoryState):
 
     def topic(self, name: str) -> TopicInfo:
         """One topic; raises UnknownTopic, which names the nearest one."""
+        forget(self.env.files, self.path)
         topics = self.topics()
         if name not in topics:
             raise unknown_topic(name, topics)

@@ -184,6 +184,10 @@ class Segment(Protocol):
 
 
 class SegmentFiles:
+    def whole(self) -> memoryview:
+        """All bytes of the log file, for those who go through all of them."""
+        ...
+
     """Paths, and the parts that both kinds of segment load in the same way."""
 
     def __init__(self, context: SegmentContext, base_offset: int) -> None:
@@ -259,14 +263,14 @@ def read_optional(
 def iterate_batches(segment: Segment, start: int, end: int) -> Iterator[tuple[int, Batch]]:
     """The batches in bytes [start, end) of a segment, with their positions; errors are located.
 
-    A finished segment is walked through its map, the last one is read piece by piece. Offsets lie
+    A mapped segment is walked through its map, others are read piece by piece. Offsets lie
     outside of the batches' checksums, so their order is checked, and that they fit the segment.
 
     Raises:
         CorruptBatch: A frame that can't be, or offsets that can't be there; or a finished segment
             that ends in the middle of a batch before its offsets do: nobody will add the rest.
     """
-    if segment.is_active:
+    if not segment.is_mapped:
         batches = segment.walk_file(start, end)
     else:
         # What the map holds: the writer may have put a shorter file in place of the one it knew.

@@ -19,6 +19,7 @@ class TailSegment(SegmentFiles):
     """The last segment: read by position, up to the last whole, valid batch at load time."""
 
     is_active: Final = True
+    is_mapped: Final = False
 
     def __init__(
         self,
@@ -133,6 +134,10 @@ class TailSegment(SegmentFiles):
         """Bytes [start, end) of the log file, read now."""
         file = self.context.pool.get(self.log_path)
         return memoryview(file.pread(min(end, self.size_bytes) - start, start))
+
+    def whole(self) -> memoryview:
+        """All bytes of whole batches, read now."""
+        return self.view(0, self.size_bytes)
 
 
 def load_tail(context: SegmentContext, base_offset: int, *, check_crc: bool = True) -> TailSegment:

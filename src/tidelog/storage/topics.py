@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tidelog.config import ConfigNote, TopicConfig, key_names, normalize
-from tidelog.env import FileSystem
+from tidelog.env import FileSystem, prefetch
 from tidelog.errors import (
     CorruptFile,
     InvalidPartitions,
@@ -33,6 +33,7 @@ from tidelog.errors import (
     UnsupportedVersion,
 )
 from tidelog.storage.files import (
+    PARTITION_METADATA_FILE,
     check_topic_name,
     decode_topic_id,
     encode_topic_id,
@@ -173,6 +174,8 @@ def find_topics(files: FileSystem, directory: str) -> tuple[dict[str, TopicInfo]
     present = _find_partitions(files, directory)
     notes: list[str] = []
     topics = {}
+    found = [TopicPartition(name, number) for name in present for number in present[name]]
+    prefetch(files, (f"{directory}/{place}/{PARTITION_METADATA_FILE}" for place in found))
     for name in sorted(entries.keys() | present.keys()):
         ids = _read_ids(files, directory, name, present[name], notes)
         topics[name] = _merge(name, entries.get(name), present[name], ids, notes)

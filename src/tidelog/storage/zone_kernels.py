@@ -93,7 +93,7 @@ class KernelBuilder:
         self._segment = segment
         self._check_crc = check_crc
         self._block_rows = limits.block_rows
-        self._log: Bytes = np.frombuffer(segment.view(0, segment.size_bytes), np.uint8)
+        self._log: Bytes = np.frombuffer(segment.whole(), np.uint8)
         self._runs = runs_of(segment.append_times)
         self._zones: Longs = np.empty((256, kernels.ZONE_FIELDS), np.int64)
         self._count = 0

@@ -1,0 +1,316 @@
+"""A `FileSystem` over an object store: a directory of topics there is read as one on disk is.
+
+Read-only. A path below the store's URL is an object, any other path a file of the machine, so that
+a reader's own files (caches) stay there. Folders are listed once, and what was listed answers for
+size, time and identity until it is forgotten (`tidelog.env.forget`). Large objects are read by
+blocks and only as the object that was listed: where another has its place, reading says that it is
+gone, and readers look again. Small ones are read whole, as they are by then.
+"""
+
+import errno
+import hashlib
+import os
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NoReturn
+
+from tidelog.env import DirEntry, File, FileStat, FileSystem, LockHandle
+from tidelog.objects.blocks import BLOCK_BYTES, BlockCache, ObjectReader
+from tidelog.objects.listings import Listings
+from tidelog.objects.store import ObjectInfo, ObjectStore
+from tidelog.posix import map_descriptor
+from tidelog.types import Buffer
+
+# Below it an object is read in one request, whole.
+SMALL_BYTES: Final = BLOCK_BYTES
+# A larger map is a file in the machine's folder for such, not memory.
+SPOOL_BYTES: Final = 16 << 20
+PART_BYTES: Final = 8 << 20
+_FETCHED_MAX: Final = 4_096
+_FETCHED_BYTES_MAX: Final = 16 << 20
+_THREADS: Final = 16
+
+
+def identity_of(info: ObjectInfo) -> tuple[int, int]:
+    """What `FileStat.identity` is of an object: its etag, as a number, and its size."""
+    digest = hashlib.sha256(info.etag.encode()).digest()
+    return int.from_bytes(digest[:12], "big"), info.size
+
+
+def _refuse(path: str) -> NoReturn:
+    raise OSError(errno.EROFS, "A directory in an object store is read only", path)
+
+
+class _ReadOnlyFile:
+    """What can't be done to an object. Nothing is held, so there is nothing to close."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def pwrite(self, _data: Buffer, _position: int) -> int:
+        _refuse(self._path)
+
+    def pwritev(self, _buffers: Sequence[Buffer], _position: int) -> int:
+        _refuse(self._path)
+
+    def truncate(self, _size: int) -> None:
+        _refuse(self._path)
+
+    def sync(self) -> None:
+        _refuse(self._path)
+
+    def close(self) -> None:
+        pass
+
+
+class _ObjectFile(_ReadOnlyFile):
+    """A large object, by blocks."""
+
+    def __init__(self, path: str, reader: ObjectReader) -> None:
+        super().__init__(path)
+        self._reader = reader
+
+    def pread(self, size: int, position: int) -> bytes:
+        return self._reader.pread(size, position)
+
+    def size(self) -> int:
+        return self._reader.info.size
+
+
+class _SmallFile(_ReadOnlyFile):
+    """A small object, read whole."""
+
+    def __init__(self, path: str, data: bytes) -> None:
+        super().__init__(path)
+        self._data = data
+
+    def pread(self, size: int, position: int) -> bytes:
+        return self._data[position : position + size]
+
+    def size(self) -> int:
+        return len(self._data)
+
+
+class ObjectFiles:
+    """See the module. Safe for several threads.
+
+    Attributes:
+        store: Where the objects are.
+        local: For all other paths.
+    """
+
+    def __init__(
+        self, store: ObjectStore, *, local: FileSystem, blocks: BlockCache | None = None
+    ) -> None:
+        self.store = store
+        self.local = local
+        self._blocks = blocks or BlockCache()
+        self._listings = Listings(store)
+        self._fetched: OrderedDict[str, bytes | None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    # -- where a path lies -------------------------------------------------------------------
+
+    def is_remote(self, path: str) -> bool:
+        """Whether the path lies in the store."""
+        return path == self.store.url or path.startswith(f"{self.store.url}/")
+
+    def key_of(self, path: str) -> str:
+        """The key of a path in the store."""
+        assert self.is_remote(path)
+        return path[len(self.store.url) :].strip("/")
+
+    def forget(self, path: str) -> None:
+        """Ask anew what is in that folder and below it."""
+        if not self.is_remote(path):
+            return
+        key = self.key_of(path)
+        self._listings.forget(key)
+        with self._lock:
+            for name in list(self._fetched):
+                if not key or name.startswith(f"{key}/"):
+                    del self._fetched[name]
+
+    def prefetch(self, paths: Iterable[str]) -> None:
+        """Small files that will be read at once, side by side; missing ones are noted."""
+        keys = [self.key_of(path) for path in paths if self.is_remote(path)][:_FETCHED_MAX]
+        with self._lock:
+            keys = [key for key in keys if key not in self._fetched]
+        if len(keys) < 2:
+            return
+        with ThreadPoolExecutor(min(_THREADS, len(keys))) as pool:
+            for key, data in zip(keys, pool.map(self._read_small, keys), strict=True):
+                self._keep(key, data)
+
+    def _read_small(self, key: str) -> bytes | None:
+        folder, _, name = key.rpartition("/")
+        listing = self._listings.known(folder)
+        if listing is not None and name not in listing.objects:
+            return None
+        try:
+            return self.store.read(key)
+        except FileNotFoundError:
+            return None
+
+    def _keep(self, key: str, data: bytes | None) -> None:
+        if data is not None and len(data) > SMALL_BYTES:
+            return
+        with self._lock:
+            self._fetched[key] = data
+            held = sum(len(data) for data in self._fetched.values() if data is not None)
+            while held > _FETCHED_BYTES_MAX or len(self._fetched) > _FETCHED_MAX:
+                held -= len(self._fetched.popitem(last=False)[1] or b"")
+
+    # -- looking -----------------------------------------------------------------------------
+
+    def _info(self, key: str) -> ObjectInfo | None:
+        """Facts on an object: of the folder's listing where there is one, else asked for."""
+        folder, _, name = key.rpartition("/")
+        listing = self._listings.known(folder)
+        return self.store.head(key) if listing is None else listing.objects.get(name)
+
+    def _is_folder(self, key: str) -> bool:
+        folder, _, name = key.rpartition("/")
+        listing = self._listings.known(folder) if key else None
+        if listing is not None:
+            return name in listing.folders
+        return len(self._listings.get(key)) > 0
+
+    def stat(self, path: str) -> FileStat:
+        """Facts on a name, as last listed; raises `FileNotFoundError` where there is none."""
+        if not self.is_remote(path):
+            return self.local.stat(path)
+        key = self.key_of(path)
+        info = self._info(key) if key else None
+        if info is not None:
+            return FileStat(info.size, info.modified_ms, False, identity_of(info))
+        if self._is_folder(key):
+            return FileStat(0, 0, True, (0, 0))
+        raise FileNotFoundError(errno.ENOENT, "No such object", path)
+
+    def exists(self, path: str) -> bool:
+        """Whether the name exists, as last listed."""
+        if not self.is_remote(path):
+            return self.local.exists(path)
+        key = self.key_of(path)
+        return bool(key and self._info(key) is not None) or self._is_folder(key)
+
+    def list_dir(self, path: str) -> list[DirEntry]:
+        """The names in a folder, sorted; raises `FileNotFoundError` where it holds nothing."""
+        if not self.is_remote(path):
+            return self.local.list_dir(path)
+        listing = self._listings.get(self.key_of(path))
+        if not listing:
+            raise FileNotFoundError(errno.ENOENT, "No such folder", path)
+        entries = [DirEntry(name, is_dir=False) for name in listing.objects]
+        entries += [DirEntry(name, is_dir=True) for name in listing.folders]
+        return sorted(entries)
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        """Open an object for reading."""
+        if not self.is_remote(path):
+            return self.local.open(path, write=write, create=create)
+        if write or create:
+            _refuse(path)
+        key = self.key_of(path)
+        with self._lock:
+            is_fetched, data = key in self._fetched, self._fetched.get(key)
+        if is_fetched:
+            if data is None:
+                raise FileNotFoundError(errno.ENOENT, "No such object", path)
+            return _SmallFile(path, data)
+        return self._open(path, key)
+
+    def _open(self, path: str, key: str) -> File:
+        info = self._info(key)
+        if info is None:
+            raise FileNotFoundError(errno.ENOENT, "No such object", path)
+        if info.size > SMALL_BYTES or _is_log(key):
+            return _ObjectFile(path, ObjectReader(self.store, info, self._blocks))
+        if (known := self._blocks.get(info, 0)) is not None:
+            return _SmallFile(path, known)
+        data, found = self.store.read_with_info(key)
+        if found.size <= self._blocks.block_bytes:
+            self._blocks.put(found, 0, data)
+        return _SmallFile(path, data)
+
+    def map(self, path: str, size: int | None = None) -> memoryview:
+        """A copy of the first `size` bytes: in memory, a large one in a file without a name."""
+        if not self.is_remote(path):
+            return self.local.map(path, size)
+        file = self.open(path)
+        wanted = file.size() if size is None else min(size, file.size())
+        if isinstance(file, _SmallFile):
+            return memoryview(file.pread(wanted, 0))
+        info = self._info(self.key_of(path))
+        assert info is not None
+        if wanted > SPOOL_BYTES:
+            return self._spool(info, wanted)
+        parts = [self._part(info, start, wanted) for start in range(0, wanted, PART_BYTES)]
+        return memoryview(parts[0] if len(parts) == 1 else b"".join(parts)).toreadonly()
+
+    def _part(self, info: ObjectInfo, start: int, end: int) -> Buffer:
+        size = min(PART_BYTES, end - start)
+        return self.store.read_range(info.key, start, size, etag=info.etag)[0]
+
+    def _spool(self, info: ObjectInfo, size: int) -> memoryview:
+        with tempfile.TemporaryFile(prefix="tidelog-", buffering=0) as file:
+            for start in range(0, size, PART_BYTES):
+                part = memoryview(self._part(info, start, size)).cast("B")
+                while part:
+                    part = part[os.write(file.fileno(), part) :]
+            return map_descriptor(file.fileno(), size)
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def make_dirs(self, path: str) -> None:
+        """Local folders only."""
+        if self.is_remote(path):
+            _refuse(path)
+        self.local.make_dirs(path)
+
+    def remove(self, path: str) -> None:
+        """Local files only."""
+        if self.is_remote(path):
+            _refuse(path)
+        self.local.remove(path)
+
+    def remove_dir(self, path: str) -> None:
+        """Local folders only."""
+        if self.is_remote(path):
+            _refuse(path)
+        self.local.remove_dir(path)
+
+    def rename(self, source: str, target: str) -> None:
+        """Local files only."""
+        if self.is_remote(source) or self.is_remote(target):
+            _refuse(target)
+        self.local.rename(source, target)
+
+    def sync_dir(self, path: str) -> None:
+        """Local folders only."""
+        if self.is_remote(path):
+            _refuse(path)
+        self.local.sync_dir(path)
+
+    def set_mtime(self, path: str, mtime_ms: int) -> None:
+        """Local files only."""
+        if self.is_remote(path):
+            _refuse(path)
+        self.local.set_mtime(path, mtime_ms)
+
+    def lock(self, path: str) -> LockHandle:
+        """Local files only."""
+        if self.is_remote(path):
+            _refuse(path)
+        return self.local.lock(path)
+
+
+def _is_log(key: str) -> bool:
+    """Whether it holds records: these must be of the one object that was listed."""
+    return key.endswith(".log")

@@ -1,0 +1,235 @@
+"""Directories of topics in an object store answer as those on disk do, with bounded requests."""
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.unit.objects.copies import CountingStore, copy_into
+from tests.unit.scan.logs import SPAN_MS, T0, TOPIC, make_log_dir, records_of
+
+from tidelog.env import Env, ManualClock, OsFileSystem
+from tidelog.errors import InvalidRequest, OffsetsGone, ReadOnly
+from tidelog.objects import ObjectFiles, open_store
+from tidelog.objects.blocks import BlockCache
+from tidelog.scan import ReadOptions, Wanted, plan, to_table
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.types import ClockName, IsolationLevel, NewRecord
+
+SEEDS = (1, 2, 3)
+
+
+@pytest.fixture
+def store() -> CountingStore:
+    return CountingStore(open_store(f"memory://{uuid.uuid4().hex}/logs"))
+
+
+def env_of(store: CountingStore, *, block_bytes: int = 1024) -> Env:
+    """Small blocks, so that a small log has many."""
+    blocks = BlockCache(block_bytes=block_bytes, cache_bytes=8 * block_bytes)
+    files = ObjectFiles(store, local=OsFileSystem(), blocks=blocks)
+    return Env(files=files, clock=ManualClock(T0))
+
+
+@pytest.fixture(params=SEEDS)
+def copied(request: pytest.FixtureRequest, tmp_path: Path, store: CountingStore) -> Path:
+    directory = tmp_path / "logs"
+    make_log_dir(str(directory), request.param)
+    copy_into(store, directory)
+    store.reset()
+    return directory
+
+
+def questions() -> Iterator[tuple[Wanted, ClockName, IsolationLevel]]:
+    times = (Wanted(), Wanted(start_ms=T0 + SPAN_MS // 3, end_ms=T0 + SPAN_MS // 2))
+    offsets = (Wanted(start_offset=40, end_offset=130),)
+    for wanted in times + offsets:
+        for clock in ClockName:
+            for isolation in IsolationLevel:
+                yield wanted, clock, isolation
+
+
+def test_reads_equal_those_from_disk(copied: Path, store: CountingStore) -> None:
+    for wanted, clock, isolation in questions():
+        env = env_of(store)
+        here = plan(
+            str(copied), wanted=wanted, clock=clock, isolation=isolation, fail_on_data_loss=False
+        )
+        there = plan(
+            store.url,
+            wanted=wanted,
+            clock=clock,
+            isolation=isolation,
+            env=env,
+            fail_on_data_loss=False,
+        )
+        assert there.bounds == here.bounds
+        assert there.scan_bytes == here.scan_bytes
+        assert all(split.directory == store.url for split in there)
+        rows = to_table(there, options=ReadOptions(env=env))
+        assert rows == to_table(here)
+
+
+def test_lookups_equal_those_on_disk(copied: Path, store: CountingStore) -> None:
+    times = range(T0 - 10, T0 + SPAN_MS, SPAN_MS // 7)
+    with LogDir.open(str(copied)) as here, LogDir.open(store.url, env=env_of(store)) as there:
+        assert there.topics().keys() == here.topics().keys()
+        assert there.topic(TOPIC).topic_id == here.topic(TOPIC).topic_id
+        for number in range(2):
+            near, far = here.reader(TOPIC, number), there.reader(TOPIC, number)
+            assert far.log_end_offset == near.log_end_offset
+            assert far.last_stable_offset == near.last_stable_offset
+            assert far.max_timestamp() == near.max_timestamp()
+            for clock in ClockName:
+                for time in times:
+                    found = far.offset_for_time(time, clock=clock)
+                    assert found == near.offset_for_time(time, clock=clock)
+            targets = np.array(times, np.int64)
+            assert (
+                far.offsets_for_time_array(targets) == near.offsets_for_time_array(targets)
+            ).all()
+            assert (
+                far.nearest_for_time_array(targets) == near.nearest_for_time_array(targets)
+            ).all()
+            for time in times:
+                assert far.nearest_for_time(time) == near.nearest_for_time(time)
+    assert there.reports == here.reports
+
+
+def test_without_indexes_and_zone_maps(copied: Path, store: CountingStore, tmp_path: Path) -> None:
+    for path in copied.rglob("*"):
+        if path.suffix in (".index", ".timeindex", ".zones", ".appendtime", ".json"):
+            path.unlink()
+            store.delete(path.relative_to(copied).as_posix())
+    wanted = Wanted(start_ms=T0 + SPAN_MS // 3, end_ms=T0 + SPAN_MS // 2)
+    cache = tmp_path / "zones"
+    for _ in range(2):
+        env = env_of(store)
+        found = plan(store.url, wanted=wanted, env=env, zone_cache=str(cache))
+        rows = to_table(found, options=ReadOptions(env=env))
+        assert rows == to_table(plan(str(copied), wanted=wanted))
+        assert list(cache.glob("*.zones"))
+
+
+def test_a_replaced_or_missing_object_is_planned_anew(copied: Path, store: CountingStore) -> None:
+    env = env_of(store)
+    whole = to_table(plan(str(copied)))
+    found = plan(store.url, env=env)
+    for path in sorted(copied.rglob("*.log")):
+        store.delete(path.relative_to(copied).as_posix())
+        store.put(path.relative_to(copied).as_posix(), path.read_bytes() + b"\0")
+    assert to_table(found, options=ReadOptions(env=env)) == whole
+    found = plan(store.url, env=env)
+    first = min(copied.rglob("*.log"))
+    for path in first.parent.glob(f"{first.stem}.*"):
+        store.delete(path.relative_to(copied).as_posix())
+    with pytest.raises(OffsetsGone, match=rf"{TOPIC}-0: offsets 0 to "):
+        to_table(found, options=ReadOptions(env=env))
+
+
+def test_the_machine_finds_the_store_by_its_url(copied: Path, store: CountingStore) -> None:
+    rows = to_table(plan(store.url))
+    assert rows == to_table(plan(str(copied)))
+    assert records_of(store.url, 1) == records_of(str(copied), 1)
+
+
+def test_directories_there_are_read_only(copied: Path, store: CountingStore) -> None:
+    with pytest.raises(ReadOnly, match="read only; write to one on disk"):
+        LogDir.open(store.url, options=LogDirOptions(writable=True))
+    files = ObjectFiles(store, local=OsFileSystem())
+    url = store.url
+    for change in (
+        lambda: files.open(f"{url}/x", create=True),
+        lambda: files.remove(f"{url}/x"),
+        lambda: files.rename(f"{url}/x", f"{url}/y"),
+        lambda: files.make_dirs(f"{url}/x"),
+        lambda: files.lock(f"{url}/x"),
+        lambda: files.set_mtime(f"{url}/x", 0),
+        lambda: files.sync_dir(url),
+        lambda: files.remove_dir(url),
+    ):
+        with pytest.raises(OSError, match="read only"):
+            change()
+
+
+def test_nothing_there(store: CountingStore) -> None:
+    with pytest.raises(InvalidRequest, match="no such directory"):
+        LogDir.open(store.url, env=env_of(store))
+
+
+def test_a_refresh_sees_what_came(copied: Path, store: CountingStore) -> None:
+    with LogDir.open(store.url, env=env_of(store)) as there:
+        assert there.reader(TOPIC, 0).log_end_offset > 0
+        other = Path(f"{copied}-more")
+        make_log_dir(str(other), 9, steps=90)
+        for info in list(store.list("")):
+            store.delete(info.key)
+        copy_into(store, other)
+        there.refresh()
+        with LogDir.open(str(other)) as here:
+            assert there.reader(TOPIC, 0).log_end_offset == here.reader(TOPIC, 0).log_end_offset
+            assert there.topic(TOPIC).topic_id == here.topic(TOPIC).topic_id
+
+
+class TestCounts:
+    """Requests and bytes for what is asked, on a directory with large segments."""
+
+    @pytest.fixture
+    def large(self, tmp_path: Path, store: CountingStore) -> Path:
+        directory = tmp_path / "large"
+        config = {"internal.segment.bytes": "1000000", "index.interval.bytes": "4096"}
+        make_log_dir(str(directory), 5, partitions=1, steps=40, config=config)
+        with LogDir.open(str(directory), options=LogDirOptions(writable=True)) as log_dir:
+            log = log_dir.log(TOPIC, 0)
+            for _ in range(40):
+                log.append(
+                    [
+                        NewRecord(key=b"k", value=bytes(1000), timestamp=T0 + n * 10)
+                        for n in range(100)
+                    ],
+                    batch_bytes=16_384,
+                )
+        copy_into(store, directory)
+        store.reset()
+        return directory
+
+    def test_a_plan_of_everything(self, large: Path, store: CountingStore) -> None:
+        found = plan(store.url, env=env_of(store, block_bytes=65_536), split_bytes=1 << 20)
+        assert len(found) > 3
+        segments = len(list(large.rglob("*.log")))
+        # Two listings, few small files, the last segment's end; nothing for each finished one.
+        assert store.calls["list"] == 2
+        assert store.requests < 12 + 3 * segments
+        assert store.read_bytes < found.scan_bytes // 3
+
+    def test_a_lookup_by_time(self, large: Path, store: CountingStore) -> None:
+        with LogDir.open(store.url, env=env_of(store, block_bytes=65_536)) as there:
+            reader = there.reader(TOPIC, 0)
+            store.reset()
+            assert reader.offset_for_time(T0 + 555) is not None
+            logs = sum(size for key, _, size in store.reads if key.endswith(".log"))
+            assert logs <= 4 * 65_536
+            before = store.requests
+            assert reader.offset_for_time(T0 + 556) is not None
+            assert store.requests == before
+
+    def test_reading_asks_for_each_byte_once(
+        self, large: Path, store: CountingStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tidelog.scan.remote.READ_BYTES", 100_000)
+        monkeypatch.setattr("tidelog.scan.remote.RemoteSource.read_bytes", 100_000)
+        env = env_of(store, block_bytes=65_536)
+        found = plan(store.url, columns=["value"], env=env)
+        store.reset()
+        rows = to_table(found, ["value"], options=ReadOptions(env=env))
+        assert rows == to_table(plan(str(large)), ["value"])
+        assert store.calls.keys() == {"read"}
+        assert store.read_bytes == found.scan_bytes
+        pieces = sum(len(split.pieces) for split in found)
+        assert store.requests <= found.scan_bytes // 100_000 + pieces
+
+    def test_splits_carry_no_settings(self, large: Path, store: CountingStore) -> None:
+        found = plan(store.url, env=env_of(store))
+        assert {split.directory for split in found} == {store.url}
+        assert "secret" not in repr(ReadOptions(store_options={"secret_access_key": "secret"}))
