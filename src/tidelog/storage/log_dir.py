@@ -50,7 +50,13 @@ class LogDir(DirectoryState):
             StorageFailure: The disk failed during recovery, or the store did not answer.
             ReadOnly: A directory in an object store can't be opened for writing.
         """
-        directory = cls(path.rstrip("/") or "/", env or os_env(), options or LogDirOptions())
+        path = local_path(path)
+        directory = cls(path.rstrip("/") or "/", env_for(path, env), options or LogDirOptions())
+        if directory.is_writable and is_remote(directory.env.files, path):
+            raise ReadOnly(
+                f"{path}: a directory in an object store is read only; write to one on disk and"
+                " copy it there, or move its finished segments by `tidelog tier`"
+            )
         try:
             directory._load()
         except BaseException:

@@ -129,6 +129,11 @@ class Segment(Protocol):
         ...
 
     @property
+    def is_mapped(self) -> bool:
+        """Whether `view` costs nothing; else it reads, and no more than needed is to be asked."""
+        ...
+
+    @property
     def offset_index(self) -> OffsetIndex:
         """Sparse index from offsets to positions."""
         ...
