@@ -4,7 +4,7 @@ Owns no state.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from tidelog.env import forget
@@ -73,14 +73,12 @@ def states_at(context: SegmentContext, offset: int) -> ProducerStates:
 
 def _states_from(context: SegmentContext, segments: Sequence[Segment], end: int) -> ProducerStates:
     parsed = (files.parse_file_name(name) for name in _file_names(context))
-    snapshots = {
-        found[0]: context
+    offsets = sorted(
+        found[0]
         for found in parsed
         if found and found[1] == files.SNAPSHOT_SUFFIX and found[0] <= end
-    }
-    told = (segment for segment in segments if isinstance(segment, RemoteSegment))
-    snapshots = {each.base_offset: each.context for each in told} | snapshots
-    states, start = _newest_snapshot(snapshots)
+    )
+    states, start = _newest_snapshot(context, offsets)
     for part in slices(segments, start, end):
         try:
             _replay(states, part)

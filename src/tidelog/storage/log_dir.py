@@ -15,7 +15,7 @@ from typing import Final, Self
 
 from tidelog.config import ConfigNote, TopicConfig
 from tidelog.env import Env, forget, is_remote
-from tidelog.errors import CorruptFile, ReadOnly, UnknownTopic, UnsupportedVersion
+from tidelog.errors import ReadOnly, UnknownTopic
 from tidelog.objects import env_for, local_path
 from tidelog.storage import commits, files
 from tidelog.storage.dir_state import DELETED_DIR_SUFFIX, DirectoryState, LogDirOptions
