@@ -15,6 +15,7 @@ from tests.contracts.kernel_runs import Guarded, frozen, run_guarded
 from tidelog.errors import CorruptBatch
 from tidelog.record.header import MAGIC_2
 from tidelog.record.kernels import layout, plain, scan_batches
+from tidelog.record.kernels.counts import count_matches
 from tidelog.record.kernels.decode import (
     AT,
     PROGRESS_FIELDS,
@@ -171,6 +172,14 @@ def test_decoder_is_equal_compiled_and_interpreted(
     ) == run_guarded(
         lambda guarded: decode_all(guarded, plain(decode_batches), log, table, rows, capacity)
     )
+
+
+@given(data=damaged_logs(), rows=filters)
+def test_counts_are_equal_compiled_and_interpreted(data: bytes, rows: Filter) -> None:
+    log = frozen(data)
+    table, _, _ = scanned(log)
+    table = table[table[:, layout.MAGIC] == MAGIC_2]
+    assert count_matches(log, table, rows) == plain(count_matches)(log, table, rows)
 
 
 @given(data=damaged_logs())

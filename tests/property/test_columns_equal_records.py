@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.contracts.kernel_logs import logs, times
 
-from tidelog.record.columns import ALL_COLUMNS, DecodeStats, decode
+from tidelog.record.columns import ALL_COLUMNS, DecodeStats, decode, tally
 from tidelog.record.views import Batch, Record, walk
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP
 
@@ -108,10 +108,21 @@ def test_a_time_range_takes_exactly_its_records_and_counts_those_without(
     ]
     assert stats.rows == len(found)
     assert stats.without_time <= sum(r.timestamp == NO_TIMESTAMP for _, r in data)
+    counted = DecodeStats()
+    tally(log, counted, record_time=(start, end))
+    assert counted == stats
     all_times = DecodeStats()
     list(decode(log, record_time=(INT64_MIN, INT64_MAX), stats=all_times))
     stampless = [r for b, r in data if r.timestamp == NO_TIMESTAMP]
     assert all_times.without_time == len(stampless)
+
+
+@given(log=logs, start=st.integers(0, 110), length=st.integers(0, 30))
+def test_a_tally_of_offsets_counts_what_is_decoded(log: bytes, start: int, length: int) -> None:
+    decoded, counted = DecodeStats(), DecodeStats()
+    list(decode(log, offset_start=start, offset_end=start + length, stats=decoded))
+    tally(log, counted, offset_start=start, offset_end=start + length)
+    assert counted == decoded
 
 
 @given(log=logs, data=st.data())

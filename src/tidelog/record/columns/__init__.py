@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from tidelog.errors import InvalidRequest, TidelogError
 from tidelog.record.columns.arrays import COLUMN_TYPES, HEADERS, TIME
-from tidelog.record.columns.decoder import Decoder
+from tidelog.record.columns.decoder import Decoder, count_rows
 from tidelog.record.columns.source import DecodeStats, DropBatch, Selection, groups
 from tidelog.types import INT64_MAX, Buffer
 
@@ -43,11 +43,14 @@ __all__ = [
     "DropBatch",
     "decode",
     "schema",
+    "tally",
 ]
 
 ALL_COLUMNS: Final = tuple(COLUMN_TYPES)
 # What Spark takes at a time.
 ROWS: Final = 10_000
+# Nothing is made of what is only counted, so a group is bounded by its bytes alone.
+_TALLY_ROWS: Final = 1 << 30
 
 
 def schema(columns: Sequence[str] = ALL_COLUMNS) -> pa.Schema:
@@ -129,6 +132,38 @@ def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
         for batch in decoder.decode(log, table, check_crc=check_crc)
     )
     yield from _merge_small(parts, rows)
+
+
+def tally(  # noqa: PLR0913 - as `decode`
+    buffer: Buffer,
+    stats: DecodeStats,
+    *,
+    offset_start: int = 0,
+    offset_end: int = INT64_MAX,
+    record_time: tuple[int, int] | None = None,
+    opens_all: bool = False,
+    drop_batch: DropBatch | None = None,
+    check_crc: bool = True,
+) -> None:
+    """Count the records that `decode` would hand out, in `stats.rows`.
+
+    Arguments are those of `decode`. Keys, values and headers are not looked at: of a batch whose
+    checksum is right and whose records are not, `decode` may find what this does not.
+
+    Raises:
+        CorruptBatch, CorruptRecord, UnsupportedCompression: As `decode`; all before it is counted.
+    """
+    selection = Selection(
+        offset_start=offset_start,
+        offset_end=offset_end,
+        record_time=record_time,
+        opens_all=opens_all,
+        drop_batch=drop_batch,
+    )
+    log = np.frombuffer(buffer, np.uint8)
+    log.flags.writeable = False
+    for table in groups(log, selection, stats, check_crc=check_crc, rows=_TALLY_ROWS):
+        count_rows(log, table, selection, stats, check_crc=check_crc)
 
 
 def _merge_small(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:

@@ -17,6 +17,7 @@ from tidelog.record.columns.source import DecodeStats, Selection
 from tidelog.record.header import TIMESTAMP_TYPE_BIT
 from tidelog.record.kernels import decode as progress_at
 from tidelog.record.kernels import layout
+from tidelog.record.kernels.counts import count_matches
 from tidelog.record.kernels.decode import Columns, Filter, decode_batches
 from tidelog.record.kernels.reasons import REASONS
 from tidelog.record.kernels.times import mark_lost_creates
@@ -44,15 +45,8 @@ class Decoder:
         self._rows_limit = rows_limit
         self._append_times = append_times
         self._stats = stats
-        time_start, time_end = selection.record_time or (0, 0)
-        self._filter = Filter(
-            offset_start=selection.offset_start,
-            offset_end=selection.offset_end,
-            by_time=int(selection.record_time is not None),
-            time_start=time_start,
-            time_end=time_end,
-            keys=int("key" in columns),
-            values=int("value" in columns),
+        self._filter = _filter_of(
+            selection, keys=int("key" in columns), values=int("value" in columns)
         )
 
     def decode(self, log: "Bytes", table: "Longs", *, check_crc: bool) -> Iterator[pa.RecordBatch]:
@@ -90,7 +84,8 @@ class Decoder:
             elif status == layout.FULL:
                 capacity *= 2
         if status != layout.DONE:
-            raise self._corrupt(status, at, table[int(progress[progress_at.BATCH])], is_joined)
+            batch = table[int(progress[progress_at.BATCH])]
+            raise _corrupt(status, at, batch, is_joined=is_joined)
 
     def _allocate(self, table: "Longs", first: int, capacity: int) -> Columns:
         """Empty columns for the batches from `first` on."""
@@ -131,11 +126,47 @@ class Decoder:
         arrays = [build(name, chunk) for name in self._columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _corrupt(self, status: int, at: int, batch: "Longs", is_joined: bool) -> CorruptRecord:
-        """The error with its place in the log."""
-        reason, offset = REASONS[status], int(batch[layout.BASE_OFFSET])
-        if not is_joined:
-            return CorruptRecord(reason, at=at, offset=offset)
-        place = at - int(batch[layout.BODY_START])
-        reason = f"{reason} (byte {place} of the decompressed records)"
-        return CorruptRecord(reason, at=int(batch[layout.POSITION]), offset=offset)
+
+def count_rows(
+    log: "Bytes", table: "Longs", selection: Selection, stats: DecodeStats, *, check_crc: bool
+) -> None:
+    """Count the rows of a table's batches that a selection takes; errors as `Decoder.decode`."""
+    wanted = _filter_of(selection, keys=0, values=0)
+    is_joined = not is_plain(table).all()
+    parts = join_bodies(log, table, check_crc=check_crc) if is_joined else ((log, table),)
+    for data, batches in parts:
+        taken, without_time, status, at = count_matches(data, batches, wanted)
+        stats.rows += taken
+        stats.without_time += without_time
+        if status != layout.DONE:
+            raise _corrupt(status, at, _batch_at(batches, at), is_joined=is_joined)
+
+
+def _filter_of(selection: Selection, *, keys: int, values: int) -> Filter:
+    time_start, time_end = selection.record_time or (0, 0)
+    return Filter(
+        offset_start=selection.offset_start,
+        offset_end=selection.offset_end,
+        by_time=int(selection.record_time is not None),
+        time_start=time_start,
+        time_end=time_end,
+        keys=keys,
+        values=values,
+    )
+
+
+def _batch_at(table: "Longs", at: int) -> "Longs":
+    """The batch in whose body a place lies."""
+    slot = int(np.searchsorted(table[:, layout.BODY_START], at, side="right")) - 1
+    found: Longs = table[max(slot, 0)]
+    return found
+
+
+def _corrupt(status: int, at: int, batch: "Longs", *, is_joined: bool) -> CorruptRecord:
+    """The error with its place in the log."""
+    reason, offset = REASONS[status], int(batch[layout.BASE_OFFSET])
+    if not is_joined:
+        return CorruptRecord(reason, at=at, offset=offset)
+    place = at - int(batch[layout.BODY_START])
+    reason = f"{reason} (byte {place} of the decompressed records)"
+    return CorruptRecord(reason, at=int(batch[layout.POSITION]), offset=offset)

@@ -222,7 +222,7 @@ def _decode_records(data: Bytes, batch: Longs, rows: Filter, out: Columns, progr
             break
         created = add_wrapping(base_timestamp, time_delta)
         timestamp = append_time if is_append_time else created
-        if _is_wanted(base_offset + delta, timestamp, rows):
+        if is_wanted(base_offset + delta, timestamp, rows):
             if not _fits(out, row, key_used + key_size, value_used + value_size):
                 status = FULL
                 break
@@ -236,7 +236,7 @@ def _decode_records(data: Bytes, batch: Longs, rows: Filter, out: Columns, progr
             if rows.values:
                 value_used = append_binary(out.value, row, value_used, data, value_at, value_size)
             row += 1
-        elif rows.by_time and timestamp == NO_TIMESTAMP and _is_inside(base_offset + delta, rows):
+        elif rows.by_time and timestamp == NO_TIMESTAMP and is_inside(base_offset + delta, rows):
             progress[WITHOUT_TIME] += 1
         at, last_delta = after, delta
         record += 1
@@ -263,13 +263,15 @@ def _count_oddities(
 
 
 @inlined
-def _is_inside(offset: int, rows: Filter) -> bool:
+def is_inside(offset: int, rows: Filter) -> bool:
+    """Whether an offset is in the filter's range."""
     return rows.offset_start <= offset < rows.offset_end
 
 
 @inlined
-def _is_wanted(offset: int, timestamp: int, rows: Filter) -> bool:
-    if not _is_inside(offset, rows):
+def is_wanted(offset: int, timestamp: int, rows: Filter) -> bool:
+    """Whether the filter takes a record of this offset and time."""
+    if not is_inside(offset, rows):
         return False
     if not rows.by_time:
         return True
