@@ -18,40 +18,50 @@ def first_stamped(
     cluster: ClusterView,
     marks: Mapping[TopicPartition, Watermarks],
     found: Mapping[TopicPartition, OffsetAndTimestamp | None],
+    *,
+    asked: str = "--clock append",
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
     """The answers of a search by timestamp, where they are about append times.
+
+    Args:
+        cluster: Where to look.
+        marks: Watermarks of the partitions.
+        found: The answers.
+        asked: How the clock was chosen, for errors.
 
     Raises:
         InvalidRequest: A topic, or a record that decides, is not stamped LogAppendTime.
     """
-    _refuse_unstamped_topics(cluster, {partition.topic for partition in marks})
+    _refuse_unstamped_topics(cluster, {partition.topic for partition in marks}, asked)
     for partition, mark in marks.items():
         answer = found[partition]
         end = mark.end if answer is None else answer.offset
         before = last_record_below(cluster, partition, mark.start, end)
         after = None if answer is None else cluster.first_records({partition: end})[partition]
         for record in (before, after):
-            _refuse_unstamped_record(partition, record)
+            _refuse_unstamped_record(partition, record, asked)
     return dict(found)
 
 
-def _refuse_unstamped_topics(cluster: ClusterView, topics: Iterable[str]) -> None:
+def _refuse_unstamped_topics(cluster: ClusterView, topics: Iterable[str], asked: str) -> None:
     stamped = TimestampType.LOG_APPEND_TIME.config_name
     for topic in sorted(topics):
         setting = cluster.topic_settings(topic).get(SETTING)
         if setting != stamped:
             raise InvalidRequest(
-                f"--clock append: {topic} has {SETTING}={setting}, so its brokers don't know when"
+                f"{asked}: {topic} has {SETTING}={setting}, so its brokers don't know when"
                 f" records were appended; give --data with a directory that tidelog wrote,"
                 f" or use --clock record"
             )
 
 
-def _refuse_unstamped_record(partition: TopicPartition, record: RemoteRecord | None) -> None:
+def _refuse_unstamped_record(
+    partition: TopicPartition, record: RemoteRecord | None, asked: str
+) -> None:
     if record is None or record.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return
     raise InvalidRequest(
-        f"--clock append: {partition} offset {record.offset} bears a create time (the topic became"
+        f"{asked}: {partition} offset {record.offset} bears a create time (the topic became"
         f" {TimestampType.LOG_APPEND_TIME.config_name} later); use --clock record"
     )
 

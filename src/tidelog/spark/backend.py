@@ -19,5 +19,13 @@ def open_backend(options: SourceOptions, columns: Sequence[str]) -> Backend:
     Args:
         options: What was asked for.
         columns: Of the rows that tasks will read.
+
+    Raises:
+        ConfigError, InvalidRequest: Settings or columns that can't be had there.
+        MissingDependency: What reaches brokers or the object store is not installed.
     """
+    if options.is_broker:
+        from tidelog.spark.broker_backend import BrokerBackend
+
+        return BrokerBackend(options, columns)
     return DirectoryBackend(options, columns)

@@ -2,13 +2,20 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Self
 
-from tidelog.env import Env, os_env
+from tidelog import scan
+from tidelog.env import Env
+from tidelog.errors import CorruptFile
+from tidelog.objects import env_for
+from tidelog.scan.bounds import Bounds as LogBounds
+from tidelog.spark.emptiness import EmptyRange, LogFacts, explain
+from tidelog.spark.limits import Limits
+from tidelog.spark.plans import wanted_of
 from tidelog.spark.source_options import SourceOptions
-from tidelog.spark.tasks import BATCH_ROWS, Bounds, Task, matching, settle
-from tidelog.types import NO_LEADER_EPOCH, TopicPartition
+from tidelog.spark.tasks import BATCH_ROWS, BatchPlan, Bounds, Task, matching, settle
+from tidelog.types import INT64_MAX, NO_LEADER_EPOCH, ClockName, TopicPartition
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -18,13 +25,14 @@ if TYPE_CHECKING:
     from tidelog.scan import Split, Wanted
     from tidelog.storage.epochs import LeaderEpochs
     from tidelog.storage.log_dir import LogDir
+    from tidelog.storage.log_reader import LogReader
 
 _LOG: Final = logging.getLogger("tidelog.spark")
 
 
-def source_env(_options: SourceOptions) -> Env:
+def source_env(options: SourceOptions) -> Env:
     """Files and clock of a directory that is read."""
-    return os_env()
+    return env_for(options.path, None, options.store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,7 @@ class SplitTask:
             yield rows.convert(batch)
         for lost in stats.lost:
             _LOG.warning("not in the log any more: %s", lost)
-        if stats.without_time:
+        if stats.without_time and self.options.has_times:
             _LOG.warning(
                 "%s: %d records without a time on the %s clock lie in no range",
                 self.split.topic_partition,
@@ -78,6 +86,7 @@ class DirectoryBackend:
         self._options = options
         self._columns = tuple(columns)
         self._env = source_env(options)
+        self._path = options.path.rstrip("/") or "/"
 
     def partitions(self) -> list[TopicPartition]:
         """See `Backend`; those that have no directory yet are included."""
@@ -93,12 +102,37 @@ class DirectoryBackend:
     def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:
         """See `Backend`."""
         with self._open() as log_dir:
-            return {name: self._bounds(log_dir, name) for name in names}
+            flushed = self._flushed()
+            readers = {name: log_dir.reader(name.topic, name.partition) for name in names}
+            return {
+                name: Bounds(reader.log_start_offset, self._visible(reader, flushed))
+                for name, reader in readers.items()
+            }
 
-    def _bounds(self, log_dir: "LogDir", name: TopicPartition) -> Bounds:
-        reader = log_dir.reader(name.topic, name.partition)
-        start = reader.log_start_offset
-        return Bounds(start, max(reader.end_offset(self._options.isolation), start))
+    def _visible(self, reader: "LogReader", flushed: Mapping[TopicPartition, int] | None) -> int:
+        """Offset behind what may be read, by isolation and `readUntil`."""
+        end = reader.end_offset(self._options.isolation)
+        if flushed is not None:
+            end = min(end, flushed.get(reader.topic_partition, 0))
+        return max(end, reader.log_start_offset)
+
+    def _flushed(self) -> dict[TopicPartition, int] | None:
+        """Where each partition ends that a crash can't take back; None where that is not asked.
+
+        All that a reader without the lock can know is what the log's owner has noted: below the
+        recovery point everything is on disk. What is flushed behind it is not told before the next
+        note; a partition that has none, or whose note can't be read, has nothing that is sure.
+        """
+        from tidelog.storage import files
+
+        if not self._options.until_flushed:
+            return None
+        path = f"{self._path}/{files.RECOVERY_POINT_CHECKPOINT_FILE}"
+        try:
+            return files.read_offset_checkpoint(self._env.files, path)
+        except CorruptFile as error:
+            _LOG.warning("%s; nothing counts as flushed", error)
+            return {}
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
@@ -132,28 +166,72 @@ class DirectoryBackend:
         from tidelog.storage import files
         from tidelog.storage.epochs import LeaderEpochs
 
-        folder = f"{self._options.path.rstrip('/')}/{files.partition_dir_name(name)}"
+        folder = f"{self._path}/{files.partition_dir_name(name)}"
         path = f"{folder}/{files.LEADER_EPOCH_CHECKPOINT_FILE}"
         try:
             return LeaderEpochs.decode(files.read_file(self._env.files, path))
         except FileNotFoundError:
             return LeaderEpochs()
 
+    def plan_batch(self, limits: Limits) -> BatchPlan:
+        """See `Backend`."""
+        wanted = self._wanted(limits)
+        plan = self._scan_plan(wanted, limits)
+        found = {split.topic_partition for split in plan.splits}
+        return BatchPlan(
+            tasks=tuple(SplitTask(split, self._columns, self._options) for split in plan.splits),
+            bounds=plan.bounds,
+            lost=plan.lost,
+            empty=self._explain({n: w for n, w in wanted.items() if n not in found}, plan.bounds),
+            scan_bytes=plan.scan_bytes,
+            log_bytes=plan.log_bytes,
+            reports=plan.reports,
+        )
+
+    def scan_plan(self, limits: Limits) -> scan.ScanPlan:
+        """The same as splits; errors as `plan_batch`."""
+        return self._scan_plan(self._wanted(limits), limits)
+
+    def _wanted(self, limits: Limits) -> "dict[TopicPartition, Wanted]":
+        if limits.is_empty:
+            return {}
+        return self._until_flushed(wanted_of(self._options, self.partitions(), limits))
+
+    def _scan_plan(
+        self, wanted: "Mapping[TopicPartition, Wanted]", limits: Limits
+    ) -> scan.ScanPlan:
+        options = self._options
+        if not wanted:
+            return scan.ScanPlan(splits=())
+        return scan.plan(
+            options.path,
+            list(wanted),
+            per_partition=wanted,
+            clock=options.clock if options.has_times else limits.clock,
+            times=scan.TimeMode.EXACT if options.is_exact else scan.TimeMode.POSITIONS,
+            needs_match=options.needs_match,
+            isolation=options.isolation,
+            columns=self._columns,
+            split_bytes=options.split_bytes,
+            min_partitions=options.min_partitions,
+            max_offsets=options.max_records or INT64_MAX,
+            fail_on_data_loss=options.fail_on_data_loss,
+            zone_cache=options.zone_cache,
+            env=self._env,
+        )
+
     def plan(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Task]:
         """See `Backend`."""
-        from tidelog.scan import Wanted
-
-        wanted = {
-            name: Wanted(start_offset=start, end_offset=end)
-            for name, (start, end) in ranges.items()
-            if start < end
-        }
-        return list(self._plan(wanted)) if wanted else []
-
-    def _plan(self, wanted: "Mapping[TopicPartition, Wanted]") -> "Iterator[SplitTask]":
-        from tidelog import scan
-
         options = self._options
+        wanted = self._until_flushed(
+            {
+                name: scan.Wanted(start_offset=start, end_offset=end)
+                for name, (start, end) in ranges.items()
+                if start < end
+            }
+        )
+        if not wanted:
+            return []
         plan = scan.plan(
             options.path,
             list(wanted),
@@ -162,13 +240,61 @@ class DirectoryBackend:
             columns=self._columns,
             split_bytes=options.split_bytes,
             min_partitions=options.min_partitions,
+            max_offsets=options.max_records or INT64_MAX,
             fail_on_data_loss=options.fail_on_data_loss,
             env=self._env,
         )
         for lost in plan.lost:
             _LOG.warning("not in the log: %s", lost)
-        for split in plan.splits:
-            yield SplitTask(split, self._columns, options)
+        return [SplitTask(split, self._columns, options) for split in plan.splits]
+
+    def _until_flushed(
+        self, wanted: "Mapping[TopicPartition, Wanted]"
+    ) -> "dict[TopicPartition, Wanted]":
+        """The same, but for what may still be lost where only the rest is to be read."""
+        flushed = self._flushed()
+        if flushed is None:
+            return dict(wanted)
+        found = {}
+        for name, one in wanted.items():
+            limit = min(
+                flushed.get(name, 0), INT64_MAX if one.limit_offset is None else one.limit_offset
+            )
+            found[name] = replace(one, limit_offset=limit)
+        return found
+
+    def _explain(
+        self,
+        wanted: "Mapping[TopicPartition, Wanted]",
+        bounds: Mapping[TopicPartition, tuple[int, int]],
+    ) -> tuple[EmptyRange, ...]:
+        """Why nothing is read of these partitions; those without a directory are left out."""
+        here = [name for name in wanted if name in bounds]
+        if not here:
+            return ()
+        flushed = self._flushed()
+        with self._open() as log_dir:
+            return tuple(
+                explain(
+                    name,
+                    wanted[name],
+                    LogBounds(*bounds[name], None),
+                    self._facts(log_dir.reader(name.topic, name.partition), flushed),
+                )
+                for name in here
+            )
+
+    def _facts(self, reader: "LogReader", flushed: Mapping[TopicPartition, int] | None) -> LogFacts:
+        first = reader.offset_for_time(0, clock=self._options.clock)
+        by_record = self._options.clock is ClockName.RECORD
+        last = reader.max_timestamp() if by_record else None
+        return LogFacts(
+            start=reader.log_start_offset,
+            end=reader.log_end_offset,
+            visible=self._visible(reader, flushed),
+            first_ms=None if first is None else first.timestamp,
+            last_ms=None if last is None else last.timestamp,
+        )
 
     def _open(self) -> "LogDir":
         from tidelog.storage.log_dir import LogDir

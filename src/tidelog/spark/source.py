@@ -7,42 +7,43 @@ not by the processes that only look for a data source or plan.
 Source: facts on the Python Data Source API of Spark 4.3 in docs/spark.md.
 """
 
-import gc
 import logging
-import re
-from collections.abc import Iterator, Mapping
-from functools import cache
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     DataSourceWriter,
     InputPartition,
 )
 from pyspark.sql.types import StructType
 
-from tidelog.errors import InvalidRequest
-from tidelog.spark.source_options import Given, SourceOptions, read_source_options
+from tidelog.spark.backend import open_backend
+from tidelog.spark.directory_backend import DirectoryBackend
+from tidelog.spark.limits import NO_LIMITS, LimitMaker, Limits
+from tidelog.spark.source_options import SourceOptions, read_source_options
 from tidelog.spark.stream_options import (
     read_common_options,
     read_stream_options,
     refuse_stream_options,
 )
-from tidelog.types import TopicPartition
+from tidelog.spark.tasks import BATCH_ROWS, BatchPlan, Task
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter
 
-    from tidelog.scan import ScanPlan, Split, Wanted
-    from tidelog.storage.log_dir import LogDir
+    from tidelog.scan import ScanPlan
+
+__all__ = ["BATCH_ROWS", "TidelogSource", "plan_batch", "plan_options"]
 
 _LOG: Final = logging.getLogger("tidelog.spark")
-
-# Rows in a record batch for Spark. What a batch costs in Python is paid per batch, here and in
-# Spark's worker; larger ones than this gained nothing and hold more memory on both sides.
-BATCH_ROWS: Final = 20_000
+# What Spark runs where the session hands filters over; elsewhere it refuses readers that take them.
+_PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class TidelogSource(DataSource):
@@ -65,7 +66,9 @@ class TidelogSource(DataSource):
         from tidelog.spark.rows import check_row_type
 
         refuse_stream_options(self.options)
-        return TidelogReader(read_source_options(self.options), check_row_type(schema))
+        options = read_source_options(self.options)
+        kind = PushdownReader if options.pushes_down and takes_filters() else TidelogReader
+        return kind(options, check_row_type(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """A reader of micro-batches of the columns in `schema`."""
@@ -80,144 +83,81 @@ class TidelogSource(DataSource):
 
         return make_writer(self.options, schema, overwrite=overwrite)
 
+    def streamWriter(  # noqa: N802 - Spark's name
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamArrowWriter:
+        """A writer of the rows of a streaming query."""
+        from tidelog.spark.sink import make_stream_writer
 
-class SplitPartition(InputPartition):
+        return make_stream_writer(self.options, schema, overwrite=overwrite)
+
+
+class TaskPartition(InputPartition):
     """One task's work."""
 
-    def __init__(self, split: "Split | None") -> None:
-        super().__init__(split)
-        self.split = split
+    def __init__(self, task: Task | None) -> None:
+        super().__init__(task)
+        self.task = task
 
 
 class TidelogReader(DataSourceReader):
-    """Plans once on the driver, then reads splits in the workers."""
+    """Plans once on the driver, then reads tasks in the workers."""
 
     def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns
+        self._limits: Limits = NO_LIMITS
 
     def partitions(self) -> list[InputPartition]:
-        """One partition per split; never an empty list, which Spark would replace by its own."""
-        found = plan_source(self._options, self._columns)
+        """One partition per task; never an empty list, which Spark would replace by its own."""
+        with open_backend(self._options, self._columns) as backend:
+            found = backend.plan_batch(self._limits)
         for lost in found.lost:
             _LOG.warning("not in the log: %s", lost)
-        return [SplitPartition(split) for split in found.splits] or [SplitPartition(None)]
+        for empty in found.empty:
+            _LOG.warning("%s", empty)
+        return [TaskPartition(task) for task in found.tasks] or [TaskPartition(None)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """The rows of one split."""
-        split = partition.split if isinstance(partition, SplitPartition) else None
-        return iter(()) if split is None else self._rows(split)
-
-    def _rows(self, split: "Split") -> "Iterator[pa.RecordBatch]":
-        from tidelog.scan import ReadOptions, ScanStats, read
-        from tidelog.spark.rows import SparkRows
-
-        stats = ScanStats()
-        rows = SparkRows(self._columns)
-        how = ReadOptions(
-            rows=BATCH_ROWS,
-            strict=self._options.strict,
-            fail_on_data_loss=self._options.fail_on_data_loss,
-        )
-        for batch in read(split, self._columns, options=how, stats=stats):
-            _settle()
-            yield rows.convert(batch)
-        for lost in stats.lost:
-            _LOG.warning("not in the log any more: %s", lost)
-        if stats.without_time:
-            _LOG.warning(
-                "%s: %d records without a time on the %s clock lie in no range",
-                split.topic_partition,
-                stats.without_time,
-                split.clock,
-            )
+        """The rows of one task."""
+        task = partition.task if isinstance(partition, TaskPartition) else None
+        return iter(()) if task is None else task.read()
 
 
-@cache
-def _settle() -> None:
-    """Take what is loaded by now out of garbage collection, once in a worker's life.
+class PushdownReader(TidelogReader):
+    """The same, for sessions that hand filters over."""
 
-    Spark's daemon collects garbage after every task, and walking through all that Numba has built
-    costs 0.1 s each time: as much as decoding 3 million records.
+    def pushFilters(self, filters: "list[Filter]") -> "Iterable[Filter]":  # noqa: N802 - Spark's
+        """Take filters on topic, partition, offset and times; those that Spark has to apply."""
+        maker = LimitMaker(self._options)
+        maker.take(filters)
+        self._limits = maker.limits
+        return maker.returned
+
+
+def takes_filters() -> bool:
+    """Whether Spark calls this where it hands filters over.
+
+    It has a worker of its own for that, which runs only where the session's setting
+    `spark.sql.python.filterPushdown.enabled` is on; the setting itself is out of reach here.
     """
-    gc.collect()
-    gc.freeze()
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _PUSHDOWN_WORKER in sys.modules or getattr(main, "name", "") == _PUSHDOWN_WORKER
 
 
-def plan_source(options: SourceOptions, columns: tuple[str, ...] | None = None) -> "ScanPlan":
-    """The plan of a read: what `partitions()` hands to Spark; for those who want its figures.
+def plan_batch(options: Mapping[str, str]) -> BatchPlan:
+    """What a read with these options would do: its tasks, what is lost, what is empty and why.
 
     Raises:
-        InvalidRequest, UnknownTopic: Options that don't fit the directory.
-        OffsetsGone: Offsets that were asked for are not in the log.
+        InvalidRequest, UnknownTopic: Options that don't fit the log.
+        OffsetsGone: Offsets that were asked for are not in the log, and failOnDataLoss is on.
     """
-    from tidelog import scan
-    from tidelog.storage.log_dir import LogDir
-
-    with LogDir.open(options.path) as log_dir:
-        names = _partitions(log_dir, options)
-    wanted = _per_partition(options, names)
-    return scan.plan(
-        options.path,
-        names,
-        per_partition=dict(zip(names, wanted, strict=True)),
-        clock=options.clock,
-        times=scan.TimeMode.EXACT if options.is_exact else scan.TimeMode.POSITIONS,
-        needs_match=options.needs_match,
-        isolation=options.isolation,
-        columns=columns or options.columns,
-        split_bytes=options.split_bytes,
-        min_partitions=options.min_partitions,
-        fail_on_data_loss=options.fail_on_data_loss,
-        zone_cache=options.zone_cache,
-    )
+    read = read_source_options(options)
+    with open_backend(read, read.columns) as backend:
+        return backend.plan_batch(NO_LIMITS)
 
 
 def plan_options(options: Mapping[str, str]) -> "ScanPlan":
-    """The plan of a read with these options, as `plan_source`."""
-    return plan_source(read_source_options(options))
-
-
-def _partitions(log_dir: "LogDir", options: SourceOptions) -> list[TopicPartition]:
-    """The partitions that are meant, those that have no directory yet included."""
-    if options.assigned:
-        return list(options.assigned)
-    topics: tuple[str, ...] = options.topics
-    if options.pattern is not None:
-        try:
-            pattern = re.compile(options.pattern)
-        except re.error as error:
-            raise InvalidRequest(f"option subscribePattern={options.pattern}: {error}") from error
-        topics = tuple(name for name in log_dir.topics() if pattern.fullmatch(name))
-    return [name for topic in topics for name in log_dir.partitions(topic)]
-
-
-def _per_partition(options: SourceOptions, names: list[TopicPartition]) -> "list[Wanted]":
-    """What is wanted of each partition.
-
-    Raises:
-        InvalidRequest: An option by partition does not name them all, or names others.
-    """
-    from tidelog.scan import Wanted
-
-    sides = {
-        "start_offset": _spread("startingOffsets", options.start_offsets, names),
-        "end_offset": _spread("endingOffsets", options.end_offsets, names),
-        "start_ms": _spread("start times", options.start_ms, names),
-        "end_ms": _spread("end times", options.end_ms, names),
-    }
-    return [
-        Wanted(**{side: values[number] for side, values in sides.items()})
-        for number in range(len(names))
-    ]
-
-
-def _spread(what: str, given: Given, names: list[TopicPartition]) -> list[int | None]:
-    """One value for each partition."""
-    if given is None or isinstance(given, int):
-        return [given] * len(names)
-    if missing := [name for name in names if name not in given]:
-        raise InvalidRequest(f"{what} by partition: {missing[0]} is missing, all must be named")
-    if others := sorted(given.keys() - set(names)):
-        raise InvalidRequest(f"{what} by partition: {others[0]} is not among those read")
-    return [given[name] for name in names]
+    """The splits of a read of a directory with these options; errors as `plan_batch`."""
+    read = read_source_options(options)
+    return DirectoryBackend(read, read.columns).scan_plan(NO_LIMITS)

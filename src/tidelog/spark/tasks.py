@@ -8,10 +8,13 @@ import gc
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from tidelog.errors import InvalidRequest
+from tidelog.errors import InvalidRequest, LostOffsets
+from tidelog.spark.emptiness import EmptyRange
+from tidelog.spark.limits import Limits
 from tidelog.spark.source_options import SourceOptions
 from tidelog.types import TopicPartition
 
@@ -39,6 +42,29 @@ class Task(Protocol):
     def read(self) -> "Iterator[pa.RecordBatch]":
         """Its rows, as Spark wants them."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPlan:
+    """What a batch query reads.
+
+    Attributes:
+        tasks: In order of topic, partition and offset.
+        bounds: For each partition the offsets [start, end) that are in the log and were asked for.
+        lost: Offsets that were asked for by number and are not in the log.
+        empty: Partitions of which nothing is read, with the reason.
+        scan_bytes: Bytes of log that the tasks read; None where only brokers know.
+        log_bytes: Bytes of log that there are; likewise.
+        reports: What was found damaged and made good, one line each.
+    """
+
+    tasks: tuple[Task, ...] = ()
+    bounds: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    lost: tuple[LostOffsets, ...] = ()
+    empty: tuple[EmptyRange, ...] = ()
+    scan_bytes: int | None = None
+    log_bytes: int | None = None
+    reports: tuple[str, ...] = ()
 
 
 class Backend(AbstractContextManager["Backend"], Protocol):
@@ -87,6 +113,15 @@ class Backend(AbstractContextManager["Backend"], Protocol):
 
         Times in the options have no say here. Obeys minPartitions, maxRecordsPerPartition and
         splitBytes. Tasks raise OffsetsGone, or warn, as failOnDataLoss says.
+        """
+        ...
+
+    def plan_batch(self, limits: Limits) -> BatchPlan:
+        """All that the options ask for, but for what the limits leave out.
+
+        Raises:
+            InvalidRequest: Options that don't fit the log.
+            OffsetsGone: Offsets that were asked for are not in the log, and failOnDataLoss is on.
         """
         ...
 

@@ -1,0 +1,344 @@
+"""Brokers as a query's backend: any Kafka, asked through `tidelog.cluster`.
+
+Nothing is committed to a group, and nothing on the cluster is changed. What only Kafka's protocol
+can ask (ends of epochs) goes to brokers directly where they speak plain text, else it is unknown.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+from tidelog import scan
+from tidelog.cluster.connection import Cluster, connect
+from tidelog.cluster.search import first_at_or_after
+from tidelog.cluster.stamps import first_stamped, last_record_below
+from tidelog.cluster.view import Watermarks
+from tidelog.errors import ClusterFailure, InvalidRequest, OffsetsGone, UnknownTopic
+from tidelog.scan.bounds import Bounds as LogBounds
+from tidelog.scan.bounds import Question, resolve
+from tidelog.spark.broker_epochs import UNKNOWN, BrokerEpochs
+from tidelog.spark.broker_ranges import OffsetRange, split_ranges
+from tidelog.spark.broker_settings import read_settings
+from tidelog.spark.broker_tasks import BrokerTask
+from tidelog.spark.emptiness import EmptyRange, LogFacts, explain
+from tidelog.spark.limits import Limits
+from tidelog.spark.plans import wanted_of
+from tidelog.spark.source_options import SourceOptions
+from tidelog.spark.tasks import BatchPlan, Bounds, Task, matching
+from tidelog.types import (
+    INT64_MIN,
+    NO_LEADER_EPOCH,
+    ClockName,
+    IsolationLevel,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_LOG: Final = logging.getLogger("tidelog.spark")
+_Answer = TypeVar("_Answer")
+# Kafka's own topics, which no pattern means.
+_INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePartition:
+    """A partition as brokers have told it; a `PartitionView`.
+
+    Attributes:
+        topic_partition: Its topic and partition.
+        log_start_offset: First offset that may be read.
+        log_end_offset: The high watermark.
+        last_stable_offset: Offset below which no transaction is open.
+        found: What was found for each time that was asked for.
+    """
+
+    topic_partition: TopicPartition
+    log_start_offset: int
+    log_end_offset: int
+    last_stable_offset: int
+    found: Mapping[int, OffsetAndTimestamp | None]
+
+    def end_offset(self, isolation: IsolationLevel) -> int:
+        """Offset behind the last record that a reader of that isolation sees."""
+        is_committed = isolation is IsolationLevel.READ_COMMITTED
+        return self.last_stable_offset if is_committed else self.log_end_offset
+
+    def offset_for_time(
+        self,
+        timestamp_ms: int,
+        *,
+        clock: ClockName,  # noqa: ARG002 - one clock was asked
+    ) -> OffsetAndTimestamp | None:
+        """The record that was found for the time."""
+        return self.found[timestamp_ms]
+
+
+class BrokerBackend:
+    """Brokers. A `Backend`."""
+
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        """Nothing is asked yet.
+
+        Raises:
+            ConfigError: A setting that can't be obeyed.
+            InvalidRequest: A column that can't be had with these settings.
+            MissingDependency: confluent-kafka is not installed.
+        """
+        self._options = options
+        self._columns = tuple(columns)
+        self._settings = read_settings(options)
+        if self._settings.fetch is None:
+            from tidelog.spark.consumed_rows import check_columns
+
+            check_columns(columns)
+        self._cluster: Cluster = connect(
+            options.bootstrap, self._settings.client, timeout_s=self._settings.timeout_s
+        )
+        self._epochs = BrokerEpochs(options.bootstrap, self._settings.fetch)
+        self._ids: dict[str, str] = {}
+
+    def _ask(self, ask: Callable[[], _Answer]) -> _Answer:
+        """The answer, asked for as often as `fetchOffset.numRetries` allows."""
+        for _ in range(self._options.offset_tries - 1):
+            try:
+                return ask()
+            except ClusterFailure as error:
+                _LOG.warning("asked again in %d ms: %s", self._options.offset_retry_ms, error)
+                threading.Event().wait(self._options.offset_retry_ms / 1000)
+        return ask()
+
+    # -- topics ------------------------------------------------------------------------------
+
+    def partitions(self) -> list[TopicPartition]:
+        """See `Backend`; a pattern never means Kafka's own topics."""
+        counts = self._ask(self._cluster.topics)
+        if self._options.assigned:
+            for name in self._options.assigned:
+                if name.partition >= counts.get(name.topic, 0):
+                    self._refuse(name.topic, name.partition)
+            return sorted(self._options.assigned)
+        topics = matching(self._options, sorted(counts.keys() - _INTERNAL))
+        for topic in topics:
+            if not counts.get(topic):
+                self._refuse(topic)
+        return sorted(TopicPartition(t, number) for t in topics for number in range(counts[t]))
+
+    def _refuse(self, topic: str, partition: int | None = None) -> None:
+        there = self._cluster.partitions(topic)  # raises where the topic is unknown
+        if partition is not None:
+            raise UnknownTopic(
+                f"{self._options.bootstrap}: topic {topic} has partitions 0 to {len(there) - 1},"
+                f" not {partition}"
+            )
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """See `Backend`."""
+        return {topic: self._topic_id(topic) for topic in topics}
+
+    def _topic_id(self, topic: str) -> str:
+        from tidelog.storage.files import decode_topic_id
+
+        found = self._ask(partial(self._cluster.topic_id, topic))
+        return "" if found is None else decode_topic_id(found).hex
+
+    # -- offsets -----------------------------------------------------------------------------
+
+    def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        """See `Backend`."""
+        marks = self._marks(list(names), self._options.isolation)
+        return {name: Bounds(mark.start, max(mark.end, mark.start)) for name, mark in marks.items()}
+
+    def _marks(
+        self, names: Sequence[TopicPartition], isolation: IsolationLevel
+    ) -> dict[TopicPartition, Watermarks]:
+        return self._ask(partial(self._cluster.watermarks, names, isolation=isolation))
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int | None]:
+        """See `Backend`; on the append clock only of topics that brokers stamp."""
+        found = self._lookup(times, self._options.clock)
+        return {name: None if hit is None else hit.offset for name, hit in found.items()}
+
+    def _lookup(
+        self, times: Mapping[TopicPartition, int], clock: ClockName
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        for name, time_ms in times.items():
+            if time_ms < 0:
+                raise InvalidRequest(f"{name}: time {time_ms} is negative")
+        found = self._ask(
+            partial(self._cluster.offsets_for_times, times, isolation=self._options.isolation)
+        )
+        if clock is ClockName.RECORD:
+            return found
+        marks = self._marks(list(times), IsolationLevel.READ_UNCOMMITTED)
+        return first_stamped(self._cluster, marks, found, asked="clock=append")
+
+    def leader_epochs(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """See `Backend`; where brokers can't be asked directly, the last record's."""
+        if self._epochs.is_direct:
+            return self._ask(partial(self._epochs.epochs_below, ends))
+        marks = self._marks(list(ends), IsolationLevel.READ_UNCOMMITTED)
+        found = {}
+        for name, end in ends.items():
+            last = last_record_below(self._cluster, name, marks[name].start, end)
+            epoch = None if last is None else last.leader_epoch
+            found[name] = NO_LEADER_EPOCH if epoch is None else epoch
+        return found
+
+    def epoch_ends(
+        self, epochs: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """See `Backend`; unknown where brokers can't be asked directly."""
+        if not self._epochs.is_direct:
+            return dict.fromkeys(epochs, UNKNOWN)
+        return self._ask(partial(self._epochs.ends_of, epochs))
+
+    # -- plans -------------------------------------------------------------------------------
+
+    def plan(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Task]:
+        """See `Backend`."""
+        found = [OffsetRange(name, *span) for name, span in sorted(ranges.items())]
+        return list(self._tasks(found, self._options.clock, {}))
+
+    def _tasks(
+        self,
+        ranges: Iterable[OffsetRange],
+        clock: ClockName,
+        times: Mapping[TopicPartition, tuple[int, int] | None],
+    ) -> list[BrokerTask]:
+        options = self._options
+        parts = split_ranges(
+            ranges, min_partitions=options.min_partitions, max_records=options.max_records
+        )
+        ids = self.topic_ids({part.name.topic for part in parts})
+        return [
+            BrokerTask(
+                name=part.name,
+                start_offset=part.start,
+                end_offset=part.end,
+                topic_id=ids[part.name.topic],
+                columns=self._columns,
+                options=options,
+                clock=clock,
+                time_range=times.get(part.name),
+            )
+            for part in parts
+        ]
+
+    def plan_batch(self, limits: Limits) -> BatchPlan:
+        """See `Backend`."""
+        options = self._options
+        wanted = wanted_of(options, self.partitions(), limits)
+        if limits.is_empty or not wanted:
+            return BatchPlan()
+        clock = options.clock if options.has_times else limits.clock
+        # Brokers stamp a partition in order, so on that clock a range of time is one of offsets.
+        is_exact = options.is_exact and clock is ClockName.RECORD
+        question = Question(
+            clock=clock,
+            times=scan.TimeMode.EXACT if is_exact else scan.TimeMode.POSITIONS,
+            isolation=options.isolation,
+            needs_match=options.needs_match,
+        )
+        views = self._views(wanted, question)
+        bounds = {name: resolve(views[name], wanted[name], question) for name in wanted}
+        lost = tuple(one for found in bounds.values() for one in found.lost)
+        if lost and options.fail_on_data_loss:
+            raise OffsetsGone(lost)
+        starts = self._first_in_time(bounds, views, clock)
+        ranges = [OffsetRange(name, starts[name], found.end) for name, found in bounds.items()]
+        empty = [one.name for one in ranges if one.span <= 0]
+        return BatchPlan(
+            tasks=tuple(
+                self._tasks(ranges, clock, {n: found.time_range for n, found in bounds.items()})
+            ),
+            bounds={name: (found.start, found.end) for name, found in bounds.items()},
+            lost=lost,
+            empty=tuple(self._explain(views[n], wanted[n], bounds[n]) for n in empty),
+        )
+
+    def _views(
+        self, wanted: Mapping[TopicPartition, scan.Wanted], question: Question
+    ) -> dict[TopicPartition, RemotePartition]:
+        """The partitions, with an answer for each time that `resolve` will ask for."""
+        names = list(wanted)
+        marks = self._marks(names, IsolationLevel.READ_UNCOMMITTED)
+        stable = marks
+        if self._options.isolation is IsolationLevel.READ_COMMITTED:
+            stable = self._marks(names, IsolationLevel.READ_COMMITTED)
+        found: dict[TopicPartition, dict[int, OffsetAndTimestamp | None]] = {n: {} for n in names}
+        if question.times is scan.TimeMode.POSITIONS or question.needs_match:
+            starts = {n: one.start_ms for n, one in wanted.items() if one.start_ms is not None}
+            ends = {n: one.end_ms for n, one in wanted.items() if one.end_ms is not None}
+            for times in (starts, ends):
+                for name, hit in (self._lookup(times, question.clock) if times else {}).items():
+                    found[name][times[name]] = hit
+        return {
+            name: RemotePartition(
+                name, marks[name].start, marks[name].end, stable[name].end, found[name]
+            )
+            for name in names
+        }
+
+    def _first_in_time(
+        self,
+        bounds: Mapping[TopicPartition, LogBounds],
+        views: Mapping[TopicPartition, RemotePartition],
+        clock: ClockName,
+    ) -> dict[TopicPartition, int]:
+        """Where reading may begin: before it no record is in the range of time."""
+        starts = {name: found.start for name, found in bounds.items()}
+        if clock is ClockName.APPEND:
+            return starts
+        by_time: dict[int, dict[TopicPartition, Watermarks]] = {}
+        for name, found in bounds.items():
+            first_ms = INT64_MIN if found.time_range is None else found.time_range[0]
+            if first_ms > 0 and found.start < found.end:
+                mark = Watermarks(views[name].log_start_offset, views[name].log_end_offset)
+                by_time.setdefault(first_ms, {})[name] = mark
+        for first_ms, marks in by_time.items():
+            hits = self._ask(partial(first_at_or_after, self._cluster, marks, first_ms))
+            for name, hit in hits.items():
+                end = bounds[name].end
+                starts[name] = end if hit is None else min(max(starts[name], hit.offset), end)
+        return starts
+
+    def _explain(self, view: RemotePartition, wanted: scan.Wanted, bounds: LogBounds) -> EmptyRange:
+        name = view.topic_partition
+        first = last = None
+        if view.log_start_offset < view.log_end_offset:
+            first = self._ask(partial(self._cluster.offsets_for_times, {name: 0}))[name]
+            last = self._ask(partial(self._cluster.max_timestamps, [name]))[name]
+        facts = LogFacts(
+            start=view.log_start_offset,
+            end=view.log_end_offset,
+            visible=max(view.end_offset(self._options.isolation), view.log_start_offset),
+            first_ms=None if first is None else first.timestamp,
+            last_ms=None if last is None else last.timestamp,
+        )
+        return explain(name, wanted, bounds, facts)
+
+    # -- closing -----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """See `Backend`."""
+        self._cluster.close()
+        self._epochs.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: "TracebackType | None",
+    ) -> None:
+        self.close()

@@ -1,0 +1,97 @@
+"""What `kafka.*` options mean to those who read from brokers: to librdkafka, and to our own fetch.
+
+Brokers that speak plain text are asked for batches directly, as long as every setting given is one
+that this can obey; else records come through librdkafka, which knows them all or refuses them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidelog.cluster.connection import TIMEOUT_S
+from tidelog.cluster.partition_fetch import FetchSettings
+from tidelog.cluster.properties import WITHOUT_MEANING, translate_settings
+from tidelog.errors import ConfigError
+from tidelog.spark.source_options import SourceOptions
+
+# Kafka's defaults are made for many partitions per connection; a task reads one.
+_NUMBERS: Final = {
+    "fetch.max.wait.ms": "max_wait_ms",
+    "fetch.min.bytes": "min_bytes",
+    "fetch.max.bytes": "max_bytes",
+    "max.partition.fetch.bytes": "partition_max_bytes",
+}
+_TIMEOUTS: Final = ("request.timeout.ms", "default.api.timeout.ms")
+_PLAIN: Final = frozenset({*_NUMBERS, *_TIMEOUTS, "security.protocol", "client.id"})
+# A consumer's names that librdkafka spells otherwise.
+_RENAMED: Final = {
+    "fetch.max.wait.ms": "fetch.wait.max.ms",
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "send.buffer.bytes": "socket.send.buffer.bytes",
+}
+_POLL_RECORDS: Final = "max.poll.records"
+_GROUP: Final = "group.id"
+POLL_RECORDS: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """How brokers are asked.
+
+    Attributes:
+        client: Settings of librdkafka.
+        fetch: How batches are fetched directly, None where that can't obey what was asked.
+        timeout_s: Of each question that the driver has.
+        poll_records: Records that librdkafka hands over at once, at most.
+        group: The group that librdkafka is told; None for a name of our own.
+    """
+
+    # Passwords may be among them: not shown.
+    client: Mapping[str, str] = field(repr=False)
+    fetch: FetchSettings | None
+    timeout_s: float
+    poll_records: int
+    group: str | None
+
+
+def read_settings(options: SourceOptions) -> BrokerSettings:
+    """The settings that a read's options make.
+
+    Raises:
+        ConfigError: One that can't be obeyed, with the reason.
+    """
+    given = dict(options.client)
+    timeouts = [_number(name, given.pop(name)) for name in _TIMEOUTS if name in given]
+    is_plain = given.keys() <= _PLAIN and (
+        given.get("security.protocol", "PLAINTEXT").upper() == "PLAINTEXT"
+    )
+    fetch = _fetch(given, options) if is_plain else None
+    poll_records = _number(_POLL_RECORDS, given.pop(_POLL_RECORDS, str(POLL_RECORDS)))
+    group = given.pop(_GROUP, None)
+    for name in given:
+        if name in WITHOUT_MEANING:
+            raise ConfigError(f"kafka.{name}", None, "only Java's clients know it; leave it out")
+    renamed = {_RENAMED.get(name, name): value for name, value in given.items()}
+    return BrokerSettings(
+        client=translate_settings(renamed),
+        fetch=fetch,
+        timeout_s=max(timeouts) / 1000 if timeouts else TIMEOUT_S,
+        poll_records=poll_records,
+        group=group,
+    )
+
+
+def _fetch(given: Mapping[str, str], options: SourceOptions) -> FetchSettings:
+    numbers = {_NUMBERS[name]: _number(name, given[name]) for name in _NUMBERS if name in given}
+    return FetchSettings(
+        isolation=options.isolation,
+        client_id=given.get("client.id", "tidelog"),
+        timeout_ms=options.poll_timeout_ms,
+        **numbers,
+    )
+
+
+def _number(name: str, text: str) -> int:
+    if not text.strip().isdecimal() or not 1 <= int(text) < 2**31:
+        raise ConfigError(f"kafka.{name}", text, "a number from 1 to 2147483647")
+    return int(text)

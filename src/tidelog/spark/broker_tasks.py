@@ -1,0 +1,212 @@
+"""What workers read from brokers: one range of offsets of one partition.
+
+Two ways, equal rows: batches from the leader, decoded by column (`cluster.partition_fetch`), and
+where that can't be, records through librdkafka (`tidelog.spark.consumed_rows`).
+"""
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tidelog.errors import (
+    CorruptData,
+    LostOffsets,
+    MissingTimestamps,
+    OffsetOutOfRange,
+    OffsetsGone,
+    UnknownTopic,
+)
+from tidelog.scan import Piece, ScanStats, Split
+from tidelog.scan.split import AbortedSpan
+from tidelog.spark.broker_settings import read_settings
+from tidelog.spark.source_options import SourceOptions
+from tidelog.spark.tasks import BATCH_ROWS, settle
+from tidelog.types import ClockName, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from tidelog.cluster.partition_fetch import Fetched, FetchSettings, PartitionFetch
+    from tidelog.scan.rows import RowMaker
+
+_LOG: Final = logging.getLogger("tidelog.spark")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerTask:
+    """Reads the offsets [start, end) of a partition.
+
+    Attributes:
+        name: The partition.
+        start_offset: First offset, inclusive.
+        end_offset: Offset behind the last one.
+        topic_id: 32 hexadecimal digits, "" where unknown; another topic of the name is data loss.
+        columns: Of a row, in order.
+        options: What the query was asked for.
+        clock: Which time `time_range` is about.
+        time_range: Times in ms wanted, [a, b); None for all.
+    """
+
+    name: TopicPartition
+    start_offset: int
+    end_offset: int
+    topic_id: str
+    columns: tuple[str, ...]
+    options: SourceOptions
+    clock: ClockName = ClockName.RECORD
+    time_range: tuple[int, int] | None = None
+
+    def read(self) -> "Iterator[pa.RecordBatch]":
+        """The rows; what is lost is an error or a warning.
+
+        Raises:
+            OffsetsGone: Offsets that are not in the log any more, unless failOnDataLoss is off.
+            MissingTimestamps: With `strict`, records have no time.
+            ClusterFailure: Brokers refuse, or nothing came in time.
+            CorruptData: A batch is damaged.
+        """
+        from tidelog.spark.rows import SparkRows
+
+        stats = ScanStats()
+        rows = SparkRows(self.columns)
+        start = self.start_offset
+        while start < self.end_offset:
+            try:
+                for batch in self._batches(start, stats):
+                    settle()
+                    yield rows.convert(batch)
+                    self._check_times(stats)
+                start = self.end_offset
+            except OffsetOutOfRange as error:
+                start = self._skip(error)
+            except UnknownTopic as error:
+                self._lose(start, self.end_offset, str(error))
+                start = self.end_offset
+        self._check_times(stats)
+        self._tell(stats)
+
+    def _batches(self, start: int, stats: ScanStats) -> "Iterator[pa.RecordBatch]":
+        settings = read_settings(self.options)
+        if settings.fetch is not None:
+            return self._fetched(start, settings.fetch, stats)
+        from tidelog.spark.consumed_rows import consumed
+
+        return consumed(self.split(start), self.columns, self.options, settings, stats)
+
+    def _fetched(
+        self, start: int, settings: "FetchSettings", stats: ScanStats
+    ) -> "Iterator[pa.RecordBatch]":
+        from functools import partial
+
+        from tidelog.cluster.follow_transport import connect_socket
+        from tidelog.cluster.partition_fetch import FetchSeams, PartitionFetch
+        from tidelog.env import os_env
+        from tidelog.scan.rows import RowMaker
+
+        connect = partial(connect_socket, timeout_s=settings.timeout_ms / 1000)
+        seams = FetchSeams(connect=connect, clock=os_env().clock)
+        fetch = PartitionFetch(
+            self.options.bootstrap, self.name, seams, topic_id=self.topic_id, settings=settings
+        )
+        maker = RowMaker(self.split(start), self.columns)
+        try:
+            for part in fetch.parts(start, self.end_offset):
+                yield from self._decoded(part, fetch, maker, stats)
+        finally:
+            fetch.close()
+
+    def _decoded(
+        self, part: "Fetched", fetch: "PartitionFetch", maker: "RowMaker", stats: ScanStats
+    ) -> "Iterator[pa.RecordBatch]":
+        """The rows of what one answer brought."""
+        from tidelog.record.columns import DecodeStats, decode
+        from tidelog.scan.fetched import aborted_spans
+        from tidelog.scan.filters import AbortedBatches, piece_filter
+
+        spans = [AbortedSpan(*span) for span in aborted_spans(part.data, part.aborted)]
+        split = self.split(part.offset)
+        drop, unstamped = piece_filter(split, _piece(split), AbortedBatches(spans))
+        found = DecodeStats()
+        try:
+            for batch in decode(
+                part.data,
+                columns=maker.decoded,
+                offset_start=part.offset,
+                offset_end=self.end_offset,
+                record_time=self.time_range if self.clock is ClockName.RECORD else None,
+                drop_batch=drop,
+                rows=BATCH_ROWS,
+                stats=found,
+            ):
+                yield maker.rows(batch)
+        except CorruptData as error:
+            raise error.located(fetch.place, error.at or 0) from error
+        stats.without_time += found.without_time
+        if unstamped is not None:
+            stats.without_time += unstamped.without_time
+
+    def split(self, start: int) -> Split:
+        """The rest of the task as a scan knows it."""
+        return Split(
+            topic=self.name.topic,
+            partition=self.name.partition,
+            start_offset=start,
+            end_offset=self.end_offset,
+            directory="",
+            topic_id=self.topic_id,
+            clock=self.clock,
+            time_range=self.time_range,
+            isolation=self.options.isolation,
+        )
+
+    # -- what is lost, or has no time --------------------------------------------------------
+
+    def _skip(self, error: OffsetOutOfRange) -> int:
+        """Where reading goes on behind a loss; raises OffsetsGone."""
+        if error.offset < error.start:
+            reason = f"deleted, the log starts at {error.start}"
+            self._lose(error.offset, min(error.start, self.end_offset), reason)
+            return error.start
+        reason = f"not in the log, which ends at {error.end}"
+        self._lose(error.offset, self.end_offset, reason)
+        return self.end_offset
+
+    def _lose(self, start: int, end: int, reason: str) -> None:
+        lost = LostOffsets(self.name.topic, self.name.partition, start, end, reason)
+        if self.options.fail_on_data_loss:
+            raise OffsetsGone((lost,))
+        _LOG.warning("not in the log any more: %s", lost)
+
+    def _check_times(self, stats: ScanStats) -> None:
+        if self.options.strict and stats.without_time:
+            raise MissingTimestamps(
+                f"{self.name}: {stats.without_time} records without a time on the {self.clock}"
+                f" clock in offsets {self.start_offset} to {self.end_offset}, and strict was"
+                f" asked for"
+            )
+
+    def _tell(self, stats: ScanStats) -> None:
+        if stats.without_time and self.options.has_times:
+            _LOG.warning(
+                "%s: %d records without a time on the %s clock lie in no range",
+                self.name,
+                stats.without_time,
+                self.clock,
+            )
+
+
+def _piece(split: Split) -> Piece:
+    """What a filter wants to know: on the append clock only stamped batches can match."""
+    return Piece(
+        path="",
+        identity="",
+        is_closed=False,
+        base_offset=split.start_offset,
+        start_position=0,
+        end_position=0,
+        start_offset=split.start_offset,
+        end_offset=split.end_offset,
+        is_unknown=split.clock is ClockName.APPEND and split.time_range is not None,
+    )

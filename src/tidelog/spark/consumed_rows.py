@@ -1,0 +1,210 @@
+"""Rows from librdkafka's records: for brokers behind TLS or SASL, and settings that only it knows.
+
+A consumer that is assigned one partition, joins no group and commits nothing. Each record is a
+Python object here, which is what this path costs; columns that its records don't have are refused.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import pyarrow as pa
+
+from tidelog.cluster import codes
+from tidelog.cluster.connection import Cluster, connect
+from tidelog.env import os_env
+from tidelog.errors import ClusterFailure, InvalidRequest, OffsetOutOfRange
+from tidelog.record.columns import COLUMN_TYPES, TIME
+from tidelog.scan import ScanStats, Split
+from tidelog.scan.rows import RowMaker
+from tidelog.spark.broker_settings import BrokerSettings
+from tidelog.spark.source_options import SourceOptions
+from tidelog.types import INT64_MAX, ClockName, TimestampType
+
+if TYPE_CHECKING:
+    import confluent_kafka as ck
+
+    Column: TypeAlias = pa.Array[pa.Scalar[pa.DataType]]
+    Messages: TypeAlias = list[ck.Message]
+
+_POLL_S: Final = 1.0
+_NO_TIME: Final = 0
+
+
+def check_columns(columns: Sequence[str]) -> None:
+    """Raise InvalidRequest for a column that librdkafka's records don't have."""
+    for name in columns:
+        if name in COLUMN_TYPES and name not in _COLUMNS and name != "appendTimestamp":
+            raise InvalidRequest(
+                f"column {name} can't be had through librdkafka, which reads brokers behind TLS,"
+                f" SASL or settings of its own; leave it out"
+            )
+
+
+def consumed(
+    split: Split,
+    columns: Sequence[str],
+    options: SourceOptions,
+    settings: BrokerSettings,
+    stats: ScanStats,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a split without pieces, as a scan has them.
+
+    Raises:
+        InvalidRequest: A column that can't be had.
+        OffsetOutOfRange: An offset is not in the log; everything before was yielded.
+        ClusterFailure: Brokers refuse, or nothing came in time.
+    """
+    check_columns(columns)
+    maker = RowMaker(split, columns)
+    reading = _Reading(split, options, settings)
+    for messages in reading.messages():
+        kept = _in_time(messages, split, stats)
+        if kept:
+            yield maker.rows(_batch(kept, maker.decoded))
+
+
+class _Reading:
+    """One pass over a split with one consumer."""
+
+    def __init__(self, split: Split, options: SourceOptions, settings: BrokerSettings) -> None:
+        self._split = split
+        self._settings = settings
+        self._timeout_ms = options.poll_timeout_ms
+        self._group = (
+            settings.group or f"{options.group_prefix}-{os_env().random.getrandbits(64):x}"
+        )
+        self._clock = os_env().clock
+        self._cluster: Cluster = connect(
+            options.bootstrap, settings.client, timeout_s=settings.timeout_s
+        )
+
+    def messages(self) -> "Iterator[Messages]":
+        """The records with offsets of the split, in order."""
+        from confluent_kafka import TopicPartition as Place
+
+        split = self._split
+        level = split.isolation.name.lower()
+        consumer = self._cluster.consumer(self._group, isolation_level=level)
+        try:
+            with self._cluster.typed(f"read records of {split.topic_partition}"):
+                consumer.assign([Place(split.topic, split.partition, split.start_offset)])
+            yield from self._polled(consumer)
+        finally:
+            consumer.close()
+            self._cluster.close()
+
+    def _polled(self, consumer: "ck.Consumer") -> "Iterator[Messages]":
+        at, end = self._split.start_offset, self._split.end_offset
+        deadline_ms = self._clock.monotonic_ms() + self._timeout_ms
+        while at < end:
+            came = self._poll(consumer, deadline_ms, at)
+            if not came:
+                continue
+            deadline_ms = self._clock.monotonic_ms() + self._timeout_ms
+            records, at = self._sorted_out(came, at)
+            if records:
+                yield records
+
+    def _poll(self, consumer: "ck.Consumer", deadline_ms: int, at: int) -> "Messages":
+        with self._cluster.typed(f"read records of {self._split.topic_partition}"):
+            # `consume` alone would wait until it has as many as it may bring.
+            first = consumer.poll(_POLL_S)
+            if first is not None:
+                more = consumer.consume(max(self._settings.poll_records - 1, 1), timeout=0)
+                return [first, *more]
+        if self._clock.monotonic_ms() >= deadline_ms:
+            reason = f"nothing from offset {at} on came within {self._timeout_ms / 1000:g} s"
+            operation = f"read records of {self._split.topic_partition}"
+            raise ClusterFailure(self._cluster.bootstrap, operation, reason)
+        return []
+
+    def _sorted_out(self, came: "Messages", at: int) -> "tuple[Messages, int]":
+        """The records that are wanted, and the offset that reading stands at."""
+        end = self._split.end_offset
+        if came[-1].error() is None and _offset(came[-1]) < end and not _has_errors(came):
+            return came, _offset(came[-1]) + 1
+        records = []
+        for message in came:
+            error = message.error()
+            if error is None:
+                at = _offset(message) + 1
+                if at <= end:
+                    records.append(message)
+            elif error.code() == codes.PARTITION_EOF:
+                at = max(at, _offset(message))
+            elif error.code() in (codes.AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
+                self._raise_outside(at)
+            else:
+                raise self._cluster.failure(f"read records of {self._split.topic_partition}", error)
+        return records, at
+
+    def _raise_outside(self, at: int) -> None:
+        name = self._split.topic_partition
+        marks = self._cluster.watermarks([name])[name]
+        raise OffsetOutOfRange(at, marks.start, marks.end, where=str(name))
+
+
+def _has_errors(messages: "Messages") -> bool:
+    return any(message.error() is not None for message in messages)
+
+
+def _offset(message: "ck.Message") -> int:
+    offset = message.offset()
+    assert offset is not None
+    return offset
+
+
+# -- columns -------------------------------------------------------------------------------------
+
+
+def _batch(messages: "Messages", columns: Sequence[str]) -> pa.RecordBatch:
+    """The columns, in the types of the decoder."""
+    arrays: list[Column] = [
+        pa.nulls(len(messages), TIME)
+        if name == "appendTimestamp"
+        else pa.array(_COLUMNS[name](messages), COLUMN_TYPES[name])
+        for name in columns
+    ]
+    kinds = pa.schema([pa.field(name, COLUMN_TYPES[name]) for name in columns])
+    return pa.RecordBatch.from_arrays(arrays, schema=kinds)
+
+
+def _timestamp(message: "ck.Message") -> int | None:
+    kind, time_ms = message.timestamp()
+    return None if kind == _NO_TIME or time_ms < 0 else time_ms
+
+
+def _headers(message: "ck.Message") -> list[tuple[str, bytes | None]]:
+    pairs = message.headers() or []
+    listed = pairs.items() if isinstance(pairs, dict) else pairs
+    return [(key, value.encode() if isinstance(value, str) else value) for key, value in listed]
+
+
+# The library numbers the types of timestamps from 1; 0 says that there is none.
+_COLUMNS: "Final[dict[str, Callable[[Messages], list[object]]]]" = {
+    "key": lambda messages: [message.key() for message in messages],
+    "value": lambda messages: [message.value() for message in messages],
+    "offset": lambda messages: [message.offset() for message in messages],
+    "timestamp": lambda messages: [_timestamp(message) for message in messages],
+    "timestampType": lambda messages: [message.timestamp()[0] - 1 for message in messages],
+    "headers": lambda messages: [_headers(message) for message in messages],
+    "leaderEpoch": lambda messages: [message.leader_epoch() for message in messages],
+}
+
+
+def _in_time(messages: "Messages", split: Split, stats: ScanStats) -> "Messages":
+    """The records whose time lies in the split's range; those without one are counted."""
+    if split.time_range is None:
+        return messages
+    start_ms, end_ms = split.time_range
+    is_append = split.clock is ClockName.APPEND
+    kept = []
+    for message in messages:
+        time_ms = _timestamp(message)
+        if is_append and message.timestamp()[0] - 1 != TimestampType.LOG_APPEND_TIME:
+            time_ms = None
+        if time_ms is None:
+            stats.without_time += 1
+        elif start_ms <= time_ms and (time_ms < end_ms or end_ms == INT64_MAX):
+            kept.append(message)
+    return kept

@@ -1,0 +1,243 @@
+"""Filters that Spark hands over, as limits of what is read: partitions, offsets, times.
+
+A filter that the limits obey to the letter need not be applied again by Spark; one that only
+narrows them is handed back. Topic, partition and offset are never null, so a filter on them is
+either true or false; a comparison with a time is never true of a record without one.
+"""
+
+import operator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
+)
+
+from tidelog.spark.source_options import SourceOptions
+from tidelog.types import INT64_MAX, INT64_MIN, ClockName, TopicPartition
+
+_CLOCKS: Final = {"timestamp": ClockName.RECORD, "appendTimestamp": ClockName.APPEND}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_TESTS: Final[dict[type[Filter], Callable[..., bool]]] = {
+    EqualTo: operator.eq,
+    EqualNullSafe: operator.eq,
+    GreaterThan: operator.gt,
+    GreaterThanOrEqual: operator.ge,
+    LessThan: operator.lt,
+    LessThanOrEqual: operator.le,
+    In: lambda value, allowed: value in allowed,
+    StringStartsWith: str.startswith,
+    StringEndsWith: str.endswith,
+    StringContains: operator.contains,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What filters leave of a read.
+
+    Attributes:
+        names: Filters on topics and partitions.
+        least_offset: First offset wanted, in every partition.
+        limit_offset: Offset behind the last one wanted.
+        clock: Which time `times` is about.
+        times: Times in ms wanted, [a, b); INT64_MAX is no end. None for all records, also those
+            without a time.
+    """
+
+    names: tuple[Filter, ...] = ()
+    least_offset: int = 0
+    limit_offset: int = INT64_MAX
+    clock: ClockName = ClockName.RECORD
+    times: tuple[int, int] | None = None
+
+    def keeps(self, name: TopicPartition) -> bool:
+        """Whether anything of a partition is wanted."""
+        values: dict[str, int | str] = {"topic": name.topic, "partition": name.partition}
+        return all(_is_true(one, values[_column(one)]) for one in self.names)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing at all is wanted."""
+        start, end = self.times or (INT64_MIN, INT64_MAX)
+        return self.least_offset >= self.limit_offset or (start >= end and end != INT64_MAX)
+
+
+NO_LIMITS: Final = Limits()
+
+
+@dataclass(slots=True)
+class LimitMaker:
+    """Takes filters one by one.
+
+    Attributes:
+        options: What the query was asked for.
+        limits: What the filters taken so far leave.
+        returned: Those that Spark has to apply.
+    """
+
+    options: SourceOptions
+    limits: Limits = NO_LIMITS
+    returned: list[Filter] = field(default_factory=list)
+
+    def take(self, filters: Iterable[Filter]) -> None:
+        """Take what can be taken; the rest is in `returned`."""
+        # A time's column is known to be filled only where a range of it is obeyed.
+        late = [one for one in filters if not self._take(one)]
+        for one in late:
+            if not self._is_implied(one):
+                self.returned.append(one)
+
+    def _take(self, one: Filter) -> bool:
+        """Whether the limits obey the filter now."""
+        column = _column(one)
+        if column in ("topic", "partition") and _is_known(one):
+            self.limits = replace(self.limits, names=(*self.limits.names, one))
+            return True
+        if column == "offset":
+            return self._take_offset(one)
+        if column in _CLOCKS:
+            return self._take_time(one, _CLOCKS[column])
+        return False
+
+    def _take_offset(self, one: Filter) -> bool:
+        if isinstance(one, IsNotNull):
+            return True
+        bounds = _bounds(one, _whole, _whole)
+        if bounds is None:
+            return False
+        (start, end), is_exact = bounds
+        least = max(self.limits.least_offset, start)
+        limit = min(self.limits.limit_offset, end)
+        self.limits = replace(self.limits, least_offset=least, limit_offset=limit)
+        return is_exact
+
+    def _take_time(self, one: Filter, clock: ClockName) -> bool:
+        options, times = self.options, self.limits.times
+        if options.strict:
+            return False  # records without a time must be met, to be told
+        if options.has_times and clock is not options.clock:
+            return False  # a plan goes by one clock
+        if times is not None and clock is not self.limits.clock:
+            return False
+        bounds = _bounds(one, _floor_ms, _ceil_ms)
+        if bounds is None:
+            return False
+        (start, end), is_exact = bounds
+        before = times or (INT64_MIN, INT64_MAX)
+        both = (max(before[0], start), min(before[1], end))
+        self.limits = replace(self.limits, clock=clock, times=both)
+        return is_exact
+
+    def _is_implied(self, one: Filter) -> bool:
+        """Whether all that is left has a time, which is all that the filter asks for."""
+        clock = _CLOCKS.get(_column(one))
+        is_range = self.limits.times is not None and self.limits.clock is clock
+        return isinstance(one, IsNotNull) and is_range
+
+
+def _column(one: Filter) -> str:
+    """The column that a filter is about, "" where it lies inside another."""
+    inner = one.child if isinstance(one, Not) else one
+    path: tuple[str, ...] = getattr(inner, "attribute", ())
+    return path[0] if len(path) == 1 else ""
+
+
+def _is_known(one: Filter) -> bool:
+    inner = one.child if isinstance(one, Not) else one
+    if isinstance(inner, IsNotNull | IsNull):
+        return True
+    if type(inner) not in _TESTS:
+        return False
+    value = inner.value  # type: ignore[attr-defined] # all of these have one
+    values = value if isinstance(inner, In) else [value]
+    return all(isinstance(one, int | str) and not isinstance(one, bool) for one in values)
+
+
+def _is_true(one: Filter, value: int | str) -> bool:
+    """Whether a filter keeps a value that is never null."""
+    if isinstance(one, Not):
+        return not _is_true(one.child, value)
+    if isinstance(one, IsNotNull | IsNull):
+        return isinstance(one, IsNotNull)
+    return _TESTS[type(one)](value, one.value)  # type: ignore[attr-defined] # all have one
+
+
+def _bounds(
+    one: Filter,
+    floor: Callable[[object], int | None],
+    ceil: Callable[[object], int | None],
+) -> tuple[tuple[int, int], bool] | None:
+    """Whole numbers [a, b) that a filter leaves, and whether it leaves all of them.
+
+    None where it says nothing of ranges. `floor` and `ceil` make a whole number of a value that may
+    lie between two; None of what is no value of the column.
+    """
+    if isinstance(one, In):
+        return _hull(one, floor, ceil)
+    if not isinstance(
+        one, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
+    ):
+        return None
+    low, high = floor(one.value), ceil(one.value)
+    if low is None or high is None:
+        return None
+    start, end = INT64_MIN, INT64_MAX
+    if isinstance(one, GreaterThan):
+        start = low + 1
+    elif isinstance(one, LessThan):
+        end = high
+    else:  # equal to a value that lies between two: nothing
+        start = INT64_MIN if isinstance(one, LessThanOrEqual) else high
+        end = INT64_MAX if isinstance(one, GreaterThanOrEqual) else low + 1
+    return (start, end), True
+
+
+def _hull(
+    one: In, floor: Callable[[object], int | None], ceil: Callable[[object], int | None]
+) -> tuple[tuple[int, int], bool] | None:
+    """From the smallest to the largest value of a list; exact only where that is one value."""
+    lows = [floor(value) for value in one.value]
+    highs = [ceil(value) for value in one.value]
+    known_lows = [low for low in lows if low is not None]
+    known_highs = [high for high in highs if high is not None]
+    if not known_lows or len(known_lows) < len(lows) or len(known_highs) < len(highs):
+        return None
+    return (min(known_highs), max(known_lows) + 1), False
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _microseconds(value: object) -> int | None:
+    if not isinstance(value, datetime):
+        return None
+    # Spark hands over aware times; naive ones are in the session's zone, which nobody here knows.
+    return (value - _EPOCH) // _MICROSECOND if value.tzinfo is not None else None
+
+
+def _floor_ms(value: object) -> int | None:
+    found = _microseconds(value)
+    return None if found is None else found // 1000
+
+
+def _ceil_ms(value: object) -> int | None:
+    found = _microseconds(value)
+    return None if found is None else -(-found // 1000)

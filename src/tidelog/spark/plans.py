@@ -1,0 +1,47 @@
+"""From options and filters to what is wanted of each partition. Pure."""
+
+from tidelog.errors import InvalidRequest
+from tidelog.scan import Wanted
+from tidelog.spark.limits import Limits
+from tidelog.spark.source_options import Given, SourceOptions
+from tidelog.types import INT64_MAX, TopicPartition
+
+
+def wanted_of(
+    options: SourceOptions, names: list[TopicPartition], limits: Limits
+) -> dict[TopicPartition, Wanted]:
+    """What is wanted of each partition that the limits keep.
+
+    Raises:
+        InvalidRequest: An option by partition does not name them all, or names others.
+    """
+    sides = {
+        "start_offset": _spread("startingOffsets", options.start_offsets, names),
+        "end_offset": _spread("endingOffsets", options.end_offsets, names),
+        "start_ms": _spread("start times", options.start_ms, names),
+        "end_ms": _spread("end times", options.end_ms, names),
+    }
+    soft = {
+        "least_offset": limits.least_offset or None,
+        "limit_offset": None if limits.limit_offset == INT64_MAX else limits.limit_offset,
+    }
+    return {
+        name: Wanted(
+            **{side: values[number] for side, values in sides.items()},
+            **soft,
+            filter_ms=limits.times,
+        )
+        for number, name in enumerate(names)
+        if limits.keeps(name)
+    }
+
+
+def _spread(what: str, given: Given, names: list[TopicPartition]) -> list[int | None]:
+    """One value for each partition."""
+    if given is None or isinstance(given, int):
+        return [given] * len(names)
+    if missing := [name for name in names if name not in given]:
+        raise InvalidRequest(f"{what} by partition: {missing[0]} is missing, all must be named")
+    if others := sorted(given.keys() - set(names)):
+        raise InvalidRequest(f"{what} by partition: {others[0]} is not among what is read")
+    return [given[name] for name in names]
