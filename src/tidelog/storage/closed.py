@@ -45,8 +45,8 @@ class ClosedSegment(SegmentFiles):
         self.end_offset = end_offset
         self._limit_times = limit_times
         self._facts: FileStat | None = None
-        self.hides_records = False
         self._is_mapped: bool | None = None
+        self.hides_records = False
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._append_times: AppendTimes | None = None
@@ -81,9 +81,9 @@ class ClosedSegment(SegmentFiles):
         self.use_zones(None, loaded=False)
         for suffix in (files.LOG_SUFFIX, files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX):
             self.context.maps.forget(self.context.path(self.base_offset, suffix))
-
         if not self.is_mapped:
             self.context.pool.forget(self.log_path)
+
     def _forget_indexes(self) -> None:
         self._offset_index = self._time_index = None
 

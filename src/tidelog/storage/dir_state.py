@@ -87,6 +87,7 @@ class DirectoryState:
                 self._make_durably()
             except OSError as error:
                 raise as_storage_failure(error, self.path, "create") from error
+        forget(files_, self.path)
         if not files_.exists(self.path):
             raise InvalidRequest(f"{self.path}: there is no such directory")
         if not self.is_writable:
@@ -95,7 +96,6 @@ class DirectoryState:
             self._recovery_points: dict[TopicPartition, int] = {}
             return
         try:
-        forget(files_, self.path)
             self._load_writable()
         except OSError as error:
             raise as_storage_failure(error, self.path, "open") from error

@@ -47,8 +47,8 @@ class LogDir(DirectoryState):
             DirectoryLocked: Another process has it open for writing.
             InvalidRequest: There is no such directory.
             CorruptFile: The list of topics can't be read.
-            StorageFailure: The disk failed during recovery, or the store did not answer.
             ReadOnly: A directory in an object store can't be opened for writing.
+            StorageFailure: The disk failed during recovery, or the store did not answer.
         """
         path = local_path(path)
         directory = cls(path.rstrip("/") or "/", env_for(path, env), options or LogDirOptions())
@@ -80,6 +80,7 @@ class LogDir(DirectoryState):
         if self.is_writable:
             return
         self._found_topics = None
+        forget(self.env.files, self.path)
         with typed_reads(self.path):
             self._starts = self._read_offsets(files.LOG_START_CHECKPOINT_FILE)
         self._readers.clear()
@@ -88,7 +89,6 @@ class LogDir(DirectoryState):
 
     def topic(self, name: str) -> TopicInfo:
         """One topic; raises UnknownTopic, which names the nearest one."""
-        forget(self.env.files, self.path)
         topics = self.topics()
         if name not in topics:
             raise unknown_topic(name, topics)

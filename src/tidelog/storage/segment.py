@@ -175,6 +175,10 @@ class Segment(Protocol):
         """Bytes [start, end) of the log file."""
         ...
 
+    def whole(self) -> memoryview:
+        """All bytes of the log file, for those who go through all of them."""
+        ...
+
     def walk_file(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:
         """The batches in bytes [start, end), read by position and never mapped."""
         ...
@@ -189,10 +193,6 @@ class Segment(Protocol):
 
 
 class SegmentFiles:
-    def whole(self) -> memoryview:
-        """All bytes of the log file, for those who go through all of them."""
-        ...
-
     """Paths, and the parts that both kinds of segment load in the same way."""
 
     def __init__(self, context: SegmentContext, base_offset: int) -> None:
