@@ -50,11 +50,19 @@ READ_OPTIONS: Final = {
 }
 WRITE_OPTIONS: Final = {
     "path": "directory of topics",
+    "kafka.bootstrap.servers": "brokers to write to instead, host:port[,host:port]",
+    "kafka.*": "settings of the producer under Kafka's names, such as kafka.security.protocol",
     "topic": "topic for all rows, instead of the column topic",
     "compression": "codec for topics whose compression.type is producer",
     "batchBytes": "where a batch is closed, in bytes before compression",
     "clock.ms": "what the log's clock says at the commit, in ms; the machine's where missing",
     "includeHeaders": "accepted as in the connector; headers are written where there is a column",
+    "delivery": "to brokers: idempotent, or exactly-once (one transaction for each task)",
+    "transactionalIdPrefix": "what the transactional ids of exactly-once begin with",
+    "markerTopic": "compacted topic where exactly-once notes what was written",
+    "txnAppId": "name of a writer that numbers its batch writes",
+    "txnVersion": "number of this write; one that was committed before writes nothing",
+    "lockWaitMs": "how long a commit waits for another writer of the directory, in ms",
 }
 # What options of these prefixes mean is for somebody else to say.
 PREFIXES: Final = ("kafka.", "store.")

@@ -1,16 +1,11 @@
-"""`df.write.format("tidelog").mode("append")`: staged by the tasks, visible by one commit.
+"""`df.write.format("tidelog")` and `df.writeStream.format("tidelog")`: which writer does it.
 
-Each task writes log files beside the partitions that its rows go to (`storage.staging`), under
-names that carry the job and the attempt, so attempts never meet. The driver then takes the
-directory's lock and attaches the files of the attempts that Spark has chosen, all together
-(`storage.attach`). A job that fails leaves nothing visible.
+Rows are checked here by their type; where they go is for `sink_directory` and `broker_sink`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -24,15 +19,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidelog.errors import DirectoryLocked, InvalidRequest
+from tidelog.errors import InvalidRequest
 from tidelog.spark.options import nearest
 from tidelog.spark.sink_options import SinkOptions, read_sink_options
-from tidelog.types import INT64_MAX
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from tidelog.storage.staging import StagedSegment
+    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
 # What a read gives beside what a write takes: a topic can be copied without naming columns.
 _READ_ONLY: Final = frozenset(
@@ -60,21 +52,52 @@ _COLUMNS: Final[Mapping[str, _Kinds]] = {
 
 def make_writer(
     given: Mapping[str, str], schema: StructType, *, overwrite: bool
-) -> "TidelogWriter":
-    """The writer of a job, on the driver.
+) -> "DataSourceArrowWriter":
+    """The writer of a batch, on the driver.
 
     Raises:
         InvalidRequest: Options or columns that can't be written.
         UnknownTopic: No such topic.
-        DirectoryLocked: Another process has the directory open for writing.
+        DirectoryLocked: Another process has the directory open for writing and can't be asked.
     """
+    options = _read(given, schema, overwrite=overwrite)
+    if options.bootstrap:
+        from tidelog.spark.broker_sink import BrokerWriter
+
+        return BrokerWriter(options)
+    from tidelog.spark.sink_commit import ensure_reachable
+    from tidelog.spark.sink_directory import DirectoryWriter, new_commit_id
+
+    ensure_reachable(options)
+    return DirectoryWriter(options, new_commit_id(options))
+
+
+def make_stream_writer(
+    given: Mapping[str, str], schema: StructType, *, overwrite: bool
+) -> "DataSourceStreamArrowWriter":
+    """The writer of a streaming query, on the driver; Spark asks for it in every batch.
+
+    Raises:
+        InvalidRequest: Options or columns that can't be written.
+    """
+    options = _read(given, schema, overwrite=overwrite)
+    if options.txn is not None:
+        raise InvalidRequest("txnAppId and txnVersion are of batch writes: a query counts itself")
+    if options.bootstrap:
+        from tidelog.spark.broker_sink import BrokerStreamWriter
+
+        return BrokerStreamWriter(options)
+    from tidelog.spark.sink_directory import DirectoryStreamWriter
+
+    return DirectoryStreamWriter(options)
+
+
+def _read(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkOptions:
     if overwrite:
         raise InvalidRequest('a log is only appended to: use mode("append")')
     options = read_sink_options(given)
     check_columns(schema, options.topic)
-    _check_directory(options)
-    job_id = f"{options.env().random.getrandbits(128):032x}"
-    return TidelogWriter(options, job_id)
+    return options
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
@@ -94,84 +117,3 @@ def check_columns(schema: StructType, topic: str | None) -> None:
         raise InvalidRequest(f"there is no column value, only {', '.join(names)}")
     if topic is None and "topic" not in names:
         raise InvalidRequest("give the option topic, or a column topic")
-
-
-def _check_directory(options: SinkOptions) -> None:
-    """Fail before the work, not after it."""
-    from tidelog.storage import files
-    from tidelog.storage.log_dir import LogDir
-
-    env = options.env()
-    with LogDir.open(options.path, env=env) as log_dir:
-        if options.topic is not None:
-            log_dir.topic(options.topic)
-    try:
-        env.files.lock(f"{options.path}/{files.LOCK_FILE}").close()
-    except BlockingIOError as error:
-        raise DirectoryLocked(
-            f"{options.path}: another process has it open for writing; stop it first"
-        ) from error
-
-
-class StagedMessage(WriterCommitMessage):
-    """What a task tells the driver: the segments that it has staged."""
-
-    def __init__(self, staged: "Sequence[StagedSegment]") -> None:
-        self.staged = tuple(staged)
-
-
-class TidelogWriter(DataSourceArrowWriter):
-    """Stages in the workers, commits on the driver."""
-
-    def __init__(self, options: SinkOptions, job_id: str) -> None:
-        self._options = options
-        self._job_id = job_id
-
-    def write(  # type: ignore[override] # Spark's own hint is that of its row writers
-        self, iterator: "Iterator[pa.RecordBatch]"
-    ) -> WriterCommitMessage:
-        """Stage the rows of one task; removes what it wrote if it fails."""
-        from tidelog.spark.staging import TaskWriter
-
-        context = TaskContext.get()
-        task, attempt = (0, 0) if context is None else _numbers(context)
-        name = f"{self._job_id}-{task}-{attempt}"
-        writer = TaskWriter(self._options, name=name, task=task)
-        try:
-            for batch in iterator:
-                writer.take(batch)
-            return StagedMessage(writer.finish())
-        except BaseException:
-            writer.discard()
-            raise
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Make the rows of all tasks visible, together."""
-        from tidelog.storage.attach import attach
-        from tidelog.storage.log_dir import LogDir, LogDirOptions
-
-        options = LogDirOptions(writable=True)
-        with LogDir.open(self._options.path, env=self._options.env(), options=options) as log_dir:
-            attach(log_dir, _staged(messages), commit_id=self._job_id)
-        self._drop_staging()
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's signature
-        """Remove what the tasks have staged, of failed and repeated attempts too."""
-        self._drop_staging()
-
-    def _drop_staging(self) -> None:
-        from tidelog.storage.staging import drop_staging
-
-        fs = self._options.env().files
-        drop_staging(fs, self._options.path, prefix=self._job_id, older_than_ms=INT64_MAX)
-
-
-def _numbers(context: TaskContext) -> tuple[int, int]:
-    """Number of the task in its job, and of the attempt in the whole session."""
-    return context.partitionId(), context.taskAttemptId()
-
-
-def _staged(messages: "Iterable[WriterCommitMessage | None]") -> "list[StagedSegment]":
-    """The segments of all tasks; a task without rows may have nothing to say."""
-    told = [cast("StagedMessage", message) for message in messages if message is not None]
-    return [segment for message in told for segment in message.staged]

@@ -1,14 +1,49 @@
 """What a write by `format("tidelog")` was asked for, from its options."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.env import Env, ManualClock, os_env
+from tidelog.errors import InvalidRequest
 from tidelog.spark.options import WRITE_OPTIONS, Options
-from tidelog.types import Codec
+from tidelog.types import INT64_MAX, Codec
 
 BATCH_BYTES: Final = 16_384
+LOCK_WAIT_MS: Final = 10_000
+MARKER_TOPIC: Final = "tidelog-spark-markers"
+TRANSACTIONAL_ID_PREFIX: Final = "tidelog"
+IDEMPOTENT: Final = "idempotent"
+EXACTLY_ONCE: Final = "exactly-once"
+BOOTSTRAP: Final = "kafka.bootstrap.servers"
+
+_NOT_OF_BROKERS: Final = {
+    "clock.ms": "is of directories: brokers have their own clock",
+    "lockWaitMs": "is of directories: brokers have no lock",
+}
+_NOT_OF_DIRECTORIES: Final = {
+    "transactionalIdPrefix": "is of brokers: a directory needs no transactions",
+    "markerTopic": "is of brokers: a directory notes its writers itself",
+}
+_REFUSED_CLIENT: Final = {
+    "key.serializer": "keys are bytes or text",
+    "value.serializer": "values are bytes or text",
+    "interceptor.classes": "there are no interceptors outside of Java",
+    "transactional.id": "give delivery=exactly-once; the id is made of transactionalIdPrefix",
+    "enable.idempotence": "writes are always idempotent",
+    "compression.type": "give compression",
+    "batch.size": "give batchBytes",
+    "partitioner": "rows go where Kafka's Java clients send them, or by the column partition",
+    "partitioner.class": "rows go where Kafka's Java clients send them, or by the column partition",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AppVersion:
+    """A numbered write of somebody's application: a version that was committed writes nothing."""
+
+    app_id: str
+    version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,18 +51,32 @@ class SinkOptions:
     """What a write was asked for.
 
     Attributes:
-        path: Directory of topics.
+        path: Directory of topics, empty where brokers are written to.
+        bootstrap: Brokers, empty where a directory is written to.
+        client: Settings of the client under Kafka's names; passwords may be among them.
         topic: Topic of all rows, None where each names its own.
         codec: Compression for topics that leave it to the producer.
         batch_bytes: Where a batch is closed, before compression.
         clock_ms: What the log's clock says; the machine's where None.
+        exactly_once: Whether each task's rows are written in one transaction.
+        transactional_id_prefix: What transactional ids begin with.
+        marker_topic: Where a transaction notes what it has written.
+        txn: Which numbered write it is, None where it has no number.
+        lock_wait_ms: How long a commit waits for another writer's.
     """
 
-    path: str
-    topic: str | None
-    codec: Codec
-    batch_bytes: int
-    clock_ms: int | None
+    path: str = ""
+    bootstrap: str = ""
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    topic: str | None = None
+    codec: Codec = Codec.NONE
+    batch_bytes: int = BATCH_BYTES
+    clock_ms: int | None = None
+    exactly_once: bool = False
+    transactional_id_prefix: str = TRANSACTIONAL_ID_PREFIX
+    marker_topic: str = MARKER_TOPIC
+    txn: AppVersion | None = None
+    lock_wait_ms: int = LOCK_WAIT_MS
 
     def env(self) -> Env:
         """Files and clock of the write."""
@@ -37,10 +86,78 @@ class SinkOptions:
 def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """The options of a write; raises InvalidRequest for one that is missing, unknown or wrong."""
     options = Options(given, WRITE_OPTIONS)
+    path, bootstrap = _place(options)
+    txn = _txn(options)
     return SinkOptions(
-        path=options.need("path", "the directory of topics"),
+        path=path,
+        bootstrap=bootstrap,
+        client=_client(options) if bootstrap else {},
         topic=options.text("topic"),
         codec=options.choice("compression", {c.config_name: c for c in Codec}, "none"),
         batch_bytes=options.number("batchBytes", BATCH_BYTES),
         clock_ms=options.number("clock.ms", 0) if options.text("clock.ms") else None,
+        exactly_once=_is_exactly_once(options, txn) if bootstrap else True,
+        transactional_id_prefix=options.text("transactionalIdPrefix") or TRANSACTIONAL_ID_PREFIX,
+        marker_topic=options.text("markerTopic") or MARKER_TOPIC,
+        txn=txn,
+        lock_wait_ms=options.number("lockWaitMs", LOCK_WAIT_MS, at_least=0),
     )
+
+
+def _place(options: Options) -> tuple[str, str]:
+    """Path and brokers, one of them empty; raises InvalidRequest for what fits the other only."""
+    path, bootstrap = options.text("path") or "", options.text(BOOTSTRAP) or ""
+    if bool(path) == bool(bootstrap):
+        found = "not both" if path else "neither is there"
+        raise InvalidRequest(f"give path (a directory of topics) or {BOOTSTRAP} (brokers), {found}")
+    for name, reason in (_NOT_OF_BROKERS if bootstrap else _NOT_OF_DIRECTORIES).items():
+        if options.text(name) is not None:
+            raise InvalidRequest(f"option {name} {reason}")
+    if not bootstrap:
+        _check_directory(path, options)
+    return path, bootstrap
+
+
+def _check_directory(path: str, options: Options) -> None:
+    if "://" in path:
+        raise InvalidRequest(
+            f"option path={path}: a directory is written where it lies; in an object store it can"
+            " only be read (see docs/tiers.md for how it gets there)"
+        )
+    if others := options.prefixed("kafka."):
+        raise InvalidRequest(f"option kafka.{min(others)} is about brokers, path is a directory")
+    if (options.text("delivery") or EXACTLY_ONCE).strip().lower() != EXACTLY_ONCE:
+        raise InvalidRequest(
+            f"option delivery={options.text('delivery')}: a directory is always written exactly"
+            " once; leave the option out"
+        )
+
+
+def _txn(options: Options) -> AppVersion | None:
+    app_id, version = options.text("txnAppId"), options.text("txnVersion")
+    if app_id is None and version is None:
+        return None
+    if not app_id or version is None:
+        raise InvalidRequest("txnAppId and txnVersion belong together: give both, or neither")
+    number = options.number("txnVersion", 0, at_least=0)
+    assert number <= INT64_MAX
+    return AppVersion(app_id, number)
+
+
+def _is_exactly_once(options: Options, txn: AppVersion | None) -> bool:
+    """Whether brokers are written to by transactions; a numbered write is, unasked."""
+    words = {IDEMPOTENT: False, EXACTLY_ONCE: True}
+    is_asked = options.choice("delivery", words, IDEMPOTENT if txn is None else EXACTLY_ONCE)
+    if txn is not None and not is_asked:
+        raise InvalidRequest("txnAppId and txnVersion need delivery=exactly-once")
+    return is_asked
+
+
+def _client(options: Options) -> dict[str, str]:
+    """What goes to the client; raises InvalidRequest for what it must not be told."""
+    settings = options.prefixed("kafka.")
+    for name, reason in _REFUSED_CLIENT.items():
+        if name in settings:
+            raise InvalidRequest(f"option kafka.{name} is not supported: {reason}")
+    del settings["bootstrap.servers"]
+    return settings

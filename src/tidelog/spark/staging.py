@@ -1,23 +1,19 @@
 """One task of the sink: rows to partitions, partitions to staged segments. No object per row."""
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.errors import InvalidRequest
 from tidelog.record.encode import encode_table
-from tidelog.record.partitions import choose_partitions
+from tidelog.spark.routing import Router, by_partition
 from tidelog.storage.handles import FilePool
 from tidelog.storage.log_dir import LogDir
 from tidelog.storage.staging import RowFacts, StagedSegment, StagedWriter
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, Codec, TopicPartition
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from tidelog.config import TopicConfig
     from tidelog.spark.sink_options import SinkOptions
 
@@ -27,7 +23,6 @@ if TYPE_CHECKING:
 ENCODE_BYTES: Final = 1 << 20
 # And all partitions together for no more than this.
 WAITING_BYTES_MAX: Final = 64 << 20
-_RECORD: Final = ("key", "value", "timestamp", "headers")
 
 
 class _PartitionRows:
@@ -100,8 +95,8 @@ class TaskWriter:
         self._pool = FilePool(self._env.files)
         self._log_dir = LogDir.open(options.path, env=self._env)
         self._partitions: dict[TopicPartition, _PartitionRows] = {}
-        self._counts: dict[str, int] = {}
-        self._turn = task
+        count_of = lambda topic: self._log_dir.topic(topic).partitions  # noqa: E731 - one question
+        self._router = Router(options.topic, count_of, task=task)
 
     def take(self, batch: pa.RecordBatch) -> None:
         """Stage rows.
@@ -110,72 +105,14 @@ class TaskWriter:
             UnknownTopic, InvalidRequest: A topic or a partition that does not exist, or none.
             MessageTooLarge, InvalidRecord, OSError: The rows can't be staged; `discard`.
         """
-        if not batch.num_rows:
-            return
-        self._turn += 1
-        for topic, rows in self._by_topic(batch):
-            for number, part in self._by_partition(topic, rows):
+        for topic, numbers, rows in self._router.route(batch):
+            for number, part in by_partition(numbers, rows):
                 waiting = self._rows_of(TopicPartition(topic, number))
                 waiting.add(part)
                 if waiting.waiting_bytes >= ENCODE_BYTES:
                     waiting.encode(self._env.clock.now_ms())
         if sum(rows.waiting_bytes for rows in self._partitions.values()) > WAITING_BYTES_MAX:
             self._encode_all()
-
-    def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        if self._options.topic is not None:
-            yield self._options.topic, batch
-            return
-        topics = batch.column("topic")
-        if topics.null_count:
-            raise InvalidRequest("a row without a topic: fill the column, or give the option topic")
-        names = topics.unique()
-        for name in names:
-            rows = batch if len(names) == 1 else batch.filter(pc.equal(topics, name))
-            yield str(name), rows
-
-    def _by_partition(
-        self, topic: str, batch: pa.RecordBatch
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The rows of each partition, in their order, with the columns of a record alone."""
-        numbers = self._numbers(topic, batch)
-        record = batch.select([name for name in _RECORD if name in batch.schema.names])
-        first = int(numbers[0])
-        if (numbers == first).all():
-            yield first, record
-            return
-        order = np.argsort(numbers, kind="stable")
-        ordered = record.take(order)
-        found, starts = np.unique(numbers[order], return_index=True)
-        ends = [*starts[1:].tolist(), len(order)]
-        for number, start, end in zip(found.tolist(), starts.tolist(), ends, strict=True):
-            yield number, ordered.slice(start, end - start)
-
-    def _numbers(self, topic: str, batch: pa.RecordBatch) -> "npt.NDArray[np.int32]":
-        """The partition of each row: its own word, else by its key as Kafka's clients do."""
-        count = self._count(topic)
-        if "key" in batch.schema.names:
-            # Rows without a key take turns by record batch, so that batches get full.
-            keyless = self._turn % count
-            numbers = choose_partitions(batch.column("key"), count, keyless=keyless)
-        else:
-            numbers = np.full(batch.num_rows, self._turn % count, np.int32)
-        if "partition" not in batch.schema.names:
-            return numbers
-        given = batch.column("partition")
-        is_given = np.asarray(given.is_valid())
-        asked = np.asarray(given.fill_null(0)).astype(np.int64)
-        wrong = is_given & ((asked < 0) | (asked >= count))
-        if wrong.any():
-            raise InvalidRequest(
-                f"partition {asked[wrong][0]}: topic {topic} has partitions 0 to {count - 1}"
-            )
-        return np.where(is_given, asked.astype(np.int32), numbers)
-
-    def _count(self, topic: str) -> int:
-        if topic not in self._counts:
-            self._counts[topic] = self._log_dir.topic(topic).partitions
-        return self._counts[topic]
 
     def _rows_of(self, partition: TopicPartition) -> _PartitionRows:
         found = self._partitions.get(partition)

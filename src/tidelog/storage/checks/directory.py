@@ -37,6 +37,8 @@ OFFSET_CHECKPOINTS: Final = (
     files.HIGH_WATERMARK_CHECKPOINT_FILE,
     files.CLEANER_CHECKPOINT_FILE,
 )
+# Of tidelog.control: there while a holder of the lock serves it, or since one died.
+CONTROL_SOCKET_FILE: Final = "tidelog-control.sock"
 _KNOWN: Final = frozenset(
     (
         *OFFSET_CHECKPOINTS,
@@ -46,6 +48,7 @@ _KNOWN: Final = frozenset(
         TOPICS_FILE,
         GROUPS_FILE,
         WRITERS_FILE,
+        CONTROL_SOCKET_FILE,
     )
 )
 _NEEDED_PROPERTIES: Final = ("version", "cluster.id", "node.id")

@@ -1,0 +1,126 @@
+"""Asking the holder of a directory's lock.
+
+Life cycle: find_holder -> verbs -> close, best by `with`. For one thread.
+"""
+
+import socket
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from tidelog.control import messages, place, verbs
+from tidelog.control.frames import FrameReader, encode_frame
+from tidelog.control.messages import ControlFailure
+from tidelog.errors import CorruptMessage
+from tidelog.storage.attach import AttachResult, WriterVersion
+from tidelog.storage.staging import StagedSegment
+
+# An attach walks every byte of its segments: a holder may be busy for long.
+TIMEOUT_S: Final = 600.0
+_READ_BYTES: Final = 1 << 16
+
+
+def find_holder(directory: str, *, timeout_s: float = TIMEOUT_S) -> "ControlClient | None":
+    """The process that serves a directory's control channel; None where nobody does.
+
+    Args:
+        directory: The directory of topics.
+        timeout_s: How long to wait for each answer.
+
+    Raises:
+        InvalidRequest: The directory's path is too long for a socket.
+        ControlFailure: There is a socket, and this user may not use it.
+    """
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        found.settimeout(timeout_s)
+        with place.address(directory) as address:
+            found.connect(address)
+    except (FileNotFoundError, ConnectionRefusedError):
+        found.close()  # nobody, or one that died and left its socket
+        return None
+    except OSError as error:
+        found.close()
+        raise ControlFailure(f"{directory}/{place.SOCKET_FILE}: {error.strerror}") from error
+    except BaseException:
+        found.close()
+        raise
+    return ControlClient(directory, found)
+
+
+class ControlClient:
+    """One connection."""
+
+    def __init__(self, directory: str, connection: socket.socket) -> None:
+        self._directory = directory
+        self._connection = connection
+        self._reader = FrameReader()
+
+    def status(self) -> Mapping[str, object]:
+        """Who holds the directory: `path`, `pid`, and the `verbs` that it knows."""
+        return self.ask("status", {})
+
+    def flush(self) -> None:
+        """Make everything that was appended durable; raises StorageFailure."""
+        self.ask("flush", {})
+
+    def attach(
+        self,
+        staged: Iterable[StagedSegment],
+        *,
+        commit_id: str,
+        version: WriterVersion | None = None,
+    ) -> AttachResult:
+        """Make staged segments part of the directory, all together; as `storage.attach`.
+
+        Raises:
+            ControlFailure: No answer came: they may be attached, all of them, or not.
+            TidelogError: What `storage.attach` raises; nothing is visible then.
+        """
+        arguments = {
+            "segments": [verbs.encode_segment(segment) for segment in staged],
+            "commit_id": commit_id,
+            "writer": verbs.encode_version(version),
+        }
+        return verbs.read_attached(self.ask("attach", arguments))
+
+    def ask(self, verb: str, arguments: Mapping[str, object]) -> Mapping[str, object]:
+        """One request and its answer.
+
+        Raises:
+            TidelogError: What the holder answers, of its own type.
+            ControlFailure: No answer came; the holder may have done what it was asked.
+            InvalidRequest: The request is too large; it was not sent.
+        """
+        frame = encode_frame(messages.request(verb, arguments))
+        try:
+            self._connection.sendall(frame)
+            message = self._receive()
+        except (OSError, CorruptMessage) as error:
+            raise ControlFailure(
+                f"{self._directory}: the process that has it open did not answer {verb}: {error}"
+            ) from error
+        return messages.read_answer(message)
+
+    def _receive(self) -> dict[str, object]:
+        while True:
+            data = self._connection.recv(_READ_BYTES)
+            if not data:
+                raise ConnectionResetError("it has closed the connection")
+            for message in self._reader.feed(data):
+                return message
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

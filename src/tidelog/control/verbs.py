@@ -1,0 +1,182 @@
+"""What the holder of a directory's lock does on request. Arguments come from outside: all checked.
+
+Each verb is a function of the open directory and its arguments; what it raises is answered.
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Final, TypeAlias
+
+from tidelog.errors import CorruptMessage, InvalidRequest
+from tidelog.storage.attach import AttachedRange, AttachResult, WriterVersion, attach
+from tidelog.storage.log_dir import LogDir
+from tidelog.storage.staging import StagedSegment
+from tidelog.types import INT32_MAX, INT64_MAX, TopicPartition
+
+Arguments: TypeAlias = Mapping[str, object]
+Result: TypeAlias = dict[str, object]
+
+_COMMIT_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
+# A name in the partition's directory and nowhere else.
+_NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,200}", re.ASCII)
+_ORDER_MAX: Final = 16
+
+
+def run(log_dir: LogDir, verb: str, arguments: Arguments) -> Result:
+    """Do what is asked.
+
+    Raises:
+        InvalidRequest: There is no such verb.
+        CorruptMessage: Its arguments can't be read; nothing was changed.
+        TidelogError: What the verb itself raises.
+    """
+    found = VERBS.get(verb)
+    if found is None:
+        raise InvalidRequest(f"no verb {verb!r} on the control channel; there are: {_names()}")
+    return found(log_dir, arguments)
+
+
+def _names() -> str:
+    return ", ".join(VERBS)
+
+
+def _status(log_dir: LogDir, _: Arguments) -> Result:
+    return {"path": log_dir.path, "pid": os.getpid(), "verbs": list(VERBS)}
+
+
+def _flush(log_dir: LogDir, _: Arguments) -> Result:
+    log_dir.flush()
+    return {}
+
+
+def _attach(log_dir: LogDir, arguments: Arguments) -> Result:
+    segments = arguments.get("segments")
+    if not isinstance(segments, list):
+        raise CorruptMessage("attach: no list of segments")
+    commit_id = arguments.get("commit_id")
+    if not isinstance(commit_id, str) or not _COMMIT_ID.fullmatch(commit_id):
+        raise CorruptMessage(f"attach: commit id {commit_id!r}, 32 hexadecimal digits are due")
+    done = attach(
+        log_dir,
+        [read_segment(segment) for segment in segments],
+        commit_id=commit_id,
+        version=_version(arguments.get("writer")),
+    )
+    return encode_attached(done)
+
+
+VERBS: Final[Mapping[str, Callable[[LogDir, Arguments], Result]]] = {
+    "status": _status,
+    "flush": _flush,
+    "attach": _attach,
+}
+
+
+# -- what travels --------------------------------------------------------------------------------
+
+
+def encode_segment(segment: StagedSegment) -> dict[str, object]:
+    """A staged segment as JSON."""
+    return asdict(segment)
+
+
+def read_segment(told: object) -> StagedSegment:
+    """A staged segment from JSON; raises CorruptMessage for what is none."""
+    if not isinstance(told, dict) or told.keys() != _KINDS.keys():
+        raise CorruptMessage(f"no staged segment: {str(told)[:200]}")
+    for name, is_right in _KINDS.items():
+        if not is_right(told[name]):
+            raise CorruptMessage(f"a staged segment with {name} {str(told[name])[:80]!r}")
+    return StagedSegment(**{**told, "order": tuple(told["order"])})
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= INT64_MAX
+
+
+def _is_time(value: object) -> bool:
+    return type(value) is int and -INT64_MAX - 1 <= value <= INT64_MAX
+
+
+def _is_partition(value: object) -> bool:
+    return type(value) is int and 0 <= value <= INT32_MAX
+
+
+def _is_order(value: object) -> bool:
+    return isinstance(value, list) and len(value) <= _ORDER_MAX and all(map(_is_count, value))
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+_KINDS: Final[Mapping[str, Callable[[object], bool]]] = {
+    "topic": _is_name,
+    "partition": _is_partition,
+    "name": _is_name,
+    "order": _is_order,
+    "record_count": _is_count,
+    "size_bytes": _is_count,
+    "batch_bytes_max": _is_count,
+    "min_timestamp": _is_time,
+    "max_timestamp": _is_time,
+    "has_null_key": lambda value: type(value) is bool,
+}
+
+
+def encode_version(version: WriterVersion | None) -> object:
+    """A writer's version as JSON."""
+    return None if version is None else [version.writer, version.version]
+
+
+def _version(told: object) -> WriterVersion | None:
+    if told is None:
+        return None
+    if not isinstance(told, list) or len(told) != 2 or not isinstance(told[0], str):
+        raise CorruptMessage(f"attach: writer {str(told)[:80]!r}, [NAME, VERSION] is due")
+    if type(told[1]) is not int:
+        raise CorruptMessage(f"attach: version {told[1]!r} of writer {told[0][:80]}")
+    return WriterVersion(told[0], told[1])
+
+
+def encode_attached(result: AttachResult) -> Result:
+    """What an attach has done, as JSON."""
+    return {
+        "commit_id": result.commit_id,
+        "record_count": result.record_count,
+        "size_bytes": result.size_bytes,
+        "was_done": result.was_done,
+        "partitions": [
+            [name.topic, name.partition, *_range_fields(found)]
+            for name, found in result.partitions.items()
+        ],
+    }
+
+
+def _range_fields(found: AttachedRange) -> list[int]:
+    return [found.first_offset, found.end_offset, found.append_time_ms, found.segments]
+
+
+def read_attached(told: Mapping[str, object]) -> AttachResult:
+    """The same from JSON; raises CorruptMessage for what is none."""
+    try:
+        return AttachResult(
+            str(told["commit_id"]),
+            {
+                TopicPartition(str(topic), partition): AttachedRange(*fields)
+                for topic, partition, *fields in _rows(told["partitions"])
+            },
+            int(str(told["record_count"])),
+            int(str(told["size_bytes"])),
+            told["was_done"] is True,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptMessage(f"no answer to attach: {str(told)[:200]}") from error
+
+
+def _rows(told: object) -> list[list[int]]:
+    if not isinstance(told, list):
+        raise CorruptMessage(f"no list of ranges: {str(told)[:200]}")
+    return told

@@ -1,0 +1,75 @@
+"""What brokers refuse, as typed errors that name topic and partition.
+
+Source: Kafka's protocol guide, error codes; librdkafka, rdkafka.h, rd_kafka_resp_err_t.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from tidelog.cluster.client import Client
+from tidelog.errors import (
+    ClusterFailure,
+    InvalidRecord,
+    InvalidRequest,
+    InvalidTimestamp,
+    MessageTooLarge,
+    NotAuthorized,
+    PolicyViolation,
+    RecordListTooLarge,
+    TidelogError,
+    UnknownTopic,
+    WriterFenced,
+)
+
+if TYPE_CHECKING:
+    import confluent_kafka as ck
+
+UNKNOWN_PARTITION: Final = -190
+UNKNOWN_TOPIC: Final = -188
+FENCED: Final = -144
+PURGED: Final = frozenset({-152, -151})
+
+_FENCED: Final = frozenset({FENCED, 47, 90})
+_NOT_AUTHORIZED: Final = frozenset({-169, 29, 30, 31, 53, 58, 65})
+_REFUSED: Final[dict[int, type[TidelogError]]] = {
+    10: MessageTooLarge,
+    18: RecordListTooLarge,
+    32: InvalidTimestamp,
+    44: PolicyViolation,
+    87: InvalidRecord,
+    3: UnknownTopic,
+    UNKNOWN_TOPIC: UnknownTopic,
+    UNKNOWN_PARTITION: InvalidRequest,
+}
+# What to do about it, where the broker's own words don't say.
+_ADVICE: Final = {
+    10: "; raise the topic's max.message.bytes, and for a single large record the option"
+    " kafka.max.request.size",
+    32: "; the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms say"
+    " which times it takes",
+    87: "; a compacted topic takes no record without a key",
+    90: "; another attempt of this task writes in its place",
+}
+
+
+def typed_error(
+    client: Client, operation: str, error: "ck.KafkaError", *, where: str = ""
+) -> TidelogError:
+    """The error to raise for one of the client library's.
+
+    Args:
+        client: The cluster it is about.
+        operation: What was tried, as a verb.
+        error: What the library said.
+        where: Topic and partition, empty where it is about no single one.
+    """
+    code = error.code()
+    place = f"{where}: " if where else ""
+    reason = f"{place}{error.name()}: {error.str()}{_ADVICE.get(code, '')}"
+    if code in _REFUSED:
+        return _REFUSED[code](reason)
+    if code in _FENCED:
+        return WriterFenced(client.bootstrap, operation, reason, error_code=code)
+    if code in _NOT_AUTHORIZED:
+        return NotAuthorized(client.bootstrap, operation, reason, error_code=code)
+    known = client.failure(operation, error)
+    return ClusterFailure(client.bootstrap, operation, place + known.reason, error_code=code)

@@ -1,0 +1,218 @@
+"""What transactions of the sink have written: a compacted topic of markers.
+
+A marker is written in the same transaction as the rows that it is about: key, the transactional id;
+value, `{"version": 1, "batch": N}`. So rows of a batch are there if and only if a marker of that
+batch (or a later one) is there and committed.
+
+The partition of a marker is a hash of its key by `PARTITION_COUNT`, whatever partitions the topic
+is given later, so that a marker is always found where it was written.
+"""
+
+import json
+import threading
+from typing import TYPE_CHECKING, Final
+
+from tidelog.cluster import codes
+from tidelog.errors import ClusterFailure, CorruptMessage, InvalidRequest, UnknownTopic
+from tidelog.spark.broker_errors import typed_error
+from tidelog.storage.partitioner import partition_of
+
+if TYPE_CHECKING:
+    import confluent_kafka as ck
+
+    from tidelog.cluster.connection import Cluster
+
+PARTITION_COUNT: Final = 16
+REPLICAS: Final = 3
+MARKER_VERSION: Final = 1
+TOPIC_EXISTS: Final = 36
+# Small segments, soon compacted: each task reads one partition of markers to its end.
+TOPIC_CONFIG: Final = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(1 << 20),
+    "min.cleanable.dirty.ratio": "0.1",
+}
+_UNKNOWN_TOPIC: Final = 3
+_POLL_S: Final = 0.1
+_CHUNK: Final = 1_000
+
+
+def encode_marker(batch: int) -> bytes:
+    """The value of a marker."""
+    return json.dumps({"version": MARKER_VERSION, "batch": batch}).encode()
+
+
+def decode_marker(value: bytes) -> int:
+    """The batch that a marker names; raises CorruptMessage for what is no marker."""
+    try:
+        content = json.loads(value)
+        version, batch = content["version"], content["batch"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptMessage(f"not a marker: {value[:80]!r}") from error
+    if version != MARKER_VERSION or type(batch) is not int:
+        raise CorruptMessage(f"a marker of another version than {MARKER_VERSION}: {value[:80]!r}")
+    return batch
+
+
+class Markers:
+    """The marker topic of one cluster. For one thread."""
+
+    def __init__(self, cluster: "Cluster", topic: str) -> None:
+        self.topic = topic
+        self._cluster = cluster
+
+    def partition_of(self, key: str) -> int:
+        """Where the marker of a key lies."""
+        return partition_of(key.encode(), PARTITION_COUNT)
+
+    def ensure(self) -> None:
+        """Make the topic where it is missing; look at it where it is there.
+
+        Raises:
+            InvalidRequest: It has too few partitions, or loses markers by retention.
+            NotAuthorized, ClusterFailure: The cluster refuses, or can't be asked.
+        """
+        count = self._partition_count()
+        if count is None:
+            self._create()
+            count = self._await_partitions()
+        if count < PARTITION_COUNT:
+            raise InvalidRequest(
+                f"topic {self.topic} has {count} partitions, markers need {PARTITION_COUNT}:"
+                " give another markerTopic, or let it be made"
+            )
+        self._check_policy()
+
+    def _partition_count(self) -> int | None:
+        try:
+            return partition_count(self._cluster, self.topic)
+        except UnknownTopic:
+            return None
+
+    def _create(self) -> None:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.cimpl import NewTopic
+
+        admin = self._cluster.admin()
+        with self._cluster.typed("look at the brokers"):
+            brokers = len(admin.list_topics(timeout=self._cluster.timeout_s).brokers)
+        new = NewTopic(
+            self.topic,
+            num_partitions=PARTITION_COUNT,
+            replication_factor=min(REPLICAS, max(brokers, 1)),
+            config=dict(TOPIC_CONFIG),
+        )
+        try:
+            admin.create_topics([new])[self.topic].result(timeout=self._cluster.timeout_s)
+        except KafkaException as error:
+            if error.args[0].code() != TOPIC_EXISTS:  # another task was faster
+                operation = f"create topic {self.topic}"
+                raise typed_error(self._cluster, operation, error.args[0]) from error
+
+    def _await_partitions(self) -> int:
+        """The new topic's number of partitions, once its brokers know of it."""
+        left = self._cluster.deadline()
+        while left():
+            count = self._partition_count()
+            if count is not None:
+                return count
+            threading.Event().wait(_POLL_S)
+        raise ClusterFailure(
+            self._cluster.bootstrap, f"create topic {self.topic}", "it does not show up"
+        )
+
+    def _check_policy(self) -> None:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin._config import ConfigResource
+        from confluent_kafka.admin._resource import ResourceType
+
+        resource = ConfigResource(ResourceType.TOPIC, self.topic)
+        future = self._cluster.admin().describe_configs([resource])[resource]
+        try:
+            found = future.result(timeout=self._cluster.timeout_s)["cleanup.policy"].value
+        except KafkaException as error:
+            raise typed_error(self._cluster, "look at the marker topic", error.args[0]) from error
+        if found != "compact":
+            raise InvalidRequest(
+                f"topic {self.topic} has cleanup.policy={found}, by which markers would be deleted:"
+                " set it to compact, or give another markerTopic"
+            )
+
+    def last(self, key: str, at_least: int) -> int | None:
+        """The last committed batch of a key if it is `at_least` or later; None if there is none.
+
+        The caller has fenced the key's older producers, so no other transaction of it is open.
+        Markers are read without regard to transactions first: that never waits for other keys'
+        open transactions, and almost always finds nothing. Only where it finds a marker is it asked
+        whether its transaction was committed.
+
+        Raises:
+            ClusterFailure, NotAuthorized: It can't be read within the time-out.
+            CorruptMessage: The topic holds something else.
+        """
+        found, end = self._read(key, "read_uncommitted", 0)
+        if found is None or found < at_least:
+            return None
+        found, _ = self._read(key, "read_committed", end)
+        return found if found is not None and found >= at_least else None
+
+    def _read(self, key: str, isolation: str, end: int) -> tuple[int | None, int]:
+        """The largest batch of a key, and the offset behind the last marker.
+
+        Args:
+            key: Whose.
+            isolation: Kafka's word.
+            end: Read at least to here.
+        """
+        from confluent_kafka import TopicPartition
+
+        consumer = self._cluster.consumer(isolation_level=isolation, auto_offset_reset="earliest")
+        left = self._cluster.deadline()
+        found: int | None = None
+        try:
+            consumer.assign([TopicPartition(self.topic, self.partition_of(key), 0)])
+            while left():
+                for message in consumer.consume(_CHUNK, timeout=_POLL_S):
+                    reached = self._end_of(message)
+                    if reached is not None and reached >= end:
+                        return found, reached
+                    if reached is None and message.key() == key.encode():
+                        batch = decode_marker(message.value() or b"")
+                        found = batch if found is None else max(found, batch)
+        finally:
+            consumer.close()
+        raise ClusterFailure(
+            self._cluster.bootstrap,
+            f"read markers of {self.topic}",
+            "not at the end in time; an open transaction of another task may be in the way",
+        )
+
+    def _end_of(self, message: "ck.Message") -> int | None:
+        """The partition's end where a message says that it is reached."""
+        error = message.error()
+        if error is None:
+            return None
+        if error.code() == codes.PARTITION_EOF:
+            offset = message.offset()
+            assert offset is not None
+            return int(offset)
+        raise typed_error(self._cluster, "read markers", error, where=self.topic)
+
+
+def partition_count(cluster: "Cluster", topic: str) -> int:
+    """How many partitions a topic has; never creates it.
+
+    Raises:
+        UnknownTopic: There is no such topic; names the nearest one.
+        NotAuthorized, ClusterFailure: The cluster refuses, or can't be asked.
+    """
+    from confluent_kafka import KafkaException, TopicCollection
+
+    future = cluster.admin().describe_topics(TopicCollection([topic]))[topic]
+    try:
+        with_partitions = future.result(timeout=cluster.timeout_s)
+        return len(with_partitions.partitions)
+    except KafkaException as error:
+        if error.args[0].code() == _UNKNOWN_TOPIC:
+            return len(cluster.partitions(topic))
+        raise typed_error(cluster, f"look at topic {topic}", error.args[0]) from error

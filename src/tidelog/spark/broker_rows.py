@@ -1,0 +1,76 @@
+"""Arrow columns as the Python objects that the client library takes, a column at a time."""
+
+import itertools
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.errors import InvalidRecord, InvalidTimestamp
+
+if TYPE_CHECKING:
+    Column = pa.Array[pa.Scalar[pa.DataType]]
+
+Headers: TypeAlias = list[tuple[str, str | bytes | None]]
+_US: Final = 1000
+
+
+def binaries(column: "Column") -> list[bytes | None]:
+    """The values of a column of bytes or text, None for null."""
+    if pa.types.is_null(column.type):
+        return [None] * len(column)
+    column = column.cast(pa.binary())
+    _, ends, data = column.buffers()
+    assert ends is not None
+    offsets = np.frombuffer(memoryview(ends), np.int32)[column.offset :][: len(column) + 1]
+    start = int(offsets[0])
+    # One copy of all bytes, then slices of it: a tenth of the time of a scalar for each row.
+    raw = b"" if data is None else bytes(memoryview(data)[start : int(offsets[-1])])
+    places = (offsets - start).tolist()
+    found: list[bytes | None] = [raw[a:b] for a, b in itertools.pairwise(places)]
+    if column.null_count:
+        for row in np.flatnonzero(np.asarray(column.is_null())).tolist():
+            found[row] = None
+    return found
+
+
+def times(column: "Column", now_ms: int) -> list[int]:
+    """Create times in ms, rounded down; `now_ms` for null.
+
+    Raises:
+        InvalidTimestamp: A time of 0 ms, which the client library takes for "now".
+    """
+    if pa.types.is_timestamp(column.type):
+        micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+        found = np.asarray(micros.fill_null(0)).astype(np.int64) // _US
+    else:
+        found = np.asarray(column.cast(pa.int64()).fill_null(0)).astype(np.int64)
+    is_given = np.asarray(column.is_valid())
+    if (is_given & (found == 0)).any():
+        raise InvalidTimestamp(
+            "a row whose timestamp is 1970-01-01T00:00:00Z (0 ms): the client library would send"
+            " the present time in its place; leave such rows out, or move them by a millisecond"
+        )
+    filled: list[int] = np.where(is_given, found, now_ms).tolist()
+    return filled
+
+
+def headers(column: "Column") -> list[Headers | None]:
+    """The headers of each row, None where it has none.
+
+    Raises:
+        InvalidRecord: A header without a key.
+    """
+    assert isinstance(column, pa.ListArray)  # a map's column is one too
+    pairs = column.values
+    assert isinstance(pairs, pa.StructArray)
+    ends = np.asarray(column.offsets)
+    start, span = int(ends[0]), int(ends[-1] - ends[0])
+    names = pairs.field(0).slice(start, span)
+    if names.null_count:
+        raise InvalidRecord("a header without a key")
+    texts = [name.decode() for name in binaries(names) if name is not None]
+    values = binaries(pairs.field(1).slice(start, span))
+    found: Headers = list(zip(texts, values, strict=True))
+    places = (ends - start).tolist()
+    return [found[a:b] or None for a, b in itertools.pairwise(places)]

@@ -1,0 +1,85 @@
+"""The sink to brokers, batch and stream: each task sends its own rows (`broker_task`).
+
+With `delivery=exactly-once` each task's rows of a batch are there once, however often the task, its
+executor or the driver comes again; the rows of different tasks become visible one by one.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from tidelog.errors import InvalidRequest
+from tidelog.spark.broker_task import Claim, Sent, send
+from tidelog.spark.sink_options import SinkOptions
+from tidelog.spark.task_facts import stream_batch, task_number
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class SentMessage(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    def __init__(self, sent: Sent) -> None:
+        self.sent = sent
+
+
+class BrokerWriter(DataSourceArrowWriter):
+    """A batch write; there is nothing to commit on the driver."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        if options.exactly_once and options.txn is None:
+            raise InvalidRequest(
+                "delivery=exactly-once: a batch write needs txnAppId and txnVersion, by which it is"
+                " known when it comes again"
+            )
+        self._options = options
+
+    def write(  # type: ignore[override] # Spark's own hint is that of its row writers
+        self, iterator: "Iterator[pa.RecordBatch]"
+    ) -> WriterCommitMessage:
+        """Send the rows of one task."""
+        task, txn = task_number(), self._options.txn
+        claim = None
+        if txn is not None:
+            claim = Claim(_transactional_id(self._options, txn.app_id, task), txn.version)
+        return SentMessage(send(self._options, iterator, task=task, claim=claim))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Nothing: every task has committed its own rows."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Nothing: what a task has committed stays."""
+
+
+class BrokerStreamWriter(DataSourceStreamArrowWriter):
+    """A streaming write; batches are told apart by the query's id and their number."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(  # type: ignore[override] # as above
+        self, iterator: "Iterator[pa.RecordBatch]"
+    ) -> WriterCommitMessage:
+        """Send the rows of one task."""
+        task, claim = task_number(), None
+        if self._options.exactly_once:
+            batch = stream_batch()
+            claim = Claim(_transactional_id(self._options, batch.query_id, task), batch.number)
+        return SentMessage(send(self._options, iterator, task=task, claim=claim))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Nothing: every task has committed its own rows."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing: what a task has committed stays."""
+
+
+def _transactional_id(options: SinkOptions, writer: str, task: int) -> str:
+    """The same in every attempt of a task, so that a newer one fences the older ones."""
+    return f"{options.transactional_id_prefix}/{writer}/{task}"

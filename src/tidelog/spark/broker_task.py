@@ -1,0 +1,289 @@
+"""One task of the sink to brokers: rows to a producer, in one transaction where it is asked for.
+
+Exactly once: the transactional id names the writer and the task's number, so beginning fences
+every older attempt of the same task, and aborts what it left open. Then the marker is read
+(`broker_markers`): where this batch is there already, nothing is written. Else rows and marker are
+written and committed together.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tidelog.cluster.connection import connect
+from tidelog.cluster.properties import translate_settings
+from tidelog.errors import ConfigError, TidelogError
+from tidelog.spark import broker_rows
+from tidelog.spark.broker_errors import PURGED, typed_error
+from tidelog.spark.broker_markers import Markers, encode_marker, partition_count
+from tidelog.spark.routing import Router
+
+if TYPE_CHECKING:
+    import confluent_kafka as ck
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from tidelog.cluster.connection import Cluster
+    from tidelog.spark.sink_options import SinkOptions
+
+# What waits to be sent is bounded; a task that is faster than its brokers waits for room.
+QUEUE_KBYTES: Final = 64 << 10
+QUEUE_MESSAGES: Final = 200_000
+LINGER_MS: Final = 20
+TRANSACTION_TIMEOUT_MS: Final = 300_000
+# For each step of a transaction; what takes longer is an error, and the task is tried again.
+STEP_TIMEOUT_S: Final = 60.0
+_WAIT_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a task is about to write, at most once.
+
+    Attributes:
+        transactional_id: Of this task in all batches of its writer.
+        batch: From 0 on, growing.
+    """
+
+    transactional_id: str
+    batch: int
+
+
+class Sent(NamedTuple):
+    """What became of a task's rows.
+
+    Attributes:
+        records: How many were written.
+        was_done: They had been written before; nothing was done.
+    """
+
+    records: int
+    was_done: bool = False
+
+
+def send(
+    options: "SinkOptions", batches: "Iterator[pa.RecordBatch]", *, task: int, claim: Claim | None
+) -> Sent:
+    """Write the rows of one task.
+
+    Args:
+        options: Of the write.
+        batches: The rows; taken to the end in any case.
+        task: Number of the task.
+        claim: For exactly once; idempotent alone where None.
+
+    Raises:
+        MessageTooLarge, InvalidTimestamp, InvalidRecord, InvalidRequest, UnknownTopic: The rows
+            can't be written; the text names topic and partition.
+        WriterFenced: A newer attempt of the task writes in its place.
+        NotAuthorized, ClusterFailure, ConfigError: As their names say. With a claim nothing of the
+            task is visible then, or (where the commit's answer was lost) all of it; the next
+            attempt finds out.
+    """
+    with connect(options.bootstrap, client_settings(options.client)) as cluster:
+        return _Task(cluster, options, task, claim).run(batches)
+
+
+def client_settings(given: Mapping[str, str]) -> dict[str, str]:
+    """Librdkafka's settings for those of a Java producer."""
+    rest = dict(given)
+    own: dict[str, str] = {}
+    if "max.request.size" in rest:
+        own["message.max.bytes"] = rest.pop("max.request.size")
+    if "buffer.memory" in rest:
+        size = rest.pop("buffer.memory")
+        if not size.isdecimal():
+            raise ConfigError("kafka.buffer.memory", size, "a number of bytes")
+        own["queue.buffering.max.kbytes"] = str(max(int(size) >> 10, 1))
+    rest.pop("max.block.ms", None)  # nothing here waits but for room, which comes or an error does
+    return translate_settings(rest) | own
+
+
+class _Task:
+    """One attempt. For one thread."""
+
+    def __init__(
+        self, cluster: "Cluster", options: "SinkOptions", task: int, claim: Claim | None
+    ) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._claim = claim
+        self._clock = options.env().clock
+        self._router = Router(
+            options.topic, lambda topic: partition_count(cluster, topic), task=task
+        )
+        self._failure: TidelogError | None = None
+        self._producer = cluster.producer(self._settings())
+        self._count = 0
+
+    def _settings(self) -> dict[str, object]:
+        settings: dict[str, object] = {
+            "enable.idempotence": True,
+            "delivery.report.only.error": True,
+            "on_delivery": self._hear,
+            "queue.buffering.max.kbytes": QUEUE_KBYTES,
+            "queue.buffering.max.messages": QUEUE_MESSAGES,
+            "linger.ms": LINGER_MS,
+            "batch.size": max(self._options.batch_bytes, 1),
+            "compression.type": self._options.codec.config_name,
+        }
+        if self._claim is not None:
+            settings["transactional.id"] = self._claim.transactional_id
+            settings["transaction.timeout.ms"] = TRANSACTION_TIMEOUT_MS
+        return settings
+
+    def _hear(self, error: "ck.KafkaError | None", message: "ck.Message") -> None:
+        """Keep the first failure: those behind it follow from it."""
+        if error is None or error.code() in PURGED or self._failure is not None:
+            return
+        where = f"{message.topic()}-{message.partition()}"
+        self._failure = typed_error(self._cluster, "write", error, where=where)
+
+    # -- the two ways ------------------------------------------------------------------------
+
+    def run(self, batches: "Iterator[pa.RecordBatch]") -> Sent:
+        """Write the rows by the way that was asked for."""
+        try:
+            return self._run(batches)
+        except BaseException:
+            self._producer.purge()
+            raise
+
+    def _run(self, batches: "Iterator[pa.RecordBatch]") -> Sent:
+        if self._claim is None:
+            self._send(batches)
+            self._flush()
+            return Sent(self._count)
+        return self._transact(batches, self._claim)
+
+    def _transact(self, batches: "Iterator[pa.RecordBatch]", claim: Claim) -> Sent:
+        markers = Markers(self._cluster, self._options.marker_topic)
+        markers.ensure()
+        self._step("begin a transaction", self._producer.init_transactions)
+        if markers.last(claim.transactional_id, claim.batch) is not None:
+            for _ in batches:
+                pass  # Spark keeps a worker that has taken all of its rows
+            return Sent(0, was_done=True)
+        self._producer.begin_transaction()
+        try:
+            self._send(batches)
+            self._mark(markers, claim)
+            self._flush()
+            self._step("commit the transaction", self._producer.commit_transaction)
+        except BaseException:
+            self._abort()
+            raise
+        return Sent(self._count)
+
+    def _mark(self, markers: Markers, claim: Claim) -> None:
+        """Last, so that markers of others wait for this transaction as short as can be."""
+        key = claim.transactional_id
+        self._put(
+            markers.topic,
+            encode_marker(claim.batch),
+            key.encode(),
+            markers.partition_of(key),
+            self._clock.now_ms(),
+            None,
+        )
+
+    def _abort(self) -> None:
+        """Let the transaction go at once; where that fails its next attempt does it."""
+        from confluent_kafka import KafkaException
+
+        self._producer.purge()
+        try:
+            self._producer.abort_transaction(STEP_TIMEOUT_S)
+        except KafkaException:
+            return
+
+    def _step(self, operation: str, action: Callable[[float], object]) -> None:
+        """One step of a transaction, again where the library says that this may help."""
+        from confluent_kafka import KafkaException
+
+        left = self._cluster.deadline()
+        while True:
+            try:
+                action(STEP_TIMEOUT_S)
+                return
+            except KafkaException as error:
+                self._raise_failure()
+                if not (error.args[0].retriable() and left()):
+                    raise typed_error(self._cluster, operation, error.args[0]) from error
+
+    # -- rows --------------------------------------------------------------------------------
+
+    def _send(self, batches: "Iterator[pa.RecordBatch]") -> None:
+        for batch in batches:
+            for topic, numbers, rows in self._router.route(batch):
+                self._send_rows(topic, numbers, rows)
+            self._producer.poll(0)
+            self._raise_failure()
+
+    def _send_rows(
+        self, topic: str, numbers: "npt.NDArray[np.int32]", rows: "pa.RecordBatch"
+    ) -> None:
+        """The hot loop: what can be done by column was done before it."""
+        from confluent_kafka import KafkaException
+
+        names, none = rows.schema.names, [None] * rows.num_rows
+        now_ms = self._clock.now_ms()
+        values = broker_rows.binaries(rows.column("value"))
+        keys = broker_rows.binaries(rows.column("key")) if "key" in names else none
+        times = (
+            broker_rows.times(rows.column("timestamp"), now_ms)
+            if "timestamp" in names
+            else [now_ms] * rows.num_rows
+        )
+        headers = broker_rows.headers(rows.column("headers")) if "headers" in names else none
+        produce = self._producer.produce
+        for value, key, number, time_ms, pairs in zip(
+            values, keys, numbers.tolist(), times, headers, strict=True
+        ):
+            try:
+                produce(topic, value, key, number, None, None, time_ms, pairs)
+            except BufferError:
+                self._put(topic, value, key, number, time_ms, pairs)
+            except KafkaException as error:
+                self._refuse(error, f"{topic}-{number}")
+        self._count += rows.num_rows
+
+    def _put(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        number: int,
+        time_ms: int,
+        headers: broker_rows.Headers | None,
+    ) -> None:
+        """Send one record, once there is room: each record leaves the queue, or fails in time."""
+        from confluent_kafka import KafkaException
+
+        while True:
+            try:
+                self._producer.produce(topic, value, key, number, None, None, time_ms, headers)
+                return
+            except BufferError:
+                self._producer.poll(_WAIT_S)
+                self._raise_failure()
+            except KafkaException as error:
+                self._refuse(error, f"{topic}-{number}")
+
+    def _refuse(self, error: Exception, where: str) -> None:
+        self._raise_failure()
+        raise typed_error(self._cluster, "write", error.args[0], where=where) from error
+
+    def _flush(self) -> None:
+        """Wait for what is on its way; every record is reported within its own time-out."""
+        while self._producer.flush(_WAIT_S):
+            self._raise_failure()
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+
+__all__ = ["Claim", "Sent", "client_settings", "send"]

@@ -1,0 +1,164 @@
+"""The sink to a directory: staged by the tasks, visible by one commit, batch and stream.
+
+Each task writes log files beside the partitions that its rows go to (`storage.staging`), under
+names that carry the commit and the attempt, so attempts never meet. The driver then attaches the
+files of the attempts that Spark has chosen, all together (`sink_commit`). A write that fails leaves
+nothing visible. A streaming query's commit carries its batch's number, so a batch that comes again
+after a crash adds nothing.
+"""
+
+import hashlib
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, cast
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from tidelog.spark import sink_commit
+from tidelog.spark.sink_options import SinkOptions
+from tidelog.spark.task_facts import StreamBatch, stream_batch, task_number
+from tidelog.storage.attach import WriterVersion
+from tidelog.types import INT64_MAX
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidelog.storage.staging import StagedSegment
+
+_ID_BYTES: Final = 16
+
+
+class StagedMessage(WriterCommitMessage):
+    """What a task tells the driver: the segments that it has staged, and of which batch."""
+
+    def __init__(self, staged: "Sequence[StagedSegment]", batch: StreamBatch | None = None) -> None:
+        self.staged = tuple(staged)
+        self.batch = batch
+
+
+class DirectoryWriter(DataSourceArrowWriter):
+    """Stages in the workers, commits on the driver."""
+
+    def __init__(self, options: SinkOptions, commit_id: str) -> None:
+        self._options = options
+        self._commit_id = commit_id
+        txn = options.txn
+        self._version = None if txn is None else WriterVersion(f"app/{txn.app_id}", txn.version)
+        # Spares the tasks their work; whether it is so is for the commit to say.
+        self._is_done = self._version is not None and sink_commit.is_committed(
+            options, self._version
+        )
+
+    def write(  # type: ignore[override] # Spark's own hint is that of its row writers
+        self, iterator: "Iterator[pa.RecordBatch]"
+    ) -> WriterCommitMessage:
+        """Stage the rows of one task; removes what it wrote if it fails."""
+        if self._is_done:
+            for _ in iterator:
+                pass
+            return StagedMessage(())
+        return StagedMessage(stage(self._options, iterator, self._commit_id))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Make the rows of all tasks visible, together."""
+        sink_commit.commit_staged(
+            self._options,
+            _staged(messages),
+            commit_id=self._commit_id,
+            version=self._version,
+        )
+        drop_staged(self._options, self._commit_id)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's signature
+        """Remove what the tasks have staged, of failed and repeated attempts too."""
+        drop_staged(self._options, self._commit_id)
+
+
+class DirectoryStreamWriter(DataSourceStreamArrowWriter):
+    """The same for each batch of a streaming query; the driver's calls come in other processes."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(  # type: ignore[override] # as above
+        self, iterator: "Iterator[pa.RecordBatch]"
+    ) -> WriterCommitMessage:
+        """Stage the rows of one task; removes what it wrote if it fails."""
+        batch = stream_batch()
+        return StagedMessage(stage(self._options, iterator, batch_commit_id(batch)), batch)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Make the batch visible, unless it is already."""
+        batch = _batch_of(messages)
+        if batch is None:
+            return  # no task, no rows
+        assert batch.number == batchId
+        commit_id = batch_commit_id(batch)
+        sink_commit.commit_staged(
+            self._options,
+            _staged(messages),
+            commit_id=commit_id,
+            version=WriterVersion(f"query/{batch.query_id}", batch.number),
+        )
+        drop_staged(self._options, commit_id)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
+        """Remove what the tasks have staged, of failed and repeated attempts too."""
+        batch = _batch_of(messages)
+        if batch is not None:
+            drop_staged(self._options, batch_commit_id(batch))
+
+
+def new_commit_id(options: SinkOptions) -> str:
+    """An id for a batch write, which nobody else has."""
+    return uuid.UUID(int=options.env().random.getrandbits(128)).hex
+
+
+def batch_commit_id(batch: StreamBatch) -> str:
+    """The id of a streaming batch's commit, the same whenever the batch comes again."""
+    text = f"{batch.query_id}\0{batch.number}".encode()
+    return hashlib.blake2b(text, digest_size=_ID_BYTES).hexdigest()
+
+
+def stage(
+    options: SinkOptions, batches: "Iterator[pa.RecordBatch]", commit_id: str
+) -> "list[StagedSegment]":
+    """Stage the rows of one task; removes what it wrote if it fails."""
+    from tidelog.spark.staging import TaskWriter
+
+    task = task_number()
+    # Numbers of attempts begin anew with each driver, and one of an older driver may still write.
+    attempt = f"{options.env().random.getrandbits(64):016x}"
+    writer = TaskWriter(options, name=f"{commit_id}-{task}-{attempt}", task=task)
+    try:
+        for batch in batches:
+            writer.take(batch)
+        return writer.finish()
+    except BaseException:
+        writer.discard()
+        raise
+
+
+def drop_staged(options: SinkOptions, commit_id: str) -> None:
+    """Remove what is still staged for a commit."""
+    from tidelog.storage.staging import drop_staging
+
+    drop_staging(options.env().files, options.path, prefix=commit_id, older_than_ms=INT64_MAX)
+
+
+def _told(messages: "Iterable[WriterCommitMessage | None]") -> "list[StagedMessage]":
+    return [cast("StagedMessage", message) for message in messages if message is not None]
+
+
+def _staged(messages: "Iterable[WriterCommitMessage | None]") -> "list[StagedSegment]":
+    """The segments of all tasks; a task without rows may have nothing to say."""
+    return [segment for message in _told(messages) for segment in message.staged]
+
+
+def _batch_of(messages: "Iterable[WriterCommitMessage | None]") -> StreamBatch | None:
+    """The batch that the tasks were about; None where no task has told anything."""
+    return next((message.batch for message in _told(messages)), None)
