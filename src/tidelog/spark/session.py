@@ -6,7 +6,12 @@ set, and a session that others have started is told what can still be told.
 """
 
 import os
+import re
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -14,6 +19,109 @@ if TYPE_CHECKING:
 
 # With it Spark hands filters to the source; the source then has a reader that takes them.
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+LOCAL: Final = "local[*]"
+_CONNECT: Final = "sc://"
+# One line for each mistake, not Spark's whole log.
+_LOGGING: Final = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = spark: %p %c{1}: %m%n
+"""
+_STDERR: Final = 2
+# What a worker's traceback says last of an error of ours.
+_OURS: Final = re.compile(r"^\s*(?:[\w.]*\btidelog\.[\w.]+)\.([A-Z]\w+): (.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """How a session is started.
+
+    Attributes:
+        master: Spark's master, or `sc://HOST:PORT` for Spark Connect; all cores of here where None.
+        name: What Spark's pages call it.
+        time_zone: Where times without a zone are meant.
+        conf: Settings of Spark, which win over ours.
+    """
+
+    master: str | None = None
+    name: str = "tidelog"
+    time_zone: str = "UTC"
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_connect(self) -> bool:
+        """Whether the session is that of a Spark Connect server."""
+        return (self.master or "").startswith(_CONNECT)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether Spark runs in this machine's own processes."""
+        return (self.master or LOCAL).startswith("local")
+
+
+def start(options: SessionOptions, directory: Path) -> "SparkSession":
+    """A session; what Spark and its JVM say goes to `spark.log` in a folder, not to the terminal.
+
+    Args:
+        options: How.
+        directory: Folder for that file and what else Spark keeps; made where it is missing.
+    """
+    from pyspark.sql import SparkSession
+
+    directory.mkdir(parents=True, exist_ok=True)
+    logging = directory / "log4j2.properties"
+    logging.write_text(_LOGGING, encoding="utf-8")
+    use_this_python()
+    builder = SparkSession.builder.appName(options.name)
+    if options.is_connect:
+        builder = builder.remote(options.master or "")
+    else:
+        builder = builder.master(options.master or LOCAL)
+    for name, value in settings(options, directory, logging).items():
+        builder = builder.config(name, value)
+    with stderr_to(directory / "spark.log"):
+        return builder.getOrCreate()
+
+
+def settings(options: SessionOptions, directory: Path, logging: Path) -> dict[str, str]:
+    """Spark's settings for a session of a command."""
+    found = {
+        "spark.sql.session.timeZone": options.time_zone,
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        PUSHDOWN: "true",
+    }
+    if not options.is_connect:
+        properties = f"-Dlog4j2.configurationFile={logging.resolve().as_uri()}"
+        found |= {
+            "spark.ui.showConsoleProgress": "false",
+            "spark.driver.extraJavaOptions": properties,
+            "spark.sql.warehouse.dir": str((directory / "warehouse").resolve()),
+        }
+    if options.is_local:
+        found |= {
+            "spark.ui.enabled": "false",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.local.dir": str((directory / "tmp").resolve()),
+        }
+    return found | dict(options.conf)
+
+
+@contextmanager
+def stderr_to(path: Path) -> Iterator[None]:
+    """Let processes that are started meanwhile write their messages to a file."""
+    saved = os.dup(_STDERR)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), _STDERR)
+    try:
+        yield
+    finally:
+        os.dup2(saved, _STDERR)
+        os.close(saved)
 
 
 def setup(spark: "SparkSession") -> "SparkSession":
@@ -30,3 +138,12 @@ def use_this_python() -> None:
     """Let workers of sessions started from here run this Python, unless another was chosen."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def our_words(text: str) -> tuple[str, str] | None:
+    """Name and text of the error of tidelog's that a message of Spark's holds, None for none.
+
+    A task's error reaches the driver as a traceback in text; the last one of ours is the cause.
+    """
+    found = _OURS.findall(text)
+    return (found[-1][0], found[-1][1].strip()) if found else None

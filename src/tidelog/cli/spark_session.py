@@ -1,0 +1,237 @@
+"""What commands on Spark share at run time: places, a session, its progress, its errors."""
+
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tidelog.cli.problems import Refused, UsageProblem
+from tidelog.cli.spark_options import SparkAccess
+from tidelog.cli.surroundings import Surroundings
+from tidelog.errors import MissingDependency
+from tidelog.spark.places import Place
+from tidelog.spark.session import LOCAL, SessionOptions, our_words, start
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from rich.progress import Progress, TaskID
+
+# Client settings, certificates included, are smaller than this.
+_CONFIG_LIMIT_BYTES: Final = 1 << 20
+_LOOK_SECONDS: Final = 0.25
+_WORDS_SHOWN: Final = 400
+
+
+def read_place(
+    surroundings: Surroundings,
+    text: str,
+    *,
+    command_config: str | None = None,
+    store: tuple[str, ...] = (),
+) -> Place:
+    """The place that an argument names, with its settings.
+
+    Raises:
+        UsageProblem, InvalidRequest: No place, or settings that can't be read or don't belong.
+    """
+    from tidelog.cluster.properties import read_properties
+
+    client = {}
+    if command_config is not None:
+        client = read_properties(_read_text(surroundings, command_config))
+        client.pop("bootstrap.servers", None)
+    return Place.parse(text, client=client, store=pairs(store, "--store-option"))
+
+
+def _read_text(surroundings: Surroundings, path: str) -> str:
+    file = surroundings.env.files.open(path)
+    try:
+        content = file.pread(_CONFIG_LIMIT_BYTES + 1, 0)
+    finally:
+        file.close()
+    if len(content) > _CONFIG_LIMIT_BYTES:
+        raise UsageProblem(f"{path}: over {_CONFIG_LIMIT_BYTES} bytes, no file of settings")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise UsageProblem(f"{path}: not UTF-8: {error}") from error
+
+
+def pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
+    """`KEY=VALUE` texts as a mapping; raises UsageProblem."""
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise UsageProblem(f"{option} {text!r}: write KEY=VALUE")
+        found[key] = value
+    return found
+
+
+@contextmanager
+def open_session(
+    surroundings: Surroundings, access: SparkAccess, *, name: str, zone: str | None = None
+) -> Iterator["SparkSession"]:
+    """A session until the block ends; a process that has one already keeps it.
+
+    Args:
+        surroundings: Where is said that Spark starts, which takes seconds.
+        access: Which Spark.
+        name: What Spark's pages call the job.
+        zone: Where times without a zone are meant; UTC where None.
+
+    Raises:
+        MissingDependency: pyspark is not installed.
+        Refused: Spark can't be started, or fails; the text has its words, or ours where a task of
+            ours has failed.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise MissingDependency("Spark is missing; `pip install 'tidelog[spark]'`") from error
+    with spark_errors():
+        running = SparkSession.getActiveSession()
+        if running is not None:
+            yield running
+            return
+        options = SessionOptions(
+            master=access.master,
+            name=f"tidelog {name}",
+            time_zone=zone or "UTC",
+            conf=pairs(access.conf, "--conf"),
+        )
+        # Spark's workers still write there while they end.
+        with tempfile.TemporaryDirectory(prefix="tidelog-spark-", ignore_cleanup_errors=True) as at:
+            session = _started(surroundings, options, Path(at))
+            try:
+                yield session
+            finally:
+                session.stop()
+
+
+def _started(surroundings: Surroundings, options: SessionOptions, folder: Path) -> "SparkSession":
+    began_ms = surroundings.env.clock.monotonic_ms()
+    where = options.master or LOCAL
+    try:
+        with spinner(surroundings, f"starting Spark at {where}"):
+            session = start(options, folder)
+    except Exception as error:
+        with suppress(OSError):
+            words = (folder / "spark.log").read_text(encoding="utf-8", errors="replace").strip()
+            raise Refused(f"Spark at {where} did not start: {words[-_WORDS_SHOWN:]}") from error
+        raise
+    seconds = (surroundings.env.clock.monotonic_ms() - began_ms) / 1000
+    surroundings.say(f"Spark {session.version} is up at {where} after {seconds:.1f} s")
+    return session
+
+
+@contextmanager
+def spark_errors() -> Iterator[None]:
+    """Turn what Spark raises into Refused: our own words where an error of ours is the cause."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        raise Refused(_words(str(error))) from error
+    except Exception as error:
+        # What no Spark class wraps comes from py4j, which only classic sessions have.
+        if not type(error).__module__.startswith("py4j."):
+            raise
+        raise Refused(_words(str(error))) from error
+
+
+def _words(text: str) -> str:
+    ours = our_words(text)
+    if ours is not None:
+        return ours[1]
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
+    return f"Spark: {first[:_WORDS_SHOWN]}"
+
+
+@contextmanager
+def spinner(surroundings: Surroundings, title: str) -> Iterator[None]:
+    """Something that turns on a terminal while the block runs; nothing elsewhere."""
+    if not surroundings.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(file=surroundings.stderr).status(title):
+        yield
+
+
+class JobProgress:
+    """Shows how a job comes on: bars on a terminal, lines elsewhere. A `Listener`.
+
+    A bar counts what the job has done. Below it another one counts Spark's tasks, where the session
+    can be asked (classic); with Spark Connect something turns instead.
+    """
+
+    def __init__(self, surroundings: Surroundings, title: str, *, unit: str = "offsets") -> None:
+        self._surroundings = surroundings
+        self._title = title
+        self._unit = unit
+        self._bars: Progress | None = None
+        self._main: TaskID | None = None
+        self._last_tenth = 0
+
+    @contextmanager
+    def shown(self, spark: "SparkSession") -> Iterator["JobProgress"]:
+        """Show it until the block ends."""
+        if not self._surroundings.stderr.isatty():
+            yield self
+            return
+        from rich.console import Console
+        from rich.progress import Progress
+
+        console = Console(file=self._surroundings.stderr)
+        with Progress(console=console, transient=True) as bars:
+            self._bars = bars
+            self._main = bars.add_task(self._title, total=None)
+            stop = threading.Event()
+            watch = threading.Thread(
+                target=_watch_tasks, args=(spark, bars, stop), name="spark-progress", daemon=True
+            )
+            watch.start()
+            try:
+                yield self
+            finally:
+                stop.set()
+                watch.join()
+                self._bars = None
+
+    def note(self, text: str) -> None:
+        """One line for people, on stderr."""
+        if self._bars is not None:
+            self._bars.console.print(f"tidelog: {text}", markup=False, highlight=False)
+        else:
+            self._surroundings.say(text)
+
+    def at(self, done: int, planned: int) -> None:
+        """So much of so much is done; away from terminals each tenth is said."""
+        if self._bars is not None and self._main is not None:
+            self._bars.update(self._main, completed=done, total=planned)
+            return
+        tenth = 10 * done // max(planned, 1)
+        if tenth > self._last_tenth:
+            self._last_tenth = tenth
+            self._surroundings.say(f"{self._title}: {done:,} of {planned:,} {self._unit}")
+
+
+def _watch_tasks(spark: "SparkSession", bars: "Progress", stop: threading.Event) -> None:
+    """Count the tasks of what runs; returns at once where a session has nothing to ask."""
+    try:
+        tracker = spark.sparkContext.statusTracker()
+    except Exception:  # noqa: BLE001 - Spark Connect has no such thing, and says so by many classes
+        return
+    task = bars.add_task("tasks of Spark", total=None, visible=False)
+    while not stop.wait(_LOOK_SECONDS):
+        done = total = 0
+        for stage in tracker.getActiveStageIds():
+            info = tracker.getStageInfo(stage)
+            if info is not None:
+                done, total = done + info.numCompletedTasks, total + info.numTasks
+        bars.update(task, completed=done, total=total or None, visible=bool(total))
