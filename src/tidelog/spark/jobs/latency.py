@@ -21,7 +21,8 @@ from tidelog.scan.lateness import DELAYS_MS, TopicLateness
 from tidelog.scan.plan import plan
 from tidelog.scan.split import Split, Wanted
 from tidelog.scan.split_json import decode_split, encode_split
-from tidelog.spark.jobs.parts import Progress, Row, do_parts, silent
+from tidelog.spark.jobs.parts import Row, do_parts
+from tidelog.spark.jobs.progress import NOBODY, Listener
 from tidelog.spark.places import Place, as_place
 from tidelog.storage.latency import HOUR_MS, RELATIVE_ERROR, LatencyByHour, LatencyHistogram
 from tidelog.timespec import parse_point
@@ -125,7 +126,7 @@ def latency(  # noqa: PLR0913 - one keyword for each way to choose
     end: int | str | None = None,
     delays_ms: Sequence[int] = DELAYS_MS,
     split_bytes: int = SPLIT_BYTES,
-    progress: Progress = silent,
+    listener: Listener = NOBODY,
 ) -> Latency:
     """Latency and lateness of a directory's records.
 
@@ -137,7 +138,7 @@ def latency(  # noqa: PLR0913 - one keyword for each way to choose
         end: Append time to stop at; the hour that it lies in counts as a whole.
         delays_ms: Watermark delays to count lost records for.
         split_bytes: About how many bytes of log a task reads, at most.
-        progress: Told now and then how far it is.
+        listener: Told now and then how far it is.
 
     Raises:
         UnknownTopic, InvalidRequest, InvalidTime: Before anything is read.
@@ -150,7 +151,7 @@ def latency(  # noqa: PLR0913 - one keyword for each way to choose
         end=end,
         delays_ms=delays_ms,
         split_bytes=split_bytes,
-        progress=progress,
+        listener=listener,
     )
     found = measured.topics
     return Latency(
@@ -172,7 +173,7 @@ def measure(  # noqa: PLR0913 - as `latency`
     end: int | str | None = None,
     delays_ms: Sequence[int] = DELAYS_MS,
     split_bytes: int = SPLIT_BYTES,
-    progress: Progress = silent,
+    listener: Listener = NOBODY,
 ) -> Measured:
     """As `latency`, as plain objects."""
     env = directory_env(place)
@@ -192,7 +193,7 @@ def measure(  # noqa: PLR0913 - as `latency`
     )
     splits = [split for split in planned.splits if split.size_bytes]
     work = ReduceSplit(tuple(sorted(delays_ms)), tuple(place.store.items()))
-    rows = do_parts(spark, list(map(encode_split, splits)), work, _REDUCED, progress=progress)
+    rows = do_parts(spark, list(map(encode_split, splits)), work, _REDUCED, listener=listener)
     found = list(map(_decoded, rows))
     lates = _true_lates(spark, splits, found, work)
     topic_names = sorted({name.topic for name in planned.bounds})

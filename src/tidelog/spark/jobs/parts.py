@@ -6,19 +6,18 @@ clusters and over Spark Connect alike.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+from tidelog.spark.jobs.progress import NOBODY, Listener
 from tidelog.spark.tasks import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-# Called with the number of parts done so far, and that of all.
-Progress = Callable[[int, int], None]
 Row = Mapping[str, object]
 
 _LOOK_SECONDS: Final = 0.25
@@ -32,17 +31,13 @@ class Work(Protocol):
         ...
 
 
-def silent(_done: int, _total: int) -> None:
-    """For who does not watch."""
-
-
 def do_parts(
     spark: "SparkSession",
     parts: Sequence[str],
     work: Work,
     schema: str,
     *,
-    progress: Progress = silent,
+    listener: Listener = NOBODY,
 ) -> Sequence[Row]:
     """Do all parts on Spark, side by side; a row for each, in the order of the parts.
 
@@ -50,8 +45,9 @@ def do_parts(
         spark: The session.
         parts: Their descriptions.
         work: What to do with each.
-        schema: Names and types of a row, as Spark writes them: `records bigint, facts string`.
-        progress: Told now and then how far it is; where Spark can't be asked, at the end only.
+        schema: Names and types of a row, as Spark writes them: `records bigint, facts string`; of
+            types there are bigint, string and binary.
+        listener: Told now and then how many parts are done; where Spark can't be asked, at the end.
 
     Raises:
         What Spark raises where a part fails for good; the worker's own error is in its text.
@@ -60,9 +56,9 @@ def do_parts(
         return []
     numbers = spark.range(0, len(parts), 1, len(parts))
     done = numbers.mapInArrow(_Mapper(tuple(parts), work, schema), f"part bigint, {schema}")
-    with _watched(spark, len(parts), progress):
+    with _watched(spark, len(parts), listener):
         rows: Sequence[Row] = done.toArrow().sort_by("part").to_pylist()
-    progress(len(parts), len(parts))
+    listener.at(len(parts), len(parts))
     return rows
 
 
@@ -77,12 +73,8 @@ class _Mapper:
     def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         import numpy as np
         import pyarrow as pa
-        from pyspark.sql.pandas.types import to_arrow_schema
-        from pyspark.sql.types import StructType
 
-        row_type = StructType.fromDDL(f"part bigint, {self.schema}")
-        assert isinstance(row_type, StructType)
-        kind = to_arrow_schema(row_type)
+        kind = _arrow_schema(f"part bigint, {self.schema}")
         for batch in batches:
             for number in map(int, np.asarray(batch.column(0))):
                 settle()
@@ -93,12 +85,21 @@ class _Mapper:
                 yield pa.RecordBatch.from_arrays(columns, schema=kind)
 
 
+def _arrow_schema(text: str) -> "pa.Schema":
+    """The schema that Spark reads in the text; its own parser is not there in a worker."""
+    import pyarrow as pa
+
+    types = {"string": pa.string(), "bigint": pa.int64(), "binary": pa.binary()}
+    pairs = (field.split() for field in text.split(","))
+    return pa.schema([pa.field(name, types[kind]) for name, kind in pairs])
+
+
 @contextmanager
-def _watched(spark: "SparkSession", total: int, progress: Progress) -> Iterator[None]:
+def _watched(spark: "SparkSession", total: int, listener: Listener) -> Iterator[None]:
     """Tell of the tasks done while the block runs."""
     ended = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(spark, total, progress, ended), daemon=True)
-    if progress is silent or _tracker(spark) is None:
+    watcher = threading.Thread(target=_watch, args=(spark, total, listener, ended), daemon=True)
+    if listener is NOBODY or _tracker(spark) is None:
         yield
         return
     watcher.start()
@@ -109,13 +110,13 @@ def _watched(spark: "SparkSession", total: int, progress: Progress) -> Iterator[
         watcher.join()
 
 
-def _watch(spark: "SparkSession", total: int, progress: Progress, ended: threading.Event) -> None:
+def _watch(spark: "SparkSession", total: int, listener: Listener, ended: threading.Event) -> None:
     tracker = _tracker(spark)
     assert tracker is not None
     while not ended.wait(_LOOK_SECONDS):
         stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
         done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
-        progress(min(done, total), total)
+        listener.at(min(done, total), total)
 
 
 def _tracker(spark: "SparkSession") -> "StatusTracker | None":
