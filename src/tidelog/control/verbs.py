@@ -128,17 +128,16 @@ _KINDS: Final[Mapping[str, Callable[[object], bool]]] = {
 
 def encode_version(version: WriterVersion | None) -> object:
     """A writer's version as JSON."""
-    return None if version is None else [version.writer, version.version]
+    return None if version is None else [version.writer, version.version, version.note]
 
 
 def _version(told: object) -> WriterVersion | None:
     if told is None:
         return None
-    if not isinstance(told, list) or len(told) != 2 or not isinstance(told[0], str):
-        raise CorruptMessage(f"attach: writer {str(told)[:80]!r}, [NAME, VERSION] is due")
-    if type(told[1]) is not int:
-        raise CorruptMessage(f"attach: version {told[1]!r} of writer {told[0][:80]}")
-    return WriterVersion(told[0], told[1])
+    match told:
+        case [str(writer), int(version), str(note)] if type(version) is int:
+            return WriterVersion(writer, version, note)
+    raise CorruptMessage(f"attach: writer {str(told)[:80]!r}, [NAME, VERSION, NOTE] is due")
 
 
 def encode_attached(result: AttachResult) -> Result:
@@ -148,6 +147,7 @@ def encode_attached(result: AttachResult) -> Result:
         "record_count": result.record_count,
         "size_bytes": result.size_bytes,
         "was_done": result.was_done,
+        "note": result.note,
         "partitions": [
             [name.topic, name.partition, *_range_fields(found)]
             for name, found in result.partitions.items()
@@ -171,6 +171,7 @@ def read_attached(told: Mapping[str, object]) -> AttachResult:
             int(str(told["record_count"])),
             int(str(told["size_bytes"])),
             told["was_done"] is True,
+            str(told["note"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptMessage(f"no answer to attach: {str(told)[:200]}") from error

@@ -1,8 +1,8 @@
 """What transactions of the sink have written: a compacted topic of markers.
 
 A marker is written in the same transaction as the rows that it is about: key, the transactional id;
-value, `{"version": 1, "batch": N}`. So rows of a batch are there if and only if a marker of that
-batch (or a later one) is there and committed.
+value, `{"version": 1, "batch": N, "note": TEXT}`. So rows of a batch are there if and only if a
+marker of that batch (or a later one) is there and committed.
 
 The partition of a marker is a hash of its key by `PARTITION_COUNT`, whatever partitions the topic
 is given later, so that a marker is always found where it was written.
@@ -10,7 +10,7 @@ is given later, so that a marker is always found where it was written.
 
 import json
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.cluster import codes
 from tidelog.errors import ClusterFailure, CorruptMessage, InvalidRequest, UnknownTopic
@@ -37,21 +37,34 @@ _POLL_S: Final = 0.1
 _CHUNK: Final = 1_000
 
 
-def encode_marker(batch: int) -> bytes:
+class Marker(NamedTuple):
+    """What a marker says.
+
+    Attributes:
+        batch: The batch whose rows are there.
+        note: What the task wanted to find again with it.
+    """
+
+    batch: int
+    note: str = ""
+
+
+def encode_marker(marker: Marker) -> bytes:
     """The value of a marker."""
-    return json.dumps({"version": MARKER_VERSION, "batch": batch}).encode()
+    content = {"version": MARKER_VERSION, "batch": marker.batch, "note": marker.note}
+    return json.dumps(content).encode()
 
 
-def decode_marker(value: bytes) -> int:
-    """The batch that a marker names; raises CorruptMessage for what is no marker."""
+def decode_marker(value: bytes) -> Marker:
+    """The marker of a value; raises CorruptMessage for what is no marker."""
     try:
         content = json.loads(value)
-        version, batch = content["version"], content["batch"]
+        version, batch, note = content["version"], content["batch"], content.get("note", "")
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptMessage(f"not a marker: {value[:80]!r}") from error
-    if version != MARKER_VERSION or type(batch) is not int:
+    if version != MARKER_VERSION or type(batch) is not int or not isinstance(note, str):
         raise CorruptMessage(f"a marker of another version than {MARKER_VERSION}: {value[:80]!r}")
-    return batch
+    return Marker(batch, note)
 
 
 class Markers:
@@ -138,8 +151,8 @@ class Markers:
                 " set it to compact, or give another markerTopic"
             )
 
-    def last(self, key: str, at_least: int) -> int | None:
-        """The last committed batch of a key if it is `at_least` or later; None if there is none.
+    def last(self, key: str, at_least: int) -> Marker | None:
+        """The last committed marker of a key if its batch is `at_least` or later; else None.
 
         The caller has fenced the key's older producers, so no other transaction of it is open.
         Markers are read without regard to transactions first: that never waits for other keys'
@@ -151,13 +164,13 @@ class Markers:
             CorruptMessage: The topic holds something else.
         """
         found, end = self._read(key, "read_uncommitted", 0)
-        if found is None or found < at_least:
+        if found is None or found.batch < at_least:
             return None
         found, _ = self._read(key, "read_committed", end)
-        return found if found is not None and found >= at_least else None
+        return found if found is not None and found.batch >= at_least else None
 
-    def _read(self, key: str, isolation: str, end: int) -> tuple[int | None, int]:
-        """The largest batch of a key, and the offset behind the last marker.
+    def _read(self, key: str, isolation: str, end: int) -> tuple[Marker | None, int]:
+        """The marker with the largest batch of a key, and the offset behind the last marker.
 
         Args:
             key: Whose.
@@ -168,7 +181,7 @@ class Markers:
 
         consumer = self._cluster.consumer(isolation_level=isolation, auto_offset_reset="earliest")
         left = self._cluster.deadline()
-        found: int | None = None
+        found: Marker | None = None
         try:
             consumer.assign([TopicPartition(self.topic, self.partition_of(key), 0)])
             while left():
@@ -177,8 +190,8 @@ class Markers:
                     if reached is not None and reached >= end:
                         return found, reached
                     if reached is None and message.key() == key.encode():
-                        batch = decode_marker(message.value() or b"")
-                        found = batch if found is None else max(found, batch)
+                        marker = decode_marker(message.value() or b"")
+                        found = marker if found is None else max(found, marker)
         finally:
             consumer.close()
         raise ClusterFailure(

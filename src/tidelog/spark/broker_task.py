@@ -8,14 +8,14 @@ written and committed together.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from tidelog.cluster.connection import connect
 from tidelog.cluster.properties import translate_settings
 from tidelog.errors import ConfigError, TidelogError
 from tidelog.spark import broker_rows
 from tidelog.spark.broker_errors import PURGED, typed_error
-from tidelog.spark.broker_markers import Markers, encode_marker, partition_count
+from tidelog.spark.broker_markers import Marker, Markers, encode_marker, partition_count
 from tidelog.spark.routing import Router
 
 if TYPE_CHECKING:
@@ -44,10 +44,13 @@ class Claim:
     Attributes:
         transactional_id: Of this task in all batches of its writer.
         batch: From 0 on, growing.
+        note: Asked once all rows have their offsets: what to keep in the marker, to be found
+            again with it. A megabyte is too much for most brokers.
     """
 
     transactional_id: str
     batch: int
+    note: Callable[[], str] | None = None
 
 
 class Sent(NamedTuple):
@@ -56,14 +59,25 @@ class Sent(NamedTuple):
     Attributes:
         records: How many were written.
         was_done: They had been written before; nothing was done.
+        note: What the claim noted with them, now or before.
     """
 
     records: int
     was_done: bool = False
+    note: str = ""
+
+
+# Topic, partition and offset of a row that brokers have, in the order of each partition.
+OnSent: TypeAlias = Callable[[str, int, int], None]
 
 
 def send(
-    options: "SinkOptions", batches: "Iterator[pa.RecordBatch]", *, task: int, claim: Claim | None
+    options: "SinkOptions",
+    batches: "Iterator[pa.RecordBatch]",
+    *,
+    task: int,
+    claim: Claim | None,
+    on_sent: OnSent | None = None,
 ) -> Sent:
     """Write the rows of one task.
 
@@ -72,6 +86,7 @@ def send(
         batches: The rows; taken to the end in any case.
         task: Number of the task.
         claim: For exactly once; idempotent alone where None.
+        on_sent: Told where each row went. It costs a call for each.
 
     Raises:
         MessageTooLarge, InvalidTimestamp, InvalidRecord, InvalidRequest, UnknownTopic: The rows
@@ -82,7 +97,7 @@ def send(
             attempt finds out.
     """
     with connect(options.bootstrap, client_settings(options.client)) as cluster:
-        return _Task(cluster, options, task, claim).run(batches)
+        return _Task(cluster, options, task, claim, on_sent).run(batches)
 
 
 def client_settings(given: Mapping[str, str]) -> dict[str, str]:
@@ -104,11 +119,17 @@ class _Task:
     """One attempt. For one thread."""
 
     def __init__(
-        self, cluster: "Cluster", options: "SinkOptions", task: int, claim: Claim | None
+        self,
+        cluster: "Cluster",
+        options: "SinkOptions",
+        task: int,
+        claim: Claim | None,
+        on_sent: OnSent | None,
     ) -> None:
         self._cluster = cluster
         self._options = options
         self._claim = claim
+        self._on_sent = on_sent
         self._clock = options.env().clock
         self._router = Router(
             options.topic, lambda topic: partition_count(cluster, topic), task=task
@@ -120,7 +141,7 @@ class _Task:
     def _settings(self) -> dict[str, object]:
         settings: dict[str, object] = {
             "enable.idempotence": True,
-            "delivery.report.only.error": True,
+            "delivery.report.only.error": self._on_sent is None,
             "on_delivery": self._hear,
             "queue.buffering.max.kbytes": QUEUE_KBYTES,
             "queue.buffering.max.messages": QUEUE_MESSAGES,
@@ -134,11 +155,23 @@ class _Task:
         return settings
 
     def _hear(self, error: "ck.KafkaError | None", message: "ck.Message") -> None:
-        """Keep the first failure: those behind it follow from it."""
-        if error is None or error.code() in PURGED or self._failure is not None:
+        """Keep the first failure: those behind it follow from it. Tell where a row went."""
+        if error is None:
+            if self._on_sent is not None:
+                self._tell(message, self._on_sent)
+            return
+        if error.code() in PURGED or self._failure is not None:
             return
         where = f"{message.topic()}-{message.partition()}"
         self._failure = typed_error(self._cluster, "write", error, where=where)
+
+    @staticmethod
+    def _tell(message: "ck.Message", on_sent: OnSent) -> None:
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        assert topic is not None
+        assert partition is not None
+        assert offset is not None
+        on_sent(topic, partition, offset)
 
     # -- the two ways ------------------------------------------------------------------------
 
@@ -161,27 +194,36 @@ class _Task:
         markers = Markers(self._cluster, self._options.marker_topic)
         markers.ensure()
         self._step("begin a transaction", self._producer.init_transactions)
-        if markers.last(claim.transactional_id, claim.batch) is not None:
+        done = markers.last(claim.transactional_id, claim.batch)
+        if done is not None:
             for _ in batches:
                 pass  # Spark keeps a worker that has taken all of its rows
-            return Sent(0, was_done=True)
+            return Sent(0, was_done=True, note=done.note if done.batch == claim.batch else "")
         self._producer.begin_transaction()
         try:
             self._send(batches)
-            self._mark(markers, claim)
+            note = self._note(claim)
+            self._mark(markers, claim, note)
             self._flush()
             self._step("commit the transaction", self._producer.commit_transaction)
         except BaseException:
             self._abort()
             raise
-        return Sent(self._count)
+        return Sent(self._count, note=note)
 
-    def _mark(self, markers: Markers, claim: Claim) -> None:
+    def _note(self, claim: Claim) -> str:
+        """What the claim wants to be kept; offsets are known once everything is there."""
+        if claim.note is None:
+            return ""
+        self._flush()
+        return claim.note()
+
+    def _mark(self, markers: Markers, claim: Claim, note: str) -> None:
         """Last, so that markers of others wait for this transaction as short as can be."""
         key = claim.transactional_id
         self._put(
             markers.topic,
-            encode_marker(claim.batch),
+            encode_marker(Marker(claim.batch, note)),
             key.encode(),
             markers.partition_of(key),
             self._clock.now_ms(),

@@ -13,7 +13,7 @@ from tidelog.control.client import ControlClient, find_holder
 from tidelog.env import Env
 from tidelog.errors import DirectoryLocked, InvalidRequest
 from tidelog.storage import writers
-from tidelog.storage.attach import WriterVersion, attach
+from tidelog.storage.attach import AttachResult, WriterVersion, attach
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 
 if TYPE_CHECKING:
@@ -33,6 +33,21 @@ def commit_staged(
 ) -> bool:
     """Make staged segments part of the directory, all together; False if they were already.
 
+    As `attach_staged`.
+    """
+    found = attach_staged(options, staged, commit_id=commit_id, version=version)
+    return not found.was_done
+
+
+def attach_staged(
+    options: "SinkOptions",
+    staged: "Iterable[StagedSegment]",
+    *,
+    commit_id: str,
+    version: WriterVersion | None,
+) -> AttachResult:
+    """Make staged segments part of the directory, all together; what became of them.
+
     Args:
         options: Of the write.
         staged: What the chosen attempts of all tasks have staged.
@@ -46,16 +61,16 @@ def commit_staged(
     """
     env, segments = options.env(), list(staged)
 
-    def under_lock(log_dir: LogDir) -> bool:
-        return not attach(log_dir, segments, commit_id=commit_id, version=version).was_done
+    def under_lock(log_dir: LogDir) -> AttachResult:
+        return attach(log_dir, segments, commit_id=commit_id, version=version)
 
-    def through(holder: ControlClient) -> bool:
+    def through(holder: ControlClient) -> AttachResult:
         if options.clock_ms is not None:
             raise InvalidRequest(
                 f"option clock.ms: another process has {options.path} open for writing, and commits"
                 " by its own clock"
             )
-        return not holder.attach(segments, commit_id=commit_id, version=version).was_done
+        return holder.attach(segments, commit_id=commit_id, version=version)
 
     return _by_lock_or_holder(options, env, under_lock, through)
 
