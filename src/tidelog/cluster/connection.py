@@ -116,6 +116,10 @@ class Cluster(Client):
 
     # -- groups ------------------------------------------------------------------------------
 
+    def groups(self) -> list[str]:
+        """All consumer groups, sorted."""
+        return groups.names(self)
+
     def group(self, name: str) -> Group:
         """A consumer group; raises UnknownGroup."""
         return groups.describe(self, name)

@@ -52,6 +52,16 @@ def describe(client: Client, name: str) -> Group:
     return Group(name, state, tuple(_member(member) for member in found.members))
 
 
+def names(client: Client) -> list[str]:
+    """All consumer groups that the cluster tells us of, sorted; raises ClusterFailure."""
+    with client.typed("list groups"):
+        asked = client.admin().list_consumer_groups(request_timeout=client.timeout_s)
+        found = asked.result(client.timeout_s)
+    for error in found.errors:
+        raise client.failure("list groups", error.args[0])
+    return sorted(group.group_id for group in found.valid)
+
+
 def _unknown(client: Client, name: str) -> UnknownGroup:
     return UnknownGroup(f"{client.bootstrap} has no consumer group {name}")
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from tidelog.cluster.counting import Counter
-from tidelog.cluster.own import OwnLogs
+from tidelog.cluster.own import OwnLogs, TimedRecord
 from tidelog.cluster.view import ClusterView, Committed, Count, RemoteRecord, Watermarks
 from tidelog.env import Clock
 from tidelog.types import IsolationLevel, TimestampType, TopicPartition
@@ -199,8 +199,11 @@ def _unread_of_ours(
     own: OwnLogs, partition: TopicPartition, offset: int, isolation: IsolationLevel
 ) -> Unread | None:
     record = own.first_record(partition, offset, isolation)
-    if record is None:
-        return None
+    return None if record is None else unread_of(record)
+
+
+def unread_of(record: TimedRecord) -> Unread:
+    """A record of a directory as a group's first unread one."""
     if record.append_ms is not None:
         return Unread(record.offset, record.append_ms, AgeClock.APPEND)
     clock = None if record.record_ms is None else AgeClock.CREATE_TIME

@@ -106,21 +106,7 @@ class OwnLogs:
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> TimedRecord | None:
         """The first data record at or behind an offset, None where there is none."""
-
-        def ask(log: LogReader) -> TimedRecord | None:
-            first = max(offset, log.log_start_offset)
-            if first >= log.log_end_offset:
-                return None
-            for record in log.records(first, isolation=isolation):
-                known = None if record.timestamp == NO_TIMESTAMP else record.timestamp
-                stamped = record.timestamp_type is TimestampType.LOG_APPEND_TIME
-                append_ms = log.append_time_of(record.offset)
-                return TimedRecord(
-                    record.offset, known if append_ms is None and stamped else append_ms, known
-                )
-            return None
-
-        return self._ask(partition, ask)
+        return self._ask(partition, lambda log: first_record(log, offset, isolation))
 
     def first_appended(self, partition: TopicPartition, time_ms: int) -> OffsetAndTimestamp | None:
         """The first record that was appended at `time_ms` or later, None where there is none.
@@ -146,6 +132,20 @@ class OwnLogs:
                 continue
         log.refresh()
         return ask(log)
+
+
+def first_record(log: LogReader, offset: int, isolation: IsolationLevel) -> TimedRecord | None:
+    """The first data record of a log at or behind an offset, None where there is none."""
+    first = max(offset, log.log_start_offset)
+    if first >= log.log_end_offset:
+        return None
+    for record in log.records(first, isolation=isolation):
+        known = None if record.timestamp == NO_TIMESTAMP else record.timestamp
+        stamped = record.timestamp_type is TimestampType.LOG_APPEND_TIME
+        append_ms = log.append_time_of(record.offset)
+        found = known if append_ms is None and stamped else append_ms
+        return TimedRecord(record.offset, found, known)
+    return None
 
 
 def _refuse_unknown(log: LogReader, end: int, time_ms: int) -> None:
