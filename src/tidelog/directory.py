@@ -17,6 +17,7 @@ from uuid import UUID
 from tidelog.config import ConfigNote
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest
+from tidelog.objects import env_for, local_path
 from tidelog.record.record import Record
 from tidelog.storage.log import BATCH_BYTES, AppendResult, Log
 from tidelog.storage.log_dir import LogDir, LogDirOptions
@@ -51,20 +52,32 @@ class Directory:
         self._partitioners: dict[str, Partitioner] = {}
 
     @classmethod
-    def open(cls, path: str, *, writable: bool = False, env: Env | None = None) -> Self:
+    def open(
+        cls,
+        path: str,
+        *,
+        writable: bool = False,
+        env: Env | None = None,
+        store_options: Mapping[str, str] | None = None,
+    ) -> Self:
         """Open a directory of topics.
 
         Args:
-            path: Where it is; Kafka's own log directories can be opened as well.
+            path: Where it is; Kafka's own log directories can be opened as well. For reading also
+                the URL of an object store, `s3://bucket/logs` say (docs/objects.md).
             writable: Take the lock and allow changes; the directory is made where it is missing.
             env: Files, clock and randomness; the machine's where None.
+            store_options: Settings of the object store; the environment's where None.
 
         Raises:
             DirectoryLocked: Another process has it open for writing.
             InvalidRequest: There is no such directory, and `writable` is false.
+            ReadOnly: It lies in an object store, and `writable` is true.
+            StorageFailure: The object store can't be reached, or lets nobody in.
         """
         options = LogDirOptions(writable=writable, create=writable)
-        return cls(LogDir.open(path, env=env, options=options))
+        found = env_for(local_path(path), env, store_options)
+        return cls(LogDir.open(path, env=found, options=options))
 
     @property
     def path(self) -> str:
@@ -446,6 +459,12 @@ def _maybe(read: Callable[[When], int], when: When | None) -> int | None:
     return None if when is None else read(when)
 
 
-def open_directory(path: str, *, writable: bool = False, env: Env | None = None) -> Directory:
+def open_directory(
+    path: str,
+    *,
+    writable: bool = False,
+    env: Env | None = None,
+    store_options: Mapping[str, str] | None = None,
+) -> Directory:
     """Open a directory of topics: `tidelog.open`; see `Directory.open`."""
-    return Directory.open(path, writable=writable, env=env)
+    return Directory.open(path, writable=writable, env=env, store_options=store_options)

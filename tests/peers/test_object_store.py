@@ -1,11 +1,19 @@
 """The store over a real S3-compatible server, in a process of its own."""
 
+from pathlib import Path
+
 import pytest
 from tests.peers.s3_server import S3Server, s3_server
+from tests.unit.cli.running import Cli
+from tests.unit.objects.copies import copy_into
 from tests.unit.objects.store_rules import StoreRules
+from tests.unit.scan.logs import SPAN_MS, T0, TOPIC, make_log_dir
 
-from tidelog.errors import StorageFailure
+import tidelog
+from tidelog.cli.problems import ExitCode
+from tidelog.errors import ReadOnly, StorageFailure
 from tidelog.objects import ObjectStore, open_store
+from tidelog.scan import Wanted, plan, to_table
 
 __all__ = ["s3_server"]
 
@@ -33,3 +41,72 @@ def test_nobody_answers(s3_server: S3Server) -> None:
         store.read("a")
     with pytest.raises(StorageFailure, match="AWS_ENDPOINT_URL"):
         store.put_if("a", b"x", etag=None)
+
+
+@pytest.fixture(scope="module")
+def copied(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """The URL and the directory that it is a copy of."""
+    directory = tmp_path_factory.mktemp("logs")
+    make_log_dir(str(directory), 4)
+    store = open_store(f"s3://{s3_server.bucket()}/some/logs", s3_server.options())
+    copy_into(store, directory)
+    return store.url, directory
+
+
+class TestDirectory:
+    """A directory of topics that was copied into a bucket."""
+
+    @pytest.fixture(autouse=True)
+    def _environment(self, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, value in s3_server.environment().items():
+            monkeypatch.setenv(name, value)
+
+    def test_scan(self, copied: tuple[str, Path]) -> None:
+        url, directory = copied
+        for wanted in (Wanted(), Wanted(start_ms=T0 + SPAN_MS // 3, end_ms=T0 + SPAN_MS // 2)):
+            assert to_table(plan(url, wanted=wanted)) == to_table(
+                plan(str(directory), wanted=wanted)
+            )
+
+    def test_library(self, copied: tuple[str, Path]) -> None:
+        url, directory = copied
+        with tidelog.open(url) as there, tidelog.open(str(directory)) as here:
+            assert there.topics() == here.topics()
+            assert list(there.read(TOPIC)) == list(here.read(TOPIC))
+            assert there.offsets_at(TOPIC, T0 + 5) == here.offsets_at(TOPIC, T0 + 5)
+        with pytest.raises(ReadOnly):
+            tidelog.open(url, writable=True)
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ("topics", "-o", "json"),
+            ("read", TOPIC, "-o", "json"),
+            ("offsets", TOPIC, "--at", str(T0 + 5), "-o", "json"),
+            ("count", TOPIC, "--from", str(T0), "--to", str(T0 + SPAN_MS // 2), "-o", "json"),
+            ("describe", TOPIC, "-o", "json"),
+        ],
+        ids=lambda command: command[0],
+    )
+    def test_commands(self, copied: tuple[str, Path], command: tuple[str, ...]) -> None:
+        url, directory = copied
+        here = Cli(directory).ok(*command)
+        there = Cli(url).ok(*command)
+        assert there.out.replace(url, str(directory)) == here.out
+
+    def test_options_instead_of_the_environment(
+        self, copied: tuple[str, Path], s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        url, directory = copied
+        for name in s3_server.environment():
+            monkeypatch.delenv(name)
+        options = s3_server.options()
+        with tidelog.open(url, store_options=options) as there:
+            assert TOPIC in there.topics()
+        given = [f"--store-option={name}={value}" for name, value in options.items()]
+        assert Cli(url).ok("topics", *given).out
+        wrong = Cli(url).run("topics", "--store-option=nonsense=1")
+        assert wrong.code == ExitCode.ERROR
+        assert "store.nonsense" in wrong.err
+        local = Cli(directory).run("topics", "--store-option=region=x")
+        assert local.code == ExitCode.USAGE

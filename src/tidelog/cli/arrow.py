@@ -67,7 +67,8 @@ def write_arrow(
         env=surroundings.env,
     )
     stats = scan.ScanStats()
-    reader = scan.to_reader(plan, _COLUMNS, stats=stats)
+    how = scan.ReadOptions(env=surroundings.env)
+    reader = scan.to_reader(plan, _COLUMNS, options=how, stats=stats)
     buffer = surroundings.stdout.buffer
     assert isinstance(buffer, IOBase)
     with pa.ipc.new_stream(pa.PythonFile(buffer), reader.schema) as out:

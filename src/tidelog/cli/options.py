@@ -1,6 +1,7 @@
 """Options that several commands share, and how an option is declared."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final, TypeVar
 
@@ -40,9 +41,59 @@ def one_of(
 
 
 topic_argument: Final = click.argument("topic", metavar="TOPIC")
-data_option: Final = click.option(
-    "--data", "-d", metavar="DIR", envvar="TIDELOG_DATA", help="The directory of topics."
-)
+_STORE_OPTIONS: Final = "tidelog.store_options"
+
+
+def _note_store_options(
+    context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> None:
+    found = {}
+    for value in values:
+        name, sign, setting = value.partition("=")
+        if not sign or not name:
+            raise click.BadParameter(f"{name!r}: write NAME=VALUE")
+        found[name.removeprefix("store.")] = setting
+    context.meta[_STORE_OPTIONS] = found
+
+
+def _reach_data(
+    context: click.Context, _parameter: click.Parameter, value: str | None
+) -> str | None:
+    """Let the command's surroundings read the directory where it is a URL."""
+    options = context.meta.get(_STORE_OPTIONS, {})
+    if value is None or "://" not in value:
+        if options:
+            raise click.UsageError("--store-option is for a --data that is a URL, s3://... say")
+        return value
+    from tidelog.objects import env_for, local_path
+
+    path = local_path(value)
+    context.obj = replace(context.obj, env=env_for(path, context.obj.env, options))
+    return path
+
+
+def data_option(function: _Function) -> _Function:
+    """`--data`, and the settings of the object store that it may name."""
+    store_option = click.option(
+        "--store-option",
+        multiple=True,
+        metavar="NAME=VALUE",
+        expose_value=False,
+        is_eager=True,
+        callback=_note_store_options,
+        help="A setting of the object store, such as endpoint=URL; repeatable.",
+    )
+    data = click.option(
+        "--data",
+        "-d",
+        metavar="DIR",
+        envvar="TIDELOG_DATA",
+        callback=_reach_data,
+        help="The directory of topics: a path, or to read one, a URL (s3://bucket/logs).",
+    )
+    return data(store_option(function))
+
+
 format_option: Final = one_of(
     "--format", "-o", "kind", kind=Format, default=Format.TABLE, text="How rows are written."
 )

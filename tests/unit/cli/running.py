@@ -45,7 +45,7 @@ class Result:
 class Cli:
     """The command line on `data`, under a clock that only the test moves."""
 
-    data: Path
+    data: Path | str
     clock: ManualClock = field(default_factory=lambda: ManualClock(NOW))
     variables: dict[str, str] = field(default_factory=dict)
     wait: Callable[[float], None] = lambda _seconds: None
