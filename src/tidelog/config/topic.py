@@ -65,6 +65,7 @@ class TopicConfig:
     remote_log_delete_on_disable: bool = False
     local_retention_ms: int = -2
     local_retention_bytes: int = -2
+    tidelog_tier_url: str = ""
 
     @classmethod
     def parse(

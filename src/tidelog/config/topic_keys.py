@@ -13,6 +13,7 @@ from tidelog.config.values import (
     RATIO,
     REPLICAS,
     RETENTION_CLOCK,
+    STORE_URL,
     TIMESTAMP_TYPE,
     ValueKind,
     whole_number,
@@ -309,38 +310,44 @@ _KEPT_FOR_KAFKA: Final = (
         name="remote.storage.enable",
         kind=FLAG,
         default="false",
-        doc="Kafka's tiered storage.",
-        has_effect=False,
+        doc="Whether `tidelog tier` copies finished segments to the store of tidelog.tier.url, and"
+        " local.retention.* apply; see docs/tiers.md. Kafka's own broker opens the local part.",
     ),
     ConfigKey(
         name="remote.log.copy.disable",
         kind=FLAG,
         default="false",
-        doc="Kafka's tiered storage: stop copying.",
-        has_effect=False,
+        doc="Stop copying to the tier; what is there is read and retained on.",
     ),
     ConfigKey(
         name="remote.log.delete.on.disable",
         kind=FLAG,
         default="false",
-        doc="Kafka's tiered storage: drop the remote part when it is switched off.",
-        has_effect=False,
+        doc="Where remote.storage.enable is false: delete what only the tier has, the log then"
+        " starts with its local part. Else it stays readable.",
     ),
     ConfigKey(
         name="local.retention.ms",
         kind=_long(-2),
         default="-2",
         synonyms=(Synonym("log.local.retention.ms"),),
-        doc="Kafka's tiered storage: retention.ms of the local part; -2 is the same.",
-        has_effect=False,
+        doc="Local files that the tier has too go when they are older than this many ms; -2 means"
+        " as long as retention.ms, -1 is for ever.",
     ),
     ConfigKey(
         name="local.retention.bytes",
         kind=_long(-2),
         default="-2",
         synonyms=(Synonym("log.local.retention.bytes"),),
-        doc="Kafka's tiered storage: retention.bytes of the local part; -2 is the same.",
-        has_effect=False,
+        doc="Local files that the tier has too go while local segments are larger than this many"
+        " bytes without them; -2 means retention.bytes, -1 is no limit.",
+    ),
+    ConfigKey(
+        name="tidelog.tier.url",
+        kind=STORE_URL,
+        default="",
+        doc="Where the tier is: `s3://bucket/prefix`, or another store of docs/objects.md. Never"
+        " credentials; those come from the environment.",
     ),
 )
 

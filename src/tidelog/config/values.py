@@ -190,6 +190,18 @@ def _parse_replicas(text: str) -> tuple[str, ...]:
     return items
 
 
+def _parse_store_url(text: str) -> str:
+    """A URL without a slash at its end; ValueError where it holds a password, or can't be one."""
+    url = text.strip().rstrip("/")
+    scheme, mark, rest = url.partition("://")
+    place = rest.partition("/")[0]
+    if url and (not scheme or not mark or not rest or ":" in place.rpartition("@")[0]):
+        raise ValueError(text)
+    if "!!" in url or "#" in url:
+        raise ValueError(text)
+    return url
+
+
 RATIO: Final = ValueKind("double", "a number from 0 to 1", _parse_ratio)
 FLAG: Final = ValueKind("boolean", "true or false", _parse_flag)
 TIMESTAMP_TYPE: Final = ValueKind("string", "CreateTime or LogAppendTime", _parse_timestamp_type)
@@ -202,6 +214,7 @@ COMPRESSION: Final = ValueKind(
 RETENTION_CLOCK: Final = ValueKind(
     "string", f"one of {', '.join(RetentionClock)}", _parse_retention_clock
 )
+STORE_URL: Final = ValueKind("string", "a URL without credentials, or nothing", _parse_store_url)
 REPLICAS: Final = ValueKind(
     "list", "*, or partition:broker pairs, comma separated, or nothing", _parse_replicas
 )

@@ -11,11 +11,15 @@ from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.index_files import IndexBuilder, load_indexes
 from tidelog.storage.index_proof import index_problem, txn_problem
 from tidelog.storage.offset_index import OffsetIndex
+from tidelog.storage.retention import SegmentTimes
 from tidelog.storage.segment import SegmentContext, SegmentFiles, cut_problem
 from tidelog.storage.time_index import TimeIndex
 from tidelog.storage.txn_index import TxnIndex
 from tidelog.storage.zones import ZoneMap
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, ClockName
+
+# A batch's header, say: two of them tell whether a zone map belongs to its log.
+GLANCE_BYTES: Final = 256
 
 if TYPE_CHECKING:
     from tidelog.env import FileStat
@@ -89,10 +93,14 @@ class ClosedSegment(SegmentFiles):
 
     def view(self, start: int, end: int) -> memoryview:
         """Bytes [start, end) of the log file: a view of the map; read now without one."""
-        if self.is_mapped:
+        if self.is_mapped and not self._is_glance(start, end):
             return self.context.maps.get(self.log_path)[start:end]
         file = self.context.pool.get(self.log_path)
         return memoryview(file.pread(min(end, self.size_bytes) - start, start))
+
+    def _is_glance(self, start: int, end: int) -> bool:
+        """Whether so little is looked at that a map would cost more than it gives."""
+        return end - start <= GLANCE_BYTES and self.context.maps.peek(self.log_path) is None
 
     def whole(self) -> memoryview:
         """All bytes of the log file."""
@@ -254,6 +262,19 @@ class ClosedSegment(SegmentFiles):
     def use_zones(self, zones: ZoneMap | None, *, loaded: bool = True) -> None:
         """Use this map instead of the file; with `loaded` False look at the file anew."""
         self._zones, self._zones_loaded = zones, loaded
+
+    def told_times(self, _now_ms: int) -> SegmentTimes | None:
+        """Its times as whoever copied it into the tier has noted them; None of a local one."""
+        return None
+
+    @property
+    def largest_entry(self) -> tuple[int, int]:
+        """Largest record timestamp and the last offset of the first batch that has it.
+
+        (-1, base offset) where no record has a timestamp. Of a damaged segment what was read of it
+        counts.
+        """
+        return self.time_index.last_entry
 
     @property
     def largest_timestamp(self) -> int:

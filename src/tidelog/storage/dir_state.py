@@ -30,6 +30,8 @@ from tidelog.storage.body_check import BodyCheck, check_body
 from tidelog.storage.handles import FilePool, MapCache, as_storage_failure, typed_reads
 from tidelog.storage.log import Log
 from tidelog.storage.meta_properties import read_meta_properties, write_meta_properties
+from tidelog.storage.tiers.tier_files import TierFiles, tier_files_of
+from tidelog.storage.tiers.view import TierAccess
 from tidelog.storage.topics import TopicInfo, TopicRegistry
 from tidelog.types import TopicPartition
 
@@ -68,12 +70,18 @@ class DirectoryState:
         self.is_writable = options.writable or options.create
         self._pool = FilePool(env.files, write=self.is_writable)
         self._maps = MapCache(env.files)
+        self._tiers = TierAccess.over(tier_files_of(env.files))
         self._lock: LockHandle | None = None
         self._logs: dict[TopicPartition, Log] = {}
         self._readers: dict[TopicPartition, LogReader] = {}
         self._was_clean = True
         self._found_topics: Mapping[str, TopicInfo] | None = None
         self._is_closed = False
+
+    @property
+    def tier_files(self) -> TierFiles:
+        """Reads what lies in tiers, and opens their stores."""
+        return self._tiers.files
 
     def report(self, line: str) -> None:
         """Note what was found damaged and made good, or what recovery did; it is logged, too."""

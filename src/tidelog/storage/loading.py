@@ -4,7 +4,7 @@ Owns no state.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tidelog.env import forget
@@ -15,6 +15,7 @@ from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.producers import ProducerStates
 from tidelog.storage.reading import LogSlice, slices
 from tidelog.storage.segment import Segment, SegmentContext
+from tidelog.storage.tiers.remote_segment import RemoteSegment
 from tidelog.storage.trust import batch_ending_at, fingerprint, sure_end
 
 # Kafka's default of `producer.id.expiration.ms`: who was silent for so long is forgotten.
@@ -73,12 +74,14 @@ def states_at(context: SegmentContext, offset: int) -> ProducerStates:
 
 def _states_from(context: SegmentContext, segments: Sequence[Segment], end: int) -> ProducerStates:
     parsed = (files.parse_file_name(name) for name in _file_names(context))
-    offsets = sorted(
-        found[0]
+    snapshots = {
+        found[0]: context
         for found in parsed
         if found and found[1] == files.SNAPSHOT_SUFFIX and found[0] <= end
-    )
-    states, start = _newest_snapshot(context, offsets)
+    }
+    told = (segment for segment in segments if isinstance(segment, RemoteSegment))
+    snapshots = {each.base_offset: each.context for each in told} | snapshots
+    states, start = _newest_snapshot(snapshots)
     for part in slices(segments, start, end):
         try:
             _replay(states, part)
@@ -98,9 +101,13 @@ def _replay(states: ProducerStates, part: LogSlice) -> None:
             raise error.located(part.segment.log_path, position - batch.at) from error
 
 
-def _newest_snapshot(context: SegmentContext, offsets: list[int]) -> tuple[ProducerStates, int]:
-    """The newest snapshot that can be read and its offset; nothing at offset 0 where none can."""
-    for offset in reversed(offsets):
+def _newest_snapshot(snapshots: Mapping[int, SegmentContext]) -> tuple[ProducerStates, int]:
+    """The newest snapshot that can be read and its offset; nothing at offset 0 where none can.
+
+    Args:
+        snapshots: Whose file it is, by offset: the partition's, or a segment's in the tier.
+    """
+    for offset, context in sorted(snapshots.items(), reverse=True):
         path = context.path(offset, files.SNAPSHOT_SUFFIX)
         try:
             data = files.read_file(context.env.files, path)

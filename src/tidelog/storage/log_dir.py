@@ -15,7 +15,7 @@ from typing import Final, Self
 
 from tidelog.config import ConfigNote, TopicConfig
 from tidelog.env import Env, forget, is_remote
-from tidelog.errors import ReadOnly, UnknownTopic
+from tidelog.errors import CorruptFile, ReadOnly, UnknownTopic, UnsupportedVersion
 from tidelog.objects import env_for, local_path
 from tidelog.storage import commits, files
 from tidelog.storage.dir_state import DELETED_DIR_SUFFIX, DirectoryState, LogDirOptions
@@ -23,6 +23,8 @@ from tidelog.storage.handles import as_storage_failure, typed_reads
 from tidelog.storage.log import Log, LogOptions
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.segment import SegmentContext
+from tidelog.storage.tiers.deleted import DeletedFolder, note_deleted
+from tidelog.storage.tiers.record import read_record
 from tidelog.storage.topics import PARTITION_COUNT_LIMIT, TopicInfo, find_topics, unknown_topic
 from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp, TopicPartition
 
@@ -46,8 +48,8 @@ class LogDir(DirectoryState):
         Raises:
             DirectoryLocked: Another process has it open for writing.
             InvalidRequest: There is no such directory.
-            CorruptFile: The list of topics can't be read.
             ReadOnly: A directory in an object store can't be opened for writing.
+            CorruptFile: The list of topics can't be read.
             StorageFailure: The disk failed during recovery, or the store did not answer.
         """
         path = local_path(path)
@@ -160,6 +162,7 @@ class LogDir(DirectoryState):
         self._ensure_writable()
         self._registry.get(name)
         try:
+            self._note_tiers(name)
             renamed = [self._set_aside(TopicPartition(name, n)) for n in self._present(name)]
             self.env.files.sync_dir(self.path)
             self._registry.delete(name)
@@ -167,6 +170,23 @@ class LogDir(DirectoryState):
                 self._remove_tree(path)
         except OSError as error:
             raise as_storage_failure(error, self.path, f"delete topic {name}") from error
+
+    def _note_tiers(self, topic: str) -> None:
+        """What a topic has in stores is removed by the next collection, not while somebody waits.
+
+        A record that can't be read is left out: who can't be told from others is not removed.
+        """
+        found = []
+        for number in self._present(topic):
+            path = f"{self.path}/{files.partition_dir_name(TopicPartition(topic, number))}"
+            try:
+                record = read_record(self.env.files, path)
+            except (CorruptFile, UnsupportedVersion) as error:
+                self.report(f"{error}; what the tier holds of it stays there")
+                continue
+            if record is not None:
+                found.append(DeletedFolder(record.url, record.folder))
+        note_deleted(self.env.files, self.path, found)
 
     def _present(self, topic: str) -> list[int]:
         """The partitions of a topic that have a directory now."""
@@ -217,7 +237,8 @@ class LogDir(DirectoryState):
             with typed_reads(self.path):
                 overlay = commits.overlay(self.env.files, self.path, name)
             context = self._context(name, info.topic_id, info.config, overlay)
-            found = LogReader.open(context, log_start_offset=self._starts.get(name, 0))
+            start = self._starts.get(name, 0)
+            found = LogReader.open(context, log_start_offset=start, tiers=self._tiers)
             self._readers[name] = found
         return found
 
@@ -250,6 +271,7 @@ class LogDir(DirectoryState):
             body_check=self._options.body_check,
             lower_checkpoints=lambda offset: self._lower_checkpoints(name, offset),
             save_log_start=lambda offset: self._save_log_start(name, offset),
+            tiers=self._tiers,
         )
         log = Log.open_writable(context, options)
         for line in log.recovery_report.actions:

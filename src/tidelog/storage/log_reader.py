@@ -7,23 +7,21 @@ Life cycle: open -> (read | refresh)* -> close. Several threads may read; `refre
 belong to one of them.
 """
 
-import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import MissingDependency, OffsetOutOfRange
 from tidelog.record.record import Record
 from tidelog.storage import lookup
-from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.closed import ClosedSegment
-from tidelog.storage.loading import limit_times, list_bases, load_producer_states
+from tidelog.storage.loaded_log import LoadedLog
+from tidelog.storage.loading import load_producer_states
 from tidelog.storage.producers import ProducerStates
 from tidelog.storage.proof import position_floor, time_floor
 from tidelog.storage.reading import AbortedFilter, LogSlice, records_of, slices
 from tidelog.storage.segment import Segment, SegmentContext, typed_read
-from tidelog.storage.tail import TailSegment, load_tail
-from tidelog.storage.trust import AppendTimeCheckpoint, trusted_end
-from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp, TopicPartition
+from tidelog.storage.tiers.view import TierAccess
+from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp
 
 if TYPE_CHECKING:
     from tidelog.storage.array_lookup import Longs
@@ -33,100 +31,30 @@ if TYPE_CHECKING:
 ANY_OFFSET: Final = 2**63 - 1
 
 
-class LogReader:
+class LogReader(LoadedLog):
     """A partition as a reader sees it."""
 
-    def __init__(self, context: SegmentContext, *, log_start_offset: int = 0) -> None:
-        self.context = context
-        self._checkpointed_start = log_start_offset
-        self._log_start_offset = log_start_offset
-        self._segments: list[Segment] = []
-        self._maxima = lookup.RunningMaxima()
-        self._trusted: int | None = None
-        self._search: lookup.BatchSearch = lookup.search_segment
-        self._kernels: KernelSearch | None = None
-
     @classmethod
-    def open(cls, context: SegmentContext, *, log_start_offset: int = 0) -> "LogReader":
+    def open(
+        cls,
+        context: SegmentContext,
+        *,
+        log_start_offset: int = 0,
+        tiers: TierAccess | None = None,
+    ) -> "LogReader":
         """Open a partition's directory for reading.
 
         Args:
             context: Where it is and what it shares.
             log_start_offset: From the directory's checkpoint, 0 where it has none.
+            tiers: How to read what lies in the tier; None shows local files only.
+
+        Raises:
+            CorruptFile, UnsupportedVersion: The record of the tier can't be read.
         """
-        reader = cls(context, log_start_offset=log_start_offset)
+        reader = cls(context, log_start_offset=log_start_offset, tiers=tiers)
         reader.refresh()
         return reader
-
-    @typed_read
-    def refresh(self) -> None:
-        """See what is on disk now; closed segments that are still there keep what they loaded."""
-        known = {segment.base_offset: segment for segment in self._segments}
-        self._forget_files()
-        bases = list_bases(self.context)
-        segments: list[Segment] = []
-        for base, next_base in itertools.pairwise(bases):
-            segments.append(self._closed(known.get(base), base, next_base))
-        if bases:
-            segments.append(self._tail(bases[-1]))
-        self._replace_segments(segments)
-
-    def _forget_files(self) -> None:
-        """Let go of files that may mean something else now: the last one's, and replaced ones."""
-        for segment in self._segments:
-            if not isinstance(segment, ClosedSegment):
-                self.context.pool.forget(segment.log_path)
-            elif segment.was_replaced():
-                segment.unload()
-
-    def _closed(self, known: Segment | None, base: int, next_base: int) -> Segment:
-        if (
-            isinstance(known, ClosedSegment)
-            and known.end_offset == next_base
-            and not known.was_replaced()
-        ):
-            return known
-        return ClosedSegment(self.context, base, next_base, limit_times=self._limit_times)
-
-    def _tail(self, base: int) -> TailSegment:
-        return load_tail(self.context, base)
-
-    def _replace_segments(self, segments: list[Segment]) -> None:
-        self._segments = segments
-        self._maxima = lookup.RunningMaxima()
-        self._trusted = None
-        if self._kernels is not None:
-            self._kernels.clear()  # a file's name may stand for another file now
-        first = segments[0].base_offset if segments else 0
-        self._log_start_offset = max(self._checkpointed_start, first)
-
-    def _forget_maxima(self) -> None:
-        self._maxima = lookup.RunningMaxima()
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        """Its topic and partition."""
-        return self.context.topic_partition
-
-    @property
-    def segments(self) -> list[Segment]:
-        """Segments, oldest first; the last one is active. Empty only for a bare directory."""
-        return self._segments
-
-    @property
-    def log_start_offset(self) -> int:
-        """First offset that may be read, inclusive."""
-        return self._log_start_offset
-
-    @property
-    def log_end_offset(self) -> int:
-        """Offset that the next record gets; one behind the last."""
-        return self._segments[-1].end_offset if self._segments else self._log_start_offset
-
-    @property
-    def high_watermark(self) -> int:
-        """Offset below which records are safe; a single node's log end."""
-        return self.log_end_offset
 
     @property
     def last_stable_offset(self) -> int:
@@ -145,33 +73,6 @@ class LogReader:
         return sum(segment.size_bytes for segment in self._segments)
 
     # -- append times ------------------------------------------------------------------------
-
-    def trusted_end(self) -> int:
-        """Offset below which every append time on disk is right; see `tidelog.storage.trust`."""
-        if self._trusted is None:
-            checkpoint = AppendTimeCheckpoint.read(self.context.env.files, self.context.directory)
-            self._trusted = trusted_end(checkpoint, self._segments)
-            try:
-                self._limit_tail_times()
-            except OSError:
-                self._trusted = None  # else the next one would be told what nothing proves
-                raise
-        return self._trusted
-
-    def _limit_tail_times(self) -> None:
-        tail = self._segments[-1] if self._segments else None
-        if isinstance(tail, TailSegment):
-            self._limit_times(tail, tail.append_times)
-
-    def _limit_times(self, segment: Segment, times: AppendTimes) -> None:
-        """Make unknown what the segment's rows can't prove; in memory only."""
-        limit_times(segment, times, self.trusted_end())
-
-    @typed_read
-    def append_times_of(self, segment: Segment) -> AppendTimes:
-        """A segment's append times, limited to what is sure."""
-        self.trusted_end()
-        return segment.append_times
 
     @typed_read
     def append_time_of(self, offset: int) -> int | None:

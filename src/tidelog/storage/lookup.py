@@ -124,7 +124,7 @@ def find_by_append_time(
     """
     for segment in segments:
         start = max(floor_offset, segment.base_offset)
-        if segment.end_offset <= start:
+        if segment.end_offset <= start or not segment.may_reach_append_ms(target):
             continue
         for first, end, append_ms in _candidates(segment, target, start):
             found = _first_record(segment, first, end, target, append_ms)

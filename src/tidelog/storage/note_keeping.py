@@ -107,6 +107,10 @@ class NoteKeeper:
             self._file.add([self._first_sight(segment)])
         return self._file.notes[segment.base_offset].seen_ms
 
+    def note_of(self, segment: Segment) -> SegmentNote | None:
+        """The note about a segment, None where there is none or it ends elsewhere by now."""
+        return self._file.notes.get(segment.base_offset) if self._is_noted(segment) else None
+
     def rolled(self, segment: TailSegment, end_offset: int, reason: RollReason) -> None:
         """The active segment was finished; the next one begins at `end_offset`, without records.
 

@@ -26,6 +26,8 @@ from tidelog.storage.lookup import stamped_ms
 from tidelog.storage.note_keeping import NoteKeeper
 from tidelog.storage.producers import ProducerStates
 from tidelog.storage.segment import Segment, SegmentContext
+from tidelog.storage.tiers.record import TierRecord, write_record
+from tidelog.storage.tiers.view import TierAccess
 from tidelog.storage.trust import last_batch
 from tidelog.storage.validator import Validator
 
@@ -52,6 +54,7 @@ class LogOptions:
         lower_checkpoints: Called with an offset before a truncation, so that the directory's
             checkpoints never lie beyond the log.
         save_log_start: Called with a new log start offset; durable when it returns.
+        tiers: How to read what lies in the tier; None where a log has local files only.
     """
 
     watch: ClockWatch
@@ -60,13 +63,15 @@ class LogOptions:
     body_check: BodyCheck = check_body
     lower_checkpoints: Callable[[int], None] = field(default=_ignore)
     save_log_start: Callable[[int], None] = field(default=_ignore)
+    tiers: TierAccess | None = None
 
 
 class OpeningLog(LogReader):
     """A partition that was opened for writing: loaded, recovered, its clock and producers known."""
 
     def __init__(self, context: SegmentContext, options: LogOptions) -> None:
-        super().__init__(context, log_start_offset=options.log_start_offset)
+        start = options.log_start_offset
+        super().__init__(context, log_start_offset=start, tiers=options.tiers)
         self._options = options
         self.recovery_report = recovery.RecoveryReport()
         self._body_check = options.body_check
@@ -126,6 +131,7 @@ class OpeningLog(LogReader):
         context = self.context
         report = self.recovery_report
         recovery.finish_swaps(context, report)
+        self._settle_tier()
         self._epochs = self._read_epochs()
         # Counted before any cut: an epoch whose records were all lost must not be used again.
         self.leader_epoch = self._epochs.latest_epoch + 1
@@ -133,7 +139,7 @@ class OpeningLog(LogReader):
             self._recover(self._options.recovery_point)
         self._load_segments()
         self._load_append_times()
-        self._notes.load(self._segments, was_clean=self._options.recovery_point is None)
+        self._notes.load(self.local_segments, was_clean=self._options.recovery_point is None)
         self._producers = load_producer_states(context, self._segments)
         self._cut_epochs()
         truncation.drop_snapshots(context, self.log_end_offset)
@@ -141,6 +147,37 @@ class OpeningLog(LogReader):
         point = self.log_end_offset if was_clean else self._options.recovery_point
         self.recovery_point = min(point or 0, self.log_end_offset)
         self._last_flush_ms = context.env.clock.now_ms()
+
+    def _settle_tier(self) -> None:
+        """Finish what the record of the tier says was begun: copies that were to go, a cut."""
+        found = list_bases(self.context)
+        kept = self._load_tier(found)
+        if self._tier is None:
+            return
+        record = self._tier.record
+        self._checkpointed_start = max(self._checkpointed_start, record.log_start_offset)
+        if record.restart_offset is not None:
+            kept = [base for base in kept if base == record.restart_offset]
+        gone = [base for base in reversed(found) if base not in kept]
+        self._remove_local(gone, "the tier has these offsets, or they were cut")
+        if record.restart_offset is not None:
+            self._save_record(dataclasses.replace(record, restart_offset=None))
+
+    def _remove_local(self, bases: Sequence[int], reason: str) -> None:
+        """Remove segments, one by one: what is left of them never has a hole behind it."""
+        for base in bases:
+            recovery.remove_segment_files(self.context, base)
+            self.context.env.files.sync_dir(self.context.directory)
+        if bases:
+            self.recovery_report.actions.append(
+                f"{self.context.directory}: removed {len(bases)} local segments: {reason}"
+            )
+
+    def _save_record(self, record: TierRecord) -> None:
+        """Replace the record of the tier, durably, and go by it."""
+        assert self._tier is not None
+        write_record(self.context.env.files, self.context.directory, record)
+        self._tier = self._tier.with_record(record)
 
     def _recover(self, recovery_point: int) -> None:
         before = self._epochs.entries
@@ -164,6 +201,12 @@ class OpeningLog(LogReader):
     def _load_segments(self) -> None:
         bases = list_bases(self.context)
         end = self._read_end(bases)
+        tier_end = 0 if self._tier is None else self._tier.end_offset
+        if bases and bases[-1] < tier_end and self._end_of(bases[-1]) < tier_end:
+            # Damage took what was copied already: the copy is whole.
+            reason = f"they end at {self._end_of(bases[-1])}, the tier goes on to {tier_end}"
+            self._remove_local(list(reversed(bases)), reason)
+            bases, end = [], tier_end
         if bases and end < self._checkpointed_start:
             self.recovery_report.actions.append(
                 f"{self.context.directory}: the log ended at {end}, below its start"
@@ -178,7 +221,7 @@ class OpeningLog(LogReader):
             zone_files.drop(self.context, bases[-1])  # it was finished once, and cut by somebody
             active = ActiveSegment.load(self.context, bases[-1])
         else:
-            active = ActiveSegment.create(self.context, self._checkpointed_start)
+            active = ActiveSegment.create(self.context, max(self._checkpointed_start, tier_end))
             self.context.env.files.sync_dir(self.context.directory)
         closed: list[Segment] = [
             self._closed(None, base, next_base) for base, next_base in itertools.pairwise(bases)
@@ -189,7 +232,7 @@ class OpeningLog(LogReader):
     def _restore_indexes(self) -> None:
         """Write the indexes of finished segments that have gone, as Kafka does at its start."""
         names = {entry.name for entry in self.context.env.files.list_dir(self.context.directory)}
-        for segment in self._segments[:-1]:
+        for segment in self.local_segments[:-1]:
             if isinstance(segment, ClosedSegment):
                 self._restore_index(segment, names)
 
@@ -211,7 +254,10 @@ class OpeningLog(LogReader):
     def _read_end(self, bases: Sequence[int]) -> int:
         if not bases or bases[-1] >= self._checkpointed_start:
             return self._checkpointed_start
-        return ActiveSegment.load(self.context, bases[-1]).end_offset
+        return self._end_of(bases[-1])
+
+    def _end_of(self, base: int) -> int:
+        return ActiveSegment.load(self.context, base).end_offset
 
     def _load_append_times(self) -> None:
         """Limit all times to what is sure, and make the files say just that.
@@ -220,7 +266,7 @@ class OpeningLog(LogReader):
         """
         active = self.active
         trusted = self.trusted_end()
-        for segment in self._segments[:-1]:
+        for segment in self.local_segments[:-1]:
             if isinstance(segment, ClosedSegment) and segment.end_offset > trusted:
                 self._limit_closed(segment)
         times = active.read_append_times()

@@ -134,6 +134,11 @@ class Segment(Protocol):
         ...
 
     @property
+    def is_tiered(self) -> bool:
+        """Whether only the tier has it: finished, and never changed by its partition."""
+        ...
+
+    @property
     def offset_index(self) -> OffsetIndex:
         """Sparse index from offsets to positions."""
         ...
@@ -156,6 +161,10 @@ class Segment(Protocol):
     @property
     def largest_timestamp(self) -> int:
         """Largest record timestamp in ms, -1 where no record has one."""
+        ...
+
+    def may_reach_append_ms(self, append_ms: int) -> bool:
+        """False where it is known without a look that no record came at or after a time."""
         ...
 
     @property
@@ -195,6 +204,8 @@ class Segment(Protocol):
 class SegmentFiles:
     """Paths, and the parts that both kinds of segment load in the same way."""
 
+    is_tiered: bool = False
+
     def __init__(self, context: SegmentContext, base_offset: int) -> None:
         self.context = context
         self.base_offset = base_offset
@@ -224,13 +235,21 @@ class SegmentFiles:
     def txn_index(self) -> TxnIndex:
         """Aborted transactions; the file exists only where there are some."""
         if self._txn_index is None:
-            data = read_optional(self.context, self.base_offset, files.TXN_INDEX_SUFFIX)
-            path = self.context.path(self.base_offset, files.TXN_INDEX_SUFFIX)
-            try:
-                self._txn_index = TxnIndex.decode(data or b"", self.base_offset)
-            except CorruptData as error:
-                raise error.located(path) from error
+            self._txn_index = self.read_txn_index()
         return self._txn_index
+
+    def read_txn_index(self) -> TxnIndex:
+        """The `.txnindex` file, empty where there is none; raises CorruptIndex, located."""
+        data = read_optional(self.context, self.base_offset, files.TXN_INDEX_SUFFIX)
+        path = self.context.path(self.base_offset, files.TXN_INDEX_SUFFIX)
+        try:
+            return TxnIndex.decode(data or b"", self.base_offset)
+        except CorruptData as error:
+            raise error.located(path) from error
+
+    def may_reach_append_ms(self, _append_ms: int) -> bool:
+        """True: nobody knows without looking."""
+        return True
 
     def read_append_times(self) -> AppendTimes:
         """The `.appendtime` file's valid part; damage is reported, not raised."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.config import RetentionClock
 from tidelog.errors import CorruptData
+from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.retention import CountedTime, SegmentTimes, TimeBasis
 from tidelog.storage.segment import Segment, iterate_batches
 from tidelog.storage.tail import TailSegment
@@ -46,6 +47,10 @@ def read_times(
     Raises:
         OSError: The disk failed.
     """
+    if isinstance(segment, ClosedSegment):
+        told = segment.told_times(log.context.env.clock.now_ms())
+        if told is not None:
+            return told
     largest, largest_at = largest_record(segment)
     times = SegmentTimes(
         largest_timestamp=largest,
@@ -79,6 +84,8 @@ def largest_record(segment: Segment) -> tuple[int, int]:
     """
     if isinstance(segment, TailSegment):
         return segment.max_timestamp, segment.max_timestamp_offset
+    if isinstance(segment, ClosedSegment):
+        return segment.largest_entry
     return segment.time_index.last_entry
 
 

@@ -3,11 +3,13 @@
 Source: Kafka 4.x UnifiedLog (truncateTo, maybeIncrementLogStartOffset, deleteOldSegments).
 """
 
+import dataclasses
 from typing import Final
 
 from tidelog.config import CLEANUP_DELETE
 from tidelog.errors import InvalidRequest, OffsetOutOfRange, PolicyViolation
 from tidelog.storage import truncation
+from tidelog.storage.active import first_reaching
 from tidelog.storage.adopting import AdoptingLog
 from tidelog.storage.retention import (
     Deletion,
@@ -18,7 +20,12 @@ from tidelog.storage.retention import (
 )
 from tidelog.storage.roll import RollReason
 from tidelog.storage.segment import Segment
-from tidelog.storage.segment_times import read_times
+from tidelog.storage.segment_notes import SegmentNote
+from tidelog.storage.segment_times import UNKNOWN_MS, read_times
+from tidelog.storage.tiers.record import TierRecord, record_path
+from tidelog.storage.tiers.release import copies_of, plan_release
+from tidelog.storage.tiers.rows import TierSegment
+from tidelog.storage.tiers.view import TierView
 
 HIGH_WATERMARK: Final = -1
 
@@ -44,27 +51,60 @@ class TrimmingLog(AdoptingLog):
         return self.log_end_offset
 
     def _truncate(self, offset: int) -> None:
-        self._notes.before_cut(self._segments, offset)
+        self._notes.before_cut(self.local_segments, offset)
         self._options.lower_checkpoints(offset)
+        # What lies further below than the last batches need not be looked at: it may be remote.
+        below = [segment for segment in self._segments if segment.base_offset < offset]
         truncation.lower_append_time_checkpoint(
-            self.context, self._segments, trusted=self.trusted_end(), offset=offset
+            self.context, below[-2:], trusted=self.trusted_end(), offset=offset
         )
         if self._epochs.truncate_from_end(offset):
             self._write_epochs()
         start = min(self._log_start_offset, offset)
-        before = self._segments
+        before = self.local_segments
+        self._cut_tier(offset)
         # Segments that go are forgotten first: if the disk fails here, nobody reads them any more.
         self._segments = [segment for segment in before if segment.base_offset <= offset]
         self._forget_maxima()
-        segments = truncation.cut_segments(self.context, before, offset)
+        segments = self._cut_local(before, offset)
         if segments[-1].end_offset < start:
             # Only records below the log start are left, of a batch that reached beyond it.
             self._segments = []
             segments = truncation.start_anew(self.context, segments, start)
         truncation.drop_snapshots(self.context, segments[-1].end_offset)
+        self._end_restart()
         self._checkpointed_start = start
         self._replace_segments(segments)
         self._reload_after_truncation()
+
+    def _cut_local(self, local: list[Segment], offset: int) -> list[Segment]:
+        restart = None if self._tier is None else self._tier.record.restart_offset
+        if restart is None:
+            return truncation.cut_segments(self.context, local, offset)
+        return truncation.start_anew(self.context, local, restart)
+
+    def _cut_tier(self, offset: int) -> None:
+        """Let the record say that the tier ends here; of what is local too, copies are dropped."""
+        if self._tier is None:
+            return
+        local_start = self.local_segments[0].base_offset
+        is_below = offset < local_start and bool(self._tier.record.manifest.segments)
+        now_ms = self.context.env.clock.now_ms()
+        clip = self._clip if is_below else _drop
+        record = self._tier.record.with_cut(offset, clip, now_ms)
+        self._save_record(record.with_restart() if is_below else record)
+
+    def _end_restart(self) -> None:
+        if self._tier is not None and self._tier.record.restart_offset is not None:
+            self._save_record(dataclasses.replace(self._tier.record, restart_offset=None))
+
+    def _clip(self, row: TierSegment, offset: int) -> TierSegment | None:
+        """What is left of a remote segment that is cut: whole batches below the offset."""
+        assert self._tier is not None
+        position, end = first_reaching(self._tier.segment(row), offset)
+        if end <= row.base_offset:
+            return None
+        return dataclasses.replace(row, end_offset=end, clip_bytes=position)
 
     def delete_records(self, offset: int = HIGH_WATERMARK) -> int:
         """Move the log start up to `offset`; the new log start. Files go with the next retention.
@@ -91,6 +131,8 @@ class TrimmingLog(AdoptingLog):
 
     def _move_start(self, offset: int) -> None:
         self._options.save_log_start(offset)
+        if self._tier is not None:
+            self._save_record(self._tier.record.with_start(offset))
         self._checkpointed_start = self._log_start_offset = offset
         if self._epochs.truncate_from_start(offset):
             self._write_epochs()
@@ -121,11 +163,12 @@ class TrimmingLog(AdoptingLog):
         if deletes_all(facts, plan):
             self._roll(self.log_end_offset, RollReason.RETENTION)
         self._delete_oldest(len(plan), now)
+        self._release_copies(now)
         return plan
 
     def _facts(self, segment: Segment) -> SegmentFacts:
         def times() -> SegmentTimes:
-            seen_ms = self._notes.seen_ms(segment)
+            seen_ms = UNKNOWN_MS if segment.is_tiered else self._notes.seen_ms(segment)
             clock = self._config.tidelog_retention_clock
             return read_times(self, segment, clock=clock, seen_ms=seen_ms)
 
@@ -144,5 +187,50 @@ class TrimmingLog(AdoptingLog):
         self._forget_maxima()
         self._notes.deleted(segment.base_offset for segment in going)
         for segment in going:
+            if not segment.is_tiered:  # those go with the next change of the manifest
+                self._bin.put(segment.base_offset, due_ms)
+        self.context.env.files.sync_dir(self.context.directory)
+
+    def _release_copies(self, now_ms: int) -> None:
+        """Let local files go that the tier has, by `local.retention.ms` and `.bytes`."""
+        if self._tier is None or not self._config.remote_storage_enable:
+            return
+        local = self.local_segments
+        facts = [self._facts(segment) for segment in local]
+        due = plan_release(facts, config=self._config, now_ms=now_ms)
+        count = copies_of(local[:due], self._tier.record.manifest.segments)
+        if not count:
+            return
+        going, staying = local[:count], local[count:]
+        start = staying[0].base_offset
+        self._save_record(dataclasses.replace(self._tier.record, local_start_offset=start))
+        self._segments = [*self._tier.segments(start), *staying]
+        self._forget_maxima()
+        self._notes.deleted(segment.base_offset for segment in going)
+        due_ms = now_ms + self._config.file_delete_delay_ms
+        for segment in going:
             self._bin.put(segment.base_offset, due_ms)
         self.context.env.files.sync_dir(self.context.directory)
+
+    def take_tier(self, record: TierRecord) -> None:
+        """Go by another record of the tier, durably; its caller has changed the tier or looked.
+
+        Raises:
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        assert self._tiers is not None
+        self._tier = TierView(record, self.context, self._tiers)
+        path = record_path(self.context.directory)
+        self._guarded(path, "note tier", lambda: self._save_record(record))
+        local = self.local_segments
+        self._segments = [*self._tier.segments(local[0].base_offset), *local]
+        self._forget_maxima()
+
+    def note_of(self, segment: Segment) -> tuple[SegmentNote | None, int]:
+        """What is remembered of a local segment, and by when its records were there, in ms."""
+        seen_ms = self._notes.seen_ms(segment)
+        return self._notes.note_of(segment), seen_ms
+
+
+def _drop(_row: TierSegment, _offset: int) -> None:
+    """Nothing is left of it in the tier; the local copy is cut, and copied again later."""

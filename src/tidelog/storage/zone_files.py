@@ -229,7 +229,8 @@ def build_missing(segments: Iterable[Segment]) -> list[int]:
     """Write the maps of finished segments that have none that fits.
 
     Args:
-        segments: Of a directory that the caller may write to; the active one is left out.
+        segments: Of a directory that the caller may write to; the active one is left out, and what
+            only the tier has.
 
     Returns:
         The base offsets of the segments that have got one; a damaged log gets none, reported.
@@ -237,7 +238,7 @@ def build_missing(segments: Iterable[Segment]) -> list[int]:
     Raises:
         OSError: The disk failed.
     """
-    finished = (segment for segment in segments if not segment.is_active)
+    finished = (each for each in segments if not each.is_active and not each.is_tiered)
     return [
         segment.base_offset
         for segment in finished

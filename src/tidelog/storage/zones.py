@@ -70,7 +70,7 @@ class _Trailer(NamedTuple):
     header_size: int
 
 
-class _Entry(NamedTuple):
+class Entry(NamedTuple):
     """A block as the table has it, and where its rows lie."""
 
     total: Zone
@@ -238,7 +238,7 @@ class ZoneMap:
         assert fields.size == self._trailer.row_size
         _ = self.siblings, self.latency
 
-    def _zones_of(self, entry: _Entry) -> Iterator[Zone]:
+    def _zones_of(self, entry: Entry) -> Iterator[Zone]:
         try:
             rows = self._read_rows(entry)
             fields = self._row_fields
@@ -249,7 +249,7 @@ class ZoneMap:
             return
         yield from fields.decode(rows, entry.total.position, self.base_offset)
 
-    def _read_rows(self, entry: _Entry) -> bytes:
+    def _read_rows(self, entry: Entry) -> bytes:
         size = entry.row_count * self._trailer.row_size
         rows = self._read(size, entry.at)
         if len(rows) != size or crc32c(rows) != entry.rows_crc:
@@ -257,8 +257,12 @@ class ZoneMap:
         return rows
 
     @cached_property
-    def _entries(self) -> list[_Entry]:
+    def _entries(self) -> list[Entry]:
         """The table of blocks."""
+        return self.read_entries()
+
+    def read_entries(self) -> list[Entry]:
+        """The table of blocks, decoded; raises CorruptIndex."""
         found = [
             (Zone._make(fields[:15]), fields[15], fields[16])
             for fields in layout.ENTRY.iter_unpack(self._table)
@@ -267,7 +271,7 @@ class ZoneMap:
         places = accumulate(
             (row_count * row_size for _, row_count, _ in found), initial=header_size
         )
-        entries = [_Entry(*entry, at) for entry, at in zip(found, places, strict=False)]
+        entries = [Entry(*entry, at) for entry, at in zip(found, places, strict=False)]
         if sum(entry.row_count for entry in entries) != self.zone_count:
             raise CorruptIndex(f"the blocks do not come to {self.zone_count} zones")
         return entries

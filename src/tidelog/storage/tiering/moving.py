@@ -1,0 +1,335 @@
+"""One run over a partition: copy what is finished, then let go of what may go.
+
+1. The manifest in the store and the record beside the files are brought together (`merging`).
+2. Finished segments that the tier lacks are copied and read back, oldest first. Every few of them
+   go into the manifest by one compare-and-swap, then into the record.
+3. Retention: the total one over both tiers, the local one over copies. Local files go only by the
+   record, which names only what was read back.
+4. What retention took from the tier leaves the manifest, and is removed once readers had time.
+
+A crash between any two of these leaves whole answers: before the swap the local copy is the only
+one and what was copied is an orphan; after it both are there and equal.
+"""
+
+import dataclasses
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from tidelog.config import RetentionClock
+from tidelog.errors import CorruptData, InvalidRequest
+from tidelog.storage import files, zone_files
+from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.handles import typed_reads
+from tidelog.storage.log import Log
+from tidelog.storage.meta_properties import read_meta_properties
+from tidelog.storage.retention import Deletion
+from tidelog.storage.roll import RollReason
+from tidelog.storage.segment import Segment
+from tidelog.storage.segment_times import read_times
+from tidelog.storage.tiering.copying import CopySource, copy_segment
+from tidelog.storage.tiering.garbage import remove_garbage
+from tidelog.storage.tiering.merging import merge
+from tidelog.storage.tiering.partition_tier import PartitionTier
+from tidelog.storage.tiers.manifest import Manifest
+from tidelog.storage.tiers.record import TierRecord
+from tidelog.storage.tiers.release import is_copied
+from tidelog.storage.tiers.rows import TierNote, TierSegment, TierTimes
+from tidelog.storage.tiers.tier_files import check_tier_url
+from tidelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.storage.log_dir import LogDir
+
+# Readers that planned by an older manifest have so long to read what it names.
+GRACE_MS: Final = 3_600_000
+# From one manifest to the next.
+PureChange = Callable[[Manifest], Manifest]
+# So many copied segments go into the manifest together.
+_ROWS_PER_SWAP: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveOptions:
+    """How partitions are moved.
+
+    Attributes:
+        url: Of the store; None takes the topic's `tidelog.tier.url`.
+        grace_ms: How long what left the manifest stays for readers that planned before.
+        takes_over: Go on with a tier that another directory has written.
+        roll: Finish the active segment first, so that all records there are can be copied.
+    """
+
+    url: str | None = None
+    grace_ms: int = GRACE_MS
+    takes_over: bool = False
+    roll: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class MoveReport:
+    """What a run has done to a partition.
+
+    Attributes:
+        topic_partition: The partition.
+        copied: Segments copied and in the manifest now.
+        copied_bytes: Bytes of their objects.
+        deleted: What total retention took, local or remote.
+        released: Local segments that went because the tier has them.
+        removed: Segments whose objects were removed from the store.
+        stopped: Why a segment could not be copied, which ends the copying; None where all were.
+    """
+
+    topic_partition: TopicPartition
+    copied: int = 0
+    copied_bytes: int = 0
+    deleted: list[Deletion] = field(default_factory=list)
+    released: int = 0
+    removed: int = 0
+    stopped: str | None = None
+
+
+def tier_partition(
+    log_dir: "LogDir", name: TopicPartition, options: MoveOptions | None = None
+) -> MoveReport:
+    """Move what may be moved of a partition.
+
+    Args:
+        log_dir: Open for writing.
+        name: The partition.
+        options: How.
+
+    Raises:
+        UnknownTopic, ReadOnly: As their names say.
+        InvalidRequest: No store is named, another one was before, or the topic has no id.
+        TierConflict: Somebody else has written this partition's tier.
+        StorageFailure: Store or disk failed; what was done stays done, the next run goes on.
+    """
+    mover = Mover.open(log_dir, name, options or MoveOptions())
+    return mover.run()
+
+
+def folder_of(name: TopicPartition, topic_id: uuid.UUID) -> str:
+    """Key of a partition's folder; topics of one name that were created anew differ in it."""
+    return f"{name.topic}-{files.encode_topic_id(topic_id)}/{name.partition}"
+
+
+class Mover:
+    """One run over one partition."""
+
+    def __init__(
+        self, log: Log, tier: PartitionTier, record: TierRecord, options: MoveOptions
+    ) -> None:
+        self.log = log
+        self.tier = tier
+        self.record = record
+        self._options = options
+        self._report = MoveReport(topic_partition=log.topic_partition)
+
+    @classmethod
+    def open(cls, log_dir: "LogDir", name: TopicPartition, options: MoveOptions) -> "Mover":
+        """Make ready; nothing is asked of the store yet. Errors as `tier_partition`."""
+        log = log_dir.log(name.topic, name.partition)
+        record = _record_of(log_dir, log, options)
+        store = log_dir.tier_files.store(record.url)
+        return cls(log, PartitionTier(store, record.folder), record, options)
+
+    def run(self) -> MoveReport:
+        """All steps."""
+        self.settle()
+        config = self.log.context.config
+        if self._options.roll:
+            self.log.roll()
+        if config.remote_storage_enable and not config.remote_log_copy_disable:
+            self._copy_all()
+        if not config.remote_storage_enable and config.remote_log_delete_on_disable:
+            self.log.advance_start(self.log.local_start_offset)
+        self._retain()
+        self._clean()
+        return self._report
+
+    # -- bringing store and record together --------------------------------------------------
+
+    def settle(self) -> Manifest:
+        """Let store and record say the same; the manifest that they agree on."""
+        self._cut_stale()
+        return self.swap(lambda manifest: manifest)
+
+    def _cut_stale(self) -> None:
+        """Forget copies of records that are no longer there: somebody else has cut the log."""
+        local = {segment.base_offset: segment for segment in self.log.local_segments}
+        first = min(local)
+        for row in self.record.manifest.segments:
+            if row.base_offset < first:
+                continue
+            segment = local.get(row.base_offset)
+            if segment is None or segment.is_active or not is_copied(segment, row):
+                self.record = self.record.with_cut(row.base_offset, _nothing, self._now_ms())
+                return
+
+    def swap(self, change: PureChange) -> Manifest:
+        """Change the manifest in one step, the record after it."""
+        local = self.log.local_segments
+
+        def merged(found: Manifest | None) -> Manifest:
+            mine = self.record.manifest
+            if found is not None and self._options.takes_over:
+                found = dataclasses.replace(found, writer=mine.writer)
+            return change(merge(found, self.record, local, self._now_ms(), _same_bytes))
+
+        with typed_reads(self.log.context.directory):
+            written = self.tier.update(merged)
+        record = self.record.with_manifest(written)
+        if record != self.record or self.log.tier is None:
+            self.log.take_tier(record)
+        self.record = record
+        return written
+
+    def _now_ms(self) -> int:
+        return self.log.context.env.clock.now_ms()
+
+    # -- copying -----------------------------------------------------------------------------
+
+    def missing(self) -> list[ClosedSegment]:
+        """Finished local segments that the tier lacks, oldest first."""
+        end = self.record.manifest.end_offset
+        return [
+            segment
+            for segment in self.log.local_segments
+            if isinstance(segment, ClosedSegment)
+            and segment.base_offset >= end
+            and segment.end_offset <= self.log.high_watermark
+            and segment.size_bytes
+        ]
+
+    def _copy_all(self) -> None:
+        rows: list[TierSegment] = []
+        for segment in self.missing():
+            row = self._copy(segment)
+            if row is None:
+                break
+            rows.append(row)
+            if len(rows) == _ROWS_PER_SWAP:
+                self._add(rows)
+                rows = []
+        self._add(rows)
+
+    def _copy(self, segment: ClosedSegment) -> TierSegment | None:
+        try:
+            with typed_reads(segment.log_path):
+                return copy_segment(self.tier, self._source(segment))
+        except (CorruptData, InvalidRequest) as error:
+            # What lies behind stays, too: the tier has no holes of our making.
+            self._report.stopped = str(error)
+            return None
+
+    def _source(self, segment: ClosedSegment) -> CopySource:
+        log = self.log
+        zone_files.build_missing([segment])
+        note, seen_ms = log.note_of(segment)
+        times = read_times(log, segment, clock=RetentionClock.RECORD_CAPPED, seen_ms=seen_ms)
+        return CopySource(
+            segment=segment,
+            times=TierTimes.of(times),
+            note=TierNote(
+                RollReason.UNKNOWN if note is None else note.reason,
+                -1 if note is None else note.roll_ms,
+                seen_ms,
+            ),
+            uid=uuid.UUID(int=log.context.env.random.getrandbits(128)).hex,
+        )
+
+    def _add(self, rows: list[TierSegment]) -> None:
+        if not rows:
+            return
+        self.swap(lambda manifest: manifest.with_added(rows))
+        self._report.copied += len(rows)
+        self._report.copied_bytes += sum(row.size_bytes for row in rows)
+
+    # -- letting go --------------------------------------------------------------------------
+
+    def _retain(self) -> None:
+        before = [segment.base_offset for segment in self.log.local_segments]
+        self._report.deleted = self.log.apply_retention()
+        deleted = {deletion.base_offset for deletion in self._report.deleted}
+        kept = {segment.base_offset for segment in self.log.local_segments}
+        gone = [base for base in before if base not in kept and base not in deleted]
+        self._report.released = len(gone)
+        self._take_record()
+
+    def _take_record(self) -> None:
+        """The log has changed its record: its start moved, or copies went."""
+        if self.log.tier is not None:
+            self.record = self.log.tier.record
+        if self.record.log_start_offset > self.record.manifest.log_start_offset:
+            self.settle()
+
+    def _clean(self) -> None:
+        now_ms = self._now_ms()
+        removed = remove_garbage(self.tier, self.record.manifest, now_ms - self._options.grace_ms)
+        if removed:
+            self.swap(lambda manifest: manifest.without_garbage(removed))
+            self._report.removed = len(removed)
+
+
+def _nothing(_row: TierSegment, _offset: int) -> None:
+    """Of a copy that is stale nothing is left."""
+
+
+def _same_bytes(segment: Segment, row: TierSegment) -> bool:
+    """Whether a local log file has the row's length and checksum."""
+    assert isinstance(segment, ClosedSegment)
+    return zone_files.sum_file(segment.context, segment.log_path) == row.objects[files.LOG_SUFFIX]
+
+
+def _record_of(log_dir: "LogDir", log: Log, options: MoveOptions) -> TierRecord:
+    """The partition's record, or a first one."""
+    name = log.topic_partition
+    given = options.url or log.context.config.tidelog_tier_url
+    url = check_tier_url(given) if given else None
+    if log.tier is not None:
+        record = log.tier.record
+        if url not in (None, record.url):
+            raise InvalidRequest(f"{name}: its tier is at {record.url}, not {url}")
+        if options.takes_over:
+            writer = writer_of(log_dir)
+            return dataclasses.replace(
+                record, manifest=dataclasses.replace(record.manifest, writer=writer)
+            )
+        return record
+    if url is None:
+        raise InvalidRequest(f"{name}: no store is named; `tidelog tier {name.topic} --to URL`")
+    return first_record(log_dir, log, url)
+
+
+def first_record(log_dir: "LogDir", log: Log, url: str) -> TierRecord:
+    """The record of a partition whose tier is empty; raises InvalidRequest without a topic id."""
+    name = log.topic_partition
+    topic_id = log_dir.topic(name.topic).topic_id
+    if topic_id is None:
+        raise InvalidRequest(
+            f"{name}: the topic has no id, so its tier could be taken for another topic's;"
+            f" `tidelog config {name.topic}` with any setting gives it one"
+        )
+    start = log.log_start_offset
+    manifest = Manifest(
+        topic=name.topic,
+        topic_id=topic_id.hex,
+        partition=name.partition,
+        writer=writer_of(log_dir),
+        log_start_offset=start,
+    )
+    return TierRecord(
+        url=url,
+        folder=folder_of(name, topic_id),
+        manifest=manifest,
+        local_start_offset=log.local_segments[0].base_offset,
+        log_start_offset=start,
+    )
+
+
+def writer_of(log_dir: "LogDir") -> str:
+    """What a directory calls itself in manifests: its id in `meta.properties`."""
+    found = read_meta_properties(log_dir.env.files, log_dir.path) or {}
+    return found.get("directory.id", "")

@@ -1,0 +1,55 @@
+"""Copying to the tier, letting local files go, reading both as one log."""
+
+from tests.unit.storage.tiers.tiered import EAGER, Tiered, values
+
+from tidelog.types import ClockName
+
+
+def test_finished_segments_are_copied_and_local_ones_stay_without_local_retention() -> None:
+    tiered = Tiered().start()
+    tiered.fill(40)
+    local = [segment.base_offset for segment in tiered.log.segments]
+    report = tiered.move()
+    assert report.copied == len(local) - 1
+    assert report.released == 0
+    assert [s.base_offset for s in tiered.log.segments] == local
+    assert values(tiered.log) == list(range(40))
+
+
+def test_local_files_go_and_the_log_reads_as_before() -> None:
+    tiered = Tiered().start(**{"local.retention.bytes": "0"})
+    tiered.fill(40)
+    end = tiered.log.segments[-1].base_offset
+    report = tiered.move()
+    assert report.released == report.copied > 3
+    assert tiered.log.local_start_offset == end
+    assert tiered.log.log_start_offset == 0
+    assert values(tiered.log) == list(range(40))
+    assert values(tiered.reader()) == list(range(40))
+    tiered.reopen()
+    assert values(tiered.log) == list(range(40))
+    tiered.fill(30)
+    tiered.move()
+    assert values(tiered.reader()) == list(range(70))
+
+
+def test_lookups_by_time_go_over_both() -> None:
+    plain, tiered = Tiered().start(), Tiered().start(**{"local.retention.bytes": "0"})
+    for each in (plain, tiered):
+        each.fill(60)
+    tiered.move()
+    start = plain.log.offset_for_time(0)
+    assert start is not None
+    for reader in (tiered.log, tiered.reader()):
+        for ms in range(start.timestamp - 1000, start.timestamp + 62_000, 700):
+            for clock in ClockName:
+                expected = plain.log.offset_for_time(ms, clock=clock)
+                assert reader.offset_for_time(ms, clock=clock) == expected
+        assert reader.max_timestamp() == plain.log.max_timestamp()
+        assert [reader.append_time_of(n) for n in range(60)] == [
+            plain.log.append_time_of(n) for n in range(60)
+        ]
+
+
+def test_eager_settings_are_those_of_the_tests() -> None:
+    assert EAGER["local.retention.bytes"] == "0"

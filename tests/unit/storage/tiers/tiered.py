@@ -1,0 +1,92 @@
+"""What the tests of tiers share: a directory on a damage file system and a store in memory."""
+
+from dataclasses import dataclass, field
+
+from tests.faults import DamageFileSystem, SeededEnv, seeded_env
+from tests.unit.storage.logs import PATH, SMALL, TOPIC, WRITABLE
+from tests.unit.storage.tiers.fake_store import URL, FakeStore
+
+from tidelog.env import Env
+from tidelog.storage.log import Log
+from tidelog.storage.log_dir import LogDir
+from tidelog.storage.log_reader import LogReader
+from tidelog.storage.tiering import MoveOptions, MoveReport, tier_partition
+from tidelog.storage.tiers.tier_files import TierOptions, tier_env
+from tidelog.types import NewRecord, TopicPartition
+
+NAME = TopicPartition(TOPIC, 0)
+TIERED = {
+    **SMALL,
+    "message.timestamp.after.max.ms": str(2**63 - 1),
+    "retention.ms": "-1",
+    "remote.storage.enable": "true",
+    "tidelog.tier.url": URL,
+    "file.delete.delay.ms": "0",
+}
+# Everything that the tier has may go at once.
+EAGER = {**TIERED, "local.retention.bytes": "0"}
+
+
+@dataclass
+class Tiered:
+    """A directory with one tiered topic, and its store."""
+
+    base: SeededEnv = field(default_factory=lambda: seeded_env(1))
+    store: FakeStore = field(default_factory=FakeStore)
+    directory: LogDir = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.store.clock = self.base.clock
+
+    @property
+    def env(self) -> Env:
+        return tier_env(self.base, TierOptions(open_store=self.store.open))
+
+    @property
+    def disk(self) -> DamageFileSystem:
+        return self.base.files
+
+    @property
+    def log(self) -> Log:
+        return self.directory.log(TOPIC, 0)
+
+    def start(self, **config: str) -> "Tiered":
+        """Make the directory and its topic."""
+        self.directory = LogDir.open(PATH, env=self.env, options=WRITABLE)
+        given = {**TIERED, **{key.replace("_", "."): text for key, text in config.items()}}
+        self.directory.create_topic(TOPIC, config=given)
+        return self
+
+    def reopen(self, *, clean: bool = True) -> "Tiered":
+        """Close (or crash) and open for writing again."""
+        if clean:
+            self.directory.close()
+        else:
+            self.directory.abandon()
+        self.directory = LogDir.open(PATH, env=self.env, options=WRITABLE)
+        return self
+
+    def reader(self) -> LogReader:
+        """As a process that only reads sees it."""
+        return LogDir.open(PATH, env=self.env).reader(TOPIC, 0)
+
+    def fill(self, count: int, *, step_ms: int = 1000) -> None:
+        """Append `count` records with their offset as value, each in a batch of its own."""
+        for _ in range(count):
+            self.base.clock.advance(step_ms)
+            value = b"%d" % self.log.log_end_offset
+            self.log.append([NewRecord(key=b"k", value=value + b"." * 60)])
+
+    def move(self, **options: int | bool) -> MoveReport:
+        """One run of `tidelog tier` on the partition."""
+        return tier_partition(self.directory, NAME, MoveOptions(**options))  # type: ignore[arg-type]
+
+
+def values(reader: LogReader) -> list[int]:
+    """What the records say is their offset, in order."""
+    found = []
+    for record in reader.records():
+        assert record.value is not None
+        assert record.value.startswith(b"%d." % record.offset)
+        found.append(record.offset)
+    return found
