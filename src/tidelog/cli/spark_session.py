@@ -4,13 +4,15 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tidelog.cli.problems import Refused, UsageProblem
+from tidelog.cli.problems import ExitCode, Refused, UsageProblem
 from tidelog.cli.spark_options import SparkAccess
 from tidelog.cli.surroundings import Surroundings
 from tidelog.errors import MissingDependency
+from tidelog.spark.jobs.checks import TargetLoses, lines
 from tidelog.spark.places import Place
 from tidelog.spark.session import LOCAL, SessionOptions, our_words, start
 
@@ -149,6 +151,26 @@ def _words(text: str) -> str:
         return ours[1]
     first = next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
     return f"Spark: {first[:_WORDS_SHOWN]}"
+
+
+@dataclass(slots=True)
+class Told:
+    """The exit code of a command that checks its target first."""
+
+    code: ExitCode = ExitCode.OK
+
+
+@contextmanager
+def losses_told(surroundings: Surroundings) -> Iterator[Told]:
+    """Say what a target would lose, each on a line; the code is 2 then and nothing was written."""
+    told = Told()
+    try:
+        yield told
+    except TargetLoses as error:
+        for line in lines(error.findings):
+            surroundings.say(line)
+        surroundings.say("nothing was written; change the topic's settings, or --force it")
+        told.code = ExitCode.FINDINGS
 
 
 @contextmanager

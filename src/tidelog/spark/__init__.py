@@ -7,16 +7,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from tidelog.spark.jobs.bootstrap import bootstrap
+    from tidelog.spark.jobs.replay import replay
     from tidelog.spark.places import Place
     from tidelog.spark.session import setup
 
 # Where each public name is found. A job's module has the name of its function.
 _HOMES: Final = {
     "Place": "places",
+    "bootstrap": "jobs.bootstrap",
+    "replay": "jobs.replay",
     "setup": "session",
 }
 
-__all__ = ["Place", "setup"]
+__all__ = ["Place", "bootstrap", "replay", "setup"]
 
 
 def __getattr__(name: str) -> object:

@@ -141,6 +141,19 @@ def check(target: Target, load: Load, now_ms: int) -> list[Finding]:
     return sorted(found, key=lambda finding: not finding.is_loss)
 
 
+def thresholds(config: TopicConfig, now_ms: int) -> list[int]:
+    """The times in ms that `check` asks counts for, for those who must count beforehand."""
+    asked: list[int] = []
+
+    def note(start_ms: int | None, end_ms: int | None) -> Count | None:
+        asked.extend(side for side in (start_ms, end_ms) if side is not None)
+        return None
+
+    target = Target(place="", topic="", partitions=1, config=config)
+    check(target, Load(between=note), now_ms)
+    return asked
+
+
 def ensure(target: Target, findings: Sequence[Finding], *, force: bool) -> None:
     """Raise TargetLoses where anything would be lost, unless forced."""
     if not force and any(finding.is_loss for finding in findings):

@@ -32,6 +32,8 @@ class Progress:
         question: What was asked, by option; a restart must ask the same.
         times: Start and end in ms of what was asked, None where open: `-6h` is fixed by the first
             start.
+        keeps_partitions: Whether records keep the numbers of their partitions, as the first start
+            decided.
         planned: All offsets, as the first start found them.
         left: Offsets not yet written, without those of `chunk`.
         chunk: Offsets that are being written; none where nothing is.
@@ -43,6 +45,7 @@ class Progress:
     job_id: str
     question: Mapping[str, str]
     times: tuple[int | None, int | None] = (None, None)
+    keeps_partitions: bool = False
     planned: Spans = ()
     left: Spans = ()
     chunk: Spans = ()
@@ -73,6 +76,7 @@ def encode(progress: Progress) -> bytes:
         "job_id": progress.job_id,
         "question": dict(progress.question),
         "times": list(progress.times),
+        "keeps_partitions": progress.keeps_partitions,
         "planned": as_json(progress.planned),
         "left": as_json(progress.left),
         "chunk": as_json(progress.chunk),
@@ -97,6 +101,7 @@ def decode(data: bytes) -> Progress:
             job_id=_checked(content["job_id"], str),
             question={_checked(k, str): _checked(v, str) for k, v in content["question"].items()},
             times=_times(content["times"]),
+            keeps_partitions=_checked(content["keeps_partitions"], bool),
             planned=from_json(content["planned"]),
             left=from_json(content["left"]),
             chunk=from_json(content["chunk"]),
@@ -107,7 +112,8 @@ def decode(data: bytes) -> Progress:
 
 
 def _checked(value: object, kind: type[_Kind]) -> _Kind:
-    if not isinstance(value, kind) or isinstance(value, bool):
+    # A bool is an int to Python, not to us.
+    if type(value) is not kind:
         raise ValueError(f"{str(value)[:80]!r} is {type(value).__name__}, not {kind.__name__}")
     return value
 

@@ -1,0 +1,223 @@
+"""`tidelog spark bootstrap`: a table into a topic."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Final
+
+from tidelog.cli import output
+from tidelog.cli.choices import Format
+from tidelog.cli.output import Cell
+from tidelog.cli.problems import ExitCode, UsageProblem
+from tidelog.cli.spark_options import SparkAccess
+from tidelog.cli.spark_replay import sizes_plot
+from tidelog.cli.spark_session import (
+    JobProgress,
+    losses_told,
+    open_session,
+    pairs,
+    read_place,
+)
+from tidelog.cli.spark_summary import report_table, save_report
+from tidelog.cli.surroundings import Surroundings
+from tidelog.spark.jobs.bootstrap import Bootstrap, BootstrapOptions, BootstrapOutcome
+from tidelog.spark.jobs.checks import lines
+from tidelog.spark.jobs.record_columns import RecordColumns
+from tidelog.spark.report import Items, Report, Section, Text, plot_by_hour
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidelog.spark.jobs.bootstrap_result import PartitionResult
+
+COLUMNS: Final = (
+    output.text("topic"),
+    output.number("partition"),
+    output.number("first_offset"),
+    output.number("end_offset"),
+    output.number("records"),
+    output.number("size_bytes"),
+    output.number("segments"),
+    output.time("append"),
+)
+_JDBC: Final = "jdbc"
+_BY_SUFFIX: Final = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".orc": "orc",
+}
+# A heading, and types by looking: what a CSV file of a table needs.
+_DEFAULTS: Final = {"csv": {"header": "true", "inferSchema": "true"}}
+_ID_CHARACTERS: Final = 32
+_HOUR_MS: Final = 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the options say; see `tidelog spark bootstrap --help`."""
+
+    table: str
+    topic: str
+    to: str
+    format: str | None
+    options: tuple[str, ...]
+    key: str | None
+    time: str | None
+    value: str | None
+    headers: str | None
+    partition: str | None
+    order: str | None
+    job_id: str | None
+    create: int | None
+    config: tuple[str, ...]
+    tasks: int | None
+    count: bool
+    compression: str | None
+    force: bool
+    report: str | None
+    zone: str | None
+
+
+def bootstrap(
+    surroundings: Surroundings, access: SparkAccess, request: Request, kind: Format
+) -> ExitCode:
+    """Load a table, and print where its records went."""
+    options = read_options(surroundings, request)
+    pairs(access.conf, "--conf")
+    format_of(request)
+    progress = JobProgress(surroundings, "loading")
+    job = Bootstrap(options, listener=progress, env=surroundings.env)
+    with (
+        losses_told(surroundings) as told,
+        open_session(surroundings, access, name="bootstrap", zone=request.zone) as spark,
+    ):
+        table = read_table(spark, request)
+        with progress.shown(spark):
+            outcome = job.run(table)
+        rows = [_row(request.topic, one) for one in outcome.partitions]
+        output.print_rows(surroundings, COLUMNS, rows, kind, zone=request.zone)
+        _tell(surroundings, outcome)
+        if request.report is not None:
+            save_report(surroundings, request.report, _report(request, outcome, rows))
+    return told.code
+
+
+def read_options(surroundings: Surroundings, request: Request) -> BootstrapOptions:
+    """The options of a bootstrap; raises UsageProblem, InvalidRequest."""
+    return BootstrapOptions(
+        topic=request.topic,
+        to=read_place(surroundings, request.to),
+        columns=RecordColumns(
+            key=request.key,
+            time=request.time,
+            value=request.value,
+            headers=request.headers,
+            partition=request.partition,
+        ),
+        order=request.order,
+        job_id=request.job_id or usual_id(request),
+        create=request.create,
+        config=pairs(request.config, "--config"),
+        tasks=request.tasks,
+        counts=request.count,
+        force=request.force,
+        sink={} if request.compression is None else {"compression": request.compression},
+    )
+
+
+def usual_id(request: Request) -> str:
+    """The same for the same table, topic and mapping: a command that comes again is known by it."""
+    parts = (
+        request.table,
+        request.topic,
+        # Nothing that is printed may tell of a password.
+        *sorted(one for one in request.options if not one.lower().startswith("password")),
+        *(part or "" for part in (request.key, request.time, request.value, request.headers)),
+    )
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:_ID_CHARACTERS]
+
+
+def format_of(request: Request) -> str:
+    """Spark's name of the table's format; raises UsageProblem where nothing tells it."""
+    if request.format is not None:
+        return request.format
+    if request.table.startswith(f"{_JDBC}:"):
+        return _JDBC
+    found = _BY_SUFFIX.get(PurePath(request.table.rstrip("/")).suffix.lower())
+    if found is None:
+        names = ", ".join(dict.fromkeys(_BY_SUFFIX.values()))
+        raise UsageProblem(f"{request.table}: what is it? Give --format, one of {names}, {_JDBC}")
+    return found
+
+
+def read_table(spark: "SparkSession", request: Request) -> "DataFrame":
+    """The table, as Spark reads it."""
+    name = format_of(request)
+    options = {**_DEFAULTS.get(name, {}), **pairs(request.options, "--option")}
+    if name == _JDBC:
+        return spark.read.format(name).options(**options).option("url", request.table).load()
+    return spark.read.format(name).options(**options).load(request.table)
+
+
+def _row(topic: str, one: "PartitionResult") -> list[Cell]:
+    return [
+        topic,
+        one.partition,
+        one.first_offset,
+        one.end_offset,
+        one.records,
+        one.size_bytes,
+        one.segments,
+        one.append_ms,
+    ]
+
+
+def _tell(surroundings: Surroundings, outcome: BootstrapOutcome) -> None:
+    if outcome.was_done:
+        surroundings.say("nothing was loaded now; --id NAME loads the same table once more")
+        return
+    seconds = max(outcome.seconds, 0.001)
+    surroundings.say(
+        f"{outcome.records:,} records in {seconds:.1f} s,"
+        f" {outcome.records / seconds:,.0f} a second; job {outcome.job_id}"
+    )
+
+
+def _report(request: Request, outcome: BootstrapOutcome, rows: list[list[Cell]]) -> Report:
+    sections: list[Section] = [
+        Text(f"{request.table} into {request.topic} at {request.to}, by one commit."),
+        report_table(COLUMNS, rows, title="Partitions", zone=request.zone),
+        sizes_plot(
+            {one.partition: one.size_bytes for one in outcome.partitions},
+            "Log files, by partition",
+        ),
+    ]
+    if outcome.facts is not None:
+        sections.insert(
+            2,
+            plot_by_hour(
+                {
+                    "record time": {"records": dict(outcome.facts.hours)},
+                    "append time": {"records": _append_hours(outcome)},
+                },
+                "records",
+                title="Records by hour, on each clock",
+            ),
+        )
+    if outcome.findings:
+        sections.append(Items(lines(outcome.findings), "What the target was found to do"))
+    return Report(f"Bootstrap of {request.topic}", sections)
+
+
+def _append_hours(outcome: BootstrapOutcome) -> dict[int, float]:
+    """All at once: the hours of the commit."""
+    found: dict[int, float] = {}
+    for one in outcome.partitions:
+        if one.append_ms >= 0:
+            hour = one.append_ms // _HOUR_MS
+            found[hour] = found.get(hour, 0.0) + one.records
+    return found

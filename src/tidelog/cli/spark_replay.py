@@ -1,0 +1,238 @@
+"""`tidelog spark replay`: a range of time of a topic once more."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tidelog.cli import output, times
+from tidelog.cli.choices import Format
+from tidelog.cli.output import Cell
+from tidelog.cli.problems import ExitCode
+from tidelog.cli.spark_options import SparkAccess
+from tidelog.cli.spark_session import (
+    JobProgress,
+    losses_told,
+    open_session,
+    pairs,
+    read_place,
+)
+from tidelog.cli.spark_summary import print_summary, report_table, save_report, summary_table
+from tidelog.cli.surroundings import Surroundings
+from tidelog.spark.jobs.checks import lines
+from tidelog.spark.jobs.chunks import total
+from tidelog.spark.jobs.pace import Rate
+from tidelog.spark.jobs.replay_options import ReplayOptions, ReplayOutcome
+from tidelog.spark.jobs.replay_target import parse_target
+from tidelog.spark.places import Place
+from tidelog.spark.report import Items, Plot, Report, Section, Text, plot_by_hour
+from tidelog.spark.svg import Axis, Series
+from tidelog.timespec import OPEN_END, OPEN_START
+from tidelog.types import ClockName, IsolationLevel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+    from tidelog.spark.jobs.hours import Hours
+
+COLUMNS: Final = (
+    output.text("source"),
+    output.text("topic"),
+    output.text("target"),
+    output.time("start"),
+    output.time("end"),
+    output.text("clock"),
+    output.number("partitions"),
+    output.number("offsets"),
+    output.number("records"),
+    output.number("size_bytes"),
+    output.number("chunks"),
+    output.number("seconds"),
+    output.text("was_resumed"),
+    output.text("findings"),
+)
+_PARTITIONS: Final = (
+    output.number("partition"),
+    output.number("records"),
+    output.number("size_bytes"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the options say.
+
+    Attributes:
+        source: The place read.
+        topic: The topic.
+        to: A place, `parquet:PATH` or `console`.
+        to_topic: Its name there.
+        start: `--from`.
+        end: `--to-time`.
+        clock: Which clock.
+        isolation: What is seen of transactions.
+        partitions: `keep` or `key`.
+        rate: A limit.
+        progress: File of the progress.
+        compression: Of batches written.
+        force: Go on although records would be lost.
+        report: File of the report.
+        command_config: Client settings of the source.
+        to_command_config: Client settings of the target.
+        store: Settings of the source's object store.
+        zone: Of times without one, and of times printed.
+    """
+
+    source: str
+    topic: str
+    to: str
+    to_topic: str | None
+    start: str | None
+    end: str | None
+    clock: ClockName
+    isolation: IsolationLevel
+    partitions: str | None
+    rate: str | None
+    progress: str | None
+    compression: str | None
+    force: bool
+    report: str | None
+    command_config: str | None
+    to_command_config: str | None
+    store: tuple[str, ...]
+    zone: str | None
+
+
+def replay(
+    surroundings: Surroundings, access: SparkAccess, request: Request, kind: Format
+) -> ExitCode:
+    """Replay, and print a summary."""
+    options = read_options(surroundings, request)
+    pairs(access.conf, "--conf")
+    progress = JobProgress(surroundings, "replaying")
+    with (
+        losses_told(surroundings) as told,
+        open_session(surroundings, access, name="replay", zone=request.zone) as spark,
+    ):
+        from tidelog.spark.jobs.replay_run import Replay
+
+        def show(line: str) -> None:
+            surroundings.stdout.write(f"{line}\n")
+
+        with progress.shown(spark):
+            run = Replay(
+                spark,
+                options,
+                listener=progress,
+                show=show,
+                env=surroundings.env,
+                wait=surroundings.wait,
+            )
+            outcome = run.run()
+        if request.report is not None:
+            hours = _counted(surroundings, spark, outcome)
+            page = _report(options, outcome, hours, request.zone)
+            save_report(surroundings, request.report, page)
+        if options.to == "console":
+            surroundings.say(f"{outcome.records:,} records of {total(outcome.planned):,} offsets")
+        else:
+            row = summary_row(options, outcome)
+            print_summary(surroundings, COLUMNS, row, kind, zone=request.zone)
+    return told.code
+
+
+def read_options(surroundings: Surroundings, request: Request) -> ReplayOptions:
+    """The options of a replay; raises UsageProblem, InvalidRequest, InvalidTime."""
+    source = read_place(
+        surroundings,
+        request.source,
+        command_config=request.command_config,
+        store=request.store,
+    )
+    to = parse_target(request.to)
+    if isinstance(to, Place):
+        to = read_place(surroundings, request.to, command_config=request.to_command_config)
+    start, end = times.read_bounds(surroundings, request.start, request.end, request.zone)
+    return ReplayOptions(
+        source=source,
+        topic=request.topic,
+        to=to,
+        to_topic=request.to_topic,
+        start=None if start == OPEN_START else start,
+        end=None if end == OPEN_END else end,
+        range_text=f"{request.start or ''} to {request.end or ''} {request.zone or ''}",
+        clock=request.clock,
+        isolation=request.isolation,
+        partitions=request.partitions,
+        rate=None if request.rate is None else Rate.parse(request.rate),
+        progress=request.progress,
+        force=request.force,
+        sink=() if request.compression is None else (("compression", request.compression),),
+    )
+
+
+def summary_row(options: ReplayOptions, outcome: ReplayOutcome) -> list[Cell]:
+    """The cells of `COLUMNS`."""
+    question = outcome.question
+    name = "" if isinstance(options.to, str) else f"{options.to_topic or options.topic} at "
+    return [
+        str(question.place),
+        question.topic,
+        f"{name}{options.to}",
+        *question.times,
+        question.clock.value,
+        len({span.partition for span in outcome.planned}),
+        total(outcome.planned),
+        outcome.records,
+        outcome.size_bytes,
+        outcome.chunks,
+        round(outcome.seconds, 3),
+        outcome.was_resumed,
+        list(lines(outcome.findings)),
+    ]
+
+
+def _counted(surroundings: Surroundings, spark: "SparkSession", outcome: ReplayOutcome) -> "Hours":
+    """Hours and sizes of what was replayed, by another look at the source."""
+    from tidelog.spark.jobs.hours import count_hours
+
+    surroundings.say("counting by hour for the report")
+    return count_hours(spark, outcome.question, outcome.planned)
+
+
+def _report(
+    options: ReplayOptions, outcome: ReplayOutcome, hours: "Hours", zone: str | None
+) -> Report:
+    row = summary_row(options, outcome)
+    counted = [
+        [number, hours.records[number], hours.size_bytes[number]]
+        for number in sorted(hours.records)
+    ]
+    sections: list[Section] = [
+        Text(f"Records of {options.topic} at {options.source}, once more into {options.to}."),
+        summary_table(COLUMNS, row, zone=zone),
+        plot_by_hour(
+            {
+                f"{clock} time": {"records": dict(counts)}
+                for clock, counts in sorted(hours.by_clock.items(), reverse=True)
+            },
+            "records",
+            title="Records read, by hour, on each clock of the source",
+        ),
+        sizes_plot(hours.size_bytes, "Keys and values, by partition of the source"),
+        report_table(_PARTITIONS, counted, title="Partitions of the source"),
+    ]
+    if outcome.findings:
+        sections.append(Items(lines(outcome.findings), "What the target was found to do"))
+    return Report(f"Replay of {options.topic}", sections)
+
+
+def sizes_plot(sizes: "Mapping[int, int]", title: str) -> Plot:
+    """Bytes by partition."""
+    every = max(1, len(sizes) // 20)
+    return Plot(
+        panels={"": [Series("bytes", "s0", dict(sizes.items()))]},
+        y_title="bytes",
+        axis=Axis("partition", str, every),
+        title=title,
+    )

@@ -1,0 +1,357 @@
+"""`bootstrap`: a table becomes records of a topic, as segments built in parallel, in one step.
+
+1. The topic is made where it is missing; its settings are held against the table (`checks`).
+2. Rows become records (`record_columns`), are given their partition as Kafka's clients choose it,
+   and are sorted by partition and time (or key) across all tasks.
+3. Each task writes finished segments beside the partitions. The driver attaches them all by one
+   commit: offsets are contiguous in each partition, in the order of the rows.
+
+The commit carries the job's id, so a job that was killed and is started again with the same id
+adds the table once, whenever it was killed; before the commit nothing of it is visible.
+Source: KIP-33, use case 2.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from tidelog.env import Env, os_env
+from tidelog.errors import InvalidRequest
+from tidelog.spark.jobs.bootstrap_result import PartitionResult, written_before, written_now
+from tidelog.spark.jobs.checks import Finding, Load, check, ensure, lines, thresholds
+from tidelog.spark.jobs.progress import NOBODY, Listener
+from tidelog.spark.jobs.record_columns import RecordColumns, to_records, with_partitions
+from tidelog.spark.jobs.replay_run import Transform
+from tidelog.spark.jobs.table_facts import TableFacts, table_facts
+from tidelog.spark.jobs.targets import describe
+from tidelog.spark.places import Place, as_place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidelog.spark.jobs.checks import Target
+
+BY_TIME: Final = "time"
+BY_KEY: Final = "key"
+AS_READ: Final = "none"
+ORDERS: Final = (BY_TIME, BY_KEY, AS_READ)
+_ID_MAX: Final = 200
+_SUMMARY: Final = (
+    "topic string, partition int, first_offset long, end_offset long, records long,"
+    " size_bytes long, segments int, append_ms long"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootstrapOptions:
+    """What a bootstrap is asked for.
+
+    Attributes:
+        topic: The topic.
+        to: The directory.
+        columns: Which column of the table is what.
+        order: `time`, `key` or `none`; None: by time where there is one.
+        job_id: Its name with the directory; drawn where None.
+        create: Partitions of the topic, where it may have to be made; None: it must be there.
+        config: Settings of a topic that is made.
+        tasks: How many tasks build segments; None: as the table's size asks for.
+        counts: Look at key and time of the whole table beforehand.
+        force: Go on although the target would lose records.
+        sink: More options of the sink, such as `compression`.
+    """
+
+    topic: str
+    to: Place
+    columns: RecordColumns
+    order: str | None = None
+    job_id: str | None = None
+    create: int | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+    tasks: int | None = None
+    counts: bool = True
+    force: bool = False
+    sink: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootstrapOutcome:
+    """How a bootstrap went.
+
+    Attributes:
+        job_id: Its name with the directory.
+        partitions: What became of each partition.
+        facts: What was counted beforehand, None where nothing was.
+        seconds: How long it took.
+        was_done: An earlier start had done all of it.
+        findings: What the checks found.
+    """
+
+    job_id: str
+    partitions: tuple[PartitionResult, ...]
+    facts: TableFacts | None
+    seconds: float
+    was_done: bool
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def records(self) -> int:
+        """Records that are there."""
+        return sum(one.records for one in self.partitions)
+
+
+def bootstrap(  # noqa: PLR0913 - one keyword for each way to choose
+    spark: "SparkSession",
+    table: "DataFrame",
+    topic: str,
+    *,
+    to: Place | str,
+    key: str | None = None,
+    time: str | None = None,
+    value: str | None = None,
+    headers: str | None = None,
+    partition: str | None = None,
+    order: str | None = None,
+    job_id: str | None = None,
+    create: int | None = None,
+    config: Mapping[str, str] | None = None,
+    tasks: int | None = None,
+    transform: Transform | None = None,
+    counts: bool = True,
+    force: bool = False,
+    sink: Mapping[str, str] | None = None,
+) -> "DataFrame":
+    """Load a table into a topic of a directory, visible all at once; a row for each partition.
+
+    Args:
+        spark: The session.
+        table: Any DataFrame: Parquet, CSV, JDBC, or what was made of them.
+        topic: The topic.
+        to: The directory of topics.
+        key: Column of the key; records without one go by a hash of their value.
+        time: Column of the create time: timestamp, date, whole ms, or text for SQL's cast. Null is
+            the time of the commit.
+        value: Column of the value; the whole row as JSON where None.
+        headers: Column of headers: a map, or an array of (key, value).
+        partition: Column of the partition's number; by murmur2 of the key where None.
+        order: Of the records in a partition: by `time`, by `key` (then time), or `none`: as the
+            tasks read them, without a shuffle. By time where None and there is one.
+        job_id: Makes it safe to start again: what was loaded under this id is not loaded twice.
+        create: Partitions of the topic, which is made where it is missing.
+        config: Settings of a topic that is made.
+        tasks: Build segments by so many tasks; as the size asks for where None.
+        transform: Put between the table and its records.
+        counts: Look at key and time of the whole table beforehand, for exact checks; the table is
+            read once more for it.
+        force: Go on although the target would refuse or lose records.
+        sink: More options of the sink, such as `compression`.
+
+    Raises:
+        TargetLoses: The target would refuse or lose records; nothing was written.
+        InvalidRequest, UnknownTopic, ConfigError: As their names say; nothing was written.
+        DirectoryLocked: Another process has the directory open and takes no segments.
+    """
+    options = BootstrapOptions(
+        topic=topic,
+        to=as_place(to),
+        columns=RecordColumns(
+            key=key, time=time, value=value, headers=headers, partition=partition
+        ),
+        order=order,
+        job_id=job_id,
+        create=create,
+        config=config or {},
+        tasks=tasks,
+        counts=counts,
+        force=force,
+        sink=sink or {},
+    )
+    outcome = Bootstrap(options, transform=transform).run(table)
+    rows = [
+        (
+            topic,
+            one.partition,
+            one.first_offset,
+            one.end_offset,
+            one.records,
+            one.size_bytes,
+            one.segments,
+            one.append_ms,
+        )
+        for one in outcome.partitions
+    ]
+    return spark.createDataFrame(rows, _SUMMARY)
+
+
+class Bootstrap:
+    """One run of a bootstrap. Life cycle: make -> run."""
+
+    def __init__(
+        self,
+        options: BootstrapOptions,
+        *,
+        transform: Transform | None = None,
+        listener: Listener = NOBODY,
+        env: Env | None = None,
+    ) -> None:
+        """Begin.
+
+        Raises:
+            InvalidRequest: Options that can't be.
+        """
+        self._options = options
+        self._transform = transform
+        self._listener = listener
+        self._env = env or os_env()
+        _check_options(options)
+        self._job_id = options.job_id or f"{self._env.random.getrandbits(128):032x}"
+
+    def run(self, table: "DataFrame") -> BootstrapOutcome:
+        """Load the table; errors as `bootstrap`."""
+        began_ms = self._env.clock.monotonic_ms()
+        done = written_before(self._options.to.address, self._writer, env=self._env)
+        facts: TableFacts | None = None
+        findings: tuple[Finding, ...] = ()
+        if done is not None:
+            self._listener.note(
+                f"job {self._job_id} has loaded its table already, at {done.when}; nothing is done"
+            )
+        else:
+            made = table if self._transform is None else self._transform(table)
+            records = to_records(made, self._options.columns)
+            self._create()
+            target = describe(self._options.to, self._options.topic, env=self._env)
+            facts, findings = self._check(target, records)
+            self._write(records, target.partitions)
+        partitions = written_now(
+            self._options.to.address, self._options.topic, self._writer, env=self._env
+        )
+        return BootstrapOutcome(
+            job_id=self._job_id,
+            partitions=partitions,
+            facts=facts,
+            seconds=(self._env.clock.monotonic_ms() - began_ms) / 1000,
+            was_done=done is not None,
+            findings=findings,
+        )
+
+    @property
+    def _app_id(self) -> str:
+        return f"bootstrap-{self._job_id}"
+
+    @property
+    def _writer(self) -> str:
+        """Under which name the directory remembers the job."""
+        return f"app/{self._app_id}"
+
+    def _create(self) -> None:
+        """Make the topic where it is missing and may be made."""
+        from tidelog.directory import Directory
+
+        options = self._options
+        if options.create is None:
+            return
+        path = options.to.address
+        if self._env.files.exists(path):
+            with Directory.open(path, env=self._env) as there:
+                info = there.topics().get(options.topic)
+            if info is not None:
+                _check_partitions(options, info.partitions)
+                return
+        with Directory.open(path, writable=True, env=self._env) as directory:
+            notes = directory.create_topic(
+                options.topic, partitions=options.create, config=options.config
+            )
+        for note in notes:
+            self._listener.note(str(note))
+
+    def _check(
+        self, target: "Target", records: "DataFrame"
+    ) -> tuple[TableFacts | None, tuple[Finding, ...]]:
+        """Hold the target's settings against the table; what was counted, what was found."""
+        now_ms = self._env.clock.now_ms()
+        facts: TableFacts | None = None
+        load = Load()
+        if self._options.counts:
+            self._listener.note("counting keys and times of the table")
+            facts, last = table_facts(records, thresholds(target.config, now_ms))
+            load = facts.load(last + 1 or None)
+        findings = tuple(check(target, load, now_ms))
+        ensure(target, findings, force=self._options.force)
+        for finding in findings:
+            self._listener.note(f"{finding.effect.value}: {finding}")
+        self._tell(target, facts)
+        return facts, findings
+
+    def _tell(self, target: "Target", facts: TableFacts | None) -> None:
+        if target.end_offset:
+            self._listener.note(f"{target} has offsets already: the table goes behind them")
+        if facts is not None and facts.without_time and self._options.columns.time is not None:
+            count = facts.without_time
+            self._listener.note(f"{count:,} rows without a time get that of the commit")
+
+    def _write(self, records: "DataFrame", partitions: int) -> None:
+        options = self._options
+        rows = ordered(records, partitions, self._order, options.tasks)
+        sink = {
+            **options.to.options(),
+            **options.sink,
+            "topic": options.topic,
+            "txnAppId": self._app_id,
+            "txnVersion": "0",
+        }
+        self._listener.note("building segments")
+        rows.write.format("tidelog").mode("append").options(**sink).save()
+
+    @property
+    def _order(self) -> str:
+        if self._options.order is not None:
+            return self._options.order
+        return AS_READ if self._options.columns.time is None else BY_TIME
+
+
+def ordered(records: "DataFrame", partitions: int, order: str, tasks: int | None) -> "DataFrame":
+    """The records in the order asked, over all tasks: segments follow each other by task.
+
+    Args:
+        records: As `to_records` makes them.
+        partitions: Of the topic.
+        order: One of `ORDERS`.
+        tasks: How many; None: as many as the size asks for.
+    """
+    if order == AS_READ:
+        return records if tasks is None else records.repartition(tasks)
+    wanted = {BY_TIME: ("timestamp", "key"), BY_KEY: ("key", "timestamp")}[order]
+    by = ["partition", *(name for name in wanted if name in records.columns)]
+    numbered = with_partitions(records, partitions)
+    if tasks is None:
+        return numbered.repartitionByRange(*by).sortWithinPartitions(*by)
+    return numbered.repartitionByRange(tasks, *by).sortWithinPartitions(*by)
+
+
+def _check_options(options: BootstrapOptions) -> None:
+    if options.to.is_broker or "://" in options.to.address:
+        raise InvalidRequest(
+            f"{options.to}: segments are attached to a directory; brokers get a table by"
+            ' df.write.format("tidelog"), or load a directory and `replay` it to them'
+        )
+    if options.order not in (None, *ORDERS):
+        raise InvalidRequest(f"order {options.order!r}: {', '.join(ORDERS)}")
+    for order, name in ((BY_TIME, "time"), (BY_KEY, "key")):
+        if options.order == order and getattr(options.columns, name) is None:
+            raise InvalidRequest(f"order {order!r} needs a column for the {name}")
+    if options.job_id is not None and not 0 < len(options.job_id) <= _ID_MAX:
+        raise InvalidRequest(f"a job's id has 1 to {_ID_MAX} characters")
+    if options.config and options.create is None:
+        raise InvalidRequest("settings are for a topic that is made: say how many partitions")
+
+
+def _check_partitions(options: BootstrapOptions, partitions: int) -> None:
+    if partitions != options.create:
+        raise InvalidRequest(
+            f"{options.topic} is there with {partitions} partitions, not {options.create}"
+        )
+
+
+def finding_lines(outcome: BootstrapOutcome) -> list[str]:
+    """What the checks found, a line each."""
+    return lines(outcome.findings)

@@ -1,0 +1,106 @@
+"""What a replay is asked for, and how it went: plain values."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidelog.errors import InvalidRequest
+from tidelog.spark.jobs.checks import Finding
+from tidelog.spark.jobs.chunks import Spans
+from tidelog.spark.jobs.pace import Rate
+from tidelog.spark.jobs.replay_source import Question
+from tidelog.spark.places import Place
+from tidelog.types import ClockName, IsolationLevel
+
+KEEP: Final = "keep"
+BY_KEY: Final = "key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """What a replay is asked for.
+
+    Attributes:
+        source: Where the topic is.
+        topic: The topic.
+        to: A place, `parquet:PATH` or `console`.
+        to_topic: Name of the topic there; the same where None.
+        start: Start of the range, inclusive, as it was given; None where open.
+        end: End of the range, exclusive, as it was given; None where open.
+        range_text: The range as people wrote it, where start and end are what that meant: by it a
+            restart knows that the same was asked.
+        clock: Which of a record's two times the range is about.
+        isolation: What is seen of transactions.
+        partitions: `keep`, `key`, or None for what fits.
+        rate: The limit, None for no such.
+        progress: File that makes it resumable, None for no such.
+        force: Go on although the target would lose records.
+        sink: More options of the sink, such as `compression`.
+    """
+
+    source: Place
+    topic: str
+    to: Place | str
+    to_topic: str | None = None
+    start: int | str | None = None
+    end: int | str | None = None
+    range_text: str | None = None
+    clock: ClockName = ClockName.RECORD
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    partitions: str | None = None
+    rate: Rate | None = None
+    progress: str | None = None
+    force: bool = False
+    sink: tuple[tuple[str, str], ...] = ()
+
+    def asked(self) -> dict[str, str]:
+        """What a restart must ask alike."""
+        return {
+            "source": str(self.source),
+            "topic": self.topic,
+            "to": str(self.to),
+            "to_topic": self.to_topic or "",
+            "range": self.range_text or f"{_text(self.start)}..{_text(self.end)}",
+            "clock": self.clock.value,
+            "isolation": self.isolation.name.lower(),
+            "partitions": self.partitions or "",
+            "sink": json.dumps(sorted(self.sink)),
+        }
+
+
+def _text(side: int | str | None) -> str:
+    return "" if side is None else str(side)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOutcome:
+    """How a replay went.
+
+    Attributes:
+        question: What was read, with its times fixed.
+        planned: The offsets that held it.
+        records: Records written, by this and earlier starts.
+        size_bytes: Their keys and values.
+        chunks: Chunks written, by this and earlier starts.
+        seconds: How long this start took.
+        was_resumed: Whether an earlier start had begun.
+        findings: What the checks found.
+    """
+
+    question: Question
+    planned: Spans
+    records: int
+    size_bytes: int
+    chunks: int
+    seconds: float
+    was_resumed: bool
+    findings: tuple[Finding, ...] = field(default=())
+
+
+def read_isolation(text: str) -> IsolationLevel:
+    """The isolation level of a word; raises InvalidRequest."""
+    try:
+        return IsolationLevel[text.upper()]
+    except KeyError:
+        names = " or ".join(level.name.lower() for level in IsolationLevel)
+        raise InvalidRequest(f"isolation {text!r}: {names}") from None

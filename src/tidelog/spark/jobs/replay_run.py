@@ -1,0 +1,304 @@
+"""One run of a replay: begins or goes on, chunk after chunk."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tidelog.env import Env, os_env
+from tidelog.errors import InvalidRequest
+from tidelog.spark.jobs.checks import Finding, Load, check, ensure
+from tidelog.spark.jobs.chunks import (
+    CHUNK_RECORDS,
+    Spans,
+    chunk_budget,
+    offsets_options,
+    take,
+    thinned,
+    total,
+)
+from tidelog.spark.jobs.journal import Journal, Progress
+from tidelog.spark.jobs.pace import Pacer, wait_seconds
+from tidelog.spark.jobs.progress import NOBODY, Listener
+from tidelog.spark.jobs.replay_options import BY_KEY, KEEP, ReplayOptions, ReplayOutcome
+from tidelog.spark.jobs.replay_source import Question, Times, find
+from tidelog.spark.jobs.replay_target import (
+    CONSOLE,
+    CONSOLE_RECORDS,
+    Chunk,
+    ConsoleTarget,
+    ParquetTarget,
+    Print,
+    ReplayTarget,
+    TopicTarget,
+    parquet_path,
+)
+from tidelog.spark.jobs.targets import describe
+from tidelog.spark.places import Place
+from tidelog.timespec import parse_point
+from tidelog.types import ClockName
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from tidelog.spark.jobs.checks import Target
+
+Transform = Callable[["DataFrame"], "DataFrame"]
+
+_COLUMNS: Final = ("key", "value", "headers", "topic", "partition", "timestamp", "offset")
+# Rows of so many partitions are put in order side by side, at most.
+_TASKS_MAX: Final = 64
+# Spark's times are 64 bits of microseconds; no record that it can read lies beyond.
+_SPARK_MS_MAX: Final = (2**63 - 1) // 1000
+
+
+class _Written(NamedTuple):
+    records: int
+    size_bytes: int
+
+
+class Replay:
+    """One run of a replay. Life cycle: make -> run."""
+
+    def __init__(  # noqa: PLR0913 - what a test brings along
+        self,
+        spark: "SparkSession",
+        options: ReplayOptions,
+        *,
+        transform: Transform | None = None,
+        listener: Listener = NOBODY,
+        show: Print = print,
+        env: Env | None = None,
+        wait: Callable[[float], None] = wait_seconds,
+    ) -> None:
+        self._spark = spark
+        self._options = options
+        self._transform = transform
+        self._listener = listener
+        self._show = show
+        self._env = env or os_env()
+        self._wait = wait
+        self._findings: tuple[Finding, ...] = ()
+
+    def run(self) -> ReplayOutcome:
+        """Replay all that is left; errors as `tidelog.spark.replay`."""
+        began_ms = self._env.clock.monotonic_ms()
+        with Journal.open(self._env, self._options.progress) as journal:
+            earlier = journal.progress
+            progress = self._begin() if earlier is None else self._resume(earlier)
+            question = self._question(progress.times)
+            progress = self._write_all(journal, question, progress)
+        return ReplayOutcome(
+            question=question,
+            planned=progress.planned,
+            records=progress.records,
+            size_bytes=progress.size_bytes,
+            chunks=progress.number,
+            seconds=(self._env.clock.monotonic_ms() - began_ms) / 1000,
+            was_resumed=earlier is not None,
+            findings=self._findings,
+        )
+
+    # -- what is to be done ------------------------------------------------------------------
+
+    def _begin(self) -> Progress:
+        """Find what is to be read, and hold the target against it."""
+        options = self._options
+        self._check_options()
+        now_ms = self._env.clock.now_ms()
+        times = (_point(options.start, now_ms), _point(options.end, now_ms))
+        found = find(self._question(times), env=self._env)
+        target = self._target()
+        keeps = _keeps(options.partitions, found.partitions, target)
+        if target is not None:
+            self._check(target, found.load(keeps_partitions=keeps), now_ms)
+        spans = found.spans if self._is_cut else thinned(found.spans, 1)
+        job_id = f"{self._env.random.getrandbits(128):032x}"
+        return Progress(
+            job_id=job_id,
+            question=options.asked(),
+            times=times,
+            keeps_partitions=keeps,
+            planned=spans,
+            left=spans,
+        )
+
+    def _resume(self, earlier: Progress) -> Progress:
+        """Go on with what an earlier start has left."""
+        earlier.ensure_asked(self._options.asked())
+        self._check_options()
+        if earlier.is_done:
+            self._listener.note("an earlier start has done all of it; nothing is left to do")
+            return earlier
+        done = total(earlier.planned) - total(earlier.left) - total(earlier.chunk)
+        self._listener.note(f"going on behind {done:,} of {total(earlier.planned):,} offsets")
+        target = self._target()
+        if target is not None:
+            self._check(target, Load(), self._env.clock.now_ms())
+        return earlier
+
+    def _check_options(self) -> None:
+        options = self._options
+        if options.to == CONSOLE and options.progress is not None:
+            raise InvalidRequest("a console remembers nothing: leave progress out")
+        if options.partitions not in (None, KEEP, BY_KEY):
+            raise InvalidRequest(f"partitions {options.partitions!r}: {KEEP} or {BY_KEY}")
+        is_same = options.to == options.source and options.to_topic in (None, options.topic)
+        if is_same and not options.force:
+            raise InvalidRequest(
+                f"{options.topic} would be replayed into itself: name another topic to write to,"
+                " or force it"
+            )
+
+    def _question(self, times: Times) -> Question:
+        options = self._options
+        return Question(
+            place=options.source,
+            topic=options.topic,
+            times=times,
+            clock=options.clock,
+            isolation=options.isolation,
+        )
+
+    def _target(self) -> "Target | None":
+        """The topic that is written to, None where it is none."""
+        options = self._options
+        if not isinstance(options.to, Place):
+            return None
+        return describe(options.to, options.to_topic or options.topic, env=self._env)
+
+    def _check(self, target: "Target", load: Load, now_ms: int) -> None:
+        findings = check(target, load, now_ms)
+        self._findings = tuple(findings)
+        ensure(target, findings, force=self._options.force)
+        for finding in findings:
+            self._listener.note(f"{finding.effect.value}: {finding}")
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether there is more than one chunk: a rate, a memory, or a target that needs it."""
+        options = self._options
+        is_broker = isinstance(options.to, Place) and options.to.is_broker
+        return bool(options.rate or options.progress or is_broker or options.to == CONSOLE)
+
+    # -- doing it ----------------------------------------------------------------------------
+
+    def _write_all(self, journal: Journal, question: Question, progress: Progress) -> Progress:
+        target = self._writer(progress)
+        pacer = Pacer(self._options.rate, self._env.clock, self._wait)
+        planned = total(progress.planned)
+        # What was noted and not crossed out may have been written.
+        is_doubtful = bool(progress.chunk)
+        while not progress.is_done:
+            if not progress.chunk:
+                chunk, left = take(progress.left, self._budget(progress))
+                progress = replace(progress, chunk=chunk, left=left)
+                journal.save(progress)
+            pacer.hold()
+            written = self._write(target, question, progress, is_doubtful=is_doubtful)
+            pacer.note(*written)
+            progress = replace(
+                progress,
+                chunk=(),
+                number=progress.number + 1,
+                records=progress.records + written.records,
+                size_bytes=progress.size_bytes + written.size_bytes,
+            )
+            is_doubtful = False
+            self._listener.at(planned - total(progress.left), planned)
+        journal.save(progress)
+        return progress
+
+    def _budget(self, progress: Progress) -> int:
+        """About how many offsets the next chunk holds."""
+        if not self._is_cut:
+            return total(progress.left)
+        rate = self._options.rate
+        budget = chunk_budget(rate, progress.records, progress.size_bytes)
+        return min(budget, CONSOLE_RECORDS if self._options.to == CONSOLE else CHUNK_RECORDS)
+
+    def _writer(self, progress: Progress) -> ReplayTarget:
+        options = self._options
+        if isinstance(options.to, Place):
+            return TopicTarget(
+                place=options.to,
+                topic=options.to_topic or options.topic,
+                keeps_partitions=progress.keeps_partitions,
+                options=dict(options.sink),
+            )
+        if options.to == CONSOLE:
+            return ConsoleTarget(self._show)
+        return ParquetTarget(parquet_path(options.to))
+
+    def _write(
+        self, target: ReplayTarget, question: Question, progress: Progress, *, is_doubtful: bool
+    ) -> _Written:
+        """Read, filter and write the chunk that is noted; how much that was."""
+        from pyspark.sql import Observation
+
+        seen = Observation()
+        rows = self._read(question, progress.chunk, target.columns).observe(seen, *_amounts())
+        if self._transform is not None:
+            rows = self._transform(rows)
+        target.write(
+            Chunk(
+                rows=rows,
+                job_id=progress.job_id,
+                number=progress.number,
+                tasks=min(len(progress.chunk), _TASKS_MAX),
+                may_be_there=is_doubtful,
+            )
+        )
+        amounts = seen.get
+        return _Written(int(amounts["records"]), int(amounts["size_bytes"] or 0))
+
+    def _read(self, question: Question, spans: Spans, columns: tuple[str, ...]) -> "DataFrame":
+        """The records of the chunk that lie in the range."""
+        is_appended = question.clock is ClockName.APPEND and not question.place.is_broker
+        clock = "appendTimestamp" if is_appended else "timestamp"
+        named = dict.fromkeys((*_COLUMNS, *columns, clock))
+        offsets = offsets_options(spans)
+        options = {
+            **question.options(),
+            **{name: json.dumps(value) for name, value in offsets.items()},
+            "columns": ",".join(named),
+        }
+        rows = self._spark.read.format("tidelog").options(**options).load()
+        for condition in _conditions(clock, question.times):
+            rows = rows.where(condition)
+        return rows.drop("appendTimestamp")
+
+
+def _point(given: int | str | None, now_ms: int) -> int | None:
+    """A point in time in ms; raises InvalidTime."""
+    return parse_point(given, now_ms=now_ms) if isinstance(given, str) else given
+
+
+def _keeps(asked: str | None, partitions: int, target: "Target | None") -> bool:
+    """Whether records keep the numbers of their partitions."""
+    if asked is not None or target is None:
+        return asked != BY_KEY
+    return partitions == target.partitions
+
+
+def _amounts() -> "list[Column]":
+    from pyspark.sql import functions as f
+
+    sizes = [f.coalesce(f.octet_length(name), f.lit(0)) for name in ("key", "value")]
+    return [
+        f.count(f.lit(1)).alias("records"),
+        f.sum((sizes[0] + sizes[1]).cast("long")).alias("size_bytes"),
+    ]
+
+
+def _conditions(clock: str, times: Times) -> "list[Column]":
+    """What a record of the range fulfils; one without a time lies in no range."""
+    from pyspark.sql import functions as f
+
+    if times == (None, None):
+        return []
+    start_ms, end_ms = max(times[0] or 0, 0), times[1]
+    found = [f.col(clock) >= f.timestamp_millis(f.lit(min(start_ms, _SPARK_MS_MAX)))]
+    if end_ms is not None and end_ms < _SPARK_MS_MAX:
+        found.append(f.col(clock) < f.timestamp_millis(f.lit(end_ms)))
+    return found

@@ -1,0 +1,259 @@
+"""Replays on Spark: exactly the range, times kept, each record once whatever happens between."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tidelog.directory import Directory
+from tidelog.env import Env, ManualClock
+from tidelog.errors import InvalidRequest
+from tidelog.record.record import Record
+from tidelog.spark.jobs.checks import TargetLoses
+from tidelog.spark.jobs.pace import Rate
+from tidelog.spark.jobs.replay import replay
+from tidelog.spark.jobs.replay_options import ReplayOptions
+from tidelog.spark.jobs.replay_run import Replay
+from tidelog.spark.places import Place
+from tidelog.types import ClockName, Header, NewRecord
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+T0 = 1_360_342_800_000
+MINUTE = 60_000
+PARTITIONS = 3
+COUNT = 600
+KEEP_ALL = {"retention.ms": "-1"}
+
+
+def records() -> list[NewRecord]:
+    """Made every 10 s; each seventh is up to an hour late, so create times are out of order."""
+    dice = Random(5)
+    return [
+        NewRecord(
+            key=None if number % 9 == 4 else b"k%d" % (number % 20),
+            value=None if number % 31 == 0 else b"%d" % number,
+            timestamp=T0
+            + number * 10_000
+            - (dice.randrange(60) * MINUTE if number % 7 == 0 else 0),
+            headers=(Header("n", b"%d" % number),) if number % 2 else (),
+        )
+        for number in range(COUNT)
+    ]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    """A directory whose log took the records in twelve appends, ten minutes apart."""
+    path = str(tmp_path / "source")
+    clock = ManualClock(T0)
+    with Directory.open(path, writable=True, env=Env(clock=clock)) as directory:
+        config = KEEP_ALL | {"internal.segment.bytes": "4000", "index.interval.bytes": "100"}
+        directory.create_topic("flights", partitions=PARTITIONS, config=config)
+        made = records()
+        for start in range(0, COUNT, 50):
+            clock.set(T0 + (start + 50) * 10_000)
+            for number in range(PARTITIONS):
+                directory.append("flights", made[start + number : start + 50 : 3], partition=number)
+    return path
+
+
+def make(path: Path, topic: str = "flights", **config: str) -> str:
+    given = {name.replace("_", "."): text for name, text in config.items()}
+    with Directory.open(str(path), writable=True) as directory:
+        directory.create_topic(topic, partitions=PARTITIONS, config=KEEP_ALL | given)
+    return str(path)
+
+
+def held(path: str, topic: str = "flights") -> list[list[Record]]:
+    with Directory.open(path) as directory:
+        return [list(directory.partition(topic, number).records()) for number in range(PARTITIONS)]
+
+
+def plain(found: list[list[Record]]) -> list[list[tuple[object, ...]]]:
+    """What a replay keeps of records: all but their offsets."""
+    return [[(r.timestamp, r.key, r.value, r.headers) for r in part] for part in found]
+
+
+def in_range(path: str, start_ms: int, end_ms: int) -> list[list[tuple[object, ...]]]:
+    kept = [[r for r in part if start_ms <= (r.timestamp or 0) < end_ms] for part in held(path)]
+    return plain(kept)
+
+
+class Killed(Exception):
+    """Stands for the end of a driver."""
+
+
+def test_a_range_on_the_record_clock_into_a_directory(
+    spark: "SparkSession", source: str, tmp_path: Path
+) -> None:
+    target = make(tmp_path / "target")
+    start, end = T0 + 20 * MINUTE, T0 + 50 * MINUTE
+    (told,) = replay(spark, source, "flights", to=target, start=start, end=end).collect()
+    expected = in_range(source, start, end)
+    assert plain(held(target)) == expected
+    assert told["records"] == sum(map(len, expected)) > 100
+    assert told["chunks"] == 1
+    assert not told["was_resumed"]
+    sizes = [len(r[1] or b"") + len(r[2] or b"") for part in expected for r in part]  # type: ignore[arg-type]
+    assert told["size_bytes"] == sum(sizes)
+
+
+def test_the_append_clock_and_a_transform(
+    spark: "SparkSession", source: str, tmp_path: Path
+) -> None:
+    from pyspark.sql import functions as f
+
+    target = make(tmp_path / "target", topic="copy")
+    start = T0 + 400 * 10_000
+
+    def shout(rows: "DataFrame") -> "DataFrame":
+        return rows.where("value is not null").withColumn(
+            "value", f.concat(f.col("value"), f.lit(b"!"))
+        )
+
+    replay(
+        spark,
+        source,
+        "flights",
+        to=target,
+        to_topic="copy",
+        start=start,
+        clock="append",
+        transform=shout,
+    )
+    # The append at `start` itself is in the range: records from 350 on.
+    made = [r for r in records()[350:] if r.value is not None]
+    expected = sorted((r.timestamp, r.value + b"!") for r in made if r.value and r.timestamp)
+    found = [(r.timestamp, r.value) for part in held(target, "copy") for r in part]
+    assert sorted(found, key=str) == sorted(expected, key=str)
+
+
+def chunked(source: str, target: Place | str, progress: Path | None = None) -> ReplayOptions:
+    """Chunks of about 100 records."""
+    return ReplayOptions(
+        source=Place(source),
+        topic="flights",
+        to=target,
+        start=T0 + 10 * MINUTE,
+        end=T0 + 90 * MINUTE,
+        clock=ClockName.RECORD,
+        rate=Rate(50),
+        progress=None if progress is None else str(progress),
+    )
+
+
+def killed_at(replaying: Replay, number: int, *, after_write: bool) -> None:
+    """Let a run die at its chunk of a number, before or behind the write of it."""
+    write = replaying._write
+    count = 0
+
+    def dying(*arguments: object, **named: object) -> object:
+        nonlocal count
+        if count == number and not after_write:
+            raise Killed
+        result = write(*arguments, **named)  # type: ignore[arg-type]
+        if count == number:
+            raise Killed
+        count += 1
+        return result
+
+    replaying._write = dying  # type: ignore[method-assign, assignment]
+
+
+@pytest.mark.parametrize("after_write", [False, True])
+def test_a_run_goes_on_exactly_where_it_stopped(
+    spark: "SparkSession", source: str, tmp_path: Path, after_write: bool
+) -> None:
+    target = make(tmp_path / "target")
+    options = chunked(source, Place(target), tmp_path / "progress.json")
+    env = Env(clock=ManualClock(T0 + 1_440 * MINUTE))
+    waits: list[float] = []
+    for at in (1, 0):
+        run = Replay(spark, options, env=env, wait=waits.append)
+        killed_at(run, at, after_write=after_write)
+        with pytest.raises(Killed):
+            run.run()
+    outcome = Replay(spark, options, env=env, wait=waits.append).run()
+    expected = in_range(source, T0 + 10 * MINUTE, T0 + 90 * MINUTE)
+    assert plain(held(target)) == expected
+    assert outcome.was_resumed
+    assert outcome.records == sum(map(len, expected))
+    assert outcome.chunks == 5
+    again = Replay(spark, options, env=env).run()
+    assert again.records == outcome.records
+    assert plain(held(target)) == expected
+
+
+def test_a_rate_is_kept_without_sleeping(
+    spark: "SparkSession", source: str, tmp_path: Path
+) -> None:
+    clock = ManualClock(T0)
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        clock.advance(round(seconds * 1000))
+
+    options = chunked(source, f"parquet:{tmp_path / 'files'}")
+    outcome = Replay(spark, options, env=Env(clock=clock), wait=wait).run()
+    last = spark.read.parquet(str(tmp_path / "files" / f"chunk={outcome.chunks - 1:06d}")).count()
+    assert sum(waits) == pytest.approx((outcome.records - last) / 50, abs=0.01)
+    rows = spark.read.parquet(str(tmp_path / "files"))
+    assert rows.count() == outcome.records
+    assert {"offset", "timestampType", "chunk"} <= set(rows.columns)
+    with pytest.raises(Exception, match="already exists"):
+        Replay(spark, options, env=Env(clock=clock), wait=wait).run()
+
+
+def test_a_console_shows_lines(spark: "SparkSession", source: str) -> None:
+    lines: list[str] = []
+    options = ReplayOptions(
+        source=Place(source), topic="flights", to="console", end=T0 + 2 * MINUTE
+    )
+    Replay(spark, options, show=lines.append).run()
+    shown = [json.loads(line) for line in lines]
+    expected = in_range(source, 0, T0 + 2 * MINUTE)
+    assert [row["value"] for row in shown] == [
+        None if value is None else value.decode()  # type: ignore[attr-defined]
+        for part in expected
+        for _, _, value, _ in part
+    ]
+    assert all(row["headers"] is None or row["headers"][0][0] == "n" for row in shown)
+
+
+def test_what_the_target_would_lose_is_said_before_anything_is_written(
+    spark: "SparkSession", source: str, tmp_path: Path
+) -> None:
+    target = make(tmp_path / "target", retention_ms="86400000")
+    expected = sum(map(len, held(source)))
+    with pytest.raises(TargetLoses, match=f"{expected} records created before .* would be deleted"):
+        replay(spark, source, "flights", to=target)
+    assert held(target) == [[]] * PARTITIONS
+    stamped = make(tmp_path / "stamped", message_timestamp_type="LogAppendTime")
+    with pytest.raises(TargetLoses, match="would be overwritten"):
+        replay(spark, source, "flights", to=stamped)
+    (told,) = replay(spark, source, "flights", to=target, force=True).collect()
+    assert told["records"] == expected
+    assert told["findings"][0].startswith("deleted at once: retention.ms=86400000")
+
+
+@pytest.fixture
+def nothing(source: str) -> Iterator[str]:
+    yield source
+    assert sum(map(len, held(source))) == COUNT
+
+
+def test_what_can_not_be(spark: "SparkSession", nothing: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="replayed into itself"):
+        replay(spark, nothing, "flights", to=nothing)
+    with pytest.raises(InvalidRequest, match="a console remembers nothing"):
+        replay(spark, nothing, "flights", to="console", progress=str(tmp_path / "p"))
+    with pytest.raises(InvalidRequest, match="partitions 'same': keep or key"):
+        replay(spark, nothing, "flights", to="console", partitions="same")
+    with pytest.raises(InvalidRequest, match="read_committed"):
+        replay(spark, nothing, "flights", to="console", isolation="serializable")
