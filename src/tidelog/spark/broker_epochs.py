@@ -44,8 +44,7 @@ class BrokerEpochs:
         Raises:
             ClusterFailure: A broker can't be reached, or refuses.
         """
-        leader = self._find()
-        self._topics = leader.refresh()
+        leader = self._refresh()
         by_node: dict[int, dict[TopicPartition, int]] = {}
         for name, epoch in epochs.items():
             by_node.setdefault(self._node_of(name), {})[name] = epoch
@@ -62,7 +61,7 @@ class BrokerEpochs:
 
         Walks down from the newest epoch: most logs are asked twice.
         """
-        self._topics = self._find().refresh()
+        self._refresh()
         found = dict.fromkeys(ends, NO_LEADER_EPOCH)
         left = {name: self._epoch_of(name) for name, end in ends.items() if end > 0}
         left = {name: epoch for name, epoch in left.items() if epoch >= 0}
@@ -90,6 +89,16 @@ class BrokerEpochs:
             reason = "nobody leads it now" if found is not None else "there is no such partition"
             raise ClusterFailure(",".join(self._servers), f"ask for epochs of {name}", reason)
         return found
+
+    def _refresh(self) -> Leader:
+        """The server asked, after it told who leads what; the next time another if it is gone."""
+        leader = self._find()
+        try:
+            self._topics = leader.refresh()
+        except ClusterFailure:
+            self.close()
+            raise
+        return leader
 
     def _find(self) -> Leader:
         """The first server that answers."""

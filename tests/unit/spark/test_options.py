@@ -9,6 +9,7 @@ from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest, InvalidTime
 from tidelog.spark.options import READ_OPTIONS, WRITE_OPTIONS
 from tidelog.spark.source_options import read_source_options
+from tidelog.spark.stream_options import STREAM_OPTIONS
 from tidelog.types import ClockName, IsolationLevel, TopicPartition
 
 DOCS = Path(__file__).parents[3] / "docs" / "spark.md"
@@ -18,7 +19,7 @@ NOW_MS = 1_360_342_800_000
 
 def test_docs_have_the_same_tables() -> None:
     rows = re.findall(r"^\| `([^`]+)` \| (.+) \|$", DOCS.read_text(), re.MULTILINE)
-    ours = [*READ_OPTIONS.items(), *WRITE_OPTIONS.items()]
+    ours = [*READ_OPTIONS.items(), *STREAM_OPTIONS.items(), *WRITE_OPTIONS.items()]
     assert [(name, text.replace("`", "")) for name, text in rows] == ours
 
 

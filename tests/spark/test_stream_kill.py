@@ -1,0 +1,99 @@
+"""A stream whose driver is killed at a random moment goes on: no record lost, none twice."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.spark import stream_child
+from tests.spark.test_stream import append
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[2]
+BEFORE = 100
+RECORDS = 1500
+LIMIT_S = 240
+
+
+class Child:
+    """A driver in a process group of its own."""
+
+    def __init__(self, root: Path, work: Path, mode: str) -> None:
+        command = [sys.executable, stream_child.__file__, str(root), str(work), mode]
+        env = os.environ | {"PYTHONPATH": str(ROOT)}
+        self.process = subprocess.Popen(
+            command, start_new_session=True, env=env, stderr=subprocess.PIPE
+        )
+
+    def wait_for(self, is_so: Callable[[], bool]) -> None:
+        """Wait until something is so; the process must live till then."""
+        for _ in range(LIMIT_S * 200):
+            if is_so():
+                return
+            try:
+                status = self.process.wait(timeout=0.005)
+            except subprocess.TimeoutExpired:
+                continue
+            raise AssertionError(f"ended with {status}: {self._errors()}")
+        raise AssertionError("never came to it")
+
+    def _errors(self) -> str:
+        assert self.process.stderr is not None
+        return self.process.stderr.read().decode()[-3000:]
+
+    def finish(self) -> None:
+        """Let it come to its end."""
+        errors = self.process.communicate(timeout=LIMIT_S)[1]
+        assert self.process.returncode == 0, errors.decode()[-3000:]
+
+    def kill(self) -> None:
+        """Kill Python and the Java machine at once; Spark's daemon ends with them."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate(timeout=60)
+
+
+def kill_at_random(root: Path, work: Path, draw: random.Random) -> str:
+    """Run the stream, and kill it when a random file of its bookkeeping appears."""
+    done = [int(name.name) for name in (work / "checkpoint/commits").glob("[0-9]*")]
+    number = max(done, default=0) + draw.randrange(1, 4)
+    folder = draw.choice(["checkpoint/offsets", "checkpoint/commits", "rows/_spark_metadata"])
+    child = Child(root, work, "stream")
+    try:
+        child.wait_for((work / "checkpoint/commits/0").exists)
+        if number < 4 and not done:
+            append(root, {"t": {0: RECORDS, 1: RECORDS}}, per_batch=50)
+        child.wait_for((work / folder / str(number)).exists)
+    finally:
+        child.kill()
+    return f"killed at {folder}/{number}"
+
+
+@pytest.mark.parametrize(
+    ("seed", "kills"), [(1, 1), *(pytest.param(n, 3, marks=pytest.mark.slow) for n in range(2, 6))]
+)
+def test_no_record_is_lost_and_none_comes_twice(
+    spark: "SparkSession", tmp_path: Path, seed: int, kills: int
+) -> None:
+    root, work = tmp_path / "log", tmp_path / "work"
+    append(root, {"t": {0: BEFORE, 1: BEFORE}})
+    draw = random.Random(seed)
+    story = [kill_at_random(root, work, draw) for _ in range(kills)]
+    append(root, {"t": {0: 10, 2: 10}})
+    drain = Child(root, work, "drain")
+    drain.finish()
+    read = spark.read.parquet(str(work / "rows")).collect()
+    found = sorted((row[0], row[1], bytes(row[2])) for row in read)
+    starts = {0: BEFORE, 1: BEFORE, 2: 0}
+    ends = {0: BEFORE + RECORDS + 10, 1: BEFORE + RECORDS, 2: 10}
+    assert found == [
+        (number, offset, f"t-{number}-{offset}".encode())
+        for number in range(3)
+        for offset in range(starts[number], ends[number])
+    ], story
