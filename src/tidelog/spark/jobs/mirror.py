@@ -1,0 +1,169 @@
+"""`mirror`: topics of clusters and directories copied into those of another, batch or continuous.
+
+Records keep key, value, headers and create time; offsets and append times are the target's own. The
+offset map says what went where (`cluster.offset_map`), and `tidelog failover` takes groups across
+by it. docs/mirror.md says what is promised, and what is not copied.
+"""
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from tidelog.cluster.offset_map import Partitioning, SourcePartition
+from tidelog.env import Env, os_env
+from tidelog.errors import InvalidRequest
+from tidelog.spark.jobs.mirror_plan import MirrorPlan, MirrorSource, plan_mirror
+from tidelog.spark.jobs.mirror_run import (
+    ISOLATIONS,
+    BatchDone,
+    Mirror,
+    MirrorOptions,
+    Transform,
+    Watcher,
+    read_sources,
+    running,
+)
+from tidelog.spark.places import Place
+from tidelog.types import IsolationLevel
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_SUMMARY: Final = (
+    "source string, topic string, partition int, target string, target_topic string,"
+    " copied_from long, copied_to long, offsets long, end_offset long, lag long"
+)
+
+SummaryRow = tuple[str, str, int, str, str, int, int, int, int, int]
+
+
+def mirror(  # noqa: PLR0913 - one keyword for each way to choose
+    spark: "SparkSession",
+    sources: Place | str | Sequence[Place | str | MirrorSource],
+    topics: Iterable[str] | Mapping[str, str],
+    target: Place | str,
+    *,
+    checkpoint: str,
+    partitions: str = Partitioning.KEPT,
+    start: str = "earliest",
+    isolation: str = "read_committed",
+    continuous: bool = False,
+    stopped: threading.Event | None = None,
+    batch_records: int = 1_000_000,
+    trigger_ms: int = 1_000,
+    create: bool = False,
+    force: bool = False,
+    transform: Transform | None = None,
+    watch: Watcher | None = None,
+    source_options: Mapping[str, str] | None = None,
+    sink_options: Mapping[str, str] | None = None,
+    env: Env | None = None,
+) -> "DataFrame":
+    """Copy topics, exactly once; a summary with a row for each partition that is copied.
+
+    Killed at any moment, the same call goes on from its checkpoint.
+
+    Args:
+        spark: The session.
+        sources: Directories, URLs of object stores or `kafka://HOST:PORT`, one or several; or
+            `MirrorSource`, with topics of its own.
+        topics: Names; or name -> name at the target. Several sources may go into one topic.
+        target: Directory or `kafka://HOST:PORT`.
+        checkpoint: Folder of the driver with all that a restart needs, the offset map
+            (`offsets.map`) among it. For this mirror alone.
+        partitions: `kept`: records keep the number of their partition; `key`: chosen anew by the
+            key, as Kafka's clients do; `any`: by the column `targetPartition` of a transform.
+        start: `earliest` or `latest`: where a new mirror begins.
+        isolation: `read_committed` leaves aborted transactions out, or `read_uncommitted`.
+        continuous: Go on until `stopped` is set; else stop at what is there at the start.
+        stopped: Ends a continuous mirror.
+        batch_records: About how many offsets of each source a batch takes, at most.
+        trigger_ms: How often a continuous mirror looks for new records.
+        create: Make topics that the target lacks, like their (first) source.
+        force: Go on although the target would refuse or lose records or their create times.
+        transform: Put between read and write. It must keep `source`, `topic`, `partition` and
+            `offset`; it may drop, change and multiply records.
+        watch: Called after each batch.
+        source_options: More options of the sources.
+        sink_options: More options of the sink, such as `compression`.
+        env: Files and clock of the driver; the machine's where None.
+
+    Raises:
+        TargetLoses: The target would refuse or lose records; nothing was written.
+        InvalidRequest, UnknownTopic, InvalidTopic: As their names say; nothing was written.
+        DirectoryLocked: Another driver runs this mirror, or another process holds the target.
+        pyspark.errors.StreamingQueryException: A batch failed; nothing of it is visible in a
+            directory, and the next start writes it again.
+    """
+    given = [sources] if isinstance(sources, Place | str) else list(sources)
+    plan = plan_mirror(
+        given,
+        topics,
+        target,
+        partitioning=read_partitioning(partitions),
+        start=start,
+        isolation=_isolation(isolation),
+    )
+    options = MirrorOptions(
+        checkpoint=checkpoint.rstrip("/"),
+        continuous=continuous,
+        batch_records=batch_records,
+        trigger_ms=trigger_ms,
+        create=create,
+        force=force,
+        source=tuple((source_options or {}).items()),
+        sink=tuple((sink_options or {}).items()),
+    )
+    env = env or os_env()
+    with running(spark, plan, options, env, transform=transform, watch=watch or _ignore) as started:
+        started.await_end(stopped)
+        rows = summary_rows(started, env)
+    return spark.createDataFrame(rows, _SUMMARY)
+
+
+def read_partitioning(text: str) -> Partitioning:
+    """`kept`, `key` or `any`; raises InvalidRequest."""
+    try:
+        return Partitioning(text)
+    except ValueError as error:
+        names = ", ".join(one.value for one in Partitioning)
+        raise InvalidRequest(f"partitions {text}: one of {names}") from error
+
+
+def _isolation(text: str) -> IsolationLevel:
+    found = ISOLATIONS.get(text)
+    if found is None:
+        raise InvalidRequest(f"isolation {text}: one of {', '.join(ISOLATIONS)}")
+    return found
+
+
+def _ignore(_done: BatchDone) -> None:
+    """Nobody watches."""
+
+
+def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
+    """A row for each partition of a source: what was copied in this run, and what is left."""
+    plan: MirrorPlan = started.plan
+    rows: list[SummaryRow] = []
+    for number, (pair, facts) in enumerate(zip(plan.pairs, read_sources(plan, env), strict=True)):
+        for partition, end in enumerate(facts.ends):
+            place = SourcePartition(number, partition)
+            before = started.start_map.copied.get(place)
+            after = started.found.copied.get(place)
+            done = after.end if after else 0
+            begun = before.end if before else (after.start if after else 0)
+            rows.append(
+                (
+                    str(plan.sources[pair.place].place),
+                    pair.topic,
+                    partition,
+                    str(plan.target),
+                    pair.target,
+                    begun,
+                    done,
+                    done - begun,
+                    end,
+                    max(end - done, 0),
+                )
+            )
+    return rows

@@ -1,0 +1,243 @@
+"""What a mirror was asked for: which topics of which places go into which topics of the target.
+
+Decisions and their text in the checkpoint; no I/O.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.cluster.offset_map import Partitioning
+from tidelog.errors import CorruptFile, InvalidRequest, UnsupportedVersion
+from tidelog.spark.places import Place, as_place
+from tidelog.storage.files import check_topic_name
+from tidelog.types import IsolationLevel
+
+STATE_VERSION: Final = 1
+_STARTS: Final = ("earliest", "latest")
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorSource:
+    """Topics of one place.
+
+    Attributes:
+        place: Where they are.
+        topics: Topic -> its name at the target.
+    """
+
+    place: Place
+    topics: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One topic and where it goes.
+
+    Attributes:
+        place: Number of its place among the sources.
+        topic: Its name there.
+        target: Its name at the target.
+    """
+
+    place: int
+    topic: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorPlan:
+    """What is copied, where to, and how.
+
+    Attributes:
+        sources: The places with their topics.
+        target: Where copies go.
+        partitioning: KEPT: records keep the number of their partition; KEY: their key chooses;
+            ANY: a transform says, by the column `targetPartition`.
+        start: `earliest` or `latest`: where a new mirror begins.
+        isolation: What is copied of transactions.
+    """
+
+    sources: tuple[MirrorSource, ...]
+    target: Place
+    partitioning: Partitioning = Partitioning.KEPT
+    start: str = "earliest"
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """All topics, in the order that numbers them in an offset map."""
+        return [
+            Pair(number, topic, target)
+            for number, source in enumerate(self.sources)
+            for topic, target in source.topics.items()
+        ]
+
+    @property
+    def targets(self) -> list[str]:
+        """The topics at the target."""
+        return sorted({pair.target for pair in self.pairs})
+
+    def question(self) -> dict[str, object]:
+        """What a restart must ask again, as JSON has it. Client settings are no part of it."""
+        return {
+            "sources": [[str(s.place), sorted(s.topics.items())] for s in self.sources],
+            "target": str(self.target),
+            "partitions": self.partitioning.value,
+            "isolation": self.isolation.name.lower(),
+        }
+
+
+def plan_mirror(
+    sources: Sequence[Place | str | MirrorSource],
+    topics: Iterable[str] | Mapping[str, str],
+    target: Place | str,
+    *,
+    partitioning: Partitioning = Partitioning.KEPT,
+    start: str = "earliest",
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+) -> MirrorPlan:
+    """The plan of a mirror.
+
+    Args:
+        sources: Places; or with topics of their own, which `topics` is not about.
+        topics: Names, or name -> name at the target, in every place that has none of its own.
+        target: Where copies go.
+        partitioning: How partitions are chosen.
+        start: `earliest` or `latest`.
+        isolation: What is copied of transactions.
+
+    Raises:
+        InvalidRequest: Nothing to copy, a place twice, a topic into itself, an object store as the
+            target.
+        InvalidTopic: A name that no topic can have.
+    """
+    renames = dict(topics) if isinstance(topics, Mapping) else {name: name for name in topics}
+    found = tuple(
+        one if isinstance(one, MirrorSource) else MirrorSource(as_place(one), renames)
+        for one in sources
+    )
+    plan = MirrorPlan(
+        sources=found,
+        target=as_place(target),
+        partitioning=partitioning,
+        start=start,
+        isolation=isolation,
+    )
+    _check(plan)
+    return plan
+
+
+def _check(plan: MirrorPlan) -> None:
+    if not plan.pairs:
+        raise InvalidRequest("nothing to mirror: give at least one place and one topic of it")
+    if plan.start not in _STARTS:
+        raise InvalidRequest(f"start {plan.start}: one of {', '.join(_STARTS)}")
+    if not plan.target.is_broker and "://" in plan.target.address:
+        raise InvalidRequest(
+            f"{plan.target}: object stores are read, not written to; name a directory, and let"
+            " `tidelog tier` move it there"
+        )
+    names = [str(source.place) for source in plan.sources]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            raise InvalidRequest(f"{name} is named twice; give all of its topics at once")
+    for pair in plan.pairs:
+        check_topic_name(pair.target)
+        if names[pair.place] == str(plan.target) and pair.topic == pair.target:
+            raise InvalidRequest(f"{pair.topic} of {names[pair.place]} would be copied into itself")
+
+
+def read_renames(
+    texts: Iterable[str], places: Sequence[Place], topics: Sequence[str]
+) -> list[MirrorSource]:
+    """Places with their topics under their new names.
+
+    Args:
+        texts: `TOPIC=NAME` for every place, or `PLACE/TOPIC=NAME` for one.
+        places: The sources.
+        topics: Copied from each of them.
+
+    Raises:
+        InvalidRequest: A text that says neither, or names a topic or place that is not copied.
+    """
+    renames = [{topic: topic for topic in topics} for _ in places]
+    for text in texts:
+        old, equals, new = text.partition("=")
+        where, slash, topic = old.rpartition("/")
+        if not (equals and topic and new):
+            raise InvalidRequest(f"rename {text}: write TOPIC=NAME, or PLACE/TOPIC=NAME")
+        if topic not in topics:
+            raise InvalidRequest(f"rename {text}: {topic} is not among the topics that are copied")
+        numbers = [n for n, place in enumerate(places) if not slash or str(place) == where]
+        if not numbers:
+            raise InvalidRequest(f"rename {text}: {where} is not among the places copied from")
+        for number in numbers:
+            renames[number][topic] = new
+    return [MirrorSource(place, names) for place, names in zip(places, renames, strict=True)]
+
+
+# -- in the checkpoint ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorState:
+    """What the checkpoint of a mirror remembers beside Spark's own.
+
+    Attributes:
+        mirror_id: Its name with the target, 32 hexadecimal digits.
+        question: What was asked, as `MirrorPlan.question`.
+        starts: First offsets by pair and partition, `[[pair, partition, offset], ...]`.
+    """
+
+    mirror_id: str
+    question: Mapping[str, object]
+    starts: tuple[tuple[int, int, int], ...]
+
+    def ensure_asked(self, plan: MirrorPlan) -> None:
+        """Raise InvalidRequest where another question was asked."""
+        now = json.loads(json.dumps(plan.question()))
+        for name in sorted(self.question.keys() | now.keys()):
+            if self.question.get(name) != now.get(name):
+                raise InvalidRequest(
+                    f"the checkpoint is that of another mirror: {name} was"
+                    f" {_shown(self.question.get(name))}, now {_shown(now.get(name))}; give the"
+                    " same, or another checkpoint"
+                )
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def encode_state(state: MirrorState) -> bytes:
+    """The text of `mirror.json`."""
+    content = {
+        "version": STATE_VERSION,
+        "mirror_id": state.mirror_id,
+        "question": dict(state.question),
+        "starts": [list(start) for start in state.starts],
+    }
+    return f"{json.dumps(content)}\n".encode()
+
+
+def decode_state(data: bytes) -> MirrorState:
+    """The state in a text.
+
+    Raises:
+        CorruptFile: It is not what `encode_state` writes.
+        UnsupportedVersion: A later release wrote it.
+    """
+    try:
+        content = json.loads(data)
+        version = content["version"]
+        if version != STATE_VERSION:
+            raise UnsupportedVersion(f"a mirror of version {version}, {STATE_VERSION} is known")
+        return MirrorState(
+            mirror_id=str(content["mirror_id"]),
+            question=dict(content["question"]),
+            starts=tuple((int(a), int(b), int(c)) for a, b, c in content["starts"]),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CorruptFile(f"not the state of a mirror: {error}") from error

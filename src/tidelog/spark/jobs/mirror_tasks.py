@@ -1,0 +1,352 @@
+"""The tasks of a mirror: rows of a micro-batch to the target, and a report of where they went.
+
+They run by `mapInArrow` and hand the driver one small report each; the rows stay in the workers.
+A task of a directory stages segments, which the driver attaches all together. A task of brokers
+writes one transaction with its rows and a marker, in which it notes where they went; when it comes
+again it finds both, writes nothing, and reports what it noted.
+"""
+
+import dataclasses
+import json
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+
+from tidelog.cluster.offset_map import Partitioning
+from tidelog.errors import InvalidRequest
+from tidelog.record.partitions import choose_partitions
+from tidelog.spark.jobs.mirror_rows import (
+    Ledger,
+    Noted,
+    Rows,
+    decode_noted,
+    encode_noted,
+)
+from tidelog.spark.sink_options import SinkOptions
+from tidelog.storage.staging import StagedSegment
+from tidelog.types import NO_TIMESTAMP
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+# Columns that a transform must leave: by them the map knows what went where.
+ORIGIN: Final = ("source", "topic", "partition", "offset")
+TARGET_PARTITION: Final = "targetPartition"
+RECORD: Final = ("key", "value", "headers", "timestamp")
+REPORT_SCHEMA: Final = "report string"
+_US_PER_MS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routes:
+    """Where each topic goes, as tasks need it.
+
+    Attributes:
+        pairs: Place, topic and target topic of each pair, in order.
+        counts: Partitions of each target topic.
+        partitioning: How partitions are chosen.
+    """
+
+    pairs: tuple[tuple[int, str, str], ...]
+    counts: tuple[tuple[str, int], ...]
+    partitioning: Partitioning
+
+    @property
+    def targets(self) -> list[str]:
+        """The target topics, by number."""
+        return [name for name, _ in self.counts]
+
+    def target_numbers(self) -> dict[int, int]:
+        """Number of the target topic of each pair."""
+        return {n: self.targets.index(pair[2]) for n, pair in enumerate(self.pairs)}
+
+
+class Origins:
+    """Reads from record batches what a ledger needs, and what the sink writes. For one thread."""
+
+    def __init__(self, routes: Routes, *, task: int) -> None:
+        """Begin.
+
+        Args:
+            routes: Where topics go.
+            task: Number of the task; records without a key begin their turns there.
+        """
+        self._routes = routes
+        numbers = routes.target_numbers()
+        self._target_of = np.array([numbers[n] for n in range(len(numbers))], np.int32)
+        self._turn = task
+
+    def read(self, batch: pa.RecordBatch) -> tuple[Rows, pa.RecordBatch]:
+        """The rows for the ledger, and the same rows for the sink.
+
+        Raises:
+            InvalidRequest: A row without an origin, or of a topic that is not mirrored.
+        """
+        self._turn += 1
+        if any(batch.column(name).null_count for name in ORIGIN):
+            raise InvalidRequest(
+                f"a row without {', '.join(ORIGIN)}: a transform must leave these as they are"
+            )
+        pairs = self._pairs(batch)
+        times = batch.column("timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        micros = np.asarray(times.fill_null(NO_TIMESTAMP * _US_PER_MS))
+        rows = Rows(
+            source=pairs,
+            partition=_ints(batch, "partition"),
+            offset=np.asarray(batch.column("offset")).astype(np.int64, copy=False),
+            create_ms=micros // _US_PER_MS,
+            target=self._targets(batch, pairs),
+        )
+        return rows, self._for_sink(batch, rows, micros)
+
+    def _pairs(self, batch: pa.RecordBatch) -> "npt.NDArray[np.int32]":
+        """Number of the pair of each row."""
+        places = _ints(batch, "source")
+        pairs = np.full(len(places), -1, np.int32)
+        topics = batch.column("topic")
+        for number, (place, topic, _) in enumerate(self._routes.pairs):
+            pairs[(places == place) & np.asarray(pc.equal(topics, pa.scalar(topic)))] = number
+        if (pairs < 0).any():
+            topic = str(topics[int(np.flatnonzero(pairs < 0)[0])])
+            raise InvalidRequest(f"a row of topic {topic}, which is not mirrored")
+        return pairs
+
+    def _targets(
+        self, batch: pa.RecordBatch, pairs: "npt.NDArray[np.int32]"
+    ) -> "npt.NDArray[np.int32]":
+        if self._routes.partitioning is Partitioning.KEPT:
+            return _ints(batch, "partition")
+        topics = self._target_of[pairs]
+        found = np.empty(len(pairs), np.int32)
+        for number, (_, count) in enumerate(self._routes.counts):
+            chosen = topics == number
+            if chosen.any():
+                keys = batch.column("key").filter(pa.array(chosen))
+                found[chosen] = choose_partitions(keys, count, keyless=self._turn % count)
+        if self._routes.partitioning is Partitioning.ANY:
+            given = batch.column(TARGET_PARTITION)
+            asked = np.asarray(given.fill_null(0)).astype(np.int32)
+            return np.where(np.asarray(given.is_valid()), asked, found)
+        return found
+
+    def _for_sink(
+        self, batch: pa.RecordBatch, rows: Rows, micros: "npt.NDArray[np.int64]"
+    ) -> pa.RecordBatch:
+        """Columns as the sink takes them; "no time" stays that instead of becoming now."""
+        names = self._routes.targets
+        dictionary = pa.DictionaryArray.from_arrays(self._target_of[rows.source], pa.array(names))
+        columns = {
+            "key": batch.column("key"),
+            "value": batch.column("value"),
+            "headers": batch.column("headers"),
+            "timestamp": pa.array(micros).cast(pa.timestamp("us", "UTC")),
+            "topic": dictionary.cast(pa.string()),
+            "partition": pa.array(rows.target),
+        }
+        return pa.RecordBatch.from_pydict(columns)
+
+
+def _ints(batch: pa.RecordBatch, name: str) -> "npt.NDArray[np.int32]":
+    return np.asarray(batch.column(name)).astype(np.int32, copy=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a task tells the driver.
+
+    Attributes:
+        task: Its number; segments are put in order by it.
+        noted: Where its rows went: in a directory counted from the task's first record of each
+            partition, at brokers for good.
+        staged: The segments that it has staged.
+        counts: Records by number of the target topic and partition.
+        was_done: It had written all of it before.
+    """
+
+    task: int
+    noted: Noted
+    staged: tuple[StagedSegment, ...] = ()
+    counts: tuple[tuple[int, int, int], ...] = ()
+    was_done: bool = False
+
+    def encode(self) -> str:
+        """Text for the driver."""
+        return json.dumps(
+            {
+                "task": self.task,
+                "noted": encode_noted(self.noted),
+                "staged": [dataclasses.asdict(segment) for segment in self.staged],
+                "counts": self.counts,
+                "was_done": self.was_done,
+            }
+        )
+
+    @classmethod
+    def decode(cls, text: str) -> "Report":
+        """What a task of this program has told."""
+        content = json.loads(text)
+        return cls(
+            task=content["task"],
+            noted=decode_noted(content["noted"]),
+            staged=tuple(
+                StagedSegment(**one | {"order": tuple(one["order"])}) for one in content["staged"]
+            ),
+            counts=tuple((a, b, c) for a, b, c in content["counts"]),
+            was_done=content["was_done"],
+        )
+
+
+def _report_batch(report: Report) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"report": pa.array([report.encode()], pa.string())})
+
+
+def _numbers() -> tuple[int, int]:
+    """Number of the task in its job, and of the attempt in the whole session."""
+    context = TaskContext.get()
+    return (0, 0) if context is None else (context.partitionId(), context.taskAttemptId())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryTask:
+    """Stages the rows of a task. Called by `mapInArrow`.
+
+    Attributes:
+        options: Of the sink.
+        routes: Where topics go.
+        commit_id: Of this attempt at the batch; staged files begin so.
+    """
+
+    options: SinkOptions
+    routes: Routes
+    commit_id: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """One report; removes what was staged where the task fails."""
+        from tidelog.spark.staging import TaskWriter
+
+        task, attempt = _numbers()
+        name = f"{self.commit_id}-{task}-{attempt}"
+        writer = TaskWriter(self.options, name=name, task=task)
+        ledger = Ledger(self.routes.target_numbers())
+        origins = Origins(self.routes, task=task)
+        try:
+            for batch in batches:
+                if batch.num_rows:
+                    rows, ours = origins.read(batch)
+                    writer.take(ours)
+                    ledger.take(rows)
+            staged = writer.finish()
+        except BaseException:
+            writer.discard()
+            raise
+        noted = Noted(rows=ledger.rows, copied=ledger.copied, records=ledger.records)
+        counts = tuple((a, b, count) for (a, b), count in sorted(ledger.counts.items()))
+        yield _report_batch(Report(task=task, noted=noted, staged=tuple(staged), counts=counts))
+
+
+class SentLedger:
+    """Notes where the brokers put the rows of a task. For one thread.
+
+    Rows of a partition are reported in the order in which they were sent, so the n-th report is
+    about the n-th row. What waits for its report is bounded by the size of a micro-batch.
+    """
+
+    def __init__(self, routes: Routes) -> None:
+        self._names = {name: number for number, name in enumerate(routes.targets)}
+        self._topic_of = routes.target_numbers()
+        self._waiting: list[Rows] = []
+        self._offsets: dict[tuple[int, int], array[int]] = {}
+
+    def take(self, rows: Rows) -> None:
+        """Rows that are about to be sent."""
+        self._waiting.append(rows)
+
+    def sent(self, topic: str, partition: int, offset: int) -> None:
+        """One row has its offset."""
+        number = self._names.get(topic)
+        if number is not None:  # else it is a marker
+            key = (number, partition)
+            if key not in self._offsets:
+                self._offsets[key] = array("q")
+            self._offsets[key].append(offset)
+
+    def noted(self, arrival_ms: int) -> Noted:
+        """All rows, once every one of them has its offset."""
+        offsets = {key: np.frombuffer(found, np.int64) for key, found in self._offsets.items()}
+        ledger = PlacedLedger(self._topic_of, offsets, arrival_ms)
+        for rows in self._waiting:
+            ledger.take(rows)
+        return Noted(rows=ledger.rows, copied=ledger.copied, records=ledger.records)
+
+
+class PlacedLedger(Ledger):
+    """A ledger that knows the offsets at the target by their number."""
+
+    def __init__(
+        self,
+        topics: dict[int, int],
+        offsets: "dict[tuple[int, int], npt.NDArray[np.int64]]",
+        arrival_ms: int,
+    ) -> None:
+        super().__init__(topics, arrival_ms=arrival_ms)
+        self._known = offsets
+
+    def place(self, topic: int, partition: int, start: int, count: int) -> "npt.NDArray[np.int64]":
+        """Where the rows `start` to `start + count` of a partition went."""
+        found = self._known[topic, partition][start : start + count]
+        assert len(found) == count, "every row was reported"
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerTask:
+    """Sends the rows of a task in one transaction. Called by `mapInArrow`.
+
+    Attributes:
+        options: Of the sink.
+        routes: Where topics go.
+        mirror_id: Names the writer.
+        batch_id: Of the micro-batch.
+    """
+
+    options: SinkOptions
+    routes: Routes
+    mirror_id: str
+    batch_id: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """One report."""
+        from tidelog.spark.broker_task import Claim, send
+
+        task, _ = _numbers()
+        ledger = SentLedger(self.routes)
+        origins = Origins(self.routes, task=task)
+        clock = self.options.env().clock
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                if batch.num_rows:
+                    noted, ours = origins.read(batch)
+                    ledger.take(noted)
+                    yield ours
+
+        prefix = self.options.transactional_id_prefix
+        claim = Claim(
+            f"{prefix}/{self.mirror_id}/{task}",
+            self.batch_id,
+            note=lambda: encode_noted(ledger.noted(clock.now_ms())),
+        )
+        sent = send(self.options, rows(), task=task, claim=claim, on_sent=ledger.sent)
+        noted = decode_noted(sent.note) if sent.note else Noted()
+        yield _report_batch(Report(task=task, noted=noted, was_done=sent.was_done))
+
+
+def read_reports(texts: Sequence[str]) -> list[Report]:
+    """The reports of all tasks, in the order of the tasks."""
+    return sorted(map(Report.decode, texts), key=lambda report: report.task)
