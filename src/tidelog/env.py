@@ -15,11 +15,12 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from operator import itemgetter
 from random import Random, SystemRandom
-from typing import Final, NamedTuple, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, cast, runtime_checkable
 
 from tidelog.posix import lock_descriptor, map_descriptor
 from tidelog.types import Buffer
@@ -177,7 +178,13 @@ class RemoteFiles(Protocol):
 
 def is_remote(files: FileSystem, path: str) -> bool:
     """Whether reading the file is a request over a network."""
-    return isinstance(files, RemoteFiles) and files.is_remote(path)
+    return _may_be_remote(type(files)) and cast("RemoteFiles", files).is_remote(path)
+
+
+@cache
+def _may_be_remote(kind: type) -> bool:
+    """Asked for every segment of a plan; `isinstance` looks at all names of the protocol."""
+    return issubclass(kind, RemoteFiles)
 
 
 def forget(files: FileSystem, path: str) -> None:
@@ -388,11 +395,19 @@ class OsFileSystem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Env:
-    """Everything that tidelog takes from its surroundings, passed explicitly from the top."""
+    """Everything that tidelog takes from its surroundings, passed explicitly from the top.
+
+    Attributes:
+        files: Names and bytes.
+        clock: Wall time and monotonic time.
+        random: Where ids are drawn from.
+        store_options: Settings of object stores that are reached from here, without `store.`.
+    """
 
     files: FileSystem = field(default_factory=OsFileSystem)
     clock: Clock = field(default_factory=SystemClock)
     random: Random = field(default_factory=SystemRandom)
+    store_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def os_env() -> Env:

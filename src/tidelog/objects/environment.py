@@ -13,6 +13,7 @@ from tidelog.objects.opening import open_store
 from tidelog.objects.store import ObjectStore
 from tidelog.objects.urls import is_url
 
+TIER_PREFIX: Final = "tier_"
 _STORES_MAX: Final = 16
 _OWN_VARIABLES: Final = ("AWS_", "GOOGLE_", "AZURE_")
 
@@ -47,12 +48,17 @@ def env_for(path: str, env: Env | None = None, options: Mapping[str, str] | None
         options: Settings of the store; see `open_store`.
 
     Returns:
-        `env` itself where it can read the path; else the same with files that can.
+        `env` itself where it can read the path; else the same with files that can, and with the
+        options, which hold for tiers of the directory too.
 
     Raises:
         InvalidRequest, ConfigError, MissingDependency: As `open_store`.
     """
     found = env or os_env()
+    if options:
+        found = dataclasses.replace(found, store_options=dict(options))
+        # Those of the cache of tiers are no store's; see docs/tiers.md.
+        options = {name: text for name, text in options.items() if not name.startswith(TIER_PREFIX)}
     if not is_url(path) or is_remote(found.files, path.rstrip("/")):
         return found
     files = ObjectFiles(shared_store(path, options), local=found.files)

@@ -26,6 +26,7 @@ from tidelog.storage.log_reader import LogReader
 from tidelog.storage.proof import time_floor
 from tidelog.storage.reading import slice_segment
 from tidelog.storage.segment import Segment
+from tidelog.storage.tiers.remote_segment import RemoteSegment
 from tidelog.storage.zones import Question, ZoneMap
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, ClockName, IsolationLevel
 
@@ -100,6 +101,10 @@ class PieceFinder:
     def _by_append_time(
         self, segment: Segment, start: int, end: int, start_ms: int, end_ms: int
     ) -> Iterator[Piece]:
+        told = self._by_total(segment, start, end, start_ms, end_ms)
+        if told is not None:
+            yield from told
+            return
         times = self.reader.append_times_of(segment)
         known = times.ranges(start_ms, end_ms, start, end)
         unknown = times.unknown_in(start, end)
@@ -115,6 +120,27 @@ class PieceFinder:
                     yield from self._by_zones(segment, zones, first, last, is_unknown=is_unknown)
                 else:
                     yield from self._by_offsets(segment, first, last, is_unknown=is_unknown)
+
+    def _by_total(
+        self, segment: Segment, start: int, end: int, start_ms: int, end_ms: int
+    ) -> Iterator[Piece] | None:
+        """What a range of append times needs of a segment in the tier, where its manifest tells.
+
+        That is where all of its records are in the range or none; else None: its rows tell.
+        """
+        zones = segment.zones_on(ClockName.APPEND) if segment.is_tiered else None
+        if zones is None or zones.total.stamped_records < zones.total.data_records:
+            return None
+        total = zones.total
+        if end_ms == INT64_MAX:
+            end_ms += 1  # no end: the latest time there can be is in the range too
+        if total.min_append_ms >= end_ms or total.max_append_ms < start_ms:
+            return iter(())
+        if not start_ms <= total.min_append_ms <= total.max_append_ms < end_ms:
+            return None
+        if self.counts:
+            return self._by_zones(segment, zones, start, end)
+        return self._by_offsets(segment, start, end)
 
     def _by_offsets(
         self, segment: Segment, start: int, end: int, *, is_unknown: bool = False
@@ -204,6 +230,9 @@ def identity_text(identity: tuple[int, int]) -> str:
 
 def _with_times(reader: LogReader, segment: Segment, piece: Piece) -> Piece:
     """The piece with the place of its append times, and how far they are to be believed."""
+    if isinstance(segment, RemoteSegment) and segment.knows_all_append_times:
+        path = segment.context.path(segment.base_offset, files.APPEND_TIME_SUFFIX)
+        return dataclasses.replace(piece, times_path=path, times_end=segment.end_offset)
     times = reader.append_times_of(segment)
     if not times.row_count:
         return piece
@@ -211,9 +240,14 @@ def _with_times(reader: LogReader, segment: Segment, piece: Piece) -> Piece:
     is_cut = bool(unknown) and unknown[-1][1] == segment.end_offset
     return dataclasses.replace(
         piece,
-        times_path=reader.context.path(segment.base_offset, files.APPEND_TIME_SUFFIX),
+        times_path=_times_path(reader, segment),
         times_end=unknown[-1][0] if is_cut else segment.end_offset,
     )
+
+
+def _times_path(reader: LogReader, segment: Segment) -> str:
+    context = segment.context if isinstance(segment, RemoteSegment) else reader.context
+    return context.path(segment.base_offset, files.APPEND_TIME_SUFFIX)
 
 
 def cut(uncut: UncutPiece, split_bytes: int) -> Iterator[Piece]:

@@ -31,11 +31,11 @@ from tidelog.record.columns import ROWS, DecodeStats, decode
 from tidelog.scan.filters import AbortedBatches, piece_filter
 from tidelog.scan.plan import plan_again
 from tidelog.scan.ranges import Ranges, RangeSource
-from tidelog.scan.remote import ranges_for
 from tidelog.scan.rows import ALL_COLUMNS, COLUMNS, RowMaker
 from tidelog.scan.rows import schema as rows_schema
 from tidelog.scan.split import Piece, Split
 from tidelog.scan.stats import ScanStats
+from tidelog.scan.tiered import all_ranges
 from tidelog.scan.times import AppendRuns
 from tidelog.storage.segment import cut_problem
 from tidelog.types import ClockName
@@ -145,7 +145,7 @@ class _SplitReader:
     def __post_init__(self) -> None:
         directory = self.split.directory
         self._env = env_for(directory, self.options.env, self.options.store_options)
-        self._ranges = self.options.ranges or ranges_for(self._env, directory)
+        self._ranges = self.options.ranges or all_ranges(self._env, directory)
         self._maker = RowMaker(self.split, self.columns)
         self._next_offset = self.split.start_offset
 

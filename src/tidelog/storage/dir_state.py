@@ -70,7 +70,7 @@ class DirectoryState:
         self.is_writable = options.writable or options.create
         self._pool = FilePool(env.files, write=self.is_writable)
         self._maps = MapCache(env.files)
-        self._tiers = TierAccess.over(tier_files_of(env.files))
+        self._tiers = TierAccess.over(tier_files_of(env))
         self._lock: LockHandle | None = None
         self._logs: dict[TopicPartition, Log] = {}
         self._readers: dict[TopicPartition, LogReader] = {}

@@ -113,6 +113,12 @@ class RemoteSegment(ClosedSegment):
         """Its times as they were noted when it was copied; None where it was cut since."""
         return None if self._is_clipped else self.row.times.at(now_ms)
 
+    @property
+    def knows_all_append_times(self) -> bool:
+        """Whether its append times are all known, without a look at them."""
+        has_rows = files.APPEND_TIME_SUFFIX in self.row.objects
+        return has_rows and self.row.times.is_append_known and not self._is_clipped
+
     def may_reach_append_ms(self, append_ms: int) -> bool:
         """Whether a record may have come at or after that time."""
         times = self.row.times

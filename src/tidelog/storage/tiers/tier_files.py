@@ -10,8 +10,10 @@ Safe for several threads. Object stores are imported when one is first read.
 
 import dataclasses
 import errno
+import os
 import re
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -23,13 +25,20 @@ from tidelog.env import (
     FileStat,
     FileSystem,
     LockHandle,
+    OsFileSystem,
     forget,
     is_remote,
     prefetch,
 )
-from tidelog.errors import CorruptFile, InvalidRequest
+from tidelog.errors import ConfigError, CorruptFile, InvalidRequest
 from tidelog.record.coding import crc32c
-from tidelog.storage.tiers.cache import FOLDER_BYTES, BlockCache, FolderBlocks, MemoryBlocks
+from tidelog.storage.tiers.cache import (
+    FOLDER_BYTES,
+    MEMORY_BYTES,
+    BlockCache,
+    FolderBlocks,
+    MemoryBlocks,
+)
 from tidelog.storage.zone_format import FileSum
 from tidelog.types import Buffer
 
@@ -41,6 +50,8 @@ BLOCK_BYTES: Final = 256 << 10
 # What one request brings at most where much is read.
 REQUEST_BYTES: Final = 16 << 20
 _MARK: Final = "!!"
+_OWN: Final = "tier_"
+_OWN_NAMES: Final = frozenset({"tier_cache_dir", "tier_cache_bytes", "tier_memory_bytes"})
 _SUM: Final = re.compile(r"(.*)#([0-9]{1,19})-([0-9a-f]{8})", re.DOTALL)
 
 
@@ -74,9 +85,9 @@ def parse_tier_path(path: str) -> TierPath | None:
 
 
 def _open_store(url: str, options: Mapping[str, str]) -> "ObjectStore":
-    from tidelog.objects.opening import open_store
+    from tidelog.objects.environment import shared_store
 
-    return open_store(url, options)
+    return shared_store(url, options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +105,34 @@ class TierOptions:
     store: Mapping[str, str] = field(default_factory=dict, repr=False)
     cache_dir: str | None = None
     cache_bytes: int = FOLDER_BYTES
-    memory_bytes: int = 64 << 20
+    memory_bytes: int = MEMORY_BYTES
     open_store: "Callable[[str, Mapping[str, str]], ObjectStore]" = _open_store
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> "TierOptions":
+        """From options as people give them: `tier_cache_dir`, `tier_cache_bytes`, and a store's.
+
+        Raises:
+            ConfigError: A size that is no whole number of bytes.
+        """
+        store = {name: text for name, text in options.items() if not name.startswith(_OWN)}
+        unknown = options.keys() - store.keys() - _OWN_NAMES
+        if unknown:
+            allowed = f"is no option of tiers; there are {', '.join(sorted(_OWN_NAMES))}"
+            raise ConfigError(min(unknown), None, allowed)
+        return cls(
+            store=store,
+            cache_dir=options.get(f"{_OWN}cache_dir"),
+            cache_bytes=_size(options, f"{_OWN}cache_bytes", FOLDER_BYTES),
+            memory_bytes=_size(options, f"{_OWN}memory_bytes", MEMORY_BYTES),
+        )
+
+
+def _size(options: Mapping[str, str], name: str, default: int) -> int:
+    text = options.get(name, str(default))
+    if not re.fullmatch(r"[0-9]{1,18}", text, re.ASCII):
+        raise ConfigError(f"store.{name}", text, "a whole number of bytes")
+    return int(text)
 
 
 class TierFiles:
@@ -307,9 +344,34 @@ def _block_name(path: str, number: int) -> str:
     return f"{path}@{number}"
 
 
-def tier_files_of(fs: FileSystem) -> TierFiles:
-    """The same file system with tiers; itself where it has them already."""
-    return fs if isinstance(fs, TierFiles) else TierFiles(fs)
+_shared: Final[OrderedDict[tuple[object, ...], TierFiles]] = OrderedDict()
+_shared_lock: Final = threading.Lock()
+_SHARED_MAX: Final = 8
+
+
+def tier_files_of(env: Env) -> TierFiles:
+    """Files that read tiers too, by the options of an Env.
+
+    Those of the machine are shared within the process, and so is what they keep of objects: a plan
+    opens its directory anew for every question.
+
+    Raises:
+        ConfigError: An option of the cache that can't be.
+    """
+    if isinstance(env.files, TierFiles):
+        return env.files
+    options = TierOptions.of(env.store_options)
+    if not isinstance(env.files, OsFileSystem):
+        return TierFiles(env.files, options)
+    # A child that was forked must not wait for a lock that its parent's thread held.
+    name = (os.getpid(), *sorted(env.store_options.items()))
+    with _shared_lock:
+        found = _shared.get(name)
+        if found is None:
+            found = _shared[name] = TierFiles(env.files, options)
+            while len(_shared) > _SHARED_MAX:
+                _shared.popitem(last=False)
+        return found
 
 
 def tier_env(env: Env, options: TierOptions) -> Env:

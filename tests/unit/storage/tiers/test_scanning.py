@@ -1,0 +1,70 @@
+"""Plans and reads over both tiers: the same rows, and few requests."""
+
+import pytest
+from tests.unit.storage.logs import PATH, TOPIC
+from tests.unit.storage.tiers.tiered import Tiered
+
+from tidelog import scan
+from tidelog.scan import ReadOptions, Wanted
+from tidelog.scan.latency import latency
+from tidelog.types import ClockName
+
+
+def _pair() -> tuple[Tiered, Tiered]:
+    plain, tiered = Tiered().start(), Tiered().start(**{"local.retention.bytes": "0"})
+    for each in (plain, tiered):
+        each.fill(80)
+    tiered.move()
+    return plain, tiered
+
+
+def _rows(one: Tiered, wanted: Wanted, clock: ClockName) -> list[object]:
+    plan = scan.plan(PATH, TOPIC, wanted=wanted, clock=clock, env=one.env, split_bytes=900)
+    columns = ["offset", "value", "timestamp", "appendTimestamp"]
+    found: list[object] = scan.to_table(plan, columns, options=ReadOptions(env=one.env)).to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("clock", list(ClockName))
+def test_every_range_reads_as_from_one_log(clock: ClockName) -> None:
+    plain, tiered = _pair()
+    first = plain.log.offset_for_time(0)
+    assert first is not None
+    start = first.timestamp
+    for a, b in [(0, 5), (3, 41), (40, 80), (79, 90), (10, 10), (-5, 200)]:
+        wanted = Wanted(start_ms=start + a * 1000, end_ms=start + b * 1000)
+        assert _rows(tiered, wanted, clock) == _rows(plain, wanted, clock)
+        count = scan.count(PATH, TOPIC, wanted=wanted, clock=clock, env=tiered.env)
+        expected = scan.count(PATH, TOPIC, wanted=wanted, clock=clock, env=plain.env)
+        assert count.records == expected.records
+    for a, b in [(0, 80), (7, 9), (33, 66), (79, 80)]:
+        wanted = Wanted(start_offset=a, end_offset=b)
+        assert _rows(tiered, wanted, clock) == _rows(plain, wanted, clock)
+
+
+@pytest.mark.parametrize("clock", list(ClockName))
+def test_a_plan_over_many_segments_asks_the_store_only_about_its_edges(clock: ClockName) -> None:
+    _, tiered = _pair()
+    segments = len(tiered.log.segments)
+    assert segments > 12
+    first = tiered.log.offset_for_time(0)
+    assert first is not None
+    before = len(tiered.store.log)
+    wanted = Wanted(start_ms=first.timestamp + 20_500, end_ms=first.timestamp + 60_500)
+    env = tiered.env
+    plan = scan.plan(PATH, TOPIC, wanted=wanted, clock=clock, env=env)
+    assert plan.scan_bytes > 0
+    asked = tiered.store.log[before:]
+    folders = {call.split("/")[2] for call in asked}
+    assert len(folders) <= 2, asked
+    before = len(tiered.store.log)
+    assert scan.count(PATH, TOPIC, env=tiered.env).records == 80
+    assert scan.plan(PATH, TOPIC, env=tiered.env).scan_bytes > 0
+    assert tiered.store.log[before:] == []
+
+
+def test_latency_is_the_same_over_both() -> None:
+    plain, tiered = _pair()
+    found = latency(PATH, TOPIC, env=tiered.env)[TOPIC]
+    expected = latency(PATH, TOPIC, env=plain.env)[TOPIC]
+    assert dict(found.by_hour.items()) == dict(expected.by_hour.items())
