@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from tidelog.spark.jobs.bootstrap import bootstrap
+    from tidelog.spark.jobs.lag import lag
+    from tidelog.spark.jobs.latency import latency
+    from tidelog.spark.jobs.reindex import reindex
     from tidelog.spark.jobs.replay import replay
     from tidelog.spark.places import Place
     from tidelog.spark.session import setup
@@ -16,11 +19,14 @@ if TYPE_CHECKING:
 _HOMES: Final = {
     "Place": "places",
     "bootstrap": "jobs.bootstrap",
+    "lag": "jobs.lag",
+    "latency": "jobs.latency",
+    "reindex": "jobs.reindex",
     "replay": "jobs.replay",
     "setup": "session",
 }
 
-__all__ = ["Place", "bootstrap", "replay", "setup"]
+__all__ = ["Place", "bootstrap", "lag", "latency", "reindex", "replay", "setup"]
 
 
 def __getattr__(name: str) -> object:

@@ -183,7 +183,7 @@ def measure(  # noqa: PLR0913 - as `latency`
     planned = plan(
         place.address,
         topics,
-        wanted=_whole_hours(_point(start, now_ms), _point(end, now_ms)),
+        wanted=whole_hours(_point(start, now_ms), _point(end, now_ms)),
         clock=ClockName.APPEND,
         columns=_COLUMNS,
         split_bytes=split_bytes,
@@ -225,7 +225,7 @@ def _point(when: int | str | None, now_ms: int) -> int | None:
     return parse_point(when, now_ms=now_ms) if isinstance(when, str) else when
 
 
-def _whole_hours(start_ms: int | None, end_ms: int | None) -> Wanted:
+def whole_hours(start_ms: int | None, end_ms: int | None) -> Wanted:
     """The hours that a range touches, as `tidelog.scan.latency` takes them."""
     start = None if start_ms is None else start_ms - start_ms % HOUR_MS
     end = None if end_ms is None else min(-(-end_ms // HOUR_MS) * HOUR_MS, INT64_MAX)

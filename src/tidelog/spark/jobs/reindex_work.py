@@ -38,6 +38,7 @@ class PartDone:
         found: What was wrong at first.
         left: What is wrong now.
         maps_built: Zone maps written.
+        built: Their paths, where they lie beside their logs.
         maps_there: Zone maps that were there and fit.
         problems: What could not be built, or not be looked at, one line each.
         is_blind: Whether something could not be looked at.
@@ -52,6 +53,7 @@ class PartDone:
     found: list[Finding] = field(default_factory=list)
     left: list[Finding] = field(default_factory=list)
     maps_built: int = 0
+    built: list[str] = field(default_factory=list)
     maps_there: int = 0
     problems: list[str] = field(default_factory=list)
     is_blind: bool = False
@@ -74,6 +76,7 @@ class PartDone:
         """Take in what became of the same partition elsewhere; the sizes stay."""
         self.found += other.found
         self.left += other.left
+        self.left = [finding for finding in self.left if finding.path not in other.built]
         self.maps_built += other.maps_built
         self.maps_there += other.maps_there
         self.problems += other.problems
@@ -87,18 +90,24 @@ def _finding(fields: Mapping[str, object]) -> Finding:
 def check_partition(env: Env, directory: str, name: TopicPartition, *, mends: bool) -> PartDone:
     """Check a partition as `tidelog doctor` does; with `mends` build anew what can be.
 
-    Only derived files are replaced. The caller holds the directory's lock where `mends`.
+    Zone maps that are missing are left to `build_zones`, which does them segment by segment. Only
+    derived files are replaced. The caller holds the directory's lock where `mends`.
     """
     done = PartDone(topic=name.topic, partition=name.partition)
     check, done.found = _look(env, directory, name, done)
     done.left = done.found
-    if mends and any(finding.repairable for finding in done.found):
-        done.problems += repair(env, check, done.found)
+    wanted = [one for one in done.found if one.repairable and not _is_missing_map(env, one)]
+    if mends and wanted:
+        done.problems += repair(env, check, wanted)
         done.problems = list(dict.fromkeys(done.problems))
         check, done.left = _look(env, directory, name, done)
     learned = check.learned.get(name, Learned(is_whole=False))
     done.log_end, done.is_whole = learned.log_end, learned.is_whole
     return done
+
+
+def _is_missing_map(env: Env, finding: Finding) -> bool:
+    return finding.path.endswith(files.ZONES_SUFFIX) and not env.files.exists(finding.path)
 
 
 def _look(
@@ -145,6 +154,8 @@ def build_zones(
         if cache is None:
             built = segment.zones_on(ClockName.APPEND) is None and zone_files.write(segment)
             is_there = not built and segment.zones_on(ClockName.APPEND) is not None
+            if built:
+                done.built.append(segment.context.path(segment.base_offset, files.ZONES_SUFFIX))
         else:
             is_there = _fitting(segment, cache)
             built = not is_there and zone_files.load_or_build(segment, cache) is not None

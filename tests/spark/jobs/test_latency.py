@@ -1,0 +1,99 @@
+"""`tidelog.spark.latency` on real Spark: the library's own numbers, whatever the log is like."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.unit.scan.logs import TOPIC, make_log_dir
+
+from tidelog import spark as tidelog_spark
+from tidelog.errors import InvalidRequest, UnknownTopic
+from tidelog.scan.latency import latency as library_latency
+from tidelog.scan.lateness import lateness
+from tidelog.spark.jobs.latency import measure, whole_hours
+from tidelog.spark.places import Place
+from tidelog.storage.latency import HOUR_MS
+from tidelog.types import INT64_MAX, TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DELAYS = (0, 1_000, 300_000)
+
+
+class Told:
+    """A listener that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.last = (0, 0)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def at(self, done: int, planned: int) -> None:
+        self.last = done, planned
+
+
+@pytest.mark.parametrize(
+    ("kind", "split_bytes"), [("CreateTime", 2_000), ("LogAppendTime", 1 << 20)]
+)
+def test_the_numbers_are_the_librarys(
+    spark: "SparkSession", tmp_path: Path, kind: str, split_bytes: int
+) -> None:
+    """All codecs, transactions, missing times and unknown append times: see `make_log_dir`."""
+    path = str(tmp_path)
+    make_log_dir(path, 5, steps=60, config={"message.timestamp.type": kind})
+    told = Told()
+    found = tidelog_spark.latency(
+        spark, path, TOPIC, delays_ms=DELAYS, split_bytes=split_bytes, listener=told
+    )
+    expected, late = library_latency(path)[TOPIC], lateness(path, delays_ms=DELAYS)[TOPIC]
+    topic = found.found[TOPIC]
+    assert topic.by_append == expected.by_hour
+    assert topic.by_create.total() == expected.total
+    assert topic.without == expected.without
+    assert (topic.late.records, topic.late.without_time) == (late.records, late.without_time)
+    assert (topic.late.out_of_order, topic.late.lost) == (late.out_of_order, late.lost)
+    assert topic.late.late == late.late
+    assert told.last[0] == told.last[1] > 0
+    rows = [row for row in found.hours.collect() if row["clock"] == "append"]
+    assert {row["hour_ms"]: row["records"] for row in rows} == {
+        hour: histogram.count for hour, histogram in expected.by_hour.items()
+    }
+    assert all(row["hour"].timestamp() * 1000 == row["hour_ms"] for row in rows)
+    marks = {row["delay_ms"]: row["lost"] for row in found.watermarks.collect()}
+    assert marks == late.lost
+    (summary,) = found.topics.collect()
+    assert summary["out_of_order"] == late.out_of_order
+    assert found.log_bytes > 0
+    assert not found.notes
+
+
+def test_hours_of_a_range_and_single_partitions(spark: "SparkSession", tmp_path: Path) -> None:
+    path = str(tmp_path)
+    make_log_dir(path, 6, steps=60)
+    name = TopicPartition(TOPIC, 1)
+    hours = list(library_latency(path, name)[TOPIC].by_hour)
+    start, end = hours[0] + 5, hours[0] + HOUR_MS
+    expected = library_latency(path, name, start_ms=start, end_ms=end)[TOPIC]
+    found = measure(spark, Place(path), name, start=start, end=end).topics[TOPIC]
+    assert found.by_append == expected.by_hour
+    empty = measure(spark, Place(path), start=hours[-1] + 9 * HOUR_MS).topics[TOPIC]
+    assert (empty.records, dict(empty.by_append)) == (0, {})
+
+
+def test_what_can_not_be_asked(spark: "SparkSession", tmp_path: Path) -> None:
+    make_log_dir(str(tmp_path), 6, steps=3)
+    with pytest.raises(UnknownTopic):
+        measure(spark, Place(str(tmp_path)), "other")
+    with pytest.raises(InvalidRequest, match="a delay is 0 or more"):
+        measure(spark, Place(str(tmp_path)), delays_ms=(-1,))
+    with pytest.raises(InvalidRequest, match="directory of topics"):
+        measure(spark, Place.parse("kafka://localhost:1"))
+
+
+def test_whole_hours_count() -> None:
+    wanted = whole_hours(HOUR_MS + 1, 3 * HOUR_MS - 1)
+    assert (wanted.start_ms, wanted.end_ms) == (HOUR_MS, 3 * HOUR_MS)
+    assert whole_hours(None, INT64_MAX).end_ms == INT64_MAX
