@@ -87,7 +87,6 @@ def test_stream_from_a_broker(
     assert source["latestOffset"]["behind"] == {TOPIC: {"0": 50, "1": 5}}
     assert source["endOffset"]["topics"][TOPIC]["partitions"]["0"] == {"epoch": 0, "offset": 50}
     assert len(source["endOffset"]["topics"][TOPIC]["id"]) == 32
-    # Spark tells a source of a batch when it plans the next one.
     assert committed(admin) == {0: 100, 1: 10}
 
     for future in admin.create_partitions([NewPartitions(TOPIC, 3)]).values():

@@ -37,12 +37,13 @@ class MicroBatches:
         self._log = log
         limits = options.limits
         self._gate = Gate(limits.min_offsets, limits.max_delay_ms, clock)
-        self._losses = LossCheck(log.backend.epoch_ends, log.backend.leader_epochs)
+        self._losses = LossCheck(log.backend.epoch_ends, log.backend.leader_epochs, log.log_ends)
         self._initial: Json | None = None
         self._frozen: Seen | None = None
         self._last_ends: dict[TopicPartition, int] = {}
         self._planned: tuple[Json, Json] | None = None
         self._progress: Json | None = None
+        self._committed: Json | None = None
 
     @property
     def progress(self) -> Json | None:
@@ -89,6 +90,8 @@ class MicroBatches:
                 `failOnDataLoss` is true. Names each range.
         """
         start = StreamOffset.decode(given)
+        if not start.is_initial:
+            self.commit(given)
         now = self._log.look()
         seen = self._visible(now)
         checked = self._losses.check(start, seen, self._last_ends)
@@ -164,6 +167,8 @@ class MicroBatches:
         Raises:
             OffsetsGone: As `next_offset`.
         """
+        if start == end:
+            return []  # whatever `from` says: that is about the batch before
         until = StreamOffset.decode(end)
         ranges = until.ranges_after(StreamOffset.decode(start))
         if (start, end) != self._planned:
@@ -209,10 +214,16 @@ class MicroBatches:
         for one in found:
             _LOG.warning("not in the log any more: %s", one)
 
-    def commit(self, end: Json) -> None:
-        """Tell the group that is to be told, if any."""
-        if self._options.commit_group is not None:
-            self._log.commit(self._options.commit_group, StreamOffset.decode(end))
+    def commit(self, done: Json) -> None:
+        """Tell the group that is to be told, if any, that all up to there is done.
+
+        Spark says so when it plans a batch, of the one before it; by asking what comes after a
+        batch it says the same of the last one.
+        """
+        group = self._options.commit_group
+        if group is not None and done != self._committed:
+            self._log.commit(group, StreamOffset.decode(done))
+            self._committed = done
 
     def close(self) -> None:
         """Let go of files and connections."""

@@ -7,7 +7,7 @@ what comes later: where a name is missing, all are looked for in what there is.
 import dataclasses
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +16,7 @@ from tidelog.spark.source_options import SourceOptions
 from tidelog.spark.stream_loss import Extent, Seen
 from tidelog.spark.stream_offset import StreamOffset
 from tidelog.spark.tasks import Backend
-from tidelog.types import NO_LEADER_EPOCH, TopicPartition
+from tidelog.types import NO_LEADER_EPOCH, IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.cluster.connection import Cluster
@@ -90,6 +90,14 @@ class StreamLog:
         ids = backend.topic_ids({name.topic for name in names})
         extents = {name: Extent(*bounds[name]) for name in names}
         return Seen(extents=extents, topic_ids=ids)
+
+    def log_ends(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where logs end, whatever the isolation level or `readUntil` show of them."""
+        options = dataclasses.replace(
+            self._options, isolation=IsolationLevel.READ_UNCOMMITTED, until_flushed=False
+        )
+        with self._open(options, self._columns) as everything:
+            return {name: found.end_offset for name, found in everything.bounds(names).items()}
 
     def epochs_at(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Leader epoch of the last batch below each offset, -1 where it would be of no use.

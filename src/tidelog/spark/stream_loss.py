@@ -14,7 +14,7 @@ Cases, in this order:
 Pure: takes what was seen of the log, see `Seen`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
@@ -29,6 +29,8 @@ EpochEnds: TypeAlias = Callable[
 ]
 # For each partition and offset asked: the leader epoch of the last batch below; -1 where unknown.
 LeaderEpochs: TypeAlias = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]]
+# The ends of logs, whatever a reader may see of them.
+LogEnds: TypeAlias = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, int]]
 
 _UNKNOWN: Final = (-1, -1)
 
@@ -82,9 +84,12 @@ class Checked:
 class LossCheck:
     """Holds positions against what was seen of the log. One for each query; one owner."""
 
-    def __init__(self, epoch_ends: EpochEnds, leader_epochs: LeaderEpochs) -> None:
+    def __init__(
+        self, epoch_ends: EpochEnds, leader_epochs: LeaderEpochs, log_ends: LogEnds
+    ) -> None:
         self._epoch_ends = epoch_ends
         self._leader_epochs = leader_epochs
+        self._log_ends = log_ends
         # Partitions whose log can't tell about epochs; asking costs a read of each.
         self._blind: set[TopicPartition] = set()
 
@@ -115,11 +120,15 @@ class LossCheck:
                 kept[name] = place
         told = self._ask_ends(kept, seen)
         latest = self._ask_latest(kept, told, seen)
+        behind = [name for name, place in kept.items() if place.offset > seen.extents[name].end]
+        log_ends = self._log_ends(behind) if behind else {}
         for name, place in kept.items():
             epoch, end = told.get(name, _UNKNOWN)
             if epoch < 0:
                 epoch = latest.get(name, place.epoch)
-            _add_kept(found, name, place, EpochEnd(epoch, end), seen.extents[name])
+            start, visible_end = seen.extents[name]
+            extent = Extent(start, log_ends.get(name, visible_end))
+            _add_kept(found, name, place, EpochEnd(epoch, end), extent)
         return found
 
     def _ask_ends(
@@ -173,9 +182,12 @@ def deleted_before(log_start: int) -> str:
 def _add_kept(
     found: Checked, name: TopicPartition, place: Position, told: EpochEnd, extent: Extent
 ) -> None:
-    """Add a partition that is still there and reaches back to the position."""
+    """Add a partition that is still there and reaches back to the position.
+
+    `extent` is that of the log: a reader of committed transactions may see less of it than one
+    that read on before, and has lost nothing.
+    """
     if told.epoch == place.epoch and told.end_offset >= place.offset:
-        # Right, even behind an end that the isolation level sets.
         found.positions[name] = place
         return
     if told.epoch < place.epoch:

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from tidelog.errors import UnknownTopic
+from tidelog.spark.limits import Limits
 from tidelog.spark.source_options import SourceOptions
-from tidelog.spark.tasks import Backend, Bounds, Task
-from tidelog.types import TopicPartition
+from tidelog.spark.tasks import Backend, BatchPlan, Bounds, Task
+from tidelog.types import IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -23,7 +24,7 @@ class FakePartition:
     Attributes:
         epochs: Leader epoch of each offset from 0 on.
         start: Log start.
-        visible: End that the isolation level lets through, None for all.
+        visible: End that readers of committed transactions see, None for all.
     """
 
     epochs: list[int] = field(default_factory=list)
@@ -132,7 +133,8 @@ class FakeBackend:
         found = {}
         for name in names:
             log = self._partition(name)
-            end = len(log.epochs) if log.visible is None else log.visible
+            is_committed = self._options.isolation is IsolationLevel.READ_COMMITTED
+            end = log.visible if is_committed and log.visible is not None else len(log.epochs)
             found[name] = Bounds(log.start, max(end, log.start))
         return found
 
@@ -160,6 +162,10 @@ class FakeBackend:
     def plan(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Task]:
         """See `Backend`: one task for each range."""
         return [FakeTask(name, start, end) for name, (start, end) in ranges.items()]
+
+    def plan_batch(self, limits: Limits) -> BatchPlan:
+        """See `Backend`; a stream never asks."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """See `Backend`."""

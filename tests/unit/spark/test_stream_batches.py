@@ -194,6 +194,15 @@ def test_a_repeated_first_batch_begins_where_it_began() -> None:
     assert query.step() == {at(0): (5, 8)}
 
 
+def test_a_batch_that_ends_where_it_begins_reads_nothing() -> None:
+    log = FakeLog(t=1)
+    log["t", 0].append(5)
+    query = Query(log)
+    query.step()
+    same = json.loads(query.offsets[-1])
+    assert query.batches.plan(same, same) == []
+
+
 def test_nothing_new_is_the_same_text() -> None:
     log = FakeLog(t=2)
     log["t", 1].append(5)
@@ -448,8 +457,11 @@ def test_end_moved_back_where_no_epoch_tells() -> None:
     assert query.step() == {at(0): (6, 8)}
 
 
-def test_a_lower_end_of_the_isolation_level_is_no_loss() -> None:
-    query = begun()
+@pytest.mark.parametrize("epoch", [2, -1])
+def test_a_lower_end_of_the_isolation_level_is_no_loss(epoch: int) -> None:
+    query = begun(epoch=epoch)
+    query.options = Query(query.log, isolation="read_committed").options
+    query.restart()
     query.log["t", 0].visible = 6
     assert not query.plan()
     query.log["t", 0].append(2)

@@ -1,0 +1,137 @@
+"""Micro-batches over a real directory: its epochs, ids and ends tell what became of it."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.unit.spark.test_stream_batches import at, ranges
+
+from tidelog.env import ManualClock
+from tidelog.errors import OffsetsGone
+from tidelog.spark.backend import open_backend
+from tidelog.spark.stream_batches import MicroBatches
+from tidelog.spark.stream_log import StreamLog
+from tidelog.spark.stream_offset import Json, StreamOffset
+from tidelog.spark.stream_options import read_stream_options
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.types import NewRecord
+
+
+def append(root: Path, count: int, topic: str = "t") -> None:
+    with LogDir.open(str(root), options=LogDirOptions(create=True)) as log_dir:
+        if topic not in log_dir.topics():
+            log_dir.create_topic(topic)
+        for _ in range(count):
+            log_dir.log(topic, 0).append([NewRecord(value=b"v")])
+
+
+def truncate(root: Path, offset: int) -> None:
+    with LogDir.open(str(root), options=LogDirOptions(writable=True)) as log_dir:
+        log_dir.log("t", 0).truncate_to(offset)
+
+
+class Query:
+    """Plans batches over the directory; `offset` is its checkpoint."""
+
+    def __init__(self, root: Path, **given: str) -> None:
+        base = {"path": str(root), "subscribe": "t", "startingOffsets": "earliest"}
+        options = read_stream_options(base | given)
+        log = StreamLog(options.source, ["offset"], open_backend)
+        self.limits = options.limits
+        self.batches = MicroBatches(options, log, ManualClock(0))
+        self.offset: Json = {}
+
+    def offsets(self) -> list[int]:
+        """The offsets of the next batch, as its tasks read them."""
+        start = self.offset or self.batches.initial_offset()
+        end = self.batches.next_offset(start, self.limits)
+        found: list[int] = []
+        for task in self.batches.plan(start, end):
+            for batch in task.read():
+                found += [offset.as_py() for offset in batch.column(0)]
+        self.offset = end
+        return found
+
+    def lost(self) -> list[tuple[str, int, int, int]]:
+        """What the next batch fails with."""
+        with pytest.raises(OffsetsGone) as caught:
+            self.offsets()
+        return ranges(caught.value.lost)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    append(tmp_path, 10)
+    return tmp_path
+
+
+def going_on(query: Query, root: Path) -> Query:
+    again = Query(root, failOnDataLoss="false")
+    again.offset = query.offset
+    return again
+
+
+def test_each_opening_for_writing_is_an_epoch_of_its_own(root: Path) -> None:
+    query = Query(root)
+    assert query.offsets() == list(range(10))
+    append(root, 5)
+    assert query.offsets() == list(range(10, 15))
+    places = StreamOffset.decode(query.offset).positions
+    append(root, 1)
+    assert query.offsets() == [15]
+    assert StreamOffset.decode(query.offset).positions[at(0)].epoch > places[at(0)].epoch
+
+
+def test_a_log_that_lost_its_tail_and_wrote_another(root: Path) -> None:
+    query = Query(root)
+    query.offsets()
+    truncate(root, 6)
+    append(root, 8)
+    assert query.lost() == [("t", 0, 6, 10)]
+    again = going_on(query, root)
+    assert again.offsets() == list(range(6, 14))
+    assert again.offsets() == []
+
+
+def test_a_log_that_lost_its_tail_and_wrote_nothing_yet(root: Path) -> None:
+    query = Query(root)
+    query.offsets()
+    truncate(root, 6)
+    assert query.lost() == [("t", 0, 6, 10)]
+    again = going_on(query, root)
+    assert again.offsets() == []
+    append(root, 2)
+    assert again.offsets() == [6, 7]
+
+
+def test_an_older_copy_put_in_its_place(tmp_path: Path) -> None:
+    live, copy = tmp_path / "live", tmp_path / "copy"
+    append(live, 10)
+    shutil.copytree(live, copy)
+    for _ in range(3):
+        append(live, 5)
+    query = Query(live)
+    assert len(query.offsets()) == 25
+    shutil.rmtree(live)
+    shutil.copytree(copy, live)
+    append(live, 30)
+    assert query.lost() == [("t", 0, 0, 25)]
+    assert going_on(query, live).offsets() == list(range(25, 40))
+
+
+def test_a_topic_created_anew(root: Path) -> None:
+    query = Query(root)
+    query.offsets()
+    with LogDir.open(str(root), options=LogDirOptions(writable=True)) as log_dir:
+        log_dir.delete_topic("t")
+    assert query.lost() == [("t", 0, 10, 10)]
+    append(root, 20)
+    assert query.lost() == [("t", 0, 10, 10)]
+    assert going_on(query, root).offsets() == list(range(20))
+
+
+def test_bytes(root: Path) -> None:
+    query = Query(root, maxBytesPerTrigger="250")
+    batches = [query.offsets() for _ in range(5)]
+    assert [number for batch in batches for number in batch] == list(range(10))
+    assert len(batches[0]) == 3
