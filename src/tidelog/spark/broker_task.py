@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from tidelog.cluster.connection import connect
 from tidelog.cluster.properties import translate_settings
-from tidelog.errors import ConfigError, TidelogError
+from tidelog.errors import ConfigError, MessageTooLarge, TidelogError
 from tidelog.spark import broker_rows
 from tidelog.spark.broker_errors import PURGED, typed_error
 from tidelog.spark.broker_markers import Marker, Markers, encode_marker, partition_count
@@ -177,8 +177,15 @@ class _Task:
 
     def run(self, batches: "Iterator[pa.RecordBatch]") -> Sent:
         """Write the rows by the way that was asked for."""
+        from confluent_kafka import KafkaException
+
         try:
             return self._run(batches)
+        except KafkaException as error:
+            # Any call may say that a newer attempt has fenced this one.
+            self._producer.purge()
+            failure = self._failure or typed_error(self._cluster, "write", error.args[0])
+            raise failure from error
         except BaseException:
             self._producer.purge()
             raise
@@ -308,6 +315,11 @@ class _Task:
                 self._producer.produce(topic, value, key, number, None, None, time_ms, headers)
                 return
             except BufferError:
+                if not len(self._producer):
+                    raise MessageTooLarge(
+                        f"{topic}-{number}: a record larger than all that may wait to be sent;"
+                        " raise the option kafka.buffer.memory"
+                    ) from None
                 self._producer.poll(_WAIT_S)
                 self._raise_failure()
             except KafkaException as error:

@@ -1,0 +1,30 @@
+"""One attempt of a task of the sink, in a process of its own: it writes and never commits.
+
+Run as a script: bootstrap servers, topic, number of rows. It never ends by itself.
+"""
+
+import sys
+import threading
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from tidelog.spark.broker_task import Claim, send
+from tidelog.spark.sink_options import SinkOptions
+
+
+def batches(count: int) -> Iterator[pa.RecordBatch]:
+    """All rows, and then never an end."""
+    yield pa.record_batch({"value": [f"row {n}".encode() for n in range(count)]})
+    threading.Event().wait()
+
+
+def main() -> None:
+    """Write, and wait to be killed."""
+    bootstrap, topic, count = sys.argv[1:]
+    options = SinkOptions(bootstrap=bootstrap, topic=topic, exactly_once=True)
+    send(options, batches(int(count)), task=0, claim=Claim(f"test/{topic}/0", 0))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,290 @@
+"""The sink's tasks against a real broker: what arrives, once, and what is refused."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import confluent_kafka as ck
+import pyarrow as pa
+import pytest
+from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
+
+from tidelog.cluster.connection import connect
+from tidelog.errors import (
+    ClusterFailure,
+    ConfigError,
+    InvalidRecord,
+    InvalidRequest,
+    InvalidTimestamp,
+    MessageTooLarge,
+    TidelogError,
+    UnknownTopic,
+    WriterFenced,
+)
+from tidelog.spark.broker_markers import PARTITION_COUNT, Markers
+from tidelog.spark.broker_task import Claim, Sent, send
+from tidelog.spark.sink_options import SinkOptions
+from tidelog.storage.partitioner import partition_of
+from tidelog.types import Codec
+
+pytestmark = pytest.mark.kafka
+
+T0 = 1_360_342_800_000
+SCRIPT = Path(__file__).parent / "sink_attempt.py"
+
+
+def options(
+    broker: Broker, topic: str | None, *, exactly_once: bool = False, **more: str
+) -> SinkOptions:
+    """Options of a write; `more` are the client's settings, with underscores for dots."""
+    client = {name.replace("_", "."): value for name, value in more.items()}
+    return SinkOptions(
+        bootstrap=broker.bootstrap, topic=topic, exactly_once=exactly_once, client=client
+    )
+
+
+def rows(count: int, label: str = "row") -> pa.RecordBatch:
+    return pa.record_batch({"value": [f"{label} {n}".encode() for n in range(count)]})
+
+
+def once(broker: Broker, topic: str, batch: int, *given: pa.RecordBatch) -> Sent:
+    claim = Claim(f"test/{topic}/0", batch)
+    return send(options(broker, topic, exactly_once=True), iter(given), task=0, claim=claim)
+
+
+def read(broker: Broker, topic: str, isolation: str = "read_committed") -> list[ck.Message]:
+    """All records of a topic, to the end as of now."""
+    with connect(broker.bootstrap) as cluster:
+        count = len(cluster.partitions(topic))
+        consumer = cluster.consumer(auto_offset_reset="earliest", isolation_level=isolation)
+        consumer.assign([ck.TopicPartition(topic, number, 0) for number in range(count)])
+        found, ended = [], 0
+        while ended < count:
+            message = consumer.poll(REQUEST_TIMEOUT_S)
+            assert message is not None
+            if message.error():
+                ended += 1
+            else:
+                found.append(message)
+        consumer.close()
+    return found
+
+
+def values(broker: Broker, topic: str) -> list[bytes | None]:
+    return [message.value() for message in read(broker, topic)]
+
+
+def test_every_column_arrives(kafka_broker: Broker) -> None:
+    topic = "sink-columns"
+    kafka_broker.create_topic(topic, 3)
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "key": pa.array([b"a", None, b"", b"d"], pa.binary()),
+            "value": pa.array(["v0", "v1", None, "v3"], pa.string()),
+            "topic": pa.array([topic] * 4),
+            "partition": pa.array([None, 2, None, 0], pa.int32()),
+            "timestamp": pa.array(
+                [T0 * 1000 + 999, None, -5_001, 1_000], pa.timestamp("us", tz="UTC")
+            ),
+            "headers": pa.array(
+                [None, [("h", b"1"), ("h", None)], [], [("ä", b"")]],
+                pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+            ),
+            "offset": pa.array([7, 8, 9, 10]),
+        }
+    )
+    assert send(options(kafka_broker, None), iter([batch]), task=0, claim=None) == Sent(4)
+    found = {message.value(): message for message in read(kafka_broker, topic)}
+    assert [found[v].key() for v in (b"v0", b"v1", None, b"v3")] == [b"a", None, b"", b"d"]
+    assert found[b"v1"].partition() == 2
+    assert found[b"v3"].partition() == 0
+    assert found[b"v0"].partition() == partition_of(b"a", 3)
+    times = [found[v].timestamp()[1] for v in (b"v0", None, b"v3")]
+    assert times == [T0, -6, 1]
+    assert found[b"v1"].timestamp()[1] > T0
+    assert [found[v].headers() for v in (b"v0", b"v1", None, b"v3")] == [
+        None,
+        [("h", b"1"), ("h", None)],
+        None,
+        [("ä", b"")],
+    ]
+
+
+def test_codec_and_batches(kafka_broker: Broker) -> None:
+    kafka_broker.create_topic("sink-codec")
+    wanted = SinkOptions(
+        bootstrap=kafka_broker.bootstrap, topic="sink-codec", codec=Codec.ZSTD, batch_bytes=1000
+    )
+    assert send(wanted, iter([rows(3_000)]), task=0, claim=None).records == 3_000
+    assert len(values(kafka_broker, "sink-codec")) == 3_000
+
+
+def test_a_batch_that_comes_again_adds_nothing(kafka_broker: Broker) -> None:
+    kafka_broker.create_topic("sink-again")
+    assert once(kafka_broker, "sink-again", 3, rows(5, "a"), rows(5, "b")) == Sent(10)
+    for batch in (3, 2):
+        assert once(kafka_broker, "sink-again", batch, rows(9)) == Sent(0, was_done=True)
+    assert once(kafka_broker, "sink-again", 4) == Sent(0)
+    assert once(kafka_broker, "sink-again", 5, rows(1, "c")) == Sent(1)
+    assert len(values(kafka_broker, "sink-again")) == 11
+
+
+def test_an_attempt_that_is_killed_between_write_and_commit(kafka_broker: Broker) -> None:
+    topic = "sink-killed"
+    kafka_broker.create_topic(topic)
+    command = [sys.executable, str(SCRIPT), kafka_broker.bootstrap, topic, "50"]
+    with subprocess.Popen(command) as process:
+        while len(read(kafka_broker, topic, "read_uncommitted")) < 50:
+            assert process.poll() is None
+        process.kill()
+    assert values(kafka_broker, topic) == []
+    assert once(kafka_broker, topic, 0, rows(50)) == Sent(50)
+    assert values(kafka_broker, topic) == [f"row {n}".encode() for n in range(50)]
+    assert len(read(kafka_broker, topic, "read_uncommitted")) == 100
+
+
+def test_a_zombie_is_fenced(kafka_broker: Broker) -> None:
+    """An attempt that was given up goes on when another has done its work."""
+    topic = "sink-zombie"
+    kafka_broker.create_topic(topic)
+    began, go_on = threading.Event(), threading.Event()
+    ended: list[TidelogError] = []
+
+    def slowly() -> Iterator[pa.RecordBatch]:
+        yield rows(5, "zombie")
+        began.set()
+        assert go_on.wait(REQUEST_TIMEOUT_S)
+        yield rows(5, "late")
+
+    def zombie() -> None:
+        try:
+            claim = Claim(f"test/{topic}/0", 0)
+            send(options(kafka_broker, topic, exactly_once=True), slowly(), task=0, claim=claim)
+        except TidelogError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=zombie)
+    thread.start()
+    assert began.wait(REQUEST_TIMEOUT_S)
+    assert once(kafka_broker, topic, 0, rows(7)) == Sent(7)
+    go_on.set()
+    thread.join()
+    assert [type(error) for error in ended] == [WriterFenced]
+    assert values(kafka_broker, topic) == [f"row {n}".encode() for n in range(7)]
+    assert once(kafka_broker, topic, 0, rows(7)).was_done
+
+
+def test_writers_do_not_wait_for_each_other(kafka_broker: Broker) -> None:
+    """Another task's open transaction, its marker written, holds up nobody's next batch."""
+    topic = "sink-open"
+    kafka_broker.create_topic(topic)
+    once(kafka_broker, topic, 0, rows(1))
+    with connect(kafka_broker.bootstrap) as cluster:
+        markers = Markers(cluster, options(kafka_broker, topic).marker_topic)
+        place = markers.partition_of(f"test/{topic}/0")
+        other = cluster.producer({"transactional.id": "another-task"})
+        other.init_transactions(REQUEST_TIMEOUT_S)
+        other.begin_transaction()
+        other.produce(markers.topic, b'{"version": 1, "batch": 9}', b"another-task", place)
+        other.flush()
+        assert once(kafka_broker, topic, 1, rows(1)) == Sent(1)
+        other.abort_transaction(REQUEST_TIMEOUT_S)
+    assert once(kafka_broker, topic, 1, rows(1)).was_done
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+@pytest.mark.parametrize(
+    ("label", "config", "batch", "error", "said"),
+    [
+        ("large", {"max_message_bytes": "2000"}, rows(1, "x" * 5000), MessageTooLarge, "-0: "),
+        ("huge", {}, rows(1, "x" * 2_000_000), MessageTooLarge, "kafka.max.request.size"),
+        (
+            "past",
+            {"message_timestamp_before_max_ms": "1000"},
+            pa.RecordBatch.from_pydict({"value": [b"x"], "timestamp": [5]}),
+            InvalidTimestamp,
+            "before.max.ms",
+        ),
+        ("keyless", {"cleanup_policy": "compact"}, rows(1), InvalidRecord, "-0: "),
+        (
+            "partition",
+            {},
+            pa.RecordBatch.from_pydict({"value": [b"x"], "partition": [7]}),
+            InvalidRequest,
+            "partitions 0 to 0",
+        ),
+        (
+            "epoch",
+            {},
+            pa.RecordBatch.from_pydict({"value": [b"x"], "timestamp": [0]}),
+            InvalidTimestamp,
+            "1970-01-01",
+        ),
+    ],
+)
+def test_what_is_refused_and_where(
+    kafka_broker: Broker,
+    label: str,
+    config: dict[str, str],
+    batch: pa.RecordBatch,
+    error: type[TidelogError],
+    said: str,
+    exactly_once: bool,
+) -> None:
+    topic = f"sink-refuses-{label}-{exactly_once}"
+    kafka_broker.create_topic(topic, 1, **config)
+    claim = Claim(f"test/{topic}/0", 0) if exactly_once else None
+    wanted = options(kafka_broker, topic, exactly_once=exactly_once)
+    with pytest.raises(error, match=said) as caught:
+        send(wanted, iter([batch]), task=0, claim=claim)
+    assert topic in str(caught.value) or label == "epoch"
+    assert values(kafka_broker, topic) == []
+    if exactly_once:  # the transaction is over, and its batch may come again
+        assert send(wanted, iter([]), task=0, claim=claim) == Sent(0)
+
+
+def test_what_is_not_there(kafka_broker: Broker) -> None:
+    kafka_broker.create_topic("sink-there")
+    with pytest.raises(UnknownTopic, match="is it sink-there"):
+        send(options(kafka_broker, "sink-ther"), iter([rows(1)]), task=0, claim=None)
+
+
+def test_nobody_answers() -> None:
+    wanted = SinkOptions(bootstrap="127.0.0.1:1", topic="t", client={"socket.timeout.ms": "1000"})
+    with pytest.raises(ClusterFailure, match=r"127\.0\.0\.1:1"):
+        send(wanted, iter([rows(1)]), task=0, claim=None)
+
+
+@pytest.mark.parametrize("config", [{"cleanup_policy": "delete"}, {"cleanup_policy": "compact"}])
+def test_a_marker_topic_that_would_lose_markers(
+    kafka_broker: Broker, config: dict[str, str]
+) -> None:
+    name = f"markers-{config['cleanup_policy']}"
+    few = config["cleanup_policy"] == "compact"
+    kafka_broker.create_topic(name, 1 if few else PARTITION_COUNT, **config)
+    with connect(kafka_broker.bootstrap) as cluster:
+        said = "1 partitions" if few else "cleanup.policy=delete"
+        with pytest.raises(InvalidRequest, match=said):
+            Markers(cluster, name).ensure()
+
+
+def test_settings_of_javas_producer(kafka_broker: Broker) -> None:
+    kafka_broker.create_topic("sink-java", max_message_bytes="3000000")
+    wanted = options(
+        kafka_broker,
+        "sink-java",
+        max_request_size="3000000",
+        buffer_memory="4194304",
+        linger_ms="0",
+        acks="all",
+        max_block_ms="5",
+    )
+    many = [rows(1, "x" * 2_000_000), *[rows(2_000, "y" * 1000)] * 3]
+    assert send(wanted, iter(many), task=0, claim=None).records == 6_001
+    small = options(kafka_broker, "sink-java", max_request_size="3000000", buffer_memory="1048576")
+    with pytest.raises(MessageTooLarge, match=r"kafka\.buffer\.memory"):
+        send(small, iter(many), task=0, claim=None)
+    with pytest.raises(ConfigError, match="acks"):
+        send(options(kafka_broker, "sink-java", acks="1"), iter([rows(1)]), task=0, claim=None)
