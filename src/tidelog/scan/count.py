@@ -7,7 +7,6 @@ zone map (the active segment; foreign directories without a zone cache) is read.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from tidelog.env import Env
 from tidelog.errors import MissingDependency
@@ -16,9 +15,6 @@ from tidelog.scan.split import Split, Wanted
 from tidelog.scan.stats import ScanStats
 from tidelog.storage.log_dir import LogDir
 from tidelog.types import ClockName, IsolationLevel, TopicPartition
-
-# Nobody looks at the rows, so few and large batches cost least.
-_ROWS: Final = 200_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +139,6 @@ def _read(split: Split, env: Env | None, stats: ScanStats) -> None:
         raise MissingDependency(
             f"a range that cuts zones is read by pyarrow, numpy and numba: tidelog[arrow] ({error})"
         ) from error
-    options = ReadOptions(rows=_ROWS, fail_on_data_loss=False, env=env)
-    for _ in read(split, ["offset"], options=options, stats=stats):
+    options = ReadOptions(counts_only=True, fail_on_data_loss=False, env=env)
+    for _ in read(split, [], options=options, stats=stats):
         pass

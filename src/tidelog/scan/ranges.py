@@ -16,6 +16,8 @@ from tidelog.types import Buffer
 # A file that may still be cut is copied, not mapped, in parts that stay in the cache for decoding.
 READ_BYTES: Final = 1 << 20
 WHOLE: Final = 1 << 62
+# Less than this is copied too: that takes less time than to map a file, and to take the map away.
+MAP_BYTES_MIN: Final = 2 << 20
 
 
 class RangeSource(Protocol):
@@ -101,7 +103,7 @@ class LocalRanges:
 
     def _open(self, piece: Piece) -> RangeSource:
         source: RangeSource
-        if piece.is_closed:
+        if piece.is_closed and piece.size_bytes >= MAP_BYTES_MIN:
             source = _MappedSource(self._files.map(piece.path))
         else:
             source = _FileSource(piece.path, self._files.open(piece.path))

@@ -27,7 +27,7 @@ from tidelog.errors import (
     UnknownTopic,
 )
 from tidelog.objects import env_for
-from tidelog.record.columns import ROWS, DecodeStats, decode
+from tidelog.record.columns import ROWS, DecodeStats, decode, tally
 from tidelog.scan.filters import AbortedBatches, piece_filter
 from tidelog.scan.plan import plan_again
 from tidelog.scan.ranges import Ranges, RangeSource
@@ -38,7 +38,7 @@ from tidelog.scan.stats import ScanStats
 from tidelog.scan.tiered import all_ranges
 from tidelog.scan.times import AppendRuns
 from tidelog.storage.segment import cut_problem
-from tidelog.types import ClockName
+from tidelog.types import Buffer, ClockName
 
 if TYPE_CHECKING:
     from tidelog.record.columns import DropBatch
@@ -61,6 +61,7 @@ class ReadOptions:
         env: Files and clock, where `ranges` or a new plan need them; the machine's where None,
             and the store's where the split's directory is a URL.
         ranges: Where bytes come from; the directory's files where None.
+        counts_only: Hand out nothing; `ScanStats.rows` tells how many rows there would be.
         store_options: Settings of the object store that a directory is in (docs/objects.md).
     """
 
@@ -70,6 +71,7 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     env: Env | None = None
     ranges: Ranges | None = None
+    counts_only: bool = False
     store_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -223,8 +225,6 @@ class _SplitReader:
         runs: AppendRuns | None,
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a piece, read part by part; a part ends where a batch does."""
-        split = self.split
-        by_time = split.time_range if split.clock is ClockName.RECORD else None
         position, size = piece.start_position, source.read_bytes
         next_offset = piece.start_offset
         while position < piece.end_position:
@@ -232,19 +232,7 @@ class _SplitReader:
             data = source.read(position, wanted)
             found = DecodeStats()
             try:
-                yield from decode(
-                    data,
-                    columns=self._maker.decoded,
-                    offset_start=max(piece.start_offset, self._next_offset),
-                    offset_end=piece.end_offset,
-                    record_time=by_time,
-                    opens_all=piece.opens_all,
-                    append_times=None if runs is None else runs.arrays,
-                    drop_batch=drop,
-                    check_crc=self.options.check_crc,
-                    rows=self.options.rows,
-                    stats=found,
-                )
+                yield from self._rows(piece, data, drop, runs, found)
             except CorruptData as error:
                 raise error.located(piece.path, position) from error
             finally:
@@ -258,6 +246,59 @@ class _SplitReader:
                     return _check_end(piece, position, next_offset)
                 size = wanted * 2
         return None
+
+    def _rows(
+        self,
+        piece: Piece,
+        data: Buffer,
+        drop: "DropBatch | None",
+        runs: AppendRuns | None,
+        found: DecodeStats,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a part of a piece, or their number alone."""
+        if self.options.counts_only:
+            self._tally(piece, data, drop, found)
+            return
+        yield from decode(
+            data,
+            columns=self._maker.decoded,
+            offset_start=max(piece.start_offset, self._next_offset),
+            offset_end=piece.end_offset,
+            record_time=self._by_time,
+            opens_all=piece.opens_all,
+            append_times=None if runs is None else runs.arrays,
+            drop_batch=drop,
+            check_crc=self.options.check_crc,
+            rows=self.options.rows,
+            stats=found,
+        )
+
+    def _tally(
+        self, piece: Piece, data: Buffer, drop: "DropBatch | None", found: DecodeStats
+    ) -> None:
+        """Count a part, whole or not at all: what is damaged is looked at again from its start."""
+        try:
+            tally(
+                data,
+                found,
+                offset_start=max(piece.start_offset, self._next_offset),
+                offset_end=piece.end_offset,
+                record_time=self._by_time,
+                opens_all=piece.opens_all,
+                drop_batch=drop,
+                check_crc=self.options.check_crc,
+            )
+        except CorruptData:
+            found.without_time = 0
+            raise
+        self._next_offset = max(self._next_offset, found.next_offset)
+        self.stats.rows += found.rows
+
+    @property
+    def _by_time(self) -> tuple[int, int] | None:
+        """The range that the decoder filters by: other clocks are no matter of records."""
+        split = self.split
+        return split.time_range if split.clock is ClockName.RECORD else None
 
     def _count(self, found: DecodeStats) -> None:
         self.stats.log_bytes += found.end_at

@@ -10,7 +10,7 @@ Pure but for the zone map, which reads what it needs of its file.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from tidelog.storage.zones import Question, Zone, ZoneMap
 from tidelog.types import INT64_MAX, ClockName
@@ -71,15 +71,12 @@ class Verdict(IntEnum):
     WHOLE = 3  # all of it is, but for records without a time
 
 
-class Judged(NamedTuple):
-    """A verdict, how many records have no time, and, where `TOLD`, how many are in the range."""
+# A verdict, how many records have no time, and, where `TOLD`, how many are in the range: a plain
+# tuple, since one is made for each zone of a plan.
+Judged: TypeAlias = tuple[Verdict, int, int]
 
-    verdict: Verdict
-    without_time: int = 0
-    records: int = 0
-
-
-_NOTHING: Final = Judged(Verdict.NOTHING)
+_NOTHING: Final[Judged] = (Verdict.NOTHING, 0, 0)
+_TOLD: Final = Verdict.TOLD
 
 
 def judge_of(question: ZoneQuestion) -> Callable[[Zone], Judged]:
@@ -92,6 +89,7 @@ def judge_of(question: ZoneQuestion) -> Callable[[Zone], Judged]:
         end_ms += 1  # no end: the latest time there can be is in the range too
     has_times, counts, is_committed = question.has_times, question.counts, question.is_committed
     on_record = clock is ClockName.RECORD
+    told, read, whole = Verdict.TOLD, Verdict.READ, Verdict.WHOLE
 
     def judge(part: Zone) -> Judged:
         first, last, records = part.first_offset, part.last_offset, part.data_records
@@ -111,10 +109,10 @@ def judge_of(question: ZoneQuestion) -> Callable[[Zone], Judged]:
         if is_match:
             is_cut = is_cut or low < start_ms or high >= end_ms
             if not counts:
-                return Judged(Verdict.READ if is_cut else Verdict.WHOLE, records - timed)
+                return (read if is_cut else whole), records - timed, 0
         if is_cut or (is_committed and part.is_transactional):
-            return Judged(Verdict.READ, records - timed)
-        return Judged(Verdict.TOLD, records - timed, timed if is_match else 0)
+            return read, records - timed, 0
+        return told, records - timed, (timed if is_match else 0)
 
     return judge
 
@@ -140,9 +138,10 @@ def find_ranges(
 
     is_whole = judge(zones.total)[0] is not Verdict.READ
     parts = (zones.total,) if is_whole else zones.select(is_enough)
+    nothing = Verdict.NOTHING
     for part in parts:
         judged = judge(part)
-        if judged[0] is not Verdict.NOTHING:
+        if judged[0] is not nothing:
             yield from collector.add(part, judged)
     yield from collector.finish()
 
@@ -189,18 +188,19 @@ class _Collector:
 
     def add(self, part: Zone, judged: Judged) -> tuple[ZoneRange, ...]:
         """Take the next part; the ranges that are complete by it."""
-        if judged.verdict is Verdict.TOLD:
+        verdict, without_time, _ = judged
+        if verdict is _TOLD:
             self._told.append((part, judged))
             return ()
         last = self._open
         if last is not None and part.position - last[1].end_position <= self._gap_bytes:
-            skipped = any(judged.without_time for _, judged in self._told)
-            self._opens_all |= skipped or judged.without_time > 0
+            skipped = any(told[1] for _, told in self._told)
+            self._opens_all |= skipped or without_time > 0
             self._told = []
             self._open = (last[0], part)
             return ()
         complete = tuple(self.finish())
-        self._open, self._opens_all = (part, part), judged.without_time > 0
+        self._open, self._opens_all = (part, part), without_time > 0
         return complete
 
     def reads_all_of(self, block: Zone) -> bool:
@@ -220,8 +220,8 @@ class _Collector:
             yield ZoneRange(*places, opens_all=self._opens_all)
         if told:
             first, last = told[0][0], told[-1][0]
-            without_time = sum(judged.without_time for _, judged in told)
-            records = sum(judged.records for _, judged in told)
+            without_time = sum(judged[1] for _, judged in told)
+            records = sum(judged[2] for _, judged in told)
             places = (first.position, first.position, *self._offsets(first, last))
             yield ZoneRange(*places, without_time, records)
 
