@@ -197,6 +197,16 @@ def test_unknown_column_at_once(roots: list[str]) -> None:
         scan.read(split, ["value", "value"])
 
 
+def test_mapped_and_copied_pieces_read_equal(
+    roots: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for root in roots:
+        copied = scan.to_table(scan.plan(root), COLUMNS)
+        monkeypatch.setattr("tidelog.scan.ranges.MAP_BYTES_MIN", 0)
+        assert scan.to_table(scan.plan(root), COLUMNS) == copied
+        monkeypatch.undo()
+
+
 def test_splits_travel(roots: list[str]) -> None:
     plan = scan.plan(roots[1], TOPIC, split_bytes=1_000, isolation=IsolationLevel.READ_COMMITTED)
     there = [pickle.loads(pickle.dumps(split)) for split in plan]
