@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
 from tidelog.spark import sink_commit
 from tidelog.spark.sink_options import SinkOptions
 from tidelog.spark.task_facts import StreamBatch, stream_batch, task_number
+from tidelog.spark.workers import make_ready
 from tidelog.storage.attach import WriterVersion
 from tidelog.types import INT64_MAX
 
@@ -114,13 +115,23 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
 
 
 def new_commit_id(options: SinkOptions) -> str:
-    """An id for a batch write, which nobody else has."""
+    """An id for a batch write, which nobody else has.
+
+    A numbered write has the same whenever it comes again, so that what a driver that died has
+    staged for it goes with its commit.
+    """
+    if options.txn is not None:
+        return _same_id("app", options.txn.app_id, options.txn.version)
     return uuid.UUID(int=options.env().random.getrandbits(128)).hex
 
 
 def batch_commit_id(batch: StreamBatch) -> str:
     """The id of a streaming batch's commit, the same whenever the batch comes again."""
-    text = f"{batch.query_id}\0{batch.number}".encode()
+    return _same_id("query", batch.query_id, batch.number)
+
+
+def _same_id(kind: str, name: str, number: int) -> str:
+    text = f"{kind}\0{name}\0{number}".encode()
     return hashlib.blake2b(text, digest_size=_ID_BYTES).hexdigest()
 
 
@@ -128,6 +139,7 @@ def stage(
     options: SinkOptions, batches: "Iterator[pa.RecordBatch]", commit_id: str
 ) -> "list[StagedSegment]":
     """Stage the rows of one task; removes what it wrote if it fails."""
+    make_ready()
     from tidelog.spark.staging import TaskWriter
 
     task = task_number()

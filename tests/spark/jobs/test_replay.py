@@ -183,7 +183,7 @@ def test_a_run_goes_on_exactly_where_it_stopped(
     assert plain(held(target)) == expected
     assert outcome.was_resumed
     assert outcome.records == sum(map(len, expected))
-    assert outcome.chunks == 5
+    assert outcome.chunks == 6
     again = Replay(spark, options, env=env).run()
     assert again.records == outcome.records
     assert plain(held(target)) == expected

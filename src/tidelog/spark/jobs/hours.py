@@ -28,9 +28,13 @@ RECORD: Final = "record"
 APPEND: Final = "append"
 _SIZES: Final = "bytes"
 _RESULT: Final = "partition int, kind string, hour long, count long"
-_SCHEMA: Final = pa.schema(
-    {"partition": pa.int32(), "kind": pa.string(), "hour": pa.int64(), "count": pa.int64()}
-)
+_FIELDS: "Final[list[pa.Field[pa.DataType]]]" = [
+    pa.field("partition", pa.int32()),
+    pa.field("kind", pa.string()),
+    pa.field("hour", pa.int64()),
+    pa.field("count", pa.int64()),
+]
+_SCHEMA: Final = pa.schema(_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from tidelog.spark.jobs.journal import Journal, Progress
 from tidelog.spark.jobs.pace import Pacer, wait_seconds
 from tidelog.spark.jobs.progress import NOBODY, Listener
 from tidelog.spark.jobs.replay_options import BY_KEY, KEEP, ReplayOptions, ReplayOutcome
-from tidelog.spark.jobs.replay_source import Question, Times, find
+from tidelog.spark.jobs.replay_source import Question, Times, find, load_left
 from tidelog.spark.jobs.replay_target import (
     CONSOLE,
     CONSOLE_RECORDS,
@@ -134,7 +134,9 @@ class Replay:
         self._listener.note(f"going on behind {done:,} of {total(earlier.planned):,} offsets")
         target = self._target()
         if target is not None:
-            self._check(target, Load(), self._env.clock.now_ms())
+            spans = (*earlier.chunk, *earlier.left)
+            load = load_left(self._question(earlier.times), spans, env=self._env)
+            self._check(target, load, self._env.clock.now_ms())
         return earlier
 
     def _check_options(self) -> None:

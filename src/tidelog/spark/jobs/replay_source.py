@@ -106,6 +106,18 @@ def find(question: Question, *, env: Env | None = None) -> Found:
     return _of_directory(question, env_for(question.place.address, env, question.place.store))
 
 
+def load_left(question: Question, spans: Spans, *, env: Env | None = None) -> Load:
+    """What the checks of a target ask of what an earlier start has left."""
+    from tidelog.objects.environment import env_for
+
+    if question.place.is_broker:
+        between = _asker(question, spans)
+    else:
+        place = question.place
+        between = _counter(question, spans, env_for(place.address, env, place.store))
+    return Load(records=Count(total(spans), is_exact=False), between=between)
+
+
 # -- directories ---------------------------------------------------------------------------------
 
 

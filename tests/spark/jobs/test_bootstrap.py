@@ -1,0 +1,202 @@
+"""Tables into topics: every row once, in order, visible at once; then days back by create time."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tidelog.directory import Directory
+from tidelog.env import Env, ManualClock
+from tidelog.errors import InvalidRequest
+from tidelog.record.record import Record
+from tidelog.spark.jobs.bootstrap import Bootstrap, BootstrapOptions, bootstrap
+from tidelog.spark.jobs.checks import TargetLoses
+from tidelog.spark.jobs.record_columns import RecordColumns, to_records
+from tidelog.spark.jobs.replay import replay
+from tidelog.spark.places import Place
+from tidelog.storage.partitioner import partition_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DAY = 86_400_000
+# A table of ten days, as of a day long past: KIP-33's second use case.
+T0 = 1_360_281_600_000
+ROWS = 4_000
+STEP = 10 * DAY // ROWS
+PARTITIONS = 3
+SETTINGS = {"retention.ms": "-1", "internal.segment.bytes": "40000"}
+
+
+@pytest.fixture(scope="module")
+def table(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> "DataFrame":
+    """Rows in no order, from several files; each eleventh has no key."""
+    path = str(tmp_path_factory.mktemp("table") / "orders.parquet")
+    made = spark.range(0, ROWS, 1, 4).selectExpr(
+        "id",
+        "if(id % 11 = 0, null, concat('plane', id % 50)) as plane",
+        f"timestamp_millis({T0} + ((id * 1619) % {ROWS}) * {STEP}) as made",
+        "map('n', cast(id as string)) as tags",
+    )
+    made.write.parquet(path)
+    return spark.read.parquet(path)
+
+
+def held(path: str, topic: str = "orders") -> list[list[Record]]:
+    with Directory.open(path) as directory:
+        return [list(directory.partition(topic, number).records()) for number in range(PARTITIONS)]
+
+
+def row_of(record: Record) -> dict[str, object]:
+    found: dict[str, object] = json.loads(record.value or b"")
+    return found
+
+
+def test_three_days_back_by_create_time(
+    spark: "SparkSession", table: "DataFrame", tmp_path: Path
+) -> None:
+    """KIP-33's use case 2: load a table, then replay its last three days, in order of time."""
+    data = str(tmp_path / "data")
+    told = bootstrap(
+        spark,
+        table,
+        "orders",
+        to=data,
+        key="plane",
+        time="made",
+        headers="tags",
+        create=PARTITIONS,
+        config=SETTINGS,
+        tasks=4,
+    ).collect()
+    partitions = held(data)
+    check_every_row(partitions)
+    assert [(row["first_offset"], row["end_offset"]) for row in told] == [
+        (0, len(part)) for part in partitions
+    ]
+    with Directory.open(data) as directory:
+        for row in told:
+            reader = directory.partition("orders", row["partition"])
+            ends = (row["first_offset"], row["end_offset"] - 1)
+            assert [reader.append_time_of(at) for at in ends] == [row["append_ms"]] * 2
+    assert sum(row["segments"] for row in told) > PARTITIONS
+    end = T0 + 10 * DAY
+    (summary,) = replay(
+        spark, data, "orders", to=f"parquet:{tmp_path / 'days'}", start=end - 3 * DAY, end=end
+    ).collect()
+    days = spark.read.parquet(str(tmp_path / "days"))
+    expected = [r for part in partitions for r in part if (r.timestamp or 0) >= end - 3 * DAY]
+    assert summary["records"] == days.count() == len(expected) == 3 * ROWS // 10
+    found = days.selectExpr("partition", "offset", "unix_millis(timestamp)").collect()
+    assert Counter(map(tuple, found)) == Counter(
+        (number, r.offset, r.timestamp)
+        for number, part in enumerate(partitions)
+        for r in part
+        if (r.timestamp or 0) >= end - 3 * DAY
+    )
+    # In each partition they are the last offsets: nothing before them was read.
+    assert summary["offsets"] < ROWS // 2
+
+
+def check_every_row(partitions: list[list[Record]]) -> None:
+    """Each row once, where Kafka's clients send its key, in order of time, with its time."""
+    ids = [row_of(record)["id"] for part in partitions for record in part]
+    assert sorted(ids, key=str) == sorted(range(ROWS), key=str)
+    for number, part in enumerate(partitions):
+        times = [record.timestamp for record in part]
+        assert times == sorted(times, key=lambda ms: ms or 0)
+        assert [record.offset for record in part] == list(range(len(part)))
+        for record in part:
+            row = row_of(record)
+            assert record.timestamp == T0 + (int(str(row["id"])) * 1619) % ROWS * STEP
+            assert [(h.key, h.value) for h in record.headers] == [("n", str(row["id"]).encode())]
+            if record.key is None:
+                assert row["plane"] is None
+            else:
+                assert record.key.decode() == row["plane"]
+                assert partition_of(record.key, PARTITIONS) == number
+
+
+def test_a_job_loads_its_table_once(
+    spark: "SparkSession", table: "DataFrame", tmp_path: Path
+) -> None:
+    data = str(tmp_path / "data")
+    notes: list[str] = []
+
+    class Listener:
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+        def at(self, done: int, planned: int) -> None:
+            pass
+
+    options = BootstrapOptions(
+        topic="orders",
+        to=Place(data),
+        columns=RecordColumns(key="plane", time="made"),
+        order="key",
+        job_id="orders of 2013",
+        create=PARTITIONS,
+        config=SETTINGS,
+    )
+    first = Bootstrap(options, listener=Listener()).run(table)
+    again = Bootstrap(options, listener=Listener()).run(table)
+    assert not first.was_done
+    assert again.was_done
+    assert again.partitions == first.partitions
+    assert "has loaded its table already" in notes[-1]
+    partitions = held(data)
+    assert sum(map(len, partitions)) == first.records == ROWS
+    for part in partitions:
+        keys = [(record.key or b"", record.timestamp or 0) for record in part]
+        assert keys == sorted(keys)
+
+
+def test_the_target_is_held_against_the_table(
+    spark: "SparkSession", table: "DataFrame", tmp_path: Path
+) -> None:
+    data = str(tmp_path / "data")
+    now = T0 + 10 * DAY
+    config = {"retention.ms": str(3 * DAY), "cleanup.policy": "compact,delete"}
+    options = BootstrapOptions(
+        topic="orders",
+        to=Place(data),
+        columns=RecordColumns(key="plane", time="made"),
+        create=PARTITIONS,
+        config=config,
+    )
+    job = Bootstrap(options, env=Env(clock=ManualClock(now)))
+    with pytest.raises(TargetLoses) as caught:
+        job.run(table)
+    told = {f.effect.value: f.records.records for f in caught.value.findings if f.records}
+    assert told == {"refused": len(range(0, ROWS, 11)), "deleted at once": 7 * ROWS // 10}
+    assert held(data) == [[]] * PARTITIONS
+
+
+def test_columns(spark: "SparkSession") -> None:
+    made = spark.sql(
+        "select 5 as `a.b`, 1360281600123 as ms, date'2013-02-08' as day, named_struct('x', null)"
+        " as part, array(named_struct('key', 'k', 'value', 'v')) as pairs, 1.5 as half"
+    )
+
+    def record(**named: str) -> tuple[object, ...]:
+        row = to_records(made, RecordColumns(**named)).collect()[0]
+        return tuple(bytes(cell) if isinstance(cell, bytearray) else cell for cell in row)
+
+    value = record()[0]
+    assert isinstance(value, bytes)
+    assert json.loads(value)["part"] == {"x": None}
+    assert record(value="a.b", key="part") == (b"5", b'{"x":null}')
+    assert record(value="half", headers="pairs")[1] == [("k", bytearray(b"v"))]
+    times = to_records(made, RecordColumns(value="a.b", time="ms"))
+    assert times.selectExpr("unix_millis(timestamp)").collect()[0][0] == 1360281600123
+    days = to_records(made, RecordColumns(value="a.b", time="day"))
+    assert days.selectExpr("unix_millis(timestamp)").collect()[0][0] == T0
+    with pytest.raises(InvalidRequest, match=r"no column 'day2': did you mean day\?"):
+        to_records(made, RecordColumns(time="day2"))
+    with pytest.raises(InvalidRequest, match="column half is decimal"):
+        to_records(made, RecordColumns(time="half"))
+    with pytest.raises(InvalidRequest, match="headers are a map"):
+        to_records(made, RecordColumns(headers="day"))

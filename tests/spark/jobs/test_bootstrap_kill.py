@@ -1,0 +1,159 @@
+"""A bootstrap whose driver is killed at random moments and started again loads its table once.
+
+The command runs as a process group of its own; SIGKILL takes Python, the Java machine and the
+workers at once. Where it is killed is said by what lies in the directory: segments staged by tasks,
+files made ready by the commit, the commit's record, the mark of the job.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from tidelog.directory import Directory
+from tidelog.storage import writers
+
+LIMIT_S: Final = 240
+ROWS: Final = 20_000
+PARTITIONS: Final = 3
+TASKS: Final = 6
+T0: Final = 1_360_281_600_000
+STEP_MS: Final = 60_000
+# What can be seen of a bootstrap on its way: files of a kind, and how many there may be of them.
+MOMENTS: Final = {
+    "*/*.staging": TASKS * PARTITIONS // 2,
+    "*/*.staged": TASKS * PARTITIONS,
+    "tidelog-commit-*": 1,
+    writers.WRITERS_FILE: 1,
+}
+
+
+def write_table(path: Path) -> None:
+    """Rows in no order of time, in row groups that several tasks read."""
+    numbers = [(n * 7919) % ROWS for n in range(ROWS)]
+    table = pa.table(
+        {
+            "id": pa.array(numbers, pa.int64()),
+            "plane": pa.array([None if n % 13 == 0 else f"plane{n % 70}" for n in numbers]),
+            "made": pa.array([T0 + n * STEP_MS for n in numbers], pa.timestamp("ms", "UTC")),
+        }
+    )
+    parquet.write_table(table, path, row_group_size=ROWS // 8)
+
+
+class Run:
+    """One start of the command."""
+
+    def __init__(self, table: Path, data: Path) -> None:
+        command = [sys.executable, "-m", "tidelog.cli.main", "spark", "bootstrap"]
+        command += [
+            str(table),
+            "orders",
+            "--to",
+            str(data),
+            "--key",
+            "plane",
+            "--time",
+            "made",
+            "--tasks",
+            str(TASKS),
+        ]
+        command += ["--create", str(PARTITIONS), "--config", "retention.ms=-1"]
+        command += ["--config", "internal.segment.bytes=150000", "--no-count", "-o", "json"]
+        command += ["--master", "local[2]", "--conf", "spark.driver.memory=1g"]
+        self.process = subprocess.Popen(
+            command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    def wait_for(self, is_so: Callable[[], bool]) -> bool:
+        """Wait until something is so; False where the command ended before."""
+        for _ in range(LIMIT_S * 500):
+            if is_so():
+                return True
+            try:
+                self.process.wait(timeout=0.002)
+            except subprocess.TimeoutExpired:
+                continue
+            return False
+        raise AssertionError("never came to it")
+
+    def kill(self) -> None:
+        """Kill the whole group at once."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate(timeout=60)
+
+    def finish(self) -> list[dict[str, object]]:
+        """Let it come to its end; what it printed."""
+        out, errors = self.process.communicate(timeout=LIMIT_S)
+        assert self.process.returncode == 0, errors.decode()[-3000:]
+        return [json.loads(line) for line in out.decode().splitlines()]
+
+
+def kill_at(table: Path, data: Path, pattern: str, count: int) -> bool:
+    """Start, and kill as soon as so many files of the pattern are there; False if it was done."""
+    run = Run(table, data)
+    was_there = False
+    try:
+        was_there = run.wait_for(lambda: len(list(data.glob(pattern))) >= count)
+    finally:
+        if was_there:
+            run.kill()
+        else:
+            run.finish()
+    return was_there
+
+
+def visible(data: Path) -> list[int]:
+    """How many records each partition shows to a reader."""
+    try:
+        with Directory.open(str(data)) as directory:
+            if "orders" not in directory.topics():
+                return []
+            ends = directory.end_offsets(directory.log_dir.partitions("orders"))
+    except FileNotFoundError:
+        return []
+    return [end for _, end in sorted(ends.items())]
+
+
+def check_all(data: Path) -> None:
+    """Every row once, at its time, in order of time."""
+    found = []
+    with Directory.open(str(data)) as directory:
+        for number in range(PARTITIONS):
+            records = list(directory.partition("orders", number).records())
+            assert [record.offset for record in records] == list(range(len(records)))
+            times = [record.timestamp or 0 for record in records]
+            assert times == sorted(times)
+            found += [(json.loads(r.value or b"")["id"], r.timestamp) for r in records]
+    assert sorted(found) == [(n, T0 + n * STEP_MS) for n in range(ROWS)]
+
+
+@pytest.mark.parametrize(
+    ("seed", "kills"), [(1, 3), *(pytest.param(n, 5, marks=pytest.mark.slow) for n in range(2, 8))]
+)
+def test_no_row_is_lost_and_none_comes_twice(tmp_path: Path, seed: int, kills: int) -> None:
+    table, data = tmp_path / "table.parquet", tmp_path / "data"
+    write_table(table)
+    draw = random.Random(seed)
+    story: list[str] = []
+    for _ in range(kills):
+        pattern = draw.choice(list(MOMENTS))
+        count = draw.randint(1, MOMENTS[pattern])
+        was_killed = kill_at(table, data, pattern, count)
+        story.append(f"{'killed' if was_killed else 'ended'} at {count} of {pattern}")
+        shown = visible(data)
+        assert sum(shown) in (0, ROWS), story
+    told = Run(table, data).finish()
+    assert sum(int(str(row["records"])) for row in told) == ROWS, story
+    check_all(data)
+    left = [str(path) for path in data.glob("*/*.stag*")]
+    assert left == [], story

@@ -1,0 +1,109 @@
+"""`tidelog spark bootstrap` and `replay` from the command line: output, exit codes, reports."""
+
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidelog.cli.main import run
+from tidelog.cli.surroundings import Surroundings
+from tidelog.directory import Directory
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CSV = """id,plane,made
+0,N1,2013-02-08T12:00:00Z
+1,N2,2013-02-08T12:30:00Z
+2,N1,2013-02-08T13:10:00Z
+3,,2013-02-09T00:00:00Z
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a command ended, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def objects(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+def tidelog(*arguments: object) -> Result:
+    out, err = io.StringIO(), io.StringIO()
+    code = run([str(one) for one in arguments], Surroundings(stdout=out, stderr=err))
+    return Result(code, out.getvalue(), err.getvalue())
+
+
+def load(folder: Path, *more: str) -> Result:
+    table = folder / "flights.csv"
+    table.write_text(CSV)
+    columns = ("--key", "plane", "--time", "made")
+    given = ("--to", folder / "data", *columns, "--create", 2, "-o", "json")
+    return tidelog("spark", "bootstrap", table, "flights", *given, *more)
+
+
+def test_a_table_in_and_a_range_out(spark: "SparkSession", tmp_path: Path) -> None:
+    page, data = tmp_path / "loaded.html", tmp_path / "data"
+    loaded = load(tmp_path, "--config", "retention.ms=-1", "--report", str(page))
+    assert loaded.code == 0, loaded.err
+    assert sum(int(str(row["records"])) for row in loaded.objects) == 4
+    assert "Records by hour, on each clock" in page.read_text()
+    assert page.read_text().count('role="img"') == 2
+    again = load(tmp_path, "--config", "retention.ms=-1")
+    assert again.code == 0
+    assert again.objects == loaded.objects
+    assert "has loaded its table already" in again.err
+
+    with Directory.open(str(tmp_path / "copy"), writable=True) as directory:
+        directory.create_topic("flights", partitions=2, config={"retention.ms": "-1"})
+    page = tmp_path / "replayed.html"
+    day = ("--from", "2013-02-08", "--zone", "UTC")
+    to = ("--to", tmp_path / "copy", "--report", page, "-o", "json")
+    replayed = tidelog("spark", "replay", data, "flights", *day, *to)
+    assert replayed.code == 0, replayed.err
+    (summary,) = replayed.objects
+    assert summary["records"] == 3
+    assert summary["start"] == "2013-02-08T00:00:00.000Z"
+    text = page.read_text()
+    assert "02-08 12:00" in text
+    assert "append time" in text
+
+    shown = tidelog(
+        "spark", "replay", data, "flights", "--from", "2013-02-09T00:00Z..", "--to", "console"
+    )
+    assert [row["timestamp"] for row in shown.objects] == ["2013-02-09 00:00:00"]
+    assert json.loads(str(shown.objects[0]["value"])) == {
+        "id": 3,
+        "plane": None,
+        "made": "2013-02-09T00:00:00.000Z",
+    }
+
+
+def test_what_the_target_would_lose_is_exit_code_2(spark: "SparkSession", tmp_path: Path) -> None:
+    refused = load(tmp_path)
+    assert refused.code == 2
+    assert refused.out == ""
+    assert "deleted at once: retention.ms=604800000: 4 records created before" in refused.err
+    assert "nothing was written; change the topic's settings, or --force it" in refused.err
+    forced = load(tmp_path, "--force")
+    assert forced.code == 0
+    assert sum(int(str(row["records"])) for row in forced.objects) == 4
+
+
+def test_usage(spark: "SparkSession", tmp_path: Path) -> None:
+    unknown = tidelog("spark", "bootstrap", tmp_path / "rows", "t", "--to", tmp_path)
+    assert unknown.code == 3
+    assert "what is it? Give --format, one of parquet, csv" in unknown.err
+    missing = tidelog("spark", "replay", tmp_path / "none", "t", "--to", "console")
+    assert missing.code == 1
+    assert "Traceback" not in missing.err
+    gone = tidelog("spark", "bootstrap", tmp_path / "gone.parquet", "t", "--to", tmp_path)
+    assert gone.code == 1
+    assert "PATH_NOT_FOUND" in gone.err
+    assert len(gone.err.splitlines()) == 1

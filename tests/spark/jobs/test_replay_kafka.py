@@ -1,0 +1,147 @@
+"""Replays to a real broker and back: each record once, times kept, its settings asked first."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.kafka_oracle import Oracle, kafka_jars, kafka_oracle
+from tests.peers.broker import Broker
+from tests.peers.clients import Seen, consume
+from tests.peers.conftest import kafka_broker
+
+from tidelog.directory import Directory
+from tidelog.env import Env, ManualClock, SystemClock
+from tidelog.errors import InvalidRequest
+from tidelog.spark.jobs.checks import TargetLoses
+from tidelog.spark.jobs.pace import Rate
+from tidelog.spark.jobs.replay import replay
+from tidelog.spark.jobs.replay_options import ReplayOptions
+from tidelog.spark.jobs.replay_run import Replay
+from tidelog.spark.places import Place
+from tidelog.types import Header, IsolationLevel, NewRecord
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["kafka_broker", "kafka_jars", "kafka_oracle"]
+
+pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
+
+T0 = 1_360_342_800_000
+PARTITIONS = 2
+COUNT = 200
+COMMITTED = IsolationLevel.READ_COMMITTED
+
+
+class Killed(Exception):
+    """Stands for the end of a driver."""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    path = str(tmp_path / "source")
+    with Directory.open(path, writable=True, env=Env(clock=ManualClock(T0 + COUNT * 1_000))) as d:
+        d.create_topic("tides", partitions=PARTITIONS, config={"retention.ms": "-1"})
+        for number in range(COUNT):
+            record = NewRecord(
+                key=b"k%d" % (number % 7),
+                value=b"%d" % number,
+                timestamp=T0 + number * 1_000,
+                headers=(Header("n", b"%d" % number),),
+            )
+            d.append("tides", [record], partition=number % PARTITIONS)
+    return path
+
+
+def seen(records: list[Seen]) -> list[tuple[object, ...]]:
+    return [(r.timestamp, r.key, r.value, r.headers) for r in records]
+
+
+def expected(partition: int, start: int = 0, end: int = COUNT) -> list[tuple[object, ...]]:
+    return [
+        (T0 + n * 1_000, b"k%d" % (n % 7), b"%d" % n, (("n", b"%d" % n),))
+        for n in range(start, end)
+        if n % PARTITIONS == partition
+    ]
+
+
+def test_to_a_broker_once_and_back(
+    spark: "SparkSession",
+    kafka_broker: Broker,
+    kafka_oracle: Oracle,
+    source: str,
+    tmp_path: Path,
+) -> None:
+    kafka_broker.create_topic("tides-again", PARTITIONS, retention_ms="-1")
+    place = Place.parse(f"kafka://{kafka_broker.bootstrap}")
+    options = ReplayOptions(
+        source=Place(source),
+        topic="tides",
+        to=place,
+        to_topic="tides-again",
+        rate=Rate(40),
+        progress=str(tmp_path / "progress.json"),
+    )
+    # Written and not yet noted: the restart writes the chunk again, and the broker has it once.
+    dying = Replay(spark, options, wait=lambda _seconds: None)
+    write = dying._write
+    count = 0
+
+    def killed(*arguments: object, **named: object) -> object:
+        nonlocal count
+        result = write(*arguments, **named)  # type: ignore[arg-type]
+        count += 1
+        if count == 2:
+            raise Killed
+        return result
+
+    dying._write = killed  # type: ignore[method-assign, assignment]
+    with pytest.raises(Killed):
+        dying.run()
+    outcome = Replay(spark, options, wait=lambda _seconds: None).run()
+    assert outcome.was_resumed
+    assert outcome.records == COUNT
+    for partition in range(PARTITIONS):
+        found = consume(kafka_oracle, kafka_broker, "tides-again", COMMITTED, partition)
+        assert seen(found) == expected(partition)
+    back = str(tmp_path / "back")
+    with Directory.open(back, writable=True) as directory:
+        directory.create_topic("tides", partitions=PARTITIONS, config={"retention.ms": "-1"})
+    (told,) = replay(
+        spark,
+        place,
+        "tides-again",
+        to=back,
+        to_topic="tides",
+        start=T0 + 50_000,
+        end=T0 + 150_000,
+    ).collect()
+    assert told["records"] == 100
+    with Directory.open(back) as directory:
+        for partition in range(PARTITIONS):
+            records = directory.partition("tides", partition).records()
+            assert [
+                (r.timestamp, r.key, r.value, tuple((h.key, h.value) for h in r.headers))
+                for r in records
+            ] == expected(partition, 50, 150)
+
+
+def test_a_brokers_settings_are_asked(
+    spark: "SparkSession", kafka_broker: Broker, source: str
+) -> None:
+    kafka_broker.create_topic("tides-short", PARTITIONS, retention_ms="3600000")
+    to = f"kafka://{kafka_broker.bootstrap}"
+    with pytest.raises(TargetLoses, match=f"{COUNT} records created before .* deleted at once"):
+        replay(spark, source, "tides", to=to, to_topic="tides-short")
+    kafka_broker.create_topic("tides-stamped", 1, message_timestamp_type="LogAppendTime")
+    with pytest.raises(TargetLoses, match="would be overwritten") as caught:
+        replay(spark, source, "tides", to=to, to_topic="tides-stamped", partitions="keep")
+    assert "there is none for 1 to 1" in str(caught.value)
+    # Brokers count by their time index: as many offsets lie before the limit.
+    now = SystemClock().now_ms()
+    kafka_broker.create_topic("tides-all", PARTITIONS, retention_ms="-1")
+    replay(spark, source, "tides", to=to, to_topic="tides-all")
+    with pytest.raises(TargetLoses, match=f"up to {COUNT} records created before"):
+        replay(spark, to, "tides-all", to=to, to_topic="tides-short", end=now)
+    with pytest.raises(InvalidRequest, match="brokers keep append times of topics"):
+        replay(spark, to, "tides-all", to="console", clock="append")

@@ -1,0 +1,61 @@
+"""Settings of sessions, and whose words an error of Spark's holds."""
+
+from pathlib import Path
+
+import pytest
+
+from tidelog.spark.session import PUSHDOWN, SessionOptions, our_words, settings
+
+TRACE = """[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback (most recent call last):
+  File "worker.py", line 1, in main
+pyarrow.lib.ArrowInvalid: something else
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "sink.py", line 9, in write
+tidelog.errors.MessageTooLarge: a batch of 9 bytes, max.message.bytes is 5
+ SQLSTATE: 38000
+"""
+
+
+def given(tmp_path: Path, **options: object) -> dict[str, str]:
+    made = SessionOptions(**options)  # type: ignore[arg-type]
+    return settings(made, tmp_path, tmp_path / "log4j2.properties")
+
+
+def test_here(tmp_path: Path) -> None:
+    found = given(tmp_path)
+    assert found[PUSHDOWN] == "true"
+    assert found["spark.driver.host"] == "127.0.0.1"
+    assert found["spark.sql.session.timeZone"] == "UTC"
+    assert found["spark.driver.extraJavaOptions"].startswith("-Dlog4j2.configurationFile=file:/")
+
+
+def test_elsewhere_spark_knows_its_own_addresses(tmp_path: Path) -> None:
+    found = given(tmp_path, master="spark://master:7077", conf={PUSHDOWN: "false"})
+    assert not found.keys() & {"spark.driver.host", "spark.local.dir"}
+    assert found[PUSHDOWN] == "false"
+
+
+def test_a_connect_server_has_its_own_driver(tmp_path: Path) -> None:
+    options = SessionOptions(master="sc://server:15002")
+    assert options.is_connect
+    assert not options.is_local
+    assert all(name.startswith("spark.sql.") for name in given(tmp_path, master=options.master))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (TRACE, ("MessageTooLarge", "a batch of 9 bytes, max.message.bytes is 5")),
+        (
+            "x\ntidelog.spark.jobs.checks.TargetLoses: t at d: all\n",
+            ("TargetLoses", "t at d: all"),
+        ),
+        ("java.lang.OutOfMemoryError: heap", None),
+        ("see tidelog.errors for more", None),
+    ],
+)
+def test_our_words(text: str, words: tuple[str, str] | None) -> None:
+    assert our_words(text) == words
