@@ -9,7 +9,7 @@ Source: Kafka 4.x LogManager; KAFKA-10471 (the marker goes before anything is lo
 import logging
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -52,11 +52,14 @@ class LogDirOptions:
         writable: Take the lock, recover where needed, allow changes; else only read.
         create: Make the directory where it is missing (implies `writable`).
         body_check: The validator's pass over records, plain or a kernel.
+        prepare: Called under the lock before any partition is opened, to mend what would keep one
+            from it.
     """
 
     writable: bool = False
     create: bool = False
     body_check: BodyCheck = check_body
+    prepare: "Callable[[DirectoryState], None] | None" = None
 
 
 class DirectoryState:
@@ -134,6 +137,8 @@ class DirectoryState:
             self.report(line)
         self._starts = self._read_offsets(files.LOG_START_CHECKPOINT_FILE)
         self._recovery_points = self._read_offsets(files.RECOVERY_POINT_CHECKPOINT_FILE)
+        if self._options.prepare is not None:
+            self._options.prepare(self)
         if not self._was_clean:
             self._load_after_hard_stop()
 

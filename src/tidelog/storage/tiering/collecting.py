@@ -6,10 +6,11 @@ between is seen; a list that is behind shows less, or objects that are gone, and
 is younger than the grace period is left alone: another process may be writing it for an exchange.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tidelog.storage.handles import as_storage_failure
 from tidelog.storage.tiering.garbage import remove_all
@@ -20,6 +21,8 @@ from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.storage.log_dir import LogDir
+
+_FOLDER: Final = re.compile(r"[0-9]{20}-[0-9a-f]{32}", re.ASCII)
 
 
 @dataclass(slots=True)
@@ -71,8 +74,9 @@ def _collect_orphans(mover: Mover, before_ms: int, found: Collected, *, dry_run:
     folders: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
     for info in tier.store.list(tier.folder):
         name = info.key.removeprefix(f"{tier.folder}/")
-        if name != MANIFEST_KEY and "/" in name:
-            folders[name.partition("/")[0]].append((name, info.size, info.modified_ms))
+        found_folder = name.partition("/")[0]
+        if _FOLDER.fullmatch(found_folder):  # nothing else is ours to remove
+            folders[found_folder].append((name, info.size, info.modified_ms))
     named = mover.settle().folders()
     for folder, objects in sorted(folders.items()):
         if folder in named or any(modified > before_ms for _, _, modified in objects):

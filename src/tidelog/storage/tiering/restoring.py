@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 def restore(log_dir: "LogDir", name: TopicPartition, url: str | None = None) -> TierRecord:
     """Write a partition's record anew from the manifest in the store, before the log is opened.
 
+    Best as `LogDirOptions.prepare`: after a hard stop opening a directory opens every partition.
+
     Local files stay where they follow each other up to the log's end; older ones that the manifest
     has as well may have lost some in between, and are taken for copies that were to go. A cut of
     the log that the store had not heard of is forgotten with the record.

@@ -147,7 +147,9 @@ def read_record(fs: FileSystem, directory: str) -> TierRecord | None:
     except FileNotFoundError:
         return None
     except CorruptFile as error:
-        raise error.located(path) from error
+        raise CorruptFile(
+            f"{error.reason}; `tidelog tier --restore` makes it anew", path=path
+        ) from (error)
 
 
 def write_record(fs: FileSystem, directory: str, record: TierRecord) -> None:

@@ -21,6 +21,7 @@ class FakeStore:
         before_swap: Called before each compare-and-swap, as a competitor would come in between.
         hidden: Keys that lists leave out, as a list that is behind does.
         ghosts: What lists show although it is gone.
+        on_change: Called after each change.
     """
 
     url: str = URL
@@ -34,6 +35,7 @@ class FakeStore:
     before_swap: Callable[[], None] | None = None
     hidden: set[str] = field(default_factory=set)
     ghosts: list[ObjectInfo] = field(default_factory=list)
+    on_change: Callable[[], None] | None = None
     _etag: int = 0
 
     def _call(self, operation: str, key: str) -> bool:
@@ -122,6 +124,7 @@ class FakeStore:
     def delete(self, key: str) -> None:
         fails = self._call("delete", key)
         self.objects.pop(key, None)
+        self._changed()
         if fails:
             raise self._failure("delete", key)
 
@@ -130,6 +133,11 @@ class FakeStore:
             data = self.tear(key, data)
         self._etag += 1
         self.objects[key] = bytes(data), f"e{self._etag}", self.clock.now_ms()
+        self._changed()
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
 
     def open(self, _url: str, _options: Mapping[str, str]) -> "FakeStore":
         """As `TierOptions.open_store`."""

@@ -1,0 +1,243 @@
+"""Failures of store and disk at every step: one copy is always whole, and it is found."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from tests.faults import DamageFileSystem, Keep, reopen, seeded_env
+from tests.unit.storage.logs import PATH, TOPIC, WRITABLE
+from tests.unit.storage.tiers.fake_store import FakeStore
+from tests.unit.storage.tiers.tiered import NAME, Tiered, values
+
+from tidelog.errors import CorruptData, CorruptFile, StorageFailure
+from tidelog.objects.store import ObjectInfo
+from tidelog.storage.log_dir import LogDir
+from tidelog.storage.tiering import collect, verify
+from tidelog.storage.tiers.record import read_record
+
+EAGER = {"local.retention.bytes": "0"}
+
+
+def settled(tiered: Tiered) -> None:
+    """After a run without failures: nothing is wrong in the store, and nothing there is unknown."""
+    tiered.move(grace_ms=0)
+    collect(tiered.directory, [NAME], grace_ms=-1)
+    tiered.move(grace_ms=0)
+    assert list(verify(tiered.directory, [NAME])) == []
+    tier = tiered.log.tier
+    assert tier is not None
+    folders = {key.split("/")[2] for key in tiered.store.objects if "manifest" not in key}
+    assert folders == tier.record.manifest.folders()
+
+
+def _work(tiered: Tiered) -> None:
+    tiered.move(grace_ms=500)
+    tiered.fill(12)
+    tiered.move(grace_ms=500)
+    tiered.log.delete_records(9)
+    tiered.move(grace_ms=500)
+
+
+def _calls_of_work() -> int:
+    tiered = Tiered().start(**EAGER)
+    tiered.fill(16)
+    before = tiered.store.calls
+    _work(tiered)
+    return tiered.store.calls - before
+
+
+@pytest.mark.parametrize("fails_after", [False, True])
+def test_every_call_to_the_store_may_fail(fails_after: bool) -> None:
+    total = _calls_of_work()
+    assert total > 60
+    for number in range(1, total + 1):
+        tiered = Tiered().start(**EAGER)
+        tiered.fill(16)
+        tiered.store.fail_at = tiered.store.calls + number
+        tiered.store.fails_after = fails_after
+        with pytest.raises(StorageFailure):
+            _work(tiered)
+        assert tiered.log.failure is None, "a store's failure takes no partition offline"
+        end, start = tiered.log.log_end_offset, tiered.log.log_start_offset
+        assert values(tiered.reader()) == list(range(start, end))
+        tiered.reopen(clean=bool(number % 2))
+        assert values(tiered.log) == list(range(start, end))
+        settled(tiered)
+        assert values(tiered.reader()) == list(range(start, end))
+
+
+def test_a_torn_upload_is_found_before_the_local_copy_goes() -> None:
+    tiered = Tiered().start(**EAGER)
+    tiered.fill(16)
+    base = [s.base_offset for s in tiered.log.local_segments][2]
+    tiered.store.tear = lambda key, data: data[:-1] if key.endswith(f"{base:020d}.log") else data
+    report = tiered.move()
+    assert report.copied == 2
+    assert report.stopped is not None
+    assert "read back" in report.stopped
+    assert tiered.log.local_segments[0].base_offset == base
+    assert values(tiered.reader()) == list(range(16))
+    tiered.store.tear = None
+    settled(tiered)
+
+
+def test_an_object_that_changes_in_the_store_is_never_taken_for_what_was_put() -> None:
+    tiered = Tiered().start(**EAGER)
+    tiered.fill(16)
+    tiered.move()
+    for key, (data, etag, ms) in sorted(tiered.store.objects.items()):
+        if "manifest" in key or key.endswith(".zones"):
+            continue
+        damaged = bytearray(data)
+        damaged[len(data) // 2] ^= 1
+        tiered.store.objects[key] = bytes(damaged), etag, ms
+        problems = list(verify(tiered.directory, [NAME]))
+        assert [problem.where.endswith(key) for problem in problems] == [True]
+        if key.endswith(".log"):
+            with pytest.raises(CorruptData, match=key.split("/")[-1]):
+                values(tiered.reader())
+        else:
+            assert values(tiered.reader()) == list(range(16))
+        tiered.store.objects[key] = data, etag, ms
+
+
+def test_a_list_that_is_behind_does_no_harm() -> None:
+    tiered = Tiered().start(**EAGER)
+    tiered.fill(16)
+    tiered.store.fail_at = tiered.store.calls + 5
+    with pytest.raises(StorageFailure):
+        tiered.move()
+    orphans = {key for key in tiered.store.objects if "manifest" not in key}
+    assert orphans
+    tiered.move()
+    live = set(tiered.store.objects) - orphans
+    tiered.store.hidden = set(live)
+    folder = next(iter(live)).split("/")[0]
+    gone = f"{folder}/0/{'0' * 20}-{'a' * 32}/{'0' * 20}.log"
+    tiered.store.ghosts = [
+        ObjectInfo(gone, 1, "e", tiered.base.clock.now_ms()),
+        ObjectInfo(f"{folder}/0/not-ours/file", 1, "e", 0),
+    ]
+    assert collect(tiered.directory, [NAME]).objects == 0, "younger than the grace period"
+    tiered.base.clock.advance(3_600_001)
+    assert collect(tiered.directory, [NAME], dry_run=True).objects >= len(orphans)
+    assert orphans <= set(tiered.store.objects)
+    collect(tiered.directory, [NAME])
+    assert not orphans & set(tiered.store.objects)
+    assert live <= set(tiered.store.objects)
+    assert values(tiered.reader()) == list(range(16))
+
+
+@dataclass
+class Recorder:
+    """The store's objects after each of its changes, by the disk's journal at that moment."""
+
+    tiered: Tiered
+    states: list[tuple[int, dict[str, tuple[bytes, str, int]]]] = field(default_factory=list)
+    flushed: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def note(self) -> None:
+        moment = len(self.tiered.disk.journal)
+        self.states.append((moment, dict(self.tiered.store.objects)))
+
+    def promise(self) -> None:
+        """All records so far are durable, and the log starts where it does."""
+        log = self.tiered.log
+        log.flush()
+        moment = len(self.tiered.disk.journal)
+        self.flushed.append((moment, log.log_start_offset, log.log_end_offset))
+
+    def stores_at(self, moment: int) -> Iterator[dict[str, tuple[bytes, str, int]]]:
+        """What the store may have held when the disk had come so far."""
+        before = [objects for at, objects in self.states if at < moment]
+        yield before[-1] if before else self.states[0][1]
+        for at, objects in self.states:
+            if at == moment:
+                yield objects
+
+
+def _recorded() -> tuple[Tiered, Recorder]:
+    tiered = Tiered().start(**EAGER)
+    tiered.fill(10)
+    tiered.log.flush()
+    tiered.disk.settle()
+    recorder = Recorder(tiered)
+    recorder.note()
+    tiered.store.on_change = recorder.note
+    recorder.promise()
+    tiered.move(grace_ms=500)
+    tiered.fill(8)
+    recorder.promise()
+    tiered.move(grace_ms=500)
+    tiered.log.delete_records(5)
+    tiered.move(grace_ms=500)
+    recorder.promise()
+    tiered.fill(3)
+    recorder.promise()
+    return tiered, recorder
+
+
+def _judge(files: DamageFileSystem, objects: dict[str, tuple[bytes, str, int]], end: int) -> None:
+    env = seeded_env(7, files=files)
+    env.clock.advance(10**6)
+    found = Tiered(base=env, store=FakeStore(objects=dict(objects), clock=env.clock))
+    seen = values(LogDir.open(PATH, env=found.env).reader(TOPIC, 0))
+    assert seen == list(range(seen[0], seen[-1] + 1))
+    assert seen[0] in (0, 5)
+    assert seen[-1] + 1 >= end
+    found.directory = LogDir.open(PATH, env=found.env, options=WRITABLE)
+    start = found.log.log_start_offset
+    assert values(found.log) == list(range(start, found.log.log_end_offset))
+    assert found.log.log_end_offset >= end
+    assert start in (0, 5)
+    found.fill(2)
+    settled(found)
+    assert values(found.reader()) == list(range(start, found.log.log_end_offset))
+    found.directory.close()
+
+
+@pytest.mark.parametrize("keep", list(Keep))
+def test_power_loss_at_every_call_of_the_disk(keep: Keep) -> None:
+    tiered, recorder = _recorded()
+    for prefix, state in enumerate(tiered.disk.prefixes(keep)):
+        end = max((e for at, _, e in recorder.flushed if at <= prefix), default=10)
+        for objects in recorder.stores_at(prefix):
+            try:
+                _judge(reopen(state), objects, end)
+            except BaseException as error:
+                error.add_note(f"{state}, {len(objects)} objects")
+                raise
+
+
+def test_power_loss_in_seeded_ways() -> None:
+    tiered, recorder = _recorded()
+    for state in tiered.disk.crash_states(range(60)):
+        end = max((e for at, _, e in recorder.flushed if at <= state.prefix), default=10)
+        *_, objects = recorder.stores_at(state.prefix)
+        try:
+            _judge(reopen(state), objects, end)
+        except BaseException as error:
+            error.add_note(tiered.disk.explain(state))
+            raise
+
+
+def test_a_damaged_record_is_refused_and_made_anew_from_the_store() -> None:
+    from tidelog.storage.tiering import restore
+
+    tiered = Tiered().start(**EAGER)
+    tiered.fill(30)
+    tiered.move()
+    tiered.directory.close()
+    path = f"{PATH}/{TOPIC}-0/tidelog-tier.json"
+    before = read_record(tiered.disk, f"{PATH}/{TOPIC}-0")
+    file = tiered.disk.open(path, write=True)
+    file.pwrite(b"!", 40)
+    file.close()
+    with pytest.raises(CorruptFile, match="--restore"):
+        tiered.reader()
+    tiered.directory = LogDir.open(PATH, env=tiered.env, options=WRITABLE)
+    with pytest.raises(CorruptFile, match="--restore"):
+        _ = tiered.log
+    assert restore(tiered.directory, NAME) == before
+    assert values(tiered.log) == list(range(30))
+    assert values(tiered.reader()) == list(range(30))
