@@ -10,6 +10,7 @@ Over 400 lines because every call stands here with its contract; the work is don
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from uuid import UUID
@@ -59,6 +60,7 @@ class Directory:
         writable: bool = False,
         env: Env | None = None,
         store_options: Mapping[str, str] | None = None,
+        control: bool = False,
     ) -> Self:
         """Open a directory of topics.
 
@@ -68,6 +70,7 @@ class Directory:
             writable: Take the lock and allow changes; the directory is made where it is missing.
             env: Files, clock and randomness; the machine's where None.
             store_options: Settings of the object store; the environment's where None.
+            control: Serve the control channel meanwhile, by a thread (docs/control.md).
 
         Raises:
             DirectoryLocked: Another process has it open for writing.
@@ -77,7 +80,14 @@ class Directory:
         """
         options = LogDirOptions(writable=writable, create=writable)
         found = env_for(local_path(path), env, store_options)
-        return cls(LogDir.open(path, env=found, options=options))
+        if control and not writable:
+            raise InvalidRequest("control=True serves who would change it: open it writable")
+        log_dir = LogDir.open(path, env=found, options=options)
+        if not control:
+            return cls(log_dir)
+        from tidelog.control.serving import served
+
+        return served(cls, cls, log_dir)
 
     @property
     def path(self) -> str:
@@ -439,6 +449,13 @@ class Directory:
 
     # -- closing -----------------------------------------------------------------------------
 
+    def exclusive(self) -> AbstractContextManager[object]:
+        """Keep requests of the control channel out while the block runs, where one is served.
+
+        Calls do so by themselves; logs, partitions and scans that they hand out do not.
+        """
+        return nullcontext()
+
     def close(self) -> None:
         """Close everything; a writable directory leaves the mark of a clean stop."""
         self._log_dir.close()
@@ -465,6 +482,9 @@ def open_directory(
     writable: bool = False,
     env: Env | None = None,
     store_options: Mapping[str, str] | None = None,
+    control: bool = False,
 ) -> Directory:
     """Open a directory of topics: `tidelog.open`; see `Directory.open`."""
-    return Directory.open(path, writable=writable, env=env, store_options=store_options)
+    return Directory.open(
+        path, writable=writable, env=env, store_options=store_options, control=control
+    )
