@@ -89,3 +89,49 @@ def test_what_is_refused_and_what_is_said(given: dict[str, str], said: str) -> N
 def test_time_without_a_zone_is_refused() -> None:
     with pytest.raises(InvalidTime, match="zone"):
         read_source_options({**BASE, "startingTimestamp": "2013-02-08 12:00"})
+
+
+BROKER = {"kafka.bootstrap.servers": "there:9092", "subscribe": "tides"}
+
+
+def test_a_broker_and_a_directory_have_their_own_options() -> None:
+    for name in ("zoneCache", "splitBytes", "readUntil"):
+        with pytest.raises(InvalidRequest, match=f"option {name} is about directories"):
+            read_source_options({**BROKER, name: "1"})
+    for name in ("groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries"):
+        with pytest.raises(InvalidRequest, match=f"option {name} is about brokers"):
+            read_source_options({**BASE, name: "1"})
+    with pytest.raises(InvalidRequest, match=r"kafka\.client\.id is about brokers"):
+        read_source_options({**BASE, "kafka.client.id": "x"})
+    with pytest.raises(InvalidRequest, match=r"store\.region is about object stores"):
+        read_source_options({**BROKER, "store.region": "x"})
+    with pytest.raises(InvalidRequest, match="not both"):
+        read_source_options({**BROKER, "path": "/data"})
+
+
+def test_times_mean_positions_at_brokers_as_in_the_connector() -> None:
+    """And positions that nothing reaches are errors, as there."""
+    there = read_source_options(BROKER)
+    assert (there.is_exact, there.needs_match) == (False, True)
+    here = read_source_options(BASE)
+    assert (here.is_exact, here.needs_match) == (True, False)
+    positions = read_source_options({**BASE, "timeRange": "positions"})
+    assert (positions.is_exact, positions.needs_match) == (False, True)
+
+
+def test_options_of_brokers() -> None:
+    given = {
+        **BROKER,
+        "kafkaConsumer.pollTimeoutMs": "512",
+        "fetchOffset.numRetries": "7",
+        "fetchOffset.retryIntervalMs": "0",
+        "groupIdPrefix": "mine",
+        "maxRecordsPerPartition": "99",
+        "kafka.client.id": "me",
+        "kafka.isolation.level": "read_committed",
+    }
+    options = read_source_options(given)
+    assert (options.poll_timeout_ms, options.offset_tries, options.offset_retry_ms) == (512, 7, 0)
+    assert (options.group_prefix, options.max_records) == ("mine", 99)
+    assert options.client == {"client.id": "me"}
+    assert options.isolation is IsolationLevel.READ_COMMITTED

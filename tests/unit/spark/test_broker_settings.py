@@ -1,0 +1,95 @@
+"""`kafka.*` options: what each means, which way of reading obeys them, what is refused."""
+
+import pytest
+
+from tidelog.errors import ConfigError, InvalidRequest
+from tidelog.spark.broker_settings import read_settings
+from tidelog.spark.source_options import SourceOptions, read_source_options
+from tidelog.types import IsolationLevel
+
+BASE = {"kafka.bootstrap.servers": "there:9092", "subscribe": "tides"}
+
+
+def options(**more: str) -> SourceOptions:
+    return read_source_options(
+        {**BASE, **{f"kafka.{k.replace('_', '.')}": v for k, v in more.items()}}
+    )
+
+
+def test_plain_brokers_are_asked_for_batches() -> None:
+    found = read_settings(
+        options(
+            isolation_level="read_committed",
+            fetch_max_wait_ms="50",
+            fetch_min_bytes="7",
+            fetch_max_bytes="9000",
+            max_partition_fetch_bytes="8000",
+            request_timeout_ms="2500",
+            client_id="me",
+            security_protocol="plaintext",
+        )
+    )
+    assert found.fetch is not None
+    assert found.fetch.isolation is IsolationLevel.READ_COMMITTED
+    assert (found.fetch.max_wait_ms, found.fetch.min_bytes) == (50, 7)
+    assert (found.fetch.max_bytes, found.fetch.partition_max_bytes) == (9000, 8000)
+    assert (found.fetch.client_id, found.fetch.timeout_ms, found.timeout_s) == ("me", 120_000, 2.5)
+    assert found.client["fetch.wait.max.ms"] == "50"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"security_protocol": "SSL"},
+        {"group_id": "g"},
+        {"max_poll_records": "100"},
+        {"socket_keepalive_enable": "true"},
+        {"sasl_mechanism": "PLAIN"},
+    ],
+)
+def test_other_settings_are_for_librdkafka(more: dict[str, str]) -> None:
+    found = read_settings(options(**more))
+    assert found.fetch is None
+    assert found.group == more.get("group_id")
+    assert found.poll_records == int(more.get("max_poll_records", "5000"))
+
+
+def test_passwords_are_not_shown() -> None:
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    line = f'{module} required username="u" password="secret";'
+    given = options(security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_jaas_config=line)
+    found = read_settings(given)
+    assert found.client["sasl.password"] == "secret"
+    assert "secret" not in repr(given)
+    assert "secret" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("auto.offset.reset", "startingOffsets"),
+        ("key.deserializer", "keys are bytes"),
+        ("value.deserializer", "values are bytes"),
+        ("key.serializer", "nothing is written"),
+        ("value.serializer", "nothing is written"),
+        ("enable.auto.commit", "commits no offsets"),
+        ("interceptor.classes", "change the records"),
+    ],
+)
+def test_what_the_connector_refuses_is_refused_with_the_reason(name: str, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"kafka.{name} is not supported: .*{said}"):
+        read_source_options({**BASE, f"kafka.{name}": "x"})
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"request_timeout_ms": "soon"}, "kafka.request.timeout.ms"),
+        ({"fetch_min_bytes": "0"}, "kafka.fetch.min.bytes"),
+        ({"retries": "3"}, "kafka.retries"),
+        ({"ssl_truststore_location": "x.jks"}, "PEM"),
+    ],
+)
+def test_settings_that_cannot_be_obeyed(more: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        read_settings(options(**more))
