@@ -39,6 +39,7 @@ class MicroBatches:
         self._gate = Gate(limits.min_offsets, limits.max_delay_ms, clock)
         self._losses = LossCheck(log.backend.epoch_ends, log.backend.leader_epochs, log.log_ends)
         self._initial: Json | None = None
+        self._initial_lost: list[LostOffsets] = []
         self._frozen: Seen | None = None
         self._last_ends: dict[TopicPartition, int] = {}
         self._planned: tuple[Json, Json] | None = None
@@ -73,6 +74,7 @@ class MicroBatches:
         lookup = self._log.backend.offsets_for_times
         starts, lost = start_offsets(self._options.start, seen, lookup)
         self._tell(lost)
+        self._initial_lost = lost
         epochs = self._log.epochs_at(starts)
         positions = {name: Position(start, epochs[name]) for name, start in starts.items()}
         return StreamOffset(positions=positions, topic_ids=seen.topic_ids, is_initial=True)
@@ -103,7 +105,8 @@ class MicroBatches:
         ends = self._ends(begins, seen, limits, has_to_move=has_to_move)
         end = self._offset(start, checked, fresh, ends, seen)
         self._last_ends |= {name: extent.end for name, extent in now.extents.items()}
-        self._progress = report(now, ends, lost)
+        shown = self._initial_lost + lost if start.is_initial else lost
+        self._progress = report(now, ends, shown)
         found = given if _says_the_same(start, end) else end.encode()
         self._planned = given, found
         return found

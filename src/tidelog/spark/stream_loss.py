@@ -170,7 +170,7 @@ def _gone(name: TopicPartition, offset: StreamOffset, seen: Seen) -> str | None:
     if before and now and before != now:
         return f"the topic was deleted and created anew: its id was {before}, now {now}"
     if name not in seen.extents:
-        return "the partition was deleted; how much came behind is not known"
+        return "deleted, or not among those read any more; how much came behind is not known"
     return None
 
 

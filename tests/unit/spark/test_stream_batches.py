@@ -259,6 +259,8 @@ def test_starts_outside_the_log(asked: int, lost: tuple[int, int]) -> None:
     assert [(one.start, one.end) for one in caught.value.lost] == [lost]
     query = Query(log, startingOffsets=starts, failOnDataLoss="false")
     assert query.step() == ({at(0): (5, 9)} if asked == 3 else {})
+    assert query.batches.progress is not None
+    assert query.batches.progress["lostRanges"] == 1
 
 
 def test_start_times() -> None:
