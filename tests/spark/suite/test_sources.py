@@ -1,0 +1,224 @@
+"""One suite over four sources: what the connector documents, our directory, Kafka's, a broker.
+
+The first is `cases`: rows worked out from what was sent. The others must give just these, by
+whatever way they are read: a directory from its files, a broker by batches and by librdkafka.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.kafka_oracle import Oracle, kafka_jars, kafka_oracle
+from tests.peers.broker import Broker
+from tests.peers.conftest import kafka_broker
+from tests.peers.samples import T0
+from tests.spark.suite.cases import (
+    APPEND_MS,
+    GAPS,
+    PREFIX,
+    SPAN_MS,
+    TOPICS,
+    Row,
+    fill_broker,
+    fill_directory,
+    gap_rows,
+)
+
+from tidelog.env import SystemClock
+from tidelog.types import IsolationLevel
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["kafka_broker", "kafka_jars", "kafka_oracle"]
+
+pytestmark = pytest.mark.kafka
+
+SOURCES = ("our directory", "Kafka's directory", "broker", "broker by librdkafka")
+STAMPED = {topic.name for topic in TOPICS if topic.is_stamped}
+RECORDS = f"{PREFIX}records"
+Load = Callable[..., "DataFrame"]
+Places = Mapping[str, dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def places(
+    kafka_broker: Broker, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
+) -> Places:
+    """The options that name each source."""
+    fill_broker(kafka_oracle, kafka_broker)
+    ours = str(tmp_path_factory.mktemp("suite") / "data")
+    fill_directory(ours, kafka_broker.partition_dir(GAPS))
+    broker = {"kafka.bootstrap.servers": kafka_broker.bootstrap}
+    return {
+        "our directory": {"path": ours},
+        "Kafka's directory": {"path": str(kafka_broker.log_dir)},
+        "broker": broker,
+        "broker by librdkafka": {**broker, "kafka.socket.keepalive.enable": "true"},
+    }
+
+
+@pytest.fixture(params=SOURCES)
+def source(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def load(spark: "SparkSession", places: Places, source: str) -> Load:
+    """Reads topics of the source, all of them where none is named."""
+
+    def read(**options: object) -> "DataFrame":
+        given = {name.replace("_", "."): str(value) for name, value in options.items()}
+        if not given.keys() & {"subscribe", "assign"}:
+            given["subscribePattern"] = f"{PREFIX}.*"
+        reader = spark.read.format("tidelog").option("includeHeaders", "true")
+        return reader.options(**places[source], **given).load()
+
+    return read
+
+
+def rows_of(frame: "DataFrame") -> list[Row]:
+    """The rows in order; times that the source's own clock has set are checked and left out."""
+    chosen = frame.selectExpr(
+        "topic",
+        "partition",
+        "offset",
+        "key",
+        "value",
+        "unix_millis(timestamp)",
+        "timestampType",
+        "headers",
+    )
+    found = []
+    for row in chosen.collect():
+        topic, partition, offset, key, value, timestamp, kind, headers = row
+        if topic in STAMPED:
+            assert T0 < timestamp <= SystemClock().now_ms()
+            timestamp = None
+        pairs = headers and tuple((h.key, _bytes(h.value)) for h in headers)
+        place = (topic, partition, offset)
+        found.append(Row(*place, _bytes(key), _bytes(value), timestamp, kind, pairs))
+    return sorted(found, key=lambda row: row[:3])
+
+
+def _bytes(value: bytearray | None) -> bytes | None:
+    return None if value is None else bytes(value)
+
+
+def documented(isolation: IsolationLevel, gaps: list[Row]) -> list[Row]:
+    rows = [row for topic in TOPICS for row in topic.rows(isolation)]
+    return sorted([*rows, *gaps], key=lambda row: row[:3])
+
+
+@pytest.fixture(scope="module")
+def gaps(places: Places, kafka_broker: Broker, kafka_oracle: Oracle) -> list[Row]:
+    assert places
+    return gap_rows(kafka_oracle, kafka_broker)
+
+
+@pytest.mark.parametrize("isolation", list(IsolationLevel))
+def test_all_records(load: Load, gaps: list[Row], isolation: IsolationLevel) -> None:
+    """Records, nulls, headers, gaps, aborted transactions, each codec, both timestamp types."""
+    frame = load(kafka_isolation_level=isolation.name.lower())
+    assert rows_of(frame) == documented(isolation, gaps)
+
+
+def test_small_tasks(load: Load, gaps: list[Row]) -> None:
+    """Tasks that begin and end anywhere: in a batch, a gap, a transaction, at a marker."""
+    committed = IsolationLevel.READ_COMMITTED
+    frame = load(kafka_isolation_level="read_committed", maxRecordsPerPartition=7)
+    assert frame.rdd.getNumPartitions() > 50
+    assert rows_of(frame) == documented(committed, gaps)
+
+
+def test_offsets_by_partition(load: Load) -> None:
+    starts = json.dumps({RECORDS: {"0": 10, "1": -2}})
+    ends = json.dumps({RECORDS: {"0": -1, "1": 30}})
+    frame = load(subscribe=RECORDS, startingOffsets=starts, endingOffsets=ends)
+    (topic,) = (topic for topic in TOPICS if topic.name == RECORDS)
+    every = topic.rows(IsolationLevel.READ_UNCOMMITTED)
+    assert rows_of(frame) == [
+        row for row in every if (row.offset >= 10 if row.partition == 0 else row.offset < 30)
+    ]
+
+
+def test_times_as_positions_and_exactly(load: Load) -> None:
+    """Positions: from the first record so late to the first so late, as the connector documents."""
+    (topic,) = (topic for topic in TOPICS if topic.name == RECORDS)
+    every = topic.rows(IsolationLevel.READ_UNCOMMITTED)
+    start, end = T0 + SPAN_MS // 3, T0 + 9 * SPAN_MS // 10
+    given = {"subscribe": RECORDS, "startingTimestamp": start, "endingTimestamp": end}
+    want = []
+    for partition in (0, 1):
+        rows = [row for row in every if row.partition == partition]
+        first = next(row.offset for row in rows if (row.timestamp or 0) >= start)
+        last = next(row.offset for row in rows if (row.timestamp or 0) >= end)
+        want += [row for row in rows if first <= row.offset < last]
+    assert rows_of(load(timeRange="positions", **given)) == want
+    exact = [row for row in every if start <= (row.timestamp or 0) < end]
+    assert exact != want
+    assert rows_of(load(timeRange="exact", **given)) == exact
+    late = {"subscribe": RECORDS, "startingTimestamp": T0 + SPAN_MS, "timeRange": "positions"}
+    with pytest.raises(Exception, match=r"no record at \d+ ms or later"):
+        load(**late).count()
+    assert load(startingOffsetsByTimestampStrategy="latest", **late).count() == 0
+
+
+@pytest.fixture
+def pushing(spark: "SparkSession") -> "Iterator[SparkSession]":
+    """The session with filters handed over, and as it was afterwards."""
+    from tidelog.spark import setup
+    from tidelog.spark.session import PUSHDOWN
+
+    before = spark.conf.get(PUSHDOWN, "false") or "false"
+    setup(spark)
+    assert spark.conf.get(PUSHDOWN) == "true"
+    yield spark
+    spark.conf.set(PUSHDOWN, before)
+
+
+MIDDLE = (
+    f"timestamp >= timestamp_micros({T0 + 300_000}500) and value is null and"
+    f" timestamp < timestamp_millis({T0 + 9**6})"
+)
+# What Spark is asked, and the same in Python.
+FILTERS: "list[tuple[str, Callable[[Row], bool]]]" = [
+    (
+        f"topic = '{RECORDS}' and partition = 1 and offset >= 5 and offset < 40",
+        lambda row: row.topic == RECORDS and row.partition == 1 and 5 <= row.offset < 40,
+    ),
+    (
+        "topic like '%records' and partition in (1, 7) and offset in (7, 21, 90)",
+        lambda row: row.topic == RECORDS and row.partition == 1 and row.offset in (7, 21),
+    ),
+    (
+        MIDDLE,
+        lambda row: row.value is None and T0 + 300_000 < (row.timestamp or 0) < T0 + 9**6,
+    ),
+    ("offset > 1000000", lambda _: False),
+]
+
+
+@pytest.mark.parametrize("number", range(len(FILTERS)))
+def test_filters_are_handed_over(
+    pushing: "SparkSession", load: Load, gaps: list[Row], number: int
+) -> None:
+    """The same rows, and Spark leaves to the source what it takes."""
+    where, keeps = FILTERS[number]
+    frame = load().where(where)
+    every = documented(IsolationLevel.READ_UNCOMMITTED, gaps)
+    assert rows_of(frame) == [row for row in every if keeps(row)]
+    if number == 0:
+        assert frame.rdd.getNumPartitions() == 1
+
+
+def test_append_clock(load: Load, source: str) -> None:
+    """Stamped topics can be asked by when the log took a record, wherever they are read."""
+    topic = f"{PREFIX}stamped"
+    start = APPEND_MS if source == "our directory" else T0 + 10 * SPAN_MS
+    frame = load(subscribe=topic, clock="append", startingTimestamp=start)
+    want = [row for one in TOPICS if one.name == topic for row in one.rows(IsolationLevel(0))]
+    assert rows_of(frame) == want
+    wide = load(subscribe=topic, includeAppendTimestamp="true", columns="offset,timestamp")
+    assert wide.where("appendTimestamp = timestamp").count() == len(want)
