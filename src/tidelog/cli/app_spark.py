@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from tidelog.cli.app_spark_reports import JOBS as REPORTS
 from tidelog.cli.choices import CODECS, ClockName, Format, Isolation
 from tidelog.cli.options import (
     TIME_HELP,
@@ -38,7 +39,7 @@ _force = click.option("--force", is_flag=True, help="Go on although the target w
     "replay",
     epilog=examples(
         "tidelog spark replay data flights --from -6h --to standby",
-        "tidelog spark replay data flights --from 2013-02-08 --zone America/New_York"
+        "tidelog spark replay data flights --from 2013-02-08..+1d --zone America/New_York"
         " --to kafka://broker:9092 --to-topic storm --rate 5000/s --progress storm.json",
         "tidelog spark replay s3://logs/east flights --from -1d --clock append --to parquet:day",
         "tidelog spark replay kafka://broker:9092 flights --from -5m --to console",
@@ -248,7 +249,7 @@ def _bootstrap(  # noqa: PLR0913 - one parameter for each option
     return spark_bootstrap.bootstrap(surroundings, access, request, kind)
 
 
-_JOBS: Final[tuple[click.Command, ...]] = (_bootstrap, _replay)
+_JOBS: Final[tuple[click.Command, ...]] = (_bootstrap, *REPORTS, _replay)
 
 
 @click.group(

@@ -5,7 +5,18 @@ from typing import Final
 
 from tidelog.types import ClockName, Codec, IsolationLevel
 
-__all__ = ["CODECS", "ClockName", "Encoding", "Format", "InputFormat", "Isolation", "ReadFormat"]
+__all__ = [
+    "CODECS",
+    "ClockName",
+    "Encoding",
+    "Format",
+    "InputFormat",
+    "Isolation",
+    "LagShow",
+    "LatencyShow",
+    "ReadFormat",
+    "ReindexShow",
+]
 
 CODECS: Final = tuple(codec.config_name for codec in Codec)
 
@@ -16,6 +27,28 @@ class Format(StrEnum):
     TABLE = "table"
     JSON = "json"
     CSV = "csv"
+
+
+class LatencyShow(StrEnum):
+    """Which table of latencies is printed."""
+
+    HOURS = "hours"
+    WATERMARKS = "watermarks"
+    TOPICS = "topics"
+
+
+class LagShow(StrEnum):
+    """Which table of a lag report is printed."""
+
+    PARTITIONS = "partitions"
+    HOURS = "hours"
+
+
+class ReindexShow(StrEnum):
+    """Which table of a reindex is printed."""
+
+    FINDINGS = "findings"
+    PARTITIONS = "partitions"
 
 
 class ReadFormat(StrEnum):

@@ -1,0 +1,198 @@
+"""`tidelog spark lag`: how far all consumer groups are behind, by partition and by hour."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+from tidelog.cli import output
+from tidelog.cli.choices import Format, LagShow
+from tidelog.cli.output import Cell, Column
+from tidelog.cli.problems import ExitCode
+from tidelog.cli.spark_latency import as_cells
+from tidelog.cli.spark_options import SparkAccess
+from tidelog.cli.spark_session import JobProgress, open_session, read_place
+from tidelog.cli.spark_summary import report_table, save_report
+from tidelog.cli.surroundings import Surroundings
+from tidelog.cluster.lag import over_limits
+from tidelog.spark.jobs.lag import GroupLag, hour_rows, measure
+from tidelog.spark.report import Items, Report, Section, Text, plot_by_hour
+from tidelog.storage.latency import HOUR_MS
+from tidelog.types import IsolationLevel
+
+PARTITIONS: Final = (
+    output.text("group"),
+    output.text("topic"),
+    *map(output.number, ("partition", "committed", "log_start", "end", "offset_lag")),
+    *map(output.number, ("offsets_lost", "records_left")),
+    output.text("records_left_is_exact"),
+    output.number("unread_offset"),
+    output.time("unread"),
+    output.number("behind_ms"),
+    *map(output.text, ("clock", "member", "state")),
+)
+HOURS: Final = (
+    *map(output.text, ("group", "topic", "clock")),
+    output.time("hour"),
+    output.number("records"),
+)
+# Plots are of so many groups at most, those with most unread records.
+_PLOTTED: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the options say.
+
+    Attributes:
+        source: The cluster, or a standby's directory.
+        groups: Names of groups; all where there is none.
+        topics: Names of topics; all where there is none.
+        data: The cluster's own directory.
+        show: Which table is printed.
+        max_lag: Limit of records left.
+        max_seconds: Limit of the first unread record's age.
+        isolation: What the groups' consumers see.
+        report: File of the report.
+        command_config: Client settings.
+        store: Settings of the object store.
+        zone: Of times printed.
+    """
+
+    source: str
+    groups: tuple[str, ...]
+    topics: tuple[str, ...]
+    data: str | None
+    show: LagShow
+    max_lag: int | None
+    max_seconds: float | None
+    isolation: IsolationLevel
+    report: str | None
+    command_config: str | None
+    store: tuple[str, ...]
+    zone: str | None
+
+
+def lag(
+    surroundings: Surroundings, access: SparkAccess, request: Request, kind: Format
+) -> ExitCode:
+    """Measure, print a table, write a report; 2 where a limit is broken."""
+    place = read_place(
+        surroundings, request.source, command_config=request.command_config, store=request.store
+    )
+    progress = JobProgress(surroundings, "counting", unit="tasks")
+    with (
+        open_session(surroundings, access, name="lag", zone=request.zone) as spark,
+        progress.shown(spark),
+    ):
+        found = measure(
+            spark,
+            place,
+            list(request.groups) or None,
+            list(request.topics) or None,
+            data=request.data,
+            isolation=request.isolation,
+            listener=progress,
+        )
+    columns, rows = table(found, request.show)
+    output.print_rows(surroundings, columns, rows, kind, zone=request.zone)
+    broken = limits(found, request)
+    for line in broken:
+        surroundings.say(line)
+    if request.report is not None:
+        save_report(surroundings, request.report, page(str(place), found, broken, request.zone))
+    return ExitCode.FINDINGS if broken else ExitCode.OK
+
+
+def table(found: Sequence[GroupLag], show: LagShow) -> tuple[tuple[Column, ...], list[list[Cell]]]:
+    """The columns and rows of a table."""
+    if show is LagShow.HOURS:
+        # A time column takes the ms alone.
+        return HOURS, as_cells([[*row[:3], *row[4:]] for row in hour_rows(found)])
+    return PARTITIONS, list(chain.from_iterable(map(_partition_rows, found)))
+
+
+def _partition_rows(group: GroupLag) -> list[list[Cell]]:
+    rows: list[list[Cell]] = []
+    for one in group.partitions:
+        seen, unread = one.seen, one.seen.unread
+        rows.append(
+            [
+                group.group,
+                seen.partition.topic,
+                seen.partition.partition,
+                seen.committed,
+                seen.start,
+                seen.end,
+                one.offset_lag,
+                one.lost,
+                seen.left.records,
+                seen.left.is_exact,
+                None if unread is None else unread.offset,
+                None if unread is None else unread.time_ms,
+                one.behind_ms,
+                None if unread is None or unread.clock is None else unread.clock.value,
+                seen.member,
+                one.state.value,
+            ]
+        )
+    return rows
+
+
+def limits(found: Sequence[GroupLag], request: Request) -> list[str]:
+    """What breaks a limit, a line each."""
+    max_ms = None if request.max_seconds is None else int(request.max_seconds * 1000)
+    return [
+        f"{group.group}: {line}"
+        for group in found
+        for line in over_limits(group.partitions, max_lag=request.max_lag, max_ms=max_ms)
+    ]
+
+
+def page(place: str, found: Sequence[GroupLag], broken: Sequence[str], zone: str | None) -> Report:
+    """The report."""
+    sections: list[Section] = [
+        Text(
+            f"What consumer groups of {place} have not read yet, by the hour in which it was"
+            " appended, and by the hour of its record time."
+        ),
+        Items([_in_short(group) for group in found], "In short"),
+    ]
+    if broken:
+        sections.append(Items(broken, "Limits that are broken"))
+    for group in sorted(found, key=lambda one: -_unread(one))[:_PLOTTED]:
+        title = f"{group.group}: unread records by hour"
+        sections.append(plot_by_hour(_panels(group), "records", title=title))
+    for show in LagShow:
+        columns, rows = table(found, show)
+        sections.append(report_table(columns, rows, title=show.value.capitalize(), zone=zone))
+    return Report(f"Lag in {place}", sections)
+
+
+def _unread(group: GroupLag) -> int:
+    return sum(one.seen.left.records for one in group.partitions)
+
+
+def _in_short(group: GroupLag) -> str:
+    ages = [one.behind_ms for one in group.partitions if one.behind_ms is not None]
+    age = f", the oldest {max(ages) / 1000:,.0f} s behind" if ages else ""
+    return f"{group.group}: {_unread(group):,} records unread{age}"
+
+
+def _panels(group: GroupLag) -> dict[str, dict[str, dict[int, float]]]:
+    """Panel -> series -> hour -> records; the topics with most records, the others as one."""
+    totals: dict[str, int] = defaultdict(int)
+    for (topic, _, _), number in group.hours.items():
+        totals[topic] += number
+    first = sorted(totals, key=lambda topic: -totals[topic])[:3]
+    panels: dict[str, dict[str, dict[int, float]]] = {}
+    for clock in ("append", "record"):
+        names = [*first, "others"] if len(totals) > len(first) else first
+        series: dict[str, dict[int, float]] = {name: {} for name in names}
+        for (topic, of, hour_ms), number in group.hours.items():
+            if of == clock and hour_ms is not None:
+                values = series[topic if topic in series else "others"]
+                values[hour_ms // HOUR_MS] = values.get(hour_ms // HOUR_MS, 0.0) + number
+        panels[f"{clock} time"] = series
+    return panels

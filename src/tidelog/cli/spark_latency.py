@@ -1,0 +1,216 @@
+"""`tidelog spark latency`: how long records took to the log, and what watermarks would lose."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.cli import output, times
+from tidelog.cli.choices import Format, LatencyShow
+from tidelog.cli.output import Cell, Column
+from tidelog.cli.spark_options import SparkAccess
+from tidelog.cli.spark_session import JobProgress, open_session, read_place
+from tidelog.cli.spark_summary import report_table, save_report
+from tidelog.cli.surroundings import Surroundings
+from tidelog.cli.targets import parse_target
+from tidelog.scan.lateness import DELAYS_MS
+from tidelog.spark.jobs.latency import (
+    RELATIVE_ERROR,
+    SHARES,
+    Measured,
+    TopicTimes,
+    hour_rows,
+    measure,
+    topic_rows,
+    watermark_rows,
+)
+from tidelog.spark.report import Items, Report, Section, Text, plot_by_hour
+from tidelog.storage.latency import HOUR_MS, LatencyByHour, LatencyHistogram
+from tidelog.timespec import OPEN_END, OPEN_START, parse_duration
+from tidelog.types import TopicPartition
+
+HOURS: Final = (
+    output.text("topic"),
+    output.text("clock"),
+    output.time("hour"),
+    *map(output.number, ("hours", "records", "p50_ms", "p90_ms", "p99_ms", "p999_ms")),
+    *map(output.number, ("max_ms", "min_ms", "skew_ms_max", "percentile_error")),
+)
+WATERMARKS: Final = (
+    output.text("topic"),
+    *map(output.number, ("delay_ms", "lost", "records", "lost_share")),
+)
+TOPICS: Final = (
+    output.text("topic"),
+    *map(output.number, ("records", "without_create_time", "without_both_times", "out_of_order")),
+    *map(output.number, ("late_ms_max", "skew_ms_max")),
+)
+# Plots are of so many topics at most, those with most records.
+_PLOTTED: Final = 6
+_NS_PER_MS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the options say.
+
+    Attributes:
+        source: The directory.
+        targets: Topics and partitions; all where there is none.
+        start: `--from`.
+        end: `--to`.
+        delays: Watermark delays as texts; some usual ones where there is none.
+        show: Which table is printed.
+        report: File of the report.
+        store: Settings of the object store.
+        zone: Of times without one, and of times printed.
+    """
+
+    source: str
+    targets: tuple[str, ...]
+    start: str | None
+    end: str | None
+    delays: tuple[str, ...]
+    show: LatencyShow
+    report: str | None
+    store: tuple[str, ...]
+    zone: str | None
+
+
+def latency(
+    surroundings: Surroundings, access: SparkAccess, request: Request, kind: Format
+) -> None:
+    """Measure, print a table, write a report."""
+    place = read_place(surroundings, request.source, store=request.store)
+    start, end = times.read_bounds(surroundings, request.start, request.end, request.zone)
+    delays = [parse_duration(text) // _NS_PER_MS for text in request.delays]
+    topics = read_targets(request.targets)
+    progress = JobProgress(surroundings, "reading", unit="tasks")
+    with open_session(surroundings, access, name="latency", zone=request.zone) as spark:
+        began_ms = surroundings.env.clock.monotonic_ms()
+        with progress.shown(spark):
+            found = measure(
+                spark,
+                place,
+                topics,
+                start=None if start == OPEN_START else start,
+                end=None if end == OPEN_END else end,
+                delays_ms=delays or DELAYS_MS,
+                listener=progress,
+            )
+        seconds = (surroundings.env.clock.monotonic_ms() - began_ms) / 1000
+    columns, rows = table(found, request.show)
+    output.print_rows(surroundings, columns, rows, kind, zone=request.zone)
+    for line in [*lines(found), took(found, seconds)]:
+        surroundings.say(line)
+    if request.report is not None:
+        save_report(surroundings, request.report, page(str(place), found, request.zone))
+
+
+def read_targets(texts: tuple[str, ...]) -> list[str | TopicPartition] | None:
+    """Topics and partitions out of arguments, None where there are none; raises UsageProblem."""
+    found: list[str | TopicPartition] = []
+    for topic, number in map(parse_target, texts):
+        found.append(topic if number is None else TopicPartition(topic, number))
+    return found or None
+
+
+def table(found: Measured, show: LatencyShow) -> tuple[tuple[Column, ...], list[list[Cell]]]:
+    """The columns and rows of a table."""
+    if show is LatencyShow.HOURS:
+        # A time column takes the ms alone.
+        rows = [[*row[:2], *row[3:]] for row in hour_rows(found.topics)]
+        return HOURS, as_cells(rows)
+    if show is LatencyShow.WATERMARKS:
+        return WATERMARKS, as_cells(map(list, watermark_rows(found.topics)))
+    return TOPICS, as_cells(map(list, topic_rows(found.topics)))
+
+
+def as_cells(rows: Iterable[list[object]]) -> list[list[Cell]]:
+    """Rows of plain values as cells."""
+    return [[_cell(value) for value in row] for row in rows]
+
+
+def _cell(value: object) -> Cell:
+    assert value is None or isinstance(value, str | int | float | list)
+    return value
+
+
+def lines(found: Measured) -> list[str]:
+    """What there is to say of each topic, and what went wrong."""
+    said = [line for name, topic in found.topics.items() for line in _topic_lines(name, topic)]
+    return said + [f"note: {line}" for line in found.notes]
+
+
+def _topic_lines(name: str, topic: TopicTimes) -> list[str]:
+    total = topic.by_append.total()
+    if not total.count:
+        said = [f"{name}: no record of the range has both an append and a create time"]
+    else:
+        error = f"percentiles are off by at most {RELATIVE_ERROR:.1%} of their value"
+        said = [f"{name}: {total.count:,} records; {error}; all else is exact"]
+    if topic.skew_ms is not None:
+        said.append(f"{name}: producers' clocks were ahead, by up to {topic.skew_ms} ms")
+    if topic.without:
+        said.append(f"{name}: {topic.without:,} records lack one of the two times")
+    late = topic.late
+    said.append(
+        f"{name}: {late.out_of_order:,} of {late.records:,} records are behind one before them in"
+        f" their partition, by up to {late.late_ms_max} ms"
+    )
+    delays = [f"{late.delay_for(share)} ms loses at most {share:.2%}" for share in SHARES]
+    said.append(f"{name}: a watermark delay of {', of '.join(delays)}")
+    return said
+
+
+def took(found: Measured, seconds: float) -> str:
+    """How much was read in what time."""
+    records = sum(topic.records for topic in found.topics.values())
+    speed = records / seconds / 1e6 if seconds else 0.0
+    size = found.log_bytes / 1e9
+    return f"read {records:,} records, {size:.2f} GB, in {seconds:.1f} s: {speed:.1f} M/s"
+
+
+def page(place: str, found: Measured, zone: str | None) -> Report:
+    """The report."""
+    sections: list[Section] = [
+        Text(
+            f"How long records of {place} took from their making to the log, by hour of append time"
+            " and of create time; and how many a watermark would lose that waits for late ones."
+        ),
+        Items(lines(found), "In short"),
+    ]
+    most = sorted(found.topics.items(), key=lambda item: -item[1].records)[:_PLOTTED]
+    for name, topic in most:
+        sections += _plots(name, topic)
+    for show in (LatencyShow.TOPICS, LatencyShow.WATERMARKS, LatencyShow.HOURS):
+        columns, rows = table(found, show)
+        sections.append(report_table(columns, rows, title=show.value.capitalize(), zone=zone))
+    return Report(f"Latency in {place}", sections)
+
+
+def _plots(name: str, topic: TopicTimes) -> list[Section]:
+    clocks = {"append time": topic.by_append, "create time": topic.by_create}
+    latencies = {
+        clock: {
+            "p50": _by_hour(hours, lambda histogram: histogram.percentile(50)),
+            "p99": _by_hour(hours, lambda histogram: histogram.percentile(99)),
+        }
+        for clock, hours in clocks.items()
+    }
+    counts = {
+        clock: {"records": _by_hour(hours, lambda histogram: histogram.count)}
+        for clock, hours in clocks.items()
+    }
+    lost = topic.late.lost
+    shares = [f"{delay} ms: {number:,}" for delay, number in lost.items()]
+    return [
+        plot_by_hour(latencies, "ms", title=f"{name}: latency by hour", is_stacked=False),
+        plot_by_hour(counts, "records", title=f"{name}: records by hour"),
+        Items(shares, f"{name}: records lost by watermark delay"),
+    ]
+
+
+def _by_hour(
+    hours: LatencyByHour, value: Callable[[LatencyHistogram], int | None]
+) -> Mapping[int, float]:
+    return {ms // HOUR_MS: float(value(each) or 0) for ms, each in hours.items()}

@@ -1,0 +1,120 @@
+"""`tidelog spark reindex`: indexes and zone maps of whole directories, verified or built anew."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.cli import output
+from tidelog.cli.choices import Format, ReindexShow
+from tidelog.cli.doctor import Verdict
+from tidelog.cli.output import Cell, Column
+from tidelog.cli.spark_latency import as_cells, read_targets
+from tidelog.cli.spark_options import SparkAccess
+from tidelog.cli.spark_session import JobProgress, open_session, read_place
+from tidelog.cli.spark_summary import report_table, save_report
+from tidelog.cli.surroundings import Surroundings
+from tidelog.spark.jobs.reindex import Found, Mode, Outcome, finding_rows, partition_rows, run
+from tidelog.spark.report import Items, Report, Section, Text
+
+FINDINGS: Final = (
+    *map(output.text, ("severity", "state", "file")),
+    *map(output.number, ("position", "offset")),
+    *map(output.text, ("damage", "remedy")),
+)
+PARTITIONS: Final = (
+    output.text("topic"),
+    *map(output.number, ("partition", "segments", "log_bytes", "errors", "warnings", "repaired")),
+    *map(output.number, ("maps_there", "maps_built")),
+    output.text("problems"),
+)
+_VERDICTS: Final = {
+    Outcome.SOUND: Verdict.SOUND,
+    Outcome.FINDINGS: Verdict.FINDINGS,
+    Outcome.BLIND: Verdict.BLIND,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the options say.
+
+    Attributes:
+        source: The directory.
+        targets: Topics and partitions; all where there is none.
+        verify: Only look.
+        zone_cache: Folder for zone maps outside the directory.
+        show: Which table is printed.
+        report: File of the report.
+        store: Settings of the object store.
+    """
+
+    source: str
+    targets: tuple[str, ...]
+    verify: bool
+    zone_cache: str | None
+    show: ReindexShow
+    report: str | None
+    store: tuple[str, ...]
+
+
+def reindex(
+    surroundings: Surroundings, access: SparkAccess, request: Request, kind: Format
+) -> Verdict:
+    """Work, print a table, write a report; the exit code is that of `tidelog doctor`."""
+    place = read_place(surroundings, request.source, store=request.store)
+    progress = JobProgress(surroundings, "working", unit="tasks")
+    with (
+        open_session(surroundings, access, name="reindex") as spark,
+        progress.shown(spark),
+    ):
+        found = run(
+            spark,
+            place,
+            read_targets(request.targets),
+            mode=Mode.VERIFY if request.verify else Mode.BUILD,
+            zone_cache=request.zone_cache,
+            listener=progress,
+        )
+    columns, rows = table(found, request.show)
+    if rows or kind is not Format.TABLE:
+        output.print_rows(surroundings, columns, rows, kind)
+    for line in [*found.problems, in_short(str(place), found)]:
+        surroundings.say(line)
+    if request.report is not None:
+        save_report(surroundings, request.report, page(str(place), found))
+    return _VERDICTS[found.outcome]
+
+
+def table(found: Found, show: ReindexShow) -> tuple[tuple[Column, ...], list[list[Cell]]]:
+    """The columns and rows of a table."""
+    if show is ReindexShow.FINDINGS:
+        return FINDINGS, as_cells(map(list, finding_rows(found)))
+    return PARTITIONS, as_cells(map(list, partition_rows(found)))
+
+
+def in_short(place: str, found: Found) -> str:
+    """One line of what was done, and how the directory is left."""
+    counts: Counter[str] = Counter()
+    for row in partition_rows(found):
+        for column, cell in zip(PARTITIONS, row, strict=True):
+            if isinstance(cell, int) and column.name != "partition":
+                counts[column.name] += cell
+    errors = counts["errors"] + sum(finding.counts for finding in found.top)
+    return (
+        f"{place}: {found.outcome.value}; {len(found.done)} partitions, {counts['segments']:,}"
+        f" segments, {counts['log_bytes'] / 1e9:.2f} GB; {errors + counts['warnings']} findings"
+        f" left, {counts['repaired']} files repaired, zone maps: {counts['maps_built']} built,"
+        f" {counts['maps_there']} there before"
+    )
+
+
+def page(place: str, found: Found) -> Report:
+    """The report."""
+    sections: list[Section] = [
+        Text(in_short(place, found)),
+        *([Items(found.problems, "Problems")] if found.problems else []),
+    ]
+    for show in ReindexShow:
+        columns, rows = table(found, show)
+        sections.append(report_table(columns, rows, title=show.value.capitalize()))
+    return Report(f"Indexes and zone maps of {place}", sections)
