@@ -1,21 +1,37 @@
 """A driver of its own, to be killed: a stream of a directory into Parquet files.
 
-    python stream_child.py DIRECTORY WORK stream|drain
-
-`stream` runs until it is killed, `drain` until it has read what is there.
+python stream_child.py DIRECTORY WORK
 """
 
 import os
 import sys
 import warnings
+from typing import TYPE_CHECKING
 
 from tests.spark.conftest import SETTINGS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 PER_TRIGGER = 150
 
 
-def main(root: str, work: str, mode: str) -> None:
-    """Run the query; its checkpoint and its rows are in `work`."""
+def start(spark: "SparkSession", root: str, work: str, *, to_end: bool) -> "StreamingQuery":
+    """The query; its checkpoint and its rows are in `work`."""
+    reader = spark.readStream.format("tidelog").option("path", root).option("subscribe", "t")
+    # At the end it takes more than before: a restart may change limits.
+    limit = 20 * PER_TRIGGER if to_end else PER_TRIGGER
+    frame = reader.option("startingOffsets", "latest").option("maxOffsetsPerTrigger", limit).load()
+    writer = frame.select("partition", "offset", "value").writeStream.format("parquet")
+    writer = writer.option("checkpointLocation", f"{work}/checkpoint")
+    if to_end:
+        writer = writer.trigger(availableNow=True)
+    return writer.start(f"{work}/rows")
+
+
+def main(root: str, work: str) -> None:
+    """Run the query until somebody kills this process."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     warnings.simplefilter("ignore")
     from pyspark.sql import SparkSession
@@ -25,17 +41,7 @@ def main(root: str, work: str, mode: str) -> None:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    reader = spark.readStream.format("tidelog").option("path", root).option("subscribe", "t")
-    # The second one is more than the first could take: a restart may change limits.
-    limit = PER_TRIGGER if mode == "stream" else 20 * PER_TRIGGER
-    frame = reader.option("startingOffsets", "latest").option("maxOffsetsPerTrigger", limit).load()
-    writer = frame.select("partition", "offset", "value").writeStream.format("parquet")
-    writer = writer.option("checkpointLocation", f"{work}/checkpoint")
-    if mode == "drain":
-        writer = writer.trigger(availableNow=True)
-    query = writer.start(f"{work}/rows")
-    query.awaitTermination()
-    spark.stop()
+    start(spark, root, work, to_end=False).awaitTermination()
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ LIMIT_S = 240
 class Child:
     """A driver in a process group of its own."""
 
-    def __init__(self, root: Path, work: Path, mode: str) -> None:
-        command = [sys.executable, stream_child.__file__, str(root), str(work), mode]
+    def __init__(self, root: Path, work: Path) -> None:
+        command = [sys.executable, stream_child.__file__, str(root), str(work)]
         env = os.environ | {"PYTHONPATH": str(ROOT)}
         self.process = subprocess.Popen(
             command, start_new_session=True, env=env, stderr=subprocess.PIPE
@@ -48,11 +48,6 @@ class Child:
         assert self.process.stderr is not None
         return self.process.stderr.read().decode()[-3000:]
 
-    def finish(self) -> None:
-        """Let it come to its end."""
-        errors = self.process.communicate(timeout=LIMIT_S)[1]
-        assert self.process.returncode == 0, errors.decode()[-3000:]
-
     def kill(self) -> None:
         """Kill Python and the Java machine at once; Spark's daemon ends with them."""
         os.killpg(self.process.pid, signal.SIGKILL)
@@ -64,7 +59,7 @@ def kill_at_random(root: Path, work: Path, draw: random.Random) -> str:
     done = [int(name.name) for name in (work / "checkpoint/commits").glob("[0-9]*")]
     number = max(done, default=0) + draw.randrange(1, 4)
     folder = draw.choice(["checkpoint/offsets", "checkpoint/commits", "rows/_spark_metadata"])
-    child = Child(root, work, "stream")
+    child = Child(root, work)
     try:
         child.wait_for((work / "checkpoint/commits/0").exists)
         if number < 4 and not done:
@@ -86,8 +81,7 @@ def test_no_record_is_lost_and_none_comes_twice(
     draw = random.Random(seed)
     story = [kill_at_random(root, work, draw) for _ in range(kills)]
     append(root, {"t": {0: 10, 2: 10}})
-    drain = Child(root, work, "drain")
-    drain.finish()
+    stream_child.start(spark, str(root), str(work), to_end=True).awaitTermination()
     read = spark.read.parquet(str(work / "rows")).collect()
     found = sorted((row[0], row[1], bytes(row[2])) for row in read)
     starts = {0: BEFORE, 1: BEFORE, 2: 0}

@@ -130,8 +130,9 @@ def test_a_topic_created_anew(root: Path) -> None:
     assert going_on(query, root).offsets() == list(range(20))
 
 
-def test_bytes(root: Path) -> None:
-    query = Query(root, maxBytesPerTrigger="250")
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_bytes(root: Path, scheme: str) -> None:
+    query = Query(root, path=f"{scheme}{root}", maxBytesPerTrigger="250")
     batches = [query.offsets() for _ in range(5)]
     assert [number for batch in batches for number in batch] == list(range(10))
     assert len(batches[0]) == 3
