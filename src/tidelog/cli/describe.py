@@ -15,6 +15,7 @@ from tidelog.storage.clock_ranges import record_range
 from tidelog.storage.explain import Notes, storm_of, times_of
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.retention import counted_time
+from tidelog.storage.tiers.remote_segment import RemoteSegment
 from tidelog.storage.topics import TopicInfo
 from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TimestampType
 
@@ -31,7 +32,10 @@ class PartitionFacts:
         start: Log start offset, inclusive.
         end: Log end offset, exclusive.
         last_stable: Last stable offset.
+        local_start: First offset that local files hold; the others are in the tier.
         segments: Number of segments.
+        tier_segments: How many of them only the tier has.
+        tier_url: Where the tier is, None without one.
         size_bytes: Of all log files.
         first_record_ms: Record timestamp of the first record; others may be smaller.
         smallest_record_ms: Smallest record timestamp of what was looked at.
@@ -48,7 +52,10 @@ class PartitionFacts:
     start: int
     end: int
     last_stable: int
+    local_start: int
     segments: int
+    tier_segments: int
+    tier_url: str | None
     size_bytes: int
     first_record_ms: int | None
     smallest_record_ms: int | None
@@ -87,7 +94,10 @@ def partition_facts(directory: Directory, topic: str, number: int) -> PartitionF
         start=log.log_start_offset,
         end=log.log_end_offset,
         last_stable=log.end_offset(IsolationLevel.READ_COMMITTED),
+        local_start=log.local_start_offset,
         segments=len(log.segments),
+        tier_segments=len(log.segments) - len(log.local_segments),
+        tier_url=None if log.tier is None else log.tier.url,
         size_bytes=log.size_bytes(),
         first_record_ms=_first_timestamp(log),
         smallest_record_ms=seen.smallest_ms,
@@ -127,6 +137,11 @@ def _append_facts(log: LogReader) -> tuple[int | None, int | None, list[tuple[in
     unknown: list[tuple[int, int]] = []
     for segment in log.segments:
         start = max(segment.base_offset, log.log_start_offset)
+        if isinstance(segment, RemoteSegment) and start == segment.base_offset:
+            span = segment.append_span
+            if span is not None:  # nothing is asked of the store
+                known = [known[0] if known else span[0], span[1]]
+                continue
         for first, end, append_ms in log.append_times_of(segment).runs(start, segment.end_offset):
             if append_ms is not None:
                 known = [known[0] if known else append_ms, append_ms]
@@ -158,7 +173,10 @@ def _partition_object(fact: PartitionFacts, zone: str | None) -> dict[str, Cell]
         "log_start_offset": fact.start,
         "log_end_offset": fact.end,
         "last_stable_offset": fact.last_stable,
+        "local_start_offset": fact.local_start,
         "segments": fact.segments,
+        "tier_segments": fact.tier_segments,
+        "tier_url": fact.tier_url,
         "bytes": fact.size_bytes,
         "record": {
             **output.time_fields("first", fact.first_record_ms, zone),
@@ -208,6 +226,11 @@ def _print_tables(
 
 def _remarks(fact: PartitionFacts) -> Iterator[str]:
     """What somebody ought to know of a partition."""
+    if fact.tier_url is not None:
+        yield (
+            f"partition {fact.partition}: local files begin at {fact.local_start}; below,"
+            f" {fact.tier_segments} segments are in {fact.tier_url}"
+        )
     if fact.leaning:
         yield (
             f"partition {fact.partition}: retention of offsets {_spans(fact.leaning)} leans on"

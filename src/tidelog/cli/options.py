@@ -59,11 +59,9 @@ def _note_store_options(
 def _reach_data(
     context: click.Context, _parameter: click.Parameter, value: str | None
 ) -> str | None:
-    """Let the command's surroundings read the directory where it is a URL."""
+    """Let the command's surroundings reach the stores of the directory, and of its tiers."""
     options = context.meta.get(_STORE_OPTIONS, {})
-    if value is None or "://" not in value:
-        if options:
-            raise click.UsageError("--store-option is for a --data that is a URL, s3://... say")
+    if value is None or ("://" not in value and not options):
         return value
     from tidelog.objects import env_for, local_path
 
@@ -81,7 +79,7 @@ def data_option(function: _Function) -> _Function:
         expose_value=False,
         is_eager=True,
         callback=_note_store_options,
-        help="A setting of the object store, such as endpoint=URL; repeatable.",
+        help="A setting of object stores (of --data, or a tier), such as endpoint=URL; repeatable.",
     )
     data = click.option(
         "--data",

@@ -29,6 +29,7 @@ from tidelog.storage.roll_storm import STORM_ROLLS, Roll, RollStorm, find_storm
 from tidelog.storage.segment import Segment
 from tidelog.storage.segment_notes import UNKNOWN_MS, SegmentNote, read_notes
 from tidelog.storage.segment_times import read_times
+from tidelog.storage.tiers.remote_segment import RemoteSegment
 
 FOR_EVER: Final = None
 
@@ -106,6 +107,8 @@ class Notes:
 
     def of(self, segment: Segment) -> SegmentNote | None:
         """The note about a segment, None where there is none or it ends elsewhere by now."""
+        if isinstance(segment, RemoteSegment):
+            return segment.note
         note = self._notes.get(segment.base_offset)
         return note if note is not None and note.end_offset == segment.end_offset else None
 
@@ -125,6 +128,8 @@ class Notes:
     def seen_ms(self, segment: Segment) -> int:
         """By when all of its records were there, -1 where nobody noted it."""
         note = self.of(segment)
+        if note is not None and segment.is_tiered:
+            return note.seen_ms
         if note is None or note.last_fingerprint != last_fingerprint(segment):
             return UNKNOWN_MS
         return note.seen_ms

@@ -59,12 +59,14 @@ class MoveOptions:
         grace_ms: How long what left the manifest stays for readers that planned before.
         takes_over: Go on with a tier that another directory has written.
         roll: Finish the active segment first, so that all records there are can be copied.
+        on_copied: Called after each segment with the bytes of log copied so far.
     """
 
     url: str | None = None
     grace_ms: int = GRACE_MS
     takes_over: bool = False
     roll: bool = False
+    on_copied: Callable[[int], None] | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,6 +128,7 @@ class Mover:
         self.record = record
         self._options = options
         self._report = MoveReport(topic_partition=log.topic_partition)
+        self._drawn: set[str] = set()
 
     @classmethod
     def open(cls, log_dir: "LogDir", name: TopicPartition, options: MoveOptions) -> "Mover":
@@ -205,11 +208,15 @@ class Mover:
 
     def _copy_all(self) -> None:
         rows: list[TierSegment] = []
+        done = 0
         for segment in self.missing():
             row = self._copy(segment)
             if row is None:
                 break
             rows.append(row)
+            done += row.log_bytes
+            if self._options.on_copied is not None:
+                self._options.on_copied(done)
             if len(rows) == _ROWS_PER_SWAP:
                 self._add(rows)
                 rows = []
@@ -237,8 +244,19 @@ class Mover:
                 -1 if note is None else note.roll_ms,
                 seen_ms,
             ),
-            uid=uuid.UUID(int=log.context.env.random.getrandbits(128)).hex,
+            uid=self._draw_uid(),
         )
+
+    def _draw_uid(self) -> str:
+        """A name that no copy has; whose randomness begins anew would draw one again."""
+        manifest = self.record.manifest
+        rows = [*manifest.segments, *(one.segment for one in manifest.garbage)]
+        taken = {row.uid for row in rows} | self._drawn
+        while True:
+            drawn = uuid.UUID(int=self.log.context.env.random.getrandbits(128)).hex
+            if drawn not in taken:
+                self._drawn.add(drawn)
+                return drawn
 
     def _add(self, rows: list[TierSegment]) -> None:
         if not rows:

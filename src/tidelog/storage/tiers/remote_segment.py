@@ -22,6 +22,7 @@ from tidelog.storage.index_files import index_limit_bytes
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.retention import SegmentTimes
 from tidelog.storage.segment import SegmentContext
+from tidelog.storage.segment_notes import SegmentNote
 from tidelog.storage.tiers.rows import TierSegment
 from tidelog.storage.tiers.tier_files import tier_path
 from tidelog.storage.time_index import TimeIndex
@@ -118,6 +119,22 @@ class RemoteSegment(ClosedSegment):
         """Whether its append times are all known, without a look at them."""
         has_rows = files.APPEND_TIME_SUFFIX in self.row.objects
         return has_rows and self.row.times.is_append_known and not self._is_clipped
+
+    @property
+    def append_span(self) -> tuple[int, int] | None:
+        """First and last append time in ms, where all are known without a look; else None."""
+        total = self.row.total
+        is_plain = total.stamped_records == total.data_records > 0 and not total.control_records
+        if not self.knows_all_append_times or not is_plain:
+            return None
+        return total.min_append_ms, total.max_append_ms
+
+    @property
+    def note(self) -> SegmentNote:
+        """What was remembered of it when it was copied."""
+        row, note = self.row, self.row.note
+        named = row.last_fingerprint
+        return SegmentNote(row.base_offset, row.end_offset, named, *note)
 
     def may_reach_append_ms(self, append_ms: int) -> bool:
         """Whether a record may have come at or after that time."""

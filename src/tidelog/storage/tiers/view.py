@@ -61,6 +61,11 @@ class TierView:
         return dataclasses.replace(self, record=record)
 
     @property
+    def url(self) -> str:
+        """Of the partition's folder."""
+        return f"{self.record.url}/{self.record.folder}"
+
+    @property
     def end_offset(self) -> int:
         """Offset behind the last segment in the tier."""
         return self.record.manifest.end_offset

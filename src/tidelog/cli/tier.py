@@ -1,0 +1,294 @@
+"""`tidelog tier`: segments to an object store and away from it, and what lies where."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.cli import output
+from tidelog.cli.choices import Format
+from tidelog.cli.opening import NO_DATA, open_directory
+from tidelog.cli.output import Cell
+from tidelog.cli.problems import ExitCode, UsageProblem
+from tidelog.cli.progress import byte_progress
+from tidelog.cli.surroundings import Surroundings
+from tidelog.cli.targets import parse_target, partitions_of
+from tidelog.directory import Directory
+from tidelog.errors import CorruptData
+from tidelog.storage.dir_state import DirectoryState, LogDirOptions
+from tidelog.storage.log_dir import LogDir
+from tidelog.storage.tiering import (
+    MoveOptions,
+    MoveReport,
+    TierStatus,
+    collect,
+    restore,
+    tier_partition,
+    tier_status,
+    verify,
+)
+from tidelog.storage.topics import TopicInfo
+from tidelog.timespec import parse_duration
+from tidelog.types import TopicPartition
+
+Prepare = Callable[[DirectoryState], None]
+_NS_PER_MS: Final = 1_000_000
+_STATUS: Final = [
+    output.text("partition"),
+    *map(
+        output.number,
+        (
+            "log_start",
+            "local_start",
+            "tier_end",
+            "log_end",
+            "tier_segments",
+            "tier_bytes",
+            "local_segments",
+            "local_bytes",
+            "waiting_segments",
+            "waiting_bytes",
+            "garbage_segments",
+        ),
+    ),
+    output.text("url"),
+]
+_MOVED: Final = [
+    output.text("partition"),
+    *map(
+        output.number,
+        ("copied", "copied_bytes", "released", "deleted", "removed", "local_start", "tier_end"),
+    ),
+    output.text("stopped"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class MoveWishes:
+    """What was asked of a move: see the command's options."""
+
+    url: str | None
+    dry_run: bool
+    roll: bool
+    takes_over: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TierCommand:
+    """One call of the command."""
+
+    surroundings: Surroundings
+    data: str | None
+    target: str | None
+    kind: Format
+    grace: str
+
+    @property
+    def grace_ms(self) -> int:
+        """What `--grace` says; raises UsageProblem."""
+        if re.fullmatch("0+", self.grace):
+            return 0
+        return parse_duration(self.grace) // _NS_PER_MS
+
+    # -- moving ------------------------------------------------------------------------------
+
+    def move(self, wishes: MoveWishes) -> ExitCode:
+        """Copy, verify, retain, clean; or say what would be copied."""
+        if wishes.url is not None and self.target is None:
+            raise UsageProblem("--to is for a topic: `tidelog tier TOPIC --to URL`")
+        if wishes.dry_run:
+            return self._dry_run(wishes)
+        grace_ms = self.grace_ms
+        with open_directory(self.surroundings, self.data, writable=True) as directory:
+            self._enable(directory, wishes.url)
+            names = self._moved(directory)
+            reports = [self._move(directory, name, wishes, grace_ms) for name in names]
+            rows = [_moved_row(directory, report) for report in reports]
+        self._print(_MOVED, rows)
+        if not rows:
+            self.surroundings.say("no topic has remote.storage.enable=true; see --to")
+        is_whole = all(report.stopped is None for report in reports)
+        return ExitCode.OK if is_whole else ExitCode.FINDINGS
+
+    def _enable(self, directory: Directory, url: str | None) -> None:
+        if url is None:
+            return
+        topic, _ = parse_target(self.target or "")
+        given = {"remote.storage.enable": "true", "tidelog.tier.url": url}
+        directory.alter_config(topic, dict(given))
+
+    def _move(
+        self, directory: Directory, name: TopicPartition, wishes: MoveWishes, grace_ms: int
+    ) -> MoveReport:
+        waiting = tier_status(directory.log_dir, name).waiting_bytes
+        with byte_progress(self.surroundings, str(name), waiting) as done:
+            options = MoveOptions(
+                grace_ms=grace_ms,
+                takes_over=wishes.takes_over,
+                roll=wishes.roll,
+                on_copied=done,
+            )
+            return tier_partition(directory.log_dir, name, options)
+
+    def _dry_run(self, wishes: MoveWishes) -> ExitCode:
+        columns = [
+            output.text("partition"),
+            output.number("segments"),
+            output.number("bytes"),
+            output.text("to"),
+        ]
+        with open_directory(self.surroundings, self.data) as directory:
+            rows: list[list[Cell]] = []
+            for name in self._moved(directory, any_topic=wishes.url is not None):
+                found = tier_status(directory.log_dir, name)
+                given = wishes.url or directory.topic(name.topic).config.tidelog_tier_url
+                to = found.url or given
+                rows.append([str(name), found.waiting_segments, found.waiting_bytes, to])
+        self._print(columns, rows)
+        return ExitCode.OK
+
+    # -- looking -----------------------------------------------------------------------------
+
+    def status(self) -> ExitCode:
+        """What lies where."""
+        with open_directory(self.surroundings, self.data) as directory:
+            found = [tier_status(directory.log_dir, name) for name in self._all(directory)]
+        self._print(_STATUS, [_status_row(one) for one in found])
+        return ExitCode.OK
+
+    def verify(self, *, sizes_only: bool) -> ExitCode:
+        """Hold objects against manifests."""
+        columns = [
+            output.text("partition"),
+            output.number("first_offset"),
+            output.number("end_offset"),
+            output.text("is_local"),
+            output.text("problem"),
+            output.text("where"),
+        ]
+        with open_directory(self.surroundings, self.data) as directory:
+            rows: list[list[Cell]] = [
+                [
+                    str(one.topic_partition),
+                    one.first_offset,
+                    one.end_offset,
+                    one.is_local,
+                    one.text,
+                    one.where,
+                ]
+                for one in verify(directory.log_dir, self._all(directory), sizes_only=sizes_only)
+            ]
+        self._print(columns, rows)
+        if not rows:
+            self.surroundings.say("all objects are as their manifests say")
+        return ExitCode.FINDINGS if rows else ExitCode.OK
+
+    # -- mending -----------------------------------------------------------------------------
+
+    def collect(self, *, dry_run: bool) -> ExitCode:
+        """Remove orphans."""
+        grace_ms = self.grace_ms
+        with open_directory(self.surroundings, self.data, writable=True) as directory:
+            found = collect(
+                directory.log_dir, self._all(directory), grace_ms=grace_ms, dry_run=dry_run
+            )
+        self._print(
+            [output.text("removed" if not dry_run else "would_remove")],
+            [[folder] for folder in found.folders],
+        )
+        what = "would be removed" if dry_run else "removed"
+        self.surroundings.say(f"{found.objects} objects of {found.size_bytes} bytes {what}")
+        return ExitCode.OK
+
+    def restore(self, url: str | None) -> ExitCode:
+        """Make records anew, before any log is opened."""
+        if self.target is None:
+            raise UsageProblem("--restore is for one topic: `tidelog tier TOPIC[:P] --restore`")
+        topic, number = parse_target(self.target)
+        restored: list[TopicPartition] = []
+
+        def prepare(state: DirectoryState) -> None:
+            assert isinstance(state, LogDir)
+            names = state.partitions(topic)
+            for name in names if number is None else [TopicPartition(topic, number)]:
+                restore(state, name, url)
+                restored.append(name)
+
+        with self._prepared(prepare):
+            pass
+        self._print([output.text("restored")], [[str(name)] for name in restored])
+        return ExitCode.OK
+
+    @contextmanager
+    def _prepared(self, prepare: Prepare) -> Iterator[None]:
+        if not self.data:
+            raise UsageProblem(NO_DATA)
+        options = LogDirOptions(writable=True, prepare=prepare)
+        with LogDir.open(self.data, env=self.surroundings.env, options=options):
+            yield
+
+    # -- which partitions --------------------------------------------------------------------
+
+    def _all(self, directory: Directory) -> list[TopicPartition]:
+        """The partitions of the target, or all there are."""
+        if self.target is not None:
+            return partitions_of(directory, *parse_target(self.target))
+        return [
+            TopicPartition(info.name, number)
+            for info in directory.topics().values()
+            for number in info.present
+        ]
+
+    def _moved(self, directory: Directory, *, any_topic: bool = False) -> list[TopicPartition]:
+        """Those that take part: a topic that was named always does."""
+        names = self._all(directory)
+        if self.target is not None or any_topic:
+            return names
+        topics = directory.topics()
+        return [name for name in names if _takes_part(directory, name, topics[name.topic])]
+
+    def _print(self, columns: list[output.Column], rows: list[list[Cell]]) -> None:
+        output.print_rows(self.surroundings, columns, rows, self.kind)
+
+
+def _takes_part(directory: Directory, name: TopicPartition, info: TopicInfo) -> bool:
+    """Whether a run over everything is about the partition: it has a tier, or is to get one."""
+    try:
+        has_tier = directory.partition(name.topic, name.partition).tier is not None
+    except CorruptData:
+        return True  # the run says what is wrong
+    return has_tier or (info.config.remote_storage_enable and bool(info.config.tidelog_tier_url))
+
+
+def _moved_row(directory: Directory, report: MoveReport) -> list[Cell]:
+    found = tier_status(directory.log_dir, report.topic_partition)
+    return [
+        str(report.topic_partition),
+        report.copied,
+        report.copied_bytes,
+        report.released,
+        len(report.deleted),
+        report.removed,
+        found.local_start_offset,
+        found.tier_end_offset,
+        report.stopped or "",
+    ]
+
+
+def _status_row(found: TierStatus) -> list[Cell]:
+    return [
+        str(found.topic_partition),
+        found.log_start_offset,
+        found.local_start_offset,
+        found.tier_end_offset,
+        found.log_end_offset,
+        found.tier_segments,
+        found.tier_bytes,
+        found.local_segments,
+        found.local_bytes,
+        found.waiting_segments,
+        found.waiting_bytes,
+        found.garbage_segments,
+        found.url,
+    ]

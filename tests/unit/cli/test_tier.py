@@ -1,0 +1,100 @@
+"""`tidelog tier` on a directory and a store that is a folder."""
+
+from pathlib import Path
+
+from tests.unit.cli.running import Cli
+
+import tidelog
+from tidelog.cli.problems import ExitCode
+from tidelog.types import NewRecord
+
+SMALL = ("--config", "internal.segment.bytes=600", "--config", "retention.ms=-1")
+
+
+def _filled(tmp_path: Path) -> tuple[Cli, str]:
+    cli = Cli(tmp_path / "data")
+    cli.ok("create", "flights", *SMALL, "--config", "local.retention.bytes=0")
+    with tidelog.open(str(cli.data), writable=True, env=cli.env) as directory:
+        for number in range(30):
+            cli.clock.advance(1000)
+            directory.append("flights", [NewRecord(value=b"%d%s" % (number, b"." * 50))])
+    return cli, (tmp_path / "store").as_uri()
+
+
+def test_the_whole_way(tmp_path: Path) -> None:
+    cli, url = _filled(tmp_path)
+    before = cli.ok("read", "flights", "-o", "json").objects
+    assert cli.run("tier", "--to", url).code == ExitCode.USAGE
+    nothing = cli.ok("tier", "-o", "json")
+    assert not nothing.objects
+    assert "--to" in nothing.err
+    planned = cli.ok("tier", "flights", "--to", url, "--dry-run", "-o", "json").objects
+    assert planned[0]["segments"] != 0
+    assert planned[0]["to"] == url
+    (moved,) = cli.ok("tier", "flights", "--to", url, "-o", "json").objects
+    assert moved["copied"] == moved["released"] == planned[0]["segments"]
+    assert cli.ok("read", "flights", "-o", "json").objects == before
+    (status,) = cli.ok("tier", "--status", "-o", "json").objects
+    assert status["log_start"] == 0
+    assert status["local_start"] == status["tier_end"] == moved["local_start"]
+    assert status["log_end"] == 30
+    assert status["waiting_segments"] == 0
+    (facts,) = cli.ok("describe", "flights", "-o", "json").objects
+    (fact,) = facts["partition_facts"]  # type: ignore[misc] # JSON
+    assert fact["log_start_offset"] == 0
+    assert fact["local_start_offset"] == status["local_start"]
+    assert fact["tier_segments"] == moved["copied"]
+    assert f"local files begin at {status['local_start']}" in cli.ok("describe", "flights").out
+    assert cli.ok("why", "flights", "-o", "json").objects
+    again = cli.ok("tier", "--roll", "-o", "json").objects
+    assert again[0]["copied"] == 1
+    assert cli.ok("read", "flights", "-o", "json").objects == before
+
+
+def test_verify_finds_what_is_damaged_and_collect_what_nobody_names(tmp_path: Path) -> None:
+    cli, url = _filled(tmp_path)
+    cli.ok("tier", "flights", "--to", url)
+    assert "as their manifests say" in cli.ok("tier", "--verify").err
+    (log, *_) = sorted((tmp_path / "store").rglob("*.log"))
+    content = bytearray(log.read_bytes())
+    content[100] ^= 1
+    log.write_bytes(content)
+    found = cli.run("tier", "flights:0", "--verify", "-o", "json")
+    assert found.code == ExitCode.FINDINGS
+    assert [row["first_offset"] for row in found.objects] == [0]
+    assert not cli.ok("tier", "--verify", "--sizes", "-o", "json").objects
+    log.write_bytes(content[:-1])
+    assert cli.run("tier", "--verify", "--sizes").code == ExitCode.FINDINGS
+    orphan = log.parent.with_name(f"{'0' * 20}-{'a' * 32}") / log.name
+    orphan.parent.mkdir()
+    orphan.write_bytes(b"orphan")
+    cli.clock.set(4_102_444_800_000)
+    found = cli.ok("tier", "--collect", "--dry-run", "-o", "json")
+    assert len(found.objects) == 1
+    assert orphan.exists()
+    cli.ok("tier", "--collect")
+    assert not orphan.exists()
+    assert log.exists()
+
+
+def test_a_damaged_record_is_restored_and_a_deleted_topic_collected(tmp_path: Path) -> None:
+    cli, url = _filled(tmp_path)
+    cli.ok("tier", "flights", "--to", url)
+    before = cli.ok("read", "flights", "-o", "json").objects
+    record = tmp_path / "data" / "flights-0" / "tidelog-tier.json"
+    record.write_bytes(record.read_bytes()[:-7])
+    assert "--restore" in cli.run("read", "flights").err
+    cli.ok("tier", "flights:0", "--restore")
+    assert cli.ok("read", "flights", "-o", "json").objects == before
+    assert sorted((tmp_path / "store").rglob("*.log"))
+    cli.ok("delete", "flights", "--yes")
+    cli.ok("create", "flights", *SMALL)
+    cli.ok("tier", "--collect")
+    assert not sorted((tmp_path / "store").rglob("*.log"))
+
+
+def test_two_actions_at_once_are_refused(tmp_path: Path) -> None:
+    cli, _ = _filled(tmp_path)
+    found = cli.run("tier", "--status", "--verify")
+    assert found.code == ExitCode.USAGE
+    assert "--status and --verify" in found.err
