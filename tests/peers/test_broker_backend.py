@@ -6,17 +6,21 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient
 from tests.kafka_oracle import Oracle
-from tests.peers.broker import Broker
+from tests.peers.broker import REQUEST_TIMEOUT_S, Broker, free_port
 from tests.peers.clients import Seen, consume, produce, produce_by_librdkafka
 from tests.peers.samples import CODECS, T0, draw_headers
 
 from tidelog.errors import ClusterFailure, ConfigError, InvalidRequest, OffsetsGone, UnknownTopic
 from tidelog.spark.backend import Backend, Bounds, open_backend
+from tidelog.spark.emptiness import WhyEmpty
 from tidelog.spark.limits import NO_LIMITS
 from tidelog.spark.source_options import read_source_options
 from tidelog.spark.tasks import BatchPlan
-from tidelog.types import Header, IsolationLevel, NewRecord, TimestampType, TopicPartition
+from tidelog.storage.files import decode_topic_id
+from tidelog.types import IsolationLevel, NewRecord, TimestampType, TopicPartition
 
 pytestmark = pytest.mark.kafka
 
@@ -113,3 +117,140 @@ def test_rows_are_those_of_kafkas_consumer(
     assert read(cut) == want
     few = plan(kafka_broker, topic, **{"kafka.max.partition.fetch.bytes": "2000"}, **level, **way)
     assert read(few) == want
+
+
+def test_names_and_ids(kafka_broker: Broker, kafka_oracle: Oracle) -> None:
+    kafka_broker.create_topic("named-a", 2)
+    kafka_broker.create_topic("named-b")
+    produce(kafka_oracle, kafka_broker, "named-a", records(3, 1))
+    a0, a1, b0 = (TopicPartition(*one) for one in (("named-a", 0), ("named-a", 1), ("named-b", 0)))
+    with open_source(kafka_broker, "named-b, named-a") as backend:
+        assert backend.partitions() == [a0, a1, b0]
+        ids = backend.topic_ids(["named-a"])
+        assert ids == {"named-a": decode_topic_id(kafka_broker.topic_id("named-a")).hex}
+        assert backend.bounds([a0, b0]) == {a0: Bounds(0, 3), b0: Bounds(0, 0)}
+        assert backend.plan({b0: (0, 0)}) == []
+    given = {"kafka.bootstrap.servers": kafka_broker.bootstrap}
+    for more, want in (
+        ({"subscribePattern": "named-[ab]"}, [a0, a1, b0]),
+        ({"subscribePattern": "named"}, []),  # whole names
+        ({"assign": '{"named-a": [1]}'}, [a1]),
+    ):
+        with open_backend(read_source_options({**given, **more}), COLUMNS) as backend:
+            assert backend.partitions() == want
+    with open_backend(read_source_options({**given, "subscribePattern": ".*"}), ()) as backend:
+        assert not any(name.topic.startswith("__") for name in backend.partitions())
+    with pytest.raises(UnknownTopic, match="no topic named-c; is it named-"):
+        plan(kafka_broker, "named-c")
+    wrong = {**given, "assign": '{"named-a": [2]}'}
+    with pytest.raises(UnknownTopic, match="partitions 0 to 1, not 2"):
+        open_backend(read_source_options(wrong), COLUMNS).partitions()
+
+
+def test_leader_epochs(kafka_broker: Broker, kafka_oracle: Oracle, way: Mapping[str, str]) -> None:
+    topic = f"epochs-{len(way)}"
+    name = TopicPartition(topic, 0)
+    kafka_broker.create_topic(topic)
+    produce(kafka_oracle, kafka_broker, topic, records(5, 2))
+    with open_source(kafka_broker, topic, **way) as backend:
+        (epoch,) = set(backend.leader_epochs({name: 5}).values())
+        assert epoch >= 0
+        assert backend.leader_epochs({name: 1}) == {name: epoch}
+        assert backend.leader_epochs({name: 0}) == {name: -1}
+        ends = backend.epoch_ends({name: epoch})
+        assert ends == {name: (-1, -1) if way else (epoch, 5)}
+        assert backend.epoch_ends({name: epoch + 7}) == {name: (-1, -1)}
+
+
+def test_times_find_offsets_as_the_connector_does(
+    kafka_broker: Broker, kafka_oracle: Oracle, way: Mapping[str, str]
+) -> None:
+    topic = f"timed-{len(way)}"
+    kafka_broker.create_topic(topic)
+    sent = [NewRecord(value=b"%d" % n, timestamp=T0 + ms) for n, ms in enumerate((10, 30, 20, 40))]
+    produce(kafka_oracle, kafka_broker, topic, sent)
+
+    def offsets(**options: str) -> list[int]:
+        return [seen.offset for seen in read(plan(kafka_broker, topic, **options, **way))]
+
+    start, end = {"startingTimestamp": str(T0 + 20)}, {"endingTimestamp": str(T0 + 40)}
+    assert offsets(**start, **end) == [1, 2]
+    assert offsets(**start, endingTimestamp=str(T0 + 30)) == []
+    assert offsets(**end) == [0, 1, 2]
+    assert offsets(**start, endingTimestamp=str(T0 + 99)) == [1, 2, 3]  # no match: the end
+    assert offsets(**start, **end, timeRange="exact") == [1, 2]
+    assert offsets(**start, endingTimestamp=str(T0 + 30), timeRange="exact") == [2]
+    late = {"startingTimestamp": str(T0 + 41)}
+    with pytest.raises(InvalidRequest, match="no record at"):
+        offsets(**late)
+    assert offsets(startingOffsetsByTimestampStrategy="latest", **late) == []
+    by_partition = f'{{"{topic}": {{"0": {T0 + 40}}}}}'
+    assert offsets(startingOffsetsByTimestamp=by_partition, startingOffsets="earliest") == [3]
+    assert offsets(startingOffsetsByTimestamp=by_partition, **start) == [1, 2, 3]
+    with pytest.raises(InvalidRequest, match="other-0 is not among"):
+        offsets(startingOffsets=f'{{"{topic}": {{"0": 1}}, "other": {{"0": 1}}}}')
+    with pytest.raises(InvalidRequest, match=r"clock=append: .*=CreateTime"):
+        offsets(**start, clock="append")
+
+
+def test_what_is_lost_and_why_it_is_empty(
+    kafka_broker: Broker,
+    kafka_oracle: Oracle,
+    way: Mapping[str, str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic = f"lost-{len(way)}"
+    name = TopicPartition(topic, 0)
+    kafka_broker.create_topic(topic)
+    assert plan(kafka_broker, topic, **way).empty[0].why is WhyEmpty.NEVER_WRITTEN
+    produce(kafka_oracle, kafka_broker, topic, records(10, 3))
+    planned = plan(kafka_broker, topic, **way)
+    lenient = plan(kafka_broker, topic, failOnDataLoss="false", **way)
+    delete_below(kafka_broker, name, 4)
+    with pytest.raises(OffsetsGone, match=f"{topic}-0: offsets 0 to 4: deleted"):
+        read(planned)
+    assert [seen.offset for seen in read(lenient)] == list(range(4, 10))
+    assert "not in the log any more" in caplog.text
+    starts = f'{{"{topic}": {{"0": 1}}}}'
+    with pytest.raises(OffsetsGone, match="offsets 1 to 4: deleted, the log starts at 4"):
+        plan(kafka_broker, topic, startingOffsets=starts, **way)
+    ends = f'{{"{topic}": {{"0": 99}}}}'
+    with pytest.raises(OffsetsGone, match="offsets 10 to 99: not in the log"):
+        plan(kafka_broker, topic, endingOffsets=ends, **way)
+    some = plan(kafka_broker, topic, startingOffsets=starts, failOnDataLoss="false", **way)
+    assert (some.lost[0].start, some.lost[0].end, some.bounds[name]) == (1, 4, (4, 10))
+    delete_below(kafka_broker, name, 10)
+    (empty,) = plan(kafka_broker, topic, **way).empty
+    assert (empty.why, empty.start, empty.end) == (WhyEmpty.DELETED, 10, 10)
+    assert "below offset 10 were deleted" in str(empty)
+
+
+def delete_below(broker: Broker, name: TopicPartition, offset: int) -> None:
+    admin = AdminClient(broker.client_config())
+    place = Place(name.topic, name.partition, offset)
+    for future in admin.delete_records([place]).values():
+        future.result(timeout=REQUEST_TIMEOUT_S)
+
+
+def test_what_librdkafka_cannot_tell(kafka_broker: Broker) -> None:
+    given = {"kafka.bootstrap.servers": kafka_broker.bootstrap, "subscribe": "any"}
+    by_client = read_source_options({**given, **WAYS["librdkafka"]})
+    for column in ("createTimestamp", "producerId", "producerEpoch", "sequence"):
+        open_backend(read_source_options(given), [column]).close()
+        with pytest.raises(InvalidRequest, match=f"column {column} can't be had"):
+            open_backend(by_client, [column])
+    with pytest.raises(ConfigError, match="nonsense"):
+        open_backend(read_source_options({**given, "kafka.nonsense": "1"}), ()).partitions()
+
+
+def test_brokers_are_asked_as_often_as_was_said(caplog: pytest.LogCaptureFixture) -> None:
+    given = {
+        "kafka.bootstrap.servers": f"127.0.0.1:{free_port()}",
+        "subscribe": "any",
+        "fetchOffset.numRetries": "3",
+        "fetchOffset.retryIntervalMs": "1",
+        "kafka.request.timeout.ms": "300",
+    }
+    with pytest.raises(ClusterFailure), open_backend(read_source_options(given), ()) as backend:
+        backend.partitions()
+    assert caplog.text.count("asked again in 1 ms") == 2

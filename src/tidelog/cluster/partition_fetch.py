@@ -38,7 +38,7 @@ from tidelog.protocol.messages.offsets import (
     ListOffsetsTopic,
 )
 from tidelog.protocol.wire import NO_UUID
-from tidelog.types import Buffer, IsolationLevel, TopicPartition
+from tidelog.types import NO_LEADER_EPOCH, Buffer, IsolationLevel, TopicPartition
 
 _Answer = TypeVar("_Answer")
 
@@ -134,6 +134,7 @@ class PartitionFetch:
         self._bootstrap = bootstrap
         self._servers = [self._client(*split_server(server)) for server in bootstrap.split(",")]
         self._leader: LeaderClient | None = None
+        self._leader_epoch = NO_LEADER_EPOCH
         self._deadline_ms = 0
         self._unknown_count = 0
         self._reason: ClusterFailure | None = None
@@ -190,13 +191,14 @@ class PartitionFetch:
     def _send(self, offset: int) -> bool:
         """Ask for records; False where that has to be tried again."""
         settings = self._settings
-        wanted = FetchPartition(
-            partition=self._name.partition,
-            fetch_offset=offset,
-            partition_max_bytes=min(settings.partition_max_bytes, settings.max_bytes),
-        )
         try:
             leader = self._find_leader()
+            wanted = FetchPartition(
+                partition=self._name.partition,
+                current_leader_epoch=self._leader_epoch,
+                fetch_offset=offset,
+                partition_max_bytes=min(settings.partition_max_bytes, settings.max_bytes),
+            )
             topic = FetchTopic(topic=self._name.topic, topic_id=self._topic_id, partitions=[wanted])
             question = FetchRequest(
                 max_wait_ms=settings.max_wait_ms,
@@ -296,27 +298,28 @@ class PartitionFetch:
         )
         answer = self._ask_any(lambda server: server.ask(METADATA, question))
         nodes = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
-        (topic,) = answer.topics
-        found = {part.partition_index: part for part in topic.partitions}
-        if topic.error_code == codes.UNKNOWN_TOPIC_OR_PARTITION or (
-            not topic.error_code and self._name.partition not in found
-        ):
-            self._count_unknown()
-        if topic.error_code:
-            raise self._refusal("ask who leads", topic.error_code)
-        self._check_id(topic.topic_id)
-        leader_id = found[self._name.partition].leader_id
-        if leader_id not in nodes:
+        found = [topic for topic in answer.topics if topic.name == self._name.topic]
+        code = found[0].error_code if found else codes.UNKNOWN_TOPIC_OR_PARTITION
+        if code and code != codes.UNKNOWN_TOPIC_OR_PARTITION:
+            raise self._refusal("ask who leads", code)
+        partitions = {part.partition_index: part for topic in found for part in topic.partitions}
+        part = partitions.get(self._name.partition)
+        if code or part is None:
+            raise self._unknown()
+        self._check_id(found[0].topic_id)
+        if part.leader_id not in nodes:
             raise self._refusal("ask who leads", codes.LEADER_NOT_AVAILABLE)
         self._unknown_count = 0
-        self._leader = self._client(*nodes[leader_id])
+        self._leader_epoch = part.leader_epoch
+        self._leader = self._client(*nodes[part.leader_id])
         return self._leader
 
-    def _count_unknown(self) -> None:
+    def _unknown(self) -> ClusterFailure | UnknownTopic:
+        """The error for a partition that nobody knows: of a while, or for good."""
         self._unknown_count += 1
         if self._unknown_count > _UNKNOWN_MAX:
-            raise UnknownTopic(f"{self._bootstrap} has no partition {self._name} any more")
-        raise self._refusal("ask who leads", codes.UNKNOWN_TOPIC_OR_PARTITION)
+            return UnknownTopic(f"{self._bootstrap} has no partition {self._name} any more")
+        return self._refusal("ask who leads", codes.UNKNOWN_TOPIC_OR_PARTITION)
 
     def _check_id(self, topic_id: UUID) -> None:
         self._topic_id = topic_id

@@ -21,7 +21,7 @@ from tidelog.protocol.messages import fetch as fe
 from tidelog.protocol.messages import groups as gr
 from tidelog.protocol.messages import metadata as md
 from tidelog.protocol.messages import offsets as of
-from tidelog.protocol.messages.common import EARLIEST_TIMESTAMP
+from tidelog.protocol.messages.common import EARLIEST_LOCAL_TIMESTAMP, EARLIEST_TIMESTAMP
 from tidelog.storage.group_offsets import GroupOffset
 from tidelog.storage.log import Log
 from tidelog.storage.log_dir import LogDir, LogDirOptions
@@ -215,7 +215,8 @@ class FakeLeader:
                             partition_index=wanted.partition_index,
                             offset=(
                                 self.log(topic.name, wanted.partition_index).log_start_offset
-                                if wanted.timestamp == EARLIEST_TIMESTAMP
+                                if wanted.timestamp
+                                in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP)
                                 else self.log(topic.name, wanted.partition_index).high_watermark
                             ),
                         )

@@ -1,0 +1,225 @@
+"""A partition is read to its end, whoever leads it, and never waits for what is not there."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from tests.unit.cluster.fake_leader import HOST, PORT, FakeLeader
+
+from tidelog.cluster.partition_fetch import (
+    Fetched,
+    FetchSeams,
+    FetchSettings,
+    PartitionFetch,
+    split_server,
+)
+from tidelog.errors import ClusterFailure, OffsetOutOfRange, UnknownTopic
+from tidelog.protocol.connection import ReceivedRequest
+from tidelog.protocol.messages import FETCH, LIST_OFFSETS
+from tidelog.protocol.messages import fetch as fe
+from tidelog.protocol.messages import offsets as of
+from tidelog.protocol.messages.common import EARLIEST_LOCAL_TIMESTAMP
+from tidelog.record.builder import build_batch
+from tidelog.record.views import walk
+from tidelog.scan.fetched import aborted_spans, next_offset
+from tidelog.storage.appends import AppendOrigin
+from tidelog.types import INT64_MAX, NewRecord, TopicPartition
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+NAME = TopicPartition("t", 0)
+TIMEOUT_MS = 5_000
+
+
+def open_fetch(leader: FakeLeader, **settings: int) -> PartitionFetch:
+    topic_id = leader.directory.topic("t").topic_id
+    assert topic_id is not None
+    seams = FetchSeams(
+        connect=leader.connect,
+        clock=leader.env.clock,
+        pause=lambda seconds: leader.env.clock.advance(int(seconds * 1000)),
+    )
+    return PartitionFetch(
+        f"{HOST}:{PORT}",
+        NAME,
+        seams,
+        topic_id=topic_id.hex,
+        settings=FetchSettings(timeout_ms=TIMEOUT_MS, **settings),  # type: ignore[arg-type]
+    )
+
+
+def values(parts: list[Fetched], start: int, end: int) -> list[bytes | None]:
+    return [
+        record.value
+        for part in parts
+        for batch in walk(part.data)
+        for record in batch.records()
+        if max(start, part.offset) <= record.offset < end
+    ]
+
+
+@pytest.fixture
+def leader() -> FakeLeader:
+    found = FakeLeader()
+    found.create()
+    for number in range(10):
+        found.put(*(b"%d" % (number * 3 + n) for n in range(3)))
+    return found
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 30), (1, 29), (4, 5), (29, 30), (7, 7)])
+@pytest.mark.parametrize("max_bytes", [1, 300, 1 << 20])
+def test_every_record_once(leader: FakeLeader, start: int, end: int, max_bytes: int) -> None:
+    parts = list(open_fetch(leader, partition_max_bytes=max_bytes).parts(start, end))
+    assert values(parts, start, end) == [b"%d" % n for n in range(start, end)]
+    if max_bytes == 1:
+        assert len(parts) == len({n // 3 for n in range(start, end)})
+
+
+def test_the_next_answer_is_asked_for_while_one_is_used(leader: FakeLeader) -> None:
+    parts = open_fetch(leader, partition_max_bytes=1).parts(0, 30)
+    next(parts)
+    assert leader.asked.count("Fetch") == 2
+
+
+def test_to_another_leader(leader: FakeLeader) -> None:
+    leader.nodes = 2
+    parts = open_fetch(leader, partition_max_bytes=1).parts(0, 30)
+    came = [next(parts)]
+    leader.shift = 1
+    came += parts
+    assert values(came, 0, 30) == [b"%d" % n for n in range(30)]
+    assert leader.asked.count("Metadata") == 2
+
+
+def test_a_new_leader_epoch(leader: FakeLeader) -> None:
+    parts = open_fetch(leader, partition_max_bytes=1).parts(0, 30)
+    came = [next(parts)]
+    leader.restart()
+    came += parts
+    assert values(came, 0, 30) == [b"%d" % n for n in range(30)]
+
+
+def test_nobody_answers(leader: FakeLeader) -> None:
+    leader.is_down = True
+    with pytest.raises(ClusterFailure, match=r"nothing from offset 3 on came within 5 s .*down"):
+        list(open_fetch(leader).parts(3, 30))
+
+
+def empty_from(offset: int, leader: FakeLeader) -> None:
+    """As where the cleaner has taken all from an offset on: the broker has nothing to show."""
+
+    def mangle(request: ReceivedRequest, answer: "DataclassInstance") -> "DataclassInstance":
+        if request.api.key == FETCH.key:
+            asked = cast("fe.FetchRequest", request.message).topics[0].partitions[0]
+            data = cast("fe.FetchResponse", answer).responses[0].partitions[0]
+            if asked.fetch_offset >= offset:
+                data.records = b""
+        return answer
+
+    leader.mangle = mangle
+
+
+def test_a_gap_at_the_end_is_not_waited_for(leader: FakeLeader) -> None:
+    empty_from(15, leader)
+    parts = list(open_fetch(leader, partition_max_bytes=1).parts(0, 30))
+    assert values(parts, 0, 30) == [b"%d" % n for n in range(15)]
+
+
+def test_a_remote_tier_may_be_slow(leader: FakeLeader) -> None:
+    """An empty answer from below the local log's start proves nothing."""
+    empty_from(15, leader)
+    inner = leader.mangle
+
+    def mangle(request: ReceivedRequest, answer: "DataclassInstance") -> "DataclassInstance":
+        leader.env.clock.advance(500)
+        if request.api.key == LIST_OFFSETS.key:
+            asked = cast("of.ListOffsetsRequest", request.message).topics[0].partitions[0]
+            assert asked.timestamp == EARLIEST_LOCAL_TIMESTAMP
+            cast("of.ListOffsetsResponse", answer).topics[0].partitions[0].offset = 20
+        return inner(request, answer)
+
+    leader.mangle = mangle
+    with pytest.raises(ClusterFailure, match="nothing from offset 15 on"):
+        list(open_fetch(leader, partition_max_bytes=1).parts(0, 30))
+
+
+def test_offsets_that_are_gone(leader: FakeLeader) -> None:
+    parts = open_fetch(leader, partition_max_bytes=1).parts(0, 30)
+    next(parts)
+    leader.log().roll()
+    leader.log().delete_records(20)
+    with pytest.raises(OffsetOutOfRange) as caught:
+        list(parts)
+    assert (caught.value.start, caught.value.end) == (20, 30)
+    with pytest.raises(OffsetOutOfRange):
+        list(open_fetch(leader).parts(31, 40))
+
+
+def test_a_topic_that_is_gone_or_another(leader: FakeLeader) -> None:
+    fetch = open_fetch(leader)
+    leader.directory.delete_topic("t")
+    with pytest.raises(UnknownTopic, match="no partition t-0 any more"):
+        list(fetch.parts(0, 30))
+    leader.create()
+    with pytest.raises(UnknownTopic, match="deleted and created anew"):
+        list(fetch.parts(0, 30))
+
+
+def test_a_refusal_is_told_at_once(leader: FakeLeader) -> None:
+    def mangle(request: ReceivedRequest, answer: "DataclassInstance") -> "DataclassInstance":
+        if request.api.key == FETCH.key:
+            cast("fe.FetchResponse", answer).responses[0].partitions[0].error_code = 29
+        return answer
+
+    leader.mangle = mangle
+    before = leader.env.clock.monotonic_ms()
+    with pytest.raises(ClusterFailure) as caught:
+        list(open_fetch(leader).parts(0, 30))
+    assert caught.value.error_code == 29
+    assert leader.env.clock.monotonic_ms() == before
+
+
+def test_the_first_server_that_answers(leader: FakeLeader) -> None:
+    fetch = open_fetch(leader)
+    seams = fetch._seams
+
+    def connect(host: str, port: int) -> object:
+        if host != HOST:
+            raise ConnectionRefusedError(host)
+        return leader.connect(host, port)
+
+    several = PartitionFetch(
+        f"[::1]:1,{HOST}:{PORT}",
+        NAME,
+        replace(seams, connect=connect),  # type: ignore[arg-type]
+    )
+    assert len(values(list(several.parts(0, 30)), 0, 30)) == 30
+
+
+@pytest.mark.parametrize("text", ["there", "there:", ":9092", "there:port", ""])
+def test_servers_that_are_none(text: str) -> None:
+    with pytest.raises(ClusterFailure, match="host:port is needed"):
+        split_server(text)
+    assert split_server(" [::1]:9092 ") == ("::1", 9092)
+
+
+def test_aborted_transactions_end_at_their_markers(leader: FakeLeader) -> None:
+    log = leader.log()
+    for number, commit in enumerate((False, True, False)):
+        batch = build_batch(
+            [NewRecord(value=b"x")],
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=number,
+            transactional=True,
+        )
+        log.append_batches(batch, origin=AppendOrigin.CLIENT)
+        log.end_transaction(producer_id=7, producer_epoch=0, coordinator_epoch=0, commit=commit)
+    (part,) = open_fetch(leader).parts(0, 36)
+    assert next_offset(part.data) == 36
+    spans = list(aborted_spans(part.data, [(7, 30), (7, 34), (8, 0)]))
+    assert spans == [(7, 30, 31), (7, 34, 35), (8, 0, INT64_MAX)]
+    assert list(aborted_spans(bytes(part.data)[:-1], [(7, 34)])) == [(7, 34, INT64_MAX)]
+    assert next_offset(b"") is None
