@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.cli.problems import ExitCode, Refused, UsageProblem
 from tidelog.cli.spark_options import SparkAccess
 from tidelog.cli.surroundings import Surroundings
-from tidelog.errors import MissingDependency
+from tidelog.errors import MissingDependency, TidelogError
 from tidelog.spark.jobs.checks import TargetLoses, lines
 from tidelog.spark.places import Place
 from tidelog.spark.session import LOCAL, SessionOptions, our_words, start
@@ -119,6 +119,8 @@ def _started(surroundings: Surroundings, options: SessionOptions, folder: Path) 
     try:
         with spinner(surroundings, f"starting Spark at {where}"):
             session = start(options, folder)
+    except TidelogError:
+        raise
     except Exception as error:
         with suppress(OSError):
             words = (folder / "spark.log").read_text(encoding="utf-8", errors="replace").strip()

@@ -63,7 +63,7 @@ def test_a_table_in_and_a_range_out(spark: "SparkSession", tmp_path: Path) -> No
     with Directory.open(str(tmp_path / "copy"), writable=True) as directory:
         directory.create_topic("flights", partitions=2, config={"retention.ms": "-1"})
     page = tmp_path / "replayed.html"
-    day = ("--from", "2013-02-08", "--zone", "UTC")
+    day = ("--from", "2013-02-08..+1d", "--zone", "UTC")
     to = ("--to", tmp_path / "copy", "--report", page, "-o", "json")
     replayed = tidelog("spark", "replay", data, "flights", *day, *to)
     assert replayed.code == 0, replayed.err

@@ -238,13 +238,14 @@ class Replay:
         """Read, filter and write the chunk that is noted; how much that was."""
         from pyspark.sql import Observation
 
-        seen = Observation()
-        rows = self._read(question, progress.chunk, target.columns).observe(seen, *_amounts())
+        rows = self._read(question, progress.chunk, target.columns)
         if self._transform is not None:
             rows = self._transform(rows)
+        seen = Observation()
         target.write(
             Chunk(
-                rows=rows,
+                # The last thing before the write, so that it is surely run.
+                rows=rows.observe(seen, *_amounts(rows.columns)),
                 job_id=progress.job_id,
                 number=progress.number,
                 tasks=min(len(progress.chunk), _TASKS_MAX),
@@ -283,14 +284,15 @@ def _keeps(asked: str | None, partitions: int, target: "Target | None") -> bool:
     return partitions == target.partitions
 
 
-def _amounts() -> "list[Column]":
+def _amounts(columns: list[str]) -> "list[Column]":
+    """How many rows are written, and the bytes of their keys and values."""
     from pyspark.sql import functions as f
 
-    sizes = [f.coalesce(f.octet_length(name), f.lit(0)) for name in ("key", "value")]
-    return [
-        f.count(f.lit(1)).alias("records"),
-        f.sum((sizes[0] + sizes[1]).cast("long")).alias("size_bytes"),
-    ]
+    size = f.lit(0).cast("long")
+    for name in ("key", "value"):
+        if name in columns:
+            size += f.coalesce(f.octet_length(name), f.lit(0))
+    return [f.count(f.lit(1)).alias("records"), f.sum(size).alias("size_bytes")]
 
 
 def _conditions(clock: str, times: Times) -> "list[Column]":

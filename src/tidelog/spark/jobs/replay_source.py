@@ -6,11 +6,12 @@ directory's plan passes over what its zone maps and indexes rule out. Brokers te
 of a time alone, so there everything behind the start is read.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tidelog.cluster.view import Count
+from tidelog.cluster.search import first_at_or_after
+from tidelog.cluster.view import ClusterView, Count, Watermarks
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest
 from tidelog.spark.jobs.checks import Between, Load
@@ -20,7 +21,6 @@ from tidelog.spark.places import Place
 from tidelog.types import ClockName, IsolationLevel, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
-    from tidelog.cluster.connection import Cluster
     from tidelog.config import TopicConfig
     from tidelog.scan import ScanPlan
 
@@ -211,7 +211,7 @@ def _count(question: Question, hulls: Spans, times: Times, env: Env) -> Count | 
 # -- brokers -------------------------------------------------------------------------------------
 
 
-def _of_cluster(cluster: "Cluster", question: Question) -> Found:
+def _of_cluster(cluster: ClusterView, question: Question) -> Found:
     names = cluster.partitions(question.topic)
     config = config_of_broker(cluster.topic_settings(question.topic))
     _check_clock(question, config)
@@ -219,7 +219,7 @@ def _of_cluster(cluster: "Cluster", question: Question) -> Found:
     ends = {name: marks[name].end for name in names}
     starts = {name: marks[name].start for name in names}
     if question.times[0] is not None:
-        starts = _first_offsets(cluster, names, question.times[0], ends)
+        starts = _first_offsets(cluster, marks, question.times[0])
     spans = joined(Span(name, starts[name], ends[name]) for name in names)
     return Found(
         partitions=len(names),
@@ -241,17 +241,13 @@ def _check_clock(question: Question, config: "TopicConfig") -> None:
 
 
 def _first_offsets(
-    cluster: "Cluster",
-    names: Sequence[TopicPartition],
-    time_ms: int,
-    ends: Mapping[TopicPartition, int],
+    cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], time_ms: int
 ) -> dict[TopicPartition, int]:
     """The first offset with that time or a later one, the end where there is none."""
-    asked = dict.fromkeys(names, max(time_ms, 0))
-    found = cluster.offsets_for_times(asked)
+    found = first_at_or_after(cluster, marks, max(time_ms, 0))
     return {
-        name: ends[name] if (hit := found[name]) is None else min(hit.offset, ends[name])
-        for name in names
+        name: mark.end if (hit := found[name]) is None else min(hit.offset, mark.end)
+        for name, mark in marks.items()
     }
 
 
@@ -260,14 +256,15 @@ def _asker(question: Question, spans: Spans) -> Between:
 
     def between(start_ms: int | None, end_ms: int | None) -> Count | None:
         times = _both(question.times, (start_ms, end_ms))
+        starts = {span.partition: span.start for span in spans}
         ends = {span.partition: span.end for span in spans}
         with open_cluster(question.place) as cluster:
-            firsts = [
-                ends if time is None else _first_offsets(cluster, list(ends), time, ends)
-                for time in times
-            ]
-        start = {span.partition: span.start for span in spans} if times[0] is None else firsts[0]
-        return Count(sum(_inside(span, start, firsts[1]) for span in spans), is_exact=False)
+            marks = cluster.watermarks(list(ends))
+            if times[0] is not None:
+                starts = _first_offsets(cluster, marks, times[0])
+            if times[1] is not None:
+                ends = _first_offsets(cluster, marks, times[1])
+        return Count(sum(_inside(span, starts, ends) for span in spans), is_exact=False)
 
     return between
 

@@ -1,0 +1,120 @@
+"""What a replay finds before it reads: offsets that hold the range, and counts by create time."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.unit.cluster.fakes import FakeCluster
+
+from tidelog.cluster.view import Count
+from tidelog.directory import Directory
+from tidelog.env import Env, ManualClock
+from tidelog.errors import InvalidRequest
+from tidelog.spark.jobs import replay_source
+from tidelog.spark.jobs.chunks import Span, total
+from tidelog.spark.jobs.replay_options import ReplayOptions
+from tidelog.spark.jobs.replay_source import Question, Times, find, load_left
+from tidelog.spark.places import Place
+from tidelog.types import ClockName, NewRecord, TopicPartition
+
+T0 = 1_360_342_800_000
+SECOND = 1_000
+FLIGHTS = [TopicPartition("flights", number) for number in range(2)]
+BROKER = Place("nowhere:9092", is_broker=True)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    """Partition 0: 400 records a second apart, each appended 100 s later; partition 1: empty."""
+    clock = ManualClock(T0)
+    settings = {"retention.ms": "-1", "internal.segment.bytes": "3000"}
+    with Directory.open(str(tmp_path), writable=True, env=Env(clock=clock)) as directory:
+        directory.create_topic("flights", partitions=2, config=settings)
+        for number in range(400):
+            made = T0 + number * SECOND
+            clock.set(made + 100 * SECOND)
+            directory.append("flights", [NewRecord(value=b"v" * 50, timestamp=made)], partition=0)
+    return str(tmp_path)
+
+
+def question(data: str, times: Times, clock: ClockName = ClockName.RECORD) -> Question:
+    return Question(place=Place(data), topic="flights", times=times, clock=clock)
+
+
+@pytest.mark.parametrize("clock", list(ClockName))
+def test_a_directory_rules_out_what_lies_outside(data: str, clock: ClockName) -> None:
+    shift = 100 * SECOND if clock is ClockName.APPEND else 0
+    times = (T0 + 200 * SECOND + shift, T0 + 250 * SECOND + shift)
+    found = find(question(data, times, clock))
+    assert found.partitions == 2
+    assert {span.partition for span in found.spans} == {FLIGHTS[0]}
+    assert min(span.start for span in found.spans) <= 200
+    assert max(span.end for span in found.spans) >= 250
+    assert total(found.spans) < 120
+    assert 0 < (found.size_bytes or 0) < 20_000
+
+
+def test_counts_are_those_of_the_range(data: str) -> None:
+    found = find(question(data, (T0 + 200 * SECOND, T0 + 250 * SECOND)))
+    assert found.between(None, None) == Count(50, is_exact=True)
+    assert found.between(None, T0 + 210 * SECOND) == Count(10, is_exact=True)
+    assert found.between(T0 + 249 * SECOND, None) == Count(1, is_exact=True)
+    assert found.between(None, T0) == Count(0, is_exact=True)
+    load = found.load(keeps_partitions=True)
+    assert load.partitions == 2
+    assert load.null_keys is None
+    left = load_left(question(data, (None, None)), (Span(FLIGHTS[0], 390, 400),))
+    assert left.between(None, T0 + 395 * SECOND) == Count(5, is_exact=True)
+
+
+def test_what_costs_too_much_is_not_counted(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_source, "COUNT_BYTES_MAX", 10)
+    found = find(question(data, (None, None)))
+    assert found.between(T0 + 1, T0 + 399 * SECOND) is None
+
+
+def test_aborted_transactions_stay_out_unless_asked(data: str) -> None:
+    options = ReplayOptions(source=Place(data), topic="flights", to="console")
+    assert options.isolation.name == "READ_COMMITTED"
+    assert question(data, (None, None)).options()["isolation"] == "read_committed"
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    """Two partitions; in the first a record is late."""
+    fake = FakeCluster().with_log(FLIGHTS[0], 10, 20, 15, 30, 40).with_log(FLIGHTS[1], 5)
+
+    @contextmanager
+    def opened(_place: Place) -> Iterator[FakeCluster]:
+        yield fake
+
+    opener: Callable[[Place], object] = opened
+    monkeypatch.setattr(replay_source, "open_cluster", opener)
+    return fake
+
+
+def test_brokers_are_read_from_the_first_record_of_the_range(cluster: FakeCluster) -> None:
+    asked = Question(place=BROKER, topic="flights", times=(12, 35))
+    found = find(asked)
+    # To the end: what lies behind a record that is too late may still be in the range.
+    assert found.spans == (Span(FLIGHTS[0], 1, 5),)
+    assert found.size_bytes is None
+    assert found.between(None, 30) == Count(2, is_exact=False)
+    assert found.between(30, None) == Count(1, is_exact=False)
+    everything = find(Question(place=BROKER, topic="flights"))
+    assert everything.spans == (Span(FLIGHTS[0], 0, 5), Span(FLIGHTS[1], 0, 1))
+
+
+def test_a_match_that_kafka_hides_is_found(cluster: FakeCluster) -> None:
+    cluster.logs[FLIGHTS[0]].hides_matches = True
+    found = find(Question(place=BROKER, topic="flights", times=(30, None)))
+    assert found.spans == (Span(FLIGHTS[0], 3, 5),)
+
+
+def test_brokers_have_an_append_clock_where_they_stamp(cluster: FakeCluster) -> None:
+    asked = Question(place=BROKER, topic="flights", times=(30, None), clock=ClockName.APPEND)
+    with pytest.raises(InvalidRequest, match="read the broker's own directory"):
+        find(asked)
+    cluster.stamp(FLIGHTS[0])
+    assert find(asked).spans == (Span(FLIGHTS[0], 3, 5),)
