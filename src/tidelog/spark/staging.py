@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidelog.record.encode import encode_table
 from tidelog.spark.routing import Router, by_partition
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 ENCODE_BYTES: Final = 1 << 20
 # And all partitions together for no more than this.
 WAITING_BYTES_MAX: Final = 64 << 20
+_PER_MS: Final = {"us": 1_000, "ns": 1_000_000}
 
 
 class _PartitionRows:
@@ -69,11 +69,11 @@ def _earliest(table: pa.Table, now_ms: int) -> int:
     if "timestamp" not in table.schema.names:
         return now_ms
     column = table.column("timestamp")
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
-    known = column.cast(pa.int64()).drop_null()
-    timed = known.filter(pc.not_equal(known, pa.scalar(NO_TIMESTAMP, pa.int64())))
-    earliest = INT64_MAX if not len(timed) else int(np.asarray(timed).min())
+    per_ms = _PER_MS.get(column.type.unit, 1) if pa.types.is_timestamp(column.type) else 1
+    numbers = column.cast(pa.int64()).combine_chunks()
+    known = np.asarray(numbers.drop_null() if numbers.null_count else numbers) // per_ms
+    timed = known[known != NO_TIMESTAMP]
+    earliest = int(timed.min()) if timed.size else INT64_MAX
     return min(earliest, now_ms) if column.null_count else earliest
 
 

@@ -56,6 +56,8 @@ _NO_BYTES: Final = np.frombuffer(b"", np.uint8)
 _ALL_NULL: Final = BinarySource(_NO_INTS, _NO_BYTES, _NO_BYTES, 0)
 _NO_HEADERS: Final = (_NO_INTS, _ALL_NULL, _ALL_NULL)
 _COLUMNS: Final = ("key", "value", "timestamp", "headers")
+# Parts of a millisecond in a timestamp's unit.
+_PER_MS: Final = {"us": 1_000, "ns": 1_000_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,17 +156,23 @@ def _timestamps(column: "Column | None", rows: int, now_ms: int) -> "Longs":
     """Times in ms, rounded down; `now_ms` where there is none."""
     if column is None:
         return _frozen(np.full(rows, now_ms, np.int64))
+    per_ms = 1
     if isinstance(column, pa.TimestampArray):
-        unit, zone = column.type.unit, column.type.tz
-        floored = pc.floor_temporal(column, unit="millisecond") if unit in ("us", "ns") else column
-        column = floored.cast(pa.timestamp("ms", zone))
+        if column.type.unit == "s":
+            column = column.cast(pa.timestamp("ms", column.type.tz))
+        per_ms = _PER_MS.get(column.type.unit, 1)
+        column = column.cast(pa.int64())
     elif not pa.types.is_integer(column.type):
         raise InvalidRequest(f"column 'timestamp' is {column.type}; want a timestamp or int64 ms")
     try:
-        numbers = column.cast(pa.int64()).fill_null(now_ms)
+        numbers = column.cast(pa.int64())
     except pa.ArrowInvalid as error:  # unsigned and above 2^63-1
         raise InvalidRequest(f"column 'timestamp': {error}") from error
-    return _frozen(numbers.to_numpy(zero_copy_only=False))
+    if per_ms > 1:
+        nulls = np.asarray(numbers.is_null()) if numbers.null_count else None
+        floored = np.asarray(numbers.fill_null(0)) // per_ms
+        return _frozen(floored if nulls is None else np.where(nulls, now_ms, floored))
+    return _frozen(numbers.fill_null(now_ms).to_numpy(zero_copy_only=False))
 
 
 def _headers(column: "Column | None") -> "tuple[Ints, BinarySource, BinarySource]":
