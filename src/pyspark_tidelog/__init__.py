@@ -4,6 +4,12 @@ Spark imports every top-level module named `pyspark_*` once per driver and takes
 `DefaultSource`. Nothing else lives here, and nothing heavy is imported.
 """
 
-from tidelog.spark.source import TidelogSource as DefaultSource
+try:
+    from tidelog.spark.source import TidelogSource as DefaultSource
+except ImportError:
+    # An older Spark lacks what the source is made of; this one says so when it is asked for.
+    from tidelog.spark.versions import refusing_source
+
+    DefaultSource = refusing_source()  # type: ignore[assignment, misc]
 
 __all__ = ["DefaultSource"]

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tidelog.spark.versions import check_session
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -63,12 +65,18 @@ class SessionOptions:
         return (self.master or LOCAL).startswith("local")
 
 
-def start(options: SessionOptions, directory: Path) -> "SparkSession":
-    """A session; what Spark and its JVM say goes to `spark.log` in a folder, not to the terminal.
+def start(
+    options: SessionOptions, directory: Path, *, messages: Path | None = None
+) -> "SparkSession":
+    """A session; what Spark, its JVM and its workers say goes to a file, not to the terminal.
 
     Args:
         options: How.
-        directory: Folder for that file and what else Spark keeps; made where it is missing.
+        directory: Folder for what Spark keeps; made where it is missing.
+        messages: That file; `spark.log` in the folder where None.
+
+    Raises:
+        UnsupportedVersion: Its Spark or Java is none that tidelog works with.
     """
     from pyspark.sql import SparkSession
 
@@ -83,8 +91,10 @@ def start(options: SessionOptions, directory: Path) -> "SparkSession":
         builder = builder.master(options.master or LOCAL)
     for name, value in settings(options, directory, logging).items():
         builder = builder.config(name, value)
-    with stderr_to(directory / "spark.log"):
-        return builder.getOrCreate()
+    with stderr_to(messages or directory / "spark.log"):
+        session = builder.getOrCreate()
+        check_session(session)
+        return session
 
 
 def settings(options: SessionOptions, directory: Path, logging: Path) -> dict[str, str]:
@@ -128,7 +138,11 @@ def setup(spark: "SparkSession") -> "SparkSession":
     """Set in a session what tidelog gains by: filters reach the source. The session itself.
 
     Workers that start after this run this Python where nothing else was chosen.
+
+    Raises:
+        UnsupportedVersion: Its Spark or Java is none that tidelog works with.
     """
+    check_session(spark)
     use_this_python()
     spark.conf.set(PUSHDOWN, "true")
     return spark

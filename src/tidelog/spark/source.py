@@ -32,6 +32,8 @@ from tidelog.spark.stream_options import (
     refuse_stream_options,
 )
 from tidelog.spark.tasks import BATCH_ROWS, BatchPlan, Task
+from tidelog.spark.versions import check_driver
+from tidelog.spark.workers import in_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,7 +49,7 @@ _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class TidelogSource(DataSource):
-    """The data source `tidelog`."""
+    """The data source `tidelog`. Refuses a Spark or a Java that it was not made for."""
 
     @classmethod
     def name(cls) -> str:
@@ -56,6 +58,7 @@ class TidelogSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns that the options ask for."""
+        check_driver()
         from tidelog.spark.rows import row_type
 
         # Whether a batch or a stream is meant, and so whether a start fits, is not known yet.
@@ -63,6 +66,7 @@ class TidelogSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the columns in `schema`, which may be fewer than the options ask for."""
+        check_driver()
         from tidelog.spark.rows import check_row_type
 
         refuse_stream_options(self.options)
@@ -72,6 +76,7 @@ class TidelogSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """A reader of micro-batches of the columns in `schema`."""
+        check_driver()
         from tidelog.spark.rows import check_row_type
         from tidelog.spark.stream import TidelogStreamReader
 
@@ -79,6 +84,7 @@ class TidelogSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A writer of rows of `schema`."""
+        check_driver()
         from tidelog.spark.sink import make_writer
 
         return make_writer(self.options, schema, overwrite=overwrite)
@@ -87,6 +93,7 @@ class TidelogSource(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
         """A writer of the rows of a streaming query."""
+        check_driver()
         from tidelog.spark.sink import make_stream_writer
 
         return make_stream_writer(self.options, schema, overwrite=overwrite)
@@ -121,7 +128,7 @@ class TidelogReader(DataSourceReader):
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The rows of one task."""
         task = partition.task if isinstance(partition, TaskPartition) else None
-        return iter(()) if task is None else task.read()
+        return iter(()) if task is None else in_worker(task.read)
 
 
 class PushdownReader(TidelogReader):

@@ -36,6 +36,7 @@ from tidelog.spark.stream_log import StreamLog
 from tidelog.spark.stream_offset import Json
 from tidelog.spark.stream_options import StreamOptions
 from tidelog.spark.tasks import Backend, Task
+from tidelog.spark.workers import in_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -122,7 +123,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The rows of one task."""
         assert isinstance(partition, StreamPartition)
-        return partition.task.read()
+        return in_worker(partition.task.read)
 
     def commit(self, end: Json) -> None:
         """Tell the group that is to be told, if any."""

@@ -5,9 +5,10 @@ source run by the interpreter, which is its reference. Kernels have no defaults,
 globals but integer constants, return a status instead of raising, and never run past an array.
 
 Compiled code is kept on disk: beside the source where that is writable, else in the user's cache
-folder, else nowhere; `NUMBA_CACHE_DIR` overrides all. Point it to one folder on every node and
-Spark's workers load (0.1 s) instead of compiling (seconds); entries are keyed by CPU, so one
-folder may serve several kinds of machine. It is executable code: let nobody else write there.
+folder, else nowhere (Spark's workers choose a folder then, see `tidelog.spark.workers`);
+`NUMBA_CACHE_DIR` overrides all. Point it to one folder on every node and Spark's workers load
+(0.1 s) instead of compiling (seconds); entries are keyed by CPU, so one folder may serve several
+kinds of machine. It is executable code: let nobody else write there.
 """
 
 import hashlib
@@ -54,6 +55,13 @@ def _fingerprint() -> str:
 
 
 _FINGERPRINT: Final = _fingerprint()
+
+
+def fingerprint() -> str:
+    """What compiled code of this release is kept under."""
+    return _FINGERPRINT
+
+
 # Kernels allocate nothing, and their arguments live as long as the call. So counting references to
 # arrays is waste: left on, each helper call takes and drops one atomically, 20 times the work.
 _OPTIONS: Final = {"nogil": True, "_nrt": False}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.spark.jobs.progress import NOBODY, Listener
 from tidelog.spark.tasks import settle
+from tidelog.spark.workers import make_ready
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,6 +72,7 @@ class _Mapper:
     schema: str
 
     def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        make_ready()
         import numpy as np
         import pyarrow as pa
 

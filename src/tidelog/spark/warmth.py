@@ -1,0 +1,41 @@
+"""Runs every kernel that Spark's tasks use, on a few records, so that all of them are compiled."""
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.record.columns import DecodeStats, decode, tally
+from tidelog.record.encode import encode_table
+from tidelog.record.partitions import choose_partitions
+from tidelog.types import Codec, TimestampType
+
+_RECORDS = 3
+_NOW_MS = 1_000
+
+
+def run_kernels() -> None:
+    """Encode and decode a few records of each kind; the results are dropped."""
+    table = _sample()
+    choose_partitions(table["key"], 2, keyless=0)
+    for codec in (Codec.NONE, Codec.LZ4):
+        for kind in TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME:
+            _decode(b"".join(encode_table(table, now_ms=_NOW_MS, codec=codec, timestamp_type=kind)))
+
+
+def _sample() -> pa.Table:
+    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    return pa.table(
+        {
+            "key": pa.array([b"k", None, b"kk"], pa.binary()),
+            "value": pa.array([b"v", b"vv", None], pa.binary()),
+            "timestamp": pa.array([_NOW_MS, -1, _NOW_MS], pa.int64()),
+            "headers": pa.array([[{"key": "h", "value": b"1"}], [], []], pa.list_(header)),
+        }
+    )
+
+
+def _decode(data: bytes) -> None:
+    runs = np.array([0, _RECORDS], np.int64), np.array([_NOW_MS, _NOW_MS], np.int64)
+    for record_time in None, (0, 2 * _NOW_MS):
+        for append_times in None, runs:
+            list(decode(data, record_time=record_time, append_times=append_times))
+        tally(data, DecodeStats(), record_time=record_time)

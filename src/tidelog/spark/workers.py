@@ -1,0 +1,154 @@
+"""What a Spark worker's Python needs: the packages, and kernels that are compiled once.
+
+A worker's process lives for a task or for many. Compiled kernels are kept on disk, so that one
+process of a machine compiles and all others load: `prepare` chooses the folder where nobody has and
+the usual ones can't be written to, and lets one process of the machine compile while the others
+wait for it. docs/deploy.md says how to bring packages and folder to a cluster.
+"""
+
+import fcntl
+import importlib.util
+import os
+import platform
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tidelog.errors import MissingDependency
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CACHE_VARIABLE: Final = "NUMBA_CACHE_DIR"
+_WARM: Final = "tidelog-warm"
+_NEEDED: Final = ("pyarrow", "numpy", "numba")
+
+
+def in_worker(read: "Callable[[], Iterator[pa.RecordBatch]]") -> "Iterator[pa.RecordBatch]":
+    """What `read` yields, in a process that is fit for it.
+
+    Raises:
+        MissingDependency: A package is missing in this Python; names both, and what to do.
+    """
+    make_ready()
+    with worker_errors():
+        yield from read()
+
+
+def make_ready() -> None:
+    """Check this process's packages and load its kernels; does nothing the second time.
+
+    Raises:
+        MissingDependency: As `in_worker`.
+    """
+    check_packages()
+    prepare()
+
+
+@contextmanager
+def worker_errors() -> Iterator[None]:
+    """MissingDependency for what can't be imported within, with the Python that lacks it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise missing(error.name or str(error)) from error
+
+
+def missing(name: str) -> MissingDependency:
+    """The error for a package that this Python lacks."""
+    return MissingDependency(
+        f"the worker's Python, {sys.executable} on {platform.node()}, has no {name}:"
+        " set spark.pyspark.python (or PYSPARK_PYTHON) to one with 'tidelog[spark]' installed, or"
+        " ship one by --archives; docs/deploy.md"
+    )
+
+
+@cache
+def check_packages() -> None:
+    """Raise MissingDependency where a package is not installed; nothing is imported for it."""
+    for name in _NEEDED:
+        if importlib.util.find_spec(name) is None:
+            raise missing(name)
+
+
+@cache
+def prepare() -> None:
+    """Make this process's kernels ready, once: loaded where they are on disk, else compiled.
+
+    Only one process of those that share the folder compiles; the others wait, and load.
+    """
+    folder = choose_cache(Path(__file__).parent.parent / "record" / "kernels")
+    if folder is None or os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
+        return
+    with _alone(folder) as is_first:
+        if is_first:
+            from tidelog.spark.warmth import run_kernels
+
+            run_kernels()
+
+
+def choose_cache(package: Path) -> Path | None:
+    """The folder where compiled kernels are kept; set for numba where it would find none.
+
+    Args:
+        package: The folder of the kernels' sources, beside which numba keeps them by itself.
+
+    Returns:
+        None where there is no folder that is only ours to write: each process compiles.
+    """
+    if chosen := os.environ.get(CACHE_VARIABLE):
+        return Path(chosen)
+    if os.access(package, os.W_OK):
+        return package / "__pycache__"
+    home = os.environ.get("HOME", "")
+    if home and os.access(home, os.W_OK):
+        return Path(home) / ".cache"  # numba's own second choice is in there
+    folder = Path(tempfile.gettempdir()) / f"tidelog-numba-{os.getuid()}"
+    if not _is_ours(folder):
+        return None
+    os.environ[CACHE_VARIABLE] = str(folder)
+    return folder
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether nobody else can write there: what lies there is executed."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return False
+    return (
+        stat.S_ISDIR(found.st_mode)
+        and found.st_uid == os.getuid()
+        and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    )
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[bool]:
+    """True for the first process that uses the folder, while others wait for its end."""
+    from tidelog.record.kernels.compiler import fingerprint
+
+    name = f"{_WARM}-{fingerprint()[:16]}-{platform.machine()}-{sys.version_info.minor}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        yield False  # a folder to read from only: what it has is used
+        return
+    try:
+        if os.fstat(file).st_size:
+            yield False
+            return
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        is_first = not os.fstat(file).st_size
+        yield is_first
+        if is_first:
+            os.write(file, b"compiled\n")
+    finally:
+        os.close(file)
