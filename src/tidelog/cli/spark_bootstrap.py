@@ -119,7 +119,7 @@ def read_options(surroundings: Surroundings, request: Request) -> BootstrapOptio
             partition=request.partition,
         ),
         order=request.order,
-        job_id=request.job_id or usual_id(request),
+        job_id=request.job_id or usual_id(request, _state(surroundings, request.table)),
         create=request.create,
         config=pairs(request.config, "--config"),
         tasks=request.tasks,
@@ -129,10 +129,28 @@ def read_options(surroundings: Surroundings, request: Request) -> BootstrapOptio
     )
 
 
-def usual_id(request: Request) -> str:
-    """The same for the same table, topic and mapping: a command that comes again is known by it."""
+def _state(surroundings: Surroundings, table: str) -> str:
+    """Names, sizes and times of a table's files, where they are local: another load of the same."""
+    fs = surroundings.env.files
+    if not fs.exists(table):
+        return ""
+    paths = [table]
+    if fs.stat(table).is_dir:
+        paths = [f"{table}/{entry.name}" for entry in fs.list_dir(table)]
+    found = [(path, fs.stat(path)) for path in paths]
+    return "\n".join(f"{path} {stat.size} {stat.mtime_ms}" for path, stat in found)
+
+
+def usual_id(request: Request, state: str) -> str:
+    """The same for the same table, topic and mapping: a command that comes again is known by it.
+
+    Args:
+        request: What is asked.
+        state: What tells the table's present content from a later one.
+    """
     parts = (
         request.table,
+        state,
         request.topic,
         # Nothing that is printed may tell of a password.
         *sorted(one for one in request.options if not one.lower().startswith("password")),

@@ -151,7 +151,10 @@ def _words(text: str) -> str:
     ours = our_words(text)
     if ours is not None:
         return ours[1]
-    first = next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
+    said = [line.strip(": ") for line in text.splitlines() if line.strip(": ")]
+    # What py4j puts first names a method of Java, which helps nobody.
+    told = [line for line in said if not line.startswith("An error occurred while calling")]
+    first = (told or said or ["no reason given"])[0]
     return f"Spark: {first[:_WORDS_SHOWN]}"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tidelog.cli.main import run
 from tidelog.cli.problems import UsageProblem
-from tidelog.cli.spark_session import JobProgress, losses_told, pairs, read_place
+from tidelog.cli.spark_session import JobProgress, _words, losses_told, pairs, read_place
 from tidelog.cli.surroundings import Surroundings
 from tidelog.config import TopicConfig
 from tidelog.errors import InvalidRequest
@@ -49,6 +49,26 @@ def test_progress_without_a_terminal_is_a_line_for_each_tenth() -> None:
     assert lines[0] == "tidelog: replaying: 14 of 100 offsets"
     assert len(lines) == 10
     assert lines[-1] == "tidelog: done"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "\nAn error occurred while calling o9.save.\n: x.SparkException: no",
+            "x.SparkException: no",
+        ),
+        (
+            "[PATH_NOT_FOUND] Path does not exist: file:/x. SQLSTATE: 42K03\nmore",
+            "[PATH_NOT_FOUND]",
+        ),
+        ("", "no reason given"),
+    ],
+)
+def test_sparks_words(text: str, words: str) -> None:
+    assert _words(text).startswith(f"Spark: {words}")
+    ours = f"{text}\ntidelog.errors.DirectoryLocked: data: taken\n at java"
+    assert _words(ours) == "data: taken"
 
 
 def test_losses_are_told_line_by_line() -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest
 from tidelog.spark.jobs.bootstrap_result import PartitionResult, written_before, written_now
-from tidelog.spark.jobs.checks import Finding, Load, check, ensure, lines, thresholds
+from tidelog.spark.jobs.checks import Finding, Load, check, ensure, thresholds
 from tidelog.spark.jobs.progress import NOBODY, Listener
 from tidelog.spark.jobs.record_columns import RecordColumns, to_records, with_partitions
 from tidelog.spark.jobs.replay_run import Transform
@@ -270,7 +270,7 @@ class Bootstrap:
         """Hold the target's settings against the table; what was counted, what was found."""
         now_ms = self._env.clock.now_ms()
         facts: TableFacts | None = None
-        load = Load()
+        load = Load(has_times=self._options.columns.time is not None)
         if self._options.counts:
             self._listener.note("counting keys and times of the table")
             facts, last = table_facts(records, thresholds(target.config, now_ms))
@@ -350,8 +350,3 @@ def _check_partitions(options: BootstrapOptions, partitions: int) -> None:
         raise InvalidRequest(
             f"{options.topic} is there with {partitions} partitions, not {options.create}"
         )
-
-
-def finding_lines(outcome: BootstrapOutcome) -> list[str]:
-    """What the checks found, a line each."""
-    return lines(outcome.findings)

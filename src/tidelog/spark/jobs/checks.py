@@ -73,6 +73,7 @@ class Load:
         size_bytes: About how large they are all together, as batches.
         batch_bytes_max: How large a batch may be.
         partitions: Numbers of partitions are kept, up to this one, exclusive; None: by key.
+        has_times: Whether they come with create times; else all get that of the append.
     """
 
     records: Count | None = None
@@ -81,6 +82,7 @@ class Load:
     size_bytes: int | None = None
     batch_bytes_max: int | None = None
     partitions: int | None = None
+    has_times: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,15 +131,12 @@ def check(target: Target, load: Load, now_ms: int) -> list[Finding]:
         load: What is known of it.
         now_ms: The target's clock, in ms.
     """
-    found = [
-        *_partitions(target, load),
-        *_timestamp_type(target, load),
-        *_limits(target.config, load, now_ms),
-        *_batch_size(target.config, load),
-        *_keys(target.config, load),
-        *_age(target.config, load, now_ms),
-        *_size(target, load),
-    ]
+    found = [*_partitions(target, load), *_batch_size(target.config, load)]
+    found += [*_keys(target.config, load), *_size(target, load)]
+    if load.has_times:
+        found += _timestamp_type(target, load)
+        found += _limits(target.config, load, now_ms)
+        found += _age(target.config, load, now_ms)
     return sorted(found, key=lambda finding: not finding.is_loss)
 
 

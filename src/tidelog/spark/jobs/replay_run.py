@@ -241,14 +241,14 @@ class Replay:
         rows = self._read(question, progress.chunk, target.columns)
         if self._transform is not None:
             rows = self._transform(rows)
+        rows = target.arrange(rows, min(len(progress.chunk), _TASKS_MAX))
         seen = Observation()
         target.write(
             Chunk(
-                # The last thing before the write, so that it is surely run.
+                # The last thing before the write: surely run, and in tasks that count once.
                 rows=rows.observe(seen, *_amounts(rows.columns)),
                 job_id=progress.job_id,
                 number=progress.number,
-                tasks=min(len(progress.chunk), _TASKS_MAX),
                 may_be_there=is_doubtful,
             )
         )

@@ -39,14 +39,12 @@ class Chunk:
         rows: As the source gives them.
         job_id: Of the replay.
         number: The chunk's.
-        tasks: Where rows have to be put in order: by so many, the same in each attempt.
         may_be_there: A job that died may have written it.
     """
 
     rows: "DataFrame"
     job_id: str
     number: int
-    tasks: int = 1
     may_be_there: bool = False
 
 
@@ -61,6 +59,10 @@ class ReplayTarget(Protocol):
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns that it keeps beyond those that every topic takes."""
+        ...
+
+    def arrange(self, rows: "DataFrame", tasks: int) -> "DataFrame":
+        """The rows as the target needs them, where that matters by so many tasks."""
         ...
 
     def write(self, chunk: Chunk) -> None:
@@ -87,9 +89,12 @@ class TopicTarget:
     can_resume = True
     columns = ()
 
+    def arrange(self, rows: "DataFrame", tasks: int) -> "DataFrame":
+        """See `ReplayTarget`; a directory takes rows in the order in which they are read."""
+        return in_order(rows, tasks) if self.place.is_broker else rows
+
     def write(self, chunk: Chunk) -> None:
         """See `ReplayTarget`."""
-        rows = in_order(chunk.rows, chunk.tasks) if self.place.is_broker else chunk.rows
         dropped = ["topic"] if self.keeps_partitions else ["topic", "partition"]
         options = {
             **self.place.options(),
@@ -100,7 +105,7 @@ class TopicTarget:
         }
         if self.place.is_broker:
             options["delivery"] = "exactly-once"
-        writer = rows.drop(*dropped).write.format("tidelog").mode("append")
+        writer = chunk.rows.drop(*dropped).write.format("tidelog").mode("append")
         writer.options(**options).save()
 
 
@@ -124,6 +129,10 @@ class ParquetTarget:
     can_resume = True
     columns = ("offset", "timestampType")
 
+    def arrange(self, rows: "DataFrame", tasks: int) -> "DataFrame":  # noqa: ARG002 - the protocol's
+        """See `ReplayTarget`."""
+        return rows
+
     def write(self, chunk: Chunk) -> None:
         """See `ReplayTarget`; what a finished job left there is never replaced."""
         mode = "overwrite" if chunk.may_be_there else "errorifexists"
@@ -138,6 +147,10 @@ class ConsoleTarget:
 
     can_resume = False
     columns = ("offset",)
+
+    def arrange(self, rows: "DataFrame", tasks: int) -> "DataFrame":  # noqa: ARG002 - the protocol's
+        """See `ReplayTarget`."""
+        return rows
 
     def write(self, chunk: Chunk) -> None:
         """See `ReplayTarget`."""

@@ -55,11 +55,13 @@ class TableFacts:
         Args:
             partitions: Where the numbers of partitions are given: how many there must be.
         """
+        # Rows without a time get that of the commit, which no setting minds.
         return Load(
             records=Count(self.records, is_exact=True),
             between=self.between,
             null_keys=Count(self.null_keys, is_exact=True),
             partitions=partitions,
+            has_times=self.without_time < self.records,
         )
 
 

@@ -77,6 +77,12 @@ def test_log_append_time_overwrites_create_times_and_knows_no_limits() -> None:
     assert "the create times of 5 records would be overwritten" in str(finding)
 
 
+def test_without_create_times_there_are_none_to_lose() -> None:
+    config = {"message_timestamp_type": "LogAppendTime", "retention_ms": "1"}
+    assert check(target(**config), Load(records=Count(5, True), has_times=False), NOW) == []
+    assert check(target(retention_ms="1"), Load(has_times=False), NOW) == []
+
+
 @pytest.mark.parametrize(
     ("clock", "deleted"), [("record", 2), ("record-capped", 2), ("append", None)]
 )
