@@ -66,6 +66,8 @@ WRITE_OPTIONS: Final = {
 }
 # What options of these prefixes mean is for somebody else to say.
 PREFIXES: Final = ("kafka.", "store.")
+# Spark reads these itself, and hands them on to the sink of a streaming query.
+SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 _TRUTH: Final = {"true": True, "false": False}
 
 _Value = TypeVar("_Value")
@@ -86,7 +88,7 @@ class Options:
             self._check_name(name)
 
     def _check_name(self, name: str) -> None:
-        if name in self._names:
+        if name in self._names or name in SPARKS_OWN:
             return
         for prefix in PREFIXES:
             if name.startswith(prefix) and name != prefix and f"{prefix}*" in self._names:

@@ -77,7 +77,7 @@ def check_session(spark: "SparkSession") -> None:
 
 
 def refusing_source() -> "type[DataSource]":
-    """A data source `tidelog` that can do nothing but say why; for a Spark without our base classes.
+    """A data source `tidelog` that can do nothing but say why; for Sparks without our base classes.
 
     Where Spark is not to blame, the error that kept the real one from being imported comes up.
     """

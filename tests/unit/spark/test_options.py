@@ -7,7 +7,7 @@ import pytest
 
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest, InvalidTime
-from tidelog.spark.options import READ_OPTIONS, WRITE_OPTIONS
+from tidelog.spark.options import READ_OPTIONS, WRITE_OPTIONS, Options
 from tidelog.spark.source_options import read_source_options
 from tidelog.spark.stream_options import STREAM_OPTIONS
 from tidelog.types import ClockName, IsolationLevel, TopicPartition
@@ -135,3 +135,8 @@ def test_options_of_brokers() -> None:
     assert (options.group_prefix, options.max_records) == ("mine", 99)
     assert options.client == {"client.id": "me"}
     assert options.isolation is IsolationLevel.READ_COMMITTED
+
+
+def test_what_spark_keeps_for_itself_is_no_unknown_option() -> None:
+    given = {"checkpointLocation": "/c", "queryName": "q", "topic": "t"}
+    assert Options(given, WRITE_OPTIONS).text("topic") == "t"

@@ -1,0 +1,134 @@
+"""Small real Sparks on loopback, each a few processes started from the pyspark package.
+
+`Standalone` is a master and two workers of one core each, `ConnectServer` a Spark Connect server.
+Each process is ended by its handle. `home` and `java_home` choose another Spark and another Java.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.peers.broker import free_port
+
+START_TIMEOUT_S = 120
+STOP_TIMEOUT_S = 30
+MASTER = "org.apache.spark.deploy.master.Master"
+WORKER = "org.apache.spark.deploy.worker.Worker"
+CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+
+def spark_home() -> Path:
+    """The installed pyspark package: a whole Spark."""
+    import pyspark
+
+    return Path(pyspark.__file__).parent
+
+
+@dataclass(slots=True)
+class Processes:
+    """Processes of Spark, their logs in one folder."""
+
+    folder: Path
+    home: Path = field(default_factory=spark_home)
+    java_home: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    _running: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def environment(self) -> dict[str, str]:
+        """What Spark's processes get, whatever this process was started with."""
+        found = {name: value for name, value in os.environ.items() if name[:5] != "SPARK"}
+        found |= {
+            "SPARK_HOME": str(self.home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_HOSTNAME": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "PYTHONPATH": os.pathsep.join([str(self.home.parent), *sys.path[:1], "."]),
+        }
+        if self.java_home is not None:
+            found["JAVA_HOME"] = self.java_home
+        return found | dict(self.variables)
+
+    def start(self, name: str, *command: str) -> Path:
+        """Start one; its log."""
+        log = self.folder / f"{name}.log"
+        with log.open("ab") as out:
+            self._running.append(
+                subprocess.Popen(
+                    [str(self.home / "bin" / command[0]), *command[1:]],
+                    env=self.environment(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                )
+            )
+        return log
+
+    def wait(self, log: Path, is_up: Callable[[], bool]) -> None:
+        """Wait until a process says that it is up; raises with its log's end where it does not."""
+        for _ in range(START_TIMEOUT_S * 10):
+            if is_up():
+                return
+            if any(process.poll() is not None for process in self._running):
+                break
+            threading.Event().wait(0.1)
+        raise RuntimeError(f"{log.name}: did not start: {log.read_text()[-3000:]}")
+
+    def stop(self) -> None:
+        """End all, the last first, and wait until they have ended."""
+        for process in reversed(self._running):
+            process.terminate()
+        for process in reversed(self._running):
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(STOP_TIMEOUT_S)
+        self._running.clear()
+
+
+def start_standalone(processes: Processes) -> str:
+    """A master and two workers of one core; the URL of the master."""
+    port = free_port()
+    url = f"spark://127.0.0.1:{port}"
+    place = ("--host", "127.0.0.1", "--webui-port", "0")
+    log = processes.start("master", "spark-class", MASTER, *place, "--port", str(port))
+    processes.wait(log, lambda: _answers(port))
+    size = ("--cores", "1", "--memory", "600m")
+    for number in range(2):
+        work = ("--work-dir", str(processes.folder / f"work-{number}"))
+        log = processes.start(f"worker-{number}", "spark-class", WORKER, *place, *size, *work, url)
+        processes.wait(log, lambda log=log: "registered with master" in log.read_text())  # type: ignore[misc]
+    return url
+
+
+def start_connect(processes: Processes) -> str:
+    """A Spark Connect server on two cores of here; its URL."""
+    port = free_port()
+    conf = {
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.sql.warehouse.dir": str(processes.folder / "warehouse"),
+    }
+    given = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
+    size = ("--master", "local[2]", "--driver-memory", "1g")
+    log = processes.start(
+        "connect", "spark-submit", "--class", CONNECT, *size, *given, "spark-internal"
+    )
+    processes.wait(log, lambda: _answers(port))
+    return f"sc://127.0.0.1:{port}"
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,90 @@
+"""The small pipeline as somebody's own program on somebody's cluster; prints what came of it.
+
+Called with one JSON object: `spark` (a master or `sc://` URL), `conf`, `data` (directory or URL),
+`store` (its settings), `topic`, `target` (directory with the topics `copied` and `again`) and
+`checkpoint`. Nothing here knows what kind of cluster it is.
+"""
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+
+import tidelog.spark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+
+STREAM_TIMEOUT_S = 300
+
+
+def connect(place: str, conf: dict[str, str]) -> SparkSession:
+    builder = SparkSession.builder.appName("tidelog cluster test")
+    builder = builder.remote(place) if place.startswith("sc://") else builder.master(place)
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    return tidelog.spark.setup(builder.getOrCreate())
+
+
+def read(spark: SparkSession, path: str, topic: str, **options: str) -> DataFrame:
+    reader = spark.read.format("tidelog").options(**options)
+    return reader.option("subscribe", topic).load(path)
+
+
+def summary(rows: DataFrame) -> list[int]:
+    """Figures that tell whether all rows are there as they were."""
+    row = rows.selectExpr(
+        "count(*)",
+        "sum(xxhash64(partition, key, value, unix_millis(timestamp)) % 1000003)",
+        "sum(coalesce(length(value), 0))",
+    ).first()
+    assert row is not None
+    return list(row)
+
+
+def workers(rows: DataFrame) -> list[str]:
+    """The folders in which the tasks of a read ran: one of each executor."""
+
+    def tell(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        from pathlib import Path
+
+        import pyarrow as pa
+
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"folder": [str(Path.cwd())]})
+
+    found = rows.select("partition").mapInArrow(tell, "folder string").distinct().collect()
+    return sorted(row["folder"] for row in found)
+
+
+def main(given: dict[str, str], conf: dict[str, str], store: dict[str, str]) -> None:
+    spark = connect(given["spark"], conf)
+    settings = {f"store.{name}": value for name, value in store.items()}
+    log = read(spark, given["data"], given["topic"], splitBytes="4096", **settings)
+    found: dict[str, object] = {"version": spark.version, "read": summary(log)}
+    found["workers"] = workers(log)
+    stream = spark.readStream.format("tidelog").option("startingOffsets", "earliest")
+    query = (
+        stream.options(subscribe=given["topic"], **settings)
+        .load(given["data"])
+        .writeStream.format("tidelog")
+        .option("topic", "copied")
+        .option("checkpointLocation", given["checkpoint"])
+        .trigger(availableNow=True)
+        .start(given["target"])
+    )
+    if not query.awaitTermination(STREAM_TIMEOUT_S):
+        raise SystemExit("the stream did not end")
+    found["copied"] = summary(read(spark, given["target"], "copied"))
+    log.write.format("tidelog").mode("append").option("topic", "again").save(given["target"])
+    found["again"] = summary(read(spark, given["target"], "again"))
+    print("RESULT", json.dumps(found), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[1])
+    main(given, given.pop("conf"), given.pop("store"))

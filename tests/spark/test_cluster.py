@@ -1,0 +1,164 @@
+"""The same pipeline on real clusters: standalone, Spark Connect, local; other Sparks and Javas.
+
+Each runs as a program of its own (cluster_child.py), as users' programs do, on a directory of one
+topic: batch read by splits, streaming read into a directory sink, batch write.
+
+Other versions run where they are there: TIDELOG_SPARK_42 names a folder that holds pyspark 4.2,
+TIDELOG_JAVA_21 the home of a Java 21, TIDELOG_JAVA_OTHER that of one that is to be refused.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.peers.s3_server import S3Server, s3_server
+from tests.spark.cluster import Processes, start_connect, start_standalone
+from tests.unit.objects.copies import copy_into
+from tests.unit.scan.logs import CONFIG, T0, TOPIC, make_log_dir
+
+from tidelog.env import Env, ManualClock
+from tidelog.objects import open_store
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+
+__all__ = ["s3_server"]
+
+Result: TypeAlias = dict[str, object]
+
+CHILD = Path(__file__).parent / "cluster_child.py"
+CHILD_TIMEOUT_S = 500
+SMALL = {
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.executor.memory": "512m",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    make_log_dir(str(tmp_path / "logs"), 31)
+    clock = ManualClock(T0)
+    with LogDir.open(
+        str(tmp_path / "target"), env=Env(clock=clock), options=LogDirOptions(create=True)
+    ) as target:
+        for name in ("copied", "again"):
+            target.create_topic(name, partitions=2, config={**CONFIG, "retention.ms": "-1"})
+    return tmp_path
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    folder = tmp_path / "processes"
+    folder.mkdir()
+    found = Processes(folder)
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Where the program reads, and the settings of the store where that is one."""
+
+    path: str
+    store: dict[str, str] = field(default_factory=dict)
+
+
+def run(processes: Processes, logs: Path, spark: str, data: Data | None = None) -> Result:
+    """What the program says; its process must end well."""
+    done = start(processes, logs, spark, data)
+    assert done.returncode == 0, done.stderr[-4000:]
+    line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))
+    found: Result = json.loads(line.removeprefix("RESULT"))
+    return found
+
+
+def start(
+    processes: Processes, logs: Path, spark: str, data: Data | None = None
+) -> subprocess.CompletedProcess[str]:
+    conf = {"spark.pyspark.python": sys.executable}
+    conf |= {} if spark.startswith("sc:") else SMALL
+    where = data or Data(str(logs / "logs"))
+    given = {
+        "spark": spark,
+        "conf": conf,
+        "data": where.path,
+        "store": where.store,
+        "topic": TOPIC,
+        "target": str(logs / "target"),
+        "checkpoint": str(logs / "checkpoint"),
+    }
+    return subprocess.run(
+        [sys.executable, str(CHILD), json.dumps(given)],
+        env=processes.environment(),
+        cwd=logs,
+        capture_output=True,
+        text=True,
+        timeout=CHILD_TIMEOUT_S,
+        check=False,
+    )
+
+
+def check(found: Result, logs: Path) -> None:
+    with LogDir.open(str(logs / "logs")) as log_dir:
+        count = sum(len(list(log_dir.reader(TOPIC, number).records())) for number in range(2))
+    read = found["read"]
+    assert isinstance(read, list)
+    assert read[0] == count
+    assert found["copied"] == found["again"] == read
+
+
+def test_standalone_reads_an_object_store(
+    processes: Processes, logs: Path, s3_server: S3Server
+) -> None:
+    store = open_store(f"s3://{s3_server.bucket()}/logs", s3_server.options())
+    copy_into(store, logs / "logs")
+    data = Data(store.url, s3_server.options())
+    found = run(processes, logs, start_standalone(processes), data)
+    check(found, logs)
+    places = found["workers"]
+    assert isinstance(places, list)
+    assert {Path(place).parts[-3] for place in places} == {"work-0", "work-1"}
+    secret = s3_server.options()["secret_access_key"]
+    assert not [log.name for log in processes.folder.rglob("std*") if secret in log.read_text()]
+
+
+def test_connect(processes: Processes, logs: Path) -> None:
+    check(run(processes, logs, start_connect(processes)), logs)
+
+
+@pytest.mark.slow
+def test_local(processes: Processes, logs: Path) -> None:
+    check(run(processes, logs, "local[2]"), logs)
+
+
+def there(name: str) -> str:
+    """A folder that an environment variable names; the test is skipped without it."""
+    found = os.environ.get(name)
+    if not found:
+        pytest.skip(f"{name} is not set")
+    return found
+
+
+@pytest.mark.slow
+def test_spark_4_2_on_java_21(processes: Processes, logs: Path) -> None:
+    processes.home = Path(there("TIDELOG_SPARK_42")) / "pyspark"
+    processes.java_home = there("TIDELOG_JAVA_21")
+    found = run(processes, logs, "local[2]")
+    check(found, logs)
+    assert str(found["version"]).startswith("4.2.")
+
+
+@pytest.mark.slow
+def test_another_java_is_refused(processes: Processes, logs: Path) -> None:
+    processes.java_home = there("TIDELOG_JAVA_OTHER")
+    done = start(processes, logs, "local[2]")
+    assert done.returncode == 1
+    assert "tidelog works with Spark on Java 17 and 21, this is Java" in done.stderr
