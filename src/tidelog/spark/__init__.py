@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tidelog.spark.jobs.bootstrap import bootstrap
     from tidelog.spark.jobs.lag import lag
     from tidelog.spark.jobs.latency import latency
+    from tidelog.spark.jobs.mirror import mirror
     from tidelog.spark.jobs.reindex import reindex
     from tidelog.spark.jobs.replay import replay
     from tidelog.spark.places import Place
@@ -21,12 +22,13 @@ _HOMES: Final = {
     "bootstrap": "jobs.bootstrap",
     "lag": "jobs.lag",
     "latency": "jobs.latency",
+    "mirror": "jobs.mirror",
     "reindex": "jobs.reindex",
     "replay": "jobs.replay",
     "setup": "session",
 }
 
-__all__ = ["Place", "bootstrap", "lag", "latency", "reindex", "replay", "setup"]
+__all__ = ["Place", "bootstrap", "lag", "latency", "mirror", "reindex", "replay", "setup"]
 
 
 def __getattr__(name: str) -> object:

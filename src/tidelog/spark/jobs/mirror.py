@@ -9,20 +9,18 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from tidelog.cluster.offset_map import Partitioning, SourcePartition
+from tidelog.cluster.offset_map import Partitioning
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest
-from tidelog.spark.jobs.mirror_plan import MirrorPlan, MirrorSource, plan_mirror
+from tidelog.spark.jobs.mirror_plan import MirrorSource, plan_mirror
 from tidelog.spark.jobs.mirror_run import (
     ISOLATIONS,
-    BatchDone,
-    Mirror,
     MirrorOptions,
     Transform,
     Watcher,
-    read_sources,
     running,
 )
+from tidelog.spark.jobs.mirror_summary import BatchDone, summary_rows
 from tidelog.spark.places import Place
 from tidelog.types import IsolationLevel
 
@@ -33,8 +31,6 @@ _SUMMARY: Final = (
     "source string, topic string, partition int, target string, target_topic string,"
     " copied_from long, copied_to long, offsets long, end_offset long, lag long"
 )
-
-SummaryRow = tuple[str, str, int, str, str, int, int, int, int, int]
 
 
 def mirror(  # noqa: PLR0913 - one keyword for each way to choose
@@ -139,31 +135,3 @@ def _isolation(text: str) -> IsolationLevel:
 
 def _ignore(_done: BatchDone) -> None:
     """Nobody watches."""
-
-
-def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
-    """A row for each partition of a source: what was copied in this run, and what is left."""
-    plan: MirrorPlan = started.plan
-    rows: list[SummaryRow] = []
-    for number, (pair, facts) in enumerate(zip(plan.pairs, read_sources(plan, env), strict=True)):
-        for partition, end in enumerate(facts.ends):
-            place = SourcePartition(number, partition)
-            before = started.start_map.copied.get(place)
-            after = started.found.copied.get(place)
-            done = after.end if after else 0
-            begun = before.end if before else (after.start if after else 0)
-            rows.append(
-                (
-                    str(plan.sources[pair.place].place),
-                    pair.topic,
-                    partition,
-                    str(plan.target),
-                    pair.target,
-                    begun,
-                    done,
-                    done - begun,
-                    end,
-                    max(end - done, 0),
-                )
-            )
-    return rows

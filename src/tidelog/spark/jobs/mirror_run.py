@@ -42,6 +42,7 @@ from tidelog.spark.jobs.mirror_plan import (
     decode_state,
     encode_state,
 )
+from tidelog.spark.jobs.mirror_summary import BatchDone
 from tidelog.spark.jobs.mirror_tasks import ORIGIN, RECORD, TARGET_PARTITION, Routes
 from tidelog.spark.sink_options import read_sink_options
 from tidelog.storage import files
@@ -86,25 +87,6 @@ class MirrorOptions:
     force: bool = False
     source: tuple[tuple[str, str], ...] = ()
     sink: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchDone:
-    """One batch, for those who watch.
-
-    Attributes:
-        batch_id: Its number.
-        records: Records at the target.
-        was_done: They were there already, from before a restart.
-        at_ms: When it was done.
-        elapsed_ms: How long writing it took.
-    """
-
-    batch_id: int
-    records: int
-    was_done: bool
-    at_ms: int
-    elapsed_ms: int
 
 
 Watcher: TypeAlias = Callable[[BatchDone], None]
