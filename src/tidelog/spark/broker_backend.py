@@ -23,7 +23,7 @@ from tidelog.spark.broker_epochs import UNKNOWN, BrokerEpochs
 from tidelog.spark.broker_ranges import OffsetRange, split_ranges
 from tidelog.spark.broker_settings import read_settings
 from tidelog.spark.broker_tasks import BrokerTask
-from tidelog.spark.emptiness import EmptyRange, LogFacts, explain
+from tidelog.spark.emptiness import EmptyRange, LogFacts, explain, is_doubtful, may_be_gone
 from tidelog.spark.limits import Limits
 from tidelog.spark.plans import wanted_of
 from tidelog.spark.source_options import SourceOptions
@@ -254,14 +254,20 @@ class BrokerBackend:
             raise OffsetsGone(lost)
         starts = self._first_in_time(bounds, views, clock)
         ranges = [OffsetRange(name, starts[name], found.end) for name, found in bounds.items()]
-        empty = [one.name for one in ranges if one.span <= 0]
+        empty = {one.name for one in ranges if one.span <= 0}
+        told = [
+            self._explain(views[name], wanted[name], found)
+            for name, found in bounds.items()
+            if name in empty or may_be_gone(wanted[name], found)
+        ]
         return BatchPlan(
             tasks=tuple(
                 self._tasks(ranges, clock, {n: found.time_range for n, found in bounds.items()})
             ),
             bounds={name: (found.start, found.end) for name, found in bounds.items()},
             lost=lost,
-            empty=tuple(self._explain(views[n], wanted[n], bounds[n]) for n in empty),
+            empty=tuple(one for one in told if one.name in empty),
+            doubtful=tuple(one for one in told if one.name not in empty and is_doubtful(one)),
         )
 
     def _views(

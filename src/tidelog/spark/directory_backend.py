@@ -10,7 +10,7 @@ from tidelog.env import Env
 from tidelog.errors import CorruptFile
 from tidelog.objects import env_for
 from tidelog.scan.bounds import Bounds as LogBounds
-from tidelog.spark.emptiness import EmptyRange, LogFacts, explain
+from tidelog.spark.emptiness import EmptyRange, LogFacts, explain, is_doubtful, may_be_gone
 from tidelog.spark.limits import Limits
 from tidelog.spark.plans import wanted_of
 from tidelog.spark.source_options import SourceOptions
@@ -178,11 +178,21 @@ class DirectoryBackend:
         wanted = self._wanted(limits)
         plan = self._scan_plan(wanted, limits)
         found = {split.topic_partition for split in plan.splits}
+        told = self._explain(
+            {
+                name: one
+                for name, one in wanted.items()
+                if name in plan.bounds
+                and (name not in found or may_be_gone(one, LogBounds(*plan.bounds[name], None)))
+            },
+            plan.bounds,
+        )
         return BatchPlan(
             tasks=tuple(SplitTask(split, self._columns, self._options) for split in plan.splits),
             bounds=plan.bounds,
             lost=plan.lost,
-            empty=self._explain({n: w for n, w in wanted.items() if n not in found}, plan.bounds),
+            empty=tuple(one for one in told if one.name not in found),
+            doubtful=tuple(one for one in told if one.name in found and is_doubtful(one)),
             scan_bytes=plan.scan_bytes,
             log_bytes=plan.log_bytes,
             reports=plan.reports,
@@ -268,9 +278,8 @@ class DirectoryBackend:
         wanted: "Mapping[TopicPartition, Wanted]",
         bounds: Mapping[TopicPartition, tuple[int, int]],
     ) -> tuple[EmptyRange, ...]:
-        """Why nothing is read of these partitions; those without a directory are left out."""
-        here = [name for name in wanted if name in bounds]
-        if not here:
+        """Why nothing is read of these partitions, or hardly anything."""
+        if not wanted:
             return ()
         flushed = self._flushed()
         with self._open() as log_dir:
@@ -281,7 +290,7 @@ class DirectoryBackend:
                     LogBounds(*bounds[name], None),
                     self._facts(log_dir.reader(name.topic, name.partition), flushed),
                 )
-                for name in here
+                for name in wanted
             )
 
     def _facts(self, reader: "LogReader", flushed: Mapping[TopicPartition, int] | None) -> LogFacts:

@@ -82,6 +82,17 @@ def explain(name: TopicPartition, wanted: Wanted, bounds: Bounds, facts: LogFact
     return EmptyRange(name, bounds.start, bounds.end, why, reason)
 
 
+def may_be_gone(wanted: Wanted, bounds: Bounds) -> bool:
+    """Whether a range of time ends somewhere, and the log has lost what it began with."""
+    has_end = wanted.end_ms is not None or wanted.filter_ms is not None
+    return has_end and bounds.start > 0
+
+
+def is_doubtful(found: EmptyRange) -> bool:
+    """Whether what was explained as empty, though something is read, is so but for stragglers."""
+    return found.why is WhyEmpty.DELETED
+
+
 def _of_log(facts: LogFacts) -> tuple[WhyEmpty, str] | None:
     """The reason where the whole log is empty, or nothing of it may be seen."""
     if facts.end == 0:

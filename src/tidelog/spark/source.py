@@ -121,7 +121,7 @@ class TidelogReader(DataSourceReader):
             found = backend.plan_batch(self._limits)
         for lost in found.lost:
             _LOG.warning("not in the log: %s", lost)
-        for empty in found.empty:
+        for empty in (*found.empty, *found.doubtful):
             _LOG.warning("%s", empty)
         return [TaskPartition(task) for task in found.tasks] or [TaskPartition(None)]
 

@@ -53,6 +53,8 @@ class BatchPlan:
         bounds: For each partition the offsets [start, end) that are in the log and were asked for.
         lost: Offsets that were asked for by number and are not in the log.
         empty: Partitions of which nothing is read, with the reason.
+        doubtful: Partitions that are read, though their logs begin behind the range of time:
+            only records out of order can be found.
         scan_bytes: Bytes of log that the tasks read; None where only brokers know.
         log_bytes: Bytes of log that there are; likewise.
         reports: What was found damaged and made good, one line each.
@@ -62,6 +64,7 @@ class BatchPlan:
     bounds: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     lost: tuple[LostOffsets, ...] = ()
     empty: tuple[EmptyRange, ...] = ()
+    doubtful: tuple[EmptyRange, ...] = ()
     scan_bytes: int | None = None
     log_bytes: int | None = None
     reports: tuple[str, ...] = ()

@@ -1,0 +1,188 @@
+"""A directory as a query's backend: limits, cuts by offsets, what is flushed, why it is empty."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.unit.scan.logs import SPAN_MS, T0, TOPIC, make_log_dir
+
+from tidelog.errors import InvalidRequest
+from tidelog.spark.backend import Bounds, open_backend
+from tidelog.spark.emptiness import WhyEmpty
+from tidelog.spark.limits import NO_LIMITS, Limits
+from tidelog.spark.source import plan_batch, plan_options
+from tidelog.spark.source_options import read_source_options
+from tidelog.spark.tasks import BatchPlan
+from tidelog.storage import files
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.types import INT64_MAX, ClockName, NewRecord, TopicPartition
+
+COLUMNS = ("partition", "offset", "timestamp", "appendTimestamp")
+NAME = TopicPartition(TOPIC, 0)
+Rows = list[tuple[int, int, int | None, int | None]]
+
+
+def plan(path: Path, limits: Limits = NO_LIMITS, /, **options: object) -> BatchPlan:
+    given = {"path": str(path), "subscribe": TOPIC, **{k: str(v) for k, v in options.items()}}
+    with open_backend(read_source_options(given), COLUMNS) as backend:
+        return backend.plan_batch(limits)
+
+
+def rows(found: BatchPlan) -> Rows:
+    batches = [batch for task in found.tasks for batch in task.read()]
+    return [
+        (row["partition"], row["offset"], ms(row["timestamp"]), ms(row["appendTimestamp"]))
+        for batch in batches
+        for row in batch.to_pylist()
+    ]
+
+
+def ms(time: object) -> int | None:
+    return None if time is None else round(time.timestamp() * 1000)  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("log")
+    make_log_dir(str(path), 31, partitions=2, steps=80)
+    return path
+
+
+@pytest.fixture(scope="module")
+def every(root: Path) -> Rows:
+    return rows(plan(root))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_limits_leave_just_the_rows_that_filters_keep(root: Path, every: Rows, seed: int) -> None:
+    draw = random.Random(seed)
+    end = max(row[1] for row in every) + 5
+    first, last = sorted(draw.sample(range(end), 2))
+    start_ms, end_ms = sorted(T0 + draw.randrange(SPAN_MS) for _ in range(2))
+    clock = draw.choice(list(ClockName))
+    if clock is ClockName.APPEND:
+        end_ms += SPAN_MS
+    times = draw.choice((None, (start_ms, end_ms), (start_ms, INT64_MAX)))
+    limits = Limits(least_offset=first, limit_offset=last, clock=clock, times=times)
+
+    def keeps(row: tuple[int, int, int | None, int | None]) -> bool:
+        time = row[2] if clock is ClockName.RECORD else row[3]
+        in_time = times is None or (
+            time is not None and times[0] <= time and (time < times[1] or times[1] == INT64_MAX)
+        )
+        return first <= row[1] < last and in_time
+
+    want = [row for row in every if keeps(row)]
+    assert rows(plan(root, limits, splitBytes=draw.choice((500, 1 << 20)))) == want
+    assert rows(plan(root, limits, maxRecordsPerPartition=draw.choice((1, 3, 50)))) == want
+
+
+def test_tasks_reach_over_no_more_offsets_than_asked(root: Path, every: Rows) -> None:
+    found = plan_options({"path": str(root), "subscribe": TOPIC, "maxRecordsPerPartition": "7"})
+    assert max(split.end_offset - split.start_offset for split in found) <= 7
+    assert rows(plan(root, maxRecordsPerPartition=7)) == every
+    assert rows(plan(root, maxRecordsPerPartition=7, minPartitions=900, splitBytes=100)) == every
+    with open_backend(read_source_options({"path": str(root), "subscribe": TOPIC}), ()) as backend:
+        bounds = backend.bounds(backend.partitions())
+        cut = open_backend(
+            read_source_options(
+                {"path": str(root), "subscribe": TOPIC, "maxRecordsPerPartition": "9"}
+            ),
+            COLUMNS,
+        ).plan({name: (one.start_offset, one.end_offset) for name, one in bounds.items()})
+    assert rows(BatchPlan(tasks=tuple(cut))) == every
+
+
+def live(path: Path) -> LogDir:
+    found = LogDir.open(str(path), options=LogDirOptions(create=True))
+    found.create_topic(TOPIC)
+    return found
+
+
+def put(log_dir: LogDir, count: int) -> None:
+    log_dir.log(TOPIC, 0).append([NewRecord(value=b"x", timestamp=T0) for _ in range(count)])
+
+
+def flushed(path: Path, **options: object) -> list[int]:
+    return [row[1] for row in rows(plan(path, readUntil="flushed", **options))]
+
+
+def test_until_what_is_flushed(tmp_path: Path) -> None:
+    with live(tmp_path) as log_dir:
+        put(log_dir, 5)
+        assert flushed(tmp_path) == []  # nobody has said so yet
+        log_dir.flush()
+        log_dir.checkpoint()
+        put(log_dir, 5)
+        assert flushed(tmp_path) == list(range(5))
+        assert [row[1] for row in rows(plan(tmp_path))] == list(range(10))
+        given = {"path": str(tmp_path), "subscribe": TOPIC, "readUntil": "flushed"}
+        with open_backend(read_source_options(given), COLUMNS) as backend:
+            assert backend.bounds([NAME]) == {NAME: Bounds(0, 5)}
+            assert [r[1] for r in rows(BatchPlan(tasks=tuple(backend.plan({NAME: (3, 9)}))))] == [
+                3,
+                4,
+            ]
+        starts = f'{{"{TOPIC}": {{"0": 7}}}}'
+        late = plan(tmp_path, readUntil="flushed", startingOffsets=starts)
+        assert (late.tasks, late.empty[0].why) == ((), WhyEmpty.NOT_VISIBLE)
+    assert flushed(tmp_path) == list(range(10))  # a clean stop flushes
+
+
+def test_a_note_that_cannot_be_read_makes_nothing_sure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with live(tmp_path) as log_dir:
+        put(log_dir, 5)
+    (tmp_path / files.RECOVERY_POINT_CHECKPOINT_FILE).write_text("nonsense")
+    assert flushed(tmp_path) == []
+    assert "nothing counts as flushed" in caplog.text
+
+
+def test_why_it_is_empty(tmp_path: Path) -> None:
+    with live(tmp_path) as log_dir:
+        assert plan(tmp_path).empty[0].why is WhyEmpty.NEVER_WRITTEN
+        put(log_dir, 10)
+        early = plan(tmp_path, endingTimestamp=T0)
+        assert (early.empty, early.doubtful) == ((), ())  # a late record may be there
+        log_dir.log(TOPIC, 0).roll()
+        early = plan(tmp_path, endingTimestamp=T0)
+        assert early.empty[0].why is WhyEmpty.NOT_THERE
+        put(log_dir, 2)
+        log_dir.log(TOPIC, 0).delete_records(4)
+        gone = plan(tmp_path, endingTimestamp=T0)
+        assert gone.doubtful[0].why is WhyEmpty.DELETED
+        assert "the log starts at offset 4" in str(gone.doubtful[0])
+        ends = f'{{"{TOPIC}": {{"0": 3}}}}'
+        assert plan(tmp_path, endingOffsets=ends).empty[0].why is WhyEmpty.DELETED
+        late = plan(tmp_path, startingTimestamp=T0 + 1)
+        assert late.empty[0].why is WhyEmpty.NOT_THERE
+        assert plan(tmp_path, Limits(least_offset=99)).empty[0].why is WhyEmpty.NOT_WANTED
+        log_dir.log(TOPIC, 0).delete_records(12)
+        assert plan(tmp_path).empty[0].why is WhyEmpty.DELETED
+    (found,) = plan_batch({"path": str(tmp_path), "subscribe": TOPIC}).empty
+    assert (found.name, found.start, found.end) == (NAME, 12, 12)
+
+
+def test_a_start_that_nothing_reaches(tmp_path: Path) -> None:
+    """Whatever a time means, the strategy `error` is obeyed."""
+    with live(tmp_path) as log_dir:
+        put(log_dir, 3)
+
+    def tasks(**options: str) -> int:
+        return len(plan(tmp_path, startingTimestamp=T0 + 1, **options).tasks)
+
+    for mode in ("exact", "positions"):
+        assert tasks(timeRange=mode, startingOffsetsByTimestampStrategy="latest") == 0
+        with pytest.raises(InvalidRequest, match="no record at"):
+            tasks(timeRange=mode, startingOffsetsByTimestampStrategy="error")
+    with pytest.raises(InvalidRequest, match="no record at"):
+        tasks(timeRange="positions")
+    assert tasks() == 0
+
+
+def test_limits_that_contradict_leave_nothing(root: Path) -> None:
+    assert plan(root, replace(NO_LIMITS, least_offset=5, limit_offset=5)) == BatchPlan(
+        scan_bytes=0, log_bytes=0
+    )
