@@ -8,10 +8,13 @@ TIDELOG_JAVA_21 the home of a Java 21, TIDELOG_JAVA_OTHER that of one that is to
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from tests.peers.s3_server import S3Server, s3_server
