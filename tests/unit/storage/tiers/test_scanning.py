@@ -18,10 +18,12 @@ def _pair() -> tuple[Tiered, Tiered]:
     return plain, tiered
 
 
-def _rows(one: Tiered, wanted: Wanted, clock: ClockName) -> list[object]:
+def _rows(one: Tiered, wanted: Wanted, clock: ClockName) -> list[dict[str, object]]:
     plan = scan.plan(PATH, TOPIC, wanted=wanted, clock=clock, env=one.env, split_bytes=900)
     columns = ["offset", "value", "timestamp", "appendTimestamp"]
-    found: list[object] = scan.to_table(plan, columns, options=ReadOptions(env=one.env)).to_pylist()
+    found: list[dict[str, object]] = scan.to_table(
+        plan, columns, options=ReadOptions(env=one.env)
+    ).to_pylist()
     return found
 
 
