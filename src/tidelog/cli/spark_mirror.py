@@ -17,14 +17,14 @@ from tidelog.cli.spark_summary import report_table, save_report
 from tidelog.cli.surroundings import Surroundings
 from tidelog.cluster.offset_map import Partitioning
 from tidelog.spark.jobs.checks import Finding, lines
-from tidelog.spark.jobs.mirror_plan import MirrorPlan, plan_mirror, read_renames
-from tidelog.spark.jobs.mirror_summary import BatchDone, SummaryRow
+from tidelog.spark.jobs.mirror_plan import BatchDone, MirrorPlan, plan_mirror, read_renames
 from tidelog.spark.report import Items, Plot, Report, Section, Text
 from tidelog.spark.svg import Axis, Series
 from tidelog.types import IsolationLevel
 
 if TYPE_CHECKING:
     from tidelog.cli.output import Cell
+    from tidelog.spark.jobs.mirror_summary import SummaryRow
 
 COLUMNS: Final = (
     output.text("source"),
@@ -201,7 +201,7 @@ def batch_line(done: BatchDone) -> str:
 
 def report_of(
     plan: MirrorPlan,
-    rows: Sequence[SummaryRow],
+    rows: "Sequence[SummaryRow]",
     done: Sequence[BatchDone],
     lags: dict[int, int],
     findings: Sequence[Finding],

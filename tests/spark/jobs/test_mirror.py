@@ -31,7 +31,7 @@ from tidelog.types import Header, NewRecord, TopicPartition
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidelog.spark.jobs.mirror_summary import BatchDone
+    from tidelog.spark.jobs.mirror_plan import BatchDone
 
 
 def some(partition: int, first: int, count: int) -> list[NewRecord]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.cluster.offset_map import Partitioning
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest
-from tidelog.spark.jobs.mirror_plan import MirrorSource, plan_mirror
+from tidelog.spark.jobs.mirror_plan import BatchDone, MirrorSource, plan_mirror
 from tidelog.spark.jobs.mirror_run import (
     ISOLATIONS,
     MirrorOptions,
@@ -20,7 +20,7 @@ from tidelog.spark.jobs.mirror_run import (
     Watcher,
     running,
 )
-from tidelog.spark.jobs.mirror_summary import BatchDone, summary_rows
+from tidelog.spark.jobs.mirror_summary import summary_rows
 from tidelog.spark.places import Place
 from tidelog.types import IsolationLevel
 

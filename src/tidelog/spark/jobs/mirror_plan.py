@@ -178,6 +178,25 @@ def read_renames(
     return [MirrorSource(place, names) for place, names in zip(places, renames, strict=True)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchDone:
+    """One batch, for those who watch.
+
+    Attributes:
+        batch_id: Its number.
+        records: Records at the target.
+        was_done: They were there already, from before a restart.
+        at_ms: When it was done.
+        elapsed_ms: How long writing it took.
+    """
+
+    batch_id: int
+    records: int
+    was_done: bool
+    at_ms: int
+    elapsed_ms: int
+
+
 # -- in the checkpoint ---------------------------------------------------------------------------
 
 

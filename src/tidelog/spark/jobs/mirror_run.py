@@ -36,13 +36,13 @@ from tidelog.spark.jobs.mirror_places import (
     read_topic,
 )
 from tidelog.spark.jobs.mirror_plan import (
+    BatchDone,
     MirrorPlan,
     MirrorState,
     Pair,
     decode_state,
     encode_state,
 )
-from tidelog.spark.jobs.mirror_summary import BatchDone
 from tidelog.spark.jobs.mirror_tasks import ORIGIN, RECORD, TARGET_PARTITION, Routes
 from tidelog.spark.sink_options import read_sink_options
 from tidelog.storage import files

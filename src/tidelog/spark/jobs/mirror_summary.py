@@ -1,47 +1,25 @@
 """What a mirror has to say of its run: batches, partitions, lag."""
 
-from dataclasses import dataclass
+import json
 from typing import TYPE_CHECKING, TypeAlias
 
 from tidelog.cluster.offset_map import SourcePartition
+from tidelog.env import Env
+from tidelog.spark.jobs.mirror_run import Mirror, read_sources
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
-
-    from tidelog.env import Env
-    from tidelog.spark.jobs.mirror_run import Mirror
 
 # source, topic, partition, target, target topic, copied from, copied to, offsets, end, lag
 SummaryRow: TypeAlias = tuple[str, str, int, str, str, int, int, int, int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchDone:
-    """One batch, for those who watch.
-
-    Attributes:
-        batch_id: Its number.
-        records: Records at the target.
-        was_done: They were there already, from before a restart.
-        at_ms: When it was done.
-        elapsed_ms: How long writing it took.
-    """
-
-    batch_id: int
-    records: int
-    was_done: bool
-    at_ms: int
-    elapsed_ms: int
-
-
-def summary_rows(started: "Mirror", env: "Env") -> list[SummaryRow]:
+def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
     """A row for each partition of a source: what was copied in this run, and what is left.
 
     Offsets that hold no record (markers, what compaction took) count as copied only up to the last
     record that was copied, so a lag of a few offsets may be nothing but these.
     """
-    from tidelog.spark.jobs.mirror_run import read_sources
-
     plan = started.plan
     rows: list[SummaryRow] = []
     for number, (pair, facts) in enumerate(zip(plan.pairs, read_sources(plan, env), strict=True)):
@@ -74,8 +52,6 @@ def summary_rows(started: "Mirror", env: "Env") -> list[SummaryRow]:
 
 def lags_by_batch(query: "StreamingQuery") -> dict[int, int]:
     """How many offsets all sources had left behind each of the last batches, as Spark kept them."""
-    import json
-
     found: dict[int, int] = {}
     for progress in query.recentProgress:
         told = json.loads(progress.json)
