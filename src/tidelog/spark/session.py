@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tidelog.spark.versions import check_session
+from tidelog.spark.worker_check import check_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -134,17 +135,24 @@ def stderr_to(path: Path) -> Iterator[None]:
         os.close(saved)
 
 
-def setup(spark: "SparkSession") -> "SparkSession":
+def setup(spark: "SparkSession", *, checks_workers: bool = True) -> "SparkSession":
     """Set in a session what tidelog gains by: filters reach the source. The session itself.
 
     Workers that start after this run this Python where nothing else was chosen.
 
+    Args:
+        spark: The session.
+        checks_workers: Run one small task to see whether the workers' Python has tidelog.
+
     Raises:
         UnsupportedVersion: Its Spark or Java is none that tidelog works with.
+        MissingDependency: The workers' Python lacks tidelog; the text says what to set.
     """
     check_session(spark)
     use_this_python()
     spark.conf.set(PUSHDOWN, "true")
+    if checks_workers:
+        check_workers(spark)
     return spark
 
 

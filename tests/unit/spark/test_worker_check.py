@@ -1,0 +1,75 @@
+"""A worker's Python is told from the driver's before a query fails of it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import Row
+
+import tidelog
+from tidelog.errors import MissingDependency
+from tidelog.spark.worker_check import check_workers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Probe = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+@dataclass
+class FakeSpark:
+    """A session whose one worker runs here, in a Python that may claim to be another."""
+
+    claims: str | None = None
+    fails: str = ""
+
+    def range(self, _count: int, *, numPartitions: int) -> "FakeSpark":  # noqa: N803 - Spark's
+        assert numPartitions == 1
+        return self
+
+    def mapInArrow(self, probe: Probe, schema: str) -> "FakeSpark":  # noqa: N802 - Spark's
+        assert schema.count(",") == 2
+        self.probe = probe
+        return self
+
+    def collect(self) -> list[Row]:
+        if self.fails:
+            raise PySparkRuntimeError(self.fails)
+        one = pa.RecordBatch.from_pydict({"id": [0]})
+        (found,) = [row for batch in self.probe(iter([one])) for row in batch.to_pylist()]
+        if self.claims is not None:
+            found["tidelog"] = self.claims
+        return [Row(**found)]
+
+
+def check(spark: FakeSpark) -> None:
+    check_workers(cast("SparkSession", spark))
+
+
+def test_the_same_everywhere() -> None:
+    check(FakeSpark())
+
+
+@pytest.mark.parametrize(
+    ("claims", "said"),
+    [("", "which has no tidelog: set spark.pyspark.python"), ("0.0.1", r"tidelog 0\.0\.1, not ")],
+)
+def test_another_tidelog_or_none(claims: str, said: str) -> None:
+    with pytest.raises(MissingDependency, match=said) as caught:
+        check(FakeSpark(claims))
+    assert "python" in str(caught.value)
+    assert claims != tidelog.__version__
+
+
+def test_another_python() -> None:
+    told = "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than 3.11"
+    with pytest.raises(MissingDependency, match=r"another Python than this one .*MISMATCH"):
+        check(FakeSpark(fails=told))
+
+
+def test_other_errors_are_sparks() -> None:
+    with pytest.raises(PySparkRuntimeError, match="lost executor"):
+        check(FakeSpark(fails="lost executor 3"))
