@@ -1,19 +1,37 @@
 """What commands on Spark share, without Spark: places, settings, progress, help."""
 
 import io
+import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.progress import Progress
 
+from tidelog.cli import spark_session
 from tidelog.cli.main import run
-from tidelog.cli.problems import UsageProblem
-from tidelog.cli.spark_session import JobProgress, _words, losses_told, pairs, read_place
+from tidelog.cli.problems import Refused, UsageProblem
+from tidelog.cli.spark_options import SparkAccess
+from tidelog.cli.spark_session import (
+    JobProgress,
+    _watch_tasks,
+    _words,
+    losses_told,
+    open_session,
+    pairs,
+    read_place,
+)
 from tidelog.cli.surroundings import Surroundings
 from tidelog.config import TopicConfig
 from tidelog.errors import InvalidRequest
 from tidelog.spark.jobs.checks import Effect, Finding, Target, TargetLoses
+from tidelog.spark.session import SessionOptions
 
 
 def test_pairs() -> None:
@@ -69,6 +87,103 @@ def test_sparks_words(text: str, words: str) -> None:
     assert _words(text).startswith(f"Spark: {words}")
     ours = f"{text}\ntidelog.errors.DirectoryLocked: data: taken\n at java"
     assert _words(ours) == "data: taken"
+
+
+class Tty(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class FakeSpark:
+    """A classic session with two stages, of which one has just ended."""
+
+    version = "4.9"
+
+    def __init__(self) -> None:
+        stages = {1: None, 2: SimpleNamespace(numCompletedTasks=3, numTasks=8)}
+        tracker = SimpleNamespace(
+            getActiveStageIds=lambda: list(stages), getStageInfo=stages.__getitem__
+        )
+        self.sparkContext = SimpleNamespace(statusTracker=lambda: tracker)
+        self.stops: list[str] = []
+
+    def stop(self) -> None:
+        self.stops.append("stopped")
+
+
+class Looks(threading.Event):
+    """Lets a watch look a few times; nothing waits."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.left = count
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def test_tasks_are_counted_on_a_terminal() -> None:
+    bars = Progress(console=Console(file=Tty()))
+    _watch_tasks(cast("SparkSession", FakeSpark()), bars, Looks(2))
+    (task,) = bars.tasks
+    assert (task.completed, task.total, task.visible) == (3, 8, True)
+
+
+def test_a_session_that_has_no_tasks_to_count_is_no_error() -> None:
+    bars = Progress(console=Console(file=Tty()))
+    _watch_tasks(cast("SparkSession", object()), bars, Looks(2))
+    assert bars.tasks == []
+
+
+def test_progress_on_a_terminal() -> None:
+    err = Tty()
+    progress = JobProgress(Surroundings(stderr=err), "replaying")
+    with progress.shown(cast("SparkSession", FakeSpark())):
+        progress.at(5, 10)
+        progress.note("half of [it]")
+    assert "replaying" in err.getvalue()
+    assert "tidelog: half of [it]" in err.getvalue()
+
+
+def test_starting_is_shown_and_what_was_started_is_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spark, err = FakeSpark(), io.StringIO()
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr(spark_session, "start", lambda _options, _folder: spark)
+    with open_session(Surroundings(stderr=err), SparkAccess(), name="replay") as session:
+        assert session is cast("SparkSession", spark)
+        assert spark.stops == []
+    assert spark.stops == ["stopped"]
+    assert err.getvalue().startswith("tidelog: Spark 4.9 is up at local[*] after ")
+
+
+def test_a_session_that_is_there_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    spark = FakeSpark()
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: spark)
+    with open_session(Surroundings(stderr=io.StringIO()), SparkAccess(), name="replay"):
+        pass
+    assert spark.stops == []
+
+
+def test_a_spark_that_does_not_start_is_told_in_its_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_options: SessionOptions, folder: Path) -> None:
+        (folder / "spark.log").write_text("spark: ERROR Could not parse Master URL\n")
+        raise RuntimeError("Java gateway process exited")
+
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr(spark_session, "start", fail)
+    opening = open_session(
+        Surroundings(stderr=io.StringIO()), SparkAccess(master="x://y"), name="replay"
+    )
+    told = "Spark at x://y did not start: spark: ERROR Could not parse Master URL"
+    with pytest.raises(Refused, match=re.escape(told)), opening:
+        pass
 
 
 def test_losses_are_told_line_by_line() -> None:
