@@ -1,0 +1,450 @@
+"""What happens to a tier when its log is cut, deleted, exchanged, copied, or claimed by another."""
+
+import dataclasses
+from itertools import pairwise
+
+import pytest
+from tests.faults import seeded_env
+from tests.unit.storage.logs import PATH, TOPIC, WRITABLE
+from tests.unit.storage.tiers.fake_store import URL
+from tests.unit.storage.tiers.tiered import NAME, TIERED, Tiered, values
+
+from tidelog.errors import InvalidRequest, StorageFailure, TierConflict
+from tidelog.record.builder import build_batch
+from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.log_dir import LogDir
+from tidelog.storage.segment import SegmentContext
+from tidelog.storage.tiering import collect, exchange, tier_partition, tier_status, verify
+from tidelog.storage.tiering.copying import CopySource, copy_segment
+from tidelog.storage.tiering.moving import MoveOptions, writer_of
+from tidelog.storage.tiering.partition_tier import PartitionTier
+from tidelog.storage.tiers.deleted import read_deleted
+from tidelog.storage.tiers.manifest import Manifest
+from tidelog.storage.tiers.rows import TierSegment
+from tidelog.types import IsolationLevel, NewRecord, TopicPartition
+
+EAGER = {"local.retention.bytes": "0"}
+
+
+def moved(count: int = 40, **config: str) -> Tiered:
+    tiered = Tiered().start(**(config or EAGER))
+    tiered.fill(count)
+    tiered.move()
+    return tiered
+
+
+def manifest_of(tiered: Tiered) -> Manifest:
+    tier = tiered.log.tier
+    assert tier is not None
+    return tier.record.manifest
+
+
+# -- retention ---------------------------------------------------------------------------------
+
+
+def test_local_files_stay_as_long_as_local_retention_says() -> None:
+    tiered = Tiered().start(**{"local.retention.ms": "10000"})
+    tiered.fill(40)
+    tiered.move()
+    now = tiered.base.clock.now_ms()
+    newest_gone = tiered.log.local_start_offset - 1
+    time = tiered.log.append_time_of(newest_gone)
+    assert time is not None
+    assert now - time > 10_000
+    first_kept = tiered.log.local_segments[0]
+    last = tiered.log.append_time_of(first_kept.end_offset - 1)
+    assert last is not None
+    assert now - last <= 10_000
+    tiered.base.clock.advance(3_600_000)
+    tiered.move()
+    assert len(tiered.log.local_segments) == 1
+
+
+def test_what_the_tier_lacks_never_goes_by_local_retention() -> None:
+    tiered = Tiered().start(**EAGER, **{"remote.log.copy.disable": "true"})
+    tiered.fill(40)
+    report = tiered.move()
+    assert (report.copied, report.released) == (0, 0)
+    tiered.log.apply_retention()
+    assert tiered.log.local_start_offset == 0
+
+
+def test_total_retention_takes_from_the_tier_too() -> None:
+    tiered = moved(40, **EAGER, **{"retention.ms": "20000"})
+    start = tiered.log.log_start_offset
+    assert start > 0
+    tiered.base.clock.advance(10_000)
+    report = tiered.move()
+    assert report.deleted
+    assert tiered.log.log_start_offset > start
+    assert manifest_of(tiered).segments[0].base_offset == tiered.log.log_start_offset
+    assert manifest_of(tiered).garbage
+    objects = len(tiered.store.objects)
+    for _ in range(2):  # what goes at the first of these is garbage until the next
+        tiered.base.clock.advance(3_600_001)
+        tiered.move()
+    assert len(tiered.store.objects) < objects
+    assert not manifest_of(tiered).garbage
+    assert values(tiered.reader()) == list(range(tiered.log.log_start_offset, 40))
+
+
+def test_switching_it_off_keeps_the_tier_readable_or_drops_it() -> None:
+    tiered = moved()
+    tiered.directory.alter_config(TOPIC, {"remote.storage.enable": "false"})
+    tiered.move()
+    assert values(tiered.reader()) == list(range(40))
+    tiered.directory.alter_config(TOPIC, {"remote.log.delete.on.disable": "true"})
+    tiered.move()
+    start = tiered.log.local_segments[0].base_offset
+    assert values(tiered.reader()) == list(range(start, 40))
+    assert not manifest_of(tiered).segments
+
+
+# -- cuts and starts ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("offset", [0, 1, 12, 13, 34, 35, 36, 39])
+def test_a_cut_anywhere_is_a_cut_of_both(offset: int) -> None:
+    tiered = moved()
+    end = tiered.log.truncate_to(offset)
+    assert end == offset
+    assert values(tiered.log) == list(range(offset))
+    assert values(tiered.reader()) == list(range(offset))
+    tiered.reopen(clean=False)
+    assert values(tiered.log) == list(range(offset))
+    tiered.fill(50 - offset)
+    tiered.move()
+    assert values(tiered.reader()) == list(range(50))
+    assert list(verify(tiered.directory, [NAME])) == []
+    ends = [(row.base_offset, row.end_offset) for row in manifest_of(tiered).segments]
+    assert all(a[1] == b[0] for a, b in pairwise(ends))
+
+
+def test_a_cut_of_what_is_in_both_is_copied_anew() -> None:
+    tiered = moved(40, **{"local.retention.bytes": "-1"})
+    tiered.log.truncate_to(12)
+    tiered.base.clock.advance(1000)
+    for _ in range(20):
+        tiered.log.append([NewRecord(value=b"%d.other" % tiered.log.log_end_offset)])
+    tiered.move(roll=True)
+    tiered.directory.alter_config(TOPIC, {"local.retention.bytes": "0"})
+    tiered.move()
+    assert tiered.log.local_start_offset > 20
+    found = {record.offset: record.value for record in tiered.reader().records()}
+    assert found[12] == b"12.other"
+
+
+def test_records_that_were_deleted_do_not_come_back() -> None:
+    tiered = moved()
+    tiered.log.delete_records(17)
+    assert values(tiered.reader()) == list(range(17, 40))
+    tiered.reopen(clean=False)
+    assert values(tiered.log) == list(range(17, 40))
+    # Another program rewrites the checkpoint, as Kafka does: it knows the local start only.
+    tiered.directory.close()
+    tiered.disk.remove(f"{PATH}/log-start-offset-checkpoint")
+    assert values(tiered.reader()) == list(range(17, 40))
+    tiered.directory = LogDir.open(PATH, env=tiered.env, options=WRITABLE)
+    tiered.move(grace_ms=0)
+    assert manifest_of(tiered).log_start_offset == 17
+    assert values(tiered.log) == list(range(17, 40))
+
+
+def test_damage_of_local_files_does_not_take_what_the_tier_has() -> None:
+    tiered = moved(40, **{"local.retention.bytes": "-1"})
+    tiered.log.flush()
+    segments = tiered.log.local_segments
+    victim, end = segments[-2], segments[-1].base_offset
+    tiered.directory.abandon()
+    for segment in segments[-2:]:
+        file = tiered.disk.open(segment.log_path, write=True)
+        file.truncate(5)
+        file.close()
+    assert victim.base_offset < end
+    tiered.directory = LogDir.open(PATH, env=tiered.env, options=WRITABLE)
+    assert values(tiered.log) == list(range(end))
+    assert values(tiered.reader()) == list(range(end))
+
+
+def test_a_hole_between_the_tiers_is_told_and_hides_nothing() -> None:
+    tiered = Tiered().start(**EAGER)
+    tiered.fill(20)
+    tiered.move()
+    end = manifest_of(tiered).end_offset
+    tiered.fill(20)
+    local = tiered.log.local_segments
+    tiered.directory.close()
+    for segment in local[:2]:  # as a broker's own retention would
+        tiered.disk.remove(segment.log_path)
+    found = LogDir.open(PATH, env=tiered.env)
+    reader = found.reader(TOPIC, 0)
+    kept = [*range(end), *range(local[2].base_offset, 40)]
+    assert values(reader) == kept
+    assert any(f"offsets {end} to {local[2].base_offset - 1}" in line for line in found.reports)
+
+
+# -- topics ------------------------------------------------------------------------------------
+
+
+def test_a_topic_created_anew_has_a_tier_of_its_own_and_the_old_one_is_collected() -> None:
+    tiered = moved()
+    old = set(tiered.store.objects)
+    tiered.store.fail_at = tiered.store.calls + 1
+    tiered.directory.delete_topic(TOPIC)  # asks no store
+    tiered.store.fail_at = None
+    tiered.directory.create_topic(TOPIC, config={**TIERED, **EAGER})
+    assert tiered.log.tier is None
+    tiered.fill(20)
+    tiered.move()
+    assert values(tiered.reader()) == list(range(20))
+    assert len(read_deleted(tiered.disk, PATH)) == 1
+    (manifest,) = (key for key in old if key.endswith("/manifest.json"))
+    folder = manifest.removesuffix("/manifest.json")
+    assert collect(tiered.directory, [NAME]).folders == [folder]
+    assert not old & set(tiered.store.objects)
+    assert read_deleted(tiered.disk, PATH) == []
+    assert values(tiered.reader()) == list(range(20))
+
+
+def test_a_topic_without_an_id_or_a_store_is_refused() -> None:
+    tiered = Tiered().start()
+    tiered.directory.alter_config(TOPIC, {"tidelog.tier.url": None})
+    with pytest.raises(InvalidRequest, match="--to URL"):
+        tiered.move()
+    tiered.directory.alter_config(TOPIC, {"tidelog.tier.url": URL})
+    tiered.fill(20)
+    tiered.move()
+    with pytest.raises(InvalidRequest, match="its tier is at"):
+        tier_partition(tiered.directory, NAME, MoveOptions(url="s3://elsewhere/x"))
+
+
+# -- competitors -------------------------------------------------------------------------------
+
+
+def test_a_lost_race_is_begun_anew_with_what_the_other_wrote() -> None:
+    tiered = Tiered().start(**EAGER)
+    tiered.fill(20)
+    tiered.move()
+
+    def interfere() -> None:
+        tier = PartitionTier(tiered.store, manifest_folder(tiered))
+        now = tier.read()[0]
+        assert now is not None
+        ahead = dataclasses.replace(now, log_start_offset=2)
+        tier.update(lambda _found: ahead)
+
+    tiered.fill(20)
+    tiered.store.before_swap = interfere
+    tiered.move()
+    assert manifest_of(tiered).log_start_offset == 2
+    assert values(tiered.reader()) == list(range(2, 40))
+
+
+def manifest_folder(tiered: Tiered) -> str:
+    tier = tiered.log.tier
+    assert tier is not None
+    return tier.record.folder
+
+
+def test_another_directory_is_refused_until_it_takes_over() -> None:
+    first = moved()
+    other = Tiered(base=seeded_env(9), store=first.store)
+    topic_id = first.directory.topic(TOPIC).topic_id
+    other.directory = LogDir.open(PATH, env=other.env, options=WRITABLE)
+    other.directory.create_topic(TOPIC, config={**TIERED, **EAGER}, topic_id=topic_id)
+    for offset in range(40):
+        other.base.clock.advance(1000)
+        other.log.append([NewRecord(key=b"k", value=b"%d" % offset + b"." * 60)])
+    with pytest.raises(TierConflict, match="--take-over"):
+        other.move()
+    assert values(other.log) == list(range(40))
+    other.move(takes_over=True)
+    assert manifest_of(other).writer == writer_of(other.directory)
+    assert values(other.reader()) == list(range(40))
+    with pytest.raises(TierConflict, match="--take-over"):
+        first.move()
+
+
+def test_a_copy_of_the_directory_that_went_another_way_is_refused_or_cut() -> None:
+    tiered = Tiered().start(**EAGER)
+    tiered.fill(20)
+    tiered.move()
+    twin = Tiered(base=dataclasses.replace(tiered.base), store=tiered.store)
+    before = manifest_of(tiered)
+    tiered.store.objects = dict(tiered.store.objects)
+    older = dict(tiered.store.objects)
+    tiered.fill(10)
+    tiered.move()
+    tiered.store.objects = older  # the store was restored from a backup
+    with pytest.raises(TierConflict, match="older state"):
+        tiered.move()
+    assert before.generation < manifest_of(tiered).generation
+    assert twin.store is tiered.store
+    key = next(key for key in older if key.endswith("manifest.json"))
+    del older[key]
+    with pytest.raises(TierConflict, match="manifest is gone"):
+        tiered.move()
+
+
+# -- the exchange ------------------------------------------------------------------------------
+
+
+def compacted(tiered: Tiered, old: list[TierSegment], keep: int) -> TierSegment:
+    """One segment in the place of several: every `keep`-th record, as a compaction leaves them."""
+    view = tiered.log.tier
+    assert view is not None
+    scratch = "/scratch"
+    tiered.disk.make_dirs(scratch)
+    context = tiered.log.context
+    base, end = old[0].base_offset, old[-1].end_offset
+    data = bytearray()
+    for record in tiered.log.records(base, end):
+        if record.offset % keep == 0:
+            data += build_batch([record], base_offset=record.offset, leader_epoch=0)
+    local = SegmentContext(
+        env=context.env,
+        directory=scratch,
+        topic_partition=context.topic_partition,
+        topic_id=context.topic_id,
+        config=context.config,
+        pool=context.pool,
+        maps=context.maps,
+        report=context.report,
+    )
+    path = local.path(base, ".log")
+    file = tiered.disk.open(path, create=True)
+    file.pwrite(data, 0)
+    file.sync()
+    file.close()
+    segment = ClosedSegment(local, base, end)
+    from tidelog.storage import zone_files
+
+    zone_files.write(segment, by_kernels=False)
+    source = CopySource(segment=segment, times=old[-1].times, note=old[-1].note, uid="c" * 32)
+    return copy_segment(PartitionTier(tiered.store, view.record.folder), source)
+
+
+def test_an_exchange_is_one_step_for_every_reader() -> None:
+    tiered = moved()
+    old = list(manifest_of(tiered).segments[1:4])
+    base, end = old[0].base_offset, old[-1].end_offset
+    before = tiered.reader()
+    new = compacted(tiered, old, 3)
+    expected = [n for n in range(40) if not base <= n < end or n % 3 == 0]
+    seen = []
+
+    def look() -> None:
+        seen.append(values(tiered.reader()))
+
+    tiered.store.on_change = look
+    exchange(tiered.directory, NAME, old, [new])
+    tiered.store.on_change = None
+    assert seen[-1] in (list(range(40)), expected)
+    assert values(tiered.reader()) == expected
+    assert values(before) == list(range(40)), "who planned before reads on"
+    assert [one.segment for one in manifest_of(tiered).garbage] == old
+    tiered.reopen(clean=False)
+    assert values(tiered.log) == expected
+    tiered.base.clock.advance(3_600_001)
+    tiered.move()
+    assert not any(row.folder in key for row in old for key in tiered.store.objects)
+    assert list(verify(tiered.directory, [NAME])) == []
+    assert values(tiered.reader()) == expected
+
+
+def test_an_exchange_that_does_not_fit_changes_nothing() -> None:
+    tiered = moved()
+    rows = list(manifest_of(tiered).segments)
+    new = compacted(tiered, rows[1:4], 2)
+    for old, what in ((rows[1:3], "offsets"), ([rows[1], rows[3]], "neighbours"), ([], "both")):
+        with pytest.raises(InvalidRequest, match=what):
+            exchange(tiered.directory, NAME, old, [new])
+    log = next(key for key in tiered.store.objects if new.uid in key and key.endswith(".log"))
+    content = tiered.store.objects[log]
+    tiered.store.objects[log] = (content[0][:-1], *content[1:])
+    with pytest.raises(Exception, match="read back"):
+        exchange(tiered.directory, NAME, rows[1:4], [new])
+    tiered.store.objects[log] = content
+    exchange(tiered.directory, NAME, rows[1:4], [new])
+    with pytest.raises(TierConflict, match="exchanged or"):
+        exchange(tiered.directory, NAME, rows[1:4], [new])
+    local = moved(40, **{"local.retention.bytes": "-1"})
+    mine = list(manifest_of(local).segments)
+    with pytest.raises(InvalidRequest, match="local files"):
+        exchange(local.directory, NAME, mine[:1], mine[:1])
+
+
+@pytest.mark.parametrize("fails_after", [False, True])
+def test_an_exchange_that_fails_anywhere_leaves_the_old_or_the_new(fails_after: bool) -> None:
+    for number in range(1, 30):
+        tiered = moved()
+        old = list(manifest_of(tiered).segments[1:4])
+        new = compacted(tiered, old, 3)
+        base, end = old[0].base_offset, old[-1].end_offset
+        expected = [n for n in range(40) if not base <= n < end or n % 3 == 0]
+        tiered.store.fail_at = tiered.store.calls + number
+        tiered.store.fails_after = fails_after
+        try:
+            exchange(tiered.directory, NAME, old, [new])
+            break
+        except StorageFailure:
+            assert values(tiered.reader()) == list(range(40))
+            tiered.move()
+            assert values(tiered.reader()) in (list(range(40)), expected)
+            assert list(verify(tiered.directory, [NAME])) == []
+    else:
+        raise AssertionError("it never came through")
+    assert number > 4
+
+
+# -- transactions and producers ----------------------------------------------------------------
+
+
+def test_aborted_transactions_and_producers_are_right_over_both() -> None:
+    pair = Tiered().start(), Tiered().start(**EAGER)
+    for each in pair:
+        for number in range(12):
+            each.base.clock.advance(1000)
+            batch = build_batch(
+                [NewRecord(value=b"%d." % number + b"." * 300)],
+                producer_id=number % 3,
+                producer_epoch=0,
+                base_sequence=number // 3,
+                transactional=True,
+                default_timestamp=each.base.clock.now_ms(),
+            )
+            each.log.append_batches(batch)
+            each.log.end_transaction(
+                producer_id=number % 3,
+                producer_epoch=0,
+                coordinator_epoch=0,
+                commit=number % 2 == 0,
+            )
+        each.move()
+    plain, tiered = pair
+    assert tiered.log.local_start_offset > 18
+    committed = IsolationLevel.READ_COMMITTED
+    for reader, other in ((tiered.log, plain.log), (tiered.reader(), plain.reader())):
+        expected = list(other.records(isolation=committed))
+        assert list(reader.records(isolation=committed)) == expected
+        assert reader.producer_states().producers == other.producer_states().producers
+    directory = f"{PATH}/{TOPIC}-0"
+    tiered.directory.close()
+    for entry in tiered.disk.list_dir(directory):  # local snapshots lost: those of the tier serve
+        if entry.name.endswith(".snapshot"):
+            tiered.disk.remove(f"{directory}/{entry.name}")
+    tiered.directory = LogDir.open(PATH, env=tiered.env, options=WRITABLE)
+    found = tiered.log.producer_states().producers
+    assert found.keys() == plain.log.producer_states().producers.keys()
+
+
+def test_the_status_says_what_lies_where() -> None:
+    tiered = moved()
+    tiered.fill(20)
+    found = tier_status(tiered.directory, NAME)
+    assert (found.log_start_offset, found.log_end_offset) == (0, 60)
+    assert found.local_start_offset == found.tier_end_offset
+    assert found.tier_segments == len(manifest_of(tiered).segments)
+    assert found.waiting_segments == found.local_segments - 1 > 0
+    with pytest.raises(Exception, match="has partitions"):
+        tier_status(tiered.directory, TopicPartition(TOPIC, 3))
