@@ -135,7 +135,7 @@ class Topic:
         shutil.rmtree(self.path)
 
 
-def _delays() -> Longs:
+def delays() -> Longs:
     drawn = np.random.default_rng(1).exponential(DELAY_MS, (TEMPLATES, BATCH_RECORDS))
     return -drawn.astype(np.int64)
 
@@ -144,7 +144,7 @@ def _anywhere() -> Longs:
     return np.random.default_rng(2).integers(0, SPAN_MS, (TEMPLATES, BATCH_RECORDS), np.int64)
 
 
-def _part(share: float) -> Wanted:
+def part(share: float) -> Wanted:
     """A range of time in the middle of the span."""
     start = START_MS + int(SPAN_MS * min(0.3, (1 - share) / 2))
     return Wanted(start_ms=start, end_ms=start + int(SPAN_MS * share))
@@ -203,8 +203,8 @@ def range_cases(quick: bool) -> Iterator[Case]:
     """Reads and counts of a range in time, against reading."""
     size = (1 << 28) if quick else (2 << 30)
     note = f"{size >> 20} MB, {SEGMENTS} segments"
-    everything, hundredth, half, most = Wanted(), _part(0.01), _part(0.5), _part(0.9)
-    late = Topic(size, _delays(), at_append=True)
+    everything, hundredth, half, most = Wanted(), part(0.01), part(0.5), part(0.9)
+    late = Topic(size, delays(), at_append=True)
     yield Case(
         case="read 1 % of the time, create times late by 0.05 %",
         unit="ms",

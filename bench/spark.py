@@ -22,6 +22,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from bench.harness import Case
+from bench.spark_jobs import job_cases
 from tidelog import scan
 from tidelog.record.encode import encode_table
 from tidelog.spark.rows import SparkRows, row_type
@@ -37,7 +38,9 @@ ROWS_QUICK = 4_000_000
 CHUNK_ROWS = 50_000
 WARM_UPS = 4
 TOPIC = "numbers"
-GOAL = ">= 0.85"
+GOAL = ">= 0.9"
+# Recorded once on such a machine, with a broker on the same two cores; not part of this run.
+CONNECTOR = "Spark's Kafka connector 4.2 was recorded at 0.80 M rows/s, 1.22 M with minPartitions=2"
 HERE = Path(__file__).parent.parent
 ALL_COLUMNS = (
     "sum(length(key))",
@@ -175,7 +178,8 @@ def cases(quick: bool) -> Iterator[Case]:
                     rival=rival,
                     rival_name=name,
                     goal=GOAL,
-                    note="the rival's time is Spark's own share",
+                    note="the rival's time is Spark's own share; " + CONNECTOR,
                 )
+            yield from job_cases(spark, quick=quick)
         finally:
             spark.stop()

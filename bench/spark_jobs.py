@@ -1,0 +1,353 @@
+"""Slices of time, jobs, codecs, memory, the sink and Arrow readers, for `bench/spark.py`.
+
+The topic of `bench/ranges.py`: 150-record batches of about 16 KB, 2 GB, appended evenly over ten
+days, create times a little before. Spark runs on two cores; what a query takes without any record
+is measured beside and, for the slice, taken off.
+"""
+
+import re
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import tidelog
+from bench import ranges
+from bench.harness import Case
+from tidelog import scan
+from tidelog.record.encode import encode_table
+from tidelog.storage.appends import AppendOrigin
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.types import Codec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SIZE = 2 << 30
+SIZE_QUICK = 512 << 20
+CODEC_ROWS = 4_000_000
+SINK_ROWS = 6_000_000
+SINK_ROWS_QUICK = 1_500_000
+TRIES = 3
+SAMPLE_SECONDS = 0.02
+VALUES = ("sum(length(value))",)
+Load = Callable[..., "DataFrame"]
+
+
+def reader(spark: "SparkSession", path: str, topic: str, **more: str) -> "DataFrame":
+    """A read of a topic, planned anew."""
+    options = {"path": path, "subscribe": topic, **more}
+    return spark.read.format("tidelog").options(**options).load()
+
+
+def rows_of(frame: "DataFrame", aggregates: Sequence[str] = VALUES) -> float:
+    """Runs the query; how many rows went through it."""
+    return float(frame.selectExpr("count(*)", *aggregates).collect()[0][0])
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Median wall time of a few runs."""
+    taken = []
+    for _ in range(TRIES):
+        start = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - start)
+    return median(taken)
+
+
+def job_cases(spark: "SparkSession", *, quick: bool) -> Iterator[Case]:
+    """All but the full read."""
+    topic = ranges.Topic(SIZE_QUICK if quick else SIZE, ranges.delays(), at_append=True)
+    try:
+        yield from slice_cases(spark, topic)
+        yield from latency_cases(spark, topic)
+        yield from task_cases(spark, topic)
+        yield memory_case(spark, topic)
+        yield from arrow_cases(topic)
+    finally:
+        topic.close()
+    yield from codec_cases(spark)
+    yield sink_case(spark, SINK_ROWS_QUICK if quick else SINK_ROWS)
+
+
+def slice_cases(spark: "SparkSession", topic: ranges.Topic) -> Iterator[Case]:
+    """One hundredth of the time, against all of it."""
+    part = ranges.part(0.01)
+    times = {"startingTimestamp": str(part.start_ms), "endingTimestamp": str(part.end_ms)}
+
+    def query(**more: str) -> Callable[[], float]:
+        return lambda: rows_of(reader(spark, topic.path, ranges.TOPIC, **more))
+
+    def empty() -> float:
+        rows_of(reader(spark, topic.path, ranges.TOPIC, **EMPTY))
+        return 1
+
+    def sliced() -> float:
+        assert query(**times)() > 0
+        return 1
+
+    def full() -> float:
+        query()()
+        return 1
+
+    def times_faster() -> float:
+        base = seconds(empty)
+        return (seconds(full) - base) / max(seconds(sliced) - base, 1e-3)
+
+    for work in (empty, sliced, full):
+        work()
+    gigabytes = topic.log_bytes() / 1e9
+    yield Case(case="a query that finds nothing", unit="s", ours=empty)
+    yield Case(
+        case=f"1 % of the time of {gigabytes:.1f} GB, beside all of it",
+        unit="s",
+        ours=sliced,
+        rival=full,
+        rival_name="the same query over all of it",
+        note="raw times",
+    )
+    yield Case(
+        case="how many times faster 1 % of the time is, less the query that finds nothing",
+        unit="times",
+        ours=times_faster,
+        goal="ours >= 20",
+        note=f"medians of {TRIES} runs of each",
+    )
+
+
+EMPTY: Mapping[str, str] = {
+    "startingOffsets": '{"times": {"0": 5}}',
+    "endingOffsets": '{"times": {"0": 5}}',
+}
+
+
+def latency_cases(spark: "SparkSession", topic: ranges.Topic) -> Iterator[Case]:
+    """`tidelog spark latency`: every record's two times, reduced inside the splits."""
+    from tidelog.spark.jobs.latency import latency
+
+    records = len(topic.batch_times) * ranges.BATCH_RECORDS
+
+    def run() -> float:
+        found = latency(spark, topic.path, ranges.TOPIC).found[ranges.TOPIC]
+        assert found.records == records
+        return records
+
+    run()
+    yield Case(
+        case=f"latency and lateness of {records / 1e6:.0f} M records",
+        unit="records/s",
+        ours=run,
+        goal="ours >= 12e6",
+        note="Spark is up; every batch is read and its checksum compared",
+    )
+
+
+def task_cases(spark: "SparkSession", topic: ranges.Topic) -> Iterator[Case]:
+    """The full read in one task and in more; the machine has two cores."""
+    for tasks in (1, 2, 4):
+        more = {"minPartitions": str(tasks), "splitBytes": str(1 << 40)}
+        yield Case(
+            case=f"full read in {tasks} task{'s' if tasks > 1 else ''} on two cores",
+            unit="rows/s",
+            ours=lambda more=more: rows_of(  # type: ignore[misc] # a default binds it
+                reader(spark, topic.path, ranges.TOPIC, **more)
+            ),
+        )
+
+
+def memory_case(spark: "SparkSession", topic: ranges.Topic) -> Case:
+    """Anonymous memory of the Python workers, looked at every few milliseconds."""
+
+    def run() -> float:
+        with watched_workers() as peak_kb:
+            rows_of(reader(spark, topic.path, ranges.TOPIC))
+        return max(peak_kb, default=0) / 1024
+
+    return Case(
+        case="largest Python worker during a full read, anonymous memory",
+        unit="MiB",
+        ours=run,
+        goal="ours <= 300",
+        note="mapped log pages belong to the page cache and don't count",
+    )
+
+
+@contextmanager
+def watched_workers() -> Iterator[list[int]]:
+    """Peaks of the Python workers' anonymous memory in KiB, complete behind the block."""
+    peaks: list[int] = []
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(SAMPLE_SECONDS):
+            peaks.append(max(map(anonymous_kb, worker_ids()), default=0))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield peaks
+    finally:
+        done.set()
+        thread.join()
+
+
+def worker_ids() -> list[str]:
+    """Processes that Spark's Python daemon has forked, and itself."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if b"pyspark.daemon" in path.read_bytes():
+                found.append(path.parent.name)
+        except OSError:
+            continue  # it has ended
+    return found
+
+
+def anonymous_kb(process: str) -> int:
+    """What a process holds that is no file's; 0 where it has ended."""
+    try:
+        status = Path("/proc", process, "status").read_text()
+    except OSError:
+        return 0
+    found = re.search(r"RssAnon:\s+(\d+) kB", status)
+    return int(found[1]) if found else 0
+
+
+def arrow_cases(topic: ranges.Topic) -> Iterator[Case]:
+    """All records as Arrow, without Spark, beside the same rows from Parquet."""
+    import duckdb
+    import polars as pl
+
+    gigabytes = topic.log_bytes() / 1e9
+    with tidelog.open(topic.path) as directory, tempfile.TemporaryDirectory() as folder:
+        file = f"{folder}/rows.parquet"
+        write_parquet(directory.scan(ranges.TOPIC).to_arrow(), file)
+
+        def ours(columns: tuple[str, ...]) -> Callable[[], float]:
+            def run() -> float:
+                for _ in directory.scan(ranges.TOPIC, columns=columns).to_arrow():
+                    pass
+                return gigabytes
+
+            return run
+
+        def by_duckdb() -> float:
+            for _ in duckdb.read_parquet(file).to_arrow_reader():
+                pass
+            return gigabytes
+
+        def by_polars() -> float:
+            pl.read_parquet(file)
+            return gigabytes
+
+        for what, columns, goal in (
+            ("all usual columns", scan.COLUMNS, "ours >= 4"),
+            ("columns=value", ("value",), ""),
+        ):
+            yield Case(
+                case=f"to_arrow on two cores, {what}",
+                unit="GB/s",
+                ours=ours(columns),
+                goal=goal,
+                note="bytes of log",
+            )
+        note = "the same rows, bytes of log; Parquet without compression, page cache warm"
+        for name, rival in (
+            (f"DuckDB {duckdb.__version__}", by_duckdb),
+            (f"Polars {pl.__version__}", by_polars),
+        ):
+            yield Case(
+                case=f"to_arrow, against {name} from Parquet",
+                unit="GB/s",
+                ours=ours(scan.COLUMNS),
+                rival=rival,
+                rival_name=name,
+                note=note,
+            )
+
+
+def write_parquet(source: pa.RecordBatchReader, file: str) -> None:
+    """The batches in one file, in order, not compressed."""
+    with source, pq.ParquetWriter(file, source.schema, compression="none") as sink:
+        for batch in source:
+            sink.write_batch(batch)
+
+
+def codec_cases(spark: "SparkSession") -> Iterator[Case]:
+    """The full read of compressed topics; half of each value repeats."""
+    with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as path:
+        with LogDir.open(path, options=LogDirOptions(create=True)) as log_dir:
+            for codec in (Codec.NONE, Codec.LZ4, Codec.ZSTD):
+                fill_codec(log_dir, codec)
+        plain: Callable[[], float] = lambda: rows_of(reader(spark, path, "codec-none"))  # noqa: E731
+        for name in ("lz4", "zstd"):
+            yield Case(
+                case=f"full read, {name}",
+                unit="rows/s",
+                ours=lambda name=name: rows_of(  # type: ignore[misc] # a default binds it
+                    reader(spark, path, f"codec-{name}")
+                ),
+                rival=plain,
+                rival_name="the same rows uncompressed",
+            )
+
+
+def fill_codec(log_dir: LogDir, codec: Codec) -> None:
+    """A topic of one partition, every batch compressed."""
+    topic = f"codec-{codec.config_name}"
+    log_dir.create_topic(topic, config={"retention.ms": "-1", "segment.bytes": str(128 << 20)})
+    log = log_dir.log(topic, 0)
+    chunk = 50_000
+    for number in range(CODEC_ROWS // chunk):
+        draw = np.random.default_rng(number)
+        half = draw.integers(0, 256, (chunk, 50), np.uint8)
+        values = np.ascontiguousarray(np.hstack([half, np.full((chunk, 50), 97, np.uint8)]))
+        ends = pa.py_buffer(np.arange(0, 100 * (chunk + 1), 100, dtype=np.int32).tobytes())
+        value = pa.Array.from_buffers(
+            pa.binary(), chunk, [None, ends, pa.py_buffer(values.tobytes())]
+        )
+        stamps = pa.array(1_700_000_000_000 + np.arange(chunk) + number * chunk)
+        table = pa.table({"value": value, "timestamp": stamps})
+        batches = encode_table(table, now_ms=0, codec=codec)
+        log.append_batches(bytearray().join(batches), origin=AppendOrigin.SINK, owned=True)
+
+
+def sink_case(spark: "SparkSession", rows: int) -> Case:
+    """Rows of Spark's own making into a directory, as finished segments with indexes."""
+    made = tempfile.TemporaryDirectory(prefix="tidelog-bench-")
+    path = made.name
+    with LogDir.open(path, options=LogDirOptions(create=True)) as log_dir:
+        log_dir.create_topic("sink", partitions=2, config={"retention.ms": "-1"})
+    frame = spark.range(rows).selectExpr(
+        "cast(cast(id as string) as binary) as key",
+        "cast(repeat('tidelog ', 12) as binary) as value",
+        "timestamp_millis(1700000000000 + id) as timestamp",
+    )
+
+    def run() -> float:
+        frame.write.format("tidelog").mode("append").options(path=path, topic="sink").save()
+        return rows
+
+    def empty_topic() -> None:
+        with LogDir.open(path, options=LogDirOptions(writable=True)) as log_dir:
+            log_dir.delete_topic("sink")
+            log_dir.create_topic("sink", partitions=2, config={"retention.ms": "-1"})
+            assert made.name == path  # the folder lives as long as this does
+
+    run()
+    return Case(
+        case=f"directory sink, {rows / 1e6:.1f} M rows with 96-byte values, two partitions by key",
+        unit="rows/s",
+        ours=run,
+        goal="ours >= 1.5e6",
+        note="keyed by murmur2, attached with indexes and zone maps",
+        prepare=empty_topic,
+    )
