@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tidelog.spark.jobs.replay import replay
     from tidelog.spark.places import Place
     from tidelog.spark.session import setup
+    from tidelog.spark.source import plan_batch
 
 # Where each public name is found. A job's module has the name of its function.
 _HOMES: Final = {
@@ -23,12 +24,23 @@ _HOMES: Final = {
     "lag": "jobs.lag",
     "latency": "jobs.latency",
     "mirror": "jobs.mirror",
+    "plan_batch": "source",
     "reindex": "jobs.reindex",
     "replay": "jobs.replay",
     "setup": "session",
 }
 
-__all__ = ["Place", "bootstrap", "lag", "latency", "mirror", "reindex", "replay", "setup"]
+__all__ = [
+    "Place",
+    "bootstrap",
+    "lag",
+    "latency",
+    "mirror",
+    "plan_batch",
+    "reindex",
+    "replay",
+    "setup",
+]
 
 
 def __getattr__(name: str) -> object:
