@@ -165,7 +165,11 @@ def bootstrap(  # noqa: PLR0913 - one keyword for each way to choose
         force=force,
         sink=sink or {},
     )
-    outcome = Bootstrap(options, transform=transform).run(table)
+    return summary(spark, topic, Bootstrap(options, transform=transform).run(table))
+
+
+def summary(spark: "SparkSession", topic: str, outcome: BootstrapOutcome) -> "DataFrame":
+    """The outcome as a DataFrame, a row for each partition."""
     rows = [
         (
             topic,
