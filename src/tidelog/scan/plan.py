@@ -129,11 +129,8 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
         InvalidRequest: Offsets, times or sizes that can't be.
         OffsetsGone: Offsets that were asked for are not in the log.
     """
-    if min(split_bytes, min_partitions, max_offsets) < 1:
-        raise InvalidRequest(
-            f"split_bytes={split_bytes}, min_partitions={min_partitions},"
-            f" max_offsets={max_offsets}: 1 up"
-        )
+    sizes = {"split_bytes": split_bytes, "min_partitions": min_partitions}
+    _check_sizes(sizes | {"max_offsets": max_offsets})
     question = Question(clock=clock, times=times, isolation=isolation, needs_match=needs_match)
     everywhere, single = wanted or Wanted(), per_partition or {}
     how = _How(
@@ -155,6 +152,12 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
         return planner.plan(drafts, _target_bytes(drafts, split_bytes, min_partitions))
 
     return with_directory(source, env, draft_all)
+
+
+def _check_sizes(sizes: Mapping[str, int]) -> None:
+    for name, value in sizes.items():
+        if value < 1:
+            raise InvalidRequest(f"{name}={value}: 1 up")
 
 
 def plan_count(  # noqa: PLR0913 - as `plan`
