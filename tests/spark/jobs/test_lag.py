@@ -11,10 +11,12 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.kafka_oracle import kafka_jars, kafka_oracle
 from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
 from tests.peers.conftest import kafka_broker
+from tests.peers.groups import tidelog
 from tests.unit.scan.logs import TOPIC, append_times_of, make_log_dir, records_of
 
 from tidelog import scan
 from tidelog import spark as tidelog_spark
+from tidelog.cli.problems import ExitCode
 from tidelog.cluster.lag import State
 from tidelog.env import os_env
 from tidelog.errors import InvalidRequest, UnknownGroup
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["kafka_broker", "kafka_jars", "kafka_oracle"]
 
 DAY_MS = 24 * HOUR_MS
+FAR_MS = 2 * 10**12 * HOUR_MS
 START_MS = 1_360_342_800_000
 CREATED, STAMPED = "lag-created", "lag-stamped"
 
@@ -101,6 +104,29 @@ class TestDirectories:
                 assert first == (unread[0].offset if unread else None)
         assert found["late"].partitions[1].state is State.BEYOND_END
 
+    def test_the_command(self, spark: "SparkSession", tmp_path: Path) -> None:
+        path, page = str(tmp_path / "data"), tmp_path / "page.html"
+        make_log_dir(path, 8, steps=40)
+        assert spark is not None  # the command runs in the session that is there
+        commits = [GroupOffset(TOPIC, 0, 3), GroupOffset(TOPIC, 1, 0)]
+        write_group_offsets(os_env().files, path, GroupOffsets(START_MS, {"early": commits}))
+        arguments = ("spark", "lag", path, "-o", "json", "--report", str(page))
+        ended = tidelog(*arguments, "--show", "hours", "--max-lag", "1000000")
+        assert ended.code == 0, ended.err
+        expected = expected_hours(
+            path,
+            {Partition(TOPIC, 0): 3, Partition(TOPIC, 1): 0},
+            IsolationLevel.READ_UNCOMMITTED,
+        )
+        found = {(r["topic"], r["clock"], r["hour_ms"]): r["records"] for r in ended.rows}
+        assert found == dict(expected)
+        assert "early: unread records by hour" in page.read_text()
+        over = tidelog("spark", "lag", path, "--max-lag", "2")
+        assert over.code == ExitCode.FINDINGS
+        assert "limit 2" in over.err
+        assert "EARLY" not in over.out
+        assert "early" in over.out
+
     def test_positions_from_elsewhere(self, spark: "SparkSession", tmp_path: Path) -> None:
         path = str(tmp_path)
         make_log_dir(path, 9, steps=30)
@@ -123,7 +149,9 @@ def test_intervals_and_hours() -> None:
     counts: Counts = Counter()
     offsets = np.array([0, 2, 3, 7, 9], np.int64)
     times = {
-        ClockName.RECORD: np.array([5, -1, HOUR_MS, 2 * HOUR_MS - 1, 2 * 10**12 * HOUR_MS], np.int64)
+        ClockName.RECORD: np.array(
+            [5, -1, HOUR_MS, 2 * HOUR_MS - 1, 2 * 10**12 * HOUR_MS], np.int64
+        )
     }
     for part in (slice(0, 2), slice(2, 5)):
         chosen = {clock: ms[part] for clock, ms in times.items()}
@@ -132,7 +160,7 @@ def test_intervals_and_hours() -> None:
     assert counts[Cell("t", 1, 0, "record", None)] == 1
     assert unread_by_hour(counts, 1) == {
         ("record", HOUR_MS): 1,
-        ("record", 2 * 10**12 * HOUR_MS): 1,
+        ("record", FAR_MS): 1,
     }
     assert sum(unread_by_hour(counts, 0).values()) == 4
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.peers.groups import tidelog
 from tests.unit.scan.logs import TOPIC, make_log_dir
 
 from tidelog import spark as tidelog_spark
@@ -81,6 +82,31 @@ def test_hours_of_a_range_and_single_partitions(spark: "SparkSession", tmp_path:
     assert found.by_append == expected.by_hour
     empty = measure(spark, Place(path), start=hours[-1] + 9 * HOUR_MS).topics[TOPIC]
     assert (empty.records, dict(empty.by_append)) == (0, {})
+
+
+def test_the_command(spark: "SparkSession", tmp_path: Path) -> None:
+    path, page = str(tmp_path / "data"), tmp_path / "page.html"
+    make_log_dir(path, 7, steps=50)
+    assert spark is not None  # the command runs in the session that is there
+    ended = tidelog("spark", "latency", path, "-o", "json", "--report", str(page))
+    assert ended.code == 0, ended.err
+    rows = [row for row in ended.rows if row["clock"] == "append"]
+    expected = library_latency(path)[TOPIC].by_hour
+    assert {row["hour_ms"]: (row["records"], row["p99_ms"]) for row in rows} == {
+        hour: (histogram.count, histogram.percentile(99)) for hour, histogram in expected.items()
+    }
+    assert "off by at most 1.6%" in ended.err
+    assert "M/s" in ended.err
+    shown = page.read_text()
+    assert shown.count("<svg") >= 2
+    assert f"{TOPIC}: latency by hour" in shown
+    arguments = ("spark", "latency", path, f"{TOPIC}:0", "--delay", "1s", "--show", "watermarks")
+    marks = tidelog(*arguments, "-o", "json").rows
+    late = lateness(path, TopicPartition(TOPIC, 0), delays_ms=(1_000,))[TOPIC]
+    assert [row["lost"] for row in marks] == [late.lost[1_000]]
+    assert "TOPIC" in tidelog("spark", "latency", path, "--show", "topics").out
+    wrong = tidelog("spark", "latency", path, "other")
+    assert (wrong.code, "no topic other" in wrong.err or "other" in wrong.err) == (1, True)
 
 
 def test_what_can_not_be_asked(spark: "SparkSession", tmp_path: Path) -> None:

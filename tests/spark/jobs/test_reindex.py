@@ -4,10 +4,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.peers.groups import tidelog
 from tests.unit.scan.logs import TOPIC, make_log_dir
 
 from tidelog import scan
 from tidelog import spark as tidelog_spark
+from tidelog.cli.doctor import Verdict
 from tidelog.env import os_env
 from tidelog.errors import DirectoryLocked, InvalidRequest
 from tidelog.spark.jobs.reindex import Mode, Outcome, run
@@ -116,6 +118,25 @@ def test_damage_is_told_and_left(spark: "SparkSession", tmp_path: Path) -> None:
     assert found.outcome is Outcome.FINDINGS
     assert any(finding.path == str(log) for finding in found.done[0].left)
     assert log.read_bytes() == data
+
+
+def test_the_command_ends_as_the_doctor_does(spark: "SparkSession", tmp_path: Path) -> None:
+    data, page = tmp_path / "data", tmp_path / "page.html"
+    make_log_dir(str(data), 4, steps=40)
+    assert spark is not None  # the command runs in the session that is there
+    assert tidelog("spark", "reindex", str(data), "--verify").code == Verdict.SOUND
+    index = min(data.glob(f"{TOPIC}-0/*.index"))
+    index.write_bytes(b"\xff" * 64)
+    found = tidelog("spark", "reindex", str(data), "--verify", "-o", "json")
+    assert found.code == Verdict.FINDINGS
+    assert str(index) in {row["file"] for row in found.rows}
+    assert {row["state"] for row in found.rows} == {"open"}
+    mended = tidelog("spark", "reindex", str(data), "--report", str(page), "-o", "json")
+    assert mended.code == Verdict.SOUND, mended.err
+    assert {row["state"] for row in mended.rows if row["severity"] != "note"} == {"repaired"}
+    assert "sound" in page.read_text()
+    rows = tidelog("spark", "reindex", str(data), TOPIC, "--show", "partitions", "-o", "json").rows
+    assert [(row["partition"], row["repaired"]) for row in rows] == [(0, 0), (1, 0)]
 
 
 def test_parts_are_plain_json() -> None:

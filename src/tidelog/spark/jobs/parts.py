@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.spark.jobs.progress import NOBODY, Listener
-from tidelog.spark.tasks import settle
 from tidelog.spark.workers import make_ready
 
 if TYPE_CHECKING:
@@ -75,6 +74,8 @@ class _Mapper:
         make_ready()
         import numpy as np
         import pyarrow as pa
+
+        from tidelog.spark.tasks import settle
 
         kind = _arrow_schema(f"part bigint, {self.schema}")
         for batch in batches:

@@ -79,6 +79,7 @@ class PartDone:
         self.left = [finding for finding in self.left if finding.path not in other.built]
         self.maps_built += other.maps_built
         self.maps_there += other.maps_there
+        self.built += other.built
         self.problems += other.problems
         self.is_blind |= other.is_blind
 
