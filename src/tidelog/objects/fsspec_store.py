@@ -167,9 +167,13 @@ class FsspecStore:
         size = fs.stat(path).size
         with self._typed("put", key):
             self._make_folder(key)
-            with self._fs.open(self._path(key), "wb") as target:
-                for part in file_parts(fs, path, size):
-                    target.write(part)
+            try:
+                with self._fs.open(self._path(key), "wb") as target:
+                    for part in file_parts(fs, path, size):
+                        target.write(part)
+            except BaseException:
+                self.delete(key)  # half a file would pass for a whole one
+                raise
         return self._existing(key)
 
     def put_if(

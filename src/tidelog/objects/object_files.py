@@ -135,23 +135,29 @@ class ObjectFiles:
                     del self._fetched[name]
 
     def prefetch(self, paths: Iterable[str]) -> None:
-        """Small files that will be read at once, side by side; missing ones are noted."""
+        """Small files that will be read soon, side by side; missing ones are noted."""
         keys = [self.key_of(path) for path in paths if self.is_remote(path)][:_FETCHED_MAX]
         with self._lock:
             keys = [key for key in keys if key not in self._fetched]
+        keys = [key for key in keys if not self._is_large(key)]
         if len(keys) < 2:
             return
         with ThreadPoolExecutor(min(_THREADS, len(keys))) as pool:
             for key, data in zip(keys, pool.map(self._read_small, keys), strict=True):
                 self._keep(key, data)
 
-    def _read_small(self, key: str) -> bytes | None:
+    def _is_large(self, key: str) -> bool:
+        """Whether it is known to be, or known not to be there: neither is fetched ahead."""
         folder, _, name = key.rpartition("/")
         listing = self._listings.known(folder)
-        if listing is not None and name not in listing.objects:
-            return None
+        if listing is None:
+            return False
+        info = listing.objects.get(name)
+        return info is None or info.size > SMALL_BYTES
+
+    def _read_small(self, key: str) -> bytes | None:
         try:
-            return self.store.read(key)
+            return self.store.read(key, 0, SMALL_BYTES + 1)  # one byte more tells a large one
         except FileNotFoundError:
             return None
 

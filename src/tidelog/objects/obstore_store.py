@@ -57,7 +57,8 @@ def _make_handle(url: str, family: str, settings: StoreSettings, retries: int) -
 
     if family == "memory":
         return _memory_handle(url)
-    more = {} if settings.profile is None else _profile_provider(settings.profile)
+    profile = settings.profile if family == "s3" else None
+    more = {} if profile is None else _profile_provider(profile)
     return from_url(  # type: ignore[no-any-return, call-overload] # keywords are checked above
         url,
         config=dict(settings.store),

@@ -172,6 +172,37 @@ def test_a_refresh_sees_what_came(copied: Path, store: CountingStore) -> None:
             assert there.topic(TOPIC).topic_id == here.topic(TOPIC).topic_id
 
 
+def test_a_large_map_is_no_memory(store: CountingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.objects.object_files.SPOOL_BYTES", 300_000)
+    monkeypatch.setattr("tidelog.objects.object_files.PART_BYTES", 100_000)
+    data = bytes(range(251)) * 2000
+    for name in ("x.index", "x.log"):
+        store.put(name, data)
+        files = ObjectFiles(store, local=OsFileSystem())
+        view = files.map(f"{store.url}/{name}")
+        assert bytes(view) == data
+        assert view.readonly
+        assert bytes(files.map(f"{store.url}/{name}", 1000)) == data[:1000]
+
+
+def test_blocks_are_bounded_and_a_reader_goes_on_faster(store: CountingStore) -> None:
+    data = bytes(range(251)) * 4000
+    store.put("x.log", data)
+    cache = BlockCache(block_bytes=1000, cache_bytes=20_000)
+    files = ObjectFiles(store, local=OsFileSystem(), blocks=cache)
+    file = files.open(f"{store.url}/x.log")
+    store.reset()
+    assert b"".join(file.pread(777, at) for at in range(0, len(data), 777)) == data
+    assert store.calls["read"] < len(data) / 16_000 + 10
+    assert store.read_bytes == len(data)
+    assert file.pread(10, len(data) - 3) == data[-3:]
+    assert file.pread(10, len(data)) == b""
+    store.reset()
+    for at in (900_000, 500, 700_000, 500):
+        assert file.pread(1200, at) == data[at : at + 1200]
+    assert store.read_bytes == 3 * 2000
+
+
 class TestCounts:
     """Requests and bytes for what is asked, on a directory with large segments."""
 
