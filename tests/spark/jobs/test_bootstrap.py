@@ -13,7 +13,7 @@ from tidelog.errors import InvalidRequest
 from tidelog.record.record import Record
 from tidelog.spark.jobs.bootstrap import Bootstrap, BootstrapOptions, bootstrap
 from tidelog.spark.jobs.checks import TargetLoses
-from tidelog.spark.jobs.record_columns import RecordColumns, to_records
+from tidelog.spark.jobs.record_columns import RecordColumns, to_records, with_partitions
 from tidelog.spark.jobs.replay import replay
 from tidelog.spark.places import Place
 from tidelog.storage.partitioner import partition_of
@@ -200,3 +200,14 @@ def test_columns(spark: "SparkSession") -> None:
         to_records(made, RecordColumns(time="half"))
     with pytest.raises(InvalidRequest, match="headers are a map"):
         to_records(made, RecordColumns(headers="day"))
+
+
+def test_rows_without_a_key_go_the_same_way_in_each_attempt(spark: "SparkSession") -> None:
+    made = spark.range(0, 60, 1, 2).selectExpr("id", "cast(null as string) as plane")
+    chosen = [
+        with_partitions(to_records(rows, RecordColumns(key="plane")), PARTITIONS).collect()
+        for rows in (made, made.repartition(5))
+    ]
+    first, again = ({bytes(row["value"]): row["partition"] for row in rows} for rows in chosen)
+    assert first == again
+    assert set(first.values()) == set(range(PARTITIONS))
