@@ -1,0 +1,159 @@
+"""Manifests and records: what is written is read again, what is damaged is refused."""
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.storage.tiers.tiered import NAME, Tiered
+
+from tidelog.errors import CorruptFile, InvalidRequest, TierConflict, UnsupportedVersion
+from tidelog.storage.tiers.deleted import (
+    DELETED_FILE,
+    DeletedFolder,
+    note_deleted,
+    read_deleted,
+)
+from tidelog.storage.tiers.fields import Fields
+from tidelog.storage.tiers.manifest import (
+    Manifest,
+    decode_manifest,
+    encode_manifest,
+    manifest_object,
+    manifest_of,
+    seal,
+)
+from tidelog.storage.tiers.record import TierRecord, decode_record, encode_record
+from tidelog.storage.tiers.rows import TierSegment, decode_row, encode_row
+
+
+def sample() -> Manifest:
+    tiered = Tiered().start()
+    tiered.fill(20)
+    tiered.move()
+    tiered.log.delete_records(6)
+    tiered.move()
+    tier = tiered.log.tier
+    assert tier is not None
+    assert tier.record.manifest.garbage
+    return tier.record.manifest
+
+
+SAMPLE = sample()
+ROWS = SAMPLE.segments
+
+
+def at(base: int, end: int, uid: str = "a") -> TierSegment:
+    return dataclasses.replace(ROWS[0], base_offset=base, end_offset=end, uid=uid * 32)
+
+
+def plain(*rows: TierSegment) -> Manifest:
+    return dataclasses.replace(SAMPLE, segments=rows, garbage=(), log_start_offset=0)
+
+
+def test_manifests_and_records_come_back() -> None:
+    assert decode_manifest(encode_manifest(SAMPLE)) == SAMPLE
+    record = TierRecord(
+        url="s3://b/p", folder="f/0", manifest=SAMPLE, local_start_offset=7, cut_offset=9
+    )
+    assert decode_record(encode_record(record)) == record
+    clipped = dataclasses.replace(ROWS[0], clip_bytes=5)
+    assert decode_row(json.loads(json.dumps(encode_row(clipped)))) == clipped
+
+
+@given(st.data())
+def test_any_damage_is_refused(data: st.DataObject) -> None:
+    content = bytearray(encode_manifest(SAMPLE))
+    place = data.draw(st.integers(0, len(content) - 1))
+    content[place] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(CorruptFile):
+        decode_manifest(bytes(content))
+    with pytest.raises(CorruptFile):
+        decode_manifest(encode_manifest(SAMPLE)[:place])
+
+
+PATHS = ["version", "topic", "partition", "writer", "generation", "segments", "garbage"]
+ROW_PATHS = ["base", "end", "uid", "objects", "total", "times", "capped", "note", "clip"]
+WRONG: list[object] = [None, -1, "x", [], {}, [1], 1.5, True, {"a": 1}, 2**70, [[]]]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=repr)
+def test_values_of_another_kind_are_refused(wrong: object) -> None:
+    for name in PATHS:
+        inner = manifest_object(SAMPLE)
+        if inner[name] == wrong or (name in ("segments", "garbage") and wrong == []):
+            continue
+        if name in ("partition", "generation") and wrong == -1:
+            continue
+        if name in ("topic", "writer") and isinstance(wrong, str):
+            continue
+        inner[name] = wrong
+        with pytest.raises((CorruptFile, UnsupportedVersion)):
+            manifest_of(Fields.of(inner, "m"))
+    for name in ROW_PATHS:
+        row = encode_row(ROWS[0])
+        if wrong is None and name in ("capped", "clip"):
+            continue
+        row[name] = wrong
+        with pytest.raises(CorruptFile):
+            decode_row(row)
+
+
+def test_a_later_version_is_named() -> None:
+    inner = json.dumps({**manifest_object(SAMPLE), "version": 2}).encode()
+    with pytest.raises(UnsupportedVersion, match="version 2, 1 is known"):
+        decode_manifest(seal(inner, b', "manifest": '))
+
+
+def test_adding_is_idempotent_and_refuses_other_records() -> None:
+    one, two = at(0, 10), at(10, 20, "b")
+    found = plain(one).with_added([two])
+    assert found.segments == (one, two)
+    assert found.with_added([at(10, 20, "c")]).segments == (one, two)
+    other = dataclasses.replace(at(10, 21, "c"))
+    with pytest.raises(TierConflict, match="offsets 10 to 19"):
+        found.with_added([other])
+
+
+def test_an_exchange_spans_the_same_offsets() -> None:
+    rows = [at(0, 10), at(10, 20, "b"), at(20, 30, "c")]
+    found = plain(*rows).with_exchanged(rows[:2], [at(0, 20, "d")], 5)
+    assert [(row.base_offset, row.end_offset) for row in found.segments] == [(0, 20), (20, 30)]
+    assert [one.segment for one in found.garbage] == rows[:2]
+    assert {one.since_ms for one in found.garbage} == {5}
+    assert found.without_garbage({rows[0].folder}).garbage == found.garbage[1:]
+    for old, new in ((rows[:1], [at(0, 9, "d")]), ([rows[0], rows[2]], [at(0, 30, "d")])):
+        with pytest.raises(InvalidRequest):
+            plain(*rows).with_exchanged(old, new, 5)
+    with pytest.raises(TierConflict):
+        found.with_exchanged(rows[:2], [at(0, 20, "e")], 5)
+
+
+def test_starts_and_cuts() -> None:
+    rows = [at(0, 10), at(10, 20, "b"), at(20, 30, "c")]
+    found = plain(*rows).with_start(15, 5)
+    assert found.segments == tuple(rows[1:])
+    assert found.with_start(3, 6) == found
+    clipped = dataclasses.replace(rows[1], end_offset=14, clip_bytes=3)
+    cut = plain(*rows).with_cut(15, lambda _row, _offset: clipped, 5)
+    assert cut.segments == (rows[0], clipped)
+    assert cut.end_offset == 14
+    assert plain(*rows).with_cut(15, lambda _row, _offset: None, 5).segments == (rows[0],)
+    assert plain(*rows).with_cut(20, lambda _row, _offset: None, 5).segments == tuple(rows[:2])
+
+
+def test_deleted_folders_are_noted_once() -> None:
+    tiered = Tiered().start()
+    one, two = DeletedFolder("s3://b", "t/0"), DeletedFolder("s3://b", "t/1")
+    note_deleted(tiered.disk, "/data", [one])
+    note_deleted(tiered.disk, "/data", [one, two])
+    assert read_deleted(tiered.disk, "/data") == [one, two]
+    for content in (b"[]", b'{"version": 1, "folders": [["a"]]}', b"\xff"):
+        tiered.disk.remove(f"/data/{DELETED_FILE}")
+        file = tiered.disk.open(f"/data/{DELETED_FILE}", create=True)
+        file.pwrite(content, 0)
+        file.close()
+        with pytest.raises(CorruptFile, match=DELETED_FILE):
+            read_deleted(tiered.disk, "/data")
+    assert NAME.topic in tiered.directory.topics()
