@@ -7,7 +7,7 @@ Life cycle: connect -> calls -> close, best by `with`. For one thread.
 """
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
@@ -80,7 +80,11 @@ class Cluster(Client):
 
     def topic_id(self, topic: str) -> str | None:
         """The topic's id as Kafka prints it, None where the cluster has none."""
-        return offsets.topic_id(self, topic)
+        return self.topic_ids([topic])[topic]
+
+    def topic_ids(self, topics: Sequence[str]) -> dict[str, str | None]:
+        """Topics' ids as Kafka prints them, None where the cluster has none."""
+        return offsets.topic_ids(self, topics)
 
     # -- offsets -----------------------------------------------------------------------------
 

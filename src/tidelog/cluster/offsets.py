@@ -66,15 +66,21 @@ def topic_settings(client: Client, topic: str) -> dict[str, str]:
     return {name: entry.value for name, entry in found.items() if entry.value is not None}
 
 
-def topic_id(client: Client, topic: str) -> str | None:
-    """A topic's id as Kafka prints it, None where the cluster has none."""
+def topic_ids(client: Client, topics: Sequence[str]) -> dict[str, str | None]:
+    """Topics' ids as Kafka prints them, None where the cluster has none."""
     from confluent_kafka import TopicCollection
 
+    if not topics:
+        return {}
     asked = client.admin().describe_topics(
-        TopicCollection([topic]), request_timeout=client.timeout_s
+        TopicCollection(list(topics)), request_timeout=client.timeout_s
     )
-    found = client.results(f"describe {topic}", asked)[topic].topic_id
-    if found is None or str(found) == _NO_TOPIC_ID:
+    found = client.results(f"describe {', '.join(topics)}", asked)
+    return {topic: _id_text(found[topic].topic_id) for topic in topics}
+
+
+def _id_text(topic_id: object) -> str | None:
+    if topic_id is None or str(topic_id) == _NO_TOPIC_ID:
         return None
     # librdkafka writes it in base64's usual alphabet, Kafka in the one for addresses.
-    return str(found).replace("+", "-").replace("/", "_")
+    return str(topic_id).replace("+", "-").replace("/", "_")

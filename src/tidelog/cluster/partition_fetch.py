@@ -237,11 +237,13 @@ class PartitionFetch:
 
     def _next_offset(self, data: PartitionData, offset: int, end: int) -> int | None:
         """The offset behind what came; None where there may be more to come."""
-        from tidelog.scan.fetched import next_offset
+        from tidelog.scan.fetched import is_cut, next_offset
 
         if data.records is not None and len(data.records):
-            # Damage is for the decoder to name, so any progress will do.
             found = next_offset(data.records)
+            if found is None and is_cut(data.records):
+                raise self._refusal("fetch", codes.MESSAGE_TOO_LARGE, "not one whole batch came")
+            # Damage is for the decoder to name, so any progress will do.
             return offset + 1 if found is None else max(found, offset + 1)
         is_committed = self._isolation is IsolationLevel.READ_COMMITTED
         visible = data.last_stable_offset if is_committed else data.high_watermark

@@ -7,6 +7,7 @@ can ask (ends of epochs) goes to brokers directly where they speak plain text, e
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self, TypeVar
@@ -25,7 +26,7 @@ from tidelog.spark.broker_settings import read_settings
 from tidelog.spark.broker_tasks import BrokerTask
 from tidelog.spark.emptiness import EmptyRange, LogFacts, explain, is_doubtful, may_be_gone
 from tidelog.spark.limits import Limits
-from tidelog.spark.plans import wanted_of
+from tidelog.spark.plans import NOTHING_MEANT, wanted_of
 from tidelog.spark.source_options import SourceOptions
 from tidelog.spark.tasks import BatchPlan, Bounds, Task, matching
 from tidelog.types import (
@@ -101,7 +102,6 @@ class BrokerBackend:
             options.bootstrap, self._settings.client, timeout_s=self._settings.timeout_s
         )
         self._epochs = BrokerEpochs(options.bootstrap, self._settings.fetch)
-        self._ids: dict[str, str] = {}
 
     def _ask(self, ask: Callable[[], _Answer]) -> _Answer:
         """The answer, asked for as often as `fetchOffset.numRetries` allows."""
@@ -122,8 +122,8 @@ class BrokerBackend:
             for name in self._options.assigned:
                 if name.partition >= counts.get(name.topic, 0):
                     self._refuse(name.topic, name.partition)
-            return sorted(self._options.assigned)
-        topics = matching(self._options, sorted(counts.keys() - _INTERNAL))
+            return sorted(set(self._options.assigned))
+        topics = set(matching(self._options, counts.keys() - _INTERNAL))
         for topic in topics:
             if not counts.get(topic):
                 self._refuse(topic)
@@ -139,13 +139,12 @@ class BrokerBackend:
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """See `Backend`."""
-        return {topic: self._topic_id(topic) for topic in topics}
-
-    def _topic_id(self, topic: str) -> str:
         from tidelog.storage.files import decode_topic_id
 
-        found = self._ask(partial(self._cluster.topic_id, topic))
-        return "" if found is None else decode_topic_id(found).hex
+        found = self._ask(partial(self._cluster.topic_ids, sorted(set(topics))))
+        return {
+            name: "" if one is None else decode_topic_id(one).hex for name, one in found.items()
+        }
 
     # -- offsets -----------------------------------------------------------------------------
 
@@ -237,7 +236,7 @@ class BrokerBackend:
         options = self._options
         wanted = wanted_of(options, self.partitions(), limits)
         if limits.is_empty or not wanted:
-            return BatchPlan()
+            return BatchPlan(reports=(NOTHING_MEANT,))
         clock = options.clock if options.has_times else limits.clock
         # Brokers stamp a partition in order, so on that clock a range of time is one of offsets.
         is_exact = options.is_exact and clock is ClockName.RECORD
@@ -310,7 +309,12 @@ class BrokerBackend:
                 mark = Watermarks(views[name].log_start_offset, views[name].log_end_offset)
                 by_time.setdefault(first_ms, {})[name] = mark
         for first_ms, marks in by_time.items():
-            hits = self._ask(partial(first_at_or_after, self._cluster, marks, first_ms))
+            try:
+                hits = self._ask(partial(first_at_or_after, self._cluster, marks, first_ms))
+            except ClusterFailure as error:
+                # Brokers before 3.0 can't say which time is the largest; then all is read.
+                _LOG.warning("no start by time was found: %s", error)
+                continue
             for name, hit in hits.items():
                 end = bounds[name].end
                 starts[name] = end if hit is None else min(max(starts[name], hit.offset), end)
@@ -320,8 +324,10 @@ class BrokerBackend:
         name = view.topic_partition
         first = last = None
         if view.log_start_offset < view.log_end_offset:
-            first = self._ask(partial(self._cluster.offsets_for_times, {name: 0}))[name]
-            last = self._ask(partial(self._cluster.max_timestamps, [name]))[name]
+            # No read fails for want of a reason; brokers before 3.0 don't know the largest time.
+            with suppress(ClusterFailure):
+                first = self._cluster.offsets_for_times({name: 0})[name]
+                last = self._cluster.max_timestamps([name])[name]
         facts = LogFacts(
             start=view.log_start_offset,
             end=view.log_end_offset,

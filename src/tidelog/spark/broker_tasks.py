@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import (
+    CorruptBatch,
     CorruptData,
     LostOffsets,
     MissingTimestamps,
@@ -143,6 +144,10 @@ class BrokerTask:
                 yield maker.rows(batch)
         except CorruptData as error:
             raise error.located(fetch.place, error.at or 0) from error
+        if found.next_offset < part.next_offset:
+            raise CorruptBatch(f"ends at {found.next_offset}", at=0, offset=part.offset).located(
+                fetch.place, 0
+            )
         stats.without_time += found.without_time
         if unstamped is not None:
             stats.without_time += unstamped.without_time

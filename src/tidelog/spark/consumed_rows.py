@@ -110,8 +110,8 @@ class _Reading:
             # `consume` alone would wait until it has as many as it may bring.
             first = consumer.poll(_POLL_S)
             if first is not None:
-                more = consumer.consume(max(self._settings.poll_records - 1, 1), timeout=0)
-                return [first, *more]
+                count = self._settings.poll_records - 1
+                return [first, *(consumer.consume(count, timeout=0) if count else ())]
         if self._clock.monotonic_ms() >= deadline_ms:
             reason = f"nothing from offset {at} on came within {self._timeout_ms / 1000:g} s"
             operation = f"read records of {self._split.topic_partition}"

@@ -12,7 +12,7 @@ from tidelog.objects import env_for
 from tidelog.scan.bounds import Bounds as LogBounds
 from tidelog.spark.emptiness import EmptyRange, LogFacts, explain, is_doubtful, may_be_gone
 from tidelog.spark.limits import Limits
-from tidelog.spark.plans import wanted_of
+from tidelog.spark.plans import NOTHING_MEANT, wanted_of
 from tidelog.spark.source_options import SourceOptions
 from tidelog.spark.tasks import BATCH_ROWS, BatchPlan, Bounds, Task, matching, settle
 from tidelog.types import INT64_MAX, NO_LEADER_EPOCH, ClockName, TopicPartition
@@ -91,7 +91,7 @@ class DirectoryBackend:
     def partitions(self) -> list[TopicPartition]:
         """See `Backend`; those that have no directory yet are included."""
         with self._open() as log_dir:
-            return sorted(_named(log_dir, self._options))
+            return sorted(set(_named(log_dir, self._options)))
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """See `Backend`."""
@@ -212,7 +212,7 @@ class DirectoryBackend:
     ) -> scan.ScanPlan:
         options = self._options
         if not wanted:
-            return scan.ScanPlan(splits=())
+            return scan.ScanPlan(splits=(), reports=(NOTHING_MEANT,))
         return scan.plan(
             options.path,
             list(wanted),

@@ -32,6 +32,7 @@ from tidelog.spark.source_options import SourceOptions
 from tidelog.types import INT64_MAX, INT64_MIN, ClockName, TopicPartition
 
 _CLOCKS: Final = {"timestamp": ClockName.RECORD, "appendTimestamp": ClockName.APPEND}
+_NAMES: Final[dict[str, type[int | str]]] = {"topic": str, "partition": int}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _TESTS: Final[dict[type[Filter], Callable[..., bool]]] = {
@@ -107,7 +108,8 @@ class LimitMaker:
     def _take(self, one: Filter) -> bool:
         """Whether the limits obey the filter now."""
         column = _column(one)
-        if column in ("topic", "partition") and _is_known(one):
+        kind = _NAMES.get(column)
+        if kind is not None and _is_known(one, kind):
             self.limits = replace(self.limits, names=(*self.limits.names, one))
             return True
         if column == "offset":
@@ -159,7 +161,8 @@ def _column(one: Filter) -> str:
     return path[0] if len(path) == 1 else ""
 
 
-def _is_known(one: Filter) -> bool:
+def _is_known(one: Filter, kind: type[int | str]) -> bool:
+    """Whether a filter on names can be tried here: all its constants are of the column's kind."""
     inner = one.child if isinstance(one, Not) else one
     if isinstance(inner, IsNotNull | IsNull):
         return True
@@ -167,7 +170,7 @@ def _is_known(one: Filter) -> bool:
         return False
     value = inner.value  # type: ignore[attr-defined] # all of these have one
     values = value if isinstance(inner, In) else [value]
-    return all(isinstance(one, int | str) and not isinstance(one, bool) for one in values)
+    return all(type(value) is kind for value in values)
 
 
 def _is_true(one: Filter, value: int | str) -> bool:

@@ -1,10 +1,14 @@
 """From options and filters to what is wanted of each partition. Pure."""
 
+from typing import Final
+
 from tidelog.errors import InvalidRequest
 from tidelog.scan import Wanted
 from tidelog.spark.limits import Limits
 from tidelog.spark.source_options import Given, SourceOptions
 from tidelog.types import INT64_MAX, TopicPartition
+
+NOTHING_MEANT: Final = "nothing to read: no topic fits, or filters leave no partition"
 
 
 def wanted_of(

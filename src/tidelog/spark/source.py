@@ -121,8 +121,8 @@ class TidelogReader(DataSourceReader):
             found = backend.plan_batch(self._limits)
         for lost in found.lost:
             _LOG.warning("not in the log: %s", lost)
-        for empty in (*found.empty, *found.doubtful):
-            _LOG.warning("%s", empty)
+        for told in (*found.empty, *found.doubtful, *found.reports):
+            _LOG.warning("%s", told)
         return [TaskPartition(task) for task in found.tasks] or [TaskPartition(None)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":

@@ -181,6 +181,19 @@ def test_a_refusal_is_told_at_once(leader: FakeLeader) -> None:
     assert leader.env.clock.monotonic_ms() == before
 
 
+def test_a_cut_batch_is_no_progress(leader: FakeLeader) -> None:
+    def mangle(request: ReceivedRequest, answer: "DataclassInstance") -> "DataclassInstance":
+        if request.api.key == FETCH.key:
+            data = cast("fe.FetchResponse", answer).responses[0].partitions[0]
+            assert data.records is not None
+            data.records = bytes(data.records)[:70]
+        return answer
+
+    leader.mangle = mangle
+    with pytest.raises(ClusterFailure, match="not one whole batch came"):
+        list(open_fetch(leader).parts(0, 30))
+
+
 def test_the_first_server_that_answers(leader: FakeLeader) -> None:
     fetch = open_fetch(leader)
     seams = fetch._seams

@@ -11,6 +11,7 @@ from tidelog.errors import InvalidRequest
 from tidelog.spark.backend import Bounds, open_backend
 from tidelog.spark.emptiness import WhyEmpty
 from tidelog.spark.limits import NO_LIMITS, Limits
+from tidelog.spark.plans import NOTHING_MEANT
 from tidelog.spark.source import plan_batch, plan_options
 from tidelog.spark.source_options import read_source_options
 from tidelog.spark.tasks import BatchPlan
@@ -183,6 +184,7 @@ def test_a_start_that_nothing_reaches(tmp_path: Path) -> None:
 
 
 def test_limits_that_contradict_leave_nothing(root: Path) -> None:
-    assert plan(root, replace(NO_LIMITS, least_offset=5, limit_offset=5)) == BatchPlan(
-        scan_bytes=0, log_bytes=0
-    )
+    found = plan(root, replace(NO_LIMITS, least_offset=5, limit_offset=5))
+    assert (found.tasks, found.reports) == ((), (NOTHING_MEANT,))
+    nobody = {"path": str(root), "subscribePattern": "nobody.*"}
+    assert plan_batch(nobody).reports == (NOTHING_MEANT,)

@@ -126,6 +126,8 @@ def test_lists_narrow_and_go_back() -> None:
         In(("topic",), ("a", None)),
         EqualTo(TIME, datetime(2013, 2, 8)),  # noqa: DTZ001 - a time without a zone
         StringStartsWith(("value",), "x"),
+        EqualTo(("partition",), "1"),
+        EqualTo(("topic",), 1),
     ],
 )
 def test_what_goes_back(one: Filter) -> None:
