@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.cluster.offset_map import Partitioning
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest
-from tidelog.spark.jobs.mirror_plan import BatchDone, MirrorSource, plan_mirror
+from tidelog.spark.jobs.mirror_plan import MirrorSource, plan_mirror
 from tidelog.spark.jobs.mirror_run import (
     ISOLATIONS,
     MirrorOptions,
@@ -55,20 +55,16 @@ def mirror(  # noqa: PLR0913 - one keyword for each way to choose
     sink_options: Mapping[str, str] | None = None,
     env: Env | None = None,
 ) -> "DataFrame":
-    """Copy topics, exactly once; a summary with a row for each partition that is copied.
-
-    Killed at any moment, the same call goes on from its checkpoint.
+    """Copy topics, exactly once; a row for each partition. The same call goes on after a kill.
 
     Args:
         spark: The session.
-        sources: Directories, URLs of object stores or `kafka://HOST:PORT`, one or several; or
-            `MirrorSource`, with topics of its own.
+        sources: Directories, object stores' URLs or `kafka://HOST:PORT`; or `MirrorSource`.
         topics: Names; or name -> name at the target. Several sources may go into one topic.
         target: Directory or `kafka://HOST:PORT`.
-        checkpoint: Folder of the driver with all that a restart needs, the offset map
-            (`offsets.map`) among it. For this mirror alone.
-        partitions: `kept`: records keep the number of their partition; `key`: chosen anew by the
-            key, as Kafka's clients do; `any`: by the column `targetPartition` of a transform.
+        checkpoint: Folder of the driver with what a restart needs, and `offsets.map`.
+        partitions: `kept`; `key`: chosen by key as Kafka's clients do; `any`: by the column
+            `targetPartition` of a transform.
         start: `earliest` or `latest`: where a new mirror begins.
         isolation: `read_committed` leaves aborted transactions out, or `read_uncommitted`.
         continuous: Go on until `stopped` is set; else stop at what is there at the start.
@@ -76,7 +72,7 @@ def mirror(  # noqa: PLR0913 - one keyword for each way to choose
         batch_records: About how many offsets of each source a batch takes, at most.
         trigger_ms: How often a continuous mirror looks for new records.
         create: Make topics that the target lacks, like their (first) source.
-        force: Go on although the target would refuse or lose records or their create times.
+        force: Go on although the target would lose records or their create times.
         transform: Put between read and write. It must keep `source`, `topic`, `partition` and
             `offset`; it may drop, change and multiply records.
         watch: Called after each batch.
@@ -86,20 +82,11 @@ def mirror(  # noqa: PLR0913 - one keyword for each way to choose
 
     Raises:
         TargetLoses: The target would refuse or lose records; nothing was written.
-        InvalidRequest, UnknownTopic, InvalidTopic: As their names say; nothing was written.
-        DirectoryLocked: Another driver runs this mirror, or another process holds the target.
-        pyspark.errors.StreamingQueryException: A batch failed; nothing of it is visible in a
-            directory, and the next start writes it again.
+        InvalidRequest, UnknownTopic, DirectoryLocked: As their names say; nothing was written.
+        pyspark.errors.StreamingQueryException: A batch failed; the next start writes it again.
     """
-    given = [sources] if isinstance(sources, Place | str) else list(sources)
-    plan = plan_mirror(
-        given,
-        topics,
-        target,
-        partitioning=read_partitioning(partitions),
-        start=start,
-        isolation=_isolation(isolation),
-    )
+    places = [sources] if isinstance(sources, Place | str) else list(sources)
+    how = read_partitioning(partitions), start, read_isolation(isolation)
     options = MirrorOptions(
         checkpoint=checkpoint.rstrip("/"),
         continuous=continuous,
@@ -110,11 +97,11 @@ def mirror(  # noqa: PLR0913 - one keyword for each way to choose
         source=tuple((source_options or {}).items()),
         sink=tuple((sink_options or {}).items()),
     )
+    plan = plan_mirror(places, topics, target, *how)
     env = env or os_env()
-    with running(spark, plan, options, env, transform=transform, watch=watch or _ignore) as started:
+    with running(spark, plan, options, env, transform=transform, watch=watch) as started:
         started.await_end(stopped)
-        rows = summary_rows(started, env)
-    return spark.createDataFrame(rows, _SUMMARY)
+        return spark.createDataFrame(summary_rows(started, env), _SUMMARY)
 
 
 def read_partitioning(text: str) -> Partitioning:
@@ -126,12 +113,9 @@ def read_partitioning(text: str) -> Partitioning:
         raise InvalidRequest(f"partitions {text}: one of {names}") from error
 
 
-def _isolation(text: str) -> IsolationLevel:
+def read_isolation(text: str) -> IsolationLevel:
+    """`read_committed` or `read_uncommitted`; raises InvalidRequest."""
     found = ISOLATIONS.get(text)
     if found is None:
         raise InvalidRequest(f"isolation {text}: one of {', '.join(ISOLATIONS)}")
     return found
-
-
-def _ignore(_done: BatchDone) -> None:
-    """Nobody watches."""

@@ -93,7 +93,6 @@ def plan_mirror(
     sources: Sequence[Place | str | MirrorSource],
     topics: Iterable[str] | Mapping[str, str],
     target: Place | str,
-    *,
     partitioning: Partitioning = Partitioning.KEPT,
     start: str = "earliest",
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,

@@ -18,10 +18,9 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tidelog.cluster.offset_map import OffsetMap, Partitioning
+from tidelog.cluster.offset_map import OffsetMap
 from tidelog.cluster.offset_map_file import read_map, write_map
 from tidelog.env import Env
 from tidelog.errors import DirectoryLocked, InvalidRequest
@@ -39,14 +38,14 @@ from tidelog.spark.jobs.mirror_plan import (
     BatchDone,
     MirrorPlan,
     MirrorState,
-    Pair,
     decode_state,
     encode_state,
 )
-from tidelog.spark.jobs.mirror_tasks import ORIGIN, RECORD, TARGET_PARTITION, Routes
+from tidelog.spark.jobs.mirror_read import read_rows, select
+from tidelog.spark.jobs.mirror_tasks import Routes
 from tidelog.spark.sink_options import read_sink_options
 from tidelog.storage import files
-from tidelog.types import IsolationLevel, TimestampType
+from tidelog.types import IsolationLevel
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,10 +56,6 @@ Transform: TypeAlias = Callable[["DataFrame"], "DataFrame"]
 STATE_FILE: Final = "mirror.json"
 MAP_FILE: Final = "offsets.map"
 SPARK_DIR: Final = "spark"
-_COLUMNS: Final = (*RECORD, "topic", "partition", "offset", "timestampType")
-_CREATE_TIME: Final = "createTimestamp"
-# Order within a partition is kept by one task; a directory's segments are put in order later.
-_ONE_TASK_BYTES: Final = str(1 << 60)
 _ID_BITS: Final = 128
 
 
@@ -182,7 +177,7 @@ def running(
     env: Env,
     *,
     transform: Transform | None = None,
-    watch: Watcher = _nobody,
+    watch: Watcher | None = None,
 ) -> Iterator[Mirror]:
     """A started mirror, until the block ends.
 
@@ -198,7 +193,7 @@ def running(
             f"{options.checkpoint}: another driver runs this mirror; stop it first"
         ) from error
     try:
-        mirror = _start(spark, plan, options, env, transform, watch)
+        mirror = _start(spark, plan, options, env, transform, watch or _nobody)
         try:
             yield mirror
         finally:
@@ -244,7 +239,9 @@ def _start(
         env=env,
         watch=watch,
     )
-    rows = read_rows(spark, plan, options, state)
+    rows = read_rows(
+        spark, plan, state, batch_records=options.batch_records, more=dict(options.source)
+    )
     rows = select(rows if transform is None else transform(rows), plan.partitioning)
     query = _query(rows, batches, options)
     return Mirror(
@@ -320,76 +317,6 @@ def _target(
         sink = read_sink_options(given | {"delivery": "exactly-once"})
         return BrokerTarget(options=sink, routes=routes, mirror_id=mirror_id)
     return DirectoryTarget(options=read_sink_options(given), routes=routes, mirror_id=mirror_id)
-
-
-# -- reading -------------------------------------------------------------------------------------
-
-
-def source_options(
-    plan: MirrorPlan, number: int, options: MirrorOptions, state: MirrorState
-) -> dict[str, str]:
-    """Options of the stream that reads a place."""
-    source = plan.sources[number]
-    place = source.place
-    columns = [*_COLUMNS, *([] if place.is_broker else [_CREATE_TIME])]
-    found = place.options() | {
-        "subscribe": ",".join(source.topics),
-        "isolation": plan.isolation.name.lower(),
-        "columns": ",".join(columns),
-        "startingOffsets": starting_offsets(plan, number, state),
-        "maxOffsetsPerTrigger": str(options.batch_records),
-    }
-    if plan.target.is_broker and not place.is_broker:
-        found["splitBytes"] = _ONE_TASK_BYTES
-    return found | dict(options.source)
-
-
-def starting_offsets(plan: MirrorPlan, number: int, state: MirrorState) -> str:
-    """`earliest`, or the very offsets that were the ends when the mirror began."""
-    import json
-
-    if plan.start == "earliest":
-        return "earliest"
-    pairs: list[Pair] = plan.pairs
-    found: dict[str, dict[str, int]] = {}
-    for pair_number, partition, offset in state.starts:
-        pair = pairs[pair_number]
-        if pair.place == number:
-            found.setdefault(pair.topic, {})[str(partition)] = offset
-    return json.dumps(found)
-
-
-def read_rows(
-    spark: "SparkSession", plan: MirrorPlan, options: MirrorOptions, state: MirrorState
-) -> "DataFrame":
-    """The rows of all places, each with the number of its place; times are create times."""
-    from pyspark.sql.functions import coalesce, col, lit, when
-
-    parts = []
-    for number, source in enumerate(plan.sources):
-        given = source_options(plan, number, options, state)
-        rows = spark.readStream.format("tidelog").options(**given).load()
-        if not source.place.is_broker:
-            # The files of a LogAppendTime topic still hold when producers made their records.
-            stamped = col("timestampType") == lit(int(TimestampType.LOG_APPEND_TIME))
-            created = when(stamped, coalesce(col(_CREATE_TIME), col("timestamp")))
-            rows = rows.withColumn("timestamp", created.otherwise(col("timestamp")))
-            rows = rows.drop(_CREATE_TIME)
-        parts.append(rows.drop("timestampType").withColumn("source", lit(number)))
-    return reduce(lambda one, other: one.unionByName(other), parts)
-
-
-def select(rows: "DataFrame", partitioning: Partitioning) -> "DataFrame":
-    """The columns that tasks need, in order; raises InvalidRequest where one is missing."""
-    needed = [*ORIGIN, *RECORD]
-    if partitioning is Partitioning.ANY:
-        needed.append(TARGET_PARTITION)
-    if missing := [name for name in needed if name not in rows.columns]:
-        raise InvalidRequest(
-            f"transform has left no column {missing[0]}; it must keep {', '.join(ORIGIN)}, by which"
-            f" the offset map knows what went where, and {', '.join(RECORD)}"
-        )
-    return rows.select(*needed)
 
 
 def _query(rows: "DataFrame", batches: Batches, options: MirrorOptions) -> "StreamingQuery":

@@ -1,0 +1,86 @@
+"""A driver of its own, to be killed: a continuous mirror.
+
+    python mirror_child.py '{"source": ..., "target": ..., "checkpoint": ..., "calls": N}'
+
+With `calls` it kills itself and all that belongs to it (the Java machine too) when the driver is
+about to change a file for the N-th time, so that every moment of a commit comes up; else it runs
+until it is killed.
+"""
+
+import json
+import os
+import signal
+import sys
+import warnings
+from dataclasses import dataclass
+
+from tests.spark.conftest import SETTINGS
+
+from tidelog.env import Env, OsFileSystem
+from tidelog.spark import sink_options
+from tidelog.spark.jobs import mirror
+
+BATCH_RECORDS = 60
+
+
+@dataclass(slots=True)
+class Countdown:
+    """Kills the process group when it has counted down."""
+
+    left: int
+
+    def count(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            os.killpg(0, signal.SIGKILL)
+
+
+class DyingFiles(OsFileSystem):
+    """The machine's files, for so many changes."""
+
+    def __init__(self, countdown: Countdown) -> None:
+        super().__init__()
+        self._countdown = countdown
+
+    def rename(self, source: str, target: str) -> None:
+        self._countdown.count()
+        super().rename(source, target)
+
+    def remove(self, path: str) -> None:
+        self._countdown.count()
+        super().remove(path)
+
+    def sync_dir(self, path: str) -> None:
+        self._countdown.count()
+        super().sync_dir(path)
+
+
+def main(given: dict[str, object]) -> None:
+    """Mirror until killed."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    warnings.simplefilter("ignore")
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").appName("tidelog tests")
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    env = Env(files=DyingFiles(Countdown(int(str(given.get("calls", 0))))))
+    # What attaches segments takes its files from here; workers are processes of their own.
+    vars(sink_options)["os_env"] = lambda: env
+    mirror.mirror(
+        spark,
+        str(given["source"]),
+        [str(given["topic"])],
+        str(given["target"]),
+        checkpoint=str(given["checkpoint"]),
+        continuous=True,
+        trigger_ms=0,
+        batch_records=BATCH_RECORDS,
+        env=env,
+    )
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,168 @@
+"""A mirror into a real Kafka broker: killed and restarted, and what `failover` makes of its map."""
+
+import io
+import json
+import random
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from tests.kafka_oracle import kafka_jars, kafka_oracle
+from tests.peers.broker import Broker
+from tests.peers.conftest import kafka_broker
+from tests.spark.jobs.mirrors import append, make, map_of
+from tests.spark.jobs.test_mirror_kill import (
+    PARTITIONS,
+    RECORDS,
+    kill,
+    some,
+    start_child,
+    wait_for,
+)
+
+from tidelog.cli.main import run as run_command
+from tidelog.cli.surroundings import Surroundings
+from tidelog.cluster.offset_map import SourcePartition
+from tidelog.spark.jobs.mirror import mirror
+from tidelog.types import NewRecord
+from tidelog.types import TopicPartition as Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["kafka_broker", "kafka_jars", "kafka_oracle"]
+
+pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
+
+GROUP = "billing"
+
+
+def consumed(broker: Broker, topic: str, partition: int) -> list[tuple[int, NewRecord]]:
+    """What a consumer of committed records sees: offsets and records."""
+    settings = broker.client_config(
+        group_id="reader", enable_partition_eof=True, isolation_level="read_committed"
+    )
+    consumer = Consumer(settings)
+    consumer.assign([TopicPartition(topic, partition, 0)])
+    found = []
+    while (message := consumer.poll(30)) is not None and message.error() is None:
+        key, value = message.key(), message.value()
+        assert key is None or isinstance(key, bytes)
+        assert value is None or isinstance(value, bytes)
+        record = NewRecord(key=key, value=value, timestamp=message.timestamp()[1])
+        found.append((int(message.offset() or 0), record))
+    consumer.close()
+    return found
+
+
+def bare(records: list[NewRecord]) -> list[NewRecord]:
+    return [NewRecord(key=r.key, value=r.value, timestamp=r.timestamp) for r in records]
+
+
+@pytest.mark.parametrize(
+    ("seed", "kills"),
+    [(1, 1), *(pytest.param(n, 5, marks=pytest.mark.slow) for n in range(2, 5))],
+)
+def test_every_record_once_whenever_the_driver_is_killed(
+    spark: "SparkSession", kafka_broker: Broker, tmp_path: Path, seed: int, kills: int
+) -> None:
+    dice, topic = random.Random(seed), f"mirrored-{seed}"
+    source = make(f"{tmp_path}/a", topic, PARTITIONS)
+    kafka_broker.create_topic(topic, PARTITIONS)
+    for partition in range(PARTITIONS):
+        append(source, topic, partition, some(partition, 0, RECORDS))
+    work = tmp_path / "check"
+    to = f"kafka://{kafka_broker.bootstrap}"
+    given: dict[str, object] = {"source": source, "topic": topic, "target": to}
+    given |= {"checkpoint": str(work)}
+    for _ in range(kills):
+        done = [int(path.name) for path in (work / "spark/commits").glob("[0-9]*")]
+        number = max(done, default=-1) + dice.randrange(1, 3)
+        child = start_child(given)
+        try:
+            wait_for(child, (work / f"spark/offsets/{number}").exists)
+            # Somewhere in the batch: reading, in a transaction, committing, noting.
+            wait_a_little(child, dice)
+        finally:
+            kill(child)
+        for partition in range(PARTITIONS):
+            seen = [record for _, record in consumed(kafka_broker, topic, partition)]
+            assert seen == bare(some(partition, 0, RECORDS))[: len(seen)]
+    mirror(spark, source, [topic], to, checkpoint=str(work))
+    found = map_of(str(work))
+    for partition in range(PARTITIONS):
+        seen_at = consumed(kafka_broker, topic, partition)
+        assert [record for _, record in seen_at] == bare(some(partition, 0, RECORDS))
+        for offset in range(0, RECORDS, 7):
+            start = found.starts(SourcePartition(0, partition), offset)[Place(topic, partition)]
+            assert start.offset <= seen_at[offset][0]
+            if start.is_exact:
+                assert start.offset == seen_at[offset][0]
+
+
+def wait_a_little(child: "subprocess.Popen[bytes]", dice: random.Random) -> None:
+    """Up to as long as a batch takes."""
+    try:
+        child.wait(timeout=dice.uniform(0, 1.5))
+    except subprocess.TimeoutExpired:
+        return
+    raise AssertionError(f"ended by itself with {child.returncode}")
+
+
+def test_a_group_goes_over_by_the_map(
+    spark: "SparkSession", kafka_broker: Broker, tmp_path: Path
+) -> None:
+    """Kafka to Kafka under another name (one broker stands for both), and the group after it."""
+    kafka_broker.create_topic("east-orders", 2)
+    kafka_broker.create_topic("west-orders", 2)
+    produced = {0: some(0, 0, 120), 1: some(1, 0, 90)}
+    from confluent_kafka import Producer
+
+    producer = Producer(kafka_broker.client_config(linger_ms=0))
+    for partition, records in produced.items():
+        for record in records:
+            producer.produce(
+                "east-orders",
+                key=record.key,
+                value=record.value,
+                timestamp=record.timestamp or 0,
+                headers=[(header.key, header.value) for header in record.headers],
+                partition=partition,
+            )
+    assert producer.flush(30) == 0
+    place = f"kafka://{kafka_broker.bootstrap}"
+    work = f"{tmp_path}/check"
+    mirror(spark, place, {"east-orders": "west-orders"}, place, checkpoint=work, batch_records=80)
+    for partition, records in produced.items():
+        copies = consumed(kafka_broker, "west-orders", partition)
+        assert [record for _, record in copies] == bare(records)
+    consumer = Consumer(kafka_broker.client_config(group_id=GROUP))
+    places = [TopicPartition("east-orders", 0, 77), TopicPartition("east-orders", 1, 90)]
+    consumer.commit(offsets=places, asynchronous=False)
+    consumer.close()
+    result = failover(kafka_broker, "--map", f"{work}/offsets.map", "--verify")
+    rows = {int(row["partition"]): row for row in result["partitions"]}
+    copies = consumed(kafka_broker, "west-orders", 0)
+    assert rows[0]["found_by"] == "map"
+    assert rows[0]["new_offset"] == copies[77][0]
+    assert int(rows[1]["new_offset"]) > consumed(kafka_broker, "west-orders", 1)[-1][0]
+    (verdict,) = result["verify"]
+    assert verdict["unconsumed"] == 120 - 77
+    assert (verdict["missed"], verdict["absent"], verdict["duplicates"]) == (0, 0, 0)
+
+
+def failover(broker: Broker, *arguments: str) -> dict[str, list[dict[str, int | str]]]:
+    out, err = io.StringIO(), io.StringIO()
+    code = run_command(
+        [
+            *("failover", "--group", GROUP, "--from", broker.bootstrap, "--to", broker.bootstrap),
+            *(*arguments, "-o", "json"),
+        ],
+        Surroundings(stdout=out, stderr=err),
+    )
+    assert code in (0, 2), err.getvalue()
+    found = json.loads(out.getvalue())
+    assert isinstance(found, dict)
+    return found
