@@ -5,8 +5,8 @@ target, where they went; `offset_map_file` keeps it on disk, `failover_map` take
 
 What it promises, for a record r that the mirror has copied from offset s to offset t:
 
-1. Where a row covers s, of the partitions that r came from and went to, t lies in the row's target
-   range. Where no row covers it, r is not at the target (or not copied yet).
+1. Where rows cover s, of the partitions that r came from and went to, t lies in the target range
+   of one of them. Where no row covers it, r is not at the target (or not copied yet).
 2. A row that is `dense` has every offset of its source range at the same distance: t - s is the
    same for all of them, so that t is told exactly.
 3. r's create time is not before `create_ms_min` and not after `create_ms_max` of its row; -1 in

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[3]
 T0 = 1_700_000_000_000
 TOPIC, PARTITIONS, RECORDS = "orders", 2, 300
-LIMIT_S = 300
+LIMIT_S = 500
 # A batch changes about so many names: staged files, the commit, the map.
 CALLS_OF_A_BATCH = 45
 

@@ -69,9 +69,10 @@ def rows_of_group(
     if len(source) > 1 and (np.diff(source) < 0).any():
         order = np.argsort(source, kind="stable")
         source, target, create_ms = source[order], target[order], create_ms[order]
-    is_break = (np.diff(source) != 1) | (np.diff(target) != 1)
-    cuts = np.flatnonzero(is_break) + 1
-    if len(cuts) >= RUNS_MAX:
+    steps = np.diff(source)
+    cuts = np.flatnonzero((steps != 1) | (np.diff(target) != 1)) + 1
+    # Where a transform has made several records of one, no single distance is right.
+    if len(cuts) >= RUNS_MAX or (steps == 0).any():
         flags, starts, ends = 0, [0], [len(source)]
     else:
         flags, starts, ends = DENSE, [0, *cuts.tolist()], [*cuts.tolist(), len(source)]

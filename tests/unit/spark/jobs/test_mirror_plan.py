@@ -1,0 +1,128 @@
+"""What a mirror is asked for, what is refused of it, and what its checkpoint remembers."""
+
+import json
+
+import pytest
+
+from tidelog.cluster.offset_map import Partitioning
+from tidelog.errors import CorruptFile, InvalidRequest, InvalidTopic, UnsupportedVersion
+from tidelog.spark.jobs.mirror_plan import (
+    MirrorPlan,
+    MirrorSource,
+    MirrorState,
+    Pair,
+    decode_state,
+    encode_state,
+    plan_mirror,
+    read_renames,
+)
+from tidelog.spark.places import Place
+
+EAST, NORTH, DATA = Place.parse("kafka://east:9092"), Place.parse("kafka://north:9092"), "data"
+
+
+def plan(**more: object) -> MirrorPlan:
+    given: dict[str, object] = {
+        "sources": [EAST, DATA],
+        "topics": {"orders": "all", "bills": "bills"},
+        "target": "kafka://west:9092",
+    } | more
+    return plan_mirror(**given)  # type: ignore[arg-type]
+
+
+class TestPlan:
+    def test_pairs_are_numbered_by_place_and_topic(self) -> None:
+        found = plan()
+        assert found.pairs == [
+            Pair(0, "orders", "all"),
+            Pair(0, "bills", "bills"),
+            Pair(1, "orders", "all"),
+            Pair(1, "bills", "bills"),
+        ]
+        assert found.targets == ["all", "bills"]
+
+    def test_a_source_may_have_topics_of_its_own(self) -> None:
+        found = plan(sources=[EAST, MirrorSource(NORTH, {"orders": "north"})], topics=["orders"])
+        assert [pair.target for pair in found.pairs] == ["orders", "north"]
+
+    @pytest.mark.parametrize(
+        ("more", "said"),
+        [
+            ({"sources": []}, "nothing to mirror"),
+            ({"topics": []}, "nothing to mirror"),
+            ({"start": "now"}, "start now: one of earliest, latest"),
+            ({"target": "s3://bucket/logs"}, "object stores are read, not written to"),
+            ({"sources": [EAST, EAST]}, "kafka://east:9092 is named twice"),
+            ({"target": EAST, "topics": ["bills"]}, "bills of kafka://east:9092 would be copied"),
+        ],
+    )
+    def test_what_can_not_be(self, more: dict[str, object], said: str) -> None:
+        with pytest.raises(InvalidRequest, match=said):
+            plan(**more)
+
+    def test_a_name_that_no_topic_can_have(self) -> None:
+        with pytest.raises(InvalidTopic, match="a/b"):
+            plan(topics={"orders": "a/b"})
+
+    def test_within_one_place_a_copy_needs_another_name(self) -> None:
+        assert plan(sources=[DATA], target=DATA, topics={"orders": "copy"}).targets == ["copy"]
+
+
+class TestRenames:
+    places = (EAST, NORTH)
+
+    def test_of_every_place_and_of_one(self) -> None:
+        texts = ["orders=all", "kafka://north:9092/bills=north.bills"]
+        one, two = read_renames(texts, self.places, ["orders", "bills"])
+        assert one.topics == {"orders": "all", "bills": "bills"}
+        assert two.topics == {"orders": "all", "bills": "north.bills"}
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("orders", "write TOPIC=NAME, or PLACE/TOPIC=NAME"),
+            ("=x", "write TOPIC=NAME"),
+            ("order=x", "order is not among the topics"),
+            ("kafka://south:1/orders=x", "kafka://south:1 is not among the places"),
+        ],
+    )
+    def test_what_says_nothing(self, text: str, said: str) -> None:
+        with pytest.raises(InvalidRequest, match=said):
+            read_renames([text], self.places, ["orders"])
+
+
+class TestState:
+    state = MirrorState(
+        mirror_id="f" * 32, question=json.loads(json.dumps(plan().question())), starts=((0, 1, 9),)
+    )
+
+    def test_what_was_written_is_read(self) -> None:
+        assert decode_state(encode_state(self.state)) == self.state
+
+    def test_the_same_question_goes_on(self) -> None:
+        self.state.ensure_asked(plan())
+        secret = Place.parse("kafka://east:9092", client={"sasl.password": "new"})
+        self.state.ensure_asked(plan(sources=[secret, DATA]))
+        assert b"new" not in encode_state(self.state)
+
+    @pytest.mark.parametrize(
+        ("more", "said"),
+        [
+            ({"sources": [DATA, EAST]}, "sources was"),
+            ({"topics": ["orders", "bills"]}, "sources was"),
+            ({"target": "elsewhere"}, "target was kafka://west:9092, now elsewhere"),
+            ({"partitioning": Partitioning.KEY}, "partitions was kept, now key"),
+        ],
+    )
+    def test_another_question_is_refused(self, more: dict[str, object], said: str) -> None:
+        with pytest.raises(InvalidRequest, match=said):
+            self.state.ensure_asked(plan(**more))
+
+    @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"version": 1}', b"\xff"])
+    def test_damage_is_named(self, data: bytes) -> None:
+        with pytest.raises(CorruptFile, match="not the state of a mirror"):
+            decode_state(data)
+
+    def test_a_later_version_is_told_from_damage(self) -> None:
+        with pytest.raises(UnsupportedVersion, match="version 2"):
+            decode_state(b'{"version": 2}')

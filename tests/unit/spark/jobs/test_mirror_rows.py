@@ -1,0 +1,195 @@
+"""What tasks note of their rows, and how the driver puts the notes of a batch together."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.cluster.offset_map import MapRow, Partitioning
+from tidelog.errors import CorruptData
+from tidelog.spark.jobs.mirror_commit import place, relative_to_batch
+from tidelog.spark.jobs.mirror_rows import (
+    RUNS_MAX,
+    TASK_ROWS_MAX,
+    Ledger,
+    Noted,
+    Rows,
+    decode_noted,
+    encode_noted,
+)
+from tidelog.spark.jobs.mirror_tasks import Report, Routes, SentLedger
+from tidelog.storage.attach import AttachedRange
+from tidelog.types import TopicPartition
+
+ROUTES = Routes(
+    pairs=((0, "orders", "all"), (1, "orders", "all"), (1, "bills", "bills")),
+    counts=(("all", 3), ("bills", 1)),
+    partitioning=Partitioning.KEPT,
+)
+
+
+def rows(
+    offsets: list[int],
+    *,
+    pair: int = 0,
+    partition: int = 0,
+    target: int | list[int] = 0,
+    ms: int = 5,
+) -> Rows:
+    count = len(offsets)
+    targets = [target] * count if isinstance(target, int) else target
+    return Rows(
+        source=np.full(count, pair, np.int32),
+        partition=np.full(count, partition, np.int32),
+        offset=np.array(offsets, np.int64),
+        create_ms=np.full(count, ms, np.int64),
+        target=np.array(targets, np.int32),
+    )
+
+
+def ledger() -> Ledger:
+    return Ledger(ROUTES.target_numbers())
+
+
+class TestLedger:
+    def test_a_run_is_one_dense_row_over_all_record_batches(self) -> None:
+        found = ledger()
+        for start in range(100, 1_100, 50):
+            found.take(rows(list(range(start, start + 50))))
+        (row,) = found.rows
+        assert row.is_dense
+        assert (row.source_start, row.source_end) == (100, 1_100)
+        assert (row.target_start, row.target_end) == (0, 1_000)
+        assert found.copied == {(0, 0): (100, 1_100)}
+        assert found.counts == {(0, 0): 1_000}
+
+    def test_a_gap_parts_runs(self) -> None:
+        found = ledger()
+        found.take(rows([3, 4, 5, 9, 10]))
+        assert [(r.source_start, r.source_end, r.target_start) for r in found.rows] == [
+            (3, 6, 0),
+            (9, 11, 3),
+        ]
+        assert all(row.is_dense for row in found.rows)
+
+    def test_too_many_gaps_make_one_row(self) -> None:
+        found = ledger()
+        found.take(rows(list(range(0, 4 * RUNS_MAX, 2))))
+        (row,) = found.rows
+        assert not row.is_dense
+        assert (row.source_start, row.source_end) == (0, 4 * RUNS_MAX - 1)
+        assert (row.target_start, row.target_end) == (0, 2 * RUNS_MAX)
+
+    def test_two_sources_in_one_topic_share_its_offsets(self) -> None:
+        found = ledger()
+        found.take(rows([0, 1, 2], pair=0))
+        found.take(rows([70, 71], pair=1))
+        found.take(rows([0], pair=2))
+        assert [(r.source, r.target_start, r.target_end) for r in found.rows] == [
+            (0, 0, 3),
+            (1, 3, 5),
+            (2, 0, 1),
+        ]
+
+    def test_times_and_none(self) -> None:
+        found = ledger()
+        batch = rows([1, 2, 3])
+        batch.create_ms[:] = [50, -1, 40]
+        found.take(batch)
+        (row,) = found.rows
+        assert (row.create_ms_min, row.create_ms_max) == (40, -1)
+
+    def test_what_a_task_hands_over_is_bounded(self) -> None:
+        found = ledger()
+        for start in range(0, 40 * TASK_ROWS_MAX, 20):
+            found.take(rows([start, start + 2]))
+        assert len(found.rows) <= TASK_ROWS_MAX
+        assert found.copied == {(0, 0): (0, 40 * TASK_ROWS_MAX - 17)}
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=60))
+def test_rows_hold_every_record(steps: list[tuple[int, int]]) -> None:
+    """Whatever the gaps and targets, also repeated offsets, each record lies in its row."""
+    offset, offsets, targets = 0, [], []
+    for step, target in steps:
+        offset += step
+        offsets.append(offset)
+        targets.append(target)
+    found = ledger()
+    found.take(rows(offsets, target=targets))
+    counts = [0, 0, 0]
+    for source, target in zip(offsets, targets, strict=True):
+        at = counts[target]
+        counts[target] += 1
+        covering = [
+            row
+            for row in found.rows
+            if row.target_partition == target and row.source_start <= source < row.source_end
+        ]
+        assert any(row.target_start <= at < row.target_end for row in covering)
+        for row in covering:
+            if row.is_dense:
+                assert row.target_start + source - row.source_start == at
+    assert found.records == len(steps)
+
+
+class TestSentLedger:
+    def test_offsets_come_from_the_brokers_in_order(self) -> None:
+        found = SentLedger(ROUTES)
+        found.take(rows([5, 6, 7], target=[0, 1, 0]))
+        for topic, partition, offset in (
+            ("all", 0, 40),
+            ("all", 1, 8),
+            ("markers", 3, 1),
+            ("all", 0, 43),
+        ):
+            found.sent(topic, partition, offset)
+        noted = found.noted(arrival_ms=99)
+        places = [(r.target_partition, r.source_start, r.target_start) for r in noted.rows]
+        assert places == [(0, 5, 40), (0, 7, 43), (1, 6, 8)]
+        assert {row.arrival_ms for row in noted.rows} == {99}
+        assert noted.records == 3
+
+
+class TestNotes:
+    row = MapRow(0, 0, 0, 1, 10, 20, 0, 10, 1, 2, 0)
+
+    def test_what_was_noted_is_read(self) -> None:
+        noted = Noted(rows=(self.row,) * 3, copied={(0, 0): (10, 20)}, records=30)
+        assert decode_noted(encode_noted(noted)) == noted
+        report = Report(task=3, noted=noted, counts=((0, 0, 30),))
+        assert Report.decode(report.encode()) == report
+
+    @pytest.mark.parametrize("text", ["", "[]", "{}", '{"v":9}', '{"v":1,"rows":"!!"}'])
+    def test_anything_else_is_named(self, text: str) -> None:
+        with pytest.raises(CorruptData, match="note"):
+            decode_noted(text)
+
+    def test_tasks_stand_behind_each_other(self) -> None:
+        reports = []
+        for task in range(3):
+            found = ledger()
+            found.take(rows(list(range(task * 100, task * 100 + 10)), partition=task % 2))
+            counts = tuple((a, b, count) for (a, b), count in found.counts.items())
+            noted = Noted(rows=found.rows, copied=found.copied, records=found.records)
+            reports.append(Report(task=task, noted=noted, counts=counts))
+        noted = relative_to_batch(reports, ROUTES)
+        assert [(r.source_start, r.target_start) for r in noted.rows] == [
+            (0, 0),
+            (100, 10),
+            (200, 20),
+        ]
+        ranges = {TopicPartition("all", 0): AttachedRange(500, 530, 77, 3)}
+        placed = place(noted, ranges, ROUTES, now_ms=9)
+        assert [(r.target_start, r.arrival_ms) for r in placed.rows] == [
+            (500, 77),
+            (510, 77),
+            (520, 77),
+        ]
+        assert placed.copied == {(0, 0): (0, 210), (0, 1): (100, 110)}
+
+    def test_a_range_that_is_too_short_is_noticed(self) -> None:
+        noted = Noted(rows=(self.row,))
+        ranges = {TopicPartition("all", 0): AttachedRange(0, 9, -1, 1)}
+        with pytest.raises(CorruptData, match="does not fit the commit's range"):
+            place(noted, ranges, ROUTES, now_ms=9)
