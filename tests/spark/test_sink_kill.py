@@ -1,0 +1,209 @@
+"""A streaming write whose driver, workers and committers are killed: each record is there once."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.kafka_oracle import kafka_jars, kafka_oracle
+from tests.peers.broker import Broker
+from tests.peers.conftest import kafka_broker
+from tests.peers.test_sink_broker import read
+from tests.spark import sink_child
+
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+
+__all__ = ["kafka_broker", "kafka_jars", "kafka_oracle"]
+
+ROOT = Path(__file__).parents[2]
+TOPIC = "tides"
+PARTITIONS = 3
+BATCHES = 12
+FILE_ROWS = 1_500
+ROWS = BATCHES * 2 * FILE_ROWS
+T0 = 1_360_342_800_000
+Row = tuple[bytes | str | None, bytes | str | None, int]
+STEP_S = 0.005
+LIMIT_S = 300
+WORKER = "pyspark.daemon"
+COMMITTER = "python_streaming_sink_runner"
+
+
+class Child:
+    """A driver in a process group of its own."""
+
+    def __init__(self, work: Path, options: dict[str, str]) -> None:
+        command = [sys.executable, sink_child.__file__, str(work), json.dumps(options)]
+        self.process = subprocess.Popen(
+            command,
+            start_new_session=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stderr=subprocess.PIPE,
+        )
+
+    def wait_for(self, is_so: Callable[[], bool]) -> bool:
+        """Wait until something is so; False where the process has ended before."""
+        for _ in range(int(LIMIT_S / STEP_S)):
+            if is_so():
+                return True
+            try:
+                self.process.wait(timeout=STEP_S)
+            except subprocess.TimeoutExpired:
+                continue
+            return False
+        raise AssertionError("never came to it")
+
+    def kill(self) -> None:
+        """Kill Python and the Java machine at once; Spark's workers end with them."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate(timeout=LIMIT_S)
+
+    def kill_one(self, name: str, draw: random.Random) -> bool:
+        """Kill a process of the driver's that has this in its command; False where none came."""
+        found: list[int] = []
+
+        def is_there() -> bool:
+            found[:] = [pid for pid in descendants(self.process.pid) if name in command_of(pid)]
+            if name == WORKER:  # the first is the others' parent: it only forks
+                found[:] = found[1:]
+            return bool(found)
+
+        if not self.wait_for(is_there):
+            return False
+        moment = draw.randrange(60)
+        for _ in range(moment):  # somewhere in its work
+            if not self.wait_for(lambda: True):
+                break
+            try:
+                self.process.wait(timeout=STEP_S)
+            except subprocess.TimeoutExpired:
+                continue
+        try:
+            os.kill(draw.choice(found), signal.SIGKILL)
+        except ProcessLookupError:
+            return False  # it has done its work
+        return True
+
+    def finish(self) -> tuple[int, str]:
+        """Let it come to its end; its status and its last words."""
+        errors = self.process.communicate(timeout=LIMIT_S)[1]
+        return self.process.returncode, errors.decode()[-3000:]
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process of ours has started, and those that they have."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = [int(text) for text in task.read_text().split()]
+        except OSError:
+            continue
+        for child in children:
+            found += [child, *descendants(child)]
+    return sorted(found)
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def make_input(work: Path) -> None:
+    folder = work / "input"
+    folder.mkdir(parents=True)
+    for number in range(BATCHES * 2):
+        rows = range(number * FILE_ROWS, (number + 1) * FILE_ROWS)
+        table = pa.table(
+            {
+                "key": [str(n % 97).encode() for n in rows],
+                "value": [b"%d" % n for n in rows],
+                "timestamp": pa.array(
+                    [(T0 + n) * 1000 for n in rows], pa.timestamp("us", tz="UTC")
+                ),
+            }
+        )
+        pq.write_table(table, folder / f"{number:03d}.parquet")
+        os.utime(folder / f"{number:03d}.parquet", (T0 // 1000 + number,) * 2)
+
+
+def kill_at_random(work: Path, options: dict[str, str], kind: str, draw: random.Random) -> str:
+    """Run the query, and kill something in or after a batch that is drawn."""
+    child = Child(work, options)
+    try:
+        done = [int(name.name) for name in (work / "checkpoint/commits").glob("[0-9]*")]
+        number = max(done, default=0) + draw.randrange(1, 3)
+        folder = draw.choice(["offsets", "commits"])
+        came = child.wait_for((work / f"checkpoint/{folder}/{number}").exists)
+        if came and kind != "driver":
+            came = child.kill_one(WORKER if kind == "worker" else COMMITTER, draw)
+            # Spark may get over it: the batch after the next one is as good a moment to stop.
+            child.wait_for((work / f"checkpoint/commits/{number + 2}").exists)
+    finally:
+        child.kill()
+    return f"{kind} at {folder}/{number}{'' if came else ' (ended before)'}"
+
+
+def run_and_kill(work: Path, options: dict[str, str], seed: int) -> list[str]:
+    """Three kills, each of another kind, and then in peace to the end."""
+    draw = random.Random(seed)
+    make_input(work)
+    kinds = ["driver", "worker", "committer" if "path" in options else "worker"]
+    draw.shuffle(kinds)
+    story = [kill_at_random(work, options, kind, draw) for kind in kinds]
+    status, errors = Child(work, options).finish()
+    assert status == 0, f"{story}: {errors}"
+    return story
+
+
+def judge(found: list[Row], story: list[str]) -> None:
+    """Every record once, with its key and its time."""
+    want: list[Row] = [(str(n % 97).encode(), b"%d" % n, T0 + n) for n in range(ROWS)]
+    missing, more = Counter(want) - Counter(found), Counter(found) - Counter(want)
+    assert not missing, f"{story}: {len(missing)} are lost, {list(missing)[:5]}"
+    assert not more, f"{story}: {len(more)} too many, {list(more)[:5]}"
+
+
+SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_kills_while_a_stream_writes_a_directory(tmp_path: Path, seed: int) -> None:
+    root, work = str(tmp_path / "log"), tmp_path / "work"
+    with LogDir.open(root, options=LogDirOptions(create=True)) as log_dir:
+        log_dir.create_topic(TOPIC, partitions=PARTITIONS)
+    story = run_and_kill(work, {"path": root, "topic": TOPIC}, seed)
+    with LogDir.open(root, options=LogDirOptions(writable=True)) as log_dir:
+        logs = [log_dir.log(TOPIC, number) for number in range(PARTITIONS)]
+        judge([(r.key, r.value, r.timestamp) for log in logs for r in log.records()], story)
+        for log in logs:
+            times = [log.append_time_of(offset) for offset in range(log.log_end_offset)]
+            assert None not in times, story
+            assert times == sorted(times, key=lambda ms: ms or 0), story
+
+
+@pytest.mark.kafka
+@pytest.mark.xdist_group("kafka")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_kills_while_a_stream_writes_to_a_broker(
+    kafka_broker: Broker, tmp_path: Path, seed: int
+) -> None:
+    topic = f"killed-{seed}"
+    kafka_broker.create_topic(topic, PARTITIONS)
+    options = {
+        "kafka.bootstrap.servers": kafka_broker.bootstrap,
+        "topic": topic,
+        "delivery": "exactly-once",
+    }
+    story = run_and_kill(tmp_path / "work", options, seed)
+    found = read(kafka_broker, topic)
+    judge([(m.key(), m.value(), m.timestamp()[1]) for m in found], story)

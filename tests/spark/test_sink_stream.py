@@ -1,0 +1,207 @@
+"""Streams and numbered writes into directories and brokers: what comes again is there once."""
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.kafka_oracle import kafka_jars, kafka_oracle
+from tests.peers.broker import Broker
+from tests.peers.conftest import kafka_broker
+from tests.peers.test_sink_broker import read, values
+
+import tidelog
+from tidelog.errors import InvalidRequest
+from tidelog.spark.sink import make_stream_writer, make_writer
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["kafka_broker", "kafka_jars", "kafka_oracle"]
+
+TOPIC = "tides"
+T0 = 1_360_342_800_000
+SCHEMA = "key binary, value binary, timestamp timestamp"
+
+
+def rows(spark: "SparkSession", start: int, end: int) -> "DataFrame":
+    return spark.range(start, end, 1, 2).selectExpr(
+        "cast(cast(id % 7 as string) as binary) as key",
+        "cast(cast(id as string) as binary) as value",
+        f"timestamp_millis({T0} + id) as timestamp",
+    )
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    path = str(tmp_path / "log")
+    with LogDir.open(path, options=LogDirOptions(create=True)) as log_dir:
+        log_dir.create_topic(TOPIC, partitions=2)
+    return path
+
+
+class Stream:
+    """Rows into files, files into the sink; each `add` is one batch, `again` repeats the last."""
+
+    def __init__(self, spark: "SparkSession", work: Path, options: dict[str, str]) -> None:
+        self._spark = spark
+        self._work = work
+        self._options = options
+
+    def add(self, start: int, end: int) -> None:
+        rows(self._spark, start, end).write.mode("append").parquet(str(self._work / "input"))
+        self.run()
+
+    def run(self) -> None:
+        frame = self._spark.readStream.schema(SCHEMA).parquet(str(self._work / "input"))
+        writer = frame.writeStream.format("tidelog").options(**self._options)
+        writer = writer.option("checkpointLocation", str(self._work / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    def again(self) -> None:
+        """As after a crash between the sink's commit and Spark's own."""
+        commits = self._work / "checkpoint/commits"
+        last = max(int(found.name) for found in commits.glob("[0-9]*"))
+        (commits / str(last)).unlink()
+        (commits / f".{last}.crc").unlink(missing_ok=True)
+        self.run()
+        assert (commits / str(last)).exists()
+
+
+def found_in(root: str) -> Counter[tuple[bytes | None, bytes | None, int]]:
+    with LogDir.open(root) as log_dir:
+        readers = [log_dir.reader(TOPIC, number) for number in range(2)]
+        return Counter((r.key, r.value, r.timestamp) for one in readers for r in one.records())
+
+
+def expected(end: int) -> Counter[tuple[bytes | None, bytes | None, int]]:
+    return Counter((b"%d" % (n % 7), b"%d" % n, T0 + n) for n in range(end))
+
+
+def test_a_batch_that_comes_again_is_in_the_directory_once(
+    spark: "SparkSession", root: str, tmp_path: Path
+) -> None:
+    stream = Stream(spark, tmp_path, {"path": root, "topic": TOPIC})
+    stream.add(0, 500)
+    stream.again()
+    assert found_in(root) == expected(500)
+    stream.add(500, 900)
+    stream.again()
+    assert found_in(root) == expected(900)
+    assert [str(found) for found in Path(root).rglob("*.sta*")] == []
+
+
+def test_streams_and_batches_into_a_directory_that_is_in_use(
+    spark: "SparkSession", root: str, tmp_path: Path
+) -> None:
+    """Its holder goes on appending, and sees what has come at once."""
+    with tidelog.open(root, writable=True, control=True) as directory:
+        stream = Stream(spark, tmp_path, {"path": root, "topic": TOPIC})
+        stream.add(0, 300)
+        stream.again()
+        frame = rows(spark, 300, 400)
+        writer = frame.write.format("tidelog").mode("append").option("topic", TOPIC)
+        writer.option("txnAppId", "app").option("txnVersion", "0").save(root)
+        writer.option("txnAppId", "app").option("txnVersion", "0").save(root)
+        assert len(list(directory.records(TOPIC))) == 400
+        directory.append(TOPIC, [tidelog.NewRecord(value=b"own", timestamp=T0)])
+        with pytest.raises(Exception, match=r"clock\.ms"):
+            writer.option("txnVersion", "1").option("clock.ms", str(T0)).save(root)
+    assert found_in(root) == expected(400) + Counter([(None, b"own", T0)])
+
+
+def test_a_version_is_in_the_directory_once(spark: "SparkSession", root: str) -> None:
+    def write(version: str, start: int, end: int) -> None:
+        writer = rows(spark, start, end).write.format("tidelog").mode("append")
+        writer = writer.option("topic", TOPIC).option("txnAppId", "app")
+        writer.option("txnVersion", version).save(root)
+
+    write("7", 0, 100)
+    write("7", 0, 100)
+    write("6", 500, 600)
+    write("8", 100, 150)
+    assert found_in(root) == expected(150)
+
+
+@pytest.mark.kafka
+@pytest.mark.xdist_group("kafka")
+def test_a_batch_that_comes_again_is_at_the_broker_once(
+    spark: "SparkSession", kafka_broker: Broker, tmp_path: Path
+) -> None:
+    """And with the default delivery it is there twice, which is what at least once means."""
+    kafka_broker.create_topic("stream-once", 2)
+    kafka_broker.create_topic("stream-more", 2)
+    broker = {"kafka.bootstrap.servers": kafka_broker.bootstrap}
+    once = Stream(
+        spark, tmp_path / "a", broker | {"topic": "stream-once", "delivery": "exactly-once"}
+    )
+    once.add(0, 300)
+    once.again()
+    once.add(300, 350)
+    found = read(kafka_broker, "stream-once")
+    assert Counter((m.key(), m.value(), m.timestamp()[1]) for m in found) == expected(350)
+    more = Stream(spark, tmp_path / "b", broker | {"topic": "stream-more"})
+    more.add(0, 10)
+    more.again()
+    assert Counter(values(kafka_broker, "stream-more")) == Counter(
+        {b"%d" % n: 2 for n in range(10)}
+    )
+
+
+@pytest.mark.kafka
+@pytest.mark.xdist_group("kafka")
+def test_a_version_is_at_the_broker_once(spark: "SparkSession", kafka_broker: Broker) -> None:
+    kafka_broker.create_topic("batch-once", 2)
+    for version in ("3", "3", "2"):
+        writer = rows(spark, 0, 100).write.format("tidelog").mode("append")
+        writer = writer.option("kafka.bootstrap.servers", kafka_broker.bootstrap)
+        writer = writer.option("topic", "batch-once").option("txnAppId", "app")
+        writer.option("txnVersion", version).save()
+    assert Counter(values(kafka_broker, "batch-once")) == Counter(b"%d" % n for n in range(100))
+    frame = spark.range(1).selectExpr("'v' as value", "timestamp_millis(0) as timestamp")
+    writer = frame.write.format("tidelog").mode("append").option("topic", "batch-once")
+    with pytest.raises(Exception, match="InvalidTimestamp: a row whose timestamp is 1970"):
+        writer.option("kafka.bootstrap.servers", kafka_broker.bootstrap).save()
+
+
+BROKER = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": TOPIC}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"topic": TOPIC}, "neither is there"),
+        (BROKER | {"path": "/x"}, "not both"),
+        (BROKER | {"lockWaitMs": "1"}, "brokers have no lock"),
+        (BROKER | {"clock.ms": "1"}, "their own clock"),
+        ({"path": "/x", "markerTopic": "m"}, "is of brokers"),
+        ({"path": "/x", "kafka.acks": "all"}, "kafka.acks is about brokers"),
+        ({"path": "/x", "delivery": "idempotent"}, "always written exactly"),
+        ({"path": "s3://b/x"}, "can only be read"),
+        (BROKER | {"delivery": "twice"}, "one of idempotent, exactly-once"),
+        (BROKER | {"txnAppId": "a"}, "belong together"),
+        (BROKER | {"txnAppId": "a", "txnVersion": "-1"}, "from 0 on"),
+        (BROKER | {"txnAppId": "a", "txnVersion": "1", "delivery": "idempotent"}, "need delivery"),
+        (BROKER | {"delivery": "exactly-once"}, "needs txnAppId"),
+        (BROKER | {"kafka.transactional.id": "t"}, "give delivery=exactly-once"),
+        (BROKER | {"kafka.enable.idempotence": "false"}, "always idempotent"),
+        (BROKER | {"kafka.value.serializer": "x"}, "bytes or text"),
+    ],
+)
+def test_options_that_contradict(given: dict[str, str], said: str) -> None:
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    schema = StructType([StructField("value", BinaryType())])
+    with pytest.raises(InvalidRequest, match=said):
+        make_writer(given, schema, overwrite=False)
+
+
+def test_options_of_streams() -> None:
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    schema = StructType([StructField("value", BinaryType())])
+    with pytest.raises(InvalidRequest, match="a query counts itself"):
+        make_stream_writer(BROKER | {"txnAppId": "a", "txnVersion": "1"}, schema, overwrite=False)
+    with pytest.raises(InvalidRequest, match="appended"):
+        make_stream_writer(BROKER, schema, overwrite=True)
