@@ -190,16 +190,19 @@ def _add_kept(
     if told.epoch == place.epoch and told.end_offset >= place.offset:
         found.positions[name] = place
         return
-    if told.epoch < place.epoch:
+    ends_before = 0 <= told.end_offset < place.offset
+    if told.epoch < place.epoch and not ends_before:
         lost_from, go_on = extent.start, min(place.offset, extent.end)
         reason = (
             f"rewritten after they were read, from an offset on that is not known: batches before"
             f" {place.offset} were of leader epoch {place.epoch}, now of {told.epoch}"
         )
-    elif told.end_offset >= 0:
+    elif ends_before:
+        # What lies behind is of later epochs than the position's, so none of it was read.
         lost_from = go_on = max(told.end_offset, extent.start)
         reason = (
-            f"rewritten after they were read: leader epoch {told.epoch} ends at {told.end_offset}"
+            f"rewritten after they were read up to leader epoch {place.epoch}: of epochs up to it"
+            f" the log has none behind {told.end_offset} any more"
         )
     elif place.offset > extent.end:
         lost_from = go_on = extent.end

@@ -440,6 +440,18 @@ def test_log_rewritten_after_the_position() -> None:
     assert not query.plan()
 
 
+def test_log_rewritten_so_that_no_batch_of_the_epoch_is_left() -> None:
+    log = FakeLog(t=1)
+    log["t", 0].append(4, epoch=1)
+    log["t", 0].append(6, epoch=2)
+    query = Query(log)
+    query.step()
+    log["t", 0].truncate(3)
+    log["t", 0].append(9, epoch=3)
+    assert loss_of(query) == [("t", 0, 3, 10)]
+    assert restarted(query).step() == {at(0): (3, 12)}
+
+
 def test_log_rewritten_by_an_older_one() -> None:
     query = begun(epoch=5)
     query.log["t", 0].truncate(0)
