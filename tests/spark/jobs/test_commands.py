@@ -42,7 +42,8 @@ def tidelog(*arguments: object) -> Result:
 
 def load(folder: Path, *more: str) -> Result:
     table = folder / "flights.csv"
-    table.write_text(CSV)
+    if not table.exists():
+        table.write_text(CSV)
     columns = ("--key", "plane", "--time", "made")
     given = ("--to", folder / "data", *columns, "--create", 2, "-o", "json")
     return tidelog("spark", "bootstrap", table, "flights", *given, *more)
@@ -94,6 +95,26 @@ def test_what_the_target_would_lose_is_exit_code_2(spark: "SparkSession", tmp_pa
     forced = load(tmp_path, "--force")
     assert forced.code == 0
     assert sum(int(str(row["records"])) for row in forced.objects) == 4
+
+
+def test_a_table_of_a_database(spark: "SparkSession", tmp_path: Path) -> None:
+    """Derby comes with Spark."""
+    virtual_machine = spark.sparkContext._jvm
+    assert virtual_machine is not None
+    log = str(tmp_path / "derby.log")
+    virtual_machine.java.lang.System.setProperty("derby.stream.error.file", log)
+    url = f"jdbc:derby:{tmp_path / 'shop'};create=true"
+    orders = spark.range(0, 50, 1, 2).selectExpr("id", "timestamp_millis(id * 1000) as made")
+    orders.write.jdbc(url, "orders")
+    given = ("--to", tmp_path / "data", "--key", "id", "--time", "made", "--create", 1)
+    more = ("--option", "dbtable=orders", "--config", "retention.ms=-1", "-o", "json")
+    loaded = tidelog("spark", "bootstrap", url, "orders", *given, *more)
+    assert loaded.code == 0, loaded.err
+    with Directory.open(str(tmp_path / "data")) as directory:
+        records = list(directory.partition("orders", 0).records())
+    assert [(r.key, r.timestamp) for r in records] == [
+        (str(n).encode(), n * 1000) for n in range(50)
+    ]
 
 
 def test_usage(spark: "SparkSession", tmp_path: Path) -> None:
