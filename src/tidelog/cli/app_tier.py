@@ -81,7 +81,7 @@ def _tier(  # noqa: PLR0913 - one argument for each option
     if collect:
         return command.collect(dry_run=dry_run)
     if restore:
-        return command.restore(url)
+        return command.restore(url, takes_over=take_over)
     return command.move(tier.MoveWishes(url, dry_run=dry_run, roll=roll, takes_over=take_over))
 
 

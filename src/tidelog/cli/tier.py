@@ -201,7 +201,7 @@ class TierCommand:
         self.surroundings.say(f"{found.objects} objects of {found.size_bytes} bytes {what}")
         return ExitCode.OK
 
-    def restore(self, url: str | None) -> ExitCode:
+    def restore(self, url: str | None, *, takes_over: bool) -> ExitCode:
         """Make records anew, before any log is opened."""
         if self.target is None:
             raise UsageProblem("--restore is for one topic: `tidelog tier TOPIC[:P] --restore`")
@@ -212,7 +212,7 @@ class TierCommand:
             assert isinstance(state, LogDir)
             names = state.partitions(topic)
             for name in names if number is None else [TopicPartition(topic, number)]:
-                restore(state, name, url)
+                restore(state, name, url, takes_over=takes_over)
                 restored.append(name)
 
         with self._prepared(prepare):

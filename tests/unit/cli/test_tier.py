@@ -93,6 +93,19 @@ def test_a_damaged_record_is_restored_and_a_deleted_topic_collected(tmp_path: Pa
     assert not sorted((tmp_path / "store").rglob("*.log"))
 
 
+def test_doctor_finds_nothing_wrong_with_what_is_left(tmp_path: Path) -> None:
+    cli, url = _filled(tmp_path)
+    cli.ok("tier", "flights", "--to", url)
+    assert not [
+        row for row in cli.ok("doctor", "-o", "json").objects if row.get("severity") != "note"
+    ]
+    with tidelog.open(str(cli.data), writable=True, env=cli.env) as directory:
+        directory.log("flights", 0).delete_records(7)
+    assert cli.ok("read", "flights", "-o", "json").objects[0]["offset"] == 7
+    found = cli.run("doctor", "-o", "json")
+    assert found.code == ExitCode.OK, found.out
+
+
 def test_two_actions_at_once_are_refused(tmp_path: Path) -> None:
     cli, _ = _filled(tmp_path)
     found = cli.run("tier", "--status", "--verify")

@@ -1,9 +1,10 @@
 """Finding a partition's tier again where its record is lost or damaged."""
 
+import dataclasses
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from tidelog.errors import InvalidRequest
+from tidelog.errors import InvalidRequest, TierConflict
 from tidelog.storage import files
 from tidelog.storage.handles import as_storage_failure
 from tidelog.storage.tiering.moving import folder_of, writer_of
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from tidelog.storage.log_dir import LogDir
 
 
-def restore(log_dir: "LogDir", name: TopicPartition, url: str | None = None) -> TierRecord:
+def restore(
+    log_dir: "LogDir", name: TopicPartition, url: str | None = None, *, takes_over: bool = False
+) -> TierRecord:
     """Write a partition's record anew from the manifest in the store, before the log is opened.
 
     Best as `LogDirOptions.prepare`: after a hard stop opening a directory opens every partition.
@@ -30,9 +33,11 @@ def restore(log_dir: "LogDir", name: TopicPartition, url: str | None = None) -> 
         log_dir: Open for writing.
         name: The partition; its log must not have been opened.
         url: Of the store; None takes the topic's `tidelog.tier.url`.
+        takes_over: Where another directory has written the manifest: go on with it here.
 
     Raises:
         InvalidRequest: No store is named, the topic has no id, or there is no manifest.
+        TierConflict: Another directory has written it.
         CorruptFile: The manifest can't be read.
         StorageFailure: Store or disk failed.
     """
@@ -45,13 +50,17 @@ def restore(log_dir: "LogDir", name: TopicPartition, url: str | None = None) -> 
     manifest, _ = PartitionTier(log_dir.tier_files.store(place), folder).read()
     if manifest is None:
         raise InvalidRequest(f"{place}/{folder}: there is no manifest")
-    if manifest.writer != writer_of(log_dir):
-        raise InvalidRequest(f"{place}/{folder}: directory {manifest.writer} has written it")
+    writer = writer_of(log_dir)
+    if manifest.writer != writer and not takes_over:
+        raise TierConflict(
+            f"{place}/{folder}: directory {manifest.writer} has written the manifest;"
+            " with --take-over this one goes on"
+        )
     directory = f"{log_dir.path}/{files.partition_dir_name(name)}"
     record = TierRecord(
         url=place,
         folder=folder,
-        manifest=manifest,
+        manifest=dataclasses.replace(manifest, writer=writer),
         local_start_offset=_local_start(log_dir, directory, manifest),
         log_start_offset=manifest.log_start_offset,
     )

@@ -14,7 +14,14 @@ from tidelog.record.builder import build_batch
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.log_dir import LogDir
 from tidelog.storage.segment import SegmentContext
-from tidelog.storage.tiering import collect, exchange, tier_partition, tier_status, verify
+from tidelog.storage.tiering import (
+    collect,
+    exchange,
+    restore,
+    tier_partition,
+    tier_status,
+    verify,
+)
 from tidelog.storage.tiering.copying import CopySource, copy_segment
 from tidelog.storage.tiering.moving import MoveOptions, writer_of
 from tidelog.storage.tiering.partition_tier import PartitionTier
@@ -263,6 +270,28 @@ def test_another_directory_is_refused_until_it_takes_over() -> None:
     assert values(other.reader()) == list(range(40))
     with pytest.raises(TierConflict, match="--take-over"):
         first.move()
+
+
+def test_a_lost_directory_goes_on_with_its_tier() -> None:
+    lost = moved()
+    end = manifest_of(lost).end_offset
+    topic_id = lost.directory.topic(TOPIC).topic_id
+    fresh = Tiered(base=seeded_env(9), store=lost.store)
+    fresh.directory = LogDir.open(PATH, env=fresh.env, options=WRITABLE)
+    fresh.directory.create_topic(TOPIC, config={**TIERED, **EAGER}, topic_id=topic_id)
+    with pytest.raises(TierConflict, match="--take-over"):
+        restore(fresh.directory, NAME)
+    restore(fresh.directory, NAME, takes_over=True)
+    assert values(fresh.log) == list(range(end))
+    assert fresh.log.log_end_offset == end
+    assert values(fresh.reader()) == list(range(end))
+    fresh.fill(20)
+    with pytest.raises(TierConflict, match="--take-over"):
+        fresh.move()
+    fresh.move(takes_over=True)
+    fresh.reopen()
+    assert values(fresh.log) == list(range(end + 20))
+    assert list(verify(fresh.directory, [NAME])) == []
 
 
 def test_a_copy_of_the_directory_that_went_another_way_is_refused_or_cut() -> None:
