@@ -30,7 +30,7 @@ T0: Final = 1_360_281_600_000
 STEP_MS: Final = 60_000
 # What can be seen of a bootstrap on its way: files of a kind, and how many there may be of them.
 MOMENTS: Final = {
-    "*/*.staging": TASKS * PARTITIONS // 2,
+    "*/*.staging": TASKS,
     "*/*.staged": TASKS * PARTITIONS,
     "tidelog-commit-*": 1,
     writers.WRITERS_FILE: 1,
@@ -137,8 +137,9 @@ def check_all(data: Path) -> None:
     assert sorted(found) == [(n, T0 + n * STEP_MS) for n in range(ROWS)]
 
 
+# The first one is killed while tasks stage, while the commit makes files ready, and behind it.
 @pytest.mark.parametrize(
-    ("seed", "kills"), [(1, 3), *(pytest.param(n, 5, marks=pytest.mark.slow) for n in range(2, 8))]
+    ("seed", "kills"), [(14, 3), *(pytest.param(n, 5, marks=pytest.mark.slow) for n in range(2, 8))]
 )
 def test_no_row_is_lost_and_none_comes_twice(tmp_path: Path, seed: int, kills: int) -> None:
     table, data = tmp_path / "table.parquet", tmp_path / "data"
