@@ -63,7 +63,7 @@ def workers(rows: DataFrame) -> list[str]:
 def main(given: dict[str, str], conf: dict[str, str], store: dict[str, str]) -> None:
     spark = connect(given["spark"], conf)
     settings = {f"store.{name}": value for name, value in store.items()}
-    log = read(spark, given["data"], given["topic"], splitBytes="4096", **settings)
+    log = read(spark, given["data"], given["topic"], splitBytes="2048", **settings)
     found: dict[str, object] = {"version": spark.version, "read": summary(log)}
     found["workers"] = workers(log)
     stream = spark.readStream.format("tidelog").option("startingOffsets", "earliest")

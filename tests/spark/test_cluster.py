@@ -28,15 +28,18 @@ from tidelog.storage.log_dir import LogDir, LogDirOptions
 
 __all__ = ["s3_server"]
 
+pytestmark = pytest.mark.timeout(1800)
 Result: TypeAlias = dict[str, object]
 
 CHILD = Path(__file__).parent / "cluster_child.py"
-CHILD_TIMEOUT_S = 500
+# Some 30 s on idle cores; what is shown here does not depend on it.
+CHILD_TIMEOUT_S = 1500
 SMALL = {
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.executor.memory": "512m",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
@@ -45,7 +48,7 @@ SMALL = {
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
-    make_log_dir(str(tmp_path / "logs"), 31)
+    make_log_dir(str(tmp_path / "logs"), 31, steps=30, config={"internal.segment.bytes": "9000"})
     clock = ManualClock(T0)
     with LogDir.open(
         str(tmp_path / "target"), env=Env(clock=clock), options=LogDirOptions(create=True)

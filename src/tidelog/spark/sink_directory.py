@@ -139,7 +139,7 @@ def stage(
     options: SinkOptions, batches: "Iterator[pa.RecordBatch]", commit_id: str
 ) -> "list[StagedSegment]":
     """Stage the rows of one task; removes what it wrote if it fails."""
-    make_ready()
+    make_ready(to_write=True)
     from tidelog.spark.staging import TaskWriter
 
     task = task_number()

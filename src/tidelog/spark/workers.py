@@ -40,14 +40,17 @@ def in_worker(read: "Callable[[], Iterator[pa.RecordBatch]]") -> "Iterator[pa.Re
         yield from read()
 
 
-def make_ready() -> None:
+def make_ready(*, to_write: bool = False) -> None:
     """Check this process's packages and load its kernels; does nothing the second time.
+
+    Args:
+        to_write: For a task that encodes records; else for one that decodes them.
 
     Raises:
         MissingDependency: As `in_worker`.
     """
     check_packages()
-    prepare()
+    prepare(to_write=to_write)
 
 
 @contextmanager
@@ -77,19 +80,22 @@ def check_packages() -> None:
 
 
 @cache
-def prepare() -> None:
+def prepare(*, to_write: bool = False) -> None:
     """Make this process's kernels ready, once: loaded where they are on disk, else compiled.
 
     Only one process of those that share the folder compiles; the others wait, and load.
+
+    Args:
+        to_write: Those that encode, else those that decode.
     """
     folder = choose_cache(Path(__file__).parent.parent / "record" / "kernels")
     if folder is None or os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
         return
-    with _alone(folder) as is_first:
+    with _alone(folder, "write" if to_write else "read") as is_first:
         if is_first:
-            from tidelog.spark.warmth import run_kernels
+            from tidelog.spark import warmth
 
-            run_kernels()
+            (warmth.run_encoders if to_write else warmth.run_decoders)()
 
 
 def choose_cache(package: Path) -> Path | None:
@@ -130,11 +136,11 @@ def _is_ours(folder: Path) -> bool:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[bool]:
-    """True for the first process that uses the folder, while others wait for its end."""
+def _alone(folder: Path, purpose: str) -> Iterator[bool]:
+    """True for the first process that uses the folder for that, while others wait for its end."""
     from tidelog.record.kernels.compiler import fingerprint
 
-    name = f"{_WARM}-{fingerprint()[:16]}-{platform.machine()}-{sys.version_info.minor}"
+    name = f"{_WARM}-{purpose}-{fingerprint()[:16]}-{platform.machine()}-{sys.version_info.minor}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

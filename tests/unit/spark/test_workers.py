@@ -28,9 +28,10 @@ class Listener(event.Listener):
         pass
 
 event.register("numba:compile", Listener())
-from tidelog.spark.workers import prepare
+from tidelog.spark.workers import make_ready
 
-prepare()
+make_ready()
+make_ready(to_write=True)
 ready = Listener.count
 from tidelog import scan
 
