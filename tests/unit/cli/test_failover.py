@@ -1,10 +1,14 @@
 """`failover`: what is printed, what is committed, how it ends."""
 
+import dataclasses
 import io
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
 
 import pytest
+from tests.unit.cluster.mirrored import MemoryMirror
 from tests.unit.cluster.two_clusters import MemoryCluster, MemoryTail, watched
 
 from tidelog.cli import main
@@ -12,8 +16,9 @@ from tidelog.cli.choices import Format
 from tidelog.cli.failover import FailoverOptions, question_of, run
 from tidelog.cli.problems import Refused, UsageProblem
 from tidelog.cli.surroundings import Surroundings
+from tidelog.cluster.offset_map_file import write_map
 from tidelog.cluster.view import Committed, Member
-from tidelog.env import Env, ManualClock
+from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import GroupActive, InvalidTime
 from tidelog.types import TopicPartition
 
@@ -216,3 +221,47 @@ def test_wrong_usage_is_told_before_anything_is_asked(
     code = main.run(["failover", "--group", GROUP, "--to", "b:1", *arguments], surroundings)
     assert code == 3, err.getvalue()
     assert told in err.getvalue()
+
+
+class TestMap:
+    """`--map`: what a mirror wrote down."""
+
+    def mirrored(self, path: Path) -> tuple[Pair, str]:
+        a = MemoryCluster("a:1").create(TOPIC)
+        for number in range(20):
+            a.append(P0, START + 1_000 * number, value=b"%d" % number)
+        a.commit_at(GROUP, P0, 12)
+        mirror = MemoryMirror(a, MemoryCluster("b:1").create("copies", 1), (TOPIC,), "copies")
+        mirror.b.append(TopicPartition("copies", 0), 1, value=b"before")
+        mirror.map = dataclasses.replace(mirror.map, ends={TopicPartition("copies", 0): 1})
+        mirror.run(START + 30_000)
+        file = str(path / "offsets.map")
+        write_map(os_env().files, file, mirror.map)
+        return Pair(a, mirror.b), file
+
+    def test_the_very_record_under_another_name(self, tmp_path: Path) -> None:
+        pair, file = self.mirrored(tmp_path)
+        assert pair.run(map_file=file, max_latency="measured", verify=True) == 0
+        (row,) = cast("list[dict[str, object]]", pair.content["partitions"])
+        assert (row["topic"], row["new_offset"], row["found_by"]) == ("copies", 13, "map")
+        assert row["position_on_a"] == 12
+        (verdict,) = cast("list[dict[str, object]]", pair.content["verify"])
+        assert (verdict["unconsumed"], verdict["missed"], verdict["duplicates"]) == (8, 0, 0)
+        assert verdict["topic"] == "copies"
+
+    def test_people_are_told_that_no_margin_was_needed(self, tmp_path: Path) -> None:
+        pair, file = self.mirrored(tmp_path)
+        assert pair.run(Format.TABLE, map_file=file) == 0
+        told = pair.err.getvalue()
+        assert "no margin: the map of the mirror tells every start" in told
+        assert "copies: partition N on B follows partition N on A: the mirror kept" in told
+
+    def test_it_is_committed_on_b(self, tmp_path: Path) -> None:
+        pair, file = self.mirrored(tmp_path)
+        assert pair.run(map_file=file, execute=True) == 0
+        copies = TopicPartition("copies", 0)
+        assert pair.b.committed(GROUP)[copies] == Committed(13)
+
+    def test_no_such_file(self, pair: Pair) -> None:
+        with pytest.raises(UsageProblem, match=r"a mirror keeps offsets\.map in its checkpoint"):
+            pair.run(map_file="/nowhere/offsets.map")

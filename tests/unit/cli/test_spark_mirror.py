@@ -1,0 +1,107 @@
+"""`spark mirror` without Spark: what its arguments mean, and what is shown of a run."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from tidelog.cli.problems import UsageProblem
+from tidelog.cli.spark_mirror import Request, batch_line, read_plan, report_of, split_names
+from tidelog.cli.surroundings import Surroundings
+from tidelog.cluster.offset_map import Partitioning
+from tidelog.errors import InvalidRequest
+from tidelog.spark.jobs.checks import Effect, Finding
+from tidelog.spark.jobs.mirror_plan import BatchDone, Pair
+from tidelog.types import IsolationLevel
+
+REQUEST = Request(
+    names=("kafka://east:1", "kafka://north:1", "orders", "bills"),
+    to="kafka://west:1",
+    checkpoint="check",
+    partitions="key",
+    start="latest",
+    renames=("kafka://north:1/orders=north.orders",),
+    isolation=IsolationLevel.READ_COMMITTED,
+    continuous=True,
+    batch_records=10,
+    trigger_ms=5,
+    create=False,
+    force=False,
+    compression=None,
+    report=None,
+    command_config=None,
+    to_command_config=None,
+    store=(),
+)
+
+
+def done(number: int, records: int, *, was_done: bool = False) -> BatchDone:
+    return BatchDone(
+        batch_id=number, records=records, was_done=was_done, at_ms=1_000 * number, elapsed_ms=500
+    )
+
+
+class TestNames:
+    def test_places_come_first_and_have_slashes(self) -> None:
+        names = ["data", "kafka://one:1", "s3://b/logs", "orders", "bills"]
+        assert split_names(Surroundings(), names) == (names[:3], names[3:])
+
+    def test_a_directory_of_topics_needs_none(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other/meta.properties").write_text("version=1\n")
+        assert split_names(Surroundings(), ["data", "other", "orders"]) == (
+            ["data", "other"],
+            ["orders"],
+        )
+
+    @pytest.mark.parametrize("names", [["data"], ["kafka://one:1", "./data"]])
+    def test_a_topic_is_needed(self, names: list[str]) -> None:
+        with pytest.raises(UsageProblem, match="then at least one topic"):
+            split_names(Surroundings(), names)
+
+
+class TestPlan:
+    def test_everything_arrives(self) -> None:
+        plan = read_plan(Surroundings(), REQUEST)
+        assert plan.pairs == [
+            Pair(0, "orders", "orders"),
+            Pair(0, "bills", "bills"),
+            Pair(1, "orders", "north.orders"),
+            Pair(1, "bills", "bills"),
+        ]
+        assert (plan.partitioning, plan.start) == (Partitioning.KEY, "latest")
+
+    def test_client_settings_go_to_the_side_they_are_for(self, tmp_path: Path) -> None:
+        file = tmp_path / "client.properties"
+        file.write_text("security.protocol=SSL\n")
+        names = ("kafka://east:1", "./data", "orders")
+        request = dataclasses.replace(
+            REQUEST, names=names, renames=(), command_config=str(file), to="out"
+        )
+        plan = read_plan(Surroundings(), request)
+        assert plan.sources[0].place.client == {"security.protocol": "SSL"}
+        assert plan.sources[1].place.client == {}
+        with pytest.raises(InvalidRequest, match="a directory takes no client settings"):
+            read_plan(Surroundings(), dataclasses.replace(request, to_command_config=str(file)))
+
+
+def test_a_batch_in_words() -> None:
+    assert batch_line(done(3, 1_200)) == "batch 3: 1,200 records, 2,400/s"
+    told = batch_line(done(3, 1_200, was_done=True))
+    assert told == "batch 3: 1,200 records were there already"
+
+
+def test_a_report_shows_throughput_and_lag() -> None:
+    plan = read_plan(Surroundings(), REQUEST)
+    row = ("kafka://east:1", "orders", 0, "kafka://west:1", "orders", 0, 90, 90, 100, 10)
+    finding = Finding(effect=Effect.NOTE, setting="a=b", text="worth a word")
+    page = report_of(plan, [row], [done(0, 60), done(1, 30)], {0: 40, 1: 10}, [finding]).html()
+    assert "bills, orders of kafka://east:1, kafka://north:1, copied to kafka://west:1" in page
+    assert "90 records in 2 batches, 1.0 s of writing" in page
+    assert page.count("<svg") >= 2
+    for text in ("Throughput, by batch", "Offsets behind the ends", "copied to", "worth a word"):
+        assert text in page
+    assert "Nothing to show" in report_of(plan, [], [], {}, []).html()
