@@ -76,6 +76,14 @@ def test_what_the_tier_lacks_never_goes_by_local_retention() -> None:
     assert tiered.log.local_start_offset == 0
 
 
+def test_total_retention_does_not_wait_for_copies() -> None:
+    tiered = Tiered().start(**{"remote.log.copy.disable": "true", "retention.ms": "20000"})
+    tiered.fill(40)
+    assert tiered.log.apply_retention()
+    assert tiered.log.log_start_offset > 10
+    assert values(tiered.reader()) == list(range(tiered.log.log_start_offset, 40))
+
+
 def test_total_retention_takes_from_the_tier_too() -> None:
     tiered = moved(40, **EAGER, **{"retention.ms": "20000"})
     start = tiered.log.log_start_offset
