@@ -71,8 +71,9 @@ def going_on(query: Query, root: Path) -> Query:
     return again
 
 
-def test_each_opening_for_writing_is_an_epoch_of_its_own(root: Path) -> None:
-    query = Query(root)
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_each_opening_for_writing_is_an_epoch_of_its_own(root: Path, scheme: str) -> None:
+    query = Query(root, path=f"{scheme}{root}")
     assert query.offsets() == list(range(10))
     append(root, 5)
     assert query.offsets() == list(range(10, 15))
