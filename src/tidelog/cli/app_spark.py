@@ -261,7 +261,7 @@ _JOBS: Final[tuple[click.Command, ...]] = (_bootstrap, mirror_command, *REPORTS,
     ),
 )
 def spark() -> None:
-    """Jobs on Spark, for more than one machine should read.
+    """Jobs on Spark: for more data than one process should read.
 
     A place is a directory of topics (a path, or a URL such as s3://bucket/logs) or a cluster,
     kafka://HOST:PORT. Without --master, Spark runs here, on all cores.
