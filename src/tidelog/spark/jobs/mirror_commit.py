@@ -6,7 +6,6 @@ batch that comes again after a crash is not attached again: the directory answer
 what was noted then. Brokers: the reports say it all.
 """
 
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
@@ -28,7 +27,10 @@ from tidelog.spark.jobs.mirror_tasks import (
     Routes,
     read_reports,
 )
+from tidelog.spark.sink_commit import attach_staged
+from tidelog.spark.sink_directory import batch_commit_id, drop_staged
 from tidelog.spark.sink_options import SinkOptions
+from tidelog.spark.task_facts import StreamBatch
 from tidelog.storage.attach import AttachedRange, AttachResult, WriterVersion
 from tidelog.types import TopicPartition
 
@@ -78,15 +80,25 @@ class DirectoryTarget:
 
     def write(self, rows: "DataFrame", batch_id: int) -> Written:
         """See `MirrorTarget`; all of the batch is visible, or nothing."""
+        # The same whenever the batch comes again: what a dead driver staged for it goes, too.
+        commit_id = batch_commit_id(StreamBatch(self.mirror_id, batch_id))
         known = self._find(batch_id)
         if known is not None:
+            drop_staged(self.options, commit_id)
             return self._written(known, batch_id)
-        env = self.options.env()
-        commit_id = uuid.UUID(int=env.random.getrandbits(128)).hex
         task = DirectoryTask(options=self.options, routes=self.routes, commit_id=commit_id)
-        reports = _run(rows, task)
-        noted = relative_to_batch(reports, self.routes)
-        result = self._attach(reports, commit_id, batch_id, noted)
+        try:
+            reports = _run(rows, task)
+            noted = relative_to_batch(reports, self.routes)
+            result = attach_staged(
+                self.options,
+                [segment for report in reports for segment in report.staged],
+                commit_id=commit_id,
+                version=self._version(batch_id, encode_noted(noted)),
+            )
+        finally:
+            # Of failed, repeated and speculative attempts; what was attached has other names.
+            drop_staged(self.options, commit_id)
         return self._written(result, batch_id)
 
     def _version(self, batch_id: int, note: str = "") -> WriterVersion:
@@ -99,23 +111,6 @@ class DirectoryTarget:
 
         with LogDir.open(self.options.path, env=self.options.env()) as log_dir:
             return find_done(log_dir, self._version(batch_id))
-
-    def _attach(
-        self, reports: Sequence[Report], commit_id: str, batch_id: int, noted: Noted
-    ) -> AttachResult:
-        from tidelog.spark.sink_commit import attach_staged
-        from tidelog.spark.sink_directory import drop_staged
-
-        try:
-            return attach_staged(
-                self.options,
-                [segment for report in reports for segment in report.staged],
-                commit_id=commit_id,
-                version=self._version(batch_id, encode_noted(noted)),
-            )
-        finally:
-            # Of failed, repeated and speculative attempts, too; what was attached has other names.
-            drop_staged(self.options, commit_id)
 
     def _written(self, result: AttachResult, batch_id: int) -> Written:
         now_ms = self.options.env().clock.now_ms()

@@ -93,7 +93,13 @@ def _of_directory(place: Place, topic: str, isolation: IsolationLevel, env: Env)
 
 
 def find_targets(
-    plan: MirrorPlan, sources: Sequence[TopicFacts], env: Env, *, create: bool, force: bool
+    plan: MirrorPlan,
+    sources: Sequence[TopicFacts],
+    env: Env,
+    *,
+    create: bool,
+    force: bool,
+    is_new: bool,
 ) -> tuple[dict[str, TopicFacts], list[Finding]]:
     """The topics at the target, made where they are missing and `create` says so.
 
@@ -103,6 +109,8 @@ def find_targets(
         env: Files and clock.
         create: Make missing topics.
         force: Go on where records or their times would be lost.
+        is_new: The mirror begins: what its sources hold by now is looked at. What was accepted
+            then is not asked again.
 
     Returns:
         The facts by name, and what is worth knowing before it starts.
@@ -119,7 +127,10 @@ def find_targets(
         copied = [sources[number] for number in numbers]
         found[topic] = _find_or_make(plan, topic, copied, env, create=create)
         for number in numbers:
-            notes += check_pair(plan, number, sources[number], found[topic], env, force=force)
+            load = _load(plan, number, sources[number], is_new=is_new)
+            findings = check_pair(plan, number, sources[number], found[topic], env, load)
+            ensure(_target(plan, number, found[topic]), findings, force=force or not is_new)
+            notes += findings
     return found, notes
 
 
@@ -178,13 +189,17 @@ def make_topic(
 
 
 def check_pair(
-    plan: MirrorPlan, number: int, source: TopicFacts, target: TopicFacts, env: Env, *, force: bool
+    plan: MirrorPlan,
+    number: int,
+    source: TopicFacts,
+    target: TopicFacts,
+    env: Env,
+    load: Load,
 ) -> list[Finding]:
     """What a topic of the target would do to the records of one source.
 
     Raises:
         InvalidRequest: Too few partitions to keep their numbers.
-        TargetLoses: It would refuse or lose some, and nobody forced it.
     """
     pair = plan.pairs[number]
     keeps = plan.partitioning is Partitioning.KEPT
@@ -193,22 +208,23 @@ def check_pair(
             f"{pair.topic} has {source.partitions} partitions and {pair.target} at {plan.target}"
             f" {target.partitions}: add some, or let keys choose (partitions key)"
         )
-    there = Target(
+    return check(_target(plan, number, target), load, env.clock.now_ms())
+
+
+def _target(plan: MirrorPlan, number: int, target: TopicFacts) -> Target:
+    return Target(
         place=str(plan.target),
-        topic=pair.target,
+        topic=plan.pairs[number].target,
         partitions=target.partitions,
         config=target.config,
         end_offset=sum(target.ends),
     )
-    findings = check(there, _load(plan, number, source), env.clock.now_ms())
-    ensure(there, findings, force=force)
-    return findings
 
 
-def _load(plan: MirrorPlan, number: int, source: TopicFacts) -> Load:
-    """What is known of what will come; of a mirror from the end on nothing but its settings."""
+def _load(plan: MirrorPlan, number: int, source: TopicFacts, *, is_new: bool) -> Load:
+    """What is known of what will come; of records that are not there yet only their limits."""
     keeps = plan.partitioning is Partitioning.KEPT
-    if plan.start == "latest":
+    if plan.start == "latest" or not is_new:
         return Load(
             batch_bytes_max=source.config.max_message_bytes,
             partitions=source.partitions if keeps else None,

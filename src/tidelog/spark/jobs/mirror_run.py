@@ -183,8 +183,14 @@ def running(
 
     Raises:
         DirectoryLocked: Another driver runs it.
+        InvalidRequest: A session of Spark Connect.
         TargetLoses, InvalidRequest, UnknownTopic, ClusterFailure: As `find_targets`.
     """
+    if type(spark).__module__.startswith("pyspark.sql.connect."):
+        raise InvalidRequest(
+            "a mirror keeps its checkpoint and its map on the driver: run it in a session of its"
+            " own or on the server, not over Spark Connect"
+        )
     env.files.make_dirs(options.checkpoint)
     try:
         lock = env.files.lock(f"{options.checkpoint}/mirror.lock")
@@ -219,8 +225,8 @@ def _start(
         sources,
         env,
         create=options.create,
-        # What was accepted when it began is not asked again: only settings are looked at.
-        force=options.force or state is not None,
+        force=options.force,
+        is_new=state is None,
     )
     if state is None:
         state, found = _begin(plan, options, env, sources, targets)

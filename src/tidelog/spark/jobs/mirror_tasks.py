@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
 
 from tidelog.cluster.offset_map import Partitioning
 from tidelog.errors import InvalidRequest
@@ -29,6 +28,7 @@ from tidelog.spark.jobs.mirror_rows import (
     encode_noted,
 )
 from tidelog.spark.sink_options import SinkOptions
+from tidelog.spark.task_facts import task_number
 from tidelog.storage.staging import StagedSegment
 from tidelog.types import NO_TIMESTAMP
 
@@ -206,12 +206,6 @@ def _report_batch(report: Report) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"report": pa.array([report.encode()], pa.string())})
 
 
-def _numbers() -> tuple[int, int]:
-    """Number of the task in its job, and of the attempt in the whole session."""
-    context = TaskContext.get()
-    return (0, 0) if context is None else (context.partitionId(), context.taskAttemptId())
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryTask:
     """Stages the rows of a task. Called by `mapInArrow`.
@@ -219,7 +213,7 @@ class DirectoryTask:
     Attributes:
         options: Of the sink.
         routes: Where topics go.
-        commit_id: Of this attempt at the batch; staged files begin so.
+        commit_id: Of the batch; names of staged files begin so.
     """
 
     options: SinkOptions
@@ -228,23 +222,20 @@ class DirectoryTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One report; removes what was staged where the task fails."""
-        from tidelog.spark.staging import TaskWriter
+        from tidelog.spark.sink_directory import stage
 
-        task, attempt = _numbers()
-        name = f"{self.commit_id}-{task}-{attempt}"
-        writer = TaskWriter(self.options, name=name, task=task)
+        task = task_number()
         ledger = Ledger(self.routes.target_numbers())
         origins = Origins(self.routes, task=task)
-        try:
+
+        def rows() -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 if batch.num_rows:
-                    rows, ours = origins.read(batch)
-                    writer.take(ours)
-                    ledger.take(rows)
-            staged = writer.finish()
-        except BaseException:
-            writer.discard()
-            raise
+                    noted, ours = origins.read(batch)
+                    ledger.take(noted)
+                    yield ours
+
+        staged = stage(self.options, rows(), self.commit_id)
         noted = Noted(rows=ledger.rows, copied=ledger.copied, records=ledger.records)
         counts = tuple((a, b, count) for (a, b), count in sorted(ledger.counts.items()))
         yield _report_batch(Report(task=task, noted=noted, staged=tuple(staged), counts=counts))
@@ -324,7 +315,7 @@ class BrokerTask:
         """One report."""
         from tidelog.spark.broker_task import Claim, send
 
-        task, _ = _numbers()
+        task = task_number()
         ledger = SentLedger(self.routes)
         origins = Origins(self.routes, task=task)
         clock = self.options.env().clock

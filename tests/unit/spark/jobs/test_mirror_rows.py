@@ -1,12 +1,15 @@
 """What tasks note of their rows, and how the driver puts the notes of a batch together."""
 
+import dataclasses
+
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.cluster.offset_map import MapRow, Partitioning
-from tidelog.errors import CorruptData
+from tidelog.errors import CorruptData, InvalidRequest
 from tidelog.spark.jobs.mirror_commit import place, relative_to_batch
 from tidelog.spark.jobs.mirror_rows import (
     RUNS_MAX,
@@ -17,8 +20,9 @@ from tidelog.spark.jobs.mirror_rows import (
     decode_noted,
     encode_noted,
 )
-from tidelog.spark.jobs.mirror_tasks import Report, Routes, SentLedger
+from tidelog.spark.jobs.mirror_tasks import Origins, Report, Routes, SentLedger
 from tidelog.storage.attach import AttachedRange
+from tidelog.storage.partitioner import partition_of
 from tidelog.types import TopicPartition
 
 ROUTES = Routes(
@@ -149,6 +153,57 @@ class TestSentLedger:
         assert places == [(0, 5, 40), (0, 7, 43), (1, 6, 8)]
         assert {row.arrival_ms for row in noted.rows} == {99}
         assert noted.records == 3
+
+
+class TestOrigins:
+    """From Spark's record batches to what is noted and what is written."""
+
+    def batch(self, **more: object) -> pa.RecordBatch:
+        columns: dict[str, object] = {
+            "source": [0, 1, 1],
+            "topic": ["orders", "orders", "bills"],
+            "partition": [0, 2, 0],
+            "offset": [7, 8, 9],
+            "key": [b"a", None, b"b"],
+            "value": [b"x", b"y", None],
+            "headers": pa.nulls(3),
+            "timestamp": pa.array([1_500, None, 2_000_000], pa.timestamp("us", "UTC")),
+            "targetPartition": pa.array([2, None, None], pa.int32()),
+        } | more
+        return pa.RecordBatch.from_pydict(columns)  # type: ignore[arg-type]
+
+    def origins(self, partitioning: Partitioning) -> Origins:
+        routes = dataclasses.replace(ROUTES, partitioning=partitioning)
+        return Origins(routes, task=0)
+
+    def test_kept(self) -> None:
+        noted, ours = self.origins(Partitioning.KEPT).read(self.batch())
+        assert noted.source.tolist() == [0, 1, 2]
+        assert noted.target.tolist() == [0, 2, 0]
+        assert noted.create_ms.tolist() == [1, -1, 2_000]
+        assert ours.column("topic").to_pylist() == ["all", "all", "bills"]
+        assert ours.column("partition").to_pylist() == [0, 2, 0]
+        # "No time" is -1 ms, not the present.
+        assert ours.column("timestamp").cast(pa.int64()).to_pylist() == [1_500, -1_000, 2_000_000]
+
+    def test_by_key_as_kafka_does(self) -> None:
+        noted, _ = self.origins(Partitioning.KEY).read(self.batch())
+        assert noted.target[0] == partition_of(b"a", 3)
+        assert 0 <= noted.target[1] < 3
+        assert noted.target[2] == 0
+
+    def test_by_the_transform_else_by_key(self) -> None:
+        noted, _ = self.origins(Partitioning.ANY).read(self.batch())
+        assert noted.target[0] == 2
+        assert noted.target[2] == 0
+
+    def test_a_row_of_something_else(self) -> None:
+        with pytest.raises(InvalidRequest, match="a row of topic tides, which is not mirrored"):
+            self.origins(Partitioning.KEPT).read(self.batch(topic=["orders", "tides", "bills"]))
+
+    def test_a_row_without_origin(self) -> None:
+        with pytest.raises(InvalidRequest, match="a row without source, topic, partition, offset"):
+            self.origins(Partitioning.KEPT).read(self.batch(offset=[7, None, 9]))
 
 
 class TestNotes:
