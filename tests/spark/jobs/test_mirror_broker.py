@@ -15,7 +15,7 @@ from tests.peers.conftest import kafka_broker
 from tests.spark.jobs.mirrors import append, make, map_of
 from tests.spark.jobs.test_mirror_kill import (
     PARTITIONS,
-    RECORDS,
+    enough,
     kill,
     some,
     start_child,
@@ -68,11 +68,11 @@ def bare(records: list[NewRecord]) -> list[NewRecord]:
 def test_every_record_once_whenever_the_driver_is_killed(
     spark: "SparkSession", kafka_broker: Broker, tmp_path: Path, seed: int, kills: int
 ) -> None:
-    dice, topic = random.Random(seed), f"mirrored-{seed}"
+    dice, topic, count = random.Random(seed), f"mirrored-{seed}", enough(kills)
     source = make(f"{tmp_path}/a", topic, PARTITIONS)
     kafka_broker.create_topic(topic, PARTITIONS)
     for partition in range(PARTITIONS):
-        append(source, topic, partition, some(partition, 0, RECORDS))
+        append(source, topic, partition, some(partition, 0, count))
     work = tmp_path / "check"
     to = f"kafka://{kafka_broker.bootstrap}"
     given: dict[str, object] = {"source": source, "topic": topic, "target": to}
@@ -89,13 +89,13 @@ def test_every_record_once_whenever_the_driver_is_killed(
             kill(child)
         for partition in range(PARTITIONS):
             seen = [record for _, record in consumed(kafka_broker, topic, partition)]
-            assert seen == bare(some(partition, 0, RECORDS))[: len(seen)]
+            assert seen == bare(some(partition, 0, count))[: len(seen)]
     mirror(spark, source, [topic], to, checkpoint=str(work))
     found = map_of(str(work))
     for partition in range(PARTITIONS):
         seen_at = consumed(kafka_broker, topic, partition)
-        assert [record for _, record in seen_at] == bare(some(partition, 0, RECORDS))
-        for offset in range(0, RECORDS, 7):
+        assert [record for _, record in seen_at] == bare(some(partition, 0, count))
+        for offset in range(0, count, 7):
             start = found.starts(SourcePartition(0, partition), offset)[Place(topic, partition)]
             assert start.offset <= seen_at[offset][0]
             if start.is_exact:

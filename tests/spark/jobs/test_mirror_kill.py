@@ -25,10 +25,15 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 T0 = 1_700_000_000_000
-TOPIC, PARTITIONS, RECORDS = "orders", 2, 300
+TOPIC, PARTITIONS = "orders", 2
 LIMIT_S = 500
 # A batch changes about so many names: staged files, the commit, the map.
 CALLS_OF_A_BATCH = 45
+
+
+def enough(kills: int) -> int:
+    """Records of each partition, so that batches are left at the last kill."""
+    return (4 * kills + 2) * mirror_child.BATCH_RECORDS // PARTITIONS
 
 
 def some(partition: int, first: int, count: int) -> list[NewRecord]:
@@ -103,12 +108,12 @@ def check_whole(source: str, target: str) -> list[int]:
 def test_every_record_once_whenever_the_driver_is_killed(
     spark: "SparkSession", tmp_path: Path, seed: int, kills: int
 ) -> None:
-    dice = random.Random(seed)
+    dice, count = random.Random(seed), enough(kills)
     source = make(f"{tmp_path}/a", TOPIC, PARTITIONS)
     target = make(f"{tmp_path}/b", TOPIC, PARTITIONS)
     work = f"{tmp_path}/check"
     for partition in range(PARTITIONS):
-        append(source, TOPIC, partition, some(partition, 0, RECORDS))
+        append(source, TOPIC, partition, some(partition, 0, count))
     given: dict[str, object] = {
         "source": source,
         "topic": TOPIC,
@@ -120,7 +125,7 @@ def test_every_record_once_whenever_the_driver_is_killed(
         run_until_killed(given | {"calls": dice.randrange(1, 3 * CALLS_OF_A_BATCH)})
         seen.append(check_whole(source, target)[0])
     assert seen == sorted(seen)
-    append(source, TOPIC, 1, some(1, RECORDS, 7))
+    append(source, TOPIC, 1, some(1, count, 7))
     mirror(spark, source, [TOPIC], target, checkpoint=work)
     copies, originals = held(target, TOPIC), held(source, TOPIC)
     assert list(map(plain, copies)) == list(map(plain, originals))
@@ -128,6 +133,6 @@ def test_every_record_once_whenever_the_driver_is_killed(
     for partition in range(PARTITIONS):
         times = append_times(target, TOPIC, partition)
         assert times == sorted(times)
-        assert min(times) > T0 + 10 * RECORDS
+        assert min(times) > T0 + 10 * count
     leftovers = [str(path) for path in Path(target).rglob("*") if ".sta" in path.name]
     assert leftovers == []
