@@ -1,0 +1,97 @@
+"""A stream held against a real broker: a new leader epoch is no loss, a log cut short is one."""
+
+import os
+
+import pytest
+from confluent_kafka import Producer
+from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
+
+from tidelog.env import ManualClock
+from tidelog.errors import LostOffsets, OffsetsGone
+from tidelog.spark.backend import open_backend
+from tidelog.spark.stream_batches import MicroBatches
+from tidelog.spark.stream_limits import Limits
+from tidelog.spark.stream_log import StreamLog
+from tidelog.spark.stream_offset import Json, StreamOffset
+from tidelog.spark.stream_options import read_stream_options
+from tidelog.storage.log_dir import LogDir
+from tidelog.types import TopicPartition
+
+pytestmark = [pytest.mark.kafka]
+
+TOPIC = "epochs"
+ZERO = TopicPartition(TOPIC, 0)
+
+
+def produce(broker: Broker, first: int, end: int) -> None:
+    """One batch for each record, whose value is its number."""
+    producer = Producer(broker.client_config(linger_ms=0))
+    for number in range(first, end):
+        producer.produce(TOPIC, value=str(number).encode())
+        assert producer.flush(REQUEST_TIMEOUT_S) == 0
+
+
+def planner(broker: Broker, fail: str = "true") -> MicroBatches:
+    """A new process of the query."""
+    given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": TOPIC}
+    more = {"startingOffsets": "earliest", "failOnDataLoss": fail}
+    options = read_stream_options(given | more)
+    return MicroBatches(options, StreamLog(options.source, ["value"], open_backend), ManualClock(0))
+
+
+def values(batches: MicroBatches, start: Json, end: Json) -> list[int]:
+    return [
+        int(value.as_py())
+        for task in batches.plan(start, end)
+        for batch in task.read()
+        for value in batch.column(0)
+    ]
+
+
+def cut(broker: Broker, offset: int) -> None:
+    """Cut the partition's one log file as if the tail had never been synced."""
+    with LogDir.open(str(broker.log_dir)) as log_dir:
+        segment = log_dir.reader(TOPIC, 0).segments[-1]
+        parts = log_dir.reader(TOPIC, 0).slices()
+        position = next(p for part in parts for p, b in part.batches() if b.base_offset == offset)
+        path = segment.log_path
+    os.truncate(path, position)
+
+
+def test_new_leader_epochs_and_a_tail_that_is_gone(kafka_broker: Broker) -> None:
+    kafka_broker.create_topic(TOPIC)
+    produce(kafka_broker, 0, 10)
+    batches = planner(kafka_broker)
+    start = batches.initial_offset()
+    first = batches.next_offset(start, Limits())
+    assert values(batches, start, first) == list(range(10))
+    assert StreamOffset.decode(first).positions[ZERO] == (10, 0)
+    batches.close()
+
+    kafka_broker.stop()
+    kafka_broker.start()
+    produce(kafka_broker, 10, 12)
+    batches = planner(kafka_broker)
+    second = batches.next_offset(first, Limits())
+    assert values(batches, first, second) == [10, 11]
+    place = StreamOffset.decode(second).positions[ZERO]
+    assert place.offset == 12
+    assert place.epoch > 0
+    batches.close()
+
+    kafka_broker.stop()
+    cut(kafka_broker, 7)
+    kafka_broker.start()
+    produce(kafka_broker, 100, 108)
+    batches = planner(kafka_broker)
+    with pytest.raises(OffsetsGone) as caught:
+        batches.next_offset(second, Limits())
+    (lost,) = caught.value.lost
+    assert isinstance(lost, LostOffsets)
+    assert (lost.topic, lost.partition, lost.start, lost.end) == (TOPIC, 0, 7, 12)
+    batches.close()
+    batches = planner(kafka_broker, fail="false")
+    third = batches.next_offset(second, Limits())
+    assert values(batches, second, third) == list(range(100, 108))
+    assert batches.next_offset(third, Limits()) == third
+    batches.close()
