@@ -425,6 +425,7 @@ class Directory:
         from tidelog.frames import Scan
         from tidelog.scan import Wanted
 
+        one = str | TopicPartition
         first, last = _maybe(self.point, start), _maybe(self.point, end)
         if during is not None:
             if (start, end) != (None, None):
@@ -433,7 +434,7 @@ class Directory:
             first, last = None if low == OPEN_START else low, None if high == OPEN_END else high
         return Scan(
             log_dir=self._log_dir,
-            topics=topics,
+            topics=topics if topics is None or isinstance(topics, one) else tuple(topics),
             wanted=Wanted(start_ms=first, end_ms=last),
             clock=ClockName(clock),
             columns=columns,

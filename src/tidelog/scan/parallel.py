@@ -113,15 +113,19 @@ class _Pool:
             threading.Thread(target=self._work, name=f"tidelog-read-{number}", daemon=True)
             for number in range(min(threads, len(self._splits)))
         ]
-        for worker in workers:
-            worker.start()
+        started = []
         try:
+            for worker in workers:
+                worker.start()
+                started.append(worker)
             for number in range(len(self._splits)):
                 yield from self._hand_out(number, stats)
         finally:
             self._stop()
-            for worker in workers:
-                worker.join()
+            for worker in started:
+                # Garbage collection may end a dropped reader in one of its own threads.
+                if worker is not threading.current_thread():
+                    worker.join()
 
     def _hand_out(self, number: int, stats: ScanStats) -> Iterator[pa.RecordBatch]:
         with self._changed:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, object]
 
+# Their descriptions travel with each task's code; more of them are done in rounds.
+PARTS_AT_ONCE: Final = 10_000
 _LOOK_SECONDS: Final = 0.25
 
 
@@ -52,14 +54,28 @@ def do_parts(
     Raises:
         What Spark raises where a part fails for good; the worker's own error is in its text.
     """
-    if not parts:
-        return []
-    numbers = spark.range(0, len(parts), 1, len(parts))
-    done = numbers.mapInArrow(_Mapper(tuple(parts), work, schema), f"part bigint, {schema}")
-    with _watched(spark, len(parts), listener):
-        rows: Sequence[Row] = done.toArrow().sort_by("part").to_pylist()
-    listener.at(len(parts), len(parts))
+    rows: list[Row] = []
+    for start in range(0, len(parts), PARTS_AT_ONCE):
+        mine = tuple(parts[start : start + PARTS_AT_ONCE])
+        numbers = spark.range(0, len(mine), 1, len(mine))
+        done = numbers.mapInArrow(_Mapper(mine, work, schema), f"part bigint, {schema}")
+        with _watched(spark, _Done(listener, start, len(parts))):
+            rows += done.toArrow().sort_by("part").to_pylist()
+        listener.at(start + len(mine), len(parts))
     return rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """Tells a listener of the parts done: those of the rounds before, and of this one."""
+
+    listener: Listener
+    before: int
+    total: int
+
+    def at(self, done: int) -> None:
+        """So many of this round are done."""
+        self.listener.at(min(self.before + done, self.total), self.total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +114,11 @@ def _arrow_schema(text: str) -> "pa.Schema":
 
 
 @contextmanager
-def _watched(spark: "SparkSession", total: int, listener: Listener) -> Iterator[None]:
+def _watched(spark: "SparkSession", done: _Done) -> Iterator[None]:
     """Tell of the tasks done while the block runs."""
     ended = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(spark, total, listener, ended), daemon=True)
-    if listener is NOBODY or _tracker(spark) is None:
+    watcher = threading.Thread(target=_watch, args=(spark, done, ended), daemon=True)
+    if done.listener is NOBODY or _tracker(spark) is None:
         yield
         return
     watcher.start()
@@ -113,13 +129,12 @@ def _watched(spark: "SparkSession", total: int, listener: Listener) -> Iterator[
         watcher.join()
 
 
-def _watch(spark: "SparkSession", total: int, listener: Listener, ended: threading.Event) -> None:
+def _watch(spark: "SparkSession", done: _Done, ended: threading.Event) -> None:
     tracker = _tracker(spark)
     assert tracker is not None
     while not ended.wait(_LOOK_SECONDS):
         stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
-        done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
-        listener.at(min(done, total), total)
+        done.at(sum(stage.numCompletedTasks for stage in stages if stage is not None))
 
 
 def _tracker(spark: "SparkSession") -> "StatusTracker | None":

@@ -1,0 +1,86 @@
+"""What workers of the reporting jobs do with parts of a directory, local or in an object store."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.unit.scan.logs import TOPIC, make_log_dir
+
+from tidelog.objects.environment import env_for, shared_store
+from tidelog.scan import plan
+from tidelog.scan.latency import latency
+from tidelog.scan.split_json import encode_split
+from tidelog.scan.split_times import decode_times
+from tidelog.spark.jobs.lag_work import CountSplit, decode_counts
+from tidelog.spark.jobs.latency import ReduceSplit
+from tidelog.spark.jobs.reindex import DoPart
+from tidelog.spark.jobs.reindex_work import PartDone
+from tidelog.storage.latency import LatencyByHour
+from tidelog.types import ClockName
+
+URL = "memory://jobs/logs"
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("local")
+    make_log_dir(str(path), 3, partitions=2, steps=50)
+    return str(path)
+
+
+@pytest.fixture(params=["local", "store"])
+def place(request: pytest.FixtureRequest, local: str) -> Iterator[str]:
+    """The directory, and a copy of it in an object store."""
+    if request.param == "local":
+        yield local
+        return
+    store = shared_store(URL)
+    for path in Path(local).rglob("*"):
+        if path.is_file():
+            store.put(str(path.relative_to(local)), path.read_bytes())
+    yield URL
+    for found in list(store.list("")):
+        store.delete(found.key)
+
+
+def test_latencies_of_splits(place: str, local: str) -> None:
+    columns = ("offset", "createTimestamp", "appendTimestamp")
+    planned = plan(
+        place, clock=ClockName.APPEND, columns=columns, split_bytes=3000, env=env_for(place)
+    )
+    by_append = LatencyByHour()
+    for split in planned:
+        facts, *histograms = ReduceSplit((0, 1_000))(encode_split(split))
+        by_append.merge(decode_times(facts, *histograms).by_append)  # type: ignore[arg-type]
+    assert by_append == latency(local, TOPIC)[TOPIC].by_hour
+
+
+def test_counts_of_splits(place: str) -> None:
+    planned = plan(place, TOPIC, split_bytes=3000, env=env_for(place))
+    total = 0
+    for split in planned:
+        (text,) = CountSplit()(json.dumps([encode_split(split), [0, split.end_offset]]))
+        counts = decode_counts(str(text))
+        assert {cell.interval for cell in counts} == {0}
+        total += sum(n for cell, n in counts.items() if cell.clock == "record")
+    assert total == latency(place, TOPIC, env=env_for(place))[TOPIC].total.count + sum(
+        found.without for found in latency(place, TOPIC, env=env_for(place)).values()
+    )
+
+
+def test_partitions_and_maps(place: str, tmp_path: Path) -> None:
+    (text,) = DoPart(place, "check", None)(json.dumps([TOPIC, 0, []]))
+    done = PartDone.decode(str(text))
+    assert not done.is_blind
+    assert not [finding for finding in done.left if finding.counts]
+    assert done.segments > 1
+    cache = str(tmp_path / "cache")
+    bases = list(range(10_000))
+    (text,) = DoPart(place, "cache", cache)(json.dumps([TOPIC, 0, bases]))
+    there = PartDone.decode(str(text))
+    assert (there.maps_there, there.maps_built) == (done.segments - 1, 0)
+    (text,) = DoPart(place, "cache-check", cache)(json.dumps([TOPIC, 0, bases]))
+    missing = PartDone.decode(str(text)).left
+    assert {finding.damage for finding in missing} == {"missing"}
+    assert not any(finding.counts for finding in missing)
