@@ -1,6 +1,6 @@
 """Mirrors between directories: everything once, times kept, and a map that tells the truth."""
 
-import dataclasses
+import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,8 @@ from tests.spark.jobs.mirrors import (
     plain,
 )
 
+from tidelog.cli.main import run
+from tidelog.cli.surroundings import Surroundings
 from tidelog.cluster.offset_map import Partitioning, SourcePartition
 from tidelog.directory import Directory
 from tidelog.errors import DirectoryLocked, InvalidRequest, UnknownTopic
@@ -309,11 +311,30 @@ class TestRefused:
             lock.close()
 
 
-def test_a_map_knows_who_wrote_it(spark: "SparkSession", tmp_path: Path) -> None:
-    source = make(f"{tmp_path}/a", "orders")
-    target = make(f"{tmp_path}/b", "orders")
-    mirror(spark, source, ["orders"], target, checkpoint=f"{tmp_path}/check")
+def test_the_command_says_what_it_did(spark: "SparkSession", tmp_path: Path) -> None:
+    """Rows as JSON, batches and the map on stderr, a page with plots; the map knows both sides."""
+    source = make(f"{tmp_path}/a", "orders", 2)
+    target = make(f"{tmp_path}/b", "copies", 2)
+    append(source, "orders", 1, some(1, 0, 12))
+    out, err = io.StringIO(), io.StringIO()
+    page = tmp_path / "mirror.html"
+    arguments = ["spark", "mirror", source, "orders", "--to", target, "--rename", "orders=copies"]
+    arguments += ["--checkpoint", f"{tmp_path}/check", "--report", str(page), "-o", "json"]
+    assert run(arguments, Surroundings(stdout=out, stderr=err)) == 0, err.getvalue()
+    rows = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [(row["partition"], row["offsets"], row["lag"]) for row in rows] == [
+        (0, 0, 0),
+        (1, 12, 0),
+    ]
+    assert "batch 0: 12 records" in err.getvalue()
+    assert f"offset map: {tmp_path}/check/offsets.map" in err.getvalue()
+    assert "Throughput, by batch" in page.read_text()
+    assert list(map(plain, held(target, "copies"))) == list(map(plain, held(source, "orders")))
     found = map_of(f"{tmp_path}/check")
     assert (found.sources[0].place, found.target) == (source, target)
-    assert len(found.sources[0].topic_id) == len(found.target_ids["orders"]) == 22
-    assert dataclasses.replace(found) == found
+    assert len(found.sources[0].topic_id) == len(found.target_ids["copies"]) == 22
+    # Once more, into a target that would lose records by now.
+    refused = [*arguments[:5], make(f"{tmp_path}/c", "orders", 2, retention_ms="1000")]
+    refused += ["--checkpoint", f"{tmp_path}/other"]
+    assert run(refused, Surroundings(stdout=out, stderr=err)) == 2
+    assert "deleted at once" in err.getvalue()
