@@ -4,7 +4,7 @@ Life cycle: find_holder -> verbs -> close, best by `with`. For one thread.
 """
 
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
@@ -13,7 +13,9 @@ from tidelog.control.frames import FrameReader, encode_frame
 from tidelog.control.messages import ControlFailure
 from tidelog.errors import CorruptMessage
 from tidelog.storage.attach import AttachResult, WriterVersion
+from tidelog.storage.exchange import Exchanged, NewSegment
 from tidelog.storage.staging import StagedSegment
+from tidelog.types import TopicPartition
 
 # An attach walks every byte of its segments: a holder may be busy for long.
 TIMEOUT_S: Final = 600.0
@@ -83,6 +85,29 @@ class ControlClient:
             "writer": verbs.encode_version(version),
         }
         return verbs.read_attached(self.ask("attach", arguments))
+
+    def swap(
+        self,
+        partition: TopicPartition,
+        bases: Sequence[int],
+        new: Iterable[NewSegment],
+        *,
+        commit_id: str,
+    ) -> Exchanged:
+        """Put staged segments in the place of finished ones; as `storage.exchange`.
+
+        Raises:
+            ControlFailure: No answer came: they may be exchanged, all of them, or not.
+            TidelogError: What `storage.exchange` raises; the old ones are there then.
+        """
+        arguments = {
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "bases": list(bases),
+            "segments": [verbs.encode_new(segment) for segment in new],
+            "commit_id": commit_id,
+        }
+        return verbs.read_exchanged(self.ask("swap", arguments))
 
     def ask(self, verb: str, arguments: Mapping[str, object]) -> Mapping[str, object]:
         """One request and its answer.

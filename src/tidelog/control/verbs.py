@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 
 from tidelog.errors import CorruptMessage, InvalidRequest
 from tidelog.storage.attach import AttachedRange, AttachResult, WriterVersion, attach
+from tidelog.storage.exchange import Exchanged, NewSegment, exchange
 from tidelog.storage.log_dir import LogDir
 from tidelog.storage.staging import StagedSegment
 from tidelog.types import INT32_MAX, INT64_MAX, TopicPartition
@@ -21,6 +22,7 @@ Result: TypeAlias = dict[str, object]
 _COMMIT_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 # A name in the partition's directory and nowhere else.
 _NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,200}", re.ASCII)
+_TOPIC: Final = re.compile(r"[0-9A-Za-z._-]{1,249}", re.ASCII)
 _ORDER_MAX: Final = 16
 
 
@@ -55,22 +57,46 @@ def _attach(log_dir: LogDir, arguments: Arguments) -> Result:
     segments = arguments.get("segments")
     if not isinstance(segments, list):
         raise CorruptMessage("attach: no list of segments")
-    commit_id = arguments.get("commit_id")
-    if not isinstance(commit_id, str) or not _COMMIT_ID.fullmatch(commit_id):
-        raise CorruptMessage(f"attach: commit id {commit_id!r}, 32 hexadecimal digits are due")
     done = attach(
         log_dir,
         [read_segment(segment) for segment in segments],
-        commit_id=commit_id,
+        commit_id=_commit_id(arguments),
         version=_version(arguments.get("writer")),
     )
     return encode_attached(done)
+
+
+def _swap(log_dir: LogDir, arguments: Arguments) -> Result:
+    topic, partition = arguments.get("topic"), arguments.get("partition")
+    bases, segments = arguments.get("bases"), arguments.get("segments")
+    if not _is_topic(topic) or not _is_partition(partition):
+        raise CorruptMessage(f"swap: no partition {str(topic)[:80]!r}-{str(partition)[:20]!r}")
+    if not isinstance(bases, list) or not all(map(_is_count, bases)):
+        raise CorruptMessage(f"swap: no list of base offsets: {str(bases)[:80]}")
+    if not isinstance(segments, list):
+        raise CorruptMessage("swap: no list of segments")
+    done = exchange(
+        log_dir,
+        TopicPartition(str(topic), int(str(partition))),
+        bases,
+        [_read_new(segment) for segment in segments],
+        commit_id=_commit_id(arguments),
+    )
+    return asdict(done)
+
+
+def _commit_id(arguments: Arguments) -> str:
+    found = arguments.get("commit_id")
+    if not isinstance(found, str) or not _COMMIT_ID.fullmatch(found):
+        raise CorruptMessage(f"commit id {str(found)[:80]!r}, 32 hexadecimal digits are due")
+    return found
 
 
 VERBS: Final[Mapping[str, Callable[[LogDir, Arguments], Result]]] = {
     "status": _status,
     "flush": _flush,
     "attach": _attach,
+    "swap": _swap,
 }
 
 
@@ -112,8 +138,12 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
+def _is_topic(value: object) -> bool:
+    return isinstance(value, str) and _TOPIC.fullmatch(value) is not None
+
+
 _KINDS: Final[Mapping[str, Callable[[object], bool]]] = {
-    "topic": _is_name,
+    "topic": _is_topic,
     "partition": _is_partition,
     "name": _is_name,
     "order": _is_order,
@@ -124,6 +154,27 @@ _KINDS: Final[Mapping[str, Callable[[object], bool]]] = {
     "max_timestamp": _is_time,
     "has_null_key": lambda value: type(value) is bool,
 }
+
+
+def encode_new(segment: NewSegment) -> dict[str, object]:
+    """A segment that takes part in an exchange, as JSON."""
+    return asdict(segment)
+
+
+_NEW_KINDS: Final[Mapping[str, Callable[[object], bool]]] = {
+    "name": _is_name,
+    "base_offset": _is_count,
+    "size_bytes": _is_count,
+}
+
+
+def _read_new(told: object) -> NewSegment:
+    if not isinstance(told, dict) or told.keys() != _NEW_KINDS.keys():
+        raise CorruptMessage(f"no segment for an exchange: {str(told)[:200]}")
+    for name, is_right in _NEW_KINDS.items():
+        if not is_right(told[name]):
+            raise CorruptMessage(f"a segment with {name} {str(told[name])[:80]!r}")
+    return NewSegment(**told)
 
 
 def encode_version(version: WriterVersion | None) -> object:
@@ -181,3 +232,11 @@ def _rows(told: object) -> list[list[int]]:
     if not isinstance(told, list):
         raise CorruptMessage(f"no list of ranges: {str(told)[:200]}")
     return told
+
+
+def read_exchanged(told: Mapping[str, object]) -> Exchanged:
+    """What an exchange has done, from JSON; raises CorruptMessage for what is none."""
+    names = ("segments_before", "segments_after", "bytes_before", "bytes_after")
+    if not all(_is_count(told.get(name)) for name in names):
+        raise CorruptMessage(f"no answer to swap: {str(told)[:200]}")
+    return Exchanged(*[int(str(told[name])) for name in names])

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidelog.errors import StorageFailure
+from tidelog.errors import InvalidRequest, StorageFailure
 from tidelog.storage import files, roll, zone_files
 from tidelog.storage.active import UNKNOWN_MS, ActiveSegment
 from tidelog.storage.closed import ClosedSegment
@@ -100,3 +100,53 @@ class AdoptingLog(WritableLog):
         """Go offline: the disk failed where only reopening can tell what is there."""
         if self._failure is None:
             self._failure = StorageFailure(self.context.directory, "attach", reason)
+
+    # -- exchanging --------------------------------------------------------------------------
+
+    def finished_run(self, bases: Sequence[int]) -> list[ClosedSegment]:
+        """The finished local segments with these base offsets, which follow each other.
+
+        Raises:
+            InvalidRequest: There is no such run, or the partition has a tier, whose copies would
+                be others.
+        """
+        self._ensure_writable()
+        if self._tier is not None:
+            raise InvalidRequest(
+                f"{self.topic_partition}: segments with copies in a tier can't be exchanged"
+            )
+        finished = [each for each in self._segments[:-1] if isinstance(each, ClosedSegment)]
+        known = [each.base_offset for each in finished]
+        at = known.index(bases[0]) if bases and bases[0] in known else len(known)
+        if not bases or known[at : at + len(bases)] != list(bases):
+            raise InvalidRequest(
+                f"{self.topic_partition}: no run of finished segments at {list(bases)}; there are"
+                f" {known}"
+            )
+        return finished[at : at + len(bases)]
+
+    def exchange(self, old: Sequence[ClosedSegment], spans: Sequence[tuple[int, int]]) -> None:
+        """Show other segments in the place of these; their files lie in place, durably.
+
+        Args:
+            old: As `finished_run` gave them; their files have gone, or are others by now.
+            spans: Base and end offsets of the new ones.
+
+        Raises:
+            StorageFailure: The disk failed; the partition is offline, reopening shows them.
+        """
+        self._guarded(self.context.directory, "exchange", lambda: self._exchange(old, spans))
+
+    def _exchange(self, old: Sequence[ClosedSegment], spans: Sequence[tuple[int, int]]) -> None:
+        at = self._segments.index(old[0])
+        shown = [ClosedSegment(self.context, base, end) for base, end in spans]
+        for segment in old:
+            segment.unload()
+            for suffix in files.SEGMENT_SUFFIXES:
+                path = self.context.path(segment.base_offset, suffix)
+                self.context.pool.forget(path)
+                self.context.maps.forget(path)
+        behind = self._segments[at + len(old) :]
+        self._replace_segments([*self._segments[:at], *shown, *behind])
+        self._notes.exchanged([segment.base_offset for segment in old], shown)
+        zone_files.build_missing(shown)

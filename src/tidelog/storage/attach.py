@@ -130,7 +130,7 @@ def attach(
             whether the segments are visible; else they are not.
     """
     commit_id = commit_id or uuid.UUID(int=log_dir.env.random.getrandbits(128)).hex
-    _ensure_finished(log_dir)
+    ensure_finished(log_dir)
     if version is not None and (known := find_done(log_dir, version)) is not None:
         return known
     works = _group(log_dir, staged)
@@ -154,8 +154,13 @@ def attach(
     )
 
 
-def _ensure_finished(log_dir: LogDir) -> None:
-    """A record that lies here was left by a failure: only reopening can finish it."""
+def ensure_finished(log_dir: LogDir) -> None:
+    """Look whether the directory takes another commit.
+
+    Raises:
+        ReadOnly: It was opened for reading.
+        StorageFailure: A commit was left unfinished by a failure; only reopening finishes it.
+    """
     if not log_dir.is_writable:
         raise ReadOnly(f"{log_dir.path}: opened for reading; open it with writable=True")
     try:
@@ -361,4 +366,11 @@ class _PartitionWork:
         )
 
 
-__all__ = ["AttachResult", "AttachedRange", "WriterVersion", "attach", "find_done"]
+__all__ = [
+    "AttachResult",
+    "AttachedRange",
+    "WriterVersion",
+    "attach",
+    "ensure_finished",
+    "find_done",
+]

@@ -151,6 +151,22 @@ class NoteKeeper:
         self._file.add([_note(each, RollReason.ATTACH, now_ms, now_ms) for each in segments])
         self._proven.update(segment.base_offset for segment in segments)
 
+    def exchanged(self, gone: Sequence[int], shown: Sequence[Segment]) -> None:
+        """Segments were exchanged for others: their records were there as early as before.
+
+        Raises:
+            OSError: The disk failed.
+        """
+        known = [self._file.notes[base] for base in gone if base in self._file.notes]
+        now_ms = self.context.env.clock.now_ms()
+        seen_ms = max((note.seen_ms for note in known), default=now_ms)
+        reason = known[-1].reason if known else RollReason.UNKNOWN
+        roll_ms = known[-1].roll_ms if known else UNKNOWN_MS
+        self._file.forget(gone)
+        self._proven.difference_update(gone)
+        self._file.add([_note(each, reason, roll_ms, seen_ms) for each in shown])
+        self._proven.update(segment.base_offset for segment in shown)
+
     def closed(self, active: Segment) -> None:
         """The log is being closed: what is known of the active segment must not be lost.
 

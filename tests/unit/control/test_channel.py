@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.control import messages, place
+from tidelog.control import messages, place, verbs
 from tidelog.control.client import ControlClient, find_holder
 from tidelog.control.frames import FRAME_BYTES_MAX, encode_frame
 from tidelog.control.messages import ControlFailure
@@ -19,9 +19,10 @@ from tidelog.control.server import CONNECTIONS_MAX, ControlServer
 from tidelog.errors import CorruptMessage, InvalidRequest, TidelogError, UnknownTopic
 from tidelog.record.builder import build_batch
 from tidelog.storage.attach import WriterVersion
+from tidelog.storage.exchange import NewSegment
 from tidelog.storage.handles import FilePool
 from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.storage.staging import RowFacts, StagedSegment, StagedWriter
+from tidelog.storage.staging import RowFacts, StagedSegment, StagedWriter, staging_path
 from tidelog.types import NewRecord, TopicPartition
 
 TOPIC = "tides"
@@ -101,7 +102,7 @@ def test_status(ask: Asking, log_dir: LogDir) -> None:
     assert ask() == {
         "path": log_dir.path,
         "pid": os.getpid(),
-        "verbs": ["status", "flush", "attach"],
+        "verbs": ["status", "flush", "attach", "swap"],
     }
 
 
@@ -146,8 +147,6 @@ def test_a_path_that_is_too_long_where_there_is_no_way_around(
 
 
 def test_attach(ask: Asking, log_dir: LogDir) -> None:
-    from tidelog.control import verbs
-
     arguments = {
         "segments": [verbs.encode_segment(segment) for segment in stage(log_dir)],
         "commit_id": COMMIT_ID,
@@ -163,6 +162,62 @@ def test_attach(ask: Asking, log_dir: LogDir) -> None:
     assert log_dir.log(TOPIC, 0).log_end_offset == 2
 
 
+def test_swap(ask: Asking, log_dir: LogDir) -> None:
+    """Two finished segments become one."""
+    log = log_dir.log(TOPIC, 0)
+    for number in range(2):
+        log.append([NewRecord(value=b"%d" % number, timestamp=number)])
+        log.roll()
+    data = b"".join(bytes(batch.view) for part in log.slices() for _, batch in part.batches())
+    path = staging_path(log_dir.path, TopicPartition(TOPIC, 0), "one")
+    Path(path).write_bytes(data)
+    arguments = {
+        "topic": TOPIC,
+        "partition": 0,
+        "bases": [0, 1],
+        "segments": [verbs.encode_new(NewSegment(name="one", base_offset=0, size_bytes=len(data)))],
+        "commit_id": COMMIT_ID,
+    }
+    done = verbs.read_exchanged(ask("swap", arguments))
+    assert (done.segments_before, done.segments_after) == (2, 1)
+    assert [record.value for record in log.records()] == [b"0", b"1"]
+    assert [segment.base_offset for segment in log.segments] == [0, 2]
+    with pytest.raises(InvalidRequest, match="no run of finished segments"):
+        ask("swap", arguments)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"topic": "../tides"},
+        {"partition": "0"},
+        {"bases": [True]},
+        {"bases": 5},
+        {"segments": 5},
+        {"segments": [{"name": "../x", "base_offset": 0, "size_bytes": 1}]},
+        {"segments": [{"name": "x", "base_offset": -1, "size_bytes": 1}]},
+        {"segments": [{"name": "x"}]},
+        {"commit_id": None},
+    ],
+)
+def test_swap_of_what_could_lead_elsewhere(ask: Asking, change: dict[str, object]) -> None:
+    arguments: dict[str, object] = {
+        "topic": TOPIC,
+        "partition": 0,
+        "bases": [0],
+        "segments": [],
+        "commit_id": COMMIT_ID,
+    }
+    with pytest.raises(CorruptMessage):
+        ask("swap", arguments | change)
+
+
+def test_topics_whose_names_begin_with_underscores(ask: Asking, log_dir: LogDir) -> None:
+    segment = verbs.encode_segment(stage(log_dir)[0]) | {"topic": "__tides"}
+    with pytest.raises(UnknownTopic):
+        ask("attach", {"segments": [segment], "commit_id": COMMIT_ID, "writer": None})
+
+
 def test_flush(ask: Asking, log_dir: LogDir) -> None:
     log = log_dir.log(TOPIC, 0)
     log.append([NewRecord(value=b"a")])
@@ -172,12 +227,10 @@ def test_flush(ask: Asking, log_dir: LogDir) -> None:
 
 
 def test_errors_keep_their_types(ask: Asking, log_dir: LogDir) -> None:
-    from tidelog.control import verbs
-
     segment = verbs.encode_segment(stage(log_dir)[0]) | {"topic": "tide"}
     with pytest.raises(UnknownTopic, match="tides"):
         ask("attach", {"segments": [segment], "commit_id": COMMIT_ID, "writer": None})
-    with pytest.raises(InvalidRequest, match="there are: status, flush, attach"):
+    with pytest.raises(InvalidRequest, match="there are: status, flush, attach, swap"):
         ask("sing")
 
 
@@ -200,8 +253,6 @@ def test_errors_keep_their_types(ask: Asking, log_dir: LogDir) -> None:
 def test_arguments_that_could_lead_elsewhere(
     ask: Asking, log_dir: LogDir, change: dict[str, object]
 ) -> None:
-    from tidelog.control import verbs
-
     segment = verbs.encode_segment(stage(log_dir)[0]) | change
     with pytest.raises(CorruptMessage):
         ask("attach", {"segments": [segment], "commit_id": COMMIT_ID, "writer": None})
