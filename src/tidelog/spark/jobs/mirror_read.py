@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _COLUMNS: Final = (*RECORD, "topic", "partition", "offset", "timestampType")
 _CREATE_TIME: Final = "createTimestamp"
 # Order within a partition is kept by one task; a directory's segments are put in order later.
-_ONE_TASK_BYTES: Final = str(1 << 60)
+_ONE_TASK_BYTES: Final = str(1 << 58)
 
 
 def source_options(

@@ -15,9 +15,11 @@ gets its rows in any case.
 
 import threading
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidelog.cluster.offset_map import OffsetMap
@@ -57,6 +59,8 @@ STATE_FILE: Final = "mirror.json"
 MAP_FILE: Final = "offsets.map"
 SPARK_DIR: Final = "spark"
 _ID_BITS: Final = 128
+# What a report can show.
+BATCHES_KEPT: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,17 +97,42 @@ def _nobody(_done: BatchDone) -> None:
 
 @dataclass(slots=True)
 class Batches:
-    """Takes the batches of the query, in order. Called by Spark on the driver."""
+    """Takes the batches of the query, in order. Called by Spark on the driver, in its own thread.
+
+    Attributes:
+        target: Where they go.
+        found: The map as it is.
+        path: Its file.
+        env: Files and clock.
+        watch: Told of each.
+        done: The last ones.
+        busy: Held while one is written.
+        is_closed: No more are written.
+    """
 
     target: MirrorTarget
     found: OffsetMap
     path: str
     env: Env
     watch: Watcher = _nobody
-    done: list[BatchDone] = field(default_factory=list)
+    done: deque[BatchDone] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
+    busy: threading.Lock = field(default_factory=threading.Lock)
+    is_closed: bool = False
 
     def __call__(self, rows: "DataFrame", batch_id: int) -> None:
         """Write a batch, then the map."""
+        with self.busy:
+            if self.is_closed:
+                # To return would tell Spark that the batch is done.
+                raise InvalidRequest(f"stopped before batch {batch_id}, which comes again")
+            self._write(rows, batch_id)
+
+    def close(self) -> None:
+        """Finish what is being written, and write nothing any more."""
+        with self.busy:
+            self.is_closed = True
+
+    def _write(self, rows: "DataFrame", batch_id: int) -> None:
         if batch_id < self.found.batch_id:
             raise InvalidRequest(
                 f"batch {batch_id} comes after {self.found.batch_id}: Spark's checkpoint is older"
@@ -157,7 +186,7 @@ class Mirror:
         """Wait for the end; raises what ended it.
 
         Args:
-            stopped: Ends a continuous mirror when it is set: the running batch is finished.
+            stopped: Ends a continuous mirror when it is set, once the running batch is written.
         """
         while not self.query.awaitTermination(1):
             if stopped is not None and stopped.is_set():
@@ -165,7 +194,8 @@ class Mirror:
                 return
 
     def stop(self) -> None:
-        """Stop; a batch that is cut short comes again at the next start."""
+        """Stop once the batch that is being written is done."""
+        self.batches.close()
         self.query.stop()
 
 
@@ -203,7 +233,7 @@ def running(
         try:
             yield mirror
         finally:
-            mirror.query.stop()
+            mirror.stop()
     finally:
         lock.close()
 
@@ -327,7 +357,9 @@ def _target(
 
 def _query(rows: "DataFrame", batches: Batches, options: MirrorOptions) -> "StreamingQuery":
     writer = rows.writeStream.foreachBatch(batches)
-    writer = writer.option("checkpointLocation", f"{options.checkpoint}/{SPARK_DIR}")
+    # The very folder, also where Spark's own file system is another.
+    folder = Path(f"{options.checkpoint}/{SPARK_DIR}").absolute()
+    writer = writer.option("checkpointLocation", folder.as_uri())
     if options.continuous:
         return writer.trigger(processingTime=f"{options.trigger_ms} milliseconds").start()
     return writer.trigger(availableNow=True).start()

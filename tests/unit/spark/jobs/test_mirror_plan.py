@@ -16,7 +16,10 @@ from tidelog.spark.jobs.mirror_plan import (
     plan_mirror,
     read_renames,
 )
+from tidelog.spark.jobs.mirror_read import source_options
 from tidelog.spark.places import Place
+from tidelog.spark.stream_options import read_stream_options
+from tidelog.types import IsolationLevel
 
 EAST, NORTH, DATA = Place.parse("kafka://east:9092"), Place.parse("kafka://north:9092"), "data"
 
@@ -89,6 +92,35 @@ class TestRenames:
     def test_what_says_nothing(self, text: str, said: str) -> None:
         with pytest.raises(InvalidRequest, match=said):
             read_renames([text], self.places, ["orders"])
+
+
+class TestReading:
+    """The options of the streams are such as streams take."""
+
+    state = MirrorState(mirror_id="f" * 32, question={}, starts=((0, 0, 5), (0, 1, 6), (2, 0, 7)))
+
+    @pytest.mark.parametrize("target", ["kafka://west:9092", "elsewhere"])
+    def test_of_every_kind_of_place(self, target: str) -> None:
+        asked = plan(target=target)
+        broker, directory = (
+            read_stream_options(source_options(asked, number, self.state, batch_records=7))
+            for number in (0, 1)
+        )
+        assert broker.source.topics == directory.source.topics == ("orders", "bills")
+        assert (broker.limits.max_offsets, directory.limits.max_offsets) == (7, 7)
+        assert directory.source.isolation is IsolationLevel.READ_COMMITTED
+        assert "createTimestamp" in directory.source.columns
+        assert "createTimestamp" not in broker.source.columns
+        # To brokers a partition is one task, whatever its size: order is kept.
+        assert (directory.source.split_bytes > 1 << 50) == asked.target.is_broker
+
+    def test_from_the_end_the_very_offsets_are_named(self) -> None:
+        asked = plan(start="latest")
+        found = source_options(asked, 0, self.state, batch_records=7)
+        assert json.loads(found["startingOffsets"]) == {"orders": {"0": 5, "1": 6}}
+        assert (
+            source_options(plan(), 0, self.state, batch_records=7)["startingOffsets"] == "earliest"
+        )
 
 
 class TestState:
