@@ -144,7 +144,7 @@ class Client:
                 for key, future in futures.items()
             }
 
-    def deadline(self) -> Callable[[], float]:
-        """A function that says how many seconds of one request's time-out are left."""
-        end_ms = self._clock.monotonic_ms() + int(self.timeout_s * 1000)
+    def deadline(self, *, times: int = 1) -> Callable[[], float]:
+        """A function that says how many seconds are left of one request's time-out, or several."""
+        end_ms = self._clock.monotonic_ms() + int(self.timeout_s * 1000) * times
         return lambda: max((end_ms - self._clock.monotonic_ms()) / 1000, 0.0)

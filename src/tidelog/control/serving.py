@@ -19,6 +19,34 @@ from tidelog.storage.log_dir import LogDir
 _Item = TypeVar("_Item")
 
 
+class TurnLock:
+    """A lock that goes to who has waited for it, not to who has just let it go.
+
+    A program that appends in a loop would else keep requests out for ever. The thread that has it
+    may take it again.
+    """
+
+    def __init__(self) -> None:
+        self._gate = threading.Lock()  # held by the one who is next
+        self._lock = threading.Lock()
+        self._owner: int | None = None
+        self._depth = 0
+
+    def __enter__(self) -> Self:
+        if self._owner != threading.get_ident():
+            with self._gate:
+                self._lock.acquire()
+            self._owner = threading.get_ident()
+        self._depth += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._owner = None
+            self._lock.release()
+
+
 class ControlThread:
     """The thread that serves a directory's control channel.
 
@@ -27,7 +55,7 @@ class ControlThread:
     """
 
     def __init__(self, server: ControlServer) -> None:
-        self.lock = threading.RLock()
+        self.lock = TurnLock()
         self._server = server
         self._is_stopping = False
         # A program that ends without closing is not held up; its directory needs recovery then.

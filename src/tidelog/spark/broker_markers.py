@@ -35,6 +35,7 @@ TOPIC_CONFIG: Final = {
 _UNKNOWN_TOPIC: Final = 3
 _POLL_S: Final = 0.1
 _CHUNK: Final = 1_000
+_PATIENCE: Final = 4
 
 
 class Marker(NamedTuple):
@@ -180,8 +181,9 @@ class Markers:
         from confluent_kafka import TopicPartition
 
         consumer = self._cluster.consumer(isolation_level=isolation, auto_offset_reset="earliest")
-        left = self._cluster.deadline()
         found: Marker | None = None
+        # Transactions of other tasks that died end when these come again, which may take a while.
+        left = self._cluster.deadline(times=_PATIENCE if end else 1)
         try:
             consumer.assign([TopicPartition(self.topic, self.partition_of(key), 0)])
             while left():

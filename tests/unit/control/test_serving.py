@@ -9,6 +9,7 @@ from tests.unit.control.test_channel import stage
 
 import tidelog
 from tidelog.control.client import ControlClient, find_holder
+from tidelog.control.serving import TurnLock
 from tidelog.errors import DirectoryLocked, InvalidRequest
 from tidelog.types import NewRecord
 
@@ -91,3 +92,25 @@ def test_only_who_may_change_it_serves(tmp_path: Path) -> None:
 def test_without_a_channel_exclusive_is_nothing(tmp_path: Path) -> None:
     with tidelog.open(str(tmp_path), writable=True) as directory, directory.exclusive():
         assert find_holder(str(tmp_path)) is None
+
+
+def test_who_waits_is_next() -> None:
+    """Even where the one who has the lock takes it again at once, as a loop of appends does."""
+    lock = TurnLock()
+    order: list[str] = []
+
+    def wait_for_turn() -> None:
+        with lock:
+            order.append("waiting")
+
+    thread = threading.Thread(target=wait_for_turn)
+    with lock:
+        thread.start()
+        while not lock._gate.locked():
+            thread.join(0.001)
+        with lock:
+            order.append("inside")
+    with lock:
+        order.append("again")
+    thread.join()
+    assert order == ["inside", "waiting", "again"]
