@@ -168,7 +168,13 @@ class Mover:
                 continue
             segment = local.get(row.base_offset)
             if segment is None or segment.is_active or not is_copied(segment, row):
-                self.record = self.record.with_cut(row.base_offset, _nothing, self._now_ms())
+                cut = self.record.with_cut(row.base_offset, _nothing, self._now_ms())
+                # The log itself is not cut, so it starts where it did.
+                self.record = dataclasses.replace(
+                    cut,
+                    local_start_offset=self.record.local_start_offset,
+                    log_start_offset=self.record.log_start_offset,
+                )
                 return
 
     def swap(self, change: PureChange) -> Manifest:

@@ -153,7 +153,10 @@ class Manifest:
                 gone.append(row)
             else:
                 kept.append(left)
-        return self.having(kept).discarding(gone, now_ms)
+        # Records that follow lie behind the cut, and count whatever was deleted before.
+        start = min(self.log_start_offset, offset)
+        cut = dataclasses.replace(self, log_start_offset=start)
+        return cut.having(kept).discarding(gone, now_ms)
 
     def without_garbage(self, folders: Collection[str]) -> "Manifest":
         """Without these folders among what waits to be removed: their objects are gone."""

@@ -12,7 +12,10 @@ Source: docs/tiers.md#the-local-record.
 """
 
 import dataclasses
+import hashlib
 import json
+import threading
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
@@ -133,6 +136,41 @@ def decode_record(data: bytes) -> TierRecord:
     )
 
 
+class _Decoded:
+    """Records that were decoded before, by their bytes: a directory is opened again and again.
+
+    At most `limit` segments of them; what is handed out is immutable. Safe for several threads.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._found: OrderedDict[bytes, TierRecord] = OrderedDict()
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def decode(self, data: bytes) -> TierRecord:
+        """As `decode_record`."""
+        name = hashlib.blake2b(data, digest_size=20).digest()
+        with self._lock:
+            found = self._found.get(name)
+            if found is not None:
+                self._found.move_to_end(name)
+                return found
+        record = decode_record(data)
+        with self._lock:
+            if name in self._found:
+                return record
+            self._found[name] = record
+            self._count += len(record.manifest.segments) + 1
+            while self._count > self._limit:
+                _, gone = self._found.popitem(last=False)
+                self._count -= len(gone.manifest.segments) + 1
+        return record
+
+
+_DECODED: Final = _Decoded(200_000)
+
+
 def read_record(fs: FileSystem, directory: str) -> TierRecord | None:
     """A partition's record, None where it has no tier.
 
@@ -143,7 +181,7 @@ def read_record(fs: FileSystem, directory: str) -> TierRecord | None:
     """
     path = record_path(directory)
     try:
-        return decode_record(files.read_file(fs, path, limit=RECORD_LIMIT_BYTES))
+        return _DECODED.decode(files.read_file(fs, path, limit=RECORD_LIMIT_BYTES))
     except FileNotFoundError:
         return None
     except CorruptFile as error:

@@ -3,23 +3,28 @@
 Source: docs/tiers.md#the-manifest.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final, NamedTuple
 
 from tidelog.errors import CorruptFile
 from tidelog.storage import files
 from tidelog.storage.retention import CountedTime, SegmentTimes, TimeBasis
 from tidelog.storage.roll import RollReason
-from tidelog.storage.tiers.fields import Fields
 from tidelog.storage.zone_format import FileSum, Zone
+from tidelog.types import INT64_MAX, INT64_MIN
 
 UNKNOWN_MS: Final = -1
 # What a segment may consist of in the tier; `.snapshot` is the one at its base offset.
 TIER_SUFFIXES: Final = (*files.SEGMENT_SUFFIXES, files.SNAPSHOT_SUFFIX)
-_UID_LENGTH: Final = 32
-_ZONE_FIELDS: Final = len(Zone._fields)
-_FLAG_AT: Final = Zone._fields.index("is_transactional")
+_SUFFIXES: Final = frozenset(TIER_SUFFIXES)
+_UID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_ZONE_TYPES: Final[list[type]] = [bool if n == "is_transactional" else int for n in Zone._fields]
+_TIMES_TYPES: Final[list[type]] = [int, int, int, int, int, bool, int]
+_REASONS: Final[Mapping[str, RollReason]] = {str(reason): reason for reason in RollReason}
+_BASES: Final[Mapping[str, TimeBasis]] = {str(basis): basis for basis in TimeBasis}
 
 
 class TierNote(NamedTuple):
@@ -159,91 +164,104 @@ def encode_row(row: TierSegment) -> dict[str, object]:
 
 
 def decode_row(value: object) -> TierSegment:
-    """The row that `encode_row` wrote; raises CorruptFile."""
-    found = Fields.of(value, "a segment")
-    base, end = found.integer("base"), found.integer("end")
-    what = f"segment {base}"
+    """The row that `encode_row` wrote; raises CorruptFile.
+
+    A plan may read 100,000 of them, so numbers are looked at many at a time.
+    """
+    match value:
+        case {
+            "base": int(base),
+            "end": int(end),
+            "uid": str(uid),
+            "objects": dict(objects),
+            "total": list(total),
+            "times": list(times),
+            "capped": capped,
+            "zonesKnowAppend": bool(knows),
+            "fingerprint": int(named),
+            "note": note,
+            "clip": clip,
+        }:
+            what = f"segment {str(base)[:20]}"
+        case _:
+            raise CorruptFile(f"a segment lacks a field, or has one of another kind: {value!s:.80}")
     row = TierSegment(
         base_offset=base,
         end_offset=end,
-        uid=_uid(found.text("uid")),
-        objects=_objects(found.mapping("objects"), what),
-        total=_zone(found.items("total"), what),
-        times=_times(found.items("times"), found.value("capped"), what),
-        zones_know_append=found.flag("zonesKnowAppend"),
-        last_fingerprint=found.integer("fingerprint"),
-        note=_note(found.items("note"), what),
-        clip_bytes=found.maybe_integer("clip"),
+        uid=_uid(uid),
+        objects=_objects(objects, what),
+        total=Zone._make(_numbers(total, _ZONE_TYPES, f"{what}: `total`")),
+        times=_times(times, capped, what),
+        zones_know_append=knows,
+        last_fingerprint=named,
+        note=_note(note, what),
+        clip_bytes=_clip(clip, what),
     )
     whole = row.objects[files.LOG_SUFFIX].size_bytes
-    if not 0 <= base < end or not 0 <= row.log_bytes <= whole:
-        raise CorruptFile(f"{what} ends at {end}, with {row.log_bytes} of {whole} bytes")
+    if bool in {type(base), type(end), type(named)} or not 0 <= base < end <= INT64_MAX:
+        raise CorruptFile(f"{what} ends at {end!s:.20}")
+    if not 0 <= row.log_bytes <= whole:
+        raise CorruptFile(f"{what} has {row.log_bytes} of {whole} bytes")
     return row
 
 
+def _numbers(items: list[int], types: list[type], what: str) -> list[int]:
+    """The items, which must have exactly these types, numbers 64 bits at most."""
+    if list(map(type, items)) != types:
+        raise CorruptFile(f"{what} is {items!s:.80}")
+    if not INT64_MIN <= min(items) <= max(items) <= INT64_MAX:
+        raise CorruptFile(f"{what} holds a number of more than 64 bits")
+    return items
+
+
+def _clip(value: object, what: str) -> int | None:
+    if value is None or type(value) is int:
+        return value
+    raise CorruptFile(f"{what}: `clip` is {value!s:.20}, a whole number expected")
+
+
 def _uid(text: str) -> str:
-    if len(text) != _UID_LENGTH or not set(text) <= set("0123456789abcdef"):
+    if _UID.fullmatch(text) is None:
         raise CorruptFile(f"uid {text[:40]!r}: 32 hexadecimal digits expected")
     return text
 
 
-def _objects(found: Fields, what: str) -> dict[str, FileSum]:
-    objects = {}
-    for suffix in found.names:
-        size, crc = _integers(found.items(suffix), 2, f"{what}, object {suffix[:20]!r}")
-        if suffix not in TIER_SUFFIXES or size < 0 or not 0 <= crc < 1 << 32:
-            raise CorruptFile(f"{what}: object {suffix[:20]!r} of {size} bytes, checksum {crc}")
-        objects[suffix] = FileSum(size, crc)
-    if files.LOG_SUFFIX not in objects:
-        raise CorruptFile(f"{what} has no log object")
-    return objects
+def _objects(found: dict[str, list[int]], what: str) -> dict[str, FileSum]:
+    if files.LOG_SUFFIX not in found or not set(found) <= _SUFFIXES:
+        raise CorruptFile(f"{what}: `objects` has no log, or what is no file of a segment")
+    pairs = list(found.values())
+    if any(type(pair) is not list or len(pair) != 2 for pair in pairs):
+        raise CorruptFile(f"{what}: `objects` are not lengths and checksums")
+    numbers = list(chain.from_iterable(pairs))
+    if set(map(type, numbers)) != {int} or min(numbers) < 0 or max(numbers[1::2]) >= 1 << 32:
+        raise CorruptFile(f"{what}: `objects` are not lengths and checksums")
+    return {suffix: FileSum(*pair) for suffix, pair in found.items()}
 
 
-def _zone(items: list[object], what: str) -> Zone:
-    if len(items) != _ZONE_FIELDS or type(items[_FLAG_AT]) is not bool:
-        raise CorruptFile(f"{what}: `total` of {len(items)} fields, {_ZONE_FIELDS} expected")
-    flag = items[_FLAG_AT]
-    numbers = _integers([*items[:_FLAG_AT], *items[_FLAG_AT + 1 :]], _ZONE_FIELDS - 1, what)
-    return Zone._make([*numbers[:_FLAG_AT], flag, *numbers[_FLAG_AT:]])
-
-
-def _times(items: list[object], capped: object, what: str) -> TierTimes:
-    if len(items) != 7 or type(items[5]) is not bool:
-        raise CorruptFile(f"{what}: `times` of {len(items)} fields, 7 expected")
-    numbers = _integers([*items[:5], items[6]], 6, what)
+def _times(items: list[int], capped: object, what: str) -> TierTimes:
+    found = _numbers(items, _TIMES_TYPES, f"{what}: `times`")
     return TierTimes(
-        largest_timestamp=numbers[0],
-        largest_at=numbers[1],
-        mtime_ms=numbers[2],
-        largest_append_ms=numbers[3],
-        append_slack_ms=numbers[4],
-        is_append_known=items[5],
-        seen_ms=numbers[5],
+        largest_timestamp=found[0],
+        largest_at=found[1],
+        mtime_ms=found[2],
+        largest_append_ms=found[3],
+        append_slack_ms=found[4],
+        is_append_known=bool(found[5]),
+        seen_ms=found[6],
         capped=None if capped is None else _capped(capped, what),
     )
 
 
 def _capped(value: object, what: str) -> CountedTime:
-    if not isinstance(value, list) or len(value) != 4 or type(value[2]) is not bool:
-        raise CorruptFile(f"{what}: `capped` is {str(value)[:80]}")
-    ms, offset = _integers([value[0], value[3]], 2, what)
-    try:
-        return CountedTime(ms, TimeBasis(value[1]), value[2], offset)
-    except ValueError as error:
-        raise CorruptFile(f"{what}: `capped` is {str(value)[:80]}") from error
+    match value:
+        case [int(ms), str(basis), bool(is_exact), int(offset)] if basis in _BASES:
+            return CountedTime(ms, _BASES[basis], is_exact, offset)
+    raise CorruptFile(f"{what}: `capped` is {value!s:.80}")
 
 
-def _note(items: list[object], what: str) -> TierNote:
-    if len(items) != 3:
-        raise CorruptFile(f"{what}: `note` of {len(items)} fields, 3 expected")
-    roll_ms, seen_ms = _integers(items[1:], 2, what)
-    # A later release may know more reasons; to this one they are unknown.
-    known = items[0] if items[0] in set(RollReason) else RollReason.UNKNOWN
-    return TierNote(RollReason(str(known)), roll_ms, seen_ms)
-
-
-def _integers(items: list[object], count: int, what: str) -> list[int]:
-    numbers = [item for item in items if type(item) is int]
-    if len(numbers) != len(items) or len(numbers) != count:
-        raise CorruptFile(f"{what}: {count} whole numbers expected, not {str(items)[:80]}")
-    return numbers
+def _note(value: object, what: str) -> TierNote:
+    match value:
+        case [str(reason), int(roll_ms), int(seen_ms)]:
+            # A later release may know more reasons; to this one they are unknown.
+            return TierNote(_REASONS.get(reason, RollReason.UNKNOWN), roll_ms, seen_ms)
+    raise CorruptFile(f"{what}: `note` is {value!s:.80}")

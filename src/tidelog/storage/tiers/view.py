@@ -8,9 +8,10 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tidelog.errors import CorruptFile
 from tidelog.storage.handles import FilePool, MapCache
 from tidelog.storage.segment import SegmentContext
-from tidelog.storage.tiers.record import TierRecord, read_record
+from tidelog.storage.tiers.record import TierRecord, read_record, record_path
 from tidelog.storage.tiers.remote_segment import RemoteContext, RemoteSegment
 from tidelog.storage.tiers.rows import TierSegment
 from tidelog.storage.tiers.tier_files import TierFiles
@@ -49,12 +50,21 @@ class TierView:
         """The tier of a partition, None where it has none.
 
         Raises:
-            CorruptFile, UnsupportedVersion: The record can't be read: nobody knows then what is
-                local only.
+            CorruptFile, UnsupportedVersion: The record can't be read, or is another topic's:
+                nobody knows then what is local only.
             OSError: A call failed.
         """
         found = read_record(context.env.files, context.directory)
-        return None if found is None else cls(found, context, access)
+        if found is None:
+            return None
+        topic_id = context.topic_id
+        if topic_id.int and found.manifest.topic_id != topic_id.hex:
+            raise CorruptFile(
+                f"it is about topic id {found.manifest.topic_id}, this topic's is {topic_id.hex}:"
+                " a copy from another topic's directory? Remove it if so",
+                path=record_path(context.directory),
+            )
+        return cls(found, context, access)
 
     def with_record(self, record: TierRecord) -> "TierView":
         """The same partition with another record."""

@@ -9,7 +9,7 @@ from tests.unit.storage.logs import PATH, TOPIC, WRITABLE
 from tests.unit.storage.tiers.fake_store import URL
 from tests.unit.storage.tiers.tiered import NAME, TIERED, Tiered, values
 
-from tidelog.errors import InvalidRequest, StorageFailure, TierConflict
+from tidelog.errors import CorruptFile, InvalidRequest, StorageFailure, TierConflict
 from tidelog.record.builder import build_batch
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.log_dir import LogDir
@@ -27,6 +27,7 @@ from tidelog.storage.tiering.moving import MoveOptions, writer_of
 from tidelog.storage.tiering.partition_tier import PartitionTier
 from tidelog.storage.tiers.deleted import read_deleted
 from tidelog.storage.tiers.manifest import Manifest
+from tidelog.storage.tiers.record import read_record, write_record
 from tidelog.storage.tiers.rows import TierSegment
 from tidelog.types import IsolationLevel, NewRecord, TopicPartition
 
@@ -163,6 +164,47 @@ def test_records_that_were_deleted_do_not_come_back() -> None:
     tiered.move(grace_ms=0)
     assert manifest_of(tiered).log_start_offset == 17
     assert values(tiered.log) == list(range(17, 40))
+
+
+def test_a_cut_below_the_log_start_lets_the_log_begin_there() -> None:
+    tiered = moved()
+    tiered.log.delete_records(37)
+    tiered.move()
+    tiered.log.truncate_to(10)
+    assert (tiered.log.log_start_offset, tiered.log.log_end_offset) == (10, 10)
+    tiered.fill(30)
+    tiered.move()
+    assert manifest_of(tiered).log_start_offset == 10
+    assert values(tiered.reader()) == list(range(10, 40))
+    tiered.reopen(clean=False)
+    assert values(tiered.log) == list(range(10, 40))
+
+
+def test_a_stale_copy_does_not_bring_deleted_records_back() -> None:
+    tiered = moved(40, **{"local.retention.bytes": "-1"})
+    tiered.log.delete_records(17)
+    tiered.directory.close()
+    tier = read_record(tiered.disk, f"{PATH}/{TOPIC}-0")
+    assert tier is not None
+    rows = list(tier.manifest.segments)
+    rows[3] = dataclasses.replace(rows[3], last_fingerprint=1)  # as if somebody had cut the log
+    stale = dataclasses.replace(tier.manifest, segments=tuple(rows))
+    write_record(tiered.disk, f"{PATH}/{TOPIC}-0", dataclasses.replace(tier, manifest=stale))
+    tiered.directory = LogDir.open(PATH, env=tiered.env, options=WRITABLE)
+    assert tiered.move().copied > 0
+    assert tiered.log.log_start_offset == 17
+    assert values(tiered.reader()) == list(range(17, 40))
+    assert manifest_of(tiered).log_start_offset == 17
+
+
+def test_the_record_of_another_topic_is_refused() -> None:
+    tiered = moved()
+    tiered.directory.create_topic("other", config=TIERED)
+    record = read_record(tiered.disk, f"{PATH}/{TOPIC}-0")
+    assert record is not None
+    write_record(tiered.disk, f"{PATH}/other-0", record)
+    with pytest.raises(CorruptFile, match="another topic"):
+        tiered.directory.log("other", 0)
 
 
 def test_damage_of_local_files_does_not_take_what_the_tier_has() -> None:
