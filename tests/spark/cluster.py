@@ -29,6 +29,13 @@ def spark_home() -> Path:
     return Path(pyspark.__file__).parent
 
 
+def _sources() -> Path:
+    """The folder that holds the package tidelog under test."""
+    import tidelog
+
+    return Path(tidelog.__file__).parent.parent
+
+
 @dataclass(slots=True)
 class Processes:
     """Processes of Spark, their logs in one folder."""
@@ -48,7 +55,7 @@ class Processes:
             "SPARK_LOCAL_HOSTNAME": "127.0.0.1",
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "PYTHONPATH": os.pathsep.join([str(self.home.parent), *sys.path[:1], "."]),
+            "PYTHONPATH": os.pathsep.join([str(self.home.parent), str(_sources())]),
         }
         if self.java_home is not None:
             found["JAVA_HOME"] = self.java_home

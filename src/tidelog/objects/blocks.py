@@ -10,18 +10,25 @@ from typing import Final
 
 from tidelog.objects.store import ObjectInfo, ObjectStore
 
-BLOCK_BYTES: Final = 256 << 10
+BLOCK_BYTES: Final = 64 << 10
 CACHE_BYTES: Final = 64 << 20
 # Blocks in one request: 4 MB are fetched in the time of a few requests.
-_RUN_MAX: Final = 16
+_RUN_MAX: Final = 64
 
 
 class BlockCache:
-    """At most `cache_bytes` of blocks; the least recently used go first. Safe for threads."""
+    """At most `cache_bytes` of blocks; the least recently used go first. Safe for threads.
+
+    Attributes:
+        block_bytes: Size of a block; an object's last one may be shorter.
+        run_max: So many blocks are fetched at once, at most.
+    """
 
     def __init__(self, *, block_bytes: int = BLOCK_BYTES, cache_bytes: int = CACHE_BYTES) -> None:
         self.block_bytes = block_bytes
         self._blocks_max = max(1, cache_bytes // block_bytes)
+        # What was read ahead must still be there when its turn comes.
+        self.run_max = max(1, min(_RUN_MAX, self._blocks_max // 2))
         self._blocks: OrderedDict[tuple[str, str, int], bytes] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -78,10 +85,10 @@ class ObjectReader:
 
     def _fetch(self, first: int, last: int) -> bytes:
         """Blocks from `first` up to the next one that is known: one request."""
-        self._run = min(self._run * 2, _RUN_MAX) if first == self._behind else 1
-        block = self._cache.block_bytes
+        block, run_max = self._cache.block_bytes, self._cache.run_max
+        self._run = min(self._run * 2, run_max) if first == self._behind else 1
         blocks_max = -(-self.info.size // block)
-        behind = min(max(last + 1, first + self._run), first + _RUN_MAX, blocks_max)
+        behind = min(max(last + 1, first + self._run), first + run_max, blocks_max)
         count = 1
         while first + count < behind and self._cache.get(self.info, first + count) is None:
             count += 1

@@ -18,14 +18,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NoReturn
 
 from tidelog.env import DirEntry, File, FileStat, FileSystem, LockHandle
-from tidelog.objects.blocks import BLOCK_BYTES, BlockCache, ObjectReader
+from tidelog.objects.blocks import BlockCache, ObjectReader
 from tidelog.objects.listings import Listings
 from tidelog.objects.store import ObjectInfo, ObjectStore
 from tidelog.posix import map_descriptor
 from tidelog.types import Buffer
 
 # Below it an object is read in one request, whole.
-SMALL_BYTES: Final = BLOCK_BYTES
+SMALL_BYTES: Final = 256 << 10
 # A larger map is a file in the machine's folder for such, not memory.
 SPOOL_BYTES: Final = 16 << 20
 PART_BYTES: Final = 8 << 20
@@ -238,7 +238,8 @@ class ObjectFiles:
             raise FileNotFoundError(errno.ENOENT, "No such object", path)
         if info.size > SMALL_BYTES or _is_log(key):
             return _ObjectFile(path, ObjectReader(self.store, info, self._blocks))
-        if (known := self._blocks.get(info, 0)) is not None:
+        fits = info.size <= self._blocks.block_bytes
+        if fits and (known := self._blocks.get(info, 0)) is not None:
             return _SmallFile(path, known)
         data, found = self.store.read_with_info(key)
         if found.size <= self._blocks.block_bytes:

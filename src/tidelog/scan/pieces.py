@@ -15,10 +15,11 @@ serve where times are unknown.
 import dataclasses
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.env import prefetch
+from tidelog.env import is_remote, prefetch
 from tidelog.scan.bounds import Bounds
 from tidelog.scan.split import Piece
 from tidelog.scan.zone_ranges import ZoneQuestion, ZoneRange, find_ranges
@@ -34,6 +35,7 @@ from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, ClockName, Isolati
 
 # Sidecars of so many segments are asked for together: some 16 MB at most.
 _FETCHED_AHEAD: Final = 64
+_THREADS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +91,22 @@ class PieceFinder:
                 yield UncutPiece(piece, segment)
 
     def _fetch_sidecars(self, segments: Sequence[Segment]) -> None:
-        """Where each file is a request, ask for those that will be read side by side."""
-        by_time = self.bounds.time_range is not None
-        suffixes = [files.ZONES_SUFFIX] if by_time or self.counts else []
-        if self.with_append_times or (by_time and self.clock is ClockName.APPEND):
-            suffixes.append(files.APPEND_TIME_SUFFIX)
+        """Where each file is a request, read side by side what will be asked one by one."""
         context = self.reader.context
-        prefetch(
-            context.env.files,
-            (
-                context.path(segment.base_offset, suffix)
-                for segment in segments
-                if not segment.is_active
-                for suffix in suffixes
-            ),
-        )
+        if not is_remote(context.env.files, context.directory):
+            return
+        finished = [segment for segment in segments if not segment.is_active]
+        by_time = self.bounds.time_range is not None
+        needs_zones = by_time or self.counts
+        suffixes = [files.ZONES_SUFFIX] if needs_zones else []
+        if self.with_append_times or needs_zones:
+            suffixes.append(files.APPEND_TIME_SUFFIX)
+        bases = [segment.base_offset for segment in finished]
+        prefetch(context.env.files, [context.path(b, suffix) for b in bases for suffix in suffixes])
+        if needs_zones:
+            self.reader.trusted_end()  # by one thread: it limits what the last segment knows
+            with ThreadPoolExecutor(_THREADS) as pool:
+                list(pool.map(lambda segment: segment.zones_on(self.clock), finished))
 
     def _pieces(self, segment: Segment, start: int, end: int) -> Iterator[Piece]:
         if self.bounds.time_range is None and not self.counts:
