@@ -34,7 +34,7 @@ _targets = click.argument("targets", metavar="[TOPIC[:P]]...", nargs=-1)
         "tidelog spark latency data flights --show watermarks --delay 5m --delay 1h -o json",
     ),
 )
-@_directory
+@click.argument("source", metavar="PLACE")
 @_targets
 @click.option(
     "--from", "start", metavar="TIME", help=f"First append time, or a range A..B. {TIME_HELP}."
@@ -50,6 +50,7 @@ _targets = click.argument("targets", metavar="[TOPIC[:P]]...", nargs=-1)
     text="hours: latency by hour, on both clocks; watermarks: what delays would lose; topics.",
 )
 @report_option
+@command_config_option
 @store_option
 @spark_options
 @format_option
@@ -64,6 +65,7 @@ def _latency(  # noqa: PLR0913 - one parameter for each option
     delays: tuple[str, ...],
     show: LatencyShow,
     report: str | None,
+    command_config: str | None,
     store: tuple[str, ...],
     master: str | None,
     conf: tuple[str, ...],
@@ -75,6 +77,8 @@ def _latency(  # noqa: PLR0913 - one parameter for each option
     Every record is read once, and reduced where it is read. Latency is append time - create time; a
     negative one says that a producer's clock was ahead: "skew" is the largest. Whole hours count.
     Each latency stands twice: under the hour of its append time, and of its create time (record).
+    PLACE is a directory, an object store's URL, or kafka://HOST:PORT, where append times are known
+    of topics with LogAppendTime alone.
     """
     from tidelog.cli import spark_latency
 
@@ -86,6 +90,7 @@ def _latency(  # noqa: PLR0913 - one parameter for each option
         delays=delays,
         show=show,
         report=report,
+        command_config=command_config,
         store=store,
         zone=zone,
     )

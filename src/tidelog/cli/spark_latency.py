@@ -13,18 +13,17 @@ from tidelog.cli.spark_summary import report_table, save_report
 from tidelog.cli.surroundings import Surroundings
 from tidelog.cli.targets import parse_target
 from tidelog.scan.lateness import DELAYS_MS
-from tidelog.spark.jobs.latency import (
-    RELATIVE_ERROR,
+from tidelog.spark.jobs.latency import measure
+from tidelog.spark.jobs.latency_tables import (
     SHARES,
     Measured,
     TopicTimes,
     hour_rows,
-    measure,
     topic_rows,
     watermark_rows,
 )
 from tidelog.spark.report import Items, Report, Section, Text, plot_by_hour
-from tidelog.storage.latency import HOUR_MS, LatencyByHour, LatencyHistogram
+from tidelog.storage.latency import HOUR_MS, RELATIVE_ERROR, LatencyByHour, LatencyHistogram
 from tidelog.timespec import OPEN_END, OPEN_START, parse_duration
 from tidelog.types import TopicPartition
 
@@ -54,13 +53,14 @@ class Request:
     """What the options say.
 
     Attributes:
-        source: The directory.
+        source: The directory or the cluster.
         targets: Topics and partitions; all where there is none.
         start: `--from`.
         end: `--to`.
         delays: Watermark delays as texts; some usual ones where there is none.
         show: Which table is printed.
         report: File of the report.
+        command_config: Client settings.
         store: Settings of the object store.
         zone: Of times without one, and of times printed.
     """
@@ -72,6 +72,7 @@ class Request:
     delays: tuple[str, ...]
     show: LatencyShow
     report: str | None
+    command_config: str | None
     store: tuple[str, ...]
     zone: str | None
 
@@ -80,7 +81,9 @@ def latency(
     surroundings: Surroundings, access: SparkAccess, request: Request, kind: Format
 ) -> None:
     """Measure, print a table, write a report."""
-    place = read_place(surroundings, request.source, store=request.store)
+    place = read_place(
+        surroundings, request.source, command_config=request.command_config, store=request.store
+    )
     start, end = times.read_bounds(surroundings, request.start, request.end, request.zone)
     delays = [parse_duration(text) // _NS_PER_MS for text in request.delays]
     topics = read_targets(request.targets)
@@ -166,8 +169,8 @@ def took(found: Measured, seconds: float) -> str:
     """How much was read in what time."""
     records = sum(topic.records for topic in found.topics.values())
     speed = records / seconds / 1e6 if seconds else 0.0
-    size = found.log_bytes / 1e9
-    return f"read {records:,} records, {size:.2f} GB, in {seconds:.1f} s: {speed:.1f} M/s"
+    size = f", {found.log_bytes / 1e9:.2f} GB," if found.log_bytes else ""
+    return f"read {records:,} records{size} in {seconds:.1f} s: {speed:.1f} M/s"
 
 
 def page(place: str, found: Measured, zone: str | None) -> Report:

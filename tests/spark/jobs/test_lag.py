@@ -86,7 +86,10 @@ class TestDirectories:
             measure(spark, Place(path))
         places = positions_of(path)
         commits = {
-            name: [GroupOffset(TOPIC, p.partition, offset) for p, offset in group.items()]
+            name: [
+                GroupOffset("not-followed", 0, 7),
+                *(GroupOffset(TOPIC, p.partition, offset) for p, offset in group.items()),
+            ]
             for name, group in places.items()
         }
         write_group_offsets(os_env().files, path, GroupOffsets(START_MS, commits))
@@ -158,11 +161,12 @@ def test_intervals_and_hours() -> None:
         count_rows(("t", 1), offsets[part], chosen, np.array([2, 7], np.int64), counts)
     assert decode_counts(encode_counts(counts)) == counts
     assert counts[Cell("t", 1, 0, "record", None)] == 1
-    assert unread_by_hour(counts, 1) == {
+    assert unread_by_hour(counts, 1, 2) == {
         ("record", HOUR_MS): 1,
         ("record", FAR_MS): 1,
     }
-    assert sum(unread_by_hour(counts, 0).values()) == 4
+    assert sum(unread_by_hour(counts, 0, 2).values()) == 4
+    assert sum(unread_by_hour(counts, 0, 1).values()) == 2
 
 
 def produce(broker: Broker, topic: str, times: Sequence[int], codec: str = "none") -> None:
@@ -224,7 +228,7 @@ def test_a_cluster_its_directory_and_jobs_on_what_kafka_wrote(
     with pytest.raises(UnknownGroup):
         measure(spark, place, ["lag-other"])
     assert {"lag-new", "lag-slow"} <= {one.group for one in measure(spark, place)}
-    check_latency(spark, data)
+    check_latency(spark, data, place)
     check_reindex(spark, kafka_broker.log_dir, tmp_path)
 
 
@@ -236,8 +240,8 @@ def total(found: GroupLag, topic: str, clock: str) -> int:
     return sum(records(found, topic, clock).values())
 
 
-def check_latency(spark: "SparkSession", data: str) -> None:
-    """The numbers of a live Kafka's directory are the library's."""
+def check_latency(spark: "SparkSession", data: str, place: Place) -> None:
+    """The numbers of a live Kafka's directory are the library's; those of its brokers are, too."""
     topics = [CREATED, STAMPED]
     measured = measure_latency(spark, Place(data), topics).topics
     expected, late = library_latency(data, topics), lateness(data, topics)
@@ -247,6 +251,16 @@ def check_latency(spark: "SparkSession", data: str) -> None:
         assert measured[name].late.lost == late[name].lost
         assert measured[name].late.late == late[name].late
     assert measured[STAMPED].by_append.total().count == 100
+    for topics_asked in (
+        [CREATED, STAMPED],
+        [Partition(name, n) for name in topics for n in (0, 1)],
+    ):
+        asked = measure_latency(spark, place, topics_asked).topics
+        for name in topics:
+            # Brokers know no create time of a topic with LogAppendTime but by its raw batches.
+            assert asked[name].records == measured[name].records
+            assert asked[CREATED].late.late == measured[CREATED].late.late
+            assert asked[CREATED].late.lost == measured[CREATED].late.lost
     assert measured[CREATED].without == 400  # Kafka keeps no append times beside create times
 
 

@@ -115,8 +115,8 @@ def test_what_can_not_be_asked(spark: "SparkSession", tmp_path: Path) -> None:
         measure(spark, Place(str(tmp_path)), "other")
     with pytest.raises(InvalidRequest, match="a delay is 0 or more"):
         measure(spark, Place(str(tmp_path)), delays_ms=(-1,))
-    with pytest.raises(InvalidRequest, match="directory of topics"):
-        measure(spark, Place.parse("kafka://localhost:1"))
+    with pytest.raises(InvalidRequest, match="needs a directory"):
+        measure(spark, Place.parse("kafka://localhost:1"), start="-1h")
 
 
 def test_whole_hours_count() -> None:

@@ -22,7 +22,7 @@ from tidelog.spark.jobs.lag_observe import (
     observe_directory,
     read_positions,
 )
-from tidelog.spark.jobs.latency import timestamp
+from tidelog.spark.jobs.latency_tables import timestamp
 from tidelog.spark.jobs.progress import NOBODY, Listener
 from tidelog.spark.places import Place, as_place
 from tidelog.types import IsolationLevel
@@ -139,9 +139,9 @@ def measure(  # noqa: PLR0913 - as `lag`
             raise InvalidRequest(f"data={data} is for a cluster; {place} is a directory itself")
         seen = observe_directory(place, groups, topics, positions, isolation)
         own = {one.partition for group in seen.values() for one in group}
-    cuts, ends = cuts_of(seen)
+    cuts = cuts_of(seen)
     counter = Counting(spark, place, data or place.address, isolation, listener)
-    counts, known_ends = counter.count(cuts, ends, own)
+    counts, known_ends = counter.count(cuts, own)
     by_partition = lag_work.by_partition(counts)
     return [_group_lag(name, seen[name], cuts, by_partition, known_ends) for name in sorted(seen)]
 
@@ -160,8 +160,9 @@ def _group_lag(
         if one.next_offset >= one.end:
             found.partitions.append(lag_of(one, replace(one, left=Count(0, is_exact=True))))
             continue
-        interval = cuts[name].index(one.next_offset)
-        unread = lag_work.unread_by_hour(counts.get(name, Counter()), interval)
+        places = cuts[name]
+        start, end = places.index(one.next_offset), places.index(one.end)
+        unread = lag_work.unread_by_hour(counts.get(name, Counter()), start, end)
         for (clock, hour_ms), number in unread.items():
             hours[name[0], clock, hour_ms] += number
         records = sum(number for (clock, _), number in unread.items() if clock == "record")

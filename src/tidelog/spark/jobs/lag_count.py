@@ -28,19 +28,18 @@ _BROKER_COLUMNS: Final = "topic,partition,offset,timestamp,timestampType"
 Name = tuple[str, int]
 
 
-def cuts_of(
-    seen: Mapping[str, Sequence[Observation]],
-) -> tuple[dict[Name, tuple[int, ...]], dict[Name, int]]:
-    """Where each partition is cut, at all groups' places that have records behind them; its end."""
+def cuts_of(seen: Mapping[str, Sequence[Observation]]) -> dict[Name, tuple[int, ...]]:
+    """Where each partition is cut: at all places and ends that groups which are behind have there.
+
+    Partitions of which everybody has read everything are left out.
+    """
     places: dict[Name, set[int]] = {}
-    ends: dict[Name, int] = {}
     for observations in seen.values():
         for one in observations:
-            name = (one.partition.topic, one.partition.partition)
-            ends[name] = max(ends.get(name, 0), one.end)
             if one.next_offset < one.end:
-                places.setdefault(name, set()).add(one.next_offset)
-    return {name: tuple(sorted(cuts)) for name, cuts in places.items()}, ends
+                name = (one.partition.topic, one.partition.partition)
+                places.setdefault(name, set()).update((one.next_offset, one.end))
+    return {name: tuple(sorted(cuts)) for name, cuts in places.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +55,24 @@ class Counting:
     def count(
         self,
         cuts: Mapping[Name, tuple[int, ...]],
-        ends: Mapping[Name, int],
         own: set[TopicPartition],
     ) -> tuple[lag_work.Counts, Mapping[Name, int]]:
         """Records by interval and hour; and up to where each partition was counted."""
         ours = {name: cut for name, cut in cuts.items() if TopicPartition(*name) in own}
         theirs = {name: cut for name, cut in cuts.items() if name not in ours}
-        counts, counted_ends = self._in_directory(ours, ends)
-        return counts + self._at_brokers(theirs, ends), {**ends, **counted_ends}
+        counts, counted_ends = self._in_directory(ours)
+        ends = {name: cut[-1] for name, cut in theirs.items()}
+        return counts + self._at_brokers(theirs), ends | counted_ends
 
     def _in_directory(
-        self, cuts: Mapping[Name, tuple[int, ...]], ends: Mapping[Name, int]
+        self, cuts: Mapping[Name, tuple[int, ...]]
     ) -> tuple[lag_work.Counts, dict[Name, int]]:
         if not cuts:
             return Counter(), {}
         store = () if self.place.is_broker else tuple(self.place.store.items())
         env = directory_env(Place(self.directory, store=dict(store)))
         wanted = {
-            TopicPartition(*name): Wanted(start_offset=cut[0], end_offset=ends[name])
+            TopicPartition(*name): Wanted(start_offset=cut[0], end_offset=cut[-1])
             for name, cut in cuts.items()
         }
         planned = plan(
@@ -97,12 +96,10 @@ class Counting:
         found = {(name.topic, name.partition): end for name, (_, end) in planned.bounds.items()}
         return _added(str(row["counts"]) for row in rows), found
 
-    def _at_brokers(
-        self, cuts: Mapping[Name, tuple[int, ...]], ends: Mapping[Name, int]
-    ) -> lag_work.Counts:
+    def _at_brokers(self, cuts: Mapping[Name, tuple[int, ...]]) -> lag_work.Counts:
         if not cuts:
             return Counter()
-        spans = [Span(TopicPartition(*name), cut[0], ends[name]) for name, cut in cuts.items()]
+        spans = [Span(TopicPartition(*name), cut[0], cut[-1]) for name, cut in cuts.items()]
         self.listener.note(f"counting unread records at {self.place}")
         table = (
             self.spark.read.format("tidelog")

@@ -62,6 +62,9 @@ def observe_cluster(
             own = OwnLogs(stack.enter_context(Directory.open(data, env=env)), cluster)
         seen = {}
         for name in cluster.groups() if groups is None else groups:
+            # A group that was listed may be gone by the time it is asked about.
+            if groups is None and not _is_there(cluster, name):
+                continue
             partitions = _committed_partitions(cluster, name, topics)
             if partitions:
                 seen[name] = rules.observe(
@@ -79,6 +82,14 @@ def observe_cluster(
                 )
         wanted = {one.partition for group in seen.values() for one in group}
         return seen, {name for name in wanted if own is not None and own.has(name)}
+
+
+def _is_there(cluster: "Cluster", group: str) -> bool:
+    try:
+        cluster.group(group)
+    except UnknownGroup:
+        return False
+    return True
 
 
 def _committed_partitions(
@@ -105,6 +116,8 @@ def observe_directory(
     if groups is not None and (unknown := sorted(set(groups) - set(known))):
         raise UnknownGroup(f"{place}: no group {unknown[0]}; there are: {', '.join(sorted(known))}")
     with Directory.open(place.address, env=env) as directory:
+        if positions is None:
+            known = {name: _present(directory, places) for name, places in known.items()}
         return {
             name: [
                 _observation(directory, env, partition, offset, isolation)
@@ -114,6 +127,18 @@ def observe_directory(
             for name, places in known.items()
             if groups is None or name in groups
         }
+
+
+def _present(
+    directory: Directory, places: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Positions in what a standby holds; groups may read topics that it does not follow."""
+    topics = directory.topics()
+    return {
+        name: offset
+        for name, offset in places.items()
+        if name.topic in topics and name.partition in topics[name.topic].present
+    }
 
 
 def _standby_positions(env: Env, place: Place) -> Positions:

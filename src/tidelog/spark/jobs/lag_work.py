@@ -1,8 +1,8 @@
 """What a worker does for a lag report: counts unread records by hour, on both clocks.
 
-Groups stand at different places of a partition. Its offsets are cut at all of them, and each record
-is counted once, in the interval that it lies in: what a group has not read are the intervals from
-its place on.
+Groups stand at different places of a partition, and saw its end at different moments. Its offsets
+are cut at all of these, and each record is counted once, in the interval that it lies in: what a
+group has not read are the intervals from its place to the end that it saw.
 """
 
 import json
@@ -47,7 +47,7 @@ class Cell(NamedTuple):
 
 
 Counts = Counter[Cell]
-# Ascending offsets at which a partition is cut; the last interval has no end.
+# Ascending offsets at which a partition is cut; the last one is where its counting ends.
 Cuts = Mapping[tuple[str, int], Sequence[int]]
 
 
@@ -199,10 +199,10 @@ def by_partition(counts: Counts) -> dict[tuple[str, int], Counts]:
     return found
 
 
-def unread_by_hour(counts: Counts, interval: int) -> dict[tuple[str, int | None], int]:
-    """Records of one partition from an interval on, by clock and hour."""
+def unread_by_hour(counts: Counts, start: int, end: int) -> dict[tuple[str, int | None], int]:
+    """Records of one partition in intervals [start, end), by clock and hour."""
     found: Counter[tuple[str, int | None]] = Counter()
     for cell, number in counts.items():
-        if cell.interval >= interval:
+        if start <= cell.interval < end:
             found[cell.clock, cell.hour_ms] += number
     return dict(found)

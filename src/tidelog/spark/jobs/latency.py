@@ -12,19 +12,31 @@ exact.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import InvalidRequest
-from tidelog.scan.lateness import DELAYS_MS, TopicLateness
+from tidelog.scan.lateness import DELAYS_MS
 from tidelog.scan.plan import plan
 from tidelog.scan.split import Split, Wanted
 from tidelog.scan.split_json import decode_split, encode_split
+from tidelog.spark.jobs.latency_brokers import measure_brokers
+from tidelog.spark.jobs.latency_tables import (
+    HOURS_SCHEMA,
+    TOPICS_SCHEMA,
+    WATERMARKS_SCHEMA,
+    Measured,
+    TopicTimes,
+    hour_rows,
+    joined,
+    topic_rows,
+    watermark_rows,
+)
 from tidelog.spark.jobs.parts import Row, do_parts
 from tidelog.spark.jobs.progress import NOBODY, Listener
 from tidelog.spark.places import Place, as_place
-from tidelog.storage.latency import HOUR_MS, RELATIVE_ERROR, LatencyByHour, LatencyHistogram
+from tidelog.storage.latency import HOUR_MS, RELATIVE_ERROR
 from tidelog.timespec import parse_point
 from tidelog.types import INT64_MAX, INT64_MIN, ClockName, TopicPartition
 
@@ -40,51 +52,10 @@ TopicChoice = str | TopicPartition | Iterable[str | TopicPartition] | None
 
 # A split is read in some tenths of a second; smaller ones would wait for Spark.
 SPLIT_BYTES: Final = 256 << 20
-PERCENTS: Final = (50.0, 90.0, 99.0, 99.9)
-# Shares of records that a watermark may be allowed to lose.
-SHARES: Final = (0.0, 0.0001, 0.001, 0.01)
 _COLUMNS: Final = ("offset", "createTimestamp", "appendTimestamp")
 
-HOURS_SCHEMA: Final = (
-    "topic string, clock string, hour timestamp, hour_ms bigint, hours int, records bigint,"
-    " p50_ms bigint, p90_ms bigint, p99_ms bigint, p999_ms bigint, max_ms bigint, min_ms bigint,"
-    " skew_ms_max bigint, percentile_error double"
-)
-TOPICS_SCHEMA: Final = (
-    "topic string, records bigint, without_create_time bigint, without_both_times bigint,"
-    " out_of_order bigint, late_ms_max bigint, skew_ms_max bigint"
-)
-WATERMARKS_SCHEMA: Final = (
-    "topic string, delay_ms bigint, lost bigint, records bigint, lost_share double"
-)
 _REDUCED: Final = "facts string, by_append binary, by_create binary, late binary"
 _RECOUNTED: Final = "alone_lost string, alone binary, behind_lost string, behind binary"
-# Spark's timestamps are microseconds in 64 bits; of what does not fit only the ms are told.
-_TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
-
-
-@dataclass(slots=True)
-class TopicTimes:
-    """What the records of one topic say of their times.
-
-    Attributes:
-        records: Data records.
-        without: Those that lack one of the two times.
-        by_append: Latencies by hour of append time.
-        by_create: The same latencies by hour of create time.
-        late: Late records, and what watermarks lose.
-    """
-
-    records: int = 0
-    without: int = 0
-    by_append: LatencyByHour = field(default_factory=LatencyByHour)
-    by_create: LatencyByHour = field(default_factory=LatencyByHour)
-    late: TopicLateness = field(default_factory=TopicLateness)
-
-    @property
-    def skew_ms(self) -> int | None:
-        """How far a producer's clock was ahead at most, None where none was."""
-        return skew_ms(self.by_append.total())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +67,7 @@ class Latency:
         watermarks: What each watermark delay would lose, by topic; see `WATERMARKS_SCHEMA`.
         topics: One row for each topic; see `TOPICS_SCHEMA`.
         found: The same by topic, as objects.
-        log_bytes: Bytes of log that were read.
+        log_bytes: Bytes of log that were read; 0 where brokers sent them.
         notes: What was found damaged, or gone while it was read, one line each.
     """
 
@@ -104,15 +75,6 @@ class Latency:
     watermarks: "DataFrame"
     topics: "DataFrame"
     found: Mapping[str, TopicTimes]
-    log_bytes: int
-    notes: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What `measure` has found: by topic, and what it took."""
-
-    topics: Mapping[str, TopicTimes]
     log_bytes: int
     notes: Sequence[str]
 
@@ -132,7 +94,8 @@ def latency(  # noqa: PLR0913 - one keyword for each way to choose
 
     Args:
         spark: The session.
-        source: A directory of topics, local or in an object store.
+        source: A directory of topics, local or in an object store; or a cluster, of which append
+            times are known where topics have LogAppendTime.
         topics: Topics or single partitions; all of them where None.
         start: Earliest append time, in ms or as text; its whole hour counts.
         end: Append time to stop at; the hour that it lies in counts as a whole.
@@ -176,9 +139,17 @@ def measure(  # noqa: PLR0913 - as `latency`
     listener: Listener = NOBODY,
 ) -> Measured:
     """As `latency`, as plain objects."""
-    env = directory_env(place)
     if any(delay < 0 for delay in delays_ms):
         raise InvalidRequest(f"delays_ms={list(delays_ms)}: a delay is 0 or more")
+    if place.is_broker:
+        if (start, end) != (None, None):
+            raise InvalidRequest(f"{place}: a range of append times needs a directory")
+        listener.note(f"reading {place}, a task for each partition")
+        chosen = [topics] if isinstance(topics, str | TopicPartition) else topics
+        return measure_brokers(
+            spark, place, None if chosen is None else list(chosen), tuple(sorted(delays_ms))
+        )
+    env = directory_env(place)
     now_ms = env.clock.now_ms()
     planned = plan(
         place.address,
@@ -198,7 +169,7 @@ def measure(  # noqa: PLR0913 - as `latency`
     lates = _true_lates(spark, splits, found, work)
     topic_names = sorted({name.topic for name in planned.bounds})
     return Measured(
-        _joined(topic_names, splits, found, lates, work.delays_ms),
+        joined(topic_names, [split.topic for split in splits], found, lates, work.delays_ms),
         sum(one.log_bytes for one in found),
         [*planned.reports, *(line for one in found for line in one.lost)],
     )
@@ -332,87 +303,3 @@ def _heads(
             if end is not None:
                 yield number, (largest_ms, end)
             largest_ms = max(largest_ms, found[number].largest_ms)
-
-
-def _joined(
-    names: Iterable[str],
-    splits: Sequence[Split],
-    found: Sequence["SplitTimes"],
-    lates: "Sequence[Late]",
-    delays_ms: Sequence[int],
-) -> dict[str, TopicTimes]:
-    """All splits together, by topic."""
-    topics = {
-        name: TopicTimes(late=TopicLateness(lost=dict.fromkeys(delays_ms, 0))) for name in names
-    }
-    for split, one, late in zip(splits, found, lates, strict=True):
-        topic = topics[split.topic]
-        topic.records += one.records
-        topic.without += one.records - one.both
-        topic.by_append.merge(one.by_append)
-        topic.by_create.merge(one.by_create)
-        topic.late.records += one.timed
-        topic.late.without_time += one.records - one.timed
-        topic.late.out_of_order += late.histogram.count
-        topic.late.late.merge(late.histogram)
-        for delay, lost in late.lost.items():
-            topic.late.lost[delay] += lost
-    return topics
-
-
-def skew_ms(histogram: LatencyHistogram) -> int | None:
-    """How far a producer's clock was ahead at most: the largest negative latency, None if none."""
-    return -histogram.min_ms if histogram.min_ms < 0 else None
-
-
-def hour_rows(found: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:
-    """The rows of `HOURS_SCHEMA`."""
-    for name, topic in found.items():
-        clocks = ((ClockName.APPEND, topic.by_append), (ClockName.RECORD, topic.by_create))
-        for clock, by_hour in clocks:
-            for hour_ms, histogram in by_hour.items():
-                yield (
-                    name,
-                    clock.value,
-                    timestamp(hour_ms),
-                    hour_ms,
-                    by_hour.step_ms // HOUR_MS,
-                    histogram.count,
-                    *(histogram.percentile(percent) for percent in PERCENTS),
-                    histogram.max_ms,
-                    histogram.min_ms,
-                    skew_ms(histogram),
-                    RELATIVE_ERROR,
-                )
-
-
-def timestamp(ms: int) -> object:
-    """A time as Spark takes it, None where no calendar holds it."""
-    from datetime import UTC, datetime, timedelta
-
-    if not 0 <= ms <= _TIMESTAMP_MS_MAX:
-        return None
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
-
-
-def watermark_rows(found: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:
-    """The rows of `WATERMARKS_SCHEMA`."""
-    for name, topic in found.items():
-        records = topic.late.records
-        for delay, lost in topic.late.lost.items():
-            yield name, delay, lost, records, lost / records if records else None
-
-
-def topic_rows(found: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:
-    """The rows of `TOPICS_SCHEMA`."""
-    for name, topic in found.items():
-        late = topic.late
-        yield (
-            name,
-            topic.records,
-            late.without_time,
-            topic.without,
-            late.out_of_order,
-            late.late_ms_max,
-            topic.skew_ms,
-        )

@@ -1,0 +1,152 @@
+"""Latency and lateness of what brokers hold: one task for each partition, reduced as it is read.
+
+A partition is read in one piece, so no record's lateness depends on another task. Append times are
+known of topics with LogAppendTime alone, and create times of those only where batches come from
+the broker as they are; what is not known is counted as lacking.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from tidelog.spark.jobs.latency_tables import Measured, joined
+from tidelog.spark.places import Place
+from tidelog.types import NO_TIMESTAMP, TopicPartition
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from tidelog.scan.split_times import SplitTimes, TimesCounter
+
+    Longs = npt.NDArray[np.int64]
+
+_COLUMNS: Final = "topic,partition,offset,createTimestamp,appendTimestamp"
+_REDUCED: Final = (
+    "topic string, partition bigint, facts string, by_append binary, by_create binary, late binary"
+)
+_US_PER_MS: Final = 1000
+
+
+def measure_brokers(
+    spark: "SparkSession",
+    place: Place,
+    topics: Sequence[str | TopicPartition] | None,
+    delays_ms: tuple[int, ...],
+) -> Measured:
+    """The numbers of a cluster's topics; those without records are left out.
+
+    Raises:
+        UnknownTopic, ClusterFailure: As a read of these topics.
+    """
+    found = _read(spark, place, topics, delays_ms)
+    of, times = [name.topic for name in found], list(found.values())
+    by_topic = joined(sorted(set(of)), of, times, [one.late for one in times], delays_ms)
+    return Measured(by_topic, 0, ())
+
+
+def _read(
+    spark: "SparkSession",
+    place: Place,
+    topics: Sequence[str | TopicPartition] | None,
+    delays_ms: tuple[int, ...],
+) -> "dict[TopicPartition, SplitTimes]":
+    """What each partition's records say of their times."""
+    from tidelog.scan.split_times import decode_times
+
+    table = (
+        spark.read.format("tidelog")
+        .options(**place.options())
+        .options(**_choice(topics))
+        .option("columns", _COLUMNS)
+        .option("failOnDataLoss", "false")
+        .load()
+    )
+    rows = table.mapInArrow(ReduceRows(delays_ms), _REDUCED).toArrow().to_pylist()
+    found = {}
+    for row in rows:
+        name = TopicPartition(row["topic"], row["partition"])
+        assert name not in found, f"{name} was read in pieces"
+        found[name] = decode_times(row["facts"], row["by_append"], row["by_create"], row["late"])
+    return found
+
+
+def _choice(topics: Sequence[str | TopicPartition] | None) -> Mapping[str, str]:
+    if topics is None:
+        return {"subscribePattern": ".*"}
+    names = [topic for topic in topics if isinstance(topic, str)]
+    if len(names) == len(topics):
+        return {"subscribe": ",".join(names)}
+    single: dict[str, list[int]] = {}
+    for topic in topics:
+        if isinstance(topic, TopicPartition):
+            single.setdefault(topic.topic, []).append(topic.partition)
+    return {"assign": json.dumps(single)}
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceRows:
+    """Counts rows that a task reads, in the order of offsets, a row for each partition.
+
+    Attributes:
+        delays_ms: Watermark delays, ascending.
+    """
+
+    delays_ms: tuple[int, ...]
+
+    def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        """See `mapInArrow`; columns as in `_COLUMNS`."""
+        from tidelog.scan.split_times import TimesCounter
+
+        name: tuple[str, int] | None = None
+        counter = TimesCounter(self.delays_ms)
+        for batch in batches:
+            for part in _parts(batch):
+                mine = part.column("topic")[0].as_py(), part.column("partition")[0].as_py()
+                if name is not None and mine != name:
+                    yield _row(name, counter)
+                    counter = TimesCounter(self.delays_ms)
+                name = mine
+                append_ms, create_ms = (
+                    _ms(part.column(of)) for of in ("appendTimestamp", "createTimestamp")
+                )
+                counter.add(append_ms, create_ms)
+        if name is not None:
+            yield _row(name, counter)
+
+
+def _parts(batch: "pa.RecordBatch") -> "Iterator[pa.RecordBatch]":
+    """The batch in parts of one partition each."""
+    import numpy as np
+
+    numbers = np.asarray(batch.column("partition"))
+    names = batch.column("topic").dictionary_encode().indices
+    changes = np.flatnonzero(np.diff(numbers) | np.diff(np.asarray(names))) + 1
+    for start, end in pairwise([0, *changes.tolist(), len(numbers)]):
+        if start < end:
+            yield batch.slice(start, end - start)
+
+
+def _ms(column: "pa.Array[pa.Scalar[pa.DataType]]") -> "Longs":
+    import numpy as np
+    import pyarrow as pa
+
+    known = column.cast(pa.int64()).fill_null(NO_TIMESTAMP * _US_PER_MS)
+    found: Longs = np.asarray(known, np.int64) // _US_PER_MS
+    found.flags.writeable = False
+    return found
+
+
+def _row(name: tuple[str, int], counter: "TimesCounter") -> "pa.RecordBatch":
+    import pyarrow as pa
+
+    from tidelog.scan.split_times import encode_times
+
+    facts, by_append, by_create, late = encode_times(counter.finish())
+    cells = (name[0], name[1], facts, by_append, by_create, late)
+    names = ["topic", "partition", "facts", "by_append", "by_create", "late"]
+    return pa.RecordBatch.from_arrays([pa.array([cell]) for cell in cells], names=names)
