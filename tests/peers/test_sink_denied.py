@@ -1,0 +1,63 @@
+"""The sink at a broker that does not allow everything: typed errors that say what is missing."""
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from tests.kafka_oracle import Oracle
+from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
+from tests.peers.home import KafkaHome
+from tests.peers.test_sink_broker import once, options, rows
+
+from tidelog.errors import NotAuthorized
+from tidelog.spark.broker_task import send
+
+pytestmark = pytest.mark.kafka
+
+ACLS = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+
+
+@pytest.fixture(scope="module")
+def strict_broker(
+    kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Broker]:
+    broker = Broker(kafka_jars, kafka_oracle, tmp_path_factory.mktemp("strict"), settings=ACLS)
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+def deny(broker: Broker, kind: ResourceType, name: str) -> None:
+    binding = AclBinding(
+        kind,
+        name,
+        ResourcePatternType.LITERAL,
+        "User:ANONYMOUS",
+        "*",
+        AclOperation.WRITE,
+        AclPermissionType.DENY,
+    )
+    futures = AdminClient(broker.client_config()).create_acls([binding])
+    for future in futures.values():
+        future.result(timeout=REQUEST_TIMEOUT_S)
+
+
+def test_topics_and_transactional_ids_that_are_denied(strict_broker: Broker) -> None:
+    for topic in ("closed", "open"):
+        strict_broker.create_topic(topic)
+    deny(strict_broker, ResourceType.TOPIC, "closed")
+    with pytest.raises(NotAuthorized, match="closed"):
+        send(options(strict_broker, "closed"), iter([rows(5)]), task=0, claim=None)
+    with pytest.raises(NotAuthorized, match="closed"):
+        once(strict_broker, "closed", 0, rows(5))
+    deny(strict_broker, ResourceType.TRANSACTIONAL_ID, "test/open/0")
+    with pytest.raises(NotAuthorized, match="begin a transaction"):
+        once(strict_broker, "open", 0, rows(5))
+    assert send(options(strict_broker, "open"), iter([rows(5)]), task=0, claim=None).records == 5
