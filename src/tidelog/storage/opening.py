@@ -156,8 +156,6 @@ class OpeningLog(LogReader):
             return
         record = self._tier.record
         self._checkpointed_start = max(self._checkpointed_start, record.log_start_offset)
-        if record.restart_offset is not None:
-            kept = [base for base in kept if base == record.restart_offset]
         gone = [base for base in reversed(found) if base not in kept]
         self._remove_local(gone, "the tier has these offsets, or they were cut")
         if record.restart_offset is not None:

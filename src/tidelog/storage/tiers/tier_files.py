@@ -256,7 +256,12 @@ class TierFiles:
     def _fetch(self, path: str, found: TierPath, first: int, behind: int) -> bytes:
         start = first * BLOCK_BYTES
         size = min(behind * BLOCK_BYTES, found.sum.size_bytes) - start
-        data = self.store(found.url).read(found.key, start, size)
+        try:
+            data = self.store(found.url).read(found.key, start, size)
+        except FileNotFoundError as error:
+            # Perhaps it was exchanged since: a reader that refreshes finds what took its place.
+            reason = "not in the store; see `tidelog tier --verify`"
+            raise FileNotFoundError(errno.ENOENT, reason, path) from error
         if len(data) != size:
             reason = f"the object ends after {start + len(data)} of {found.sum.size_bytes} bytes"
             raise CorruptFile(f"{reason}; see `tidelog tier --verify`", path=path)

@@ -83,8 +83,12 @@ class TierView:
     def local_bases(self, bases: Sequence[int]) -> list[int]:
         """The bases of local segments that count; older ones are copies that were to go.
 
-        A crash may leave some of those, with holes between them.
+        A crash may leave some of those, with holes between them. While a cut below the local part
+        is under way, only the segment counts with which the log goes on.
         """
+        restart = self.record.restart_offset
+        if restart is not None:
+            return [base for base in bases if base == restart]
         start = self.record.local_start_offset
         return [base for base in bases if base >= start]
 

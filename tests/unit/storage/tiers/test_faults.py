@@ -221,6 +221,38 @@ def test_power_loss_in_seeded_ways() -> None:
             raise
 
 
+@pytest.mark.parametrize("keep", list(Keep))
+def test_power_loss_while_a_log_is_cut_into_its_tier(keep: Keep) -> None:
+    tiered = Tiered().start(**EAGER)
+    tiered.fill(20)
+    tiered.move()
+    tiered.log.flush()
+    tiered.disk.settle()
+    tiered.log.truncate_to(7)
+    cut_at = len(tiered.disk.journal)
+    tiered.fill(4)
+    tiered.log.flush()
+    flushed_at = len(tiered.disk.journal)
+    for prefix, state in enumerate(tiered.disk.prefixes(keep)):
+        env = seeded_env(7, files=reopen(state))
+        env.clock.advance(10**6)
+        found = Tiered(base=env, store=tiered.store)
+        objects = dict(tiered.store.objects)
+        seen = values(LogDir.open(PATH, env=found.env).reader(TOPIC, 0))
+        found.directory = LogDir.open(PATH, env=found.env, options=WRITABLE)
+        end = found.log.log_end_offset
+        assert seen[:7] == list(range(7)), state
+        assert seen == list(range(len(seen))), state
+        assert values(found.log) == list(range(end)), state
+        assert end >= (11 if prefix >= flushed_at else 7), state
+        assert end == 20 or end < 20 - 1 or prefix < cut_at, state
+        found.fill(2)
+        settled(found)
+        assert values(found.reader()) == list(range(end + 2)), state
+        found.directory.close()
+        tiered.store.objects = objects
+
+
 def test_a_damaged_record_is_refused_and_made_anew_from_the_store() -> None:
     from tidelog.storage.tiering import restore
 

@@ -214,7 +214,7 @@ def _shown(records: list[Record]) -> list[tuple[int, bytes | None]]:
 FEW = settings(
     max_examples=12, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
 )
-MANY = settings(FEW, max_examples=400, stateful_step_count=50)
+MANY = settings(FEW, max_examples=150, stateful_step_count=40)
 
 
 def test_both_tiers_say_what_the_list_says() -> None:

@@ -5,6 +5,7 @@ from tests.unit.storage.logs import PATH, TOPIC
 from tests.unit.storage.tiers.tiered import Tiered
 
 from tidelog import scan
+from tidelog.errors import StorageFailure
 from tidelog.scan import ReadOptions, Wanted
 from tidelog.scan.latency import latency
 from tidelog.types import ClockName
@@ -63,6 +64,33 @@ def test_a_plan_over_many_segments_asks_the_store_only_about_its_edges(clock: Cl
     assert scan.count(PATH, TOPIC, env=tiered.env).records == 80
     assert scan.plan(PATH, TOPIC, env=tiered.env).scan_bytes > 0
     assert tiered.store.log[before:] == []
+
+
+def test_a_missing_object_is_named_with_the_next_step() -> None:
+    _, tiered = _pair()
+    key = next(key for key in sorted(tiered.store.objects) if key.endswith(".log"))
+    del tiered.store.objects[key]
+    with pytest.raises(FileNotFoundError, match="--verify"):
+        list(tiered.reader().records())
+    plan = scan.plan(PATH, TOPIC, env=tiered.env)
+    with pytest.raises(StorageFailure, match="keep going away"):
+        scan.to_table(plan, options=ReadOptions(env=tiered.env))
+    wanted = Wanted(start_offset=40, end_offset=60)
+    assert len(_rows(tiered, wanted, ClockName.RECORD)) == 20, "what is elsewhere is read"
+
+
+def test_local_offsets_are_read_while_the_store_is_away() -> None:
+    _, tiered = _pair()
+    start = tiered.log.local_start_offset
+    tiered.store.objects.clear()
+    tiered.store.fail_at = tiered.store.calls + 1
+    wanted = Wanted(start_offset=start)
+    assert len(_rows(tiered, wanted, ClockName.RECORD)) == 80 - start
+    tiered.fill(3)
+    tiered.reopen(clean=False)
+    tiered.fill(3)
+    assert len(_rows(tiered, wanted, ClockName.RECORD)) == 86 - start
+    assert tiered.store.fail_at == tiered.store.calls + 1, "nothing was asked"
 
 
 def test_latency_is_the_same_over_both() -> None:
