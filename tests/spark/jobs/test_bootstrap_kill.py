@@ -53,7 +53,7 @@ def write_table(path: Path) -> None:
 class Run:
     """One start of the command."""
 
-    def __init__(self, table: Path, data: Path) -> None:
+    def __init__(self, table: Path, data: Path, master: str = "local[2]") -> None:
         command = [sys.executable, "-m", "tidelog.cli.main", "spark", "bootstrap"]
         command += [
             str(table),
@@ -69,7 +69,7 @@ class Run:
         ]
         command += ["--create", str(PARTITIONS), "--config", "retention.ms=-1"]
         command += ["--config", "internal.segment.bytes=150000", "--no-count", "-o", "json"]
-        command += ["--master", "local[2]", "--conf", "spark.driver.memory=1g"]
+        command += ["--master", master, "--conf", "spark.driver.memory=1g"]
         self.process = subprocess.Popen(
             command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
@@ -90,6 +90,22 @@ class Run:
         """Kill the whole group at once."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.communicate(timeout=60)
+
+    def workers(self) -> list[int]:
+        """Ids of the Python processes that run its tasks: the children of Spark's daemons."""
+        listed = subprocess.run(
+            ["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+        )
+        rows = [line.split(None, 2) for line in listed.stdout.splitlines()]
+        parents = {int(pid): int(parent) for pid, parent, *_ in rows}
+        daemons = {int(row[0]) for row in rows if "pyspark.daemon" in row[-1]}
+
+        def is_ours(pid: int) -> bool:
+            while pid in parents and pid != self.process.pid:
+                pid = parents[pid]
+            return pid == self.process.pid
+
+        return [pid for pid in daemons if parents[pid] in daemons and is_ours(pid)]
 
     def finish(self) -> list[dict[str, object]]:
         """Let it come to its end; what it printed."""
@@ -158,3 +174,23 @@ def test_no_row_is_lost_and_none_comes_twice(tmp_path: Path, seed: int, kills: i
     check_all(data)
     left = [str(path) for path in data.glob("*/*.stag*")]
     assert left == [], story
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_a_task_whose_worker_is_killed_is_done_again(tmp_path: Path, count: int) -> None:
+    table, data = tmp_path / "table.parquet", tmp_path / "data"
+    write_table(table)
+    run = Run(table, data, master="local[2,4]")
+    killed = 0
+    try:
+        assert run.wait_for(lambda: len(list(data.glob("*/*.staging"))) >= count)
+        for pid in run.workers():
+            os.kill(pid, signal.SIGKILL)
+            killed += 1
+    finally:
+        told = run.finish()
+    assert killed > 0
+    assert sum(int(str(row["records"])) for row in told) == ROWS
+    check_all(data)
+    assert [str(path) for path in data.glob("*/*.stag*")] == []
