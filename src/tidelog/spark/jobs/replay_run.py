@@ -106,7 +106,7 @@ class Replay:
         options = self._options
         self._check_options()
         now_ms = self._env.clock.now_ms()
-        times = (_point(options.start, now_ms), _point(options.end, now_ms))
+        times = _times(options.start, options.end, now_ms)
         found = find(self._question(times), env=self._env)
         target = self._target()
         keeps = _keeps(options.partitions, found.partitions, target)
@@ -272,8 +272,15 @@ class Replay:
         return rows.drop("appendTimestamp")
 
 
+def _times(start: int | str | None, end: int | str | None, now_ms: int) -> Times:
+    """The range in ms; raises InvalidTime, and InvalidRequest where it holds nothing."""
+    start_ms, end_ms = _point(start, now_ms), _point(end, now_ms)
+    if start_ms is not None and end_ms is not None and start_ms >= end_ms:
+        raise InvalidRequest(f"{start} to {end} holds nothing: the end comes after the start")
+    return start_ms, end_ms
+
+
 def _point(given: int | str | None, now_ms: int) -> int | None:
-    """A point in time in ms; raises InvalidTime."""
     return parse_point(given, now_ms=now_ms) if isinstance(given, str) else given
 
 
