@@ -127,7 +127,8 @@ def test_names_and_ids(kafka_broker: Broker, kafka_oracle: Oracle) -> None:
     with open_source(kafka_broker, "named-b, named-a") as backend:
         assert backend.partitions() == [a0, a1, b0]
         ids = backend.topic_ids(["named-a"])
-        assert ids == {"named-a": decode_topic_id(kafka_broker.topic_id("named-a")).hex}
+        told = kafka_broker.topic_id("named-a").replace("+", "-").replace("/", "_")
+        assert ids == {"named-a": decode_topic_id(told).hex}
         assert backend.bounds([a0, b0]) == {a0: Bounds(0, 3), b0: Bounds(0, 0)}
         assert backend.plan({b0: (0, 0)}) == []
     given = {"kafka.bootstrap.servers": kafka_broker.bootstrap}

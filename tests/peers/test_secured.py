@@ -10,9 +10,15 @@ from tests.peers.broker import REQUEST_TIMEOUT_S, Broker, ClientConfig
 from tests.peers.groups import tidelog
 from tests.peers.home import KafkaHome
 
+from tidelog.errors import ClusterFailure
+from tidelog.spark.backend import open_backend
+from tidelog.spark.limits import NO_LIMITS
+from tidelog.spark.source_options import read_source_options
+
 pytestmark = pytest.mark.kafka
 
 T0 = 1_700_000_000_000
+ADA = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="ada"'
 # The listener keeps its name, so its port and its place in all other settings stay as they are.
 SECURED = """
 listener.security.protocol.map=PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
@@ -38,10 +44,13 @@ class SecuredBroker(Broker):
         return super().client_config(**more) | secrets
 
 
-@pytest.fixture
-def secured(kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path: Path) -> Iterator[Broker]:
-    broker = SecuredBroker(kafka_jars, kafka_oracle, tmp_path / "broker")
-    with (tmp_path / "broker" / "server.properties").open("a") as settings:
+@pytest.fixture(scope="module")
+def secured(
+    kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Broker]:
+    folder = tmp_path_factory.mktemp("secured") / "broker"
+    broker = SecuredBroker(kafka_jars, kafka_oracle, folder)
+    with (folder / "server.properties").open("a") as settings:
         settings.write(SECURED)
     broker.start()
     try:
@@ -92,3 +101,36 @@ def test_settings_of_kafkas_tools_open_the_door(secured: Broker, tmp_path: Path)
         assert secured.bootstrap in ended.err
         assert "hunter2" not in ended.err
     assert "Authentication failed" in closed[1].err
+
+
+def test_spark_reads_behind_a_password(secured: Broker) -> None:
+    """Through librdkafka, with the settings of Java's clients; a wrong one is told, not shown."""
+    secured.create_topic("secret")
+    producer = Producer(secured.client_config())
+    for number in range(10):
+        producer.produce("secret", key=b"k", value=b"%d" % number, timestamp=T0 + number)
+    assert producer.flush(REQUEST_TIMEOUT_S) == 0
+
+    def read(password: str) -> list[tuple[int, bytes]]:
+        options = read_source_options(
+            {
+                "kafka.bootstrap.servers": secured.bootstrap,
+                "subscribe": "secret",
+                "kafka.security.protocol": "SASL_PLAINTEXT",
+                "kafka.sasl.mechanism": "PLAIN",
+                "kafka.sasl.jaas.config": f'{ADA} password="{password}";',
+                "kafka.request.timeout.ms": "5000",
+                "fetchOffset.numRetries": "1",
+                "maxRecordsPerPartition": "4",
+            }
+        )
+        with open_backend(options, ("offset", "value")) as backend:
+            tasks = backend.plan_batch(NO_LIMITS).tasks
+        assert len(tasks) == 3
+        batches = [batch for task in tasks for batch in task.read()]
+        return [(row["offset"], row["value"]) for b in batches for row in b.to_pylist()]
+
+    assert read("p w;d") == [(number, b"%d" % number) for number in range(10)]
+    with pytest.raises(ClusterFailure) as caught:
+        read("hunter2")
+    assert "hunter2" not in str(caught.value)
