@@ -14,7 +14,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -141,20 +141,33 @@ def _alone(folder: Path, purpose: str) -> Iterator[bool]:
     from tidelog.record.kernels.compiler import fingerprint
 
     name = f"{_WARM}-{purpose}-{fingerprint()[:16]}-{platform.machine()}-{sys.version_info.minor}"
+    file = _lock_new(folder / name)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:
-        yield False  # a folder to read from only: what it has is used
-        return
-    try:
-        if os.fstat(file).st_size:
-            yield False
-            return
-        fcntl.lockf(file, fcntl.LOCK_EX)
-        is_first = not os.fstat(file).st_size
-        yield is_first
-        if is_first:
-            os.write(file, b"compiled\n")
+        yield file is not None
+        if file is not None:
+            with suppress(OSError):  # a full disk: the next process will be first once more
+                os.write(file, b"compiled\n")
     finally:
-        os.close(file)
+        if file is not None:
+            os.close(file)
+
+
+def _lock_new(path: Path) -> int | None:
+    """An empty file, locked; None where somebody has filled it, or where there can be none.
+
+    In a folder that is read only, or has no locks, each process helps itself.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+    try:
+        if not os.fstat(file).st_size:
+            fcntl.lockf(file, fcntl.LOCK_EX)
+            if not os.fstat(file).st_size:
+                return file
+    except OSError:
+        pass
+    os.close(file)
+    return None

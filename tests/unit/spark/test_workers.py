@@ -90,6 +90,27 @@ class TestCacheFolder:
         assert workers.CACHE_VARIABLE not in os.environ
 
 
+def test_only_the_first_is_alone(tmp_path: Path) -> None:
+    for expected in (True, False):
+        with workers._alone(tmp_path / "new", "read") as is_first:
+            assert is_first == expected
+    with workers._alone(tmp_path / "new", "write") as is_first:
+        assert is_first
+
+
+def test_who_fails_is_not_first_for_ever(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), workers._alone(tmp_path, "read"):
+        raise ZeroDivisionError
+    with workers._alone(tmp_path, "read") as is_first:
+        assert is_first
+
+
+def test_a_folder_that_can_not_be_made_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with workers._alone(tmp_path / "file" / "folder", "read") as is_first:
+        assert not is_first
+
+
 @pytest.mark.slow
 def test_processes_of_a_machine_compile_once(tmp_path: Path) -> None:
     from tests.unit.scan.logs import make_log_dir
