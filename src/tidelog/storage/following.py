@@ -38,7 +38,7 @@ class FollowingLog(TrimmingLog):
     def _begin(self, offset: int) -> None:
         self._options.lower_checkpoints(offset)
         segments, self._segments = self.local_segments, []
-        self._cut_tier(offset)
+        self._cut_tier(offset, {})
         segments = truncation.start_anew(self.context, segments, offset)
         truncation.drop_snapshots(self.context, offset)
         if self._epochs.entries:

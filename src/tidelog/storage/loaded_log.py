@@ -155,7 +155,7 @@ class LoadedLog:
         """Offset below which every append time on disk is right; see `tidelog.storage.trust`."""
         if self._trusted is None:
             checkpoint = AppendTimeCheckpoint.read(self.context.env.files, self.context.directory)
-            self._trusted = trusted_end(checkpoint, self._segments)
+            self._trusted = trusted_end(checkpoint, self.local_segments)
             try:
                 self._limit_tail_times()
             except OSError:

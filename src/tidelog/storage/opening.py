@@ -299,14 +299,17 @@ class OpeningLog(LogReader):
     def _last_known_ms(self) -> int:
         """The last append time in the log, be it only in a batch; -1 where none is known."""
         stamped = None
-        for segment in reversed(self._segments):
+        local = self.local_segments
+        for segment in reversed(local):
             last = last_batch(segment)
             if last is not None:
                 stamped = stamped_ms(last)
                 break
-        rows = (segment.append_times.last_known_ms for segment in reversed(self._segments))
+        rows = (segment.append_times.last_known_ms for segment in reversed(local))
         known = next((ms for ms in rows if ms is not None), NEVER)
-        return max(known, NEVER if stamped is None else stamped)
+        rows_in_tier = () if self._tier is None else self._tier.record.manifest.segments
+        told = max((row.times.largest_append_ms for row in rows_in_tier), default=NEVER)
+        return max(known, NEVER if stamped is None else stamped, told)
 
     def _limit_tail_times(self) -> None:
         """The writer's active segment is limited once, when it is loaded."""

@@ -4,6 +4,7 @@ Source: Kafka 4.x UnifiedLog (truncateTo, maybeIncrementLogStartOffset, deleteOl
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Final
 
 from tidelog.config import CLEANUP_DELETE
@@ -28,6 +29,8 @@ from tidelog.storage.tiers.rows import TierSegment
 from tidelog.storage.tiers.view import TierView
 
 HIGH_WATERMARK: Final = -1
+# What a cut leaves of segments in the tier, by uid.
+Clipped = Mapping[str, TierSegment]
 
 
 class TrimmingLog(AdoptingLog):
@@ -47,22 +50,24 @@ class TrimmingLog(AdoptingLog):
         if offset < 0:
             raise InvalidRequest(f"{self.topic_partition}: can't truncate to offset {offset}")
         if offset < self.log_end_offset:
-            self._guarded(self.context.directory, "truncate", lambda: self._truncate(offset))
+            clipped = self._clip_tier(offset)
+            self._guarded(
+                self.context.directory, "truncate", lambda: self._truncate(offset, clipped)
+            )
         return self.log_end_offset
 
-    def _truncate(self, offset: int) -> None:
+    def _truncate(self, offset: int, clipped: Clipped) -> None:
         self._notes.before_cut(self.local_segments, offset)
         self._options.lower_checkpoints(offset)
-        # What lies further below than the last batches need not be looked at: it may be remote.
-        below = [segment for segment in self._segments if segment.base_offset < offset]
+        # Append times in the tier need no proof, and no store is to be asked from here on.
         truncation.lower_append_time_checkpoint(
-            self.context, below[-2:], trusted=self.trusted_end(), offset=offset
+            self.context, self.local_segments, trusted=self.trusted_end(), offset=offset
         )
         if self._epochs.truncate_from_end(offset):
             self._write_epochs()
         start = min(self._log_start_offset, offset)
         before = self.local_segments
-        self._cut_tier(offset)
+        self._cut_tier(offset, clipped)
         # Segments that go are forgotten first: if the disk fails here, nobody reads them any more.
         self._segments = [segment for segment in before if segment.base_offset <= offset]
         self._forget_maxima()
@@ -83,28 +88,42 @@ class TrimmingLog(AdoptingLog):
             return truncation.cut_segments(self.context, local, offset)
         return truncation.start_anew(self.context, local, restart)
 
-    def _cut_tier(self, offset: int) -> None:
-        """Let the record say that the tier ends here; of what is local too, copies are dropped."""
+    def _is_below_local(self, offset: int) -> bool:
+        if self._tier is None or not self._tier.record.manifest.segments:
+            return False
+        return offset < self.local_segments[0].base_offset
+
+    def _cut_tier(self, offset: int, clipped: Clipped) -> None:
+        """Let the record say that the tier ends here; of what is local too, copies are dropped.
+
+        Those are copied again later; what only the tier has is cut as `_clip_tier` says.
+        """
         if self._tier is None:
             return
-        local_start = self.local_segments[0].base_offset
-        is_below = offset < local_start and bool(self._tier.record.manifest.segments)
         now_ms = self.context.env.clock.now_ms()
-        clip = self._clip if is_below else _drop
-        record = self._tier.record.with_cut(offset, clip, now_ms)
+        is_below = self._is_below_local(offset)
+        record = self._tier.record.with_cut(offset, lambda row, _: clipped.get(row.uid), now_ms)
         self._save_record(record.with_restart() if is_below else record)
 
     def _end_restart(self) -> None:
         if self._tier is not None and self._tier.record.restart_offset is not None:
             self._save_record(dataclasses.replace(self._tier.record, restart_offset=None))
 
-    def _clip(self, row: TierSegment, offset: int) -> TierSegment | None:
-        """What is left of a remote segment that is cut: whole batches below the offset."""
-        assert self._tier is not None
-        position, end = first_reaching(self._tier.segment(row), offset)
-        if end <= row.base_offset:
-            return None
-        return dataclasses.replace(row, end_offset=end, clip_bytes=position)
+    def _clip_tier(self, offset: int) -> Clipped:
+        """What is left of the remote segment that is cut, by its uid: batches below the offset.
+
+        The store is asked before anything is changed: its failure is no failure of the log.
+        """
+        if self._tier is None or not self._is_below_local(offset):
+            return {}
+        clipped = {}
+        for row in self._tier.record.manifest.segments:
+            if row.base_offset < offset < row.end_offset:
+                position, end = first_reaching(self._tier.segment(row), offset)
+                if end > row.base_offset:
+                    left = dataclasses.replace(row, end_offset=end, clip_bytes=position)
+                    clipped[row.uid] = left
+        return clipped
 
     def delete_records(self, offset: int = HIGH_WATERMARK) -> int:
         """Move the log start up to `offset`; the new log start. Files go with the next retention.
@@ -230,7 +249,3 @@ class TrimmingLog(AdoptingLog):
         """What is remembered of a local segment, and by when its records were there, in ms."""
         seen_ms = self._notes.seen_ms(segment)
         return self._notes.note_of(segment), seen_ms
-
-
-def _drop(_row: TierSegment, _offset: int) -> None:
-    """Nothing is left of it in the tier; the local copy is cut, and copied again later."""

@@ -232,7 +232,7 @@ class WritableLog(OpeningLog):
 
     def checkpoint_append_times(self) -> AppendTimeCheckpoint:
         """What proves at the next start that the log was not cut below its present end."""
-        for segment in reversed(self._segments):
+        for segment in reversed(self.local_segments):
             last = last_batch(segment)
             if last is not None:
                 named = fingerprint(last)

@@ -111,8 +111,8 @@ class RemoteSegment(ClosedSegment):
         return self.largest_entry[0]
 
     def told_times(self, now_ms: int) -> SegmentTimes | None:
-        """Its times as they were noted when it was copied; None where it was cut since."""
-        return None if self._is_clipped else self.row.times.at(now_ms)
+        """Its times as they were noted when it was copied; not below those of what a cut left."""
+        return self.row.times.at(now_ms)
 
     @property
     def knows_all_append_times(self) -> bool:

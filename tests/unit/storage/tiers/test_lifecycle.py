@@ -136,6 +136,25 @@ def test_a_cut_anywhere_is_a_cut_of_both(offset: int) -> None:
     assert all(a[1] == b[0] for a, b in pairwise(ends))
 
 
+def test_a_store_that_is_away_stops_a_cut_before_anything_is_changed() -> None:
+    tiered = moved()
+    tiered.store.fail_at = tiered.store.calls + 1
+    with pytest.raises(StorageFailure):
+        tiered.log.truncate_to(13)
+    assert tiered.log.failure is None
+    assert values(tiered.log) == list(range(40))
+    tiered.fill(1)
+    assert tiered.log.truncate_to(13) == 13
+    tiered.store.fail_at = tiered.store.calls + 1
+    tiered.log.apply_retention()
+    tiered.reopen()
+    tiered.fill(1)
+    tiered.reopen(clean=False)
+    assert tiered.store.calls < tiered.store.fail_at, "opening and closing ask no store"
+    tiered.store.fail_at = None
+    assert values(tiered.log) == list(range(14))
+
+
 def test_a_cut_of_what_is_in_both_is_copied_anew() -> None:
     tiered = moved(40, **{"local.retention.bytes": "-1"})
     tiered.log.truncate_to(12)
