@@ -1,0 +1,199 @@
+"""The power goes at every call while a mirror writes a batch; the batch comes again.
+
+Spark is not needed for it: what its driver calls is called here, on a disk that forgets. Whatever
+was on disk, afterwards every record is there once and the map tells where.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+import pytest
+from tests.faults import Keep, reopen, seeded_env
+from tests.faults.seeded import SeededEnv
+from tests.unit.storage.staged import ROOT, T0, TOPIC, make_directory, staged_names
+
+from tidelog.cluster.offset_map import (
+    Copied,
+    OffsetMap,
+    Partitioning,
+    SourcePartition,
+    SourceTopic,
+)
+from tidelog.cluster.offset_map_file import read_map, write_map
+from tidelog.env import Env
+from tidelog.errors import InvalidRequest
+from tidelog.spark.jobs.mirror_commit import DirectoryTarget
+from tidelog.spark.jobs.mirror_plan import BatchDone
+from tidelog.spark.jobs.mirror_run import Batches
+from tidelog.spark.jobs.mirror_tasks import Routes
+from tidelog.spark.sink_options import SinkOptions
+from tidelog.storage.log_dir import LogDir
+from tidelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+WORK, PARTITIONS = "/check", 2
+MAP = f"{WORK}/offsets.map"
+OF_A_BATCH = 12
+ROUTES = Routes(
+    pairs=((0, "orders", TOPIC),),
+    counts=((TOPIC, PARTITIONS),),
+    partitioning=Partitioning.KEPT,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskOptions(SinkOptions):
+    """A sink on the disk of the test."""
+
+    disk: Env
+
+    def env(self) -> Env:
+        return self.disk
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A DataFrame as far as a mirror uses it: one task."""
+
+    batches: list[pa.RecordBatch]
+
+    def mapInArrow(  # noqa: N802 - Spark's name
+        self, task: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]], _schema: str
+    ) -> SimpleNamespace:
+        told = [row for batch in task(iter(self.batches)) for row in batch.to_pylist()]
+        return SimpleNamespace(collect=lambda: [SimpleNamespace(**row) for row in told])
+
+
+def rows(batch_id: int) -> "DataFrame":
+    """The records of a batch: of partition 1 with gaps, as compaction leaves them."""
+    batches = []
+    for partition in range(PARTITIONS):
+        offsets = offsets_of(partition, batch_id)
+        columns: dict[str, object] = {
+            "source": pa.array([0] * len(offsets), pa.int32()),
+            "topic": ["orders"] * len(offsets),
+            "partition": pa.array([partition] * len(offsets), pa.int32()),
+            "offset": pa.array(offsets, pa.int64()),
+            "key": [b"%d" % offset for offset in offsets],
+            "value": [value(partition, offset) for offset in offsets],
+            "headers": pa.nulls(
+                len(offsets), pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+            ),
+            "timestamp": pa.array(
+                [(T0 + offset) * 1_000 for offset in offsets], pa.timestamp("us", "UTC")
+            ),
+        }
+        batches.append(pa.RecordBatch.from_pydict(columns))  # type: ignore[arg-type]
+    return cast("DataFrame", Rows(batches))
+
+
+def offsets_of(partition: int, batch_id: int) -> list[int]:
+    step = 1 + 2 * partition
+    return [step * n for n in range(OF_A_BATCH * batch_id, OF_A_BATCH * (batch_id + 1))]
+
+
+def value(partition: int, offset: int) -> bytes:
+    return b"%d/%d" % (partition, offset)
+
+
+def begin(env: SeededEnv) -> None:
+    """A directory with a record in each partition, and a map of nothing."""
+    make_directory(env, partitions=PARTITIONS)
+    env.files.make_dirs(WORK)
+    places = [SourcePartition(0, number) for number in range(PARTITIONS)]
+    found = OffsetMap(
+        target=ROOT,
+        target_ids={TOPIC: ""},
+        partition_counts={TOPIC: PARTITIONS},
+        sources=(SourceTopic(place="here", topic="orders", topic_id="", target=TOPIC),),
+        partitioning=Partitioning.KEPT,
+        copied={place: Copied(0, 0) for place in places},
+        ends={TopicPartition(TOPIC, number): 1 for number in range(PARTITIONS)},
+    )
+    write_map(env.files, MAP, found)
+
+
+def batches_on(env: SeededEnv, watch: Callable[[BatchDone], None] = lambda _done: None) -> Batches:
+    options = DiskOptions(path=ROOT, disk=env)
+    target = DirectoryTarget(options=options, routes=ROUTES, mirror_id="m" * 32)
+    found = read_map(env.files, MAP)
+    return Batches(target=target, found=found, path=MAP, env=env, watch=watch)
+
+
+def check(env: Env, batch_count: int) -> None:
+    """Every record once, in order; the map knows the place of each."""
+    found = read_map(env.files, MAP)
+    for partition in range(PARTITIONS):
+        offsets = [o for number in range(batch_count) for o in offsets_of(partition, number)]
+        with LogDir.open(ROOT, env=env) as log_dir:
+            records = list(log_dir.reader(TOPIC, partition).records())[1:]
+        assert [r.value for r in records] == [value(partition, offset) for offset in offsets]
+        assert [r.timestamp for r in records] == [T0 + offset for offset in offsets]
+        name = TopicPartition(TOPIC, partition)
+        for offset, record in zip(offsets, records, strict=True):
+            start = found.starts(SourcePartition(0, partition), offset)[name]
+            assert start.offset == record.offset
+        ends = found.starts(SourcePartition(0, partition), offsets[-1] + 1)
+        assert ends[name].offset == records[-1].offset + 1
+    assert staged_names(env) == []
+
+
+def test_batches_follow_each_other() -> None:
+    env = seeded_env(1)
+    begin(env)
+    done: list[BatchDone] = []
+    batches = batches_on(env, done.append)
+    for number in range(4):
+        batches(rows(number), number)
+    check(env, 4)
+    assert [(one.batch_id, one.records, one.was_done) for one in done] == [
+        (number, PARTITIONS * OF_A_BATCH, False) for number in range(4)
+    ]
+
+
+@pytest.mark.parametrize("keep", list(Keep))
+def test_power_loss_at_every_call(keep: Keep) -> None:
+    env = seeded_env(1)
+    begin(env)
+    batches = batches_on(env)
+    batches(rows(0), 0)
+    env.files.settle()
+    batches(rows(1), 1)
+    was_done: list[bool] = []
+    for state in env.files.prefixes(keep):
+        again = seeded_env(99, files=reopen(state))
+        again.clock.set(env.clock.now_ms() + 1_000)
+        known = batches_on(again, lambda done: was_done.append(done.was_done))
+        known(rows(1), 1)
+        check(again, 2)
+        known(rows(2), 2)
+        check(again, 3)
+    assert not was_done[0]
+    assert was_done[-2]
+
+
+def test_a_batch_of_an_older_checkpoint_is_refused() -> None:
+    env = seeded_env(1)
+    begin(env)
+    batches = batches_on(env)
+    batches(rows(0), 0)
+    batches(rows(1), 1)
+    with pytest.raises(InvalidRequest, match="batch 0 comes after 1: Spark's checkpoint is older"):
+        batches(rows(0), 0)
+    check(env, 2)
+
+
+def test_after_the_end_nothing_is_written() -> None:
+    env = seeded_env(1)
+    begin(env)
+    batches = batches_on(env)
+    batches(rows(0), 0)
+    batches.close()
+    with pytest.raises(InvalidRequest, match="stopped before batch 1, which comes again"):
+        batches(rows(1), 1)
+    check(env, 1)
