@@ -166,10 +166,10 @@ def measure(  # noqa: PLR0913 - as `latency`
     work = ReduceSplit(tuple(sorted(delays_ms)), tuple(place.store.items()))
     rows = do_parts(spark, list(map(encode_split, splits)), work, _REDUCED, listener=listener)
     found = list(map(_decoded, rows))
-    lates = _true_lates(spark, splits, found, work)
+    each_late = _true_late(spark, splits, found, work)
     topic_names = sorted({name.topic for name in planned.bounds})
     return Measured(
-        joined(topic_names, [split.topic for split in splits], found, lates, work.delays_ms),
+        joined(topic_names, [split.topic for split in splits], found, each_late, work.delays_ms),
         sum(one.log_bytes for one in found),
         [*planned.reports, *(line for one in found for line in one.lost)],
     )
@@ -265,7 +265,7 @@ def _decoded(row: Row) -> "SplitTimes":
     return decode_times(facts, by_append, by_create, late)
 
 
-def _true_lates(
+def _true_late(
     spark: "SparkSession",
     splits: Sequence[Split],
     found: Sequence["SplitTimes"],
@@ -276,14 +276,14 @@ def _true_lates(
 
     heads = dict(_heads(splits, found))
     parts = [json.dumps([encode_split(splits[n]), *heads[n]]) for n in heads]
-    lates = [one.late for one in found]
+    each_late = [one.late for one in found]
     rows = do_parts(spark, parts, RecountHead(work), _RECOUNTED)
     for number, row in zip(heads, rows, strict=True):
         alone, behind = (
             decode_late(str(row[f"{name}_lost"]), _bytes(row[name])) for name in ("alone", "behind")
         )
-        lates[number] = correct(found[number], alone, behind, heads[number][1])
-    return lates
+        each_late[number] = correct(found[number], alone, behind, heads[number][1])
+    return each_late
 
 
 def _bytes(cell: object) -> bytes:

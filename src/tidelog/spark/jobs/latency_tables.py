@@ -69,7 +69,7 @@ def joined(
     names: Iterable[str],
     of: Sequence[str],
     found: Sequence["SplitTimes"],
-    lates: "Sequence[Late]",
+    each_late: "Sequence[Late]",
     delays_ms: Sequence[int],
 ) -> dict[str, TopicTimes]:
     """All splits together, by topic.
@@ -78,13 +78,13 @@ def joined(
         names: All topics.
         of: The topic of each split.
         found: What was found in it.
-        lates: Its late records, with what lay before it taken into account.
+        each_late: Its late records, with what lay before it taken into account.
         delays_ms: Watermark delays.
     """
     topics = {
         name: TopicTimes(late=TopicLateness(lost=dict.fromkeys(delays_ms, 0))) for name in names
     }
-    for name, one, late in zip(of, found, lates, strict=True):
+    for name, one, late in zip(of, found, each_late, strict=True):
         topic = topics[name]
         topic.records += one.records
         topic.without += one.records - one.both
