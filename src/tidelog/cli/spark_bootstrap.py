@@ -18,12 +18,12 @@ from tidelog.cli.spark_session import (
     pairs,
     read_place,
 )
-from tidelog.cli.spark_summary import report_table, save_report
+from tidelog.cli.spark_summary import clock_plots, report_table, save_report
 from tidelog.cli.surroundings import Surroundings
 from tidelog.spark.jobs.bootstrap import Bootstrap, BootstrapOptions, BootstrapOutcome
 from tidelog.spark.jobs.checks import lines
 from tidelog.spark.jobs.record_columns import RecordColumns
-from tidelog.spark.report import Items, Report, Section, Text, plot_by_hour
+from tidelog.spark.report import Items, Report, Section, Text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -215,27 +215,18 @@ def _report(request: Request, outcome: BootstrapOutcome, rows: list[list[Cell]])
         ),
     ]
     if outcome.facts is not None:
-        sections.insert(
-            2,
-            plot_by_hour(
-                {
-                    "record time": {"records": dict(outcome.facts.hours)},
-                    "append time": {"records": _append_hours(outcome)},
-                },
-                "records",
-                title="Records by hour, on each clock",
-            ),
-        )
+        hours = {"record": outcome.facts.hours, "append": _append_hours(outcome)}
+        sections[2:2] = clock_plots(hours, "Records by hour of their {} time")
     if outcome.findings:
         sections.append(Items(lines(outcome.findings), "What the target was found to do"))
     return Report(f"Bootstrap of {request.topic}", sections)
 
 
-def _append_hours(outcome: BootstrapOutcome) -> dict[int, float]:
+def _append_hours(outcome: BootstrapOutcome) -> dict[int, int]:
     """All at once: the hours of the commit."""
-    found: dict[int, float] = {}
+    found: dict[int, int] = {}
     for one in outcome.partitions:
         if one.append_ms >= 0:
             hour = one.append_ms // _HOUR_MS
-            found[hour] = found.get(hour, 0.0) + one.records
+            found[hour] = found.get(hour, 0) + one.records
     return found

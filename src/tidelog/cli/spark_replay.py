@@ -15,7 +15,13 @@ from tidelog.cli.spark_session import (
     pairs,
     read_place,
 )
-from tidelog.cli.spark_summary import print_summary, report_table, save_report, summary_table
+from tidelog.cli.spark_summary import (
+    clock_plots,
+    print_summary,
+    report_table,
+    save_report,
+    summary_table,
+)
 from tidelog.cli.surroundings import Surroundings
 from tidelog.spark.jobs.checks import lines
 from tidelog.spark.jobs.chunks import total
@@ -23,7 +29,7 @@ from tidelog.spark.jobs.pace import Rate
 from tidelog.spark.jobs.replay_options import ReplayOptions, ReplayOutcome
 from tidelog.spark.jobs.replay_target import parse_target
 from tidelog.spark.places import Place
-from tidelog.spark.report import Items, Plot, Report, Section, Text, plot_by_hour
+from tidelog.spark.report import Items, Plot, Report, Section, Text
 from tidelog.spark.svg import Axis, Series
 from tidelog.timespec import OPEN_END, OPEN_START
 from tidelog.types import ClockName, IsolationLevel
@@ -211,14 +217,7 @@ def _report(
     sections: list[Section] = [
         Text(f"Records of {options.topic} at {options.source}, once more into {options.to}."),
         summary_table(COLUMNS, row, zone=zone),
-        plot_by_hour(
-            {
-                f"{clock} time": {"records": dict(counts)}
-                for clock, counts in sorted(hours.by_clock.items(), reverse=True)
-            },
-            "records",
-            title="Records read, by hour, on each clock of the source",
-        ),
+        *clock_plots(hours.by_clock, "Records read, by hour of their {} time at the source"),
         sizes_plot(hours.size_bytes, "Keys and values, by partition of the source"),
         report_table(_PARTITIONS, counted, title="Partitions of the source"),
     ]

@@ -2,6 +2,7 @@
 
 import tempfile
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -116,6 +117,8 @@ def open_session(
 def _started(surroundings: Surroundings, options: SessionOptions, folder: Path) -> "SparkSession":
     began_ms = surroundings.env.clock.monotonic_ms()
     where = options.master or LOCAL
+    # What the jobs use of Arrow does not touch pandas.
+    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
     try:
         with spinner(surroundings, f"starting Spark at {where}"):
             session = start(options, folder)

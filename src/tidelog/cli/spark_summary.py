@@ -1,13 +1,13 @@
 """Summaries of jobs: one row as a table of two columns for people, as an object for scripts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tidelog.cli import output, times
 from tidelog.cli.choices import Format
 from tidelog.cli.output import Cell, Column, Kind
 from tidelog.cli.problems import Refused
 from tidelog.cli.surroundings import Surroundings
-from tidelog.spark.report import Report, Table, write_report
+from tidelog.spark.report import Plot, Report, Table, plot_by_hour, write_report
 
 
 def print_summary(
@@ -69,6 +69,20 @@ def summary_table(
         for column, cell in pairs(columns, row)
     ]
     return Table(["what", "value"], cells, "Summary")
+
+
+def clock_plots(by_clock: Mapping[str, Mapping[int, int]], title: str) -> list[Plot]:
+    """A plot of records by hour for each clock; each has an axis of its own.
+
+    Args:
+        by_clock: `record` and `append` -> hour since the epoch -> records.
+        title: With `{}` for the clock. What was made years before it was appended would leave no
+            hour to see on a common axis.
+    """
+    return [
+        plot_by_hour({"": {"records": dict(hours)}}, "records", title=title.format(clock))
+        for clock, hours in sorted(by_clock.items(), reverse=True)
+    ]
 
 
 def save_report(surroundings: Surroundings, path: str, report: Report) -> None:

@@ -1,10 +1,7 @@
 """The Spark half: one month through the sink, one day back through the source."""
 
-import os
-import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +11,7 @@ from pyspark.sql import functions as f
 
 from tidelog.demo.flights import ZONE, Flights, Ints
 from tidelog.demo.load import TOPIC, record_table
+from tidelog.spark.session import SessionOptions, start
 from tidelog.spark.source import plan_options
 
 if TYPE_CHECKING:
@@ -27,16 +25,6 @@ _MASTER: Final = f"local[{_WORKERS}]"
 # What the job needs of a row's JSON.
 _ROW: Final = "origin string, dep_delay int"
 _COLUMNS: Final = "value,timestamp,appendTimestamp"
-# One line for each mistake, not Spark's whole log.
-_LOGGING: Final = """\
-rootLogger.level = error
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = spark: %p %c{1}: %m%n
-"""
 _GROUPS: Final = ("hour", "origin")
 
 
@@ -54,50 +42,16 @@ def start_spark(directory: Path, messages: Path) -> "Future[SparkSession]":
 
 
 def _session(directory: Path, messages: Path) -> "SparkSession":
-    from pyspark.sql import SparkSession
-
-    directory.mkdir(parents=True, exist_ok=True)
-    logging = directory / "log4j2.properties"
-    logging.write_text(_LOGGING, encoding="utf-8")
-    # Spark's workers would run whatever `python3` is on the PATH, which may lack tidelog.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    builder = SparkSession.builder.master(_MASTER).appName("tidelog demo")
-    for name, value in _settings(directory, logging).items():
-        builder = builder.config(name, value)
-    with _stderr_to(messages):
-        session = builder.getOrCreate()
+    options = SessionOptions(
+        master=_MASTER,
+        name="tidelog demo",
+        time_zone=ZONE,
+        conf={"spark.sql.shuffle.partitions": str(_WORKERS)},
+    )
+    session = start(options, directory, messages=messages)
     # Workers stay for later tasks: they load the kernels while flights are being appended.
     session.range(_WORKERS, numPartitions=_WORKERS).mapInArrow(_load_kernels, "id long").count()
     return session
-
-
-def _settings(directory: Path, logging: Path) -> dict[str, str]:
-    return {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.resolve().as_uri()}",
-        "spark.local.dir": str((directory / "tmp").resolve()),
-        "spark.sql.warehouse.dir": str((directory / "warehouse").resolve()),
-        "spark.sql.session.timeZone": ZONE,
-        "spark.sql.shuffle.partitions": str(_WORKERS),
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-    }
-
-
-@contextmanager
-def _stderr_to(path: Path) -> Iterator[None]:
-    """Let processes that are started meanwhile write their messages to a file."""
-    saved = os.dup(2)
-    with path.open("ab") as file:
-        os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
 
 
 def _load_kernels(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":

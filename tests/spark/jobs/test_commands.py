@@ -54,8 +54,8 @@ def test_a_table_in_and_a_range_out(spark: "SparkSession", tmp_path: Path) -> No
     loaded = load(tmp_path, "--config", "retention.ms=-1", "--report", str(page))
     assert loaded.code == 0, loaded.err
     assert sum(int(str(row["records"])) for row in loaded.objects) == 4
-    assert "Records by hour, on each clock" in page.read_text()
-    assert page.read_text().count('role="img"') == 2
+    assert "Records by hour of their append time" in page.read_text()
+    assert page.read_text().count('role="img"') == 3
     again = load(tmp_path, "--config", "retention.ms=-1")
     assert again.code == 0
     assert again.objects == loaded.objects
@@ -73,7 +73,7 @@ def test_a_table_in_and_a_range_out(spark: "SparkSession", tmp_path: Path) -> No
     assert summary["start_ms"] == 1_360_281_600_000
     text = page.read_text()
     assert "02-08 12:00" in text
-    assert "append time" in text
+    assert "by hour of their append time at the source" in text
 
     shown = tidelog(
         "spark", "replay", data, "flights", "--from", "2013-02-09T00:00Z..", "--to", "console"

@@ -1,0 +1,88 @@
+"""Summaries and pages of jobs, out of plain values."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from tidelog.cli import output
+from tidelog.cli.choices import Format
+from tidelog.cli.problems import Refused
+from tidelog.cli.spark_replay import COLUMNS, _report, summary_row
+from tidelog.cli.spark_summary import clock_plots, print_summary, save_report
+from tidelog.cli.surroundings import Surroundings
+from tidelog.spark.jobs.checks import Effect, Finding
+from tidelog.spark.jobs.chunks import Span
+from tidelog.spark.jobs.hours import Hours
+from tidelog.spark.jobs.replay_options import ReplayOptions, ReplayOutcome
+from tidelog.spark.jobs.replay_source import Question
+from tidelog.spark.places import Place
+from tidelog.spark.report import Report, Text
+from tidelog.types import TopicPartition
+
+HOUR = 3_600_000
+# 2013-02-08T12:00Z and 2026-11-21T19:00Z, in hours.
+MADE, APPENDED = 377_868, 498_691
+OPTIONS = ReplayOptions(source=Place("data"), topic="flights", to=Place("copy"))
+OUTCOME = ReplayOutcome(
+    question=Question(place=Place("data"), topic="flights", times=(MADE * HOUR, None)),
+    planned=(Span(TopicPartition("flights", 1), 5, 25),),
+    records=12_345,
+    size_bytes=1_000_000,
+    chunks=2,
+    seconds=1.5,
+    was_resumed=True,
+    findings=(Finding(effect=Effect.NOTE, setting="a=1", text="<b>"),),
+)
+
+
+def printed(kind: Format) -> str:
+    out = io.StringIO()
+    row = summary_row(OPTIONS, OUTCOME)
+    print_summary(Surroundings(stdout=out), COLUMNS, row, kind)
+    return out.getvalue()
+
+
+def test_a_summary_for_people_is_a_line_for_each_figure() -> None:
+    told = dict(line.split(None, 1) for line in printed(Format.TABLE).splitlines())
+    assert told["records"] == "12,345"
+    assert told["target"] == "flights at copy"
+    assert told["start"].startswith("2013-02-08T12:00:00.000Z ")
+    assert told["end"] == "-"
+    assert told["was_resumed"] == "yes"
+    assert told["findings"] == "note: a=1: <b>"
+
+
+def test_a_summary_for_scripts_is_an_object() -> None:
+    told = json.loads(printed(Format.JSON))
+    assert (told["records"], told["offsets"], told["start_ms"]) == (12_345, 20, MADE * HOUR)
+    assert told["end"] is None
+    assert told["findings"] == ["note: a=1: <b>"]
+
+
+def test_a_page_shows_hours_on_both_clocks() -> None:
+    hours = Hours({"record": {MADE: 7, MADE + 1: 5}, "append": {APPENDED: 12}}, {1: 12}, {1: 99})
+    page = _report(OPTIONS, OUTCOME, hours, None).html()
+    assert "by hour of their record time at the source" in page
+    assert "02-08 12:00, records: 7" in page
+    assert "11-21 19:00, records: 12" in page
+    assert "<td>99</td>" in page
+    assert "note: a=1: &lt;b&gt;" in page
+
+
+def test_each_clock_has_its_own_axis() -> None:
+    record, append = clock_plots({"append": {APPENDED: 1}, "record": {MADE: 1}}, "By {} time")
+    assert (record.title, append.title) == ("By record time", "By append time")
+    assert record.axis.title == append.axis.title == "UTC, by hour"
+
+
+def test_a_page_that_can_not_be_written(tmp_path: Path) -> None:
+    report = Report("t", [Text("x")])
+    with pytest.raises(Refused, match="all else is done"):
+        save_report(Surroundings(), str(tmp_path / "none" / "page.html"), report)
+
+
+def test_columns_are_named_alike() -> None:
+    assert len({column.name for column in COLUMNS}) == len(COLUMNS)
+    assert output.time("start") in COLUMNS
