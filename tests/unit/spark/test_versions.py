@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.errors import UnsupportedVersion
-from tidelog.spark.versions import check_versions, driver_java
+from tidelog.spark.versions import check_versions, driver_java, refusing_source
 
 
 @pytest.mark.parametrize("spark", ["4.2.0", "4.3.0", "4.3.1", "4.3.0.dev1", "4.2.0-vendor-7"])
@@ -24,6 +24,17 @@ def test_other_sparks_are_refused(spark: str) -> None:
 def test_other_javas_are_refused(java: str) -> None:
     with pytest.raises(UnsupportedVersion, match=rf"Java 17 and 21, this is Java {java}: set JAVA"):
         check_versions("4.3.0", java)
+
+
+@pytest.mark.filterwarnings("ignore:PySpark does not yet:FutureWarning")
+def test_a_spark_without_our_base_classes_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.__version__", "4.0.1")
+    source = refusing_source()({})
+    assert source.name() == "tidelog"
+    with pytest.raises(UnsupportedVersion, match=r"this is 4\.0\.1"):
+        source.schema()
+    with pytest.raises(UnsupportedVersion, match=r"this is 4\.0\.1"):
+        source.writer(schema=None, overwrite=False)  # type: ignore[arg-type]
 
 
 class TestDriverJava:
