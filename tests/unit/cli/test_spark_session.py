@@ -212,6 +212,21 @@ def test_help_has_examples(name: tuple[str, ...], capsys: pytest.CaptureFixture[
     assert "tidelog spark " in capsys.readouterr().out.partition("Examples:")[2]
 
 
+@pytest.mark.parametrize("arguments", ["bootstrap t.parquet t --to d", "replay d t --to console"])
+def test_without_spark_the_extra_is_named(arguments: str) -> None:
+    program = (
+        "import sys\nfor name in ('numpy', 'pyarrow', 'pyspark'): sys.modules[name] = None\n"
+        "from tidelog.cli.main import run\nfrom tidelog.cli.surroundings import Surroundings\n"
+        "sys.exit(run(sys.argv[1:], Surroundings()))"
+    )
+    command = [sys.executable, "-c", program, "spark", *arguments.split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "tidelog: Spark is missing; `pip install 'tidelog[spark]'`\n",
+    )
+
+
 def test_help_loads_no_spark() -> None:
     program = (
         "import sys; from tidelog.cli.main import run; from tidelog.cli.surroundings import"

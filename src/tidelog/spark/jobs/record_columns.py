@@ -7,8 +7,6 @@ else becomes text as SQL's cast has it, structures JSON.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-
 from tidelog.errors import InvalidRequest
 from tidelog.spark.options import nearest
 
@@ -148,6 +146,7 @@ def with_partitions(records: "DataFrame", count: int) -> "DataFrame":
 
 
 def _by_key(count: int) -> "Column":
+    import pyarrow as pa
     from pyspark.sql import functions as f
 
     def numbers(keys: pa.Array) -> pa.Array:  # type: ignore[type-arg] # Spark reads the hints
