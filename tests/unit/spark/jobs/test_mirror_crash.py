@@ -4,16 +4,15 @@ Spark is not needed for it: what its driver calls is called here, on a disk that
 was on disk, afterwards every record is there once and the map tells where.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
 from tests.faults import Keep, reopen, seeded_env
 from tests.faults.seeded import SeededEnv
-from tests.unit.storage.staged import ROOT, T0, TOPIC, make_directory, staged_names
+from tests.unit.spark.jobs.frames import T0, frame, origin_batch, value
+from tests.unit.storage.staged import ROOT, TOPIC, make_directory, staged_names
 
 from tidelog.cluster.offset_map import (
     Copied,
@@ -56,49 +55,17 @@ class DiskOptions(SinkOptions):
         return self.disk
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A DataFrame as far as a mirror uses it: one task."""
-
-    batches: list[pa.RecordBatch]
-
-    def mapInArrow(  # noqa: N802 - Spark's name
-        self, task: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]], _schema: str
-    ) -> SimpleNamespace:
-        told = [row for batch in task(iter(self.batches)) for row in batch.to_pylist()]
-        return SimpleNamespace(collect=lambda: [SimpleNamespace(**row) for row in told])
-
-
 def rows(batch_id: int) -> "DataFrame":
     """The records of a batch: of partition 1 with gaps, as compaction leaves them."""
-    batches = []
-    for partition in range(PARTITIONS):
-        offsets = offsets_of(partition, batch_id)
-        columns: dict[str, object] = {
-            "source": pa.array([0] * len(offsets), pa.int32()),
-            "topic": ["orders"] * len(offsets),
-            "partition": pa.array([partition] * len(offsets), pa.int32()),
-            "offset": pa.array(offsets, pa.int64()),
-            "key": [b"%d" % offset for offset in offsets],
-            "value": [value(partition, offset) for offset in offsets],
-            "headers": pa.nulls(
-                len(offsets), pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-            ),
-            "timestamp": pa.array(
-                [(T0 + offset) * 1_000 for offset in offsets], pa.timestamp("us", "UTC")
-            ),
-        }
-        batches.append(pa.RecordBatch.from_pydict(columns))  # type: ignore[arg-type]
-    return cast("DataFrame", Rows(batches))
+    return frame(
+        origin_batch("orders", partition, offsets_of(partition, batch_id))
+        for partition in range(PARTITIONS)
+    )
 
 
 def offsets_of(partition: int, batch_id: int) -> list[int]:
     step = 1 + 2 * partition
     return [step * n for n in range(OF_A_BATCH * batch_id, OF_A_BATCH * (batch_id + 1))]
-
-
-def value(partition: int, offset: int) -> bytes:
-    return b"%d/%d" % (partition, offset)
 
 
 def begin(env: SeededEnv) -> None:
