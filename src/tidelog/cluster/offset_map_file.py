@@ -89,7 +89,7 @@ def decode_map(data: bytes) -> OffsetMap:
     try:
         rows = tuple(map(MapRow._make, _ROW.iter_unpack(data[rows_at : -_CRC.size])))
         return _checked(_read_header(data[_FRAME.size : rows_at], rows))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptFile(f"the offset map's header can't be read: {error}") from error
 
 
