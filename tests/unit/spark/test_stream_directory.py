@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.unit.spark.test_stream_batches import at, ranges
+from tests.unit.spark.stream_query import at, ranges
 
 from tidelog.env import ManualClock
 from tidelog.errors import OffsetsGone

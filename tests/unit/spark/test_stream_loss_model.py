@@ -9,7 +9,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.spark.fake_log import FakeLog, FakePartition
-from tests.unit.spark.test_stream_batches import Query, Read, at
+from tests.unit.spark.stream_query import Query, Read, at
 
 from tidelog.types import TopicPartition
 

@@ -1,0 +1,129 @@
+"""Spark's side of a stream over a log in memory, for the tests of micro-batches."""
+
+import json
+from collections import Counter
+from typing import cast
+
+import pytest
+from tests.unit.spark.fake_log import FakeLog, FakeTask
+
+from tidelog.env import ManualClock
+from tidelog.errors import LostOffsets, OffsetsGone
+from tidelog.spark.stream_batches import MicroBatches
+from tidelog.spark.stream_log import StreamLog
+from tidelog.spark.stream_offset import Json, StreamOffset
+from tidelog.spark.stream_options import StreamOptions, read_stream_options
+from tidelog.types import TopicPartition
+
+Read = dict[TopicPartition, tuple[int, int]]
+
+
+class Query:
+    """Spark's side of one query.
+
+    It keeps offsets as Spark does: as texts in a checkpoint that a restart finds again.
+    """
+
+    def __init__(self, log: FakeLog, **given: str) -> None:
+        self.log = log
+        self.clock = ManualClock(0)
+        base = {"path": "/data", "startingOffsets": "earliest"}
+        if not {"subscribe", "subscribePattern", "assign"} & given.keys():
+            base["subscribe"] = "t"
+        self.options: StreamOptions = read_stream_options(base | given)
+        self.offsets: list[str] = []
+        self.done = 0
+        self.read: list[Read] = []
+        self.restart()
+
+    def restart(self) -> None:
+        """A new process, which knows the checkpoint alone."""
+        log = StreamLog(self.options.source, ["value"], self.log.open)
+        self.batches = MicroBatches(self.options, log, self.clock)
+
+    def available_now(self) -> None:
+        """A new process with Trigger.AvailableNow."""
+        self.restart()
+        self.batches.freeze()
+
+    def plan(self) -> bool:
+        """Plan one batch as Spark does; whether there is one."""
+        first = not self.offsets
+        start = self.batches.initial_offset() if first else json.loads(self.offsets[-1])
+        end = json.dumps(self.batches.next_offset(start, self.options.limits))
+        if not first and end == self.offsets[-1]:
+            return False
+        self.offsets.append(end)
+        return True
+
+    def run(self) -> Read:
+        """Run the batch that was planned last and is not done."""
+        number = self.done
+        start = (
+            self.batches.initial_offset() if number == 0 else json.loads(self.offsets[number - 1])
+        )
+        tasks = self.batches.plan(start, json.loads(self.offsets[number]))
+        found = {task.name: (task.start, task.end) for task in cast("list[FakeTask]", tasks)}
+        self.done += 1
+        self.read.append(found)
+        return found
+
+    def step(self) -> Read:
+        """One trigger; {} where there is nothing."""
+        return self.run() if self.plan() else {}
+
+    def drain(self) -> Read:
+        """Triggers until nothing is new; what they read, from first to last."""
+        total: Read = {}
+        while self.plan():
+            for name, (start, end) in self.run().items():
+                assert name not in total or total[name][1] == start
+                total[name] = (total[name][0] if name in total else start, end)
+        return total
+
+    def counts(self) -> Counter[tuple[TopicPartition, int]]:
+        """How often each offset was read."""
+        return Counter(
+            (name, offset)
+            for read in self.read
+            for name, (start, end) in read.items()
+            for offset in range(start, end)
+        )
+
+    @property
+    def last(self) -> StreamOffset:
+        """The last offset planned."""
+        return StreamOffset.decode(cast("Json", json.loads(self.offsets[-1])))
+
+
+def at(number: int, topic: str = "t") -> TopicPartition:
+    """A partition."""
+    return TopicPartition(topic, number)
+
+
+def loss_of(query: Query) -> list[tuple[str, int, int, int]]:
+    """What the next trigger fails with."""
+    with pytest.raises(OffsetsGone) as caught:
+        query.step()
+    return ranges(caught.value.lost)
+
+
+def ranges(lost: tuple[LostOffsets, ...]) -> list[tuple[str, int, int, int]]:
+    """Topic, partition, start and end of each."""
+    return [(one.topic, one.partition, one.start, one.end) for one in lost]
+
+
+def restarted(query: Query, fail: str = "false") -> Query:
+    """The same query, after a restart that lets it go on in spite of losses."""
+    again = Query(query.log, failOnDataLoss=fail)
+    again.offsets, again.done, again.read = query.offsets, query.done, query.read
+    return again
+
+
+def begun(count: int = 10, epoch: int = 2) -> Query:
+    """A query that has read all of a partition."""
+    log = FakeLog(t=1)
+    log["t", 0].append(count, epoch)
+    query = Query(log)
+    assert query.step() == {at(0): (0, count)}
+    return query
