@@ -20,7 +20,8 @@ import pytest
 from tests.peers.s3_server import S3Server, s3_server
 from tests.spark.cluster import Processes, start_connect, start_standalone
 from tests.unit.objects.copies import copy_into
-from tests.unit.scan.logs import CONFIG, T0, TOPIC, make_log_dir
+from tests.unit.scan.logs import T0, TOPIC, make_log_dir
+from tests.unit.storage.logs import ANY_TIME
 
 from tidelog.env import Env, ManualClock
 from tidelog.objects import open_store
@@ -54,7 +55,7 @@ def logs(tmp_path: Path) -> Path:
         str(tmp_path / "target"), env=Env(clock=clock), options=LogDirOptions(create=True)
     ) as target:
         for name in ("copied", "again"):
-            target.create_topic(name, partitions=2, config={**CONFIG, "retention.ms": "-1"})
+            target.create_topic(name, partitions=2, config=ANY_TIME)
     return tmp_path
 
 
