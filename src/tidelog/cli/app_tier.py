@@ -9,6 +9,15 @@ from tidelog.cli.options import data_option, examples, format_option
 from tidelog.cli.problems import UsageProblem
 from tidelog.cli.surroundings import Surroundings
 
+# What each option goes with; '' is a move.
+_WITH: Final = {
+    "--to": ("", "--dry-run", "--restore"),
+    "--roll": ("",),
+    "--take-over": ("", "--restore"),
+    "--sizes": ("--verify",),
+    "--dry-run": ("--collect",),
+}
+
 
 @click.command(
     "tier",
@@ -65,7 +74,7 @@ def _tier(  # noqa: PLR0913 - one argument for each option
 
     Credentials come from the environment (AWS_ACCESS_KEY_ID ...) or --store-option.
 
-    Exit code: 0 done, 1 it failed, 2 a damaged segment was left behind, or --verify found some.
+    Exit code: 0 done, 1 failed, 2 a damaged segment was left behind, or --verify found something.
     """
     from tidelog.cli import tier
 
@@ -73,6 +82,12 @@ def _tier(  # noqa: PLR0913 - one argument for each option
     chosen = [name for name, is_set in [*named, ("--restore", restore)] if is_set]
     if len(chosen) > 1:
         raise UsageProblem(f"{' and '.join(chosen)} are different things; give one of them")
+    action = chosen[0] if chosen else "--dry-run" if dry_run else ""
+    given = {"--to": url, "--roll": roll, "--take-over": take_over, "--sizes": sizes}
+    given["--dry-run"] = dry_run and bool(chosen)
+    for name in (name for name, is_set in given.items() if is_set):
+        if action not in _WITH[name]:
+            raise UsageProblem(f"{name} has no meaning with {action or 'a move'}")
     command = tier.TierCommand(surroundings, data, target, kind, grace)
     if status:
         return command.status()

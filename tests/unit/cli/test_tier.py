@@ -111,3 +111,12 @@ def test_two_actions_at_once_are_refused(tmp_path: Path) -> None:
     found = cli.run("tier", "--status", "--verify")
     assert found.code == ExitCode.USAGE
     assert "--status and --verify" in found.err
+    for wrong in (
+        ["--sizes"],
+        ["--status", "--roll"],
+        ["--dry-run", "--roll"],
+        ["--verify", "--dry-run"],
+    ):
+        found = cli.run("tier", "flights", *wrong)
+        assert found.code == ExitCode.USAGE
+        assert "has no meaning with" in found.err
