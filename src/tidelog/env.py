@@ -9,6 +9,8 @@ Rules that every implementation keeps:
 - what was written is durable only after `File.sync`, a change of names only after `sync_dir`;
 - a map is a read-only view of a file's bytes; it outlives the file's name, and nobody may cut a
   mapped file (writers replace it by a new file and a rename).
+
+Over 400 lines because the rules of the seam and the machine's side of it are read together.
 """
 
 import fcntl
