@@ -287,7 +287,13 @@ def test_a_topic_without_an_id_or_a_store_is_refused() -> None:
     tiered.directory.alter_config(TOPIC, {"tidelog.tier.url": None})
     with pytest.raises(InvalidRequest, match="--to URL"):
         tiered.move()
-    tiered.directory.alter_config(TOPIC, {"tidelog.tier.url": URL})
+    tiered.directory.alter_config(
+        TOPIC, {"tidelog.tier.url": URL, "remote.storage.enable": "false"}
+    )
+    with pytest.raises(InvalidRequest, match="is false"):
+        tiered.move()
+    assert not tiered.store.objects
+    tiered.directory.alter_config(TOPIC, {"remote.storage.enable": "true"})
     tiered.fill(20)
     tiered.move()
     with pytest.raises(InvalidRequest, match="its tier is at"):
