@@ -79,6 +79,7 @@ class RemoteSource:
 
     def _advance(self, start: int) -> None:
         """Drop what lies before `start`, take the next range, send for the one behind it."""
+        assert start <= self._behind, "what is read next follows what was read"
         rest = self._data[start - self._start :]
         assert self._next is not None
         following = self._next.result()

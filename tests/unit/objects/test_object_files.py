@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from tests.unit.objects.copies import CountingStore, copy_into
 from tests.unit.scan.logs import SPAN_MS, T0, TOPIC, make_log_dir, records_of
@@ -13,7 +14,7 @@ from tidelog.env import Env, ManualClock, OsFileSystem
 from tidelog.errors import InvalidRequest, OffsetsGone, ReadOnly
 from tidelog.objects import ObjectFiles, open_store
 from tidelog.objects.blocks import BlockCache
-from tidelog.scan import ReadOptions, Wanted, plan, to_table
+from tidelog.scan import ReadOptions, ScanStats, Wanted, plan, read, to_table
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.types import ClockName, IsolationLevel, NewRecord
 
@@ -126,6 +127,26 @@ def test_a_replaced_or_missing_object_is_planned_anew(copied: Path, store: Count
         store.delete(path.relative_to(copied).as_posix())
     with pytest.raises(OffsetsGone, match=rf"{TOPIC}-0: offsets 0 to "):
         to_table(found, options=ReadOptions(env=env))
+
+
+def test_an_object_that_is_replaced_while_it_is_read(
+    copied: Path, store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.scan.remote.READ_BYTES", 700)
+    monkeypatch.setattr("tidelog.scan.remote.RemoteSource.read_bytes", 700)
+    env = env_of(store)
+    for split in plan(store.url, ["tides"], env=env):
+        expected = to_table([split], options=ReadOptions(env=env))
+        stats = ScanStats()
+        batches = read(split, options=ReadOptions(env=env, rows=10), stats=stats)
+        first = next(batches)
+        for path in copied.rglob("*.log"):
+            key = path.relative_to(copied).as_posix()
+            store.delete(key)
+            store.put(key, path.read_bytes())
+        rest = list(batches)
+        assert stats.replanned > 0
+        assert pa.Table.from_batches([first, *rest]) == expected
 
 
 def test_the_machine_finds_the_store_by_its_url(copied: Path, store: CountingStore) -> None:
