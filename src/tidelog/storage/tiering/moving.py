@@ -326,7 +326,7 @@ def _record_of(log_dir: "LogDir", log: Log, options: MoveOptions) -> TierRecord:
         raise InvalidRequest(f"{name}: no store is named; `tidelog tier {name.topic} --to URL`")
     if not log.context.config.remote_storage_enable:
         raise InvalidRequest(
-            f"{name}: remote.storage.enable is false; `tidelog tier {name.topic} --to {url}` sets it"
+            f"{name}: remote.storage.enable is false; `tidelog tier {name.topic} --to URL` sets it"
         )
     return first_record(log_dir, log, url)
 

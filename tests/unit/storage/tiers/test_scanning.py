@@ -1,5 +1,6 @@
 """Plans and reads over both tiers: the same rows, and few requests."""
 
+import numpy as np
 import pytest
 from tests.unit.storage.logs import PATH, TOPIC
 from tests.unit.storage.tiers.tiered import Tiered
@@ -91,6 +92,21 @@ def test_local_offsets_are_read_while_the_store_is_away() -> None:
     tiered.fill(3)
     assert len(_rows(tiered, wanted, ClockName.RECORD)) == 86 - start
     assert tiered.store.fail_at == tiered.store.calls + 1, "nothing was asked"
+
+
+def test_kernels_search_both_tiers() -> None:
+    plain, tiered = _pair()
+    first = plain.log.offset_for_time(0)
+    assert first is not None
+    targets = np.arange(first.timestamp - 3000, first.timestamp + 90_000, 777, dtype=np.int64)
+    expected = plain.log.offsets_for_time_array(targets)
+    for reader in (tiered.reader(), tiered.log):
+        assert (reader.offsets_for_time_array(targets) == expected).all()
+        for target in targets[::9].tolist():
+            assert reader.offset_for_time(target) == plain.log.offset_for_time(target)
+            number, position = reader.nearest_for_time(target)
+            row = reader.nearest_for_time_array(np.array([target]))[0]
+            assert (number, position) == (int(row[0]), int(row[1]))
 
 
 def test_latency_is_the_same_over_both() -> None:
