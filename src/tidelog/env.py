@@ -409,7 +409,7 @@ class Env:
     files: FileSystem = field(default_factory=OsFileSystem)
     clock: Clock = field(default_factory=SystemClock)
     random: Random = field(default_factory=SystemRandom)
-    store_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    store_options: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
 
 
 def os_env() -> Env:
