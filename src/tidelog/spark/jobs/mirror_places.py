@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from tidelog.cluster.connection import Cluster
 
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
-_OURS: Final = "tidelog."
+# Settings that Kafka does not know, or not by default.
+_OURS: Final = ("tidelog.", "internal.")
 _BROKERS_CHOOSE: Final = -1
 
 
@@ -155,7 +156,7 @@ def settings_like(config: TopicConfig, target: Place) -> dict[str, str]:
     return {
         name: text
         for name, text in config.texts().items()
-        if text != defaults[name]
+        if text != defaults.get(name)
         and name != _TIMESTAMP_TYPE
         and not (target.is_broker and name.startswith(_OURS))
     } | {_TIMESTAMP_TYPE: "CreateTime"}
@@ -310,7 +311,7 @@ def grown(found: OffsetMap, targets: Mapping[str, TopicFacts]) -> OffsetMap:
         ):
             raise InvalidRequest(
                 f"{topic} at {found.target} had {count} partitions and has {facts.partitions}: keys"
-                " would go elsewhere than before; begin with a new checkpoint"
+                " would go elsewhere than before, or copies have gone; begin with a new checkpoint"
             )
         for number in range(count, facts.partitions):
             ends[TopicPartition(topic, number)] = 0

@@ -1,0 +1,117 @@
+"""What a mirror asks its places, and what it makes of the answers; directories alone."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from tests.spark.jobs.mirrors import append, make
+
+from tidelog.cluster.offset_map import OffsetMap, Partitioning
+from tidelog.config import TopicConfig
+from tidelog.env import os_env
+from tidelog.errors import InvalidRequest, UnknownTopic
+from tidelog.spark.jobs.checks import Effect
+from tidelog.spark.jobs.mirror_places import (
+    find_targets,
+    first_map,
+    first_offsets,
+    grown,
+    read_topic,
+    settings_like,
+)
+from tidelog.spark.jobs.mirror_plan import MirrorPlan, plan_mirror
+from tidelog.spark.jobs.mirror_run import read_sources
+from tidelog.spark.places import Place
+from tidelog.types import IsolationLevel, NewRecord, TopicPartition
+
+LEVEL = IsolationLevel.READ_COMMITTED
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> MirrorPlan:
+    source = make(f"{tmp_path}/a", "orders", 2)
+    append(source, "orders", 1, [NewRecord(value=b"%d" % n) for n in range(5)])
+    target = make(f"{tmp_path}/b", "orders", 3)
+    append(target, "orders", 2, [NewRecord(value=b"there")])
+    return plan_mirror([source], ["orders"], target)
+
+
+def mapped(plan: MirrorPlan) -> OffsetMap:
+    sources = read_sources(plan, os_env())
+    targets, _ = find_targets(plan, sources, os_env(), create=False, force=False, is_new=True)
+    return first_map(plan, sources, targets, first_offsets(plan, sources))
+
+
+def test_where_a_new_mirror_begins(plan: MirrorPlan) -> None:
+    sources = read_sources(plan, os_env())
+    assert first_offsets(plan, sources) == ((0, 0, 0), (0, 1, 0))
+    late = dataclasses.replace(plan, start="latest")
+    assert first_offsets(late, sources) == ((0, 0, 0), (0, 1, 5))
+
+
+def test_the_first_map_knows_both_sides(plan: MirrorPlan) -> None:
+    found = mapped(plan)
+    assert found.partition_counts == {"orders": 3}
+    assert found.ends == {TopicPartition("orders", n): (0, 0, 1)[n] for n in range(3)}
+    assert [len(one) for one in (found.sources[0].topic_id, found.target_ids["orders"])] == [22] * 2
+
+
+def test_a_missing_topic_says_how_it_can_be_made(plan: MirrorPlan) -> None:
+    other = plan_mirror([plan.sources[0].place], {"orders": "copies"}, plan.target)
+    sources = read_sources(other, os_env())
+    with pytest.raises(UnknownTopic) as caught:
+        find_targets(other, sources, os_env(), create=False, force=False, is_new=True)
+    assert "with create, copies is made" in caught.value.__notes__[0]
+    targets, _ = find_targets(other, sources, os_env(), create=True, force=False, is_new=True)
+    assert targets["copies"].partitions == 2
+
+
+def test_what_was_accepted_at_the_beginning_is_not_asked_again(
+    plan: MirrorPlan, tmp_path: Path
+) -> None:
+    stamping = make(f"{tmp_path}/c", "orders", 2, message_timestamp_type="LogAppendTime")
+    other = plan_mirror([plan.sources[0].place], ["orders"], stamping)
+    sources = read_sources(other, os_env())
+    _, findings = find_targets(other, sources, os_env(), create=False, force=True, is_new=True)
+    assert Effect.OVERWRITTEN in {finding.effect for finding in findings}
+    find_targets(other, sources, os_env(), create=False, force=False, is_new=False)
+
+
+def test_settings_of_a_copy() -> None:
+    given = {
+        "retention.ms": "-1",
+        "message.timestamp.type": "LogAppendTime",
+        "tidelog.retention.clock": "append",
+        "internal.segment.bytes": "1000",
+    }
+    config, _ = TopicConfig.parse(given)
+    kept = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}
+    assert settings_like(config, Place.parse("kafka://west:1")) == kept
+    ours = {name: given[name] for name in ("tidelog.retention.clock", "internal.segment.bytes")}
+    assert settings_like(config, Place.parse("data")) == kept | ours
+
+
+class TestGrown:
+    def test_a_topic_created_anew_is_another_one(self, plan: MirrorPlan) -> None:
+        found = mapped(plan)
+        facts = read_topic(plan.target, "orders", LEVEL, os_env())
+        anew = dataclasses.replace(facts, topic_id="x" * 22)
+        with pytest.raises(InvalidRequest, match=r"orders at .* was created anew"):
+            grown(found, {"orders": anew})
+
+    def test_more_partitions_are_taken_up_where_they_are_kept(self, plan: MirrorPlan) -> None:
+        facts = read_topic(plan.target, "orders", LEVEL, os_env())
+        more = dataclasses.replace(facts, ends=(*facts.ends, 7))
+        found = grown(mapped(plan), {"orders": more})
+        assert found.partition_counts == {"orders": 4}
+        # What others wrote there before nobody knows: the beginning is always right.
+        assert found.ends[TopicPartition("orders", 3)] == 0
+
+    def test_fewer_or_other_ones_for_keys_are_refused(self, plan: MirrorPlan) -> None:
+        facts = read_topic(plan.target, "orders", LEVEL, os_env())
+        more = dataclasses.replace(facts, ends=(*facts.ends, 7))
+        fewer = dataclasses.replace(facts, ends=facts.ends[:2])
+        by_key = dataclasses.replace(mapped(plan), partitioning=Partitioning.KEY)
+        for found, there in ((by_key, more), (mapped(plan), fewer)):
+            with pytest.raises(InvalidRequest, match="keys would go elsewhere than before"):
+                grown(found, {"orders": there})
