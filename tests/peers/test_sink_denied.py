@@ -44,8 +44,8 @@ def deny(broker: Broker, kind: ResourceType, name: str) -> None:
         AclOperation.WRITE,
         AclPermissionType.DENY,
     )
-    futures = AdminClient(broker.client_config()).create_acls([binding])
-    for future in futures.values():
+    admin = AdminClient(broker.client_config())  # held: what it was asked ends with it
+    for future in admin.create_acls([binding]).values():
         future.result(timeout=REQUEST_TIMEOUT_S)
 
 
