@@ -52,6 +52,24 @@ def describe(client: Client, name: str) -> Group:
     return Group(name, state, tuple(_member(member) for member in found.members))
 
 
+def _await_coordinator(client: Client, name: str) -> None:
+    """Return when the group's coordinator answers.
+
+    Where a broker says that it is not there yet, librdkafka's question for committed offsets ends
+    the whole process (2.16 follows a null pointer); the question for a group's members only fails.
+    """
+
+    def ask() -> None:
+        asked = client.admin().describe_consumer_groups([name], request_timeout=client.timeout_s)
+        client.results(f"describe group {name}", asked)
+
+    try:
+        _when_coordinated(client, ask)
+    except ClusterFailure as error:
+        if error.error_code != codes.GROUP_ID_NOT_FOUND:
+            raise
+
+
 def names(client: Client) -> list[str]:
     """All consumer groups that the cluster tells us of, sorted; raises ClusterFailure."""
     with client.typed("list groups"):
@@ -84,6 +102,7 @@ def committed(
         return {}
     request = ConsumerGroupTopicPartitions(group, places)
     operation = f"read the offsets of group {group}"
+    _await_coordinator(client, group)
 
     def ask() -> dict[TopicPartition, Committed | None]:
         asked = client.admin().list_consumer_group_offsets(
