@@ -42,6 +42,7 @@ class MemorySegment:
     log_path: str = "/t-0/log"
     is_active: bool = False
     is_mapped: bool = True
+    is_tiered: bool = False
     largest_timestamp: int = -1
     zones: None = None
     reports: list[str] = field(default_factory=list)
@@ -64,6 +65,9 @@ class MemorySegment:
 
     def zones_on(self, clock: ClockName) -> None:
         return None
+
+    def may_reach_append_ms(self, append_ms: int) -> bool:
+        raise NotImplementedError
 
     def view(self, start: int, end: int) -> memoryview:
         return memoryview(self.data)[start:end]

@@ -90,8 +90,8 @@ class TestDirectory:
     )
     def test_commands(self, copied: tuple[str, Path], command: tuple[str, ...]) -> None:
         url, directory = copied
-        here = Cli(directory).ok(*command)
-        there = Cli(url).ok(*command)
+        here = Cli(Path(directory)).ok(*command)
+        there = Cli(Path(), url=url).ok(*command)
         assert there.out.replace(url, str(directory)) == here.out
 
     def test_options_instead_of_the_environment(
@@ -104,9 +104,9 @@ class TestDirectory:
         with tidelog.open(url, store_options=options) as there:
             assert TOPIC in there.topics()
         given = [f"--store-option={name}={value}" for name, value in options.items()]
-        assert Cli(url).ok("topics", *given).out
-        wrong = Cli(url).run("topics", "--store-option=nonsense=1")
+        assert Cli(Path(), url=url).ok("topics", *given).out
+        wrong = Cli(Path(), url=url).run("topics", "--store-option=nonsense=1")
         assert wrong.code == ExitCode.ERROR
         assert "store.nonsense" in wrong.err
         # Of a directory on disk they are for its tiers.
-        assert Cli(directory).ok("topics", "--store-option=region=x").out
+        assert Cli(Path(directory)).ok("topics", "--store-option=region=x").out

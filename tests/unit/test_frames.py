@@ -184,8 +184,8 @@ class TestParallelReading:
         for odd in ({"threads": 0}, {"held_bytes": -1}):
             with pytest.raises(InvalidRequest):
                 to_parallel_reader((), **odd)  # type: ignore[arg-type]
-        with pytest.raises(InvalidRequest, match="no column 'valu'"):
-            to_parallel_reader((), ["valu"])
+        with pytest.raises(InvalidRequest, match="no column 'valeu'"):
+            to_parallel_reader((), ["valeu"])
 
 
 def no_reading_threads() -> bool:
@@ -229,7 +229,7 @@ class TestErrors:
             with pytest.raises(UnknownTopic):
                 take(directory.scan("other"))
         with pytest.raises(InvalidRequest, match="no column"):
-            directory.scan(TOPIC, columns=["valu"]).to_arrow()
+            directory.scan(TOPIC, columns=["valeu"]).to_arrow()
         with pytest.raises(InvalidRequest, match="whole range"):
             directory.scan(TOPIC, during="2013-02-08", start=3)
 

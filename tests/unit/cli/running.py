@@ -45,11 +45,12 @@ class Result:
 class Cli:
     """The command line on `data`, under a clock that only the test moves."""
 
-    data: Path | str
+    data: Path
     clock: ManualClock = field(default_factory=lambda: ManualClock(NOW))
     variables: dict[str, str] = field(default_factory=dict)
     wait: Callable[[float], None] = lambda _seconds: None
     on_terminal: bool = False
+    url: str | None = None  # given in place of `data`
 
     @property
     def env(self) -> Env:
@@ -70,7 +71,7 @@ class Cli:
         )
         first = arguments[0] if arguments else "-"
         has_data = first not in {"dump", "failover"} and not first.startswith("-")
-        extra = ("--data", str(self.data)) if has_data else ()
+        extra = ("--data", self.url or str(self.data)) if has_data else ()
         code = run([*arguments, *extra], surroundings)
         out.flush()
         data = raw.getvalue()
