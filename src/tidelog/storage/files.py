@@ -33,8 +33,7 @@ DELETED_SUFFIX: Final = ".deleted"
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
 TMP_SUFFIX: Final = ".tmp"
-# In an overlay (`commits`): what a reader looks for in place of a file that was taken away.
-REMOVED_SUFFIX: Final = ".removed"
+REMOVED_SUFFIX: Final = ".removed"  # of what `commits.overlay` says is gone
 
 # The files of one segment that are named by its base offset.
 SEGMENT_SUFFIXES: Final = (
