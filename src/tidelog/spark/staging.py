@@ -35,7 +35,8 @@ class _PartitionRows:
         target = config.compression_type.target_codec
         self._codec = options.codec if target is None else target
         self._level = None if self._codec is Codec.NONE else config.compression_level(self._codec)
-        self._batch_bytes = min(options.batch_bytes, config.max_message_bytes)
+        limit = min(config.max_message_bytes, config.segment_size_limit)
+        self._batch_bytes = min(options.batch_bytes, limit)
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Take rows, in order."""
