@@ -1,4 +1,7 @@
-"""What happens to a tier when its log is cut, deleted, exchanged, copied, or claimed by another."""
+"""What happens to a tier when its log is cut, deleted, exchanged, copied, or claimed by another.
+
+Over 400 lines because each event is told from its beginning to what readers see of it.
+"""
 
 import dataclasses
 from itertools import pairwise
