@@ -121,8 +121,13 @@ def new_commit_id(options: SinkOptions) -> str:
     staged for it goes with its commit.
     """
     if options.txn is not None:
-        return _same_id("app", options.txn.app_id, options.txn.version)
+        return numbered_commit_id(options.txn.app_id, options.txn.version)
     return uuid.UUID(int=options.env().random.getrandbits(128)).hex
+
+
+def numbered_commit_id(app_id: str, version: int) -> str:
+    """The id of a numbered write's commit."""
+    return _same_id("app", app_id, version)
 
 
 def batch_commit_id(batch: StreamBatch) -> str:

@@ -25,6 +25,8 @@ from tidelog.spark.jobs.replay_run import Transform
 from tidelog.spark.jobs.table_facts import TableFacts, table_facts
 from tidelog.spark.jobs.targets import describe
 from tidelog.spark.places import Place, as_place
+from tidelog.storage.staging import drop_staging
+from tidelog.types import INT64_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,6 +38,8 @@ BY_KEY: Final = "key"
 AS_READ: Final = "none"
 ORDERS: Final = (BY_TIME, BY_KEY, AS_READ)
 _ID_MAX: Final = 200
+# A job writes once.
+_VERSION: Final = 0
 _SUMMARY: Final = (
     "topic string, partition int, first_offset long, end_offset long, records long,"
     " size_bytes long, segments int, append_ms long"
@@ -219,6 +223,7 @@ class Bootstrap:
             self._listener.note(
                 f"job {self._job_id} has loaded its table already, at {done.when}; nothing is done"
             )
+            self._clear()
         else:
             made = table if self._transform is None else self._transform(table)
             records = to_records(made, self._options.columns)
@@ -246,6 +251,17 @@ class Bootstrap:
     def _writer(self) -> str:
         """Under which name the directory remembers the job."""
         return f"app/{self._app_id}"
+
+    def _clear(self) -> None:
+        """Drop what drivers have staged that died before the one that committed, or right after."""
+        from tidelog.spark.sink_directory import numbered_commit_id
+
+        drop_staging(
+            self._env.files,
+            self._options.to.address,
+            prefix=numbered_commit_id(self._app_id, _VERSION),
+            older_than_ms=INT64_MAX,
+        )
 
     def _create(self) -> None:
         """Make the topic where it is missing and may be made."""
@@ -301,7 +317,7 @@ class Bootstrap:
             **options.sink,
             "topic": options.topic,
             "txnAppId": self._app_id,
-            "txnVersion": "0",
+            "txnVersion": str(_VERSION),
         }
         self._listener.note("building segments")
         rows.write.format("tidelog").mode("append").options(**sink).save()

@@ -1,13 +1,21 @@
-"""What a bootstrap can't be asked for, said before Spark is needed."""
+"""What a bootstrap says and does before Spark is needed."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from tidelog.directory import Directory
+from tidelog.env import os_env
 from tidelog.errors import InvalidRequest
 from tidelog.spark.jobs.bootstrap import Bootstrap, BootstrapOptions
 from tidelog.spark.jobs.record_columns import RecordColumns
 from tidelog.spark.places import Place
+from tidelog.spark.sink_directory import numbered_commit_id
+from tidelog.storage import writers
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 NOTHING = RecordColumns()
 
@@ -28,3 +36,20 @@ def test_what_can_not_be(tmp_path: Path, options: dict[str, object], told: str) 
     given = {"topic": "t", "to": Place(str(tmp_path)), "columns": NOTHING} | options
     with pytest.raises(InvalidRequest, match=told):
         Bootstrap(BootstrapOptions(**given))  # type: ignore[arg-type]
+
+
+def test_a_job_that_is_done_clears_what_its_dead_drivers_left(tmp_path: Path) -> None:
+    path = str(tmp_path)
+    with Directory.open(path, writable=True) as directory:
+        directory.create_topic("t")
+    writers.note(os_env().files, path, {"app/bootstrap-x": writers.Mark(0, 5)})
+    mine = tmp_path / "t-0" / f"{numbered_commit_id('bootstrap-x', 0)}-1-aa-0.log.staging"
+    other = tmp_path / "t-0" / f"{numbered_commit_id('bootstrap-y', 0)}-1-aa-0.log.staging"
+    for file in (mine, other):
+        file.write_bytes(b"")
+    options = BootstrapOptions(topic="t", to=Place(path), columns=NOTHING, job_id="x")
+    outcome = Bootstrap(options).run(cast("DataFrame", None))
+    assert outcome.was_done
+    assert outcome.partitions == ()
+    assert not mine.exists()
+    assert other.exists()
