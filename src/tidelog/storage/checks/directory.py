@@ -28,7 +28,7 @@ from tidelog.storage.group_offsets import GROUPS_FILE, read_group_offsets
 from tidelog.storage.handles import as_storage_failure
 from tidelog.storage.log_dir import NO_TOPIC_ID
 from tidelog.storage.topics import TOPICS_FILE, TopicInfo, find_topics, unknown_topic
-from tidelog.storage.writers import WRITERS_FILE
+from tidelog.storage.writers import WRITERS_FILE, read_marks
 from tidelog.types import TopicPartition
 
 OFFSET_CHECKPOINTS: Final = (
@@ -213,6 +213,7 @@ class DirectoryCheck:
             path = f"{self.path}/{name}"
             yield from check_offset_checkpoint(self.fs, path, self.bounds())
         yield from self._check_groups()
+        yield from self._check_writers()
         yield from self._check_commits()
         yield from self._check_missing()
         for entry in self.fs.list_dir(self.path):
@@ -225,6 +226,15 @@ class DirectoryCheck:
             path = f"{self.path}/{GROUPS_FILE}"
             damage = error.reason if isinstance(error, CorruptFile) else str(error)
             yield _error(path, damage, "remove it; following the leader again writes a new one")
+
+    def _check_writers(self) -> Iterator[Finding]:
+        try:
+            read_marks(self.fs, self.path)
+        except (CorruptFile, UnsupportedVersion) as error:
+            path = f"{self.path}/{WRITERS_FILE}"
+            damage = error.reason if isinstance(error, CorruptFile) else str(error)
+            remedy = "restore it; without it, what a stream sends again is attached again"
+            yield _error(path, damage, remedy)
 
     def bounds(self) -> dict[TopicPartition, OffsetBounds]:
         """First and last offset that a checkpoint may name for each partition."""

@@ -37,6 +37,8 @@ def told(env: SeededEnv, path: str) -> list[Finding]:
         ("tidelog-topics.json", b'{"version": 9, "topics": {}}', "version 9"),
         ("tidelog-groups.json", b"{", "not JSON"),
         ("tidelog-groups.json", b'{"version": 9}', "version 9"),
+        ("tidelog-writers.json", b"{", "not a list of writers"),
+        ("tidelog-writers.json", b'{"version": 9, "writers": {}}', "version 9"),
         ("meta.properties", b"version", "key=value"),
         ("meta.properties", b"version=1\ncluster.id=x\n", "it has no node.id"),
         ("t-0/partition.metadata", b"version: 0\ntopic_id: short", "22 characters"),
