@@ -1,5 +1,7 @@
 """What the sink makes of Arrow columns: partitions, times, what the client library takes."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -23,6 +25,9 @@ from tidelog.spark.routing import Router, by_partition
 from tidelog.spark.staging import row_facts
 from tidelog.storage.partitioner import partition_of
 from tidelog.types import INT64_MAX
+
+if TYPE_CHECKING:
+    Column = pa.Array[pa.Scalar[pa.DataType]]
 
 T0 = 1_360_342_800_000
 
@@ -64,9 +69,7 @@ class TestObjects:
 
 
 class TestRoutes:
-    def route(
-        self, columns: dict[str, pa.Array[pa.Scalar[pa.DataType]]], count: int = 3
-    ) -> list[list[int]]:
+    def route(self, columns: "dict[str, Column]", count: int = 3) -> list[list[int]]:
         router = Router("t", lambda _: count, task=0)
         batch = pa.RecordBatch.from_pydict(columns)
         return [numbers.tolist() for _, numbers, _ in router.route(batch)]
@@ -113,7 +116,7 @@ class TestRoutes:
 
 
 def test_the_earliest_time_of_rows() -> None:
-    def earliest(column: pa.Array[pa.Scalar[pa.DataType]]) -> int:
+    def earliest(column: "Column") -> int:
         table = pa.Table.from_pydict({"timestamp": column})
         return row_facts(table, T0).min_timestamp
 
