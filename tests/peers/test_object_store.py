@@ -1,5 +1,6 @@
 """The store over a real S3-compatible server, in a process of its own."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,11 @@ def copied(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> tup
     return store.url, directory
 
 
+def told(out: str) -> str:
+    """What a command says, but for the bytes that it took."""
+    return re.sub(r'"(log|sidecar)_bytes_read": [0-9]+', "", out)
+
+
 class TestDirectory:
     """A directory of topics that was copied into a bucket."""
 
@@ -92,7 +98,8 @@ class TestDirectory:
         url, directory = copied
         here = Cli(Path(directory)).ok(*command)
         there = Cli(Path(), url=url).ok(*command)
-        assert there.out.replace(url, str(directory)) == here.out
+        # How much is read to know it may differ: small files come whole over a network.
+        assert told(there.out.replace(url, str(directory))) == told(here.out)
 
     def test_options_instead_of_the_environment(
         self, copied: tuple[str, Path], s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
