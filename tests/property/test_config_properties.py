@@ -12,6 +12,7 @@ WORDS = {
     "cleanup.policy": ["", "compact", "delete", "delete,compact", " compact , delete "],
     "compression.type": ["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"],
     "message.timestamp.type": ["CreateTime", "LogAppendTime"],
+    "tidelog.tier.url": ["", "s3://bucket/logs", " file:///srv/tier "],
     "tidelog.retention.clock": ["record", "append", " record-capped "],
 }
 

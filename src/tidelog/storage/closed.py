@@ -18,9 +18,6 @@ from tidelog.storage.txn_index import TxnIndex
 from tidelog.storage.zones import ZoneMap
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, ClockName
 
-# A batch's header, say: two of them tell whether a zone map belongs to its log.
-GLANCE_BYTES: Final = 256
-
 if TYPE_CHECKING:
     from tidelog.env import FileStat
 
@@ -93,14 +90,10 @@ class ClosedSegment(SegmentFiles):
 
     def view(self, start: int, end: int) -> memoryview:
         """Bytes [start, end) of the log file: a view of the map; read now without one."""
-        if self.is_mapped and not self._is_glance(start, end):
+        if self.is_mapped:
             return self.context.maps.get(self.log_path)[start:end]
         file = self.context.pool.get(self.log_path)
         return memoryview(file.pread(min(end, self.size_bytes) - start, start))
-
-    def _is_glance(self, start: int, end: int) -> bool:
-        """Whether so little is looked at that a map would cost more than it gives."""
-        return end - start <= GLANCE_BYTES and self.context.maps.peek(self.log_path) is None
 
     def whole(self) -> memoryview:
         """All bytes of the log file."""

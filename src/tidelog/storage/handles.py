@@ -114,11 +114,6 @@ class MapCache:
             drop()
         return found[0]
 
-    def peek(self, path: str) -> memoryview | None:
-        """The file's map where there is one already."""
-        found = self._maps.get(path)
-        return None if found is None else found[0]
-
     def _drop(self, path: str) -> Callable[[], None]:
         self._copied.pop(path, None)
         return self._maps.pop(path)[1]
