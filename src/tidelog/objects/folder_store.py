@@ -11,6 +11,7 @@ from typing import Final
 
 from tidelog.env import File, FileSystem, OsFileSystem
 from tidelog.errors import ConfigError
+from tidelog.objects.checked_reads import existing, read_part, read_whole
 from tidelog.objects.failures import failure
 from tidelog.objects.parts import file_parts
 from tidelog.objects.store import InfoList, NameList, ObjectInfo
@@ -76,30 +77,13 @@ class FolderStore:
 
     def read_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
         """A whole object and the facts on exactly these bytes; raises FileNotFoundError."""
-        before = self._existing(key)
-        while True:
-            data, after = self.read(key), self._existing(key)
-            if before == after:
-                return data, after
-            before = after
-
-    def _existing(self, key: str) -> ObjectInfo:
-        found = self.head(key)
-        if found is None:
-            raise FileNotFoundError(errno.ENOENT, "No such object", join_key(self.url, key))
-        return found
+        return read_whole(self, key)
 
     def read_range(
         self, key: str, start: int, size: int, *, etag: str | None = None
     ) -> tuple[Buffer, ObjectInfo]:
         """At most `size` bytes from `start`, and facts on the object that they are of."""
-        data = self.read(key, start, size)
-        # Asked after reading: a file that was replaced in between is found out too.
-        found = self._existing(key)
-        if etag is not None and found.etag != etag:
-            where = join_key(self.url, key)
-            raise FileNotFoundError(errno.ENOENT, "Replaced by another object", where)
-        return data, found
+        return read_part(self, key, start, size, etag=etag)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """All objects in the folder and below it."""
@@ -146,7 +130,7 @@ class FolderStore:
                 lock.close()
         except OSError as error:
             raise failure(join_key(self.url, key), "put", error) from error
-        return self._existing(key)
+        return existing(self, key)
 
     def _write_part(self, path: str, parts: Iterator[bytes]) -> None:
         file = self._fs.open(path, write=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.env import FileSystem
 from tidelog.errors import ConfigError, MissingDependency, StorageFailure
+from tidelog.objects.checked_reads import existing, read_part, read_whole
 from tidelog.objects.failures import failure
 from tidelog.objects.parts import file_parts
 from tidelog.objects.store import NO_MODIFIED, InfoList, NameList, ObjectInfo
@@ -97,32 +98,14 @@ class FsspecStore:
 
     def read_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
         """A whole object and the facts on exactly these bytes; raises FileNotFoundError."""
-        before = self._existing(key)
-        while True:
-            data = self.read(key)
-            after = self._existing(key)
-            if after == before:
-                return data, after
-            before = after
-
-    def _existing(self, key: str) -> ObjectInfo:
-        found = self.head(key)
-        if found is None:
-            raise FileNotFoundError(errno.ENOENT, "No such object", join_key(self.url, key))
-        return found
+        return read_whole(self, key)
 
     def read_range(
         self, key: str, start: int, size: int, *, etag: str | None = None
     ) -> tuple[Buffer, ObjectInfo]:
         """At most `size` bytes from `start`, and facts on the object that they are of."""
         assert size > 0
-        data = self.read(key, start, size)
-        # Asked after reading: an object that was replaced in between is found out too.
-        found = self._existing(key)
-        if etag is not None and found.etag != etag:
-            where = join_key(self.url, key)
-            raise FileNotFoundError(errno.ENOENT, "Replaced by another object", where)
-        return data, found
+        return read_part(self, key, start, size, etag=etag)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """All objects in the folder and below it."""
@@ -154,7 +137,7 @@ class FsspecStore:
         with self._typed("put", key):
             self._make_folder(key)
             self._fs.pipe_file(self._path(key), data)
-        return self._existing(key)
+        return existing(self, key)
 
     def _make_folder(self, key: str) -> None:
         self._fs.makedirs(self._path(key).rpartition("/")[0], exist_ok=True)
@@ -174,7 +157,7 @@ class FsspecStore:
             except BaseException:
                 self.delete(key)  # half a file would pass for a whole one
                 raise
-        return self._existing(key)
+        return existing(self, key)
 
     def put_if(
         self,

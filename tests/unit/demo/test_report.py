@@ -1,16 +1,15 @@
 """The report: one file, well-formed plots, nothing from elsewhere."""
 
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from tests.pages import Balanced
 
 from tidelog.demo.report import Report, write_report
 from tidelog.spark.report import Table
 
-VOID = {"meta", "br", "img", "link"}
 DAY = pd.DataFrame(
     {
         "hour": [5, 6, 6],
@@ -22,26 +21,6 @@ DAY = pd.DataFrame(
     }
 )
 TABLE = Table(["a <b>", "c"], [["1 & 2", "3"]])
-
-
-class Balanced(HTMLParser):
-    """Fails where an end tag does not fit."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: set[str] = set()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.add(tag)
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.add(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
 """Reports: one well-formed page, nothing from elsewhere, nothing unescaped."""
 
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from tests.pages import Balanced
 
 from tidelog.spark.report import (
     Items,
@@ -18,29 +18,8 @@ from tidelog.spark.report import (
 )
 from tidelog.spark.svg import Axis
 
-VOID = {"meta", "br", "img", "link"}
 HOSTILE = "<script>alert('&')</script>"
 HOUR = 444_012
-
-
-class Balanced(HTMLParser):
-    """Fails where an end tag does not fit."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: set[str] = set()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.add(tag)
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.add(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
 
 
 def sections() -> list[Section]:
