@@ -1,0 +1,173 @@
+"""What the broker tells about itself while it works: hooks that cost next to nothing.
+
+`Metrics` is what everybody calls, and does nothing; `Counters` counts. Both belong to the event
+loop's thread: plain numbers, no locks. Whoever shows them (`exposition`) reads them when asked.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+# Upper bounds of the buckets, inclusive, in seconds; a last one without a bound follows.
+REQUEST_BUCKETS_S: Final = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01),
+    *(0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0),
+)
+# From a producer's clock to ours; negative ones (its clock is ahead) fall into the first bucket.
+LATENCY_BUCKETS_S: Final = (
+    *(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0),
+    *(60.0, 300.0, 3600.0, 86400.0),
+)
+_MS: Final = 1000.0
+
+
+class Metrics:
+    """The hooks; this one keeps nothing. For the loop's thread."""
+
+    def request(self, api_name: str, seconds: float, bytes_in: int, bytes_out: int) -> None:
+        """A request was answered.
+
+        Args:
+            api_name: Kafka's name of the API, `Produce`.
+            seconds: From its last byte read to its answer handed to the socket.
+            bytes_in: Of the request's frame, its length field included.
+            bytes_out: Of the answer's; 0 where there is none (acks=0).
+        """
+
+    def connection_opened(self) -> None:
+        """A client was let in."""
+
+    def connection_closed(self) -> None:
+        """A client that was let in has gone."""
+
+    def connection_refused(self) -> None:
+        """A client was turned away (`max.connections`)."""
+
+    def malformed(self) -> None:
+        """A request that breaks the protocol closed its connection."""
+
+    def records_in(self, topic: str, records: int, size_bytes: int) -> None:
+        """Records were appended by a client; `size_bytes` of their batches as they are stored."""
+
+    def records_out(self, topic: str, records: int, size_bytes: int) -> None:
+        """Batches were handed to a client; their records by offsets, 0 where not looked at."""
+
+    def appended(self, topic: str, append_ms: int, max_timestamp_ms: int) -> None:
+        """One batch was appended, for the topic's latency (append - largest create time).
+
+        Args:
+            topic: Its name.
+            append_ms: When the log took it; -1 where the append clock is off: counted nowhere.
+            max_timestamp_ms: Largest create time in its header; -1 for none: counted nowhere.
+        """
+
+
+NO_METRICS: Final = Metrics()
+
+
+class Histogram:
+    """Counts by buckets, and the sum."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """One bucket up to and with each bound, ascending, and one behind the last."""
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class RequestTally:
+    """What came of one API."""
+
+    __slots__ = ("bytes_in", "bytes_out", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = Histogram(REQUEST_BUCKETS_S)
+        self.bytes_in = 0
+        self.bytes_out = 0
+
+
+class TopicTally:
+    """What came and went of one topic since the start."""
+
+    __slots__ = ("bytes_in", "bytes_out", "latency", "records_in", "records_out")
+
+    def __init__(self) -> None:
+        self.records_in = 0
+        self.bytes_in = 0
+        self.records_out = 0
+        self.bytes_out = 0
+        self.latency = Histogram(LATENCY_BUCKETS_S)
+
+
+class Counters(Metrics):
+    """The hooks that count. Figures begin at 0 with the process.
+
+    Attributes:
+        apis: By the API's name.
+        topics: By topic, as long as it exists: `forget_topic` lets go of one that was deleted.
+        connections: Clients connected now.
+        connections_opened: Ever.
+        connections_refused: Turned away, ever.
+        malformed_requests: Ever.
+    """
+
+    def __init__(self) -> None:
+        self.apis: defaultdict[str, RequestTally] = defaultdict(RequestTally)
+        self.topics: defaultdict[str, TopicTally] = defaultdict(TopicTally)
+        self.connections = 0
+        self.connections_opened = 0
+        self.connections_refused = 0
+        self.malformed_requests = 0
+
+    def request(self, api_name: str, seconds: float, bytes_in: int, bytes_out: int) -> None:
+        """See `Metrics`."""
+        tally = self.apis[api_name]
+        tally.seconds.observe(seconds)
+        tally.bytes_in += bytes_in
+        tally.bytes_out += bytes_out
+
+    def connection_opened(self) -> None:
+        """See `Metrics`."""
+        self.connections += 1
+        self.connections_opened += 1
+
+    def connection_closed(self) -> None:
+        """See `Metrics`."""
+        self.connections -= 1
+
+    def connection_refused(self) -> None:
+        """See `Metrics`."""
+        self.connections_refused += 1
+
+    def malformed(self) -> None:
+        """See `Metrics`."""
+        self.malformed_requests += 1
+
+    def records_in(self, topic: str, records: int, size_bytes: int) -> None:
+        """See `Metrics`."""
+        tally = self.topics[topic]
+        tally.records_in += records
+        tally.bytes_in += size_bytes
+
+    def records_out(self, topic: str, records: int, size_bytes: int) -> None:
+        """See `Metrics`."""
+        tally = self.topics[topic]
+        tally.records_out += records
+        tally.bytes_out += size_bytes
+
+    def appended(self, topic: str, append_ms: int, max_timestamp_ms: int) -> None:
+        """See `Metrics`."""
+        if append_ms >= 0 and max_timestamp_ms >= 0:
+            self.topics[topic].latency.observe((append_ms - max_timestamp_ms) / _MS)
+
+    def forget_topic(self, topic: str) -> None:
+        """Let go of a topic that was deleted, so that names don't pile up."""
+        self.topics.pop(topic, None)
