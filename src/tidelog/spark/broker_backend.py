@@ -95,7 +95,7 @@ class BrokerBackend:
         self._columns = tuple(columns)
         self._settings = read_settings(options)
         if self._settings.fetch is None:
-            from tidelog.spark.consumed_rows import check_columns
+            from tidelog.cluster.consumed_rows import check_columns
 
             check_columns(columns)
         self._cluster: Cluster = connect(

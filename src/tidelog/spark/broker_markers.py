@@ -13,8 +13,8 @@ import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.cluster import codes
+from tidelog.cluster.broker_errors import typed_error
 from tidelog.errors import ClusterFailure, CorruptMessage, InvalidRequest, UnknownTopic
-from tidelog.spark.broker_errors import typed_error
 from tidelog.storage.partitioner import partition_of
 
 if TYPE_CHECKING:

@@ -6,13 +6,17 @@ that this can obey; else records come through librdkafka, which knows them all o
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tidelog.cluster.connection import TIMEOUT_S
 from tidelog.cluster.partition_fetch import FetchSettings
 from tidelog.cluster.properties import WITHOUT_MEANING, translate_settings
+from tidelog.env import os_env
 from tidelog.errors import ConfigError
 from tidelog.spark.source_options import SourceOptions
+
+if TYPE_CHECKING:
+    from tidelog.cluster.consumed_rows import ConsumeSettings
 
 # Kafka's defaults are made for many partitions per connection; a task reads one.
 _NUMBERS: Final = {
@@ -95,3 +99,18 @@ def _number(name: str, text: str) -> int:
     if not text.strip().isdecimal() or not 1 <= int(text) < 2**31:
         raise ConfigError(f"kafka.{name}", text, "a number from 1 to 2147483647")
     return int(text)
+
+
+def consume_settings(options: SourceOptions, settings: BrokerSettings) -> "ConsumeSettings":
+    """How records come through librdkafka, for a read with these settings."""
+    from tidelog.cluster.consumed_rows import ConsumeSettings
+
+    own = f"{options.group_prefix}-{os_env().random.getrandbits(64):x}"
+    return ConsumeSettings(
+        bootstrap=options.bootstrap,
+        client=settings.client,
+        timeout_s=settings.timeout_s,
+        progress_timeout_ms=options.poll_timeout_ms,
+        poll_records=settings.poll_records,
+        group=settings.group or own,
+    )

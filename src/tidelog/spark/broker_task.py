@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from tidelog.cluster import broker_rows
+from tidelog.cluster.broker_errors import PURGED, typed_error
 from tidelog.cluster.connection import connect
 from tidelog.cluster.properties import translate_settings
 from tidelog.errors import ConfigError, MessageTooLarge, TidelogError
-from tidelog.spark import broker_rows
-from tidelog.spark.broker_errors import PURGED, typed_error
 from tidelog.spark.broker_markers import Marker, Markers, encode_marker, partition_count
 from tidelog.spark.routing import Router
 

@@ -1,7 +1,7 @@
 """What workers read from brokers: one range of offsets of one partition.
 
-Two ways, equal rows: batches from the leader, decoded by column (`cluster.partition_fetch`), and
-where that can't be, records through librdkafka (`tidelog.spark.consumed_rows`).
+Two ways, equal rows: batches from the leader, decoded by column (`cluster.fetched_rows`), and
+where that can't be, records through librdkafka (`cluster.consumed_rows`).
 """
 
 import logging
@@ -9,17 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import (
-    CorruptBatch,
-    CorruptData,
     LostOffsets,
     MissingTimestamps,
     OffsetOutOfRange,
     OffsetsGone,
     UnknownTopic,
 )
-from tidelog.scan import Piece, ScanStats, Split
-from tidelog.scan.split import AbortedSpan
-from tidelog.spark.broker_settings import read_settings
+from tidelog.scan import ScanStats, Split
+from tidelog.spark.broker_settings import consume_settings, read_settings
 from tidelog.spark.source_options import SourceOptions
 from tidelog.spark.tasks import BATCH_ROWS, settle
 from tidelog.types import ClockName, TopicPartition
@@ -29,8 +26,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from tidelog.cluster.partition_fetch import Fetched, FetchSettings, PartitionFetch
-    from tidelog.scan.rows import RowMaker
+    from tidelog.cluster.partition_fetch import FetchSettings
 
 _LOG: Final = logging.getLogger("tidelog.spark")
 
@@ -92,65 +88,30 @@ class BrokerTask:
         settings = read_settings(self.options)
         if settings.fetch is not None:
             return self._fetched(start, settings.fetch, stats)
-        from tidelog.spark.consumed_rows import consumed
+        from tidelog.cluster.consumed_rows import consumed
 
-        return consumed(self.split(start), self.columns, self.options, settings, stats)
+        how = consume_settings(self.options, settings)
+        return consumed(self.split(start), self.columns, how, stats)
 
     def _fetched(
         self, start: int, settings: "FetchSettings", stats: ScanStats
     ) -> "Iterator[pa.RecordBatch]":
         from functools import partial
 
+        from tidelog.cluster.fetched_rows import fetched
         from tidelog.cluster.follow_transport import connect_socket
         from tidelog.cluster.partition_fetch import FetchSeams, PartitionFetch
         from tidelog.env import os_env
-        from tidelog.scan.rows import RowMaker
 
         connect = partial(connect_socket, timeout_s=settings.timeout_ms / 1000)
         seams = FetchSeams(connect=connect, clock=os_env().clock)
         fetch = PartitionFetch(
             self.options.bootstrap, self.name, seams, topic_id=self.topic_id, settings=settings
         )
-        maker = RowMaker(self.split(start), self.columns)
         try:
-            for part in fetch.parts(start, self.end_offset):
-                yield from self._decoded(part, fetch, maker, stats)
+            yield from fetched(self.split(start), self.columns, fetch, stats, rows=BATCH_ROWS)
         finally:
             fetch.close()
-
-    def _decoded(
-        self, part: "Fetched", fetch: "PartitionFetch", maker: "RowMaker", stats: ScanStats
-    ) -> "Iterator[pa.RecordBatch]":
-        """The rows of what one answer brought."""
-        from tidelog.record.columns import DecodeStats, decode
-        from tidelog.scan.fetched import aborted_spans
-        from tidelog.scan.filters import AbortedBatches, piece_filter
-
-        spans = [AbortedSpan(*span) for span in aborted_spans(part.data, part.aborted)]
-        split = self.split(part.offset)
-        drop, unstamped = piece_filter(split, _piece(split), AbortedBatches(spans))
-        found = DecodeStats()
-        try:
-            for batch in decode(
-                part.data,
-                columns=maker.decoded,
-                offset_start=part.offset,
-                offset_end=self.end_offset,
-                record_time=self.time_range if self.clock is ClockName.RECORD else None,
-                drop_batch=drop,
-                rows=BATCH_ROWS,
-                stats=found,
-            ):
-                yield maker.rows(batch)
-        except CorruptData as error:
-            raise error.located(fetch.place, error.at or 0) from error
-        if found.next_offset < part.next_offset:
-            raise CorruptBatch(f"ends at {found.next_offset}", at=0, offset=part.offset).located(
-                fetch.place, 0
-            )
-        stats.without_time += found.without_time
-        if unstamped is not None:
-            stats.without_time += unstamped.without_time
 
     def split(self, start: int) -> Split:
         """The rest of the task as a scan knows it."""
@@ -200,18 +161,3 @@ class BrokerTask:
                 stats.without_time,
                 self.clock,
             )
-
-
-def _piece(split: Split) -> Piece:
-    """What a filter wants to know: on the append clock only stamped batches can match."""
-    return Piece(
-        path="",
-        identity="",
-        is_closed=False,
-        base_offset=split.start_offset,
-        start_position=0,
-        end_position=0,
-        start_offset=split.start_offset,
-        end_offset=split.end_offset,
-        is_unknown=split.clock is ClockName.APPEND and split.time_range is not None,
-    )

@@ -6,6 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tidelog.cluster import broker_rows
+from tidelog.cluster.broker_errors import typed_error
 from tidelog.cluster.client import Client
 from tidelog.env import ManualClock
 from tidelog.errors import (
@@ -18,8 +20,6 @@ from tidelog.errors import (
     UnknownTopic,
     WriterFenced,
 )
-from tidelog.spark import broker_rows
-from tidelog.spark.broker_errors import typed_error
 from tidelog.spark.broker_task import client_settings
 from tidelog.spark.routing import Router, by_partition
 from tidelog.spark.staging import row_facts

@@ -42,12 +42,12 @@ _REFUSED: Final[dict[int, type[TidelogError]]] = {
 }
 # What to do about it, where the broker's own words don't say.
 _ADVICE: Final = {
-    10: "; raise the topic's max.message.bytes, and for a single large record the option"
-    " kafka.max.request.size",
+    10: "; raise the topic's max.message.bytes, and for a single large record the producer's"
+    " message.max.bytes (in Spark the option kafka.max.request.size)",
     32: "; the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms say"
     " which times it takes",
     87: "; a compacted topic takes no record without a key",
-    90: "; another attempt of this task writes in its place",
+    90: "; another attempt of the same writer writes in its place",
 }
 
 

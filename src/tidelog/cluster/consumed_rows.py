@@ -4,20 +4,19 @@ A consumer that is assigned one partition, joins no group and commits nothing. E
 Python object here, which is what this path costs; columns that its records don't have are refused.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 
 from tidelog.cluster import codes
-from tidelog.cluster.connection import Cluster, connect
+from tidelog.cluster.connection import TIMEOUT_S, Cluster, connect
 from tidelog.env import os_env
 from tidelog.errors import ClusterFailure, InvalidRequest, OffsetOutOfRange
 from tidelog.record.columns import COLUMN_TYPES, TIME
 from tidelog.scan import ScanStats, Split
 from tidelog.scan.rows import RowMaker
-from tidelog.spark.broker_settings import BrokerSettings
-from tidelog.spark.source_options import SourceOptions
 from tidelog.types import INT64_MAX, ClockName, TimestampType
 
 if TYPE_CHECKING:
@@ -28,6 +27,30 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 1.0
 _NO_TIME: Final = 0
+POLL_RECORDS: Final = 5_000
+PROGRESS_TIMEOUT_MS: Final = 120_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeSettings:
+    """How records are asked for.
+
+    Attributes:
+        bootstrap: `host:port[,host:port]`.
+        client: Settings of librdkafka.
+        timeout_s: Of each question.
+        progress_timeout_ms: Without any record for so long reading fails.
+        poll_records: Records that librdkafka hands over at once, at most.
+        group: The group that librdkafka is told; nothing is committed to it.
+    """
+
+    bootstrap: str
+    # Passwords may be among them: not shown.
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout_s: float = TIMEOUT_S
+    progress_timeout_ms: int = PROGRESS_TIMEOUT_MS
+    poll_records: int = POLL_RECORDS
+    group: str | None = None
 
 
 def check_columns(columns: Sequence[str]) -> None:
@@ -41,11 +64,7 @@ def check_columns(columns: Sequence[str]) -> None:
 
 
 def consumed(
-    split: Split,
-    columns: Sequence[str],
-    options: SourceOptions,
-    settings: BrokerSettings,
-    stats: ScanStats,
+    split: Split, columns: Sequence[str], settings: ConsumeSettings, stats: ScanStats
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a split without pieces, as a scan has them.
 
@@ -56,7 +75,7 @@ def consumed(
     """
     check_columns(columns)
     maker = RowMaker(split, columns)
-    reading = _Reading(split, options, settings)
+    reading = _Reading(split, settings)
     for messages in reading.messages():
         kept = _in_time(messages, split, stats)
         if kept:
@@ -66,16 +85,13 @@ def consumed(
 class _Reading:
     """One pass over a split with one consumer."""
 
-    def __init__(self, split: Split, options: SourceOptions, settings: BrokerSettings) -> None:
+    def __init__(self, split: Split, settings: ConsumeSettings) -> None:
         self._split = split
         self._settings = settings
-        self._timeout_ms = options.poll_timeout_ms
-        self._group = (
-            settings.group or f"{options.group_prefix}-{os_env().random.getrandbits(64):x}"
-        )
+        self._timeout_ms = settings.progress_timeout_ms
         self._clock = os_env().clock
         self._cluster: Cluster = connect(
-            options.bootstrap, settings.client, timeout_s=settings.timeout_s
+            settings.bootstrap, settings.client, timeout_s=settings.timeout_s
         )
 
     def messages(self) -> "Iterator[Messages]":
@@ -84,7 +100,7 @@ class _Reading:
 
         split = self._split
         level = split.isolation.name.lower()
-        consumer = self._cluster.consumer(self._group, isolation_level=level)
+        consumer = self._cluster.consumer(self._settings.group, isolation_level=level)
         try:
             with self._cluster.typed(f"read records of {split.topic_partition}"):
                 consumer.assign([Place(split.topic, split.partition, split.start_offset)])
