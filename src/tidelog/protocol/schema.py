@@ -161,6 +161,16 @@ BYTES: Final[Kind[Buffer]] = Kind(
     ),
     lambda: b"",
 )
+
+
+def nullable_bytes(since: int = 0) -> Kind[Buffer | None]:
+    """Bytes that may be null from a version on; their default is null."""
+    return Kind(
+        lambda version, flexible: _bytes_codec(flexible=flexible, nullable=version >= since),
+        lambda: None,
+    )
+
+
 # Record batches: bytes that may be null in every version.
 RECORDS: Final[Kind[Buffer | None]] = Kind(
     lambda _version, flexible: _bytes_codec(flexible=flexible, nullable=True), lambda: None
@@ -208,6 +218,26 @@ def nullable_array(item: Kind[T], since: int = 0) -> Kind[list[T] | None]:
 def struct(kind: type[Message]) -> Kind[Message]:
     """Another declaration, inside."""
     return Kind(lambda version, flexible: struct_codec(kind, version, flexible), kind)
+
+
+def nullable_struct(kind: type[Message]) -> Kind[Message | None]:
+    """Another declaration, inside, behind a byte that is -1 where there is none."""
+    return Kind(
+        lambda version, flexible: _nullable_codec(struct_codec(kind, version, flexible)),
+        lambda: None,
+    )
+
+
+def _nullable_codec(inner: Codec[Message]) -> Codec[Message | None]:
+    def read(reader: Reader) -> Message | None:
+        return None if reader.int8() < 0 else inner.read(reader)
+
+    def write(writer: Writer, value: Message | None) -> None:
+        writer.int8(-1 if value is None else 1)
+        if value is not None:
+            inner.write(writer, value)
+
+    return Codec(read, write, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,11 @@ PLAIN: dict[type, st.SearchStrategy[object]] = {
 
 
 def every_version() -> list[tuple[AnyApi, int]]:
-    return [(api, version) for api in BY_KEY.values() for version in range(api.first, api.last + 1)]
+    return [
+        (api, version)
+        for api in BY_KEY.values()
+        for version in range(api.first_declared, api.last + 1)
+    ]
 
 
 def messages(
@@ -50,14 +54,15 @@ def _values(hint: object, version: int, least: int, spec: object) -> st.SearchSt
         return messages(hint, version)
     if get_origin(hint) is list:
         (item,) = get_args(hint)
-        return st.lists(_values(item, version, 4, spec), max_size=3)
+        return st.lists(_values(item, version, 1, spec), max_size=3)
     return _optional(hint, version, spec)
 
 
 def _optional(hint: object, version: int, spec: object) -> st.SearchStrategy[object]:
     """A union with None: null only in versions that know it."""
-    if hint == Buffer | None or set(get_args(hint)) == {*get_args(Buffer), type(None)}:
-        return st.none() | st.binary(max_size=20)
+    if set(get_args(Buffer)) <= set(get_args(hint)):
+        data = st.binary(max_size=20)
+        return st.none() | data if knows_null(spec, version) else data
     (plain,) = [part for part in get_args(hint) if part is not type(None)]
     values = _values(plain, version, 4, spec)
     return st.none() | values if knows_null(spec, version) else values

@@ -121,7 +121,7 @@ class TestQuestions:
 
 class TestRequests:
     @pytest.mark.parametrize(
-        ("api", "version"), [(METADATA, 14), (METADATA, -1), (FETCH, 3), (FETCH, 19)]
+        ("api", "version"), [(METADATA, 14), (METADATA, -1), (LIST_GROUPS, -1), (FETCH, 19)]
     )
     def test_versions_that_nobody_knows(self, api: AnyApi, version: int) -> None:
         with pytest.raises(UnsupportedVersion, match=f"v{version}"):

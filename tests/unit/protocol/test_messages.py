@@ -17,7 +17,7 @@ from tidelog.protocol.wire import Reader, Writer
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-FEW = settings(max_examples=4, deadline=None)
+FEW = settings(max_examples=1, deadline=None)
 
 
 def encode(api: AnyApi, version: int, message: "DataclassInstance") -> bytes:
@@ -52,10 +52,8 @@ class TestEveryVersion:
     def test_defaults_round_trip(self, api: AnyApi, version: int) -> None:
         for kind in (api.request, api.response):
             message = kind()
-            if api.name == "Metadata" and version == 0 and kind is api.request:
-                message.topics = []  # type: ignore[attr-defined] # no null in version 0
-            elif api.name == "OffsetFetch" and version == 1 and kind is api.request:
-                message.topics = []  # type: ignore[attr-defined]
+            if (api.name, version) in (("Metadata", 0), ("OffsetFetch", 1)) and kind is api.request:
+                message.topics = []  # type: ignore[attr-defined] # no null in this version
             assert decode(api, version, kind, encode(api, version, message)) == message
 
     @FEW
@@ -109,4 +107,4 @@ class TestRecords:
 
     def test_apis_are_found_by_key(self) -> None:
         assert {api.name for api in BY_KEY.values()} >= {"Fetch", "Metadata", "ListOffsets"}
-        assert all(api.first <= api.flexible <= api.last for api in BY_KEY.values())
+        assert all(api.first_declared <= api.first <= api.last for api in BY_KEY.values())

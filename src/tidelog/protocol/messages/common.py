@@ -4,7 +4,9 @@ Source: Kafka's protocol guide.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -26,14 +28,18 @@ EARLIEST_LOCAL_TIMESTAMP: Final = -4
 class Api(Generic[Request_co, Response_co]):
     """One kind of question and its answer.
 
+    The declarations are imported when somebody first asks for them: there are many, and a broker
+    has to be up quickly.
+
     Attributes:
-        name: Kafka's name.
+        name: Kafka's name; the declarations are called NameRequest and NameResponse.
         key: Its number on the wire.
-        first: Lowest version that the declarations know.
+        first: Lowest version that Kafka 4.3 knows.
         last: Highest version that the declarations know, inclusive.
         flexible: First version with compact lengths and tagged fields.
-        request: The question's declaration.
-        response: The answer's declaration.
+        module: Where the declarations are, in this package.
+        first_declared: Lowest version that the declarations know; below `first` are those of
+            clients older than Kafka 0.11.
     """
 
     name: str
@@ -41,9 +47,24 @@ class Api(Generic[Request_co, Response_co]):
     first: int
     last: int
     flexible: int
-    request: type[Request_co]
-    response: type[Response_co]
+    module: str
+    first_declared: int
+
+    @property
+    def request(self) -> type[Request_co]:
+        """The question's declaration."""
+        return cast("type[Request_co]", _declaration(self.module, f"{self.name}Request"))
+
+    @property
+    def response(self) -> type[Response_co]:
+        """The answer's declaration."""
+        return cast("type[Response_co]", _declaration(self.module, f"{self.name}Response"))
 
     def is_flexible(self, version: int) -> bool:
         """Whether a version has compact lengths and tagged fields."""
         return version >= self.flexible
+
+
+@cache
+def _declaration(module: str, name: str) -> object:
+    return getattr(import_module(f"tidelog.protocol.messages.{module}"), name)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from tidelog.protocol.messages.common import Api
 from tidelog.protocol.schema import (
     BOOLEAN,
     INT8,
@@ -93,8 +92,3 @@ class DescribeConfigsResponse:
 
     throttle_time_ms: int = wire(INT32)
     results: list[DescribeConfigsResult] = wire(array(struct(DescribeConfigsResult)))
-
-
-DESCRIBE_CONFIGS: Final = Api(
-    "DescribeConfigs", 32, 1, 4, 4, DescribeConfigsRequest, DescribeConfigsResponse
-)

@@ -5,10 +5,9 @@ KIP-227 (sessions), KIP-320 and KIP-595 (epochs), KIP-516 (topic ids).
 """
 
 from dataclasses import dataclass
-from typing import Final
 from uuid import UUID
 
-from tidelog.protocol.messages.common import CONSUMER_REPLICA_ID, Api
+from tidelog.protocol.messages.common import CONSUMER_REPLICA_ID
 from tidelog.protocol.schema import (
     INT8,
     INT16,
@@ -163,6 +162,3 @@ class FetchResponse:
     session_id: int = wire(INT32, since=7)
     responses: list[FetchableTopic] = wire(array(struct(FetchableTopic)))
     node_endpoints: list[NodeEndpoint] = wire(array(struct(NodeEndpoint)), since=16, tag=0)
-
-
-FETCH: Final = Api("Fetch", 1, 4, 18, 12, FetchRequest, FetchResponse)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from tidelog.protocol.messages.common import Api
 from tidelog.protocol.schema import (
     BOOLEAN,
     INT8,
@@ -60,11 +59,6 @@ class FindCoordinatorResponse:
     coordinators: list[Coordinator] = wire(array(struct(Coordinator)), since=4)
 
 
-FIND_COORDINATOR: Final = Api(
-    "FindCoordinator", 10, 0, 6, 3, FindCoordinatorRequest, FindCoordinatorResponse
-)
-
-
 @dataclass(slots=True, kw_only=True)
 class ListGroupsRequest:
     """Which groups does this broker coordinate? Empty filters let all pass."""
@@ -90,9 +84,6 @@ class ListGroupsResponse:
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16)
     groups: list[ListedGroup] = wire(array(struct(ListedGroup)))
-
-
-LIST_GROUPS: Final = Api("ListGroups", 16, 0, 5, 3, ListGroupsRequest, ListGroupsResponse)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -198,6 +189,3 @@ class OffsetFetchResponse:
     topics: list[OffsetFetchTopicResponse] = wire(array(struct(OffsetFetchTopicResponse)), until=7)
     error_code: int = wire(INT16, since=2, until=7)
     groups: list[OffsetFetchGroupResponse] = wire(array(struct(OffsetFetchGroupResponse)), since=8)
-
-
-OFFSET_FETCH: Final = Api("OffsetFetch", 9, 1, 10, 6, OffsetFetchRequest, OffsetFetchResponse)

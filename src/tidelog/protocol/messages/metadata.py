@@ -4,10 +4,9 @@ Source: Kafka's protocol guide, APIs 18 and 3; KIP-511, KIP-516 (topic ids).
 """
 
 from dataclasses import dataclass
-from typing import Final
 from uuid import UUID
 
-from tidelog.protocol.messages.common import NO_OPERATIONS, Api
+from tidelog.protocol.messages.common import NO_OPERATIONS
 from tidelog.protocol.schema import (
     BOOLEAN,
     INT16,
@@ -73,9 +72,6 @@ class ApiVersionsResponse:
         array(struct(FinalizedFeature)), since=3, tag=2
     )
     zk_migration_ready: bool = wire(BOOLEAN, since=3, tag=3)
-
-
-API_VERSIONS: Final = Api("ApiVersions", 18, 0, 4, 3, ApiVersionsRequest, ApiVersionsResponse)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,6 +140,3 @@ class MetadataResponse:
     topics: list[MetadataTopic] = wire(array(struct(MetadataTopic)))
     cluster_authorized_operations: int = wire(INT32, since=8, until=10, default=NO_OPERATIONS)
     error_code: int = wire(INT16, since=13)
-
-
-METADATA: Final = Api("Metadata", 3, 0, 13, 9, MetadataRequest, MetadataResponse)

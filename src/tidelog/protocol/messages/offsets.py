@@ -4,9 +4,8 @@ Source: Kafka's protocol guide, APIs 2 and 23; KIP-79, KIP-101, KIP-320.
 """
 
 from dataclasses import dataclass
-from typing import Final
 
-from tidelog.protocol.messages.common import CONSUMER_REPLICA_ID, Api
+from tidelog.protocol.messages.common import CONSUMER_REPLICA_ID
 from tidelog.protocol.schema import INT8, INT16, INT32, INT64, STRING, array, struct, wire
 
 
@@ -17,6 +16,7 @@ class ListOffsetsPartition:
     partition_index: int = wire(INT32)
     current_leader_epoch: int = wire(INT32, since=4, default=-1)
     timestamp: int = wire(INT64)
+    max_num_offsets: int = wire(INT32, until=0, default=1)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class ListOffsetsTopic:
 
 @dataclass(slots=True, kw_only=True)
 class ListOffsetsRequest:
-    """The first offset at or after a time, in each partition."""
+    """The first offset at or after a time, in each partition; before it in version 0."""
 
     replica_id: int = wire(INT32, default=CONSUMER_REPLICA_ID)
     isolation_level: int = wire(INT8, since=2)
@@ -39,10 +39,11 @@ class ListOffsetsRequest:
 
 @dataclass(slots=True, kw_only=True)
 class ListOffsetsPartitionResponse:
-    """What was found: -1 and -1 for nothing."""
+    """What was found: -1 and -1 for nothing; in version 0 offsets of segments, descending."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
+    old_style_offsets: list[int] = wire(array(INT64), until=0)
     timestamp: int = wire(INT64, since=1, default=-1)
     offset: int = wire(INT64, since=1, default=-1)
     leader_epoch: int = wire(INT32, since=4, default=-1)
@@ -64,9 +65,6 @@ class ListOffsetsResponse:
 
     throttle_time_ms: int = wire(INT32, since=2)
     topics: list[ListOffsetsTopicResponse] = wire(array(struct(ListOffsetsTopicResponse)))
-
-
-LIST_OFFSETS: Final = Api("ListOffsets", 2, 1, 11, 6, ListOffsetsRequest, ListOffsetsResponse)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,8 +116,3 @@ class OffsetForLeaderEpochResponse:
 
     throttle_time_ms: int = wire(INT32, since=2)
     topics: list[OffsetForLeaderTopicResult] = wire(array(struct(OffsetForLeaderTopicResult)))
-
-
-OFFSET_FOR_LEADER_EPOCH: Final = Api(
-    "OffsetForLeaderEpoch", 23, 2, 4, 4, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
-)

@@ -1,0 +1,98 @@
+"""Messages that lie inside others or in records: an int16 with the version, then the fields.
+
+    version, subscription = SUBSCRIPTION.read(data)
+    data = OFFSET_COMMIT_VALUE.write(3, OffsetCommitValue(offset=42))
+
+Source: Kafka's consumer protocol (KIP-429 and others), records of `__consumer_offsets`.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from tidelog.errors import CorruptMessage, UnsupportedVersion
+from tidelog.protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
+from tidelog.protocol.messages.group_records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from tidelog.protocol.schema import ANY_VERSION, struct_codec
+from tidelog.protocol.wire import Reader, Writer
+from tidelog.types import Buffer
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Message = TypeVar("Message", bound="DataclassInstance")
+
+VERSION_BYTES: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DataMessage(Generic[Message]):
+    """One such message.
+
+    Attributes:
+        kind: Its declaration.
+        first: Lowest version.
+        last: Highest version that the declaration knows, inclusive.
+        flexible: First version with compact lengths and tagged fields.
+        open_ended: Whether a later version is read as the last one known, its further fields left
+            aside, as members of a group do with each other's.
+    """
+
+    kind: type[Message]
+    first: int
+    last: int
+    flexible: int = ANY_VERSION + 1
+    open_ended: bool = False
+
+    def read(self, data: Buffer) -> tuple[int, Message]:
+        """The version as it stands in the data, and the message.
+
+        Raises:
+            UnsupportedVersion: A version that nobody here knows.
+            CorruptMessage: It breaks a rule.
+        """
+        reader = Reader(data)
+        version = reader.int16()
+        known = min(version, self.last) if self.open_ended else version
+        self._check(known)
+        message = struct_codec(self.kind, known, known >= self.flexible).read(reader)
+        if reader.left and not self.open_ended:
+            raise CorruptMessage(
+                f"{self.kind.__name__} v{version}: {reader.left} bytes behind it", at=reader.at
+            )
+        return version, message
+
+    def write(self, version: int, message: Message) -> bytes:
+        """The message in one version.
+
+        Raises:
+            UnsupportedVersion: The declaration doesn't know the version.
+            InvalidRequest: A value doesn't fit into its field.
+        """
+        self._check(version)
+        writer = Writer()
+        writer.int16(version)
+        struct_codec(self.kind, version, version >= self.flexible).write(writer, message)
+        return b"".join(writer.parts())
+
+    def _check(self, version: int) -> None:
+        if not self.first <= version <= self.last:
+            raise UnsupportedVersion(
+                f"{self.kind.__name__} v{version}: versions {self.first} to {self.last} are known"
+            )
+
+
+SUBSCRIPTION: Final = DataMessage(ConsumerProtocolSubscription, 0, 3, open_ended=True)
+ASSIGNMENT: Final = DataMessage(ConsumerProtocolAssignment, 0, 3, open_ended=True)
+# In keys the number says what the record is about.
+OFFSET_COMMIT_KEY: Final = DataMessage(OffsetCommitKey, 0, 1)
+GROUP_METADATA_KEY: Final = DataMessage(GroupMetadataKey, 2, 2)
+OFFSET_COMMIT_VALUE: Final = DataMessage(OffsetCommitValue, 0, 4, flexible=4)
+GROUP_METADATA_VALUE: Final = DataMessage(GroupMetadataValue, 0, 4, flexible=4)

@@ -1,0 +1,114 @@
+"""Produce: record batches to append.
+
+Versions below 13 name topics, later ones give their ids; 0 to 2 are those of clients that know no
+record batches. Source: Kafka's protocol guide, API 0; KIP-516 (topic ids), KIP-467 (errors by
+record), KIP-951 (the new leader in the answer).
+"""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from tidelog.protocol.schema import (
+    INT16,
+    INT32,
+    INT64,
+    RECORDS,
+    STRING,
+    UUID16,
+    array,
+    nullable_string,
+    struct,
+    wire,
+)
+from tidelog.types import Buffer
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionProduceData:
+    """The batches for one partition."""
+
+    index: int = wire(INT32)
+    records: Buffer | None = wire(RECORDS)
+
+
+@dataclass(slots=True, kw_only=True)
+class TopicProduceData:
+    """A topic's partitions."""
+
+    name: str = wire(STRING, until=12)
+    topic_id: UUID = wire(UUID16, since=13)
+    partition_data: list[PartitionProduceData] = wire(array(struct(PartitionProduceData)))
+
+
+@dataclass(slots=True, kw_only=True)
+class ProduceRequest:
+    """Append these; acks 0 asks for no answer, 1 for the leader, -1 for all replicas in sync."""
+
+    transactional_id: str | None = wire(nullable_string(), since=3)
+    acks: int = wire(INT16)
+    timeout_ms: int = wire(INT32)
+    topic_data: list[TopicProduceData] = wire(array(struct(TopicProduceData)))
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchIndexAndErrorMessage:
+    """Which record was refused, and why."""
+
+    batch_index: int = wire(INT32, since=8)
+    batch_index_error_message: str | None = wire(nullable_string(), since=8)
+
+
+@dataclass(slots=True, kw_only=True)
+class LeaderIdAndEpoch:
+    """Who leads now, told to those who asked somebody else."""
+
+    leader_id: int = wire(INT32, since=10, default=-1)
+    leader_epoch: int = wire(INT32, since=10, default=-1)
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionProduceResponse:
+    """The offset of the first record, or why there is none."""
+
+    index: int = wire(INT32)
+    error_code: int = wire(INT16)
+    base_offset: int = wire(INT64)
+    log_append_time_ms: int = wire(INT64, since=2, default=-1)
+    log_start_offset: int = wire(INT64, since=5, default=-1)
+    record_errors: list[BatchIndexAndErrorMessage] = wire(
+        array(struct(BatchIndexAndErrorMessage)), since=8
+    )
+    error_message: str | None = wire(nullable_string(), since=8)
+    current_leader: LeaderIdAndEpoch = wire(struct(LeaderIdAndEpoch), since=10, tag=0)
+
+
+@dataclass(slots=True, kw_only=True)
+class TopicProduceResponse:
+    """A topic's partitions."""
+
+    name: str = wire(STRING, until=12)
+    topic_id: UUID = wire(UUID16, since=13)
+    partition_responses: list[PartitionProduceResponse] = wire(
+        array(struct(PartitionProduceResponse))
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class ProduceNodeEndpoint:
+    """Where a broker that `current_leader` names listens."""
+
+    node_id: int = wire(INT32, since=10)
+    host: str = wire(STRING, since=10)
+    port: int = wire(INT32, since=10)
+    rack: str | None = wire(nullable_string(), since=10)
+
+
+@dataclass(slots=True, kw_only=True)
+class ProduceResponse:
+    """Where the batches went."""
+
+    responses: list[TopicProduceResponse] = wire(array(struct(TopicProduceResponse)))
+    throttle_time_ms: int = wire(INT32, since=1)
+    node_endpoints: list[ProduceNodeEndpoint] = wire(
+        array(struct(ProduceNodeEndpoint)), since=10, tag=0
+    )
