@@ -5,6 +5,7 @@ reads anew, so a log that grows shows what it holds by then. Polars, DuckDB and 
 by the calls that name them, numpy, pyarrow and numba by all that read.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -36,8 +37,86 @@ ROWS_SHOWN: Final = 5
 TOPICS_SHOWN: Final = 20
 
 
+class ArrowSource(ABC):
+    """Records that can be asked for as Arrow, again and again, and so by whatever takes Arrow."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def schema(self) -> "pa.Schema":
+        """Names and types of the columns; raises InvalidRequest for one that does not exist."""
+
+    @abstractmethod
+    def to_arrow(self) -> "pa.RecordBatchReader":
+        """The records as an Arrow reader, which reads while it is read."""
+
+    @abstractmethod
+    def _check(self) -> None:
+        """Raise what would go wrong at once, before a tool of its own errors reads."""
+
+    def to_table(self) -> "pa.Table":
+        """The records in memory as an Arrow table; raises as `to_arrow`."""
+        return self.to_arrow().read_all()
+
+    def to_polars(self) -> "pl.DataFrame":
+        """The records in memory as a Polars frame; raises as `to_arrow`."""
+        try:
+            import polars as pl
+        except ImportError as error:
+            raise _missing("to_polars", "polars", error) from error
+        found = pl.from_arrow(self.to_table())
+        assert isinstance(found, pl.DataFrame)
+        return found
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """The records in memory as a pandas frame, times in UTC; raises as `to_arrow`."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise _missing("to_pandas", "pandas", error) from error
+        found = self.to_table().to_pandas()
+        assert isinstance(found, pd.DataFrame)
+        return found
+
+    def to_duckdb(
+        self, connection: "duckdb.DuckDBPyConnection | None" = None, *, view: str | None = None
+    ) -> "duckdb.DuckDBPyRelation":
+        """The records as a DuckDB relation, streamed: each query reads the log anew.
+
+        Args:
+            connection: Where queries run; DuckDB's own default where None.
+            view: A name under which SQL finds the records on that connection too.
+
+        Raises:
+            UnknownTopic, InvalidRequest, MissingDependency: At once. What goes wrong while a query
+                reads is DuckDB's error, with ours in its text.
+        """
+        try:
+            import duckdb
+        except ImportError as error:
+            raise _missing("to_duckdb", "duckdb", error) from error
+        self._check()
+        where = duckdb.default_connection() if connection is None else connection
+        if view is not None:
+            where.register(view, self)
+        return where.from_arrow(self)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """A new stream of the records; it is planned when its first batch is asked for."""
+        needs_arrow()
+        import pyarrow as pa
+
+        reader = pa.RecordBatchReader.from_batches(self.schema, self._batches())
+        stream: object = reader.__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
+        return stream
+
+    def _batches(self) -> "Iterator[pa.RecordBatch]":
+        yield from self.to_arrow()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Scan:
+class Scan(ArrowSource):
     """Records of one or more topics, chosen by time, for whoever wants them.
 
     Any tool that takes an Arrow stream takes a scan as it is (`__arrow_c_stream__`), as often as it
@@ -109,53 +188,6 @@ class Scan:
             self.plan(), self._columns(), options=self._options(), stats=stats, threads=threads
         )
 
-    def to_table(self) -> "pa.Table":
-        """The records in memory as an Arrow table; raises as `to_arrow`."""
-        return self.to_arrow().read_all()
-
-    def to_polars(self) -> "pl.DataFrame":
-        """The records in memory as a Polars frame; raises as `to_arrow`."""
-        try:
-            import polars as pl
-        except ImportError as error:
-            raise _missing("to_polars", "polars", error) from error
-        found = pl.from_arrow(self.to_table())
-        assert isinstance(found, pl.DataFrame)
-        return found
-
-    def to_pandas(self) -> "pd.DataFrame":
-        """The records in memory as a pandas frame, times in UTC; raises as `to_arrow`."""
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise _missing("to_pandas", "pandas", error) from error
-        found = self.to_table().to_pandas()
-        assert isinstance(found, pd.DataFrame)
-        return found
-
-    def to_duckdb(
-        self, connection: "duckdb.DuckDBPyConnection | None" = None, *, view: str | None = None
-    ) -> "duckdb.DuckDBPyRelation":
-        """The records as a DuckDB relation, streamed: each query reads the log anew.
-
-        Args:
-            connection: Where queries run; DuckDB's own default where None.
-            view: A name under which SQL finds the records on that connection too.
-
-        Raises:
-            UnknownTopic, InvalidRequest, MissingDependency: At once. What goes wrong while a query
-                reads is DuckDB's error, with ours in its text.
-        """
-        try:
-            import duckdb
-        except ImportError as error:
-            raise _missing("to_duckdb", "duckdb", error) from error
-        self.plan()
-        where = duckdb.default_connection() if connection is None else connection
-        if view is not None:
-            where.register(view, self)
-        return where.from_arrow(self)
-
     def count(self) -> int:
         """How many records there are, mostly by zone maps alone; see `tidelog.scan.count`."""
         return self.counts().records
@@ -170,17 +202,8 @@ class Scan:
             isolation=self.isolation,
         )
 
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """A new stream of the records; it is planned when its first batch is asked for."""
-        needs_arrow()
-        import pyarrow as pa
-
-        reader = pa.RecordBatchReader.from_batches(self.schema, self._batches())
-        stream: object = reader.__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
-        return stream
-
-    def _batches(self) -> "Iterator[pa.RecordBatch]":
-        yield from self.to_arrow()
+    def _check(self) -> None:
+        self.plan()
 
     def _columns(self) -> tuple[str, ...]:
         if self.columns is not None:

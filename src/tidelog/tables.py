@@ -44,7 +44,7 @@ def append_table(
     """See `tidelog.Directory.append_table`."""
     info = log_dir.topic(topic)
     rows = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
-    partitions, rows = _partitions(rows, info.partitions, keyless)
+    partitions, rows = choose_rows(rows, info.partitions, keyless)
     target = info.config.compression_type.target_codec
     codec = codec if target is None else target
     level = info.config.compression_level(codec)
@@ -85,7 +85,7 @@ def _pieces(batches: Iterable[bytearray]) -> Iterator[bytearray]:
         yield piece
 
 
-def _partitions(
+def choose_rows(
     table: pa.Table, partition_count: int, keyless: int
 ) -> tuple[npt.NDArray[np.int32], pa.Table]:
     """Each row's partition, and the table without the column that may have said it."""
