@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tidelog.directory import Directory, open_directory
     from tidelog.env import Env, ManualClock, os_env
     from tidelog.errors import TidelogError
+    from tidelog.server.in_process import broker
     from tidelog.types import (
         ClockName,
         Codec,
@@ -47,6 +48,7 @@ _HOMES: Final = {
     "TidelogError": "errors",
     "TimestampType": "types",
     "TopicPartition": "types",
+    "broker": "server.in_process",
     "open": "directory",
     "os_env": "env",
 }
@@ -64,6 +66,7 @@ __all__ = [
     "TidelogError",
     "TimestampType",
     "TopicPartition",
+    "broker",
     "open",
     "os_env",
 ]

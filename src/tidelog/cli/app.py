@@ -6,7 +6,7 @@ Each command imports its work when it runs, so that `--help` and the others don'
 import click
 
 import tidelog
-from tidelog.cli import app_checks, app_cluster, app_ranges, app_spark, app_tier, app_time
+from tidelog.cli import app_checks, app_cluster, app_ranges, app_serve, app_spark, app_tier, app_time
 from tidelog.cli.choices import (
     CODECS,
     ClockName,
@@ -364,6 +364,6 @@ def _dump(
     return dump.dump(surroundings, paths, deep=deep, kind=kind, zone=zone)
 
 
-for _module in (app_checks, app_cluster, app_ranges, app_spark, app_tier, app_time):
+for _module in (app_checks, app_cluster, app_ranges, app_serve, app_spark, app_tier, app_time):
     for _command in _module.COMMANDS:
         app.add_command(_command)

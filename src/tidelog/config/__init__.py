@@ -4,6 +4,8 @@ Owns names, types, defaults, ranges and synonyms; docs/config.md is generated fr
 Owns no behaviour: what a setting does is the business of those who read it.
 """
 
+from tidelog.config.broker import BROKER_CONFIG_BY_NAME, BrokerConfig
+from tidelog.config.broker_keys import BROKER_CONFIGS
 from tidelog.config.keys import ConfigKey, Synonym
 from tidelog.config.resolve import ConfigNote, NoteKind, key_names
 from tidelog.config.topic import DEFAULT_TOPIC_CONFIG, TopicConfig, normalize
@@ -14,19 +16,23 @@ from tidelog.config.topic_keys import (
     TOPIC_CONFIGS,
     TWO_SIDED_LIMITS,
 )
-from tidelog.config.values import CompressionType, ConfigValue, RetentionClock, text_of
+from tidelog.config.values import CompressionType, ConfigValue, Durability, RetentionClock, text_of
 
 __all__ = [
+    "BROKER_CONFIGS",
+    "BROKER_CONFIG_BY_NAME",
     "CLEANUP_COMPACT",
     "CLEANUP_DELETE",
     "DEFAULT_TOPIC_CONFIG",
     "RETIRED",
     "TOPIC_CONFIGS",
     "TWO_SIDED_LIMITS",
+    "BrokerConfig",
     "CompressionType",
     "ConfigKey",
     "ConfigNote",
     "ConfigValue",
+    "Durability",
     "NoteKind",
     "RetentionClock",
     "Synonym",

@@ -73,6 +73,18 @@ _SYNONYMS: Final = _find_synonyms()
 _KNOWN_NAMES: Final = (*TOPIC_CONFIG_BY_NAME, *_SYNONYMS, *TWO_SIDED_LIMITS, *RETIRED)
 
 
+_BROKER_NAMES: Final = frozenset(
+    {synonym.name for key in TOPIC_CONFIGS for synonym in key.synonyms}
+    | {name for name in TOPIC_CONFIG_BY_NAME if name.startswith("tidelog.")}
+    | {*_SYNONYMS, *TWO_SIDED_LIMITS, *RETIRED}
+)
+
+
+def broker_names() -> frozenset[str]:
+    """Names under which a broker's settings give topics their defaults."""
+    return _BROKER_NAMES
+
+
 def resolve(
     given: Mapping[str, str], *, ignore_unknown: bool = False
 ) -> tuple[dict[str, Setting], list[ConfigNote]]:

@@ -44,6 +44,13 @@ class RetentionClock(StrEnum):
     RECORD_CAPPED = "record-capped"
 
 
+class Durability(StrEnum):
+    """What an acknowledgement by all replicas means where there is one."""
+
+    PAGE_CACHE = "page-cache"
+    FSYNC = "fsync"
+
+
 _TARGET_CODECS: Final = {
     CompressionType.UNCOMPRESSED: Codec.NONE,
     CompressionType.ZSTD: Codec.ZSTD,
@@ -61,6 +68,7 @@ ConfigValue: TypeAlias = (
     | frozenset[str]
     | tuple[str, ...]
     | CompressionType
+    | Durability
     | RetentionClock
     | TimestampType
 )
@@ -157,6 +165,10 @@ def _parse_compression(text: str) -> CompressionType:
     return CompressionType(text.strip())
 
 
+def _parse_durability(text: str) -> Durability:
+    return Durability(text.strip())
+
+
 def _parse_retention_clock(text: str) -> RetentionClock:
     return RetentionClock(text.strip())
 
@@ -214,6 +226,8 @@ COMPRESSION: Final = ValueKind(
 RETENTION_CLOCK: Final = ValueKind(
     "string", f"one of {', '.join(RetentionClock)}", _parse_retention_clock
 )
+DURABILITY: Final = ValueKind("string", f"one of {', '.join(Durability)}", _parse_durability)
+TEXT: Final = ValueKind("string", "any text", str.strip)
 STORE_URL: Final = ValueKind("string", "a URL without credentials, or nothing", _parse_store_url)
 REPLICAS: Final = ValueKind(
     "list", "*, or partition:broker pairs, comma separated, or nothing", _parse_replicas

@@ -214,7 +214,8 @@ def read_request(frame: Buffer) -> ReceivedRequest:
     client_id = _CLIENT_ID.read(reader)
     if api.is_flexible(version):
         reader.skip_tags()
-    message = _whole(reader, api.request, api, version)
+    # Bytes behind a request are passed over, as Kafka does: librdkafka sends three of them.
+    message = _body_codec(api.request, api, version).read(reader)
     return ReceivedRequest(api, version, correlation_id, client_id, message)
 
 

@@ -11,7 +11,7 @@ import posixpath
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -52,6 +52,8 @@ class LogDirOptions:
         writable: Take the lock, recover where needed, allow changes; else only read.
         create: Make the directory where it is missing (implies `writable`).
         body_check: The validator's pass over records, plain or a kernel.
+        topic_defaults: Settings, under a broker's names, of topics that have none of their own;
+            heeded where the directory is opened for writing.
         prepare: Called under the lock before any partition is opened, to mend what would keep one
             from it.
     """
@@ -59,6 +61,7 @@ class LogDirOptions:
     writable: bool = False
     create: bool = False
     body_check: BodyCheck = check_body
+    topic_defaults: Mapping[str, str] = field(default_factory=dict)
     prepare: "Callable[[DirectoryState], None] | None" = None
 
 
@@ -132,7 +135,7 @@ class DirectoryState:
         self._purge_deleted_topics()
         for line in commits.replay(self.env.files, self.path):
             self.report(line)
-        self._registry = TopicRegistry(self.env.files, self.path)
+        self._registry = TopicRegistry(self.env.files, self.path, self._options.topic_defaults)
         for line in self._registry.notes:
             self.report(line)
         self._starts = self._read_offsets(files.LOG_START_CHECKPOINT_FILE)

@@ -159,8 +159,15 @@ def read_topics(files: FileSystem, directory: str) -> dict[str, TopicEntry]:
         raise error.located(path) from error
 
 
-def find_topics(files: FileSystem, directory: str) -> tuple[dict[str, TopicInfo], list[str]]:
+def find_topics(
+    files: FileSystem, directory: str, defaults: Mapping[str, str] | None = None
+) -> tuple[dict[str, TopicInfo], list[str]]:
     """All topics of a directory by name, from its file and its partition directories.
+
+    Args:
+        files: Where the directory is.
+        directory: Its path.
+        defaults: Settings, under a broker's names, of topics that have none of their own.
 
     Returns:
         The topics, sorted by name, and one line for each thing that does not fit together.
@@ -178,7 +185,8 @@ def find_topics(files: FileSystem, directory: str) -> tuple[dict[str, TopicInfo]
     prefetch(files, (f"{directory}/{place}/{PARTITION_METADATA_FILE}" for place in found))
     for name in sorted(entries.keys() | present.keys()):
         ids = _read_ids(files, directory, name, present[name], notes)
-        topics[name] = _merge(name, entries.get(name), present[name], ids, notes)
+        config = _config_of(name, entries.get(name), defaults)
+        topics[name] = _merge(name, entries.get(name), present[name], ids, config, notes)
     return topics, notes
 
 
@@ -214,6 +222,7 @@ def _merge(
     entry: TopicEntry | None,
     present: tuple[int, ...],
     ids: list[uuid.UUID],
+    config: TopicConfig,
     notes: list[str],
 ) -> TopicInfo:
     """One topic out of what the file (`entry`) and the directories (`present`, `ids`) say."""
@@ -227,7 +236,7 @@ def _merge(
             topic_id=topic_id,
             partitions=count,
             present=present,
-            config=TopicConfig(),
+            config=config,
             foreign=True,
         )
     topic_id = entry.topic_id if not ids or entry.topic_id in ids else ids[0]
@@ -240,13 +249,16 @@ def _merge(
         partitions=max(count, entry.partitions),
         present=present,
         given=entry.given,
-        config=_config_of(name, entry.given),
+        config=config,
     )
 
 
-def _config_of(name: str, given: Mapping[str, str]) -> TopicConfig:
+def _config_of(
+    name: str, entry: TopicEntry | None, defaults: Mapping[str, str] | None
+) -> TopicConfig:
+    given = {} if entry is None else entry.given
     try:
-        return TopicConfig.parse(given)[0]
+        return TopicConfig.parse(given, broker=defaults)[0]
     except TidelogError as error:
         raise CorruptFile(f"{TOPICS_FILE}: topic {name}: {error}") from error
 
@@ -259,11 +271,14 @@ class TopicRegistry:
     Partition directories are the caller's business.
     """
 
-    def __init__(self, files: FileSystem, directory: str) -> None:
-        """Read what is there; errors as `find_topics`."""
+    def __init__(
+        self, files: FileSystem, directory: str, defaults: Mapping[str, str] | None = None
+    ) -> None:
+        """Read what is there; arguments and errors as `find_topics`."""
         self._files = files
         self._directory = directory
-        self._topics, self.notes = find_topics(files, directory)
+        self._defaults = dict(defaults or {})
+        self._topics, self.notes = find_topics(files, directory, self._defaults)
 
     @property
     def topics(self) -> Mapping[str, TopicInfo]:
@@ -308,7 +323,7 @@ class TopicRegistry:
             topic_id=topic_id or random_topic_id(source),
             partitions=partitions,
             given=texts,
-            config=TopicConfig.parse(given)[0],
+            config=TopicConfig.parse(given, broker=self._defaults)[0],
         )
         self._save({**self._topics, name: info})
         return info, notes
@@ -334,7 +349,7 @@ class TopicRegistry:
         altered = replace(
             info,
             given=given,
-            config=TopicConfig.parse(given)[0],
+            config=TopicConfig.parse(given, broker=self._defaults)[0],
             topic_id=info.topic_id or random_topic_id(source),
             foreign=False,
         )

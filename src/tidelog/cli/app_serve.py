@@ -1,0 +1,62 @@
+"""`tidelog serve`, declared for click."""
+
+from typing import Final
+
+import click
+
+from tidelog.cli.options import data_option, examples
+from tidelog.cli.surroundings import Surroundings
+
+
+@click.command(
+    "serve",
+    epilog=examples(
+        "tidelog serve --data data",
+        "tidelog serve --data data --listen 127.0.0.1:9093 --set log.retention.hours=24",
+        "tidelog serve --data data --config server.properties --durability fsync",
+    ),
+)
+@data_option
+@click.option("--listen", metavar="HOST:PORT", help="Where; `listeners`, else 127.0.0.1:9092.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A broker setting; wins over --config.",
+)
+@click.option("--config", metavar="FILE", help="Settings: server.properties or FILE.toml.")
+@click.option(
+    "--durability",
+    type=click.Choice(["page-cache", "fsync"]),
+    help="What an acknowledgement with acks=all waits for; sets tidelog.durability.",
+)
+@click.option("--insecure", is_flag=True, help="Allow an address that other machines can reach.")
+@click.pass_obj
+def _serve(  # noqa: PLR0913 - one parameter for each option
+    surroundings: Surroundings,
+    data: str | None,
+    listen: str | None,
+    settings: tuple[str, ...],
+    config: str | None,
+    durability: str | None,
+    insecure: bool,
+) -> int:
+    """Be a broker that Kafka's clients write to and read from.
+
+    Prints one line when it listens. SIGTERM and Ctrl-C close it cleanly.
+    """
+    from tidelog.cli import serve as command
+
+    options = command.ServeOptions(
+        data=data,
+        listen=listen,
+        settings=settings,
+        config=config,
+        durability=durability,
+        insecure=insecure,
+    )
+    return command.serve(surroundings, options)
+
+
+COMMANDS: Final[tuple[click.Command, ...]] = (_serve,)

@@ -1,0 +1,94 @@
+"""`tidelog serve`: settings from file and options, a broker until a signal ends it."""
+
+import asyncio
+import signal
+from dataclasses import dataclass
+
+from tidelog.cli.opening import NO_DATA
+from tidelog.cli.problems import ExitCode, UsageProblem
+from tidelog.cli.surroundings import Surroundings
+from tidelog.config import BrokerConfig
+from tidelog.server import loops
+from tidelog.server.server import Server, open_node
+from tidelog.server.settings import (
+    Endpoint,
+    parse_endpoint,
+    parse_listener,
+    parse_settings,
+    read_settings,
+)
+from tidelog.storage.files import read_file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """What the options say; texts are not read yet."""
+
+    data: str | None
+    listen: str | None = None
+    settings: tuple[str, ...] = ()
+    config: str | None = None
+    durability: str | None = None
+    insecure: bool = False
+
+
+def serve(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
+    """Serve until a signal says stop."""
+    config = _configure(surroundings, options)
+    data = options.data or config.log_dirs
+    if not data:
+        raise UsageProblem(NO_DATA)
+    listen = _listen_at(options, config)
+    loops.run(_serve(surroundings, data, config, listen))
+    return ExitCode.OK
+
+
+def _configure(surroundings: Surroundings, options: ServeOptions) -> BrokerConfig:
+    """All settings together; those of the command line win over the file's."""
+    given: dict[str, str] = {}
+    if options.config is not None:
+        try:
+            content = bytes(read_file(surroundings.env.files, options.config)).decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageProblem(f"--config {options.config}: {error}") from error
+        given |= read_settings(options.config, content)
+    given |= parse_settings(options.settings)
+    if options.durability is not None:
+        given["tidelog.durability"] = options.durability
+    config, notes = BrokerConfig.parse(given)
+    for note in notes:
+        surroundings.say(f"note: {note}")
+    return config
+
+
+def _listen_at(options: ServeOptions, config: BrokerConfig) -> Endpoint:
+    if options.listen is not None:
+        found = parse_endpoint(options.listen)
+    else:
+        found = parse_listener("listeners", config.listeners)
+    if not found.is_loopback and not options.insecure:
+        raise UsageProblem(
+            f"{found} can be reached by other machines, and there is no TLS and no log-in yet;"
+            " listen on 127.0.0.1, or say --insecure"
+        )
+    return found
+
+
+async def _serve(
+    surroundings: Surroundings, data: str, config: BrokerConfig, listen: Endpoint
+) -> None:
+    server = Server(open_node(data, config, env=surroundings.env))
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    try:
+        try:
+            port = await server.start(listen.host, listen.port)
+        except OSError as error:
+            raise UsageProblem(f"can't listen on {listen}: {error}") from error
+        surroundings.stdout.write(f"listening on {Endpoint(listen.host, port)}, data in {data}\n")
+        surroundings.stdout.flush()
+        await stopping.wait()
+    finally:
+        await server.stop()

@@ -1,0 +1,80 @@
+"""Who is connected: limits on their number, and an end for those that say nothing.
+
+Source: Kafka's `max.connections`, `max.connections.per.ip`, `connections.max.idle.ms`.
+"""
+
+from typing import Final, Protocol
+
+from tidelog.server.node import ConnectionFacts, Node
+
+IDLE_CHECK_MS: Final = 1000
+
+
+class Client(Protocol):
+    """A connection, as far as the limits go."""
+
+    facts: ConnectionFacts
+    last_active_ms: int
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an answer is being worked on, or waits for the client to take it."""
+        ...
+
+    def close(self) -> None:
+        """Close without waiting for the client."""
+        ...
+
+
+class Clients:
+    """All open connections. Belongs to the loop's thread."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._clients: dict[Client, None] = {}
+        self._by_host: dict[str, int] = {}
+        self._numbers = 0
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def next_number(self) -> int:
+        """A new connection's number."""
+        self._numbers += 1
+        return self._numbers
+
+    def admit(self, client: Client) -> bool:
+        """Take a connection in; False where there are as many as there may be."""
+        config, host = self._node.config, client.facts.host
+        count = self._by_host.get(host, 0)
+        if len(self._clients) >= config.max_connections or count >= config.max_connections_per_ip:
+            return False
+        self._by_host[host] = count + 1
+        self._clients[client] = None
+        return True
+
+    def dismiss(self, client: Client) -> None:
+        """A connection has gone; fine where it was not taken in."""
+        if client not in self._clients:
+            return
+        del self._clients[client]
+        host = client.facts.host
+        self._by_host[host] -= 1
+        if not self._by_host[host]:
+            del self._by_host[host]
+
+    def watch_idle(self) -> None:
+        """Close who has been silent for too long, now and from time to time."""
+        limit_ms = self._node.config.connections_max_idle_ms
+        if limit_ms < 0:
+            return
+        silent_since_ms = self._node.env.clock.monotonic_ms() - limit_ms
+        for client in tuple(self._clients):
+            if client.last_active_ms < silent_since_ms and not client.is_busy:
+                client.close()
+        self._node.timers.after(min(limit_ms, IDLE_CHECK_MS), self.watch_idle)
+
+    def close(self) -> None:
+        """Close all."""
+        for client in tuple(self._clients):
+            client.close()

@@ -1,0 +1,141 @@
+"""One client's connection: bytes to requests, answers to bytes, one request at a time, in order.
+
+As in Kafka a connection's next request is looked at when the answer to the last one was handed to
+the system. So what one client can make the broker hold is one request, one answer, and what had
+come before reading paused.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Final, cast
+
+from tidelog.errors import CorruptMessage, TidelogError
+from tidelog.protocol.connection import Frames
+from tidelog.server.clients import Clients
+from tidelog.server.dispatch import Pieces, answer
+from tidelog.server.node import LOGGER, ConnectionFacts, Node
+from tidelog.types import Buffer
+
+# Above this the transport asks us to wait; an answer in hand is still taken whole.
+WRITE_HIGH_BYTES: Final = 1 << 20
+
+
+class Connection(asyncio.Protocol):
+    """One client. Belongs to the loop's thread."""
+
+    def __init__(self, node: Node, clients: Clients) -> None:
+        self._node = node
+        self._clients = clients
+        self._frames = Frames(self._node.config.socket_request_max_bytes)
+        self._transport: asyncio.Transport | None = None
+        self._task: asyncio.Future[None] | None = None
+        self._is_full = False
+        self._is_paused = False
+        self.facts = ConnectionFacts(clients.next_number(), "")
+        self.last_active_ms = self._node.env.clock.monotonic_ms()
+
+    # -- what asyncio calls ------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has come: it stays if there is room."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        peer = transport.get_extra_info("peername")
+        self.facts.host = peer[0] if isinstance(peer, tuple) else "local"
+        if not self._clients.admit(self):
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio names it
+        """The client has gone, or was sent away: nobody waits for an answer any more."""
+        self._transport = None
+        if self._task is not None:
+            self._task.cancel()
+        self._clients.dismiss(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes have come."""
+        self.last_active_ms = self._node.env.clock.monotonic_ms()
+        self._frames.feed(data)
+        self._go_on()
+
+    def pause_writing(self) -> None:
+        """The client takes no more for now."""
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        """The client has taken what there was."""
+        self._is_full = False
+        self._go_on()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an answer is being worked on, or waits for the client to take it."""
+        return self._task is not None or self._is_full
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        """Work on what has come, until something is not ready."""
+        try:
+            while self._transport is not None and self._task is None and not self._is_full:
+                frame = self._frames.next()
+                if frame is None:
+                    break
+                self._handle(frame)
+        except (CorruptMessage, TidelogError) as error:
+            self._give_up(str(error))
+        except Exception:  # noqa: BLE001 - one connection's trouble is not the others'
+            LOGGER.exception("a request of %s failed", self.facts.host)
+            self._give_up("an error of our own")
+        self._pace()
+
+    def _handle(self, frame: Buffer) -> None:
+        said = answer(self._node, self.facts, frame)
+        if said is None:
+            return
+        if isinstance(said, list):
+            self._send(said)
+        else:
+            self._task = asyncio.ensure_future(self._finish(said))
+
+    async def _finish(self, said: Awaitable[Pieces | None]) -> None:
+        try:
+            pieces = await said
+        except asyncio.CancelledError:
+            return
+        except TidelogError as error:
+            self._give_up(str(error))
+            return
+        except Exception:  # noqa: BLE001 - one connection's trouble is not the others'
+            LOGGER.exception("a request of %s failed", self.facts.host)
+            self._give_up("an error of our own")
+            return
+        self._task = None
+        if pieces is not None:
+            self._send(pieces)
+        self._go_on()
+
+    def _send(self, pieces: Pieces) -> None:
+        if self._transport is not None:
+            self._transport.writelines(pieces)
+
+    def _pace(self) -> None:
+        """Read on only while requests are worked on: what waits has a bound."""
+        wants_pause = self._task is not None or self._is_full
+        if self._transport is None or wants_pause == self._is_paused:
+            return
+        self._is_paused = wants_pause
+        if wants_pause:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _give_up(self, reason: str) -> None:
+        """Close at once; other connections go on."""
+        LOGGER.warning("connection %d of %s closed: %s", self.facts.number, self.facts.host, reason)
+        self.close()
+
+    def close(self) -> None:
+        """Close without waiting for the client."""
+        if self._transport is not None:
+            self._transport.abort()

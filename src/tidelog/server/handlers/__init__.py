@@ -1,0 +1,51 @@
+"""Which handler answers which API, in which versions; a module is imported at its first request.
+
+A version stands here only when all of it works: this table is what ApiVersions announces.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Final, cast
+
+from tidelog.server.requests import Handler
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One API that is served.
+
+    Attributes:
+        key: Its number.
+        module: Where its handler is, in this package.
+        function: The handler's name.
+        first: Lowest version announced.
+        last: Highest version announced, inclusive.
+        legacy_first: Lowest version with `tidelog.legacy.clients`; None for `first`.
+    """
+
+    key: int
+    module: str
+    function: str
+    first: int
+    last: int
+    legacy_first: int | None = None
+
+    def first_for(self, *, legacy: bool) -> int:
+        """The lowest version announced."""
+        return self.first if self.legacy_first is None or not legacy else self.legacy_first
+
+
+ROWS: Final = (
+    Row(3, "metadata", "metadata", 0, 13),
+    Row(18, "api_versions", "api_versions", 0, 4),
+)
+BY_KEY: Final = {row.key: row for row in ROWS}
+
+
+@cache
+def handler_of(key: int) -> Handler:
+    """The handler of an API that stands in the table."""
+    row = BY_KEY[key]
+    module = import_module(f"tidelog.server.handlers.{row.module}")
+    return cast("Handler", getattr(module, row.function))

@@ -1,0 +1,90 @@
+"""What a handler may use: the directory, partitions, topics, timers, threads, settings."""
+
+import logging
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from tidelog.config import BrokerConfig
+from tidelog.server.partitions import Partitions
+from tidelog.server.timers import Timers
+from tidelog.server.topics import Topics
+from tidelog.server.work import Work
+from tidelog.storage.files import encode_topic_id, random_topic_id
+from tidelog.storage.log_dir import LogDir
+from tidelog.storage.meta_properties import read_meta_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tidelog.env import Env
+
+LOGGER: Final = logging.getLogger("tidelog.server")
+
+
+@dataclass(slots=True)
+class Address:
+    """Where clients are told to connect to."""
+
+    host: str
+    port: int
+
+
+class Node:
+    """One broker's state. Belongs to the loop's thread.
+
+    Attributes:
+        config: The broker's settings.
+        env: Clock, files, randomness.
+        log_dir: The directory, open for writing.
+        address: Where clients find the broker; known when it listens.
+        closers: Called in reverse order before the directory is closed.
+    """
+
+    def __init__(self, log_dir: LogDir, config: BrokerConfig) -> None:
+        self.config = config
+        self.log_dir = log_dir
+        self.env: Env = log_dir.env
+        self.address = Address("127.0.0.1", 0)
+        self.timers = Timers(self.env.clock)
+        self.work = Work()
+        self.partitions = Partitions(log_dir)
+        self.topics = Topics(log_dir, self.partitions, config)
+        self.closers: list[Callable[[], None]] = []
+
+    @property
+    def node_id(self) -> int:
+        """The broker's number."""
+        return self.config.node_id
+
+    @cached_property
+    def cluster_id(self) -> str:
+        """The cluster's name, from meta.properties."""
+        found = read_meta_properties(self.env.files, self.log_dir.path) or {}
+        return found.get("cluster.id") or encode_topic_id(random_topic_id(self.env.random))
+
+    def close(self) -> None:
+        """Stop what runs beside, then close the directory: a clean stop.
+
+        Raises:
+            StorageFailure: A partition could not be closed; the next start recovers.
+        """
+        for closer in reversed(self.closers):
+            closer()
+        self.work.close()
+        self.log_dir.close()
+
+
+@dataclass(slots=True)
+class ConnectionFacts:
+    """What a handler may know of who asks.
+
+    Attributes:
+        number: Counts up from 1.
+        host: The client's address.
+        software: Name and version as ApiVersions gave them; empty where not known.
+    """
+
+    number: int
+    host: str
+    software: tuple[str, str] = ("", "")

@@ -1,0 +1,99 @@
+"""The listening broker: start, connections and their limits, timers, stop."""
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+from tidelog.config import BrokerConfig
+from tidelog.env import Env
+from tidelog.server.clients import Clients
+from tidelog.server.connection import Connection
+from tidelog.server.node import Address, Node
+from tidelog.server.settings import parse_listener
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+
+BACKLOG: Final = 1024
+
+
+def open_node(path: str, config: BrokerConfig, *, env: Env | None = None) -> Node:
+    """Take a directory's lock and make a broker of it.
+
+    Raises:
+        DirectoryLocked: Another process has it.
+        StorageFailure, InvalidRequest: As `LogDir.open`.
+    """
+    options = LogDirOptions(create=True, topic_defaults=config.topic_defaults)
+    return Node(LogDir.open(path, env=env, options=options), config)
+
+
+def advertised(config: BrokerConfig, host: str, port: int) -> Address:
+    """Where clients are told to connect to; a port of 0 there is the one that is listened on.
+
+    Raises:
+        ConfigError: `advertised.listeners` can't be read.
+    """
+    if not config.advertised_listeners:
+        return Address(host, port)
+    found = parse_listener("advertised.listeners", config.advertised_listeners)
+    return Address(found.host, found.port or port)
+
+
+class Server:
+    """One broker on one event loop. start -> ... -> stop."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self._listener: asyncio.Server | None = None
+        self.clients = Clients(node)
+        self._wake: asyncio.TimerHandle | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; the port, which the system chooses where `port` is 0.
+
+        Raises:
+            OSError: The address can't be had.
+        """
+        loop = asyncio.get_running_loop()
+        self.node.timers.on_earlier = self._schedule
+        self._listener = await loop.create_server(
+            lambda: Connection(self.node, self.clients), host, port, backlog=BACKLOG
+        )
+        found: int = self._listener.sockets[0].getsockname()[1]
+        self.node.address = advertised(self.node.config, host, found)
+        self.clients.watch_idle()
+        return found
+
+    async def stop(self) -> None:
+        """Close all connections, then the directory: a clean stop.
+
+        Raises:
+            StorageFailure: A partition could not be closed.
+        """
+        if self._listener is not None:
+            self._listener.close()
+        self.clients.close()
+        # What was cancelled ends before the directory is closed under it.
+        await asyncio.sleep(0)
+        if self._wake is not None:
+            self._wake.cancel()
+        if self._listener is not None:
+            with suppress(asyncio.CancelledError):
+                await self._listener.wait_closed()
+        self.node.close()
+
+    # -- timers ------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        if self._wake is not None:
+            self._wake.cancel()
+        delay_ms = self.node.timers.next_delay_ms()
+        if delay_ms is None:
+            self._wake = None
+            return
+        loop = asyncio.get_running_loop()
+        self._wake = loop.call_later(delay_ms / 1000, self._run_due)
+
+    def _run_due(self) -> None:
+        self._wake = None
+        self.node.timers.run_due()
+        self._schedule()

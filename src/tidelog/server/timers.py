@@ -1,0 +1,91 @@
+"""Things to do later, by the injected clock.
+
+A real loop wakes up for the next one; a test moves its clock and calls `run_due`.
+"""
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+
+from tidelog.env import Clock
+
+
+class Timer:
+    """Something to be done once; `cancel` makes that never."""
+
+    __slots__ = ("_action", "due_ms")
+
+    def __init__(self, due_ms: int, action: Callable[[], None]) -> None:
+        self.due_ms = due_ms
+        self._action: Callable[[], None] | None = action
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it was cancelled, or has been done."""
+        return self._action is None
+
+    def cancel(self) -> None:
+        """Don't do it; fine where it was done."""
+        self._action = None
+
+    def fire(self) -> None:
+        """Do it now, once."""
+        action, self._action = self._action, None
+        if action is not None:
+            action()
+
+
+class Timers:
+    """All that waits for its time, on one thread.
+
+    Attributes:
+        on_earlier: Called when something is due earlier than all else: the loop wakes up for it.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._heap: list[tuple[int, int, Timer]] = []
+        self._numbers = count()
+        self._live_floor = 64
+        self.on_earlier: Callable[[], None] = lambda: None
+
+    def after(self, delay_ms: int, action: Callable[[], None]) -> Timer:
+        """Do something `delay_ms` from now, by monotonic time."""
+        timer = Timer(self._clock.monotonic_ms() + delay_ms, action)
+        is_first = not self._heap or timer.due_ms < self._heap[0][0]
+        heapq.heappush(self._heap, (timer.due_ms, next(self._numbers), timer))
+        self._sweep()
+        if is_first:
+            self.on_earlier()
+        return timer
+
+    def _sweep(self) -> None:
+        """Long polls mostly end before their time: cancelled ones must not pile up."""
+        if len(self._heap) > 2 * self._live_floor:
+            self._heap = [entry for entry in self._heap if not entry[2].is_cancelled]
+            heapq.heapify(self._heap)
+            self._live_floor = max(64, len(self._heap))
+
+    @property
+    def size(self) -> int:
+        """How many are kept, cancelled ones that were not swept out yet included."""
+        return len(self._heap)
+
+    def next_delay_ms(self) -> int | None:
+        """How long until the next one is due, 0 where it is; None where nothing waits."""
+        while self._heap and self._heap[0][2].is_cancelled:
+            heapq.heappop(self._heap)
+        if not self._heap:
+            return None
+        return max(self._heap[0][0] - self._clock.monotonic_ms(), 0)
+
+    def run_due(self) -> int:
+        """Do all whose time has come; how many there were."""
+        done = 0
+        now = self._clock.monotonic_ms()
+        while self._heap and self._heap[0][0] <= now:
+            timer = heapq.heappop(self._heap)[2]
+            if not timer.is_cancelled:
+                timer.fire()
+                done += 1
+        return done

@@ -1,0 +1,72 @@
+"""The broker's topics: by name, by id, created where a client asks for one that is not there."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+from uuid import UUID
+
+from tidelog.config import BrokerConfig
+from tidelog.server.partitions import Partitions
+from tidelog.storage.log_dir import LogDir
+from tidelog.storage.topics import TopicInfo
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+
+
+class Topics:
+    """What topics there are. Belongs to the loop's thread."""
+
+    def __init__(self, log_dir: LogDir, partitions: Partitions, config: BrokerConfig) -> None:
+        self._log_dir = log_dir
+        self._partitions = partitions
+        self._config = config
+        self._seen: Mapping[str, TopicInfo] = {}
+        self._names: dict[UUID, str] = {}
+
+    def all(self) -> Mapping[str, TopicInfo]:
+        """All topics by name."""
+        return self._log_dir.topics()
+
+    def find(self, name: str) -> TopicInfo | None:
+        """A topic by name, None where there is none."""
+        return self._log_dir.topics().get(name)
+
+    def find_by_id(self, topic_id: UUID) -> TopicInfo | None:
+        """A topic by id, None where there is none."""
+        topics = self._log_dir.topics()
+        if topics is not self._seen:  # the registry makes a new mapping at each change
+            self._seen = topics
+            self._names = {info.topic_id: name for name, info in topics.items() if info.topic_id}
+        name = self._names.get(topic_id)
+        return None if name is None else topics.get(name)
+
+    def create(
+        self,
+        name: str,
+        partitions: int | None = None,
+        config: Mapping[str, str] | None = None,
+    ) -> TopicInfo:
+        """Create a topic; errors as `LogDir.create_topic`.
+
+        Args:
+            name: Its name.
+            partitions: How many, `num.partitions` where None.
+            config: Its settings.
+        """
+        count = self._config.num_partitions if partitions is None else partitions
+        return self._log_dir.create_topic(name, partitions=count, config=config)[0]
+
+    def delete(self, name: str) -> None:
+        """Delete a topic; errors as `LogDir.delete_topic`."""
+        self._log_dir.delete_topic(name)
+        self._partitions.forget(name)
+
+    @staticmethod
+    def is_internal(name: str) -> bool:
+        """Whether a topic is the broker's own."""
+        return name in INTERNAL_TOPICS
+
+    def names(self) -> Iterable[str]:
+        """All names."""
+        return self._log_dir.topics().keys()

@@ -1,0 +1,53 @@
+"""A broker in this process: clients find it, two don't get one directory, a closed one is gone."""
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+import tidelog
+from tidelog.errors import Closed, ConfigError, DirectoryLocked
+from tidelog.server.in_process import Broker
+
+
+def test_client_sees_broker_and_creates_a_topic_by_asking(broker: Broker) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    asked = admin.list_topics("flights", timeout=10)
+    every = admin.list_topics(timeout=10)
+    found = [(b.id, f"{b.host}:{b.port}") for b in asked.brokers.values()]
+    assert found == [(0, broker.bootstrap_servers)]
+    assert list(every.topics) == ["flights"]
+    assert every.cluster_id == broker.call(lambda node: node.cluster_id)
+
+
+def test_several_run_in_one_process() -> None:
+    with tidelog.broker() as one, tidelog.broker() as other:
+        assert one.bootstrap_servers != other.bootstrap_servers
+        assert one.data != other.data
+
+
+def test_directory_has_one_broker(tmp_path: Path) -> None:
+    with tidelog.broker(str(tmp_path)), pytest.raises(DirectoryLocked, match="another process"):
+        tidelog.broker(str(tmp_path))
+
+
+def test_temporary_directory_goes_with_the_broker() -> None:
+    with tidelog.broker() as running:
+        place = Path(running.data)
+        assert place.is_dir()
+    assert not place.exists()
+    with pytest.raises(Closed):
+        running.call(lambda node: node.node_id)
+
+
+def test_clean_stop_leaves_its_mark(tmp_path: Path) -> None:
+    with tidelog.broker(str(tmp_path)) as running:
+        running.call(lambda node: node.topics.create("flights"))
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    with tidelog.open(str(tmp_path)) as log:
+        assert list(log.topics()) == ["flights"]
+
+
+def test_unknown_setting_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean num\.partitions\?"):
+        tidelog.broker(settings={"num.partition": "3"})

@@ -1,0 +1,52 @@
+"""Timers by an injected clock: order, cancelling, what is due, and no pile of cancelled ones."""
+
+from tidelog.env import ManualClock
+from tidelog.server.timers import Timers
+
+
+def test_due_ones_run_in_order() -> None:
+    clock, done = ManualClock(), list[str]()
+    timers = Timers(clock)
+    timers.after(20, lambda: done.append("later"))
+    timers.after(10, lambda: done.append("first"))
+    assert timers.next_delay_ms() == 10
+    clock.advance(10)
+    assert timers.run_due() == 1
+    clock.advance(10)
+    assert timers.run_due() == 1
+    assert done == ["first", "later"]
+    assert timers.next_delay_ms() is None
+
+
+def test_cancelled_one_is_not_run() -> None:
+    clock, done = ManualClock(), list[str]()
+    timers = Timers(clock)
+    timer = timers.after(5, lambda: done.append("never"))
+    timer.cancel()
+    clock.advance(5)
+    assert timers.run_due() == 0
+    assert not done
+
+
+def test_wall_clock_does_not_matter() -> None:
+    clock, done = ManualClock(), list[str]()
+    timers = Timers(clock)
+    timers.after(5, lambda: done.append("once"))
+    clock.jump(10**12)
+    assert timers.run_due() == 0
+
+
+def test_earlier_one_is_told() -> None:
+    timers, told = Timers(ManualClock()), list[int]()
+    timers.on_earlier = lambda: told.append(timers.next_delay_ms() or 0)
+    timers.after(50, lambda: None)
+    timers.after(60, lambda: None)
+    timers.after(40, lambda: None)
+    assert told == [50, 40]
+
+
+def test_cancelled_ones_do_not_pile_up() -> None:
+    timers = Timers(ManualClock())
+    for _ in range(10_000):
+        timers.after(30_000, lambda: None).cancel()
+    assert timers.size <= 130
