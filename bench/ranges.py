@@ -235,7 +235,7 @@ def range_cases(quick: bool) -> Iterator[Case]:
         rival=_reads(late, most),
         rival_name="reading them",
         goal="ratio <= 0.02",
-        note=f"{note}; 0.7 % of the log lies in zones that the range cuts, however long it is",
+        note=f"{note}; 0.8 % of the log lies in zones that the range cuts, however long it is",
     )
     yield Case(
         case="count half of the time",

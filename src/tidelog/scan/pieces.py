@@ -233,15 +233,13 @@ class _Zones:
         if finder.clock is ClockName.APPEND:
             finder.reader.append_times_of(segment)  # limited to what is sure
         before = segment.loaded_zones
-        found = segment.zones_on(finder.clock)
+        found = segment.passing_zones_on(finder.clock)
         if found is None and finder.zone_cache is not None:
             finder.reader.append_times_of(segment)
             found = zone_files.load_or_build(segment, finder.zone_cache)
         self._found = found
         if found is not None and found is before:
             self._bytes_before = found.bytes_read
-        if before is None and found is not None:
-            segment.use_zones(None, loaded=False)
         return found
 
     def __exit__(self, *_: object) -> None:

@@ -17,6 +17,8 @@ from tidelog.types import INT64_MAX, ClockName
 
 # A gap up to this is read with what lies around it: a range on its own costs as much.
 GAP_BYTES: Final = 128 << 10
+# For who only counts, a range costs twice as much: what is read is done with so much sooner.
+_COUNTED_GAPS: Final = 2
 # So many blocks (of about 2 MB) are looked into in vain before any is taken as it is; and no more
 # than so many are at once.
 _VAIN_BLOCKS: Final = 4
@@ -76,7 +78,6 @@ class Verdict(IntEnum):
 Judged: TypeAlias = tuple[Verdict, int, int]
 
 _NOTHING: Final[Judged] = (Verdict.NOTHING, 0, 0)
-_TOLD: Final = Verdict.TOLD
 
 
 def judge_of(question: ZoneQuestion) -> Callable[[Zone], Judged]:
@@ -125,10 +126,12 @@ def find_ranges(
     Args:
         zones: Of the segment.
         question: What is asked.
-        gap_bytes: Gaps up to this are read as well; `GAP_BYTES` where None.
+        gap_bytes: Gaps up to this are read as well; where None `GAP_BYTES`, twice that to count.
     """
     judge = judge_of(question)
-    collector = _Collector(question.wanted, GAP_BYTES if gap_bytes is None else gap_bytes)
+    if gap_bytes is None:
+        gap_bytes = GAP_BYTES * (_COUNTED_GAPS if question.counts else 1)
+    collector = _Collector(question.wanted, gap_bytes)
     patience = None if question.counts else _Patience(collector)
 
     def is_enough(block: Zone) -> bool:
@@ -138,11 +141,18 @@ def find_ranges(
 
     is_whole = judge(zones.total)[0] is not Verdict.READ
     parts = (zones.total,) if is_whole else zones.select(is_enough)
-    nothing = Verdict.NOTHING
+    nothing, told = Verdict.NOTHING, Verdict.TOLD
+    tell, extend = collector.tell, collector.extend
     for part in parts:
         judged = judge(part)
-        if judged[0] is not nothing:
-            yield from collector.add(part, judged)
+        verdict = judged[0]
+        if verdict is nothing:
+            continue
+        if verdict is told:
+            tell((part, judged))
+        elif not extend(part, judged[1]):
+            yield from collector.finish()
+            collector.begin(part, judged[1])
     yield from collector.finish()
 
 
@@ -186,22 +196,25 @@ class _Collector:
         self._opens_all = False
         self._told: list[tuple[Zone, Judged]] = []  # what lies behind it and need not be
 
-    def add(self, part: Zone, judged: Judged) -> tuple[ZoneRange, ...]:
-        """Take the next part; the ranges that are complete by it."""
-        verdict, without_time, _ = judged
-        if verdict is _TOLD:
-            self._told.append((part, judged))
-            return ()
+    def tell(self, part: tuple[Zone, Judged]) -> None:
+        """Take the next part where its numbers are the answer."""
+        self._told.append(part)
+
+    def extend(self, part: Zone, without_time: int) -> bool:
+        """Read the next part with what is open, if it lies near; whether it does."""
         last = self._open
-        if last is not None and part.position - last[1].end_position <= self._gap_bytes:
-            skipped = any(told[1] for _, told in self._told)
-            self._opens_all |= skipped or without_time > 0
+        if last is None or part.position - last[1].end_position > self._gap_bytes:
+            return False
+        if self._told:
+            self._opens_all |= any(told[1] for _, told in self._told)
             self._told = []
-            self._open = (last[0], part)
-            return ()
-        complete = tuple(self.finish())
+        self._opens_all |= without_time > 0
+        self._open = (last[0], part)
+        return True
+
+    def begin(self, part: Zone, without_time: int) -> None:
+        """Read the next part; what was taken before it is handed out."""
         self._open, self._opens_all = (part, part), without_time > 0
-        return complete
 
     def reads_all_of(self, block: Zone) -> bool:
         """Whether all of a block is in what is to be read, but for gaps that are read over."""

@@ -242,7 +242,22 @@ class ClosedSegment(SegmentFiles):
 
     def zones_on(self, clock: ClockName) -> ZoneMap | None:
         """The zone map, where it knows of that clock exactly what the segment knows; else None."""
-        found = self.zones
+        return self._knowing(self.zones, clock)
+
+    def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:
+        """As `zones_on`, for who asks for one of very many: a map that was not there is not kept.
+
+        Nor is the log mapped for it.
+        """
+        if self._zones_loaded:
+            return self.zones_on(clock)
+        found = zone_files.load(self, in_passing=True)
+        if found is None:
+            self.use_zones(None)  # what is wrong with it is reported once
+        return self._knowing(found, clock)
+
+    def _knowing(self, found: ZoneMap | None, clock: ClockName) -> ZoneMap | None:
+        """The map, where it knows of that clock what the segment knows."""
         if found is None or clock is ClockName.RECORD:
             return found
         return found if zone_files.knows_times_of(found, self) else None

@@ -229,6 +229,40 @@ class TestBelieving:
         assert segment.zones is None
         assert any("can't be read" in line for line in opened.reports)
 
+    def test_in_passing_a_log_is_not_mapped_and_the_map_not_kept(self) -> None:
+        env, files = watched(two_segments())
+        segment, opened = first_of(env)
+        files.mapped.clear()
+        found = segment.passing_zones_on(RECORD)
+        assert found is not None
+        assert found.total.data_records == 3
+        assert not [path for path in files.mapped if path.endswith(".log")]
+        assert segment.loaded_zones is None
+        kept = segment.zones
+        assert segment.passing_zones_on(RECORD) is kept
+        assert not opened.reports
+
+    def test_in_passing_lost_append_times_count_too(self) -> None:
+        env = two_segments()
+        env.files.remove(f"{PATH}/{TOPIC}-0/{FIRST}.appendtime")
+        segment, _ = first_of(env)
+        assert segment.passing_zones_on(RECORD) is not None
+        assert segment.passing_zones_on(APPEND) is None
+
+    def test_in_passing_a_log_is_looked_at_by_its_name(self) -> None:
+        """A handle that was open when another file got the name would still show the old one."""
+        env = two_segments()
+        segment, opened = first_of(env)
+        path = segment.log_path
+        assert segment.context.pool.get(path).size() == segment.size_bytes
+        changed = bytearray(read(env, f"{FIRST}.log"))
+        changed[15] ^= 1  # the leader epoch, which no checksum covers
+        write(env, "other", bytes(changed))
+        env.files.rename(f"{PATH}/{TOPIC}-0/other", path)
+        assert segment.passing_zones_on(RECORD) is None
+        assert segment.passing_zones_on(RECORD) is None
+        assert sum("another batch" in line for line in opened.reports) == 1
+
     def test_rows_that_are_damaged_later_cost_a_larger_read(self) -> None:
         env = two_segments()
         segment, opened = first_of(env)

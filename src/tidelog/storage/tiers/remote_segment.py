@@ -236,6 +236,13 @@ class RemoteSegment(ClosedSegment):
         """The zone map, where it knows of that clock what the segment knows; else None."""
         return self.zones if clock is ClockName.RECORD or self.row.zones_know_append else None
 
+    def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:
+        """As `zones_on`; what was not there is not kept."""
+        before, found = self.loaded_zones, self.zones_on(clock)
+        if before is None and found is not None:
+            self.use_zones(None, loaded=False)
+        return found
+
     def _make_zones(self) -> "RemoteZones":
         path = self.context.path(self.base_offset, files.ZONES_SUFFIX)
 
@@ -287,7 +294,7 @@ class RemoteZones(ZoneMap):
             self._is_damaged = True
             return [Entry(self.total, 0, 0, 0)]
 
-    def _zones_of(self, entry: Entry) -> Iterator[Zone]:
+    def _zones_of(self, entry: Entry) -> list[Zone]:
         if self._is_damaged:
-            return iter((entry.total,))
+            return [entry.total]
         return super()._zones_of(entry)
