@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.config import BrokerConfig
 from tidelog.server.partitions import Partitions
+from tidelog.server.producer_ids import ProducerIds
 from tidelog.server.timers import Timers
 from tidelog.server.topics import Topics
 from tidelog.server.work import Work
@@ -50,6 +51,7 @@ class Node:
         self.work = Work()
         self.partitions = Partitions(log_dir)
         self.topics = Topics(log_dir, self.partitions, config)
+        self.producer_ids = ProducerIds(log_dir, self.work)
         self.closers: list[Callable[[], None]] = []
 
     @property

@@ -22,6 +22,7 @@ class Row:
         first: Lowest version announced.
         last: Highest version announced, inclusive.
         legacy_first: Lowest version with `tidelog.legacy.clients`; None for `first`.
+        announced_first: Lowest version announced where it is below what is served; else None.
     """
 
     key: int
@@ -30,14 +31,25 @@ class Row:
     first: int
     last: int
     legacy_first: int | None = None
+    announced_first: int | None = None
 
     def first_for(self, *, legacy: bool) -> int:
-        """The lowest version announced."""
+        """The lowest version served."""
         return self.first if self.legacy_first is None or not legacy else self.legacy_first
+
+    def announced_first_for(self, *, legacy: bool) -> int:
+        """The lowest version announced."""
+        served = self.first_for(legacy=legacy)
+        return served if self.announced_first is None else min(self.announced_first, served)
 
 
 ROWS: Final = (
+    # As Kafka: librdkafka compresses only for brokers that announce version 0.
+    Row(0, "produce", "produce", 3, 13, announced_first=0),
+    Row(1, "fetch", "fetch", 4, 18),
+    Row(2, "list_offsets", "list_offsets", 1, 11),
     Row(3, "metadata", "metadata", 0, 13),
+    Row(22, "producer_ids", "init_producer_id", 0, 5),
     Row(18, "api_versions", "api_versions", 0, 4),
 )
 BY_KEY: Final = {row.key: row for row in ROWS}

@@ -35,7 +35,11 @@ def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVer
 def answer(*, legacy: bool, error_code: int = 0) -> ApiVersionsResponse:
     """The answer; with an error it holds no features and, but for error 35, no APIs either."""
     keys = [
-        ApiVersion(api_key=row.key, min_version=row.first_for(legacy=legacy), max_version=row.last)
+        ApiVersion(
+            api_key=row.key,
+            min_version=row.announced_first_for(legacy=legacy),
+            max_version=row.last,
+        )
         for row in ROWS
     ]
     if error_code:

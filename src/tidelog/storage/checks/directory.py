@@ -27,6 +27,7 @@ from tidelog.storage.checks.place import CheckOptions, PartitionPlace
 from tidelog.storage.group_offsets import GROUPS_FILE, read_group_offsets
 from tidelog.storage.handles import as_storage_failure
 from tidelog.storage.log_dir import NO_TOPIC_ID
+from tidelog.storage.producer_ids import PRODUCER_IDS_FILE, read_next
 from tidelog.storage.topics import TOPICS_FILE, TopicInfo, find_topics, unknown_topic
 from tidelog.storage.writers import WRITERS_FILE, read_marks
 from tidelog.types import TopicPartition
@@ -48,6 +49,7 @@ _KNOWN: Final = frozenset(
         TOPICS_FILE,
         GROUPS_FILE,
         WRITERS_FILE,
+        PRODUCER_IDS_FILE,
         CONTROL_SOCKET_FILE,
     )
 )
@@ -214,6 +216,7 @@ class DirectoryCheck:
             yield from check_offset_checkpoint(self.fs, path, self.bounds())
         yield from self._check_groups()
         yield from self._check_writers()
+        yield from self._check_producer_ids()
         yield from self._check_commits()
         yield from self._check_missing()
         for entry in self.fs.list_dir(self.path):
@@ -235,6 +238,14 @@ class DirectoryCheck:
             damage = error.reason if isinstance(error, CorruptFile) else str(error)
             remedy = "restore it; without it, what a stream sends again is attached again"
             yield _error(path, damage, remedy)
+
+    def _check_producer_ids(self) -> Iterator[Finding]:
+        try:
+            read_next(self.fs, self.path)
+        except (CorruptFile, UnsupportedVersion) as error:
+            path = f"{self.path}/{PRODUCER_IDS_FILE}"
+            damage = error.reason if isinstance(error, CorruptFile) else str(error)
+            yield _error(path, damage, "remove it; the broker begins with numbers far away then")
 
     def bounds(self) -> dict[TopicPartition, OffsetBounds]:
         """First and last offset that a checkpoint may name for each partition."""

@@ -1,0 +1,196 @@
+"""Produce: batches go into their partitions' logs; one answer for each partition.
+
+Checks come in Kafka's order: what is wrong with the request, then with each partition's records as
+they were framed, then what the log says. A refusal of one partition leaves the others alone. With
+acks=0 nothing is answered; a refusal closes the connection, which is all that such a client sees.
+
+Source: Kafka's protocol guide, API 0; KIP-467 (errors by record), KIP-516 (topic ids).
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from tidelog.errors import RefusedRecords, TidelogError
+from tidelog.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from tidelog.record.batch import MAGIC_2
+from tidelog.record.views import Batch, walk
+from tidelog.server.errors import Unanswered
+from tidelog.server.partitions import Partition
+from tidelog.server.requests import RequestContext
+from tidelog.types import Buffer, Codec
+
+UNKNOWN_SERVER_ERROR: Final = -1
+UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+INVALID_TOPIC: Final = 17
+INVALID_REQUIRED_ACKS: Final = 21
+INVALID_PRODUCER_ID_MAPPING: Final = 49
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
+UNSUPPORTED_COMPRESSION: Final = 76
+INVALID_RECORD: Final = 87
+UNKNOWN_TOPIC_ID: Final = 100
+
+VALID_ACKS: Final = frozenset({-1, 0, 1})
+BATCHES_FIRST_VERSION: Final = 3
+ZSTD_FIRST_VERSION: Final = 7
+TOPIC_IDS_FIRST_VERSION: Final = 13
+# Kafka's admin client alone may write to internal topics.
+ADMIN_CLIENT_ID: Final = "__admin_client"
+# What Kafka answers without the log's start: damage, no partition, too large, a failed disk.
+_WITHOUT_START: Final = frozenset({2, 3, 10, 18, 56})
+
+
+class _Request(NamedTuple):
+    """What holds for all partitions of a request."""
+
+    context: RequestContext
+    acks: int
+
+
+def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
+    """Append each partition's records.
+
+    Raises:
+        Unanswered: With acks=0, where a partition refused its records.
+    """
+    common = _Request(context, request.acks)
+    refusal = _refusal_of_all(request)
+    responses = [
+        TopicProduceResponse(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partition_responses=_append_topic(common, topic)
+            if not refusal
+            else [_refused(data.index, refusal) for data in topic.partition_data],
+        )
+        for topic in request.topic_data
+    ]
+    if request.acks == 0:
+        _raise_first_error(context, responses)
+        return None
+    return ProduceResponse(responses=responses)
+
+
+def _refusal_of_all(request: ProduceRequest) -> int:
+    """The error that the whole request gets: records of a transaction that nobody named."""
+    if request.transactional_id is None and _has_transactional_records(request):
+        return TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return 0
+
+
+def _has_transactional_records(request: ProduceRequest) -> bool:
+    return any(
+        batch is not None and batch.is_transactional
+        for topic in request.topic_data
+        for data in topic.partition_data
+        for batch in [_first_batch(data.records)]
+    )
+
+
+def _append_topic(common: _Request, topic: TopicProduceData) -> list[PartitionProduceResponse]:
+    name = _name_of(common.context, topic)
+    if name is None:
+        return [_refused(data.index, UNKNOWN_TOPIC_ID) for data in topic.partition_data]
+    return [_append(common, name, data) for data in topic.partition_data]
+
+
+def _name_of(context: RequestContext, topic: TopicProduceData) -> str | None:
+    """The topic's name, None where its id is nobody's."""
+    if context.version < TOPIC_IDS_FIRST_VERSION:
+        return topic.name
+    info = context.node.topics.find_by_id(topic.topic_id)
+    return None if info is None else info.name
+
+
+def _append(common: _Request, topic: str, data: PartitionProduceData) -> PartitionProduceResponse:
+    context, index = common.context, data.index
+    try:
+        partition = context.node.partitions.get(topic, index)
+    except TidelogError as error:
+        return _refused(index, error.code or UNKNOWN_SERVER_ERROR)
+    try:
+        code = _refusal_of(context, topic, data.records) or (
+            0 if common.acks in VALID_ACKS else INVALID_REQUIRED_ACKS
+        )
+        if code:
+            return _refused(index, code)
+        assert data.records is not None
+        result = partition.append(data.records, owned=True)
+    except TidelogError as error:
+        return _failed(partition, index, error)
+    return PartitionProduceResponse(
+        index=index,
+        error_code=0,
+        base_offset=result.base_offset,
+        log_append_time_ms=result.log_append_time_ms,
+        log_start_offset=result.log_start_offset,
+    )
+
+
+def _refusal_of(context: RequestContext, topic: str, records: Buffer | None) -> int:
+    """The error that records get before the log sees them; 0 for none.
+
+    Raises:
+        CorruptBatch: Their frames can't be right.
+    """
+    if records is None:
+        return UNKNOWN_SERVER_ERROR  # Kafka's code: it comes to nothing there
+    batches = walk(records)
+    first = next(batches, None)
+    if first is None or first.magic != MAGIC_2:
+        return INVALID_RECORD
+    if context.version < ZSTD_FIRST_VERSION and first.codec is Codec.ZSTD:
+        return UNSUPPORTED_COMPRESSION
+    if next(batches, None) is not None:
+        return INVALID_RECORD
+    return _refusal_to(context, topic, first)
+
+
+def _refusal_to(context: RequestContext, topic: str, batch: Batch) -> int:
+    """The error of whoever may not write this batch there; 0 where he may."""
+    if batch.is_transactional:
+        return INVALID_PRODUCER_ID_MAPPING  # no transaction of that name was begun
+    if context.node.topics.is_internal(topic) and context.client_id != ADMIN_CLIENT_ID:
+        return INVALID_TOPIC
+    return 0
+
+
+def _first_batch(records: Buffer | None) -> Batch | None:
+    return None if records is None else next(walk(records), None)
+
+
+def _refused(index: int, code: int) -> PartitionProduceResponse:
+    return PartitionProduceResponse(index=index, error_code=code, base_offset=-1)
+
+
+def _failed(partition: Partition, index: int, error: TidelogError) -> PartitionProduceResponse:
+    """What the log said, as Kafka tells it: only refused records are explained."""
+    code = UNKNOWN_SERVER_ERROR if error.code is None else error.code
+    answer = _refused(index, code)
+    if code not in _WITHOUT_START:
+        answer.log_start_offset = partition.log.log_start_offset
+    if isinstance(error, RefusedRecords) and error.record_errors:
+        answer.error_message = str(error)
+        answer.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=each.index, batch_index_error_message=each.reason)
+            for each in error.record_errors
+        ]
+    return answer
+
+
+def _raise_first_error(context: RequestContext, topics: Iterable[TopicProduceResponse]) -> None:
+    for topic in topics:
+        for answer in topic.partition_responses:
+            if answer.error_code:
+                raise Unanswered(
+                    f"{topic.name}-{answer.index}: error {answer.error_code} for"
+                    f" {context.client_id}, which wants no answer (acks=0)",
+                    answer.error_code,
+                )
