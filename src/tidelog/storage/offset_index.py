@@ -9,7 +9,7 @@ Entry, 8 bytes, big-endian: int32 offset relative to the base offset, int32 posi
 Source: Kafka 4.x OffsetIndex, KAFKA-806; docs/format.md#offset-index.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from struct import Struct
 from typing import Final
@@ -81,6 +81,11 @@ class OffsetIndex(Index):
     def slot_at_or_after(self, offset: int) -> int:
         """The first slot whose offset is >= `offset`, the entry count where there is none."""
         return self._floor(offset - self.base_offset - 1) + 1
+
+    def slot_at_or_before_position(self, position: int) -> int:
+        """The last slot whose position is <= `position`, -1 where there is none."""
+        slots = range(self.entry_count)
+        return bisect_right(slots, position, key=lambda slot: self.entry(slot)[1]) - 1
 
     def entry(self, slot: int) -> tuple[int, int]:
         """The entry at `slot` as (offset, position); raises InvalidRequest outside the entries."""
