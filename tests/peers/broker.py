@@ -13,7 +13,7 @@ import socket
 import subprocess
 import threading
 import uuid
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,7 +21,7 @@ from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tests.kafka_oracle import Oracle
-from tests.peers.home import KafkaHome
+from tests.peers.home import QUICK_JVM, KafkaHome
 
 ClientConfig: TypeAlias = dict[str, str | int | float | bool]
 
@@ -92,9 +92,11 @@ class Broker:
         folder: Path,
         *,
         settings: Mapping[str, str] | None = None,
+        jvm: Sequence[str] = QUICK_JVM,
     ) -> None:
         """Format `folder`; `settings` go before those that all tests share."""
         self._home = home
+        self._jvm = jvm
         self._settings = SETTINGS | dict(settings or {})
         self._folder = folder
         self._process: subprocess.Popen[str] | None = None
@@ -116,7 +118,7 @@ class Broker:
         places = {
             "listeners": listeners,
             "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "controller.quorum.voters": f"{self._settings['node.id']}@127.0.0.1:{controller}",
             "log.dirs": str(self.log_dir),
             "metadata.log.dir": str(self._folder / "metadata"),
         }
@@ -133,7 +135,9 @@ class Broker:
     def start(self) -> None:
         """Start the process and return when the broker says that it has started."""
         assert self._process is None
-        command = self._home.java_command("tidelog.kafka.Node", str(self._properties), heap_mb=512)
+        command = self._home.java_command(
+            "tidelog.kafka.Node", str(self._properties), jvm=self._jvm
+        )
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self._folder
         )
@@ -183,6 +187,12 @@ class Broker:
                 about = [one for one in told if any(name in one for name in missing)]
                 raise AssertionError(f"not cleaned: {sorted(missing)}:\n" + "".join(about[-20:]))
             told.append(line)
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running broker."""
+        assert self._process is not None
+        return self._process.pid
 
     def stop(self) -> None:
         """A controlled shutdown: everything flushed, the clean marker written."""

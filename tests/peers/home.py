@@ -27,6 +27,8 @@ CACHE = ROOT / ".cache" / "kafka"
 REQUIRED = "TIDELOG_REQUIRE_KAFKA"
 # A first fetch loads 54 MB; a later one copies from Maven's own cache.
 FETCH_TIMEOUT_S = 540
+# For tests: soon there, content with little memory.
+QUICK_JVM = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 class Unavailable(Exception):
@@ -41,14 +43,16 @@ class KafkaHome:
     classes: Path
 
     def java_command(
-        self, main_class: str, *arguments: str, heap_mb: int = 512, log_level: str = "ERROR"
+        self,
+        main_class: str,
+        *arguments: str,
+        jvm: Sequence[str] = QUICK_JVM,
+        log_level: str = "ERROR",
     ) -> list[str]:
         """A command line that runs `main_class` on Kafka's class path; logs go to stderr."""
         return [
             _tool("java"),
-            f"-Xmx{heap_mb}m",
-            "-XX:TieredStopAtLevel=1",
-            "-XX:+UseSerialGC",
+            *jvm,
             f"-Dtidelog.log.level={log_level}",
             f"-Dlog4j2.configurationFile={TOOLS / 'log4j2.xml'}",
             "-cp",

@@ -1,0 +1,268 @@
+"""The broker against Apache Kafka 4.3: throughput, CPU, memory, start, latency, lookups by time.
+
+Both run at once and are measured by turns; the one that isn't asked idles. The load comes from a
+generator that replays prepared requests (bench/broker_load.py), so brokers are compared, not
+clients; kcat stands beside it. A request carries 1 MB: one batch as librdkafka fills it, or one
+for each of sixteen partitions; the cells with batches of 16 KB are the Java producer's default.
+Five requests are in flight, acks=all. CPU is that of the broker's own processes.
+"""
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from tests.kafka_oracle import Oracle
+from tests.peers.home import Unavailable, kafka_home
+
+from bench import broker_wire as wire
+from bench.broker_cells import Cell, Series, Side, geometric_mean, largest, lines
+from bench.broker_load import Paced, ask, many_clients, ping_pong
+from bench.broker_lookups import clients, lookups
+from bench.broker_pair import FULL, QUICK, RIVAL, Pair, Size, at, figure
+from bench.broker_servers import (
+    Kafka,
+    MemoryWatch,
+    Ours,
+    Served,
+    Topics,
+    address_of,
+    await_served,
+    scratch,
+)
+from bench.harness import Case, Work
+from tidelog.record.builder import build_batch
+from tidelog.types import Codec, NewRecord
+
+CELLS: Final = tuple(
+    Cell(record_bytes, codec, partitions)
+    for record_bytes in (100, 1024)
+    for codec in (Codec.NONE, Codec.LZ4)
+    for partitions in (1, 16)
+)
+SMALL_CELLS: Final = (Cell(100, Codec.NONE, 1, small=True), Cell(100, Codec.LZ4, 16, small=True))
+RATE: Final = 1_000
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    """The goals of the broker, one by one; nothing where Kafka or Linux is missing."""
+    try:
+        home = kafka_home()
+    except Unavailable as missing:
+        print(f"no comparison: {missing}", file=sys.stderr)
+        return
+    size = QUICK if quick else FULL
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(scratch()))
+        oracle = stack.enter_context(Oracle(home))
+        ours, rival = Ours(folder / "ours"), Kafka(home, oracle, folder / "kafka")
+        yield from _start(Ours(folder / "start"), Kafka(home, oracle, folder / "kafka-start"))
+        servers: tuple[Served, Served] = (ours, rival)
+        for server in servers:
+            stack.callback(server.stop)
+            server.start()
+            await_served(server)
+        pair = Pair(ours, rival, Topics(ours), Topics(rival))
+        for server in pair.servers():
+            _warm_up(pair, server, size.warm_up_s)
+        yield from _measured(pair, size, folder)
+
+
+def _measured(pair: Pair, size: Size, folder: Path) -> Iterator[Case]:
+    yield from _throughput(pair, size)
+    yield from _memory(pair, size)
+    yield from _paced(pair, size)
+    yield from _single(pair, size)
+    yield from lookups(pair, size)
+    yield from clients(pair, size, folder)
+
+
+def _start(ours: Served, rival: Served) -> Iterator[Case]:
+    def start(server: Served) -> Work:
+        def run() -> float:
+            begin = time.perf_counter()
+            server.start()
+            await_served(server)
+            took_s = time.perf_counter() - begin
+            server.stop()
+            return took_s
+
+        return run
+
+    note = "from the start of the process to the answer of a Metadata request"
+    yield figure(
+        "start to first served request",
+        "seconds",
+        start(ours),
+        start(rival),
+        goal="ours <= 0.3",
+        note=note,
+    )
+
+
+def _warm_up(pair: Pair, server: Served, seconds: float) -> None:
+    """Produce, fetch and look up until Kafka's compiler has seen enough of each."""
+    side = _side(pair, server, Cell(100, Codec.NONE, 1, small=True), 8_000_000)
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        side.renew()
+        side.produce()
+        side.consume()
+        request = wire.list_offsets(side.topic, int(time.time() * 1000))
+        many_clients(address_of(server), [request], 4, 500)
+    side.drop()
+
+
+def _side(pair: Pair, server: Served, cell: Cell, volume_bytes: int) -> Side:
+    return Side(server, pair.topics(server), cell, cell.batch(), volume_bytes)
+
+
+def _throughput(pair: Pair, size: Size) -> Iterator[Case]:
+    sides: list[tuple[Side, Side]] = []
+    for cell in CELLS + SMALL_CELLS:
+        ours, rival = (_side(pair, server, cell, size.volume_bytes) for server in pair.servers())
+        sides.append((ours, rival))
+        yield from _cell(ours, rival)
+        ours.drop()
+        rival.drop()
+    yield from _means(sides[: len(CELLS)])
+
+
+def _cell(ours: Side, rival: Side) -> Iterator[Case]:
+    def renew() -> None:
+        ours.renew()
+        rival.renew()
+
+    def fill() -> None:
+        ours.fill()
+        rival.fill()
+
+    name = ours.cell.name
+    yield Case(
+        case=f"produce {name}",
+        unit="MB per s",
+        ours=ours.produce,
+        rival=rival.produce,
+        rival_name=RIVAL,
+        goal=">= 1.0",
+        prepare=renew,
+    )
+    yield Case(
+        case=f"consume {name}",
+        unit="MB per s",
+        ours=ours.consume,
+        rival=rival.consume,
+        rival_name=RIVAL,
+        goal=">= 1.0",
+        prepare=fill,
+    )
+    for what, our_cpu, rival_cpu in (
+        ("produce", ours.produce_cpu, rival.produce_cpu),
+        ("consume", ours.consume_cpu, rival.consume_cpu),
+    ):
+        case = f"CPU of the broker, {what} {name}"
+        yield figure(case, "CPU s per GB", our_cpu, rival_cpu, goal="<= 0.8")
+
+
+def _means(sides: Sequence[tuple[Side, Side]]) -> Iterator[Case]:
+    rates = [
+        [s for side in column for s in (side.produced, side.consumed)]
+        for column in zip(*sides, strict=True)
+    ]
+    costs = [
+        [s for side in column for s in (side.produce_cpu, side.consume_cpu)]
+        for column in zip(*sides, strict=True)
+    ]
+    loads = [side.generator for pair in sides for side in pair]
+    note = f"over the {len(rates[0])} cells with requests of 1 MB"
+    yield figure(
+        "throughput, geometric mean",
+        "MB per s",
+        geometric_mean(rates[0]),
+        geometric_mean(rates[1]),
+        goal=">= 1.3",
+        note=note,
+    )
+    yield figure(
+        "CPU of the broker, geometric mean",
+        "CPU s per GB",
+        geometric_mean(costs[0]),
+        geometric_mean(costs[1]),
+        goal="<= 0.5",
+        note=note,
+    )
+    yield figure(
+        "CPU of the load generator, worst cell", "cores", largest(loads), None, goal="ours <= 0.3"
+    )
+
+
+def _memory(pair: Pair, size: Size) -> Iterator[Case]:
+    def peak(server: Served) -> Work:
+        side = _side(pair, server, Cell(100, Codec.LZ4, 16), size.volume_bytes)
+
+        def run() -> float:
+            with MemoryWatch(server.pid) as watch:
+                for _ in range(size.memory_runs):
+                    side.renew()
+                    side.produce()
+                    side.consume()
+            return watch.peak_bytes / 1e6
+
+        return run
+
+    note = "largest proportional set size of all processes while 16 partitions are written and read"
+    ours, rival = (peak(server) for server in pair.servers())
+    yield figure("memory under load", "MB", ours, rival, goal="<= 0.125", note=note)
+
+
+def _single_batch() -> bytes:
+    record = NewRecord(value=lines(100)[0], timestamp=int(time.time() * 1000))
+    return bytes(build_batch([record]))
+
+
+def _paced(pair: Pair, size: Size) -> Iterator[Case]:
+    batch = _single_batch()
+    tails = {id(server): Series() for server in pair.servers()}
+
+    def paced(server: Served) -> Work:
+        pair.topics(server).create("paced", 1)
+
+        def run() -> float:
+            answer = ask(address_of(server), wire.list_offsets("paced", -1))
+            base = wire.listed(answer, "paced")[1]
+            took = Paced(address_of(server), "paced", batch, base).run(size.paced, RATE)
+            tails[id(server)].add(at(took, 99))
+            return at(took, 50)
+
+        return run
+
+    ours, rival = (paced(server) for server in pair.servers())
+    name = "produce to consume at 1,000 records/s"
+    note = "one record per request, a consumer in long polls"
+    yield figure(f"{name}, p50", "ms (p50)", ours, rival, goal="<= 1.0", note=note)
+    our_tail, rival_tail = (tails[id(server)] for server in pair.servers())
+    yield figure(f"{name}, p99", "ms (p99)", our_tail, rival_tail, goal="<= 1.0", note=note)
+
+
+def _single(pair: Pair, size: Size) -> Iterator[Case]:
+    batch = _single_batch()
+    request, check = wire.produce("single", [batch]), wire.Produced("single", 1)
+    tails = {id(server): Series() for server in pair.servers()}
+
+    def single(server: Served) -> Work:
+        pair.topics(server).create("single", 1)
+
+        def run() -> float:
+            took = ping_pong(address_of(server), request, check, size.single)
+            tails[id(server)].add(at(took, 99))
+            return at(took, 50)
+
+        return run
+
+    ours, rival = (single(server) for server in pair.servers())
+    name = "produce one record per request, one in flight"
+    yield figure(f"{name}, p50", "ms (p50)", ours, rival, goal="<= 0.6", note="acks=all")
+    our_tail, rival_tail = (tails[id(server)] for server in pair.servers())
+    yield figure(f"{name}, p99", "ms (p99)", our_tail, rival_tail, note="acks=all")

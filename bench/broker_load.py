@@ -1,0 +1,255 @@
+"""The load generator: replays prepared requests over raw sockets and does nothing per record.
+
+Requests lie in a memory file and go out by `sendfile`; records that come in are dropped by the
+kernel (`MSG_TRUNC`), only the rows before them are looked at. So the generator stays far below the
+brokers that it measures. One thread; sockets block, or wait in one `epoll`.
+"""
+
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bench import broker_wire as wire
+
+Address = tuple[str, int]
+
+IN_FLIGHT: Final = 5
+SOCKET_TIMEOUT_S: Final = 60
+BUFFER_BYTES: Final = 1 << 20
+_SIZE: Final = struct.Struct(">i")
+
+
+def connect(address: Address) -> socket.socket:
+    """A connection without Nagle's delay."""
+    sock = socket.create_connection(address, SOCKET_TIMEOUT_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def read_exactly(sock: socket.socket, view: memoryview) -> None:
+    """Fill `view`."""
+    done = 0
+    while done < len(view):
+        got = sock.recv_into(view[done:])
+        if not got:
+            raise ConnectionError("the broker closed the connection")
+        done += got
+
+
+class Answers:
+    """Reads whole answers of a connection into one buffer."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._buffer = memoryview(bytearray(BUFFER_BYTES))
+
+    def read(self) -> memoryview:
+        """The next answer, from its correlation id on; good until the next call."""
+        read_exactly(self._sock, self._buffer[:4])
+        size = _SIZE.unpack_from(self._buffer)[0]
+        read_exactly(self._sock, self._buffer[:size])
+        return self._buffer[:size]
+
+    def read_some(self, size: int) -> memoryview:
+        """The next `size` bytes."""
+        read_exactly(self._sock, self._buffer[:size])
+        return self._buffer[:size]
+
+    def drop(self, size: int) -> None:
+        """Leave `size` bytes out, uncopied."""
+        while size > 0:
+            got = self._sock.recv_into(self._buffer, min(size, BUFFER_BYTES), socket.MSG_TRUNC)
+            if not got:
+                raise ConnectionError("the broker closed the connection")
+            size -= got
+
+
+class Replay:
+    """Sends one prepared Produce request again and again, a bounded number of them in flight."""
+
+    def __init__(self, address: Address, request: bytes, check: wire.Produced) -> None:
+        self._sock = connect(address)
+        self._answers = Answers(self._sock)
+        self._check = check
+        self._size = len(request)
+        self._file = os.memfd_create("requests")
+        with open(self._file, "wb", closefd=False) as out:
+            out.write(request)
+
+    def run(self, count: int, in_flight: int = IN_FLIGHT) -> None:
+        """Return when `count` requests have been answered."""
+        sent = acknowledged = 0
+        while acknowledged < count:
+            while sent < count and sent - acknowledged < in_flight:
+                self._send()
+                sent += 1
+            self._check.check(self._answers.read())
+            acknowledged += 1
+
+    def _send(self) -> None:
+        at = 0
+        while at < self._size:
+            try:
+                at += os.sendfile(self._sock.fileno(), self._file, at, self._size - at)
+            except BlockingIOError:
+                select.select([], [self._sock], [])
+
+    def close(self) -> None:
+        """Close the connection and the file."""
+        self._sock.close()
+        os.close(self._file)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchShape:
+    """What every batch of a topic looks like: its bytes and its records."""
+
+    size: int
+    records: int
+
+
+class Reading:
+    """Fetches a topic of equal batches from its start, one request in flight."""
+
+    def __init__(self, address: Address, topic: str, partitions: int, shape: BatchShape) -> None:
+        self._sock = connect(address)
+        self._answers = Answers(self._sock)
+        self._topic, self._partitions, self._shape = topic, partitions, shape
+
+    def run(self, end: int) -> int:
+        """Read each partition up to offset `end`, exclusive; bytes of records that came."""
+        offsets = [0] * self._partitions
+        total = 0
+        while min(offsets) < end:
+            self._sock.sendall(wire.fetch(self._topic, offsets))
+            total += self._read(offsets)
+        return total
+
+    def _read(self, offsets: list[int]) -> int:
+        size = _SIZE.unpack(self._answers.read_some(4))[0]
+        head = wire.first_partition_at(self._topic, self._partitions, before=10)
+        self._answers.read_some(head)
+        left = size - head
+        total = 0
+        for _ in offsets:
+            index, records, used = self._row()
+            self._answers.drop(records)
+            left -= used + records + 1
+            self._answers.read_some(1)
+            offsets[index] += records // self._shape.size * self._shape.records
+            total += records
+        self._answers.read_some(left)
+        return total
+
+    def _row(self) -> tuple[int, int, int]:
+        """The row's fixed fields, then the length byte by byte: it says how long it is."""
+        row = bytearray(self._answers.read_some(wire.FETCHED_SIZE + 1))
+        while row[-1] > 127:
+            row += self._answers.read_some(1)
+        return wire.fetched_row(row)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._sock.close()
+
+
+def ask(address: Address, request: bytes) -> bytes:
+    """The answer to one request on a connection of its own."""
+    with connect(address) as sock:
+        sock.sendall(request)
+        return bytes(Answers(sock).read())
+
+
+def ping_pong(address: Address, request: bytes, check: wire.Produced, count: int) -> list[float]:
+    """Seconds that each of `count` requests took, one in flight."""
+    with connect(address) as sock:
+        answers = Answers(sock)
+        took = []
+        for _ in range(count):
+            start = time.perf_counter()
+            sock.sendall(request)
+            answer = answers.read()
+            took.append(time.perf_counter() - start)
+            check.check(answer)
+    return took
+
+
+def many_clients(address: Address, requests: Sequence[bytes], clients: int, count: int) -> None:
+    """Have `count` requests answered, one in flight on each of `clients` connections."""
+    socks = [connect(address) for _ in range(clients)]
+    by_fd = {sock.fileno(): sock for sock in socks}
+    waiting = select.epoll()
+    for sock in socks:
+        waiting.register(sock.fileno(), select.EPOLLIN)
+        sock.setblocking(False)
+    buffer = memoryview(bytearray(BUFFER_BYTES))
+    sent = done = 0
+    for sock in socks:
+        sock.send(requests[sent % len(requests)])
+        sent += 1
+    while done < count:
+        for descriptor, _event in waiting.poll(SOCKET_TIMEOUT_S):
+            sock = by_fd[descriptor]
+            got = sock.recv_into(buffer)
+            if got < 4 or _SIZE.unpack_from(buffer)[0] != got - 4:
+                raise ConnectionError(f"an answer came in pieces: {got} bytes")
+            done += 1
+            if sent < count:
+                sock.send(requests[sent % len(requests)])
+                sent += 1
+    waiting.close()
+    for sock in socks:
+        sock.close()
+
+
+class Paced:
+    """One record per request at a fixed rate on one connection, read by long polls on another."""
+
+    def __init__(self, address: Address, topic: str, batch: bytes, base: int) -> None:
+        """`base`: the partition's log end offset before the first record."""
+        self._producer, self._consumer = connect(address), connect(address)
+        self._topic, self._base, self._batch_bytes = topic, base, len(batch)
+        self._request = wire.produce(topic, [batch])
+        self._acks, self._fetched = Answers(self._producer), Answers(self._consumer)
+        self._check = wire.Produced(topic, 1)
+        self._sent: list[float] = []
+        self.latencies: list[float] = []
+
+    def run(self, count: int, rate: int) -> list[float]:
+        """Seconds from before sending to after receiving, of `count` records."""
+        start = time.perf_counter()
+        self._ask()
+        while len(self.latencies) < count:
+            due = start + len(self._sent) / rate
+            late = due - time.perf_counter()
+            if late <= 0 and len(self._sent) < count:
+                self._sent.append(time.perf_counter())
+                self._producer.sendall(self._request)
+                continue
+            wait = late if len(self._sent) < count else SOCKET_TIMEOUT_S
+            self._serve(select.select([self._producer, self._consumer], [], [], wait)[0])
+        self._producer.close()
+        self._consumer.close()
+        return self.latencies
+
+    def _ask(self) -> None:
+        offset = self._base + len(self.latencies)
+        self._consumer.sendall(wire.fetch(self._topic, [offset]))
+
+    def _serve(self, ready: Sequence[socket.socket]) -> None:
+        if self._consumer in ready:
+            answer = self._fetched.read()
+            now = time.perf_counter()
+            at = wire.first_partition_at(self._topic, 1, before=10)
+            _index, records, _used = wire.fetched_row(answer, at)
+            first = len(self.latencies)
+            news = self._sent[first : first + records // self._batch_bytes]
+            self.latencies += [now - sent for sent in news]
+            self._ask()
+        if self._producer in ready:
+            self._check.check(self._acks.read())

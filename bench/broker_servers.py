@@ -1,0 +1,218 @@
+"""The two brokers as processes: started, measured from outside through /proc, stopped.
+
+Apache Kafka runs with the JVM options and thread counts of its own start scripts, on a class path
+of the pinned jars; ours by its own command line. Linux only.
+"""
+
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Final, Protocol
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from tests.kafka_oracle import Oracle
+from tests.peers.broker import Broker, free_port
+from tests.peers.home import KafkaHome
+
+from bench import broker_wire as wire
+from bench.broker_load import Address, ask
+
+# As bin/kafka-server-start.sh and kafka-run-class.sh of Kafka's release set them.
+KAFKA_JVM: Final = (
+    *("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
+    *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
+    *("-XX:MaxInlineLevel=15", "-Djava.awt.headless=true"),
+)
+KAFKA_SETTINGS: Final = {
+    "num.network.threads": "3",
+    "num.io.threads": "8",
+    "background.threads": "10",
+    "auto.create.topics.enable": "true",
+    "log.segment.bytes": str(1 << 30),
+}
+START_TIMEOUT_S: Final = 60
+STOP_TIMEOUT_S: Final = 60
+ADMIN_TIMEOUT_S: Final = 30
+POLL_S: Final = 0.002
+SAMPLE_S: Final = 0.05
+
+
+class Served(Protocol):
+    """A broker in processes of its own."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+    @property
+    def pid(self) -> int: ...
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Ours:
+    """`tidelog serve` in `folder`, with its defaults."""
+
+    def __init__(self, folder: Path) -> None:
+        self._data = folder / "data"
+        self._process: subprocess.Popen[str] | None = None
+        self._port = free_port()
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Begin; `await_served` says when it is there."""
+        command = Path(sys.executable).with_name("tidelog")
+        self._process = subprocess.Popen(
+            [command, "serve", "--data", self._data, "--listen", self.bootstrap],
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def stop(self) -> None:
+        """A clean stop; a kill where that takes too long."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+
+class Kafka(Broker):
+    """Apache Kafka as its own scripts start it."""
+
+    def __init__(self, home: KafkaHome, oracle: Oracle, folder: Path) -> None:
+        super().__init__(home, oracle, folder, settings=KAFKA_SETTINGS, jvm=KAFKA_JVM)
+
+
+def address_of(server: Served) -> Address:
+    """Host and port."""
+    host, _, port = server.bootstrap.rpartition(":")
+    return host, int(port)
+
+
+def await_served(server: Served) -> None:
+    """Return when the broker has answered a Metadata request that names a broker."""
+    deadline = time.perf_counter() + START_TIMEOUT_S
+    while time.perf_counter() < deadline:
+        try:
+            answer = ask(address_of(server), wire.metadata())
+        except OSError:
+            time.sleep(POLL_S)
+            continue
+        # Correlation id, tags, throttle time; then the brokers, one more than there are.
+        if answer[9] > 1:
+            return
+    raise TimeoutError(f"{type(server).__name__} answered no request within {START_TIMEOUT_S} s")
+
+
+def processes_of(pid: int) -> list[int]:
+    """The process and all below it."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = entry.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(entry.parent.name)] = int(fields[1])
+    found = [pid]
+    for process in found:
+        found += [child for child, parent in parents.items() if parent == process]
+    return found
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds of all threads of a broker's processes so far, from the scheduler's counters."""
+    total = 0
+    for process in processes_of(pid):
+        for task in Path(f"/proc/{process}/task").iterdir():
+            try:
+                total += int((task / "schedstat").read_text().split()[0])
+            except OSError:
+                continue
+    return total / 1e9
+
+
+def memory_bytes(pid: int) -> int:
+    """Proportional set size of a broker's processes: shared pages count once."""
+    total = 0
+    for process in processes_of(pid):
+        for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                total += int(line.split()[1]) * 1024
+    return total
+
+
+class MemoryWatch:
+    """Keeps the largest `memory_bytes` seen while the block runs."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.peak_bytes = 0
+
+    def _watch(self) -> None:
+        while True:
+            self.peak_bytes = max(self.peak_bytes, memory_bytes(self._pid))
+            if self._over.wait(SAMPLE_S):
+                return
+
+    def __enter__(self) -> "MemoryWatch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+class Topics:
+    """Makes and drops topics of a running broker."""
+
+    def __init__(self, server: Served) -> None:
+        self._server = server
+        self._admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 2})
+
+    def create(self, name: str, partitions: int, **config: str) -> None:
+        """Make a topic; return when each partition answers."""
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        wanted = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
+        for future in self._admin.create_topics([wanted]).values():
+            future.result(timeout=ADMIN_TIMEOUT_S)
+        for partition in range(partitions):
+            self._await_leader(name, partition)
+
+    def _await_leader(self, name: str, partition: int) -> None:
+        deadline = time.perf_counter() + ADMIN_TIMEOUT_S
+        request = wire.list_offsets(name, -1, partition)
+        while wire.listed(ask(address_of(self._server), request), name)[0]:
+            if time.perf_counter() > deadline:
+                raise TimeoutError(f"{name}-{partition} has no leader")
+            time.sleep(POLL_S)
+
+    def drop(self, name: str) -> None:
+        """Delete a topic."""
+        for future in self._admin.delete_topics([name]).values():
+            future.result(timeout=ADMIN_TIMEOUT_S)
+
+
+def scratch() -> "tempfile.TemporaryDirectory[str]":
+    """A folder for a broker's files, on the disk that TMPDIR names."""
+    return tempfile.TemporaryDirectory(prefix="tidelog-bench-", ignore_cleanup_errors=True)
