@@ -93,5 +93,5 @@ def _compare_last_batches(leader: Leader, node_id: int, copies: Sequence[Copy]) 
 
 def _is_other(copy: Copy, data: PartitionData) -> bool:
     mine = copy.log.last_batch_below(copy.log.log_end_offset)
-    theirs = next(walk(data.records or b""), None)
+    theirs = next(walk(data.batches), None)
     return mine is not None and theirs is not None and is_other_batch(mine, theirs)

@@ -227,8 +227,8 @@ class Copy:
         self.high_watermark = data.high_watermark
         if data.log_start_offset > self.leader_start:
             self.leader_start = min(data.log_start_offset, self._next_offset())
-        if data.records is not None and len(data.records):
-            records = memoryview(data.records)
+        if len(data.batches):
+            records = memoryview(data.batches)
             if self._shows_other_writer(records):
                 self.drop_newest_epoch()
                 self.check_again("its next records don't fit those before")

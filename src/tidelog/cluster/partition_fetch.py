@@ -186,7 +186,7 @@ class PartitionFetch:
             return None
         if following is None:
             return None
-        return Fetched(offset, following, data.records or b"", _aborted(data))
+        return Fetched(offset, following, data.batches, _aborted(data))
 
     def _send(self, offset: int) -> bool:
         """Ask for records; False where that has to be tried again."""
@@ -239,9 +239,9 @@ class PartitionFetch:
         """The offset behind what came; None where there may be more to come."""
         from tidelog.scan.fetched import is_cut, next_offset
 
-        if data.records is not None and len(data.records):
-            found = next_offset(data.records)
-            if found is None and is_cut(data.records):
+        if len(data.batches):
+            found = next_offset(data.batches)
+            if found is None and is_cut(data.batches):
                 raise self._refusal("fetch", codes.MESSAGE_TOO_LARGE, "not one whole batch came")
             # Damage is for the decoder to name, so any progress will do.
             return offset + 1 if found is None else max(found, offset + 1)

@@ -67,7 +67,7 @@ class BrokerLog:
         while position.offset < end and given < _RECORDS_MAX:
             data = self._fetch(node_id, position)
             next_offset = position.offset
-            for batch in walk(data.records or b""):
+            for batch in walk(data.batches):
                 next_offset = batch.next_offset
                 if isinstance(batch, RecordBatch):
                     for record in _stamped(batch):

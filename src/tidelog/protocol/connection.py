@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tidelog.errors import CorruptMessage, UnsupportedVersion
+from tidelog.protocol.compiler import Codec, struct_codec
 from tidelog.protocol.messages import API_VERSIONS, BY_KEY, AnyApi, Api
-from tidelog.protocol.schema import Codec, nullable_string, struct_codec
 from tidelog.protocol.wire import Reader, Writer
 from tidelog.types import INT32_MAX, Buffer
 
@@ -26,8 +26,6 @@ Request = TypeVar("Request", bound="DataclassInstance")
 LENGTH_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 128 * 1024 * 1024
 UNSUPPORTED_VERSION_CODE: Final = 35
-# The client's id has the old form in every version of the header.
-_CLIENT_ID: Final = nullable_string().codec(0, False)
 
 
 class Frames:
@@ -108,7 +106,8 @@ class ClientConnection:
         writer.int16(api.key)
         writer.int16(version)
         writer.int32(waiting.correlation_id)
-        _CLIENT_ID.write(writer, self._client_id)
+        # In every version of the header it has the old form.
+        writer.nullable_string(self._client_id)
         if api.is_flexible(version):
             writer.unsigned_varint(0)
         _body_codec(api.request, api, version).write(writer, message)
@@ -211,7 +210,7 @@ def read_request(frame: Buffer) -> ReceivedRequest:
     if api is None:
         raise UnsupportedVersion(f"API {key} v{version}: not known")
     _check_version(api, version)
-    client_id = _CLIENT_ID.read(reader)
+    client_id = reader.nullable_string()
     if api.is_flexible(version):
         reader.skip_tags()
     # Bytes behind a request are passed over, as Kafka does: librdkafka sends three of them.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from tidelog.errors import CorruptMessage, UnsupportedVersion
+from tidelog.protocol.compiler import struct_codec
 from tidelog.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -20,7 +21,7 @@ from tidelog.protocol.messages.group_records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from tidelog.protocol.schema import ANY_VERSION, struct_codec
+from tidelog.protocol.schema import ANY_VERSION
 from tidelog.protocol.wire import Reader, Writer
 from tidelog.types import Buffer
 

@@ -1,12 +1,13 @@
 """Reading and writing the primitive types of Kafka's wire protocol, big-endian.
 
-Every length and count is compared with the bytes that are left before anything is allocated; what
-does not fit raises CorruptMessage with the place. Bytes and records come out as views of the
-buffer that was handed in, and go in without a copy.
+Compiled readers and writers do the same for whole messages; these are for headers and for what
+stands alone. What does not fit raises CorruptMessage with the place, before anything is allocated.
+Bytes and records come out as views of the buffer that was handed in, and go in without a copy.
 
 Source: Kafka's protocol guide, protocol primitive types; KIP-482 (compact types, tagged fields).
 """
 
+from collections.abc import Callable, Sequence
 from struct import Struct, error
 from typing import Final
 from uuid import UUID
@@ -16,37 +17,40 @@ from tidelog.types import INT32_MAX, Buffer
 
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
-_INT64: Final = Struct(">q")
-_FLOAT64: Final = Struct(">d")
 
 # A 32-bit number in groups of seven bits.
 VARINT_MAX_BYTES: Final = 5
 UINT32_MAX: Final = 2**32 - 1
 INT16_MAX: Final = 2**15 - 1
+# The compact form could say more; Kafka reads no longer ones.
+STRING_BYTES_MAX: Final = INT16_MAX
 NO_UUID: Final = UUID(int=0)
 # Larger pieces go out as they are instead of being copied together.
-_COPY_LIMIT_BYTES: Final = 4096
+COPY_LIMIT_BYTES: Final = 4096
+# Topics' ids come again and again, and Python takes long to make one.
+_UUIDS_MAX: Final = 1024
+_uuids: Final[dict[bytes, UUID]] = {}
 
 
 class Reader:
     """A place in a buffer that runs on. One owner.
 
     Attributes:
+        view: The buffer.
         at: Position of the next byte.
-        end: Position behind the last byte that may be read.
     """
 
-    __slots__ = ("_view", "at", "end")
+    __slots__ = ("at", "view")
 
     def __init__(self, data: Buffer) -> None:
-        self._view = memoryview(data).cast("B") if not isinstance(data, bytes) else memoryview(data)
+        view = memoryview(data)
+        self.view = view if view.format == "B" else view.cast("B")
         self.at = 0
-        self.end = len(self._view)
 
     @property
     def left(self) -> int:
         """Bytes that are left."""
-        return self.end - self.at
+        return len(self.view) - self.at
 
     def need(self, count: int, what: str) -> int:
         """Step over `count` bytes and say where they began.
@@ -55,125 +59,190 @@ class Reader:
             CorruptMessage: There are not as many, or the count is negative.
         """
         at = self.at
-        if not 0 <= count <= self.end - at:
-            raise CorruptMessage(f"{what} of {count} bytes, {self.end - at} are left", at=at)
+        if not 0 <= count <= self.left:
+            raise CorruptMessage(f"{what} of {count} bytes, {self.left} are left", at=at)
         self.at = at + count
         return at
 
-    def int8(self) -> int:
-        """One byte with a sign."""
-        value = self._view[self.need(1, "int8")]
-        return value - 256 if value > 127 else value
-
-    def boolean(self) -> bool:
-        """One byte; everything but 0 is true."""
-        return self._view[self.need(1, "boolean")] != 0
-
     def int16(self) -> int:
         """Two bytes."""
-        value: int = _INT16.unpack_from(self._view, self.need(2, "int16"))[0]
+        value: int = _INT16.unpack_from(self.view, self.need(2, "int16"))[0]
         return value
 
     def int32(self) -> int:
         """Four bytes."""
-        value: int = _INT32.unpack_from(self._view, self.need(4, "int32"))[0]
-        return value
-
-    def int64(self) -> int:
-        """Eight bytes."""
-        value: int = _INT64.unpack_from(self._view, self.need(8, "int64"))[0]
-        return value
-
-    def float64(self) -> float:
-        """Eight bytes, IEEE 754."""
-        value: float = _FLOAT64.unpack_from(self._view, self.need(8, "float64"))[0]
+        value: int = _INT32.unpack_from(self.view, self.need(4, "int32"))[0]
         return value
 
     def unsigned_varint(self) -> int:
         """A number of at most 32 bits, seven to a byte, the lowest first."""
-        value = shift = 0
-        start = self.at
-        while True:
-            byte = self._view[self.need(1, "varint")]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                break
-            shift += 7
-            if shift >= 7 * VARINT_MAX_BYTES:
-                raise CorruptMessage("a varint of more than 5 bytes", at=start)
-        if value > UINT32_MAX:
-            raise CorruptMessage(f"varint {value} does not fit into 32 bits", at=start)
+        try:
+            value, self.at = read_varint(self.view, self.at)
+        except IndexError:
+            raise CorruptMessage("a varint that is cut", at=self.at) from None
         return value
 
-    def uuid(self) -> UUID:
-        """Sixteen bytes."""
-        at = self.need(16, "uuid")
-        return UUID(bytes=bytes(self._view[at : at + 16]))
-
-    def raw(self, count: int, what: str = "bytes") -> memoryview:
-        """The next `count` bytes as a view."""
-        at = self.need(count, what)
-        return self._view[at : at + count]
-
-    def length(self, *, compact: bool, short: bool = False) -> int:
-        """A length or count as it stands before strings, bytes and arrays; -1 for null."""
-        if compact:
-            return self.unsigned_varint() - 1
-        return self.int16() if short else self.int32()
+    def nullable_string(self) -> str | None:
+        """A string in the old form, or null."""
+        count = self.int16()
+        if count == -1:
+            return None
+        at = self.need(count, "string")
+        try:
+            return str(self.view[at : at + count], "utf-8")
+        except UnicodeDecodeError as problem:
+            raise CorruptMessage(f"a string that is not UTF-8: {problem.reason}", at=at) from None
 
     def skip_tags(self) -> None:
         """Step over a section of tagged fields of which none is known."""
-        for _ in range(self.unsigned_varint()):
-            self.unsigned_varint()
-            self.need(self.unsigned_varint(), "tagged field")
+        try:
+            self.at = skip_tags(self.view, self.at)
+        except IndexError:
+            raise CorruptMessage("tagged fields that are cut", at=self.at) from None
+
+
+def read_varint(view: memoryview, at: int) -> tuple[int, int]:
+    """An unsigned number of at most 32 bits, seven to a byte, the lowest first; what is behind it.
+
+    Raises:
+        IndexError: The buffer ends before it does.
+        CorruptMessage: It is longer or larger.
+    """
+    value = shift = 0
+    start = at
+    while True:
+        byte = view[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift >= 7 * VARINT_MAX_BYTES:
+            raise CorruptMessage("a varint of more than 5 bytes", at=start)
+    if value > UINT32_MAX:
+        raise CorruptMessage(f"varint {value} does not fit into 32 bits", at=start)
+    return value, at
+
+
+def skip_tags(view: memoryview, at: int) -> int:
+    """What is behind a section of tagged fields.
+
+    Raises:
+        IndexError: The buffer ends before it does.
+        CorruptMessage: A field is longer than the buffer.
+    """
+    count, at = read_varint(view, at)
+    for _ in range(count):
+        _, at = read_varint(view, at)
+        size, at = read_varint(view, at)
+        if size > len(view) - at:
+            raise CorruptMessage(f"tagged field of {size} bytes, {len(view) - at} are left", at=at)
+        at += size
+    return at
+
+
+def varint_bytes(value: int) -> bytes:
+    """A number of at most 32 bits as a varint.
+
+    Raises:
+        InvalidRequest: It is negative or larger.
+    """
+    if not 0 <= value <= UINT32_MAX:
+        raise InvalidRequest(f"{value!r} does not fit into a varint of 32 bits")
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def text_varint(value: int) -> bytes:
+    """The length of a string, and one, as a varint.
+
+    Raises:
+        ValueError: No version can say it.
+    """
+    if value > STRING_BYTES_MAX + 1:
+        raise ValueError
+    return varint_bytes(value)
+
+
+def uuid_of(data: bytes) -> UUID:
+    """The id with these 16 bytes."""
+    found = _uuids.get(data)
+    if found is None:
+        if len(_uuids) >= _UUIDS_MAX:
+            _uuids.clear()
+        found = _uuids[data] = UUID(bytes=data) if any(data) else NO_UUID
+    return found
+
+
+def pieces_size(data: Buffer | Sequence[Buffer]) -> int:
+    """Bytes of one buffer or of several.
+
+    Raises:
+        InvalidRequest: They are more than the format can say.
+    """
+    is_one = isinstance(data, bytes | bytearray | memoryview)
+    size = len(data) if is_one else sum(map(len, data))  # type: ignore[arg-type] # several
+    if size >= INT32_MAX:
+        raise InvalidRequest(f"{size} bytes are more than a length can say")
+    return size
 
 
 class Writer:
-    """Collects a message as pieces: small values together, large ones as they were handed in."""
+    """Collects a message as pieces: small values together, large ones as they were handed in.
 
-    __slots__ = ("_now", "_parts", "size_bytes")
+    Attributes:
+        add: Takes a small piece.
+    """
+
+    __slots__ = ("_parts", "_small", "add")
 
     def __init__(self) -> None:
         self._parts: list[Buffer] = []
-        self._now = bytearray()
-        self.size_bytes = 0
+        self._small: list[Buffer] = []
+        self.add: Callable[[Buffer], None] = self._small.append
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all pieces."""
+        return sum(map(len, self._parts)) + sum(map(len, self._small))
 
     def parts(self) -> list[Buffer]:
-        """All pieces, in order; nothing may be written after it."""
-        return [*self._parts, self._now] if self._now else list(self._parts)
+        """All pieces, in order."""
+        self._gather()
+        return self._parts
 
-    def raw(self, data: Buffer) -> None:
-        """Bytes as they are; large ones are not copied and must not change until they are sent."""
-        size = len(data)
-        self.size_bytes += size
-        if size < _COPY_LIMIT_BYTES:
-            self._now += data
+    def pieces(self, data: Buffer | Sequence[Buffer]) -> None:
+        """One buffer or several, as they are.
+
+        Large ones are not copied; none may change until it is sent.
+        """
+        if isinstance(data, bytes | bytearray | memoryview):
+            self._piece(data)
             return
-        if self._now:
-            self._parts.append(self._now)
-            self._now = bytearray()
+        for piece in data:
+            self._piece(piece)
+
+    def _piece(self, data: Buffer) -> None:
+        if len(data) < COPY_LIMIT_BYTES:
+            self.add(data)
+            return
+        self._gather()
         self._parts.append(data)
 
-    def extend(self, other: "Writer") -> None:
-        """All that another one has collected."""
-        for part in other.parts():
-            self.raw(part)
+    def _gather(self) -> None:
+        if self._small:
+            self._parts.append(b"".join(self._small))
+            self._small.clear()
 
-    def _pack(self, layout: Struct, value: float) -> None:
+    def _pack(self, layout: Struct, value: int) -> None:
         try:
-            self.raw(layout.pack(value))
+            self.add(layout.pack(value))
         except error:
             raise InvalidRequest(f"{value!r} does not fit into {layout.size} bytes") from None
-
-    def int8(self, value: int) -> None:
-        """One byte with a sign."""
-        if not -128 <= value <= 127:
-            raise InvalidRequest(f"{value!r} does not fit into 1 byte")
-        self.raw(bytes((value & 0xFF,)))
-
-    def boolean(self, value: bool) -> None:
-        """One byte, 0 or 1."""
-        self.raw(b"\x01" if value else b"\x00")
 
     def int16(self, value: int) -> None:
         """Two bytes."""
@@ -183,40 +252,12 @@ class Writer:
         """Four bytes."""
         self._pack(_INT32, value)
 
-    def int64(self, value: int) -> None:
-        """Eight bytes."""
-        self._pack(_INT64, value)
-
-    def float64(self, value: float) -> None:
-        """Eight bytes, IEEE 754."""
-        self._pack(_FLOAT64, value)
-
     def unsigned_varint(self, value: int) -> None:
         """A number of at most 32 bits, seven to a byte, the lowest first."""
-        if not 0 <= value <= UINT32_MAX:
-            raise InvalidRequest(f"{value!r} does not fit into a varint of 32 bits")
-        out = bytearray()
-        while value > 0x7F:
-            out.append(value & 0x7F | 0x80)
-            value >>= 7
-        out.append(value)
-        self.raw(out)
+        self.add(varint_bytes(value))
 
-    def uuid(self, value: UUID) -> None:
-        """Sixteen bytes."""
-        self.raw(value.bytes)
-
-    def length(self, count: int, *, compact: bool, short: bool = False) -> None:
-        """A length or count as it stands before strings, bytes and arrays; -1 for null.
-
-        Raises:
-            InvalidRequest: It is more than the format can say.
-        """
-        if count > (INT16_MAX if short and not compact else INT32_MAX - 1):
-            raise InvalidRequest(f"a length of {count} is more than this version can say")
-        if compact:
-            self.unsigned_varint(count + 1)
-        elif short:
-            self.int16(count)
-        else:
-            self.int32(count)
+    def nullable_string(self, value: str | None) -> None:
+        """A string in the old form, or null."""
+        data = b"" if value is None else value.encode()
+        self.int16(-1 if value is None else len(data))
+        self.add(data)

@@ -186,7 +186,7 @@ def test_a_cut_batch_is_no_progress(leader: FakeLeader) -> None:
         if request.api.key == FETCH.key:
             data = cast("fe.FetchResponse", answer).responses[0].partitions[0]
             assert data.records is not None
-            data.records = bytes(data.records)[:70]
+            data.records = bytes(data.batches)[:70]
         return answer
 
     leader.mangle = mangle

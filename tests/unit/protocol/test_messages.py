@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.unit.protocol.messages import every_version, messages
 
 from tidelog.errors import CorruptMessage
+from tidelog.protocol.compiler import struct_codec
 from tidelog.protocol.messages import BY_KEY, FETCH, AnyApi
 from tidelog.protocol.messages.fetch import FetchableTopic, FetchResponse, PartitionData
-from tidelog.protocol.schema import struct_codec
 from tidelog.protocol.wire import Reader, Writer
 
 if TYPE_CHECKING:

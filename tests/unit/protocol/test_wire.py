@@ -1,7 +1,8 @@
 """Primitive types: known bytes, limits, lengths that lie."""
 
 import tracemalloc
-from typing import TypeVar
+from dataclasses import make_dataclass
+from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 import pytest
@@ -9,34 +10,49 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.errors import CorruptMessage, InvalidRequest
+from tidelog.protocol.compiler import struct_codec
 from tidelog.protocol.schema import (
     BYTES,
     FLOAT64,
+    INT8,
+    INT16,
     INT32,
     INT64,
     RECORDS,
     STRING,
+    UUID16,
     Kind,
     array,
     nullable_array,
     nullable_string,
+    wire,
 )
-from tidelog.protocol.wire import UINT32_MAX, Reader, Writer
+from tidelog.protocol.wire import UINT32_MAX, Reader, Writer, varint_bytes
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 T = TypeVar("T")
 
 
+def alone(kind: Kind[T]) -> "type[DataclassInstance]":
+    """A declaration with nothing but one field."""
+    return make_dataclass("Alone", [("value", object, wire(kind))], slots=True, kw_only=True)
+
+
 def write(kind: Kind[T], value: T, *, flexible: bool = False, version: int = 0) -> bytes:
-    writer = Writer()
-    kind.codec(version, flexible).write(writer, value)
-    return b"".join(bytes(part) for part in writer.parts())
+    writer, declared = Writer(), alone(kind)
+    struct_codec(declared, version, flexible).write(writer, declared(value=value))  # type: ignore[call-arg]
+    written = b"".join(bytes(part) for part in writer.parts())
+    # Behind it the count of its tagged fields.
+    return written[: len(written) - flexible]
 
 
 def read(kind: Kind[T], data: bytes, *, flexible: bool = False, version: int = 0) -> T:
-    reader = Reader(data)
-    value = kind.codec(version, flexible).read(reader)
+    reader = Reader(data + bytes(flexible))
+    message = struct_codec(alone(kind), version, flexible).read(reader)
     assert reader.left == 0
-    return value
+    return message.value  # type: ignore[no-any-return]
 
 
 class TestKnownBytes:
@@ -63,9 +79,8 @@ class TestKnownBytes:
         assert read(kind, bytes.fromhex(compact), flexible=True) == value
 
     def test_a_uuid(self) -> None:
-        writer = Writer()
-        writer.uuid(UUID(int=258))
-        assert bytes(writer.parts()[0]) == bytes(14) + b"\x01\x02"
+        assert write(UUID16, UUID(int=258)) == bytes(14) + b"\x01\x02"
+        assert read(UUID16, bytes(14) + b"\x01\x02") == UUID(int=258)
 
 
 class TestVarints:
@@ -123,10 +138,8 @@ class TestWriting:
     @pytest.mark.parametrize(
         ("name", "value"),
         [
-            ("int8", 128),
             ("int16", 1 << 15),
             ("int32", 1 << 31),
-            ("int64", 1 << 63),
             ("unsigned_varint", -1),
             ("unsigned_varint", 1 << 32),
         ],
@@ -135,7 +148,35 @@ class TestWriting:
         with pytest.raises(InvalidRequest, match=f"{value}"):
             getattr(Writer(), name)(value)
 
-    def test_a_string_that_is_too_long_for_its_length(self) -> None:
-        with pytest.raises(InvalidRequest, match="32768"):
-            write(STRING, "x" * 32768)
-        assert len(write(STRING, "x" * 32768, flexible=True)) == 32771
+    @pytest.mark.parametrize("flexible", [False, True])
+    @pytest.mark.parametrize(
+        ("kind", "value", "reason"),
+        [
+            (INT8, 128, "128 does not fit into 1 bytes"),
+            (INT16, -(1 << 15) - 1, "-32769 does not fit into 2 bytes"),
+            (INT32, 1 << 31, "2147483648 does not fit into 4 bytes"),
+            (INT64, 1 << 63, "9223372036854775808 does not fit into 8 bytes"),
+            (INT64, None, "null in a version that knows none"),
+            (INT64, "7", "'7' where there must be a number"),
+            (array(INT8), [1, 200], "200 does not fit into 1 bytes"),
+            (array(STRING), ["a", None], "null in a version"),
+            (array(STRING), None, "null in a version"),
+            (array(INT32), 7, "7 where there must be a list"),
+            (STRING, 7, "7 where there must be a string"),
+            (STRING, "x" * 32768, "a string of 32768 bytes, at most 32767 are allowed"),
+            (STRING, "\ud800", "a string that has no UTF-8"),
+            (BYTES, None, "null in a version"),
+            (BYTES, 7, "7 where there must be bytes"),
+        ],
+    )
+    def test_why_a_message_can_not_be_written(
+        self, kind: Kind[object], value: object, reason: str, *, flexible: bool
+    ) -> None:
+        with pytest.raises(InvalidRequest, match=f"Alone v0: value: {reason}"):
+            write(kind, value, flexible=flexible)
+
+    def test_the_longest_string(self) -> None:
+        assert len(write(STRING, "x" * 32767)) == 32769
+        assert len(write(STRING, "x" * 32767, flexible=True)) == 32770
+        with pytest.raises(CorruptMessage, match="at most 32767"):
+            read(STRING, varint_bytes(32769) + b"x" * 32768, flexible=True)

@@ -13,9 +13,10 @@ from tidelog.protocol.schema import (
     INT16,
     INT32,
     INT64,
-    RECORDS,
+    RECORD_PIECES,
     STRING,
     UUID16,
+    Pieces,
     array,
     nullable_array,
     nullable_string,
@@ -131,7 +132,15 @@ class PartitionData:
         nullable_array(struct(AbortedTransaction), since=4), since=4
     )
     preferred_read_replica: int = wire(INT32, since=11, default=-1)
-    records: Buffer | None = wire(RECORDS)
+    records: Pieces = wire(RECORD_PIECES)
+
+    @property
+    def batches(self) -> Buffer:
+        """The records as one buffer, as they come from a broker; empty where there are none."""
+        found = self.records
+        if found is None:
+            return b""
+        return found if isinstance(found, bytes | bytearray | memoryview) else b"".join(found)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,0 +1,304 @@
+"""Makes the function that reads a declaration in one version.
+
+All of a message becomes one function without calls between structs. What follows each other with
+fixed sizes, lengths and counts in front of it included, is unpacked at once; a buffer that ends too
+early shows as an error of the unpacking. Lengths and counts are compared with the bytes left before
+anything is sliced or allocated.
+
+Objects take more memory than the bytes that they come from (a list of empty strings: eight times),
+so each array is charged for what its items will take against an allowance of 7 bytes per byte
+of the message (the message itself is the eighth) and a mebibyte. Who exceeds it is refused before
+it is allocated. Strings count four times their length, which the widest characters need.
+"""
+
+from collections.abc import Callable
+from struct import error as struct_error
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+
+from tidelog.protocol import faults
+from tidelog.protocol.schema import Field, Form, Kind, fields_of
+from tidelog.protocol.source import (
+    FIXED,
+    Source,
+    item_of,
+    plain_fields,
+    struct_of,
+    tagged_fields,
+)
+from tidelog.protocol.wire import STRING_BYTES_MAX, Reader, read_varint, skip_tags, uuid_of
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Message = TypeVar("Message", bound="DataclassInstance")
+
+# What the message itself and what happens while one is read leave of 8 bytes per byte and 1 MiB.
+ALLOWANCE_PER_BYTE: Final = 7
+ALLOWANCE_BYTES: Final = 2**20 - 2**18
+
+# Bytes that CPython takes for values, rounded up; a list's slots are charged to its items.
+_NUMBER_BYTES: Final = 32
+_UUID_BYTES: Final = 160
+_STRING_BYTES: Final = 80
+_VIEW_BYTES: Final = 208
+_LIST_BYTES: Final = 112
+_OBJECT_BYTES: Final = 32
+_SLOT_BYTES: Final = 8
+_ITEM_BYTES: Final = 10
+# Numbers are unpacked to a tuple before they are a list.
+_TUPLE_SLOT_BYTES: Final = 16
+
+
+def make_reader(
+    kind: type[Message], version: int, *, flexible: bool
+) -> Callable[[Reader], Message]:
+    """The function that reads a message where a reader stands."""
+    code = _ReadCode(version, flexible=flexible)
+    what = f"{kind.__name__} v{version}"
+    with code.block("def read(reader):"):
+        code.line("view = reader.view")
+        code.line("at = reader.at")
+        code.line("end = len(view)")
+        code.line(f"left = end * {ALLOWANCE_PER_BYTE} + {ALLOWANCE_BYTES}")
+        with code.block("try:"):
+            made = code.struct(kind)
+        with code.block(f"except ({code.name(struct_error)}, IndexError):"):
+            code.line(f"raise {code.name(faults.cut)}({what!r}, at, end) from None")
+        with code.block("except UnicodeDecodeError as problem:"):
+            code.line(f"raise {code.name(faults.no_text)}(at, problem.reason) from None")
+        code.line("reader.at = at")
+        code.line(f"return {made}")
+    return cast("Callable[[Reader], Message]", code.made("read", f"read {what}"))
+
+
+def least_bytes(kind: Kind[object], version: int, *, flexible: bool) -> int:
+    """What the shortest value takes on the wire, at least 1."""
+    if kind.form in FIXED:
+        return {Form.INT16: 2, Form.INT32: 4, Form.INT64: 8, Form.FLOAT64: 8, Form.UUID: 16}.get(
+            kind.form, 1
+        )
+    if kind.form is Form.STRUCT:
+        if kind.may_be_null(version):
+            return 1
+        return struct_least_bytes(struct_of(kind), version, flexible=flexible)
+    if flexible:
+        return 1
+    return 2 if kind.form is Form.STRING else 4
+
+
+def struct_least_bytes(kind: "type[DataclassInstance]", version: int, *, flexible: bool) -> int:
+    """What the shortest message takes on the wire, at least 1."""
+    fields = plain_fields(kind, version)
+    return max(sum(least_bytes(f.kind, version, flexible=flexible) for f in fields) + flexible, 1)
+
+
+def _memory_bytes(kind: Kind[object], version: int) -> int:
+    """What one value takes as objects at most, without what is in its arrays and strings."""
+    if kind.form is Form.STRUCT:
+        fields = fields_of(struct_of(kind), version)
+        held = sum(_memory_bytes(f.kind, version) for f in fields if _takes_memory(f))
+        return _OBJECT_BYTES + _SLOT_BYTES * (len(fields) + 1) + held
+    if kind.form is Form.ARRAY:
+        return _LIST_BYTES
+    others = {Form.UUID: _UUID_BYTES, Form.STRING: _STRING_BYTES, Form.BYTES: _VIEW_BYTES}
+    return others.get(kind.form, _NUMBER_BYTES)
+
+
+def _takes_memory(field: Field) -> bool:
+    # The defaults of others are shared.
+    return field.is_there or callable(field.default)
+
+
+class _ReadCode(Source):
+    def __init__(self, version: int, *, flexible: bool) -> None:
+        super().__init__(version, flexible=flexible)
+        self._run: list[tuple[str, str]] = []
+        self._after: list[str] = []
+        self._varint = self.name(read_varint, "varint")
+
+    # -- runs of fixed sizes
+
+    def _take(self, letter: str, stem: str) -> str:
+        target = self.fresh(stem)
+        self._run.append((letter, target))
+        return target
+
+    def _flush(self) -> None:
+        """Unpack what has been collected."""
+        run, self._run = self._run, []
+        if run:
+            letters = "".join(letter for letter, _ in run)
+            targets = ", ".join(target for _, target in run)
+            if letters == "B":
+                self.line(f"{targets} = view[at]")
+            else:
+                unpack = self.layout(letters, "unpack_from")
+                self.line(f"{targets}{',' * (len(run) == 1)} = {unpack}(view, at)")
+            self.line(f"at += {_size(letters)}")
+        after, self._after = self._after, []
+        for text in after:
+            self.line(text)
+
+    # -- values
+
+    def struct(self, kind: "type[DataclassInstance]") -> str:
+        """Lines that read a struct; the name of what they make."""
+        values = {field.name: self._value(field.kind) for field in plain_fields(kind, self.version)}
+        if self.flexible:
+            values.update(self._tags(tagged_fields(kind, self.version)))
+        self._flush()
+        return self._blank(kind, values)
+
+    def _blank(self, kind: "type[DataclassInstance]", values: dict[str, str]) -> str:
+        """An object made without a call of its `__init__`: all its fields are set one by one."""
+        made = self.fresh("o")
+        self.line(f"{made} = {self.name(object.__new__, 'new')}({self.name(kind)})")
+        for field in fields_of(kind, self.version):
+            value = values.get(field.name) or self._default(field)
+            self.line(f"{made}.{field.name} = {value}")
+        return made
+
+    def _default(self, field: Field) -> str:
+        if field.default is list:
+            return "[]"
+        if field.kind.form is Form.STRUCT and field.default is not None:
+            return self._blank(struct_of(field.kind), {})
+        if field.default is None or type(field.default) in (int, bool):
+            return repr(field.default)
+        return self.name(field.default)
+
+    def _value(self, kind: Kind[object]) -> str:
+        if kind.form is Form.UUID:
+            raw = self._take(kind.form.value, "v")
+            self._after.append(f"{raw} = {self.name(uuid_of, 'uuid')}({raw})")
+            return raw
+        if kind.form in FIXED:
+            return self._take(kind.form.value, "v")
+        if kind.form is Form.STRUCT:
+            return self._inner(kind)
+        if kind.form is Form.ARRAY:
+            return self._array(kind)
+        return self._bytes(kind)
+
+    def _inner(self, kind: Kind[object]) -> str:
+        inner = struct_of(kind)
+        if not kind.may_be_null(self.version):
+            return self.struct(inner)
+        flag, target = self._take("b", "n"), self.fresh("v")
+        self._flush()
+        self.line(f"{target} = None")
+        with self.block(f"if {flag} >= 0:"):
+            self.line(f"{target} = {self.struct(inner)}")
+        return target
+
+    def _length(self, letter: str) -> str:
+        """A length or count in its two forms; -1 for null."""
+        if not self.flexible:
+            length = self._take(letter, "n")
+            self._flush()
+            return length
+        length = self._take("B", "n")
+        self._flush()
+        with self.block(f"if {length} > 127:"):
+            self.line(f"{length}, at = {self._varint}(view, at - 1)")
+        self.line(f"{length} -= 1")
+        return length
+
+    def _bytes(self, kind: Kind[object]) -> str:
+        is_text = kind.form is Form.STRING
+        length = self._length("h" if is_text else "i")
+        target = self.fresh("v")
+        fits = f"0 <= {length} <= end - at"
+        if is_text:
+            # In the old form no length can say more.
+            limit = f" and {length} <= {STRING_BYTES_MAX}" if self.flexible else ""
+            with self.block(f"if {fits} and left >= 0{limit}:"):
+                self.line(f"{target} = str(view[at : at + {length}], 'utf-8')")
+                self.line(f"left -= {length} << 2")
+                self.line(f"at += {length}")
+        else:
+            with self.block(f"if {fits}:"):
+                self.line(f"{target} = view[at : at + {length}]")
+                self.line(f"at += {length}")
+        self._or_null(kind, length, target, 1)
+        return target
+
+    def _or_null(self, kind: Kind[object], length: str, target: str, least: int) -> None:
+        if kind.may_be_null(self.version):
+            with self.block(f"elif {length} == -1:"):
+                self.line(f"{target} = None")
+        with self.block("else:"):
+            refuse = self.name(faults.bad_length)
+            self.line(f"raise {refuse}({kind.form.value!r}, {length}, {least}, at, end, left)")
+
+    def _array(self, kind: Kind[object]) -> str:
+        item = item_of(kind)
+        least = least_bytes(item, self.version, flexible=self.flexible)
+        charge = _ITEM_BYTES + _memory_bytes(item, self.version)
+        if item.form in FIXED:
+            charge += _TUPLE_SLOT_BYTES
+        count, target = self._length("i"), self.fresh("v")
+        fits = f"0 <= {count} * {least} <= end - at"
+        with self.block(f"if {fits} and (left := left - {count} * {charge}) >= 0:"):
+            if item.form in FIXED and item.form is not Form.UUID:
+                layout = f'f">{{{count}}}{item.form.value}"'
+                unpack = self.name(faults.unpack_from)
+                self.line(f"{target} = list({unpack}({layout}, view, at))")
+                self.line(f"at += {count} * {least}")
+            else:
+                self._items(item, count, target)
+        self._or_null(kind, count, target, least)
+        return target
+
+    def _items(self, item: Kind[object], count: str, target: str) -> None:
+        add = self.fresh("add")
+        self.line(f"{target} = []")
+        self.line(f"{add} = {target}.append")
+        with self.block(f"for _ in range({count}):"):
+            value = self._value(item)
+            self._flush()
+            self.line(f"{add}({value})")
+
+    # -- tagged fields
+
+    def _tags(self, fields: list[Field]) -> dict[str, str]:
+        """Lines for the tagged fields, in any order; those nobody knows are stepped over."""
+        count = self._take("B", "n")
+        values = {field.name: self.fresh("v") for field in fields}
+        self._flush()
+        if not fields:
+            with self.block(f"if {count}:"):
+                self.line(f"at = {self.name(skip_tags, 'skip')}(view, at - 1)")
+            return {}
+        for field in fields:
+            default = self._default(field)
+            self.line(f"{values[field.name]} = {default}")
+        with self.block(f"if {count}:"):
+            self.line(f"{count}, at = {self._varint}(view, at - 1)")
+            with self.block(f"for _ in range({count}):"):
+                self._tag(fields, values)
+        return values
+
+    def _tag(self, fields: list[Field], values: dict[str, str]) -> None:
+        tag, stop = self.fresh("tag"), self.fresh("stop")
+        self.line(f"{tag}, at = {self._varint}(view, at)")
+        self.line(f"{stop}, at = {self._varint}(view, at)")
+        with self.block(f"if {stop} > end - at:"):
+            self.line(f"raise {self.name(faults.cut)}('tagged field', at, end)")
+        self.line(f"{stop} += at")
+        for field in fields:
+            with self.block(f"if {tag} == {field.tag}:"):
+                self.line(f"{values[field.name]} = {self._value_now(field.kind)}")
+                with self.block(f"if at != {stop}:"):
+                    self.line(f"raise {self.name(faults.bad_tag)}({tag}, at, {stop})")
+        self.line(f"at = {stop}")
+
+    def _value_now(self, kind: Kind[object]) -> str:
+        value = self._value(kind)
+        self._flush()
+        return value
+
+
+def _size(letters: str) -> int:
+    sizes = {"b": 1, "B": 1, "?": 1, "h": 2, "i": 4, "q": 8, "d": 8}
+    return sum(sizes[letter] for letter in letters.replace("16s", "")) + 16 * letters.count("16s")
