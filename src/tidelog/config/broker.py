@@ -13,7 +13,7 @@ from tidelog.config.resolve import ConfigNote, NoteKind, broker_names
 from tidelog.config.topic import TopicConfig
 from tidelog.config.values import ConfigValue, Durability, text_of
 from tidelog.errors import ConfigError
-from tidelog.types import INT32_MAX, INT64_MAX
+from tidelog.types import INT32_MAX
 
 BROKER_CONFIG_BY_NAME: Final = {key.name: key for key in BROKER_CONFIGS}
 
@@ -57,7 +57,6 @@ class BrokerConfig:
     offset_metadata_max_bytes: int = 4096
     log_retention_check_interval_ms: int = 300_000
     log_initial_task_delay_ms: int = 30_000
-    log_flush_scheduler_interval_ms: int = INT64_MAX
     log_flush_offset_checkpoint_interval_ms: int = 60_000
     producer_id_expiration_ms: int = 86_400_000
     producer_id_expiration_check_interval_ms: int = 600_000

@@ -138,12 +138,6 @@ _LOGS: Final = (
     ),
     _key("log.initial.task.delay.ms", _long(0), "30000", "When background work first looks."),
     _key(
-        "log.flush.scheduler.interval.ms",
-        _long(1),
-        "9223372036854775807",
-        "How often logs are looked at for flush.ms.",
-    ),
-    _key(
         "log.flush.offset.checkpoint.interval.ms",
         _int(0),
         "60000",

@@ -12,6 +12,7 @@ from tidelog.errors import InvalidRequest, OffsetOutOfRange, PolicyViolation
 from tidelog.storage import truncation
 from tidelog.storage.active import first_reaching
 from tidelog.storage.adopting import AdoptingLog
+from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.retention import (
     Deletion,
     SegmentFacts,
@@ -63,8 +64,6 @@ class TrimmingLog(AdoptingLog):
         truncation.lower_append_time_checkpoint(
             self.context, self.local_segments, trusted=self.trusted_end(), offset=offset
         )
-        if self._epochs.truncate_from_end(offset):
-            self._write_epochs()
         start = min(self._log_start_offset, offset)
         before = self.local_segments
         self._cut_tier(offset, clipped)
@@ -76,11 +75,27 @@ class TrimmingLog(AdoptingLog):
             # Only records below the log start are left, of a batch that reached beyond it.
             self._segments = []
             segments = truncation.start_anew(self.context, segments, start)
+        self._forget_epochs(offset)
         truncation.drop_snapshots(self.context, segments[-1].end_offset)
         self._end_restart()
         self._checkpointed_start = start
         self._replace_segments(segments)
         self._reload_after_truncation()
+
+    def _forget_epochs(self, offset: int) -> None:
+        """Drop the epochs that began behind a cut, once their records are gone.
+
+        Where none is left the file keeps the newest, beginning at the cut, so that the next start
+        does not use it again: Kafka's controller would know, here only the log does.
+        """
+        newest = self._epochs.latest_epoch
+        if not self._epochs.truncate_from_end(offset):
+            return
+        kept = self._epochs.entries
+        if not kept:
+            self._epochs.assign(newest, offset)
+        self._write_epochs()
+        self._epochs = LeaderEpochs(kept)
 
     def _cut_local(self, local: list[Segment], offset: int) -> list[Segment]:
         restart = None if self._tier is None else self._tier.record.restart_offset

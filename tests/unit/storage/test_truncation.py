@@ -113,6 +113,22 @@ class TestWhatGoes:
         assert log.leader_epochs.latest_epoch > 1  # other records, another epoch
 
 
+    @pytest.mark.parametrize("is_hard_stop", [False, True])
+    def test_a_log_cut_to_nothing_uses_no_epoch_again(self, is_hard_stop: bool) -> None:
+        env, directory, log = new_log()
+        log.fence(7)
+        put(log, 1)
+        log.truncate_to(0)
+        assert log.leader_epochs.entries == ()
+        if is_hard_stop:
+            directory.abandon()
+        else:
+            directory.close()
+        _, log = reopen(env)
+        assert log.leader_epoch > 7
+        assert log.leader_epochs.entries == ()
+
+
 class TestAppendTimesAfterIt:
     def test_new_records_never_get_the_times_of_those_that_went(self) -> None:
         env, directory, log = new_log()

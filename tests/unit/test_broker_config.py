@@ -1,0 +1,59 @@
+"""The broker's settings: the table, its fields, what is taken, noted and refused."""
+
+import dataclasses
+
+import pytest
+
+from tidelog.config import BROKER_CONFIGS, TOPIC_CONFIGS, BrokerConfig, Durability, NoteKind
+from tidelog.config.broker_keys import WITHOUT_EFFECT
+from tidelog.errors import ConfigError
+
+
+def test_fields_are_the_tables_rows_with_their_defaults() -> None:
+    fields = {field.name for field in dataclasses.fields(BrokerConfig)} - {"topic_defaults"}
+    assert fields == {key.attribute for key in BROKER_CONFIGS}
+    for key in BROKER_CONFIGS:
+        assert getattr(BrokerConfig(), key.attribute) == key.default_value, key.name
+
+
+def test_every_name_stands_once() -> None:
+    names = [key.name for key in BROKER_CONFIGS]
+    topics = {synonym.name for key in TOPIC_CONFIGS for synonym in key.synonyms}
+    assert len(names) == len(set(names))
+    assert not set(names) & WITHOUT_EFFECT
+    assert not set(names) & topics
+    assert not set(names) & (WITHOUT_EFFECT | topics)
+
+
+def test_values_and_topic_defaults() -> None:
+    config, notes = BrokerConfig.parse(
+        {"node.id": " 7 ", "tidelog.durability": "fsync", "log.retention.hours": "2"}
+    )
+    assert config.node_id == 7
+    assert config.tidelog_durability is Durability.FSYNC
+    assert config.topic_defaults == {"log.retention.hours": "2"}
+    assert [note.kind for note in notes] == [NoteKind.RENAMED]
+    assert config.text("node.id") == "7"
+
+
+def test_what_has_no_effect_is_noted() -> None:
+    _, notes = BrokerConfig.parse({"process.roles": "broker,controller"})
+    assert [(note.given, note.kind) for note in notes] == [("process.roles", NoteKind.NO_EFFECT)]
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"num.partition": "3"}, "did you mean num.partitions?"),
+        ({"log.retention.hour": "3"}, "did you mean log.retention.hours?"),
+        ({"num.partitions": "0"}, "must be a whole number >= 1"),
+        ({"default.replication.factor": "3"}, "from 1 to 1"),
+        ({"tidelog.durability": "disk"}, "one of page-cache, fsync"),
+        ({"log.roll.hours": "soon"}, "log.roll.hours"),
+        ({"cleanup.policies": "x"}, "is not a broker setting"),
+    ],
+)
+def test_refused(given: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig.parse(given)
+    assert text in str(caught.value)
