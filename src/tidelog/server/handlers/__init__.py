@@ -48,8 +48,6 @@ ROWS: Final = (
     Row(0, "produce", "produce", 3, 13, announced_first=0),
     Row(1, "fetch", "fetch", 4, 18),
     Row(2, "list_offsets", "list_offsets", 1, 11),
-    Row(1, "fetch", "fetch", 4, 18),
-    Row(2, "list_offsets", "list_offsets", 1, 11),
     Row(3, "metadata", "metadata", 0, 13),
     Row(22, "producer_ids", "init_producer_id", 0, 5),
     Row(18, "api_versions", "api_versions", 0, 4),
