@@ -332,6 +332,26 @@ class UnsupportedVersion(TidelogError):
     code: ClassVar[int | None] = 35
 
 
+class UnsupportedRequest(UnsupportedVersion):
+    """A request of an API or version that is not served; what an answer needs to say so.
+
+    Attributes:
+        api_key: The API's number.
+        version: The version asked.
+        correlation_id: What an answer must repeat.
+        client_id: How the client calls itself; None where that could not be read.
+    """
+
+    def __init__(
+        self, api_key: int, version: int, correlation_id: int, client_id: str | None
+    ) -> None:
+        self.api_key = api_key
+        self.version = version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        super().__init__(f"API {api_key} v{version} is not served")
+
+
 class StorageFailure(TidelogError):
     """The operating system failed a call; the partition is offline for writes until reopened.
 

@@ -1,21 +1,26 @@
 """Frames, headers and correlation ids: a stream of bytes to requests or answers, and back.
 
-`Frames` cuts a stream; `ClientConnection` asks and matches answers, in the order of its questions;
-`read_request` and `write_response` are a broker's side. Owns no socket: bytes come in through
-`feed`, and go out as pieces that the caller sends in order.
+`Frames` (from `framing`) cuts a stream; `ClientConnection` asks and matches answers, in the order
+of its questions; `read_request` and `write_response` are a broker's side. Owns no socket: bytes
+come in through `feed`, and go out as pieces that the caller sends in order.
 
 Life cycle of a ClientConnection: (request | feed | next_response)*; after a CorruptMessage it is of
 no use any more. Source: Kafka's protocol guide, request and response headers; KIP-482.
 """
 
 from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache, lru_cache
+from struct import Struct
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from tidelog.errors import CorruptMessage, UnsupportedVersion
+from tidelog.errors import CorruptMessage, UnsupportedRequest, UnsupportedVersion
 from tidelog.protocol.compiler import Codec, struct_codec
+from tidelog.protocol.framing import LENGTH_BYTES, MAX_FRAME_BYTES, Frames
 from tidelog.protocol.messages import API_VERSIONS, BY_KEY, AnyApi, Api
-from tidelog.protocol.wire import Reader, Writer
+from tidelog.protocol.schema import ANY_VERSION
+from tidelog.protocol.wire import COPY_LIMIT_BYTES, Reader, Writer
 from tidelog.types import INT32_MAX, Buffer
 
 if TYPE_CHECKING:
@@ -23,51 +28,21 @@ if TYPE_CHECKING:
 
 Request = TypeVar("Request", bound="DataclassInstance")
 
-LENGTH_BYTES: Final = 4
-MAX_FRAME_BYTES: Final = 128 * 1024 * 1024
+__all__ = [
+    "MAX_FRAME_BYTES",
+    "UNSUPPORTED_VERSION_CODE",
+    "ClientConnection",
+    "Frames",
+    "ReceivedRequest",
+    "read_request",
+    "write_response",
+]
+
 UNSUPPORTED_VERSION_CODE: Final = 35
 
-
-class Frames:
-    """Cuts a stream into frames: four bytes of length, then as many."""
-
-    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
-        self._max_frame_bytes = max_frame_bytes
-        self._buffer = bytearray()
-
-    @property
-    def wanted_bytes(self) -> int:
-        """How many bytes are missing to the end of the present frame, or of its length."""
-        have = len(self._buffer)
-        if have < LENGTH_BYTES:
-            return LENGTH_BYTES - have
-        return max(LENGTH_BYTES + self._length() - have, 0)
-
-    def feed(self, data: Buffer) -> None:
-        """Take what came from the other side."""
-        self._buffer += data
-
-    def next(self) -> memoryview | None:
-        """The next whole frame without its length, None where more bytes are needed.
-
-        Raises:
-            CorruptMessage: A negative length, or one above the limit; nothing was allocated for it.
-        """
-        if len(self._buffer) < LENGTH_BYTES:
-            return None
-        end = LENGTH_BYTES + self._length()
-        if len(self._buffer) < end:
-            return None
-        whole, self._buffer = self._buffer, bytearray(memoryview(self._buffer)[end:])
-        return memoryview(whole)[LENGTH_BYTES:end]
-
-    def _length(self) -> int:
-        length = int.from_bytes(self._buffer[:LENGTH_BYTES], "big", signed=True)
-        if not 0 <= length <= self._max_frame_bytes:
-            raise CorruptMessage(
-                f"a frame of {length} bytes, 0 to {self._max_frame_bytes} are allowed", at=0
-            )
-        return length
+_HEAD: Final = Struct(">hhi")
+_ANSWER_HEAD: Final = Struct(">ii")
+_ANSWER_HEAD_FLEXIBLE: Final = Struct(">iix")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +129,14 @@ def _whole(
 ) -> "DataclassInstance":
     message = _body_codec(kind, api, version).read(reader)
     if reader.left:
-        raise CorruptMessage(
-            f"{api.name} v{version}: {reader.left} bytes behind the message", at=reader.at
-        )
+        raise _too_long(api, version, reader)
     return message
+
+
+def _too_long(api: AnyApi, version: int, reader: Reader) -> CorruptMessage:
+    return CorruptMessage(
+        f"{api.name} v{version}: {reader.left} bytes behind the message", at=reader.at
+    )
 
 
 def _body_codec(kind: type[Request], api: AnyApi, version: int) -> Codec[Request]:
@@ -178,9 +157,9 @@ def _framed(writer: Writer) -> list[Buffer]:
 # -- a broker's side -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReceivedRequest:
-    """A question as a broker got it.
+    """A question as a broker got it; not to be changed.
 
     Attributes:
         api: What is asked.
@@ -197,33 +176,85 @@ class ReceivedRequest:
     message: "DataclassInstance"
 
 
-def read_request(frame: Buffer) -> ReceivedRequest:
-    """The question in a frame.
+def read_request(
+    frame: Buffer, served: Mapping[int, tuple[int, int]] | None = None
+) -> ReceivedRequest:
+    """The question in a frame. Bytes and records in it are views of the frame.
+
+    Args:
+        frame: Without its length.
+        served: The first and the last version (inclusive) of each API that is served, by its
+            number; None for all that is declared.
 
     Raises:
         CorruptMessage: It breaks a rule.
-        UnsupportedVersion: An API or version that the declarations don't know.
+        UnsupportedRequest: An API or version that is not served or not declared. Nothing behind
+            the header was looked at.
     """
     reader = Reader(frame)
-    key, version, correlation_id = reader.int16(), reader.int16(), reader.int32()
-    api = BY_KEY.get(key)
-    if api is None:
-        raise UnsupportedVersion(f"API {key} v{version}: not known")
-    _check_version(api, version)
+    key, version, correlation_id = _HEAD.unpack_from(reader.view, reader.need(8, "header"))
+    first, last = (0, ANY_VERSION) if served is None else served.get(key, _NO_VERSIONS)
+    question = _question(key, version) if first <= version <= last else None
+    if question is None:
+        raise UnsupportedRequest(key, version, correlation_id, _name_if_readable(reader))
     client_id = reader.nullable_string()
-    if api.is_flexible(version):
+    if question.flexible:
         reader.skip_tags()
-    # Bytes behind a request are passed over, as Kafka does: librdkafka sends three of them.
-    message = _body_codec(api.request, api, version).read(reader)
-    return ReceivedRequest(api, version, correlation_id, client_id, message)
+    message = question.read(reader)
+    if reader.left:
+        raise _too_long(question.api, version, reader)
+    return ReceivedRequest(question.api, version, correlation_id, client_id, message)
+
+
+_NO_VERSIONS: Final = (0, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    api: AnyApi
+    flexible: bool
+    read: "Callable[[Reader], DataclassInstance]"
+
+
+@lru_cache(maxsize=1024)
+def _question(key: int, version: int) -> _Question | None:
+    api = BY_KEY.get(key)
+    if api is None or not api.first_declared <= version <= api.last:
+        return None
+    read = _body_codec(api.request, api, version).read
+    return _Question(api, api.is_flexible(version), read)
+
+
+def _name_if_readable(reader: Reader) -> str | None:
+    try:
+        return reader.nullable_string()
+    except CorruptMessage:
+        return None
 
 
 def write_response(request: ReceivedRequest, message: "DataclassInstance") -> list[Buffer]:
-    """Pieces to send for the answer to a question."""
-    api, version = request.api, request.version
+    """Pieces to send for the answer to a question.
+
+    Raises:
+        InvalidRequest: A value doesn't fit into its field.
+    """
+    write, layout = _answer(request.api.key, request.version)
     writer = Writer()
-    writer.int32(request.correlation_id)
-    if api.is_flexible(version) and api.key != API_VERSIONS.key:
-        writer.unsigned_varint(0)
-    _body_codec(api.response, api, version).write(writer, message)
-    return _framed(writer)
+    write(writer, message)
+    parts = writer.parts()
+    size = sum(map(len, parts)) + layout.size - LENGTH_BYTES
+    head = layout.pack(size, request.correlation_id)
+    if parts and len(parts[0]) < COPY_LIMIT_BYTES:
+        parts[0] = head + parts[0]
+    else:
+        parts.insert(0, head)
+    return parts
+
+
+@cache
+def _answer(key: int, version: int) -> "tuple[Callable[[Writer, DataclassInstance], None], Struct]":
+    api = BY_KEY[key]
+    # The answer of ApiVersions has the old header: who asks may not know the new one.
+    flexible = api.is_flexible(version) and api.key != API_VERSIONS.key
+    layout = _ANSWER_HEAD_FLEXIBLE if flexible else _ANSWER_HEAD
+    return _body_codec(api.response, api, version).write, layout

@@ -1,12 +1,10 @@
-"""Frames, correlation ids and headers, fed whole and byte by byte."""
+"""Correlation ids and headers: what a client asks a broker reads, and the other way round."""
 
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tidelog.errors import CorruptMessage, UnsupportedVersion
+from tidelog.errors import CorruptMessage, UnsupportedRequest, UnsupportedVersion
 from tidelog.protocol.connection import (
     ClientConnection,
     Frames,
@@ -14,7 +12,12 @@ from tidelog.protocol.connection import (
     write_response,
 )
 from tidelog.protocol.messages import API_VERSIONS, FETCH, LIST_GROUPS, METADATA, AnyApi
-from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
+from tidelog.protocol.messages.fetch import (
+    FetchableTopic,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 from tidelog.protocol.messages.groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from tidelog.protocol.messages.metadata import (
     ApiVersion,
@@ -38,35 +41,6 @@ def frame_of(data: bytes) -> memoryview:
     found = frames.next()
     assert found is not None
     return found
-
-
-class TestFrames:
-    @given(st.lists(st.binary(max_size=40), max_size=6), st.lists(st.integers(1, 30), min_size=1))
-    def test_any_cuts_give_the_same_frames(self, bodies: list[bytes], cuts: list[int]) -> None:
-        stream = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
-        frames, found, at, number = Frames(), [], 0, 0
-        while at < len(stream):
-            size = cuts[number % len(cuts)]
-            frames.feed(stream[at : at + size])
-            at, number = at + size, number + 1
-            while (frame := frames.next()) is not None:
-                found.append(bytes(frame))
-        assert found == bodies
-
-    def test_how_many_bytes_are_wanted(self) -> None:
-        frames = Frames()
-        assert frames.wanted_bytes == 4
-        frames.feed(b"\0\0")
-        assert frames.wanted_bytes == 2
-        frames.feed(b"\0\x05abc")
-        assert frames.wanted_bytes == 2
-
-    @pytest.mark.parametrize("length", [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\x0b"])
-    def test_a_length_that_is_not_allowed(self, length: bytes) -> None:
-        frames = Frames(max_frame_bytes=10)
-        frames.feed(length)
-        with pytest.raises(CorruptMessage, match="0 to 10 are allowed"):
-            frames.next()
 
 
 class TestQuestions:
@@ -131,8 +105,42 @@ class TestRequests:
             read_request(head)
 
     def test_an_api_that_nobody_knows(self) -> None:
-        with pytest.raises(UnsupportedVersion, match="API 999 v0"):
+        with pytest.raises(UnsupportedRequest, match="API 999 v0"):
             read_request(b"\x03\xe7\0\0" + bytes(6))
+
+    def test_what_an_answer_needs_to_say_that_a_request_is_not_served(self) -> None:
+        head = b"\0\x12\0\x63" + b"\0\0\0\x07" + b"\0\x02me"
+        with pytest.raises(UnsupportedRequest) as caught:
+            read_request(head + b"what is behind it in version 99 nobody knows")
+        found = caught.value
+        assert (found.api_key, found.version, found.correlation_id) == (18, 99, 7)
+        assert (found.client_id, found.code) == ("me", 35)
+
+    def test_what_is_declared_but_not_served(self) -> None:
+        parts = ClientConnection("me").request(FETCH, 12, FetchRequest())
+        frame = frame_of(joined(parts))
+        assert read_request(frame, {1: (12, 12)}).version == 12
+        for served in ({1: (4, 11)}, {1: (13, 18)}, {0: (3, 13)}):
+            with pytest.raises(UnsupportedRequest, match="API 1 v12 is not served"):
+                read_request(frame, served)
+
+    def test_a_client_without_a_name(self) -> None:
+        assert read_request(b"\0\x12\0\0" + bytes(4) + b"\xff\xff").client_id is None
+
+    def test_records_in_pieces_behind_the_header(self) -> None:
+        client = ClientConnection("me")
+        request = read_request(frame_of(joined(client.request(FETCH, 12, FetchRequest()))))
+        large: list[Buffer] = [bytes(10_000), b"small", memoryview(bytes(20_000))]
+        data = PartitionData(records=large)
+        parts = write_response(
+            request, FetchResponse(responses=[FetchableTopic(topic="t", partitions=[data])])
+        )
+        assert [part for part in parts if len(part) >= 10_000] == [large[0], large[2]]
+        assert any(part is large[0] for part in parts)
+        client.feed(joined(parts))
+        found = client.next_response()
+        assert isinstance(found, FetchResponse)
+        assert found.responses[0].partitions[0].records == b"".join(large)
 
     def test_every_cut_of_a_request_is_refused(self) -> None:
         frame = bytes(

@@ -1,0 +1,224 @@
+"""Cuts a stream into frames: four bytes of length, then as many.
+
+Bytes come in by `feed`, or without a copy: `room` is where to put them, `filled` says how many came
+(as `get_buffer` and `buffer_updated` of asyncio's BufferedProtocol). Small frames lie together in
+one buffer, a large one gets its own. A frame is a view; its bytes stay as they are for as long as
+somebody holds it, or a view of it: a buffer is used again only when Python says that no view of it
+is left.
+
+A length that is only announced costs nothing yet: a buffer grows with what has come, to at most
+twice of it, or at once where the connection has brought a frame as large before.
+"""
+
+from collections import deque
+from typing import Final
+
+from tidelog.errors import CorruptMessage
+from tidelog.types import Buffer
+
+LENGTH_BYTES: Final = 4
+MAX_FRAME_BYTES: Final = 128 * 1024 * 1024
+
+# A buffer of small frames begins like this, for there may be many idle connections, and grows.
+CHUNK_BYTES_MIN: Final = 4 * 1024
+CHUNK_BYTES_MAX: Final = 64 * 1024
+# Sizes of large frames' buffers, so that one serves again for frames of about the same size.
+_LARGE_STEP_BYTES: Final = 64 * 1024
+# Less room than this at a buffer's end is not worth a call of the system.
+_ROOM_BYTES_MIN: Final = 1024
+SPARE_BYTES: Final = 4 * 1024 * 1024
+_SPARES_MAX: Final = 16
+
+
+class Spares:
+    """Buffers of large frames that may be used again, of one connection or of many on one loop."""
+
+    def __init__(self, limit_bytes: int = SPARE_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._buffers: list[bytearray] = []
+        self._held_bytes = 0
+
+    def take(self, size: int) -> bytearray:
+        """A buffer of at least `size` bytes that nobody looks at."""
+        for number, buffer in enumerate(self._buffers):
+            if size <= len(buffer) <= 4 * size and is_free(buffer):
+                del self._buffers[number]
+                self._held_bytes -= len(buffer)
+                return buffer
+        return bytearray(size)
+
+    def give(self, buffer: bytearray) -> None:
+        """Keep a buffer for later, where there is room for it. Views of it may still be in use."""
+        if len(buffer) > self._limit_bytes:
+            return
+        self._buffers.append(buffer)
+        self._held_bytes += len(buffer)
+        while self._held_bytes > self._limit_bytes or len(self._buffers) > _SPARES_MAX:
+            self._held_bytes -= len(self._buffers.pop(0))
+
+
+def is_free(buffer: bytearray) -> bool:
+    """Whether no view of a buffer is left."""
+    try:
+        # Python refuses to change the size of a buffer that somebody looks at.
+        buffer.append(buffer.pop())
+    except BufferError:
+        return False
+    return True
+
+
+class Frames:
+    """Cuts one stream. One owner.
+
+    Between `room` and `filled` nothing else may be called.
+    """
+
+    def __init__(
+        self, max_frame_bytes: int = MAX_FRAME_BYTES, spares: Spares | None = None
+    ) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._spares = Spares() if spares is None else spares
+        # Small frames: what came and was not handed out yet is chunk[start:end].
+        self._chunk = bytearray(CHUNK_BYTES_MIN)
+        self._start = 0
+        self._end = 0
+        # The large frame that is on its way: its bytes with the length, and how many have come.
+        self._large: bytearray | None = None
+        self._large_bytes = 0
+        self._large_have = 0
+        self._largest_bytes = 0
+        # Large frames that nobody has taken yet; they came before what is in the chunk.
+        self._ready: deque[memoryview] = deque()
+
+    @property
+    def wanted_bytes(self) -> int:
+        """How many bytes are missing to the end of the present frame, or of its length."""
+        if self._ready:
+            return 0
+        if self._large is not None:
+            return self._large_bytes - self._large_have
+        have = self._end - self._start
+        if have < LENGTH_BYTES:
+            return LENGTH_BYTES - have
+        return max(LENGTH_BYTES + self._length() - have, 0)
+
+    def feed(self, data: Buffer) -> None:
+        """Take what came from the other side.
+
+        Raises:
+            CorruptMessage: As `next` does.
+        """
+        left = memoryview(data)
+        while left:
+            with self.room() as room:
+                count = min(len(room), len(left))
+                room[:count] = left[:count]
+            self.filled(count)
+            left = left[count:]
+
+    def next(self) -> memoryview | None:
+        """The next whole frame without its length, None where more bytes are needed.
+
+        Raises:
+            CorruptMessage: A negative length, or one above the limit; nothing was allocated for it.
+        """
+        if self._ready:
+            return self._ready.popleft()
+        start = self._start
+        if self._end - start < LENGTH_BYTES:
+            return None
+        end = start + LENGTH_BYTES + self._length()
+        if self._end < end:
+            return None
+        self._start = end
+        return memoryview(self._chunk)[start + LENGTH_BYTES : end]
+
+    def room(self) -> memoryview:
+        """Where the next bytes go; never empty.
+
+        Raises:
+            CorruptMessage: As `next` does.
+        """
+        if self._large is None:
+            self._make_room()
+        elif self._large_have == len(self._large):
+            self._grow_large(self._large)
+        if self._large is None:
+            return memoryview(self._chunk)[self._end :]
+        return memoryview(self._large)[self._large_have : self._large_bytes]
+
+    def filled(self, count: int) -> None:
+        """So many bytes were put into the room."""
+        if self._large is None:
+            self._end += count
+            return
+        self._large_have += count
+        if self._large_have == self._large_bytes:
+            self._ready.append(memoryview(self._large)[LENGTH_BYTES : self._large_bytes])
+            self._spares.give(self._large)
+            self._largest_bytes = max(self._largest_bytes, self._large_bytes)
+            self._large = None
+
+    def _make_room(self) -> None:
+        """See to it that there is room for more of the first frame that is not whole yet."""
+        have = self._end - self._start
+        if have == 0 and self._start and is_free(self._chunk):
+            self._begin_again()
+        wanted = _ROOM_BYTES_MIN
+        if have >= LENGTH_BYTES:
+            missing = LENGTH_BYTES + self._length() - have
+            if missing > 0 and have + missing > CHUNK_BYTES_MAX:
+                self._begin_large(have + missing, have)
+                return
+            wanted = missing if missing > 0 else 1
+        if len(self._chunk) - self._end < wanted:
+            self._move_chunk(have + max(wanted, _ROOM_BYTES_MIN), have)
+
+    def _begin_again(self) -> None:
+        """All was handed out and nobody uses it: from the beginning, larger if it was full."""
+        size = self._next_size()
+        if size != len(self._chunk):
+            self._chunk = bytearray(size)
+        self._start = self._end = 0
+
+    def _move_chunk(self, least: int, have: int) -> None:
+        """Bring what is left to the beginning, of another buffer where this one is in use."""
+        rest = bytes(memoryview(self._chunk)[self._start : self._end])
+        if least > len(self._chunk):
+            self._chunk = bytearray(2 * least)
+        elif self._next_size() > len(self._chunk) or not is_free(self._chunk):
+            self._chunk = bytearray(max(self._next_size(), least))
+        self._chunk[:have] = rest
+        self._start, self._end = 0, have
+
+    def _next_size(self) -> int:
+        """Size of the buffer for small frames: one that was full is too small."""
+        size = len(self._chunk)
+        return min(2 * size if self._end == size else size, CHUNK_BYTES_MAX)
+
+    def _begin_large(self, size: int, have: int) -> None:
+        trusted = max(2 * CHUNK_BYTES_MAX, 2 * have, self._largest_bytes)
+        self._large = self._spares.take(_rounded(min(size, trusted)))
+        self._large_bytes = size
+        self._large_have = have
+        with memoryview(self._chunk) as chunk:
+            self._large[:have] = chunk[self._start : self._end]
+        self._start = self._end
+
+    def _grow_large(self, old: bytearray) -> None:
+        have = self._large_have
+        self._large = self._spares.take(_rounded(min(self._large_bytes, 2 * have)))
+        self._large[:have] = memoryview(old)[:have]
+
+    def _length(self) -> int:
+        at = self._start
+        length = int.from_bytes(self._chunk[at : at + LENGTH_BYTES], "big", signed=True)
+        if not 0 <= length <= self._max_frame_bytes:
+            raise CorruptMessage(
+                f"a frame of {length} bytes, 0 to {self._max_frame_bytes} are allowed", at=0
+            )
+        return length
+
+
+def _rounded(size: int) -> int:
+    return -(-size // _LARGE_STEP_BYTES) * _LARGE_STEP_BYTES

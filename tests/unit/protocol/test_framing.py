@@ -1,0 +1,180 @@
+"""Frames cut from a stream: whole, in pieces, into the offered room; what they cost and keep."""
+
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidelog.errors import CorruptMessage
+from tidelog.protocol.framing import (
+    CHUNK_BYTES_MAX,
+    CHUNK_BYTES_MIN,
+    Frames,
+    Spares,
+    is_free,
+)
+
+LARGE = CHUNK_BYTES_MAX + 1
+
+
+def framed(*bodies: bytes) -> bytes:
+    return b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+
+
+def put(frames: Frames, data: bytes) -> int:
+    """As a transport does: as much as there is room for; how much that was."""
+    with frames.room() as room:
+        assert len(room) > 0
+        count = min(len(room), len(data))
+        room[:count] = data[:count]
+    frames.filled(count)
+    return count
+
+
+def pump(frames: Frames, data: bytes, sizes: list[int], *, held: list[memoryview]) -> None:
+    """Puts a stream in, in pieces of these sizes, and keeps what comes out."""
+    at = number = 0
+    while at < len(data):
+        at += put(frames, data[at : at + sizes[number % len(sizes)]])
+        number += 1
+        while (frame := frames.next()) is not None:
+            held.append(frame)
+
+
+CUTS = st.lists(st.sampled_from([700, 5000, 90_000, 1 << 20]), min_size=1, max_size=4)
+BODY_SIZES = st.lists(
+    st.sampled_from([0, 1, 3, 40, 3000, CHUNK_BYTES_MIN, 70_000, 300_000]), max_size=8
+)
+
+
+class TestAnyCuts:
+    @settings(max_examples=15, deadline=None)
+    @given(BODY_SIZES, CUTS, st.booleans())
+    def test_frames_come_out_as_they_went_in_and_stay(
+        self, sizes: list[int], cuts: list[int], keeps: bool
+    ) -> None:
+        bodies = [bytes((number + 1,)) * size for number, size in enumerate(sizes)]
+        frames, held, seen = Frames(), list[memoryview](), list[bytes]()
+        for _ in range(2):
+            pump(frames, framed(*bodies), cuts, held=held)
+            seen += [bytes(frame) for frame in held] if not keeps else []
+            if not keeps:
+                held.clear()
+        found = [bytes(frame) for frame in held] if keeps else seen
+        assert found == bodies * 2
+
+    @settings(max_examples=10, deadline=None)
+    @given(BODY_SIZES)
+    def test_all_fed_before_anything_is_taken(self, sizes: list[int]) -> None:
+        bodies = [bytes((number + 1,)) * size for number, size in enumerate(sizes)]
+        frames = Frames()
+        frames.feed(framed(*bodies))
+        found = []
+        while (frame := frames.next()) is not None:
+            found.append(bytes(frame))
+        assert found == bodies
+        assert frames.wanted_bytes == 4
+
+    def test_byte_by_byte(self) -> None:
+        held: list[memoryview] = []
+        pump(Frames(), framed(b"ab", b"", b"c" * 500), [1], held=held)
+        assert [bytes(frame) for frame in held] == [b"ab", b"", b"c" * 500]
+
+
+class TestWhatIsWanted:
+    def test_of_small_and_large_frames(self) -> None:
+        frames = Frames()
+        assert frames.wanted_bytes == 4
+        put(frames, b"\0\0")
+        assert frames.wanted_bytes == 2
+        put(frames, b"\0\x05abc")
+        assert frames.wanted_bytes == 2
+        put(frames, b"de")
+        assert frames.wanted_bytes == 0
+        frames.next()
+        put(frames, LARGE.to_bytes(4, "big") + b"x")
+        frames.room()
+        assert frames.wanted_bytes == LARGE - 1
+
+    def test_room_ends_where_a_large_frame_does(self) -> None:
+        frames = Frames()
+        pump(frames, framed(bytes(LARGE)), [4096], held=[])
+        put(frames, LARGE.to_bytes(4, "big"))
+        assert len(frames.room()) == LARGE
+
+
+class TestLimits:
+    @pytest.mark.parametrize("length", [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\x0b"])
+    def test_a_length_that_is_not_allowed(self, length: bytes) -> None:
+        frames = Frames(max_frame_bytes=10)
+        put(frames, length)
+        with pytest.raises(CorruptMessage, match="0 to 10 are allowed"):
+            frames.next()
+        with pytest.raises(CorruptMessage, match="0 to 10 are allowed"):
+            frames.room()
+
+    def test_a_length_alone_costs_nothing(self) -> None:
+        tracemalloc.start()
+        frames = Frames()
+        put(frames, (100 << 20).to_bytes(4, "big"))
+        frames.room().release()
+        frames.feed(bytes(500_000))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 2_500_000
+
+    def test_an_idle_connection_is_small(self) -> None:
+        tracemalloc.start()
+        frames = [Frames() for _ in range(100)]
+        taken = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert taken < len(frames) * (CHUNK_BYTES_MIN + 2048)
+
+
+class TestBuffers:
+    def test_one_buffer_serves_small_frames_that_are_not_kept(self) -> None:
+        frames, held, places = Frames(), list[memoryview](), set[int]()
+        for _ in range(50):
+            pump(frames, framed(b"x" * 3000), [1 << 20], held=held)
+            places.add(id(held.pop().obj))
+        assert len(places) == 1
+
+    def test_a_buffer_grows_with_what_comes(self) -> None:
+        frames = Frames()
+        data = framed(b"x" * 100) * 10_000
+        pump(frames, data, [1 << 20], held=[])
+        assert len(frames.room()) == CHUNK_BYTES_MAX
+
+    def test_large_buffers_serve_again_unless_somebody_looks(self) -> None:
+        frames, held, places = Frames(), list[memoryview](), list[int]()
+        for _ in range(3):
+            pump(frames, framed(bytes(1 << 20)), [60_000], held=held)
+            places.append(id(held.pop().obj))
+        assert places[1] == places[2]
+        pump(frames, framed(b"a" * (1 << 20)), [60_000], held=held)
+        pump(frames, framed(b"b" * (1 << 20)), [60_000], held=held)
+        assert held[0].obj is not held[1].obj
+        assert [bytes(held[0][:1]), bytes(held[1][-1:])] == [b"a", b"b"]
+
+    def test_spares_have_a_bound(self) -> None:
+        spares = Spares(limit_bytes=300_000)
+        buffers = [bytearray(100_000) for _ in range(5)]
+        for buffer in [*buffers, bytearray(400_000)]:
+            spares.give(buffer)
+        taken = [spares.take(90_000) for _ in range(4)]
+        assert [any(take is buffer for buffer in buffers) for take in taken] == [
+            True,
+            True,
+            True,
+            False,
+        ]
+
+    def test_who_looks_is_noticed(self) -> None:
+        buffer = bytearray(10)
+        assert is_free(buffer)
+        view = memoryview(buffer)[2:4]
+        assert not is_free(buffer)
+        view.release()
+        assert is_free(buffer)
+        assert len(buffer) == 10
