@@ -9,6 +9,7 @@ Source: Kafka 4.x LogManager; KAFKA-10471 (the marker goes before anything is lo
 import logging
 import posixpath
 import re
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -83,6 +84,8 @@ class DirectoryState:
         self._was_clean = True
         self._found_topics: Mapping[str, TopicInfo] | None = None
         self._is_closed = False
+        # Topics are created beside the loop that has the directory, one change at a time.
+        self._topic_change = threading.Lock()
 
     @property
     def tier_files(self) -> TierFiles:

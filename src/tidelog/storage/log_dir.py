@@ -113,16 +113,17 @@ class LogDir(DirectoryState):
         """
         self._ensure_writable()
         try:
-            info, notes = self._registry.create(
-                name, partitions, config or {}, source=self.env.random, topic_id=topic_id
-            )
-            for number in range(partitions):
-                self._make_partition(TopicPartition(name, number), info.topic_id)
-            self.env.files.sync_dir(self.path)
-            info = self._registry.note_directories(name)
+            with self._topic_change:
+                return self._registry.create(
+                    name,
+                    partitions,
+                    config or {},
+                    source=self.env.random,
+                    topic_id=topic_id,
+                    make=self._make_partitions,
+                )
         except OSError as error:
             raise as_storage_failure(error, self.path, f"create topic {name}") from error
-        return info, notes
 
     def add_partitions(self, name: str, partitions: int) -> TopicInfo:
         """Raise a topic's number of partitions to `partitions`.
@@ -133,13 +134,15 @@ class LogDir(DirectoryState):
         """
         self._ensure_writable()
         try:
-            info = self._registry.add_partitions(name, partitions)
-            for number in range(partitions):
-                self._make_partition(TopicPartition(name, number), info.topic_id)
-            self.env.files.sync_dir(self.path)
-            return self._registry.note_directories(name)
+            with self._topic_change:
+                return self._registry.add_partitions(name, partitions, make=self._make_partitions)
         except OSError as error:
             raise as_storage_failure(error, self.path, f"add partitions to {name}") from error
+
+    def _make_partitions(self, info: TopicInfo) -> None:
+        for number in range(info.partitions):
+            self._make_partition(TopicPartition(info.name, number), info.topic_id)
+        self.env.files.sync_dir(self.path)
 
     def _make_partition(self, partition: TopicPartition, topic_id: uuid.UUID | None) -> str:
         path = f"{self.path}/{files.partition_dir_name(partition)}"
@@ -165,7 +168,8 @@ class LogDir(DirectoryState):
             self._note_tiers(name)
             renamed = [self._set_aside(TopicPartition(name, n)) for n in self._present(name)]
             self.env.files.sync_dir(self.path)
-            self._registry.delete(name)
+            with self._topic_change:
+                self._registry.delete(name)
             for path in renamed:
                 self._remove_tree(path)
         except OSError as error:
@@ -210,15 +214,25 @@ class LogDir(DirectoryState):
         Raises:
             UnknownTopic, ConfigError, ReadOnly, StorageFailure: Nothing was changed.
         """
+        notes = self.save_config(name, changes)
+        self.follow_config(name)
+        return notes
+
+    def save_config(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
+        """The part of `alter_config` that writes and syncs, for any thread; errors as there."""
         self._ensure_writable()
         try:
-            info, notes = self._registry.alter(name, changes, source=self.env.random)
+            with self._topic_change:
+                return self._registry.alter(name, changes, source=self.env.random)[1]
         except OSError as error:
             raise as_storage_failure(error, self.path, f"alter topic {name}") from error
+
+    def follow_config(self, name: str) -> None:
+        """Let open partitions of a topic go by its settings as they are now."""
+        found = self.topics().get(name)
         for partition, log in self._logs.items():
-            if partition.topic == name:
-                log.configure(info.config)
-        return notes
+            if found is not None and partition.topic == name:
+                log.configure(found.config)
 
     # -- partitions --------------------------------------------------------------------------
 

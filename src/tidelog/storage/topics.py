@@ -17,7 +17,8 @@ import posixpath
 import random
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -264,11 +265,12 @@ def _config_of(
 
 
 class TopicRegistry:
-    """The topics of a directory that we may change. Not safe for two threads.
+    """The topics of a directory that we may change. One change at a time; others may look on.
 
     Each change is in the file, durably, before its method returns. Where that raises OSError the
     change counts as not done here; the file has its old or its new content, never half of one.
-    Partition directories are the caller's business.
+    Partition directories are the caller's business (`make`): they are there before anybody sees
+    the topic, and after it is in the file.
     """
 
     def __init__(
@@ -300,6 +302,7 @@ class TopicRegistry:
         *,
         source: random.Random,
         topic_id: uuid.UUID | None = None,
+        make: "Callable[[TopicInfo], None] | None" = None,
     ) -> tuple[TopicInfo, list[ConfigNote]]:
         """Add a topic.
 
@@ -309,10 +312,11 @@ class TopicRegistry:
             given: Settings; other names of a setting are taken and reported.
             source: Where a new topic id is drawn from.
             topic_id: The id to take instead of a new one.
+            make: Makes the directories of all its partitions.
 
         Raises:
             InvalidTopic, TopicExists, InvalidPartitions, ConfigError: The request can't be met.
-            OSError: The file could not be written.
+            OSError: The file could not be written, or what `make` raises.
         """
         check_topic_name(name)
         self._check_new(name)
@@ -325,8 +329,7 @@ class TopicRegistry:
             given=texts,
             config=TopicConfig.parse(given, broker=self._defaults)[0],
         )
-        self._save({**self._topics, name: info})
-        return info, notes
+        return self._save_made(info, make), notes
 
     def delete(self, name: str) -> TopicInfo:
         """Forget a topic; raises UnknownTopic, OSError."""
@@ -356,30 +359,42 @@ class TopicRegistry:
         self._save({**self._topics, name: altered})
         return altered, notes
 
-    def add_partitions(self, name: str, partitions: int) -> TopicInfo:
+    def add_partitions(
+        self, name: str, partitions: int, *, make: "Callable[[TopicInfo], None] | None" = None
+    ) -> TopicInfo:
         """Raise a topic's number of partitions to `partitions`.
+
+        Args:
+            name: The topic.
+            partitions: How many there shall be in all.
+            make: Makes the directories that it lacks.
 
         Raises:
             UnknownTopic: No such topic.
             InvalidPartitions: It has as many or more.
-            OSError: The file could not be written.
+            OSError: The file could not be written, or what `make` raises.
         """
         info = self.get(name)
         _check_count(partitions)
         if partitions <= info.partitions:
             raise InvalidPartitions(f"topic {name} has {info.partitions} partitions already")
-        grown = replace(info, partitions=partitions)
-        self._save({**self._topics, name: grown})
-        return grown
+        return self._save_made(replace(info, partitions=partitions), make)
 
-    def note_directories(self, name: str) -> TopicInfo:
-        """A topic again, after the caller has made directories for all its partitions."""
-        info = self.get(name)
-        self._topics = {
-            **self._topics,
-            name: replace(info, present=tuple(range(info.partitions))),
-        }
-        return self._topics[name]
+    def _save_made(self, info: TopicInfo, make: "Callable[[TopicInfo], None] | None") -> TopicInfo:
+        """Write a topic with its directories, then show it."""
+        if make is None:
+            self._save({**self._topics, info.name: info})
+            return info
+        made = replace(info, present=tuple(range(info.partitions)))
+        self._write({**self._topics, info.name: info})
+        try:
+            make(info)
+        except OSError:
+            with suppress(OSError):
+                self._write(self._topics)
+            raise
+        self._show({**self._topics, info.name: made})
+        return made
 
     def _check_new(self, name: str) -> None:
         if name in self._topics:
@@ -391,7 +406,15 @@ class TopicRegistry:
                 raise InvalidTopic(f"topic {name} differs from {other} only in '.' and '_'")
 
     def _save(self, topics: Mapping[str, TopicInfo]) -> None:
-        """Write the file, then take its content; foreign topics stay out of it."""
+        """Write the file, then take its content."""
+        self._write(topics)
+        self._show(topics)
+
+    def _show(self, topics: Mapping[str, TopicInfo]) -> None:
+        self._topics = dict(sorted(topics.items()))
+
+    def _write(self, topics: Mapping[str, TopicInfo]) -> None:
+        """Write the file; foreign topics stay out of it."""
         entries = {
             name: TopicEntry(info.topic_id, info.partitions, info.given)
             for name, info in topics.items()
@@ -399,7 +422,6 @@ class TopicRegistry:
         }
         path = posixpath.join(self._directory, TOPICS_FILE)
         write_atomically(self._files, path, encode_topics(entries))
-        self._topics = dict(sorted(topics.items()))
 
 
 def unknown_topic(name: str, known: Iterable[str]) -> UnknownTopic:
