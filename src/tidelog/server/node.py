@@ -9,7 +9,7 @@ from tidelog.config import BrokerConfig
 from tidelog.server.partitions import Partitions
 from tidelog.server.producer_ids import ProducerIds
 from tidelog.server.timers import Timers
-from tidelog.server.topics import Topics
+from tidelog.server.topics import OFFSETS_TOPIC, Topics
 from tidelog.server.work import Work
 from tidelog.storage.files import encode_topic_id, random_topic_id
 from tidelog.storage.log_dir import LogDir
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tidelog.env import Env
+    from tidelog.server.groups.coordinator import GroupCoordinator
 
 LOGGER: Final = logging.getLogger("tidelog.server")
 
@@ -64,6 +65,18 @@ class Node:
         """The cluster's name, from meta.properties."""
         found = read_meta_properties(self.env.files, self.log_dir.path) or {}
         return found.get("cluster.id") or encode_topic_id(random_topic_id(self.env.random))
+
+    @cached_property
+    def groups(self) -> "GroupCoordinator":
+        """Consumer groups; those that were there are read from when this is first asked for."""
+        from tidelog.server.groups.coordinator import GroupCoordinator  # not needed to listen
+
+        return GroupCoordinator(self)
+
+    def resume_groups(self) -> None:
+        """Begin to read the groups that there were; a directory without any has none to read."""
+        if self.topics.find(OFFSETS_TOPIC) is not None:
+            self.groups.resume()
 
     def close(self) -> None:
         """Stop what runs beside, then close the directory: a clean stop.

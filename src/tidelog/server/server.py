@@ -61,6 +61,8 @@ class Server:
         found: int = self._listener.sockets[0].getsockname()[1]
         self.node.address = advertised(self.node.config, host, found)
         self.clients.watch_idle()
+        # Groups are read from the log when clients can ask already.
+        loop.call_soon(self.node.resume_groups)
         return found
 
     async def stop(self) -> None:

@@ -1,6 +1,7 @@
 """The broker's topics: by name, by id, created where a client asks for one that is not there."""
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 from uuid import UUID
 
@@ -15,7 +16,11 @@ INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 
 
 class Topics:
-    """What topics there are. Belongs to the loop's thread."""
+    """What topics there are. Belongs to the loop's thread.
+
+    Attributes:
+        on_deleted: Called with the name of each topic that was deleted.
+    """
 
     def __init__(self, log_dir: LogDir, partitions: Partitions, config: BrokerConfig) -> None:
         self._log_dir = log_dir
@@ -23,6 +28,9 @@ class Topics:
         self._config = config
         self._seen: Mapping[str, TopicInfo] = {}
         self._names: dict[UUID, str] = {}
+        # Held while `topic_changes` makes one.
+        self.changing = asyncio.Lock()
+        self.on_deleted: list[Callable[[str], None]] = []
 
     def all(self) -> Mapping[str, TopicInfo]:
         """All topics by name."""
@@ -61,6 +69,8 @@ class Topics:
         """Delete a topic; errors as `LogDir.delete_topic`."""
         self._log_dir.delete_topic(name)
         self._partitions.forget(name)
+        for told in self.on_deleted:
+            told(name)
 
     @staticmethod
     def is_internal(name: str) -> bool:

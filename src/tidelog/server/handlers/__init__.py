@@ -49,8 +49,19 @@ ROWS: Final = (
     Row(1, "fetch", "fetch", 4, 18),
     Row(2, "list_offsets", "list_offsets", 1, 11),
     Row(3, "metadata", "metadata", 0, 13),
-    Row(22, "producer_ids", "init_producer_id", 0, 5),
+    Row(8, "offsets", "offset_commit", 2, 10),
+    Row(9, "offset_fetch", "offset_fetch", 1, 10),
+    Row(10, "coordinator", "find_coordinator", 0, 6),
+    Row(11, "groups", "join_group", 0, 9),
+    Row(12, "groups", "heartbeat", 0, 4),
+    Row(13, "groups", "leave_group", 0, 5),
+    Row(14, "groups", "sync_group", 0, 5),
+    Row(15, "groups", "describe_groups", 0, 6),
+    Row(16, "groups", "list_groups", 0, 5),
     Row(18, "api_versions", "api_versions", 0, 4),
+    Row(22, "producer_ids", "init_producer_id", 0, 5),
+    Row(42, "groups", "delete_groups", 0, 2),
+    Row(47, "offsets", "offset_delete", 0, 0),
 )
 BY_KEY: Final = {row.key: row for row in ROWS}
 

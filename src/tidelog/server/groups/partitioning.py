@@ -1,0 +1,29 @@
+"""Which partition of `__consumer_offsets` a group lives in.
+
+Source: Java's `String.hashCode` over UTF-16, as Kafka's coordinator takes it.
+"""
+
+from functools import lru_cache
+from typing import Final
+
+_INT32_SIGN: Final = 1 << 31
+_INT32_SPAN: Final = 1 << 32
+# Names come again with every request; this many are remembered.
+_NAMES_KEPT: Final = 16_384
+
+
+@lru_cache(maxsize=_NAMES_KEPT)
+def java_hash(text: str) -> int:
+    """Java's hash of a string, from -2**31 to 2**31 - 1."""
+    data = text.encode("utf-16-be", "surrogatepass")
+    found = 0
+    for at in range(0, len(data), 2):
+        found = (found * 31 + (data[at] << 8) + data[at + 1]) % _INT32_SPAN
+    return found - _INT32_SPAN if found >= _INT32_SIGN else found
+
+
+def partition_for(group_id: str, partition_count: int) -> int:
+    """The partition of a group, of so many."""
+    found = abs(java_hash(group_id))
+    # Java has no positive number for its smallest one; Kafka takes 0.
+    return (0 if found == _INT32_SIGN else found) % partition_count

@@ -1,0 +1,303 @@
+"""Rebalances: who is waited for and for how long, and what everybody is told in the end.
+
+A group that gets its first member waits a while for more (`PreparingRebalance`); then, as after
+every change, all members have to join again, which begins a generation (`CompletingRebalance`); its
+leader assigns, which is written down, and then everybody is told (`Stable`).
+
+Source: Kafka 4.3's classic groups; KIP-134 (initial delay), KIP-345 (static members).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, TypeAlias
+
+from tidelog.config import BrokerConfig
+from tidelog.env import Clock
+from tidelog.server.groups.codes import Code
+from tidelog.server.groups.group import ClassicGroup, GroupState, Member
+from tidelog.server.groups.records import GroupRecord, group_record
+from tidelog.server.groups.reply import Reply
+from tidelog.server.groups.results import Joined, Synced
+from tidelog.server.timers import Timer, Timers
+
+# How long a new member's JoinGroup may be parked: it has no id yet that it could go on with.
+NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
+
+Action: TypeAlias = Callable[[], None]
+
+
+class Journal(Protocol):
+    """Where groups are written."""
+
+    def append(self, group_id: str, records: Sequence[GroupRecord]) -> Reply[Code]:
+        """Write records; when they are safe, or why they were not written.
+
+        A failure that is known at once is answered at once: then nothing was written.
+        """
+        ...
+
+
+class GroupTable:
+    """The groups that are loaded, by name. Belongs to the loop's thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.groups: dict[str, ClassicGroup] = {}
+
+    def get(self, group_id: str) -> ClassicGroup | None:
+        """A group, None where there is none."""
+        return self.groups.get(group_id)
+
+    def get_or_create(self, group_id: str) -> ClassicGroup:
+        """A group, empty where it was not there."""
+        found = self.groups.get(group_id)
+        if found is None:
+            found = self.groups[group_id] = ClassicGroup(group_id, self._clock.now_ms())
+        return found
+
+
+class Rebalances:
+    """What moves groups on: arrivals, departures, time. Belongs to the loop's thread."""
+
+    def __init__(
+        self,
+        table: GroupTable,
+        journal: Journal,
+        timers: Timers,
+        clock: Clock,
+        config: BrokerConfig,
+    ) -> None:
+        self._table = table
+        self._journal = journal
+        self._timers = timers
+        self._clock = clock
+        self._config = config
+
+    # -- members' time -----------------------------------------------------------------------
+
+    def await_sign(self, group: ClassicGroup, member: Member, ms: int | None = None) -> None:
+        """Give a member up after its session time-out, or after `ms`, unless it says something."""
+        member.stop_expiry()
+        delay_ms = member.session_timeout_ms if ms is None else ms
+        member.expiry = self._later(
+            group, delay_ms, lambda: self._expire(group, member.member_id, member)
+        )
+
+    def await_pending(self, group: ClassicGroup, member_id: str, ms: int) -> None:
+        """Give an id up after `ms` unless its owner joins with it."""
+        group.pending[member_id] = self._later(group, ms, lambda: self._expire_id(group, member_id))
+
+    def _later(self, group: ClassicGroup, ms: int, action: Action) -> Timer:
+        """Do something later, unless the group has gone by then."""
+
+        def act() -> None:
+            if self._table.get(group.group_id) is group:
+                action()
+
+        return self._timers.after(ms, act)
+
+    def _expire(self, group: ClassicGroup, member_id: str, member: Member) -> None:
+        if group.members.get(member_id) is member and not member.is_patient():
+            self.remove(group, member)
+            self._go_on_without(group)
+
+    def _expire_id(self, group: ClassicGroup, member_id: str) -> None:
+        group.remove(member_id)
+        if group.is_in(GroupState.PREPARING_REBALANCE) and group.has_all_joined:
+            self.complete_join(group)
+
+    def remove(self, group: ClassicGroup, member: Member) -> None:
+        """Let a member go; where it waits for its join it is told that nobody knows it."""
+        group.answer_join(member, Joined(code=Code.UNKNOWN_MEMBER_ID))
+        group.remove(member.member_id)
+
+    def _go_on_without(self, group: ClassicGroup) -> None:
+        if group.is_in(GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            self.prepare(group)
+        elif group.is_in(GroupState.PREPARING_REBALANCE) and group.has_all_joined:
+            self.complete_join(group)
+
+    # -- preparing: everybody joins ----------------------------------------------------------
+
+    def prepare_or_complete(self, group: ClassicGroup) -> None:
+        """Somebody came or changed: begin a rebalance, or end the one that waited for it."""
+        if group.is_in(GroupState.PREPARING_REBALANCE):
+            self.maybe_complete_join(group)
+        else:
+            self.prepare(group)
+
+    def prepare(self, group: ClassicGroup) -> None:
+        """Have everybody join again; who waits for an assignment is told to."""
+        if group.is_in(GroupState.COMPLETING_REBALANCE):
+            self._fail_syncs(group, Code.REBALANCE_IN_PROGRESS)
+        self._end_sync_wait(group)
+        is_first = group.is_empty
+        group.move_to(GroupState.PREPARING_REBALANCE, self._clock.now_ms())
+        if is_first:
+            delay_ms = self._config.group_initial_rebalance_delay_ms
+            left_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
+            self._await_newcomers(group, delay_ms, left_ms)
+        elif group.has_all_joined:
+            self.complete_join(group)
+        else:
+            self._await_joins(group)
+
+    def _await_newcomers(self, group: ClassicGroup, delay_ms: int, left_ms: int) -> None:
+        """A first rebalance waits, and again as long as somebody came meanwhile."""
+        self._set_join_timer(group, delay_ms, lambda: self._look_again(group, delay_ms, left_ms))
+
+    def _look_again(self, group: ClassicGroup, delay_ms: int, left_ms: int) -> None:
+        if not group.has_newcomers or not left_ms:
+            self.complete_join(group)
+            return
+        group.has_newcomers = False
+        next_ms = min(self._config.group_initial_rebalance_delay_ms, left_ms)
+        self._await_newcomers(group, next_ms, max(left_ms - delay_ms, 0))
+
+    def _await_joins(self, group: ClassicGroup) -> None:
+        self._set_join_timer(group, group.rebalance_timeout_ms, lambda: self.complete_join(group))
+
+    def _set_join_timer(self, group: ClassicGroup, ms: int, action: Action) -> None:
+        self._stop_join_timer(group)
+        group.join_timer = self._later(group, ms, action)
+
+    @staticmethod
+    def _stop_join_timer(group: ClassicGroup) -> None:
+        if group.join_timer is not None:
+            group.join_timer.cancel()
+            group.join_timer = None
+
+    def maybe_complete_join(self, group: ClassicGroup) -> None:
+        """End the wait for joins where nobody is missing; a first rebalance waits its time."""
+        if (
+            group.is_in(GroupState.PREPARING_REBALANCE)
+            and group.previous_state is not GroupState.EMPTY
+            and group.has_all_joined
+        ):
+            self.complete_join(group)
+
+    def complete_join(self, group: ClassicGroup) -> None:
+        """Begin the generation with who has joined; static members may still come."""
+        self._stop_join_timer(group)
+        if not group.is_in(GroupState.PREPARING_REBALANCE):
+            return
+        for member in [m for m in group.not_joined() if not m.is_static]:
+            group.remove(member.member_id)
+        if group.members and not group.elect_leader():
+            # Only static members, and none has joined: wait on, until their sessions end.
+            self._await_joins(group)
+            return
+        group.begin_generation(self._clock.now_ms())
+        if group.is_empty:
+            self._journal.append(group.group_id, [group_record(group)])
+        else:
+            self._begin_sync(group)
+
+    def joined(self, group: ClassicGroup, member_id: str, *, skip: bool = False) -> Joined:
+        """What a member is told of this generation."""
+        is_leader = group.leader == member_id
+        return Joined(
+            member_id=member_id,
+            generation=group.generation,
+            protocol_type=group.protocol_type,
+            protocol_name=group.protocol_name,
+            leader=group.leader or "",
+            skip_assignment=skip and is_leader,
+            members=group.joined_members() if is_leader else (),
+        )
+
+    # -- completing: everybody syncs ---------------------------------------------------------
+
+    def _begin_sync(self, group: ClassicGroup) -> None:
+        for member in group.members.values():
+            group.answer_join(member, self.joined(group, member.member_id))
+            self.await_sign(group, member)
+            member.is_new = False
+            group.pending_sync.add(member.member_id)
+        generation = group.generation
+        group.sync_timer = self._later(
+            group, group.rebalance_timeout_ms, lambda: self._expire_syncs(group, generation)
+        )
+
+    def _expire_syncs(self, group: ClassicGroup, generation: int) -> None:
+        """Who has not asked for its assignment in time is given up."""
+        group.sync_timer = None
+        late = tuple(group.pending_sync)
+        if (
+            generation == group.generation
+            and late
+            and group.is_in(GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
+        ):
+            for member_id in late:
+                group.remove(member_id)
+            self.prepare(group)
+
+    def has_synced(self, group: ClassicGroup, member_id: str) -> None:
+        """A member asked for its assignment."""
+        group.pending_sync.discard(member_id)
+        if not group.pending_sync:
+            self._end_sync_wait(group)
+
+    @staticmethod
+    def _end_sync_wait(group: ClassicGroup) -> None:
+        group.pending_sync.clear()
+        if group.sync_timer is not None:
+            group.sync_timer.cancel()
+            group.sync_timer = None
+
+    def assign(self, group: ClassicGroup, assignments: dict[str, bytes]) -> None:
+        """The leader has assigned: write it down, then tell everybody."""
+        generation = group.generation
+        written = self._journal.append(group.group_id, [group_record(group, assignments)])
+        written.then(lambda code: self._assigned(group, generation, assignments, code))
+
+    def _assigned(
+        self, group: ClassicGroup, generation: int, assignments: dict[str, bytes], code: Code
+    ) -> None:
+        is_current = group.is_in(GroupState.COMPLETING_REBALANCE) and group.generation == generation
+        if not is_current:
+            return
+        if code is not Code.NONE:
+            self._fail_syncs(group, code)
+            self.prepare(group)
+            return
+        for member in group.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+            if group.answer_sync(member, self.synced(group, member)):
+                # Its session may have ended while it waited, which counted for nothing.
+                self.await_sign(group, member)
+        group.move_to(GroupState.STABLE, self._clock.now_ms())
+
+    def synced(self, group: ClassicGroup, member: Member) -> Synced:
+        """What a member is told of its assignment."""
+        return Synced(
+            protocol_type=group.protocol_type,
+            protocol_name=group.protocol_name,
+            assignment=member.assignment,
+        )
+
+    def _fail_syncs(self, group: ClassicGroup, code: Code) -> None:
+        for member in group.members.values():
+            member.assignment = b""
+            if group.answer_sync(member, Synced(code=code)):
+                self.await_sign(group, member)
+
+    # -- loading and unloading ---------------------------------------------------------------
+
+    def resume(self, group: ClassicGroup) -> None:
+        """A group was loaded: its members' sessions begin anew."""
+        for member in group.members.values():
+            self.await_sign(group, member)
+        if len(group.members) > self._config.group_max_size:
+            self.prepare(group)
+
+    def unload(self, group: ClassicGroup, code: Code) -> None:
+        """A group goes out of memory: who waits is told to look for it again."""
+        group.move_to(GroupState.DEAD, self._clock.now_ms())
+        self._stop_join_timer(group)
+        self._end_sync_wait(group)
+        for member in group.members.values():
+            member.stop_expiry()
+            group.answer_join(member, Joined(code=code, member_id=member.member_id))
+            group.answer_sync(member, Synced(code=code))
+        for member_id in tuple(group.pending):
+            group.forget_pending(member_id)

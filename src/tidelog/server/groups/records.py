@@ -1,0 +1,162 @@
+"""What groups leave in `__consumer_offsets`: records of offsets and of generations.
+
+Versions are those that Kafka 4.3 writes; all that it reads are read. Records of groups of the newer
+protocols (keys from 3 on) are stepped over: only their offsets are known here.
+
+Source: Kafka 4.3's own records in that topic.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from tidelog.errors import CorruptMessage
+from tidelog.protocol.data_messages import (
+    GROUP_METADATA_KEY,
+    GROUP_METADATA_VALUE,
+    OFFSET_COMMIT_KEY,
+    OFFSET_COMMIT_VALUE,
+)
+from tidelog.protocol.messages.group_records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from tidelog.protocol.wire import Reader
+from tidelog.server.groups.offsets import NO_EXPIRY, CommittedOffset
+
+if TYPE_CHECKING:
+    from tidelog.server.groups.group import ClassicGroup
+
+_OFFSET_KEY: Final = 1
+_GROUP_KEY: Final = 2
+_GROUP_VALUE: Final = 3
+_OFFSET_VALUE: Final = 4
+# The only version that has room for a commit's own expiry.
+_EXPIRING_OFFSET_VALUE: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """A record to write: its key, and its value or, to forget what the key names, None."""
+
+    key: bytes
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetChange:
+    """A partition's offset was committed, or (None) forgotten."""
+
+    group_id: str
+    topic: str
+    partition: int
+    offset: CommittedOffset | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChange:
+    """A generation began or ended, or (None) the group was deleted."""
+
+    group_id: str
+    value: GroupMetadataValue | None
+
+
+Change: TypeAlias = OffsetChange | GroupChange
+
+
+def offset_record(
+    group_id: str, topic: str, partition: int, offset: CommittedOffset | None
+) -> GroupRecord:
+    """A commit, or the end of one."""
+    named = OffsetCommitKey(group=group_id, topic=topic, partition=partition)
+    key = OFFSET_COMMIT_KEY.write(_OFFSET_KEY, named)
+    if offset is None:
+        return GroupRecord(key, None)
+    version = _OFFSET_VALUE if offset.expire_ms == NO_EXPIRY else _EXPIRING_OFFSET_VALUE
+    value = OffsetCommitValue(
+        offset=offset.offset,
+        leader_epoch=offset.leader_epoch,
+        metadata=offset.metadata,
+        commit_timestamp=offset.commit_ms,
+        expire_timestamp=offset.expire_ms,
+        topic_id=offset.topic_id,
+    )
+    return GroupRecord(key, OFFSET_COMMIT_VALUE.write(version, value))
+
+
+def group_record(
+    group: "ClassicGroup", assignments: Mapping[str, bytes] | None = None
+) -> GroupRecord:
+    """The group as it is, with these assignments, or with those that its members have."""
+    value = GroupMetadataValue(
+        protocol_type=group.protocol_type or "",
+        generation=group.generation,
+        protocol=group.protocol_name,
+        leader=group.leader,
+        current_state_timestamp=group.state_ms,
+        members=[
+            MemberMetadata(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout=member.rebalance_timeout_ms,
+                session_timeout=member.session_timeout_ms,
+                subscription=member.metadata(group.protocol_name),
+                assignment=(
+                    member.assignment
+                    if assignments is None
+                    else assignments.get(member.member_id, b"")
+                ),
+            )
+            for member in group.members.values()
+        ],
+    )
+    return GroupRecord(_group_key(group.group_id), GROUP_METADATA_VALUE.write(_GROUP_VALUE, value))
+
+
+def tombstone(group_id: str) -> GroupRecord:
+    """The end of a group."""
+    return GroupRecord(_group_key(group_id), None)
+
+
+def _group_key(group_id: str) -> bytes:
+    return GROUP_METADATA_KEY.write(_GROUP_KEY, GroupMetadataKey(group=group_id))
+
+
+def read_change(key: bytes | None, value: bytes | None, record_offset: int) -> Change | None:
+    """What a record says; None where it is about something that is not kept here.
+
+    Raises:
+        CorruptMessage: It breaks a rule.
+        UnsupportedVersion: A value of a version that nobody knows.
+    """
+    if key is None:
+        raise CorruptMessage("a record of a group without a key", at=0)
+    kind = Reader(key).int16()
+    if kind in {0, _OFFSET_KEY}:
+        return _offset_change(key, value, record_offset)
+    if kind != _GROUP_KEY:
+        return None
+    group_id = GROUP_METADATA_KEY.read(key)[1].group
+    return GroupChange(group_id, None if value is None else GROUP_METADATA_VALUE.read(value)[1])
+
+
+def _offset_change(key: bytes, value: bytes | None, record_offset: int) -> OffsetChange:
+    named = OFFSET_COMMIT_KEY.read(key)[1]
+    if value is None:
+        return OffsetChange(named.group, named.topic, named.partition, None)
+    found = OFFSET_COMMIT_VALUE.read(value)[1]
+    offset = CommittedOffset(
+        found.offset,
+        found.leader_epoch,
+        found.metadata,
+        found.commit_timestamp,
+        found.expire_timestamp,
+        found.topic_id,
+        record_offset,
+    )
+    return OffsetChange(named.group, named.topic, named.partition, offset)

@@ -1,0 +1,140 @@
+"""Groups out of the records of one partition of `__consumer_offsets`.
+
+Of each key only the last record counts, so the others are not even decoded: what is kept while
+reading is one value per key. What was committed in a transaction counts from its commit marker on,
+and only where nothing newer stands.
+
+Source: Kafka 4.3's loader of that topic; KIP-98 (offsets in transactions).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tidelog.errors import CorruptMessage, UnsupportedVersion
+from tidelog.protocol.messages.group_records import GroupMetadataValue
+from tidelog.record.batch import RecordBatch
+from tidelog.record.record import ControlType
+from tidelog.record.views import Batch
+from tidelog.server.groups.group import ClassicGroup, GroupState, Member
+from tidelog.server.groups.offsets import CommittedOffset
+from tidelog.server.groups.records import GroupChange, read_change
+
+Value = tuple[bytes | None, int]
+
+
+@dataclass(slots=True)
+class LoadedGroup:
+    """What the records say of one group.
+
+    Attributes:
+        value: Its last generation, None where there are offsets only.
+        offsets: Topic, partition and commit.
+    """
+
+    value: GroupMetadataValue | None = None
+    offsets: list[tuple[str, int, CommittedOffset]] = field(default_factory=list)
+
+
+class Replay:
+    """Collects records in the order of the log; then says what groups there are. One owner.
+
+    Attributes:
+        skipped: Reasons why records were left out, of the first few.
+    """
+
+    def __init__(self) -> None:
+        self._latest: dict[bytes, Value] = {}
+        self._pending: dict[int, list[tuple[bytes, Value]]] = {}
+        self.skipped: list[str] = []
+
+    def add(self, batch: Batch) -> None:
+        """Take a batch; raises CorruptData where its records can't be read."""
+        producer_id = batch.producer_id
+        if batch.is_control:
+            if isinstance(batch, RecordBatch):
+                self._end_transaction(producer_id, batch.control_type())
+            return
+        records = [
+            (record.key, (record.value, record.offset))
+            for record in batch.records()
+            if record.key is not None
+        ]
+        if batch.is_transactional:
+            self._pending.setdefault(producer_id, []).extend(records)
+        else:
+            self._latest.update(records)
+
+    def _end_transaction(self, producer_id: int, kind: ControlType) -> None:
+        if kind not in {ControlType.COMMIT, ControlType.ABORT}:
+            return  # emptied by a cleaner, or of a kind that is none of ours
+        pending = self._pending.pop(producer_id, [])
+        if kind is ControlType.ABORT:
+            return
+        for key, value in pending:
+            known = self._latest.get(key)
+            if known is None or known[1] < value[1]:
+                self._latest[key] = value
+
+    def groups(self) -> dict[str, LoadedGroup]:
+        """What is left, by group."""
+        found: dict[str, LoadedGroup] = {}
+        for key, (value, offset) in self._latest.items():
+            if value is not None:
+                self._take(found, key, value, offset)
+        return found
+
+    def _take(self, found: dict[str, LoadedGroup], key: bytes, value: bytes, offset: int) -> None:
+        try:
+            change = read_change(key, value, offset)
+        except (CorruptMessage, UnsupportedVersion) as error:
+            if len(self.skipped) < 10:
+                self.skipped.append(f"offset {offset}: {error}")
+            return
+        if change is None:
+            return
+        group = found.setdefault(change.group_id, LoadedGroup())
+        if isinstance(change, GroupChange):
+            group.value = change.value
+        elif change.offset is not None:
+            group.offsets.append((change.topic, change.partition, change.offset))
+
+
+def revive(group_id: str, loaded: LoadedGroup, now_ms: int) -> ClassicGroup:
+    """The group as its last generation left it: stable with its members, or empty."""
+    group = ClassicGroup(group_id, now_ms)
+    for topic, partition, offset in loaded.offsets:
+        known = group.offsets.get(topic, partition)
+        # Old and new keys of one partition are two keys.
+        if known is None or known.record_offset < offset.record_offset:
+            group.offsets.put(topic, partition, offset)
+    value = loaded.value
+    if value is None:
+        return group
+    for member in _members(value):
+        group.add(member, value.protocol_type)
+    group.state = GroupState.STABLE if group.members else GroupState.EMPTY
+    group.state_ms = value.current_state_timestamp
+    group.protocol_type = value.protocol_type or None
+    group.protocol_name = value.protocol
+    group.generation = value.generation
+    group.leader = value.leader
+    if group.leader not in group.members:
+        group.leader = next(iter(group.members), None)
+    group.subscribed = group.find_subscribed()
+    return group
+
+
+def _members(value: GroupMetadataValue) -> Iterator[Member]:
+    for member in value.members:
+        yield Member(
+            member_id=member.member_id,
+            instance_id=member.group_instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            protocols=((value.protocol or "", bytes(member.subscription)),),
+            session_timeout_ms=member.session_timeout,
+            rebalance_timeout_ms=(
+                member.session_timeout if member.rebalance_timeout < 0 else member.rebalance_timeout
+            ),
+            assignment=bytes(member.assignment),
+        )

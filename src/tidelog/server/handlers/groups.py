@@ -1,0 +1,267 @@
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup; ListGroups, DescribeGroups, DeleteGroups.
+
+Source: Kafka's protocol guide, APIs 11 to 16 and 42.
+"""
+
+from collections.abc import Awaitable
+from typing import Final
+
+from tidelog.protocol.messages.common import NO_OPERATIONS
+from tidelog.protocol.messages.described_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from tidelog.protocol.messages.groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from tidelog.protocol.messages.membership import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from tidelog.server.groups.codes import Code
+from tidelog.server.groups.group import ClassicGroup, GroupState, Member
+from tidelog.server.groups.results import JoinAsked, Joined, MemberRef, SyncAsked, Synced
+from tidelog.server.handlers.waiting import arrival, respond
+from tidelog.server.requests import RequestContext
+
+# JoinGroup
+MEMBER_ID_FIRST_VERSION: Final = 4
+NULL_NAMES_FIRST_VERSION: Final = 7
+SKIPPING_FIRST_VERSION: Final = 9
+# LeaveGroup
+BATCHED_LEAVE_FIRST_VERSION: Final = 3
+# DescribeGroups
+NOT_FOUND_FIRST_VERSION: Final = 6
+CLASSIC_TYPE: Final = "classic"
+# What Kafka's AclOperation lets anybody do to a group: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS,
+# ALTER_CONFIGS, as bits by the operation's code.
+GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))
+
+
+def join_group(
+    context: RequestContext, request: JoinGroupRequest
+) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
+    """Become a member; the answer comes with the next generation."""
+    coordinator = context.node.groups
+    version = context.version
+    code = coordinator.shards.code_for(request.group_id) if request.group_id else Code.NONE
+    if code is not Code.NONE:
+        return _join_response(version, Joined(code=code, member_id=request.member_id))
+    has_timeout = version >= 1
+    asked = JoinAsked(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        client_id=context.client_id or "",
+        client_host=f"/{context.connection.host}",
+        protocol_type=request.protocol_type,
+        # Copies: the request's buffer would live as long as the member.
+        protocols=tuple((each.name, bytes(each.metadata)) for each in request.protocols),
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=(
+            request.rebalance_timeout_ms if has_timeout else request.session_timeout_ms
+        ),
+        needs_member_id=version >= MEMBER_ID_FIRST_VERSION,
+        knows_skipping=version >= SKIPPING_FIRST_VERSION,
+    )
+    reply = coordinator.members.join(asked)
+    return respond(reply, lambda joined: _join_response(version, joined))
+
+
+def _join_response(version: int, joined: Joined) -> JoinGroupResponse:
+    name = joined.protocol_name
+    if name is None and version < NULL_NAMES_FIRST_VERSION:
+        name = ""
+    return JoinGroupResponse(
+        error_code=joined.code,
+        generation_id=joined.generation,
+        protocol_type=joined.protocol_type,
+        protocol_name=name,
+        leader=joined.leader,
+        skip_assignment=joined.skip_assignment,
+        member_id=joined.member_id,
+        members=[
+            JoinGroupResponseMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                metadata=member.metadata,
+            )
+            for member in joined.members
+        ],
+    )
+
+
+def sync_group(
+    context: RequestContext, request: SyncGroupRequest
+) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
+    """Ask for one's assignment; the answer comes with the leader's."""
+    coordinator = context.node.groups
+    code = coordinator.shards.code_for(request.group_id) if request.group_id else Code.NONE
+    if code is Code.COORDINATOR_LOAD_IN_PROGRESS:
+        # Members are loaded as they were; what they wait for was lost with the old process.
+        code = Code.REBALANCE_IN_PROGRESS
+    if code is not Code.NONE:
+        return _sync_response(Synced(code=code))
+    asked = SyncAsked(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        generation=request.generation_id,
+        instance_id=request.group_instance_id,
+        protocol_type=request.protocol_type,
+        protocol_name=request.protocol_name,
+        assignments=[(each.member_id, bytes(each.assignment)) for each in request.assignments],
+    )
+    return respond(coordinator.members.sync(asked), _sync_response)
+
+
+def _sync_response(synced: Synced) -> SyncGroupResponse:
+    return SyncGroupResponse(
+        error_code=synced.code,
+        protocol_type=synced.protocol_type,
+        protocol_name=synced.protocol_name,
+        assignment=synced.assignment,
+    )
+
+
+def heartbeat(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+    """Say that a member is there; while its group is being loaded that is believed."""
+    coordinator = context.node.groups
+    code = coordinator.shards.code_for(request.group_id) if request.group_id else Code.NONE
+    if code is Code.COORDINATOR_LOAD_IN_PROGRESS:
+        return HeartbeatResponse(error_code=Code.NONE)
+    if code is Code.NONE:
+        member = MemberRef(request.member_id, request.group_instance_id)
+        code = coordinator.members.heartbeat(request.group_id, member, request.generation_id)
+    return HeartbeatResponse(error_code=code)
+
+
+def leave_group(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    """Let members go: many from version 3 on, one before."""
+    coordinator = context.node.groups
+    code = coordinator.shards.code_for(request.group_id) if request.group_id else Code.NONE
+    if code is not Code.NONE:
+        return LeaveGroupResponse(error_code=code)
+    if context.version < BATCHED_LEAVE_FIRST_VERSION:
+        codes = coordinator.members.leave(request.group_id, [MemberRef(request.member_id)])
+        return LeaveGroupResponse(error_code=codes if isinstance(codes, Code) else codes[0])
+    members = [MemberRef(each.member_id, each.group_instance_id) for each in request.members]
+    codes = coordinator.members.leave(request.group_id, members)
+    if isinstance(codes, Code):
+        return LeaveGroupResponse(error_code=codes)
+    return LeaveGroupResponse(
+        error_code=Code.NONE,
+        members=[
+            MemberResponse(
+                member_id=member.member_id, group_instance_id=member.instance_id, error_code=each
+            )
+            for member, each in zip(members, codes, strict=True)
+        ],
+    )
+
+
+# -- what administrators ask -----------------------------------------------------------------
+
+
+def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+    """All groups, or those in some states and of some types; case does not count."""
+    coordinator = context.node.groups
+    if coordinator.shards.is_loading:
+        return ListGroupsResponse(error_code=Code.COORDINATOR_LOAD_IN_PROGRESS)
+    states = {state.strip().lower() for state in request.states_filter}
+    types = {kind.lower() for kind in request.types_filter}
+    if types and CLASSIC_TYPE not in types:
+        return ListGroupsResponse(error_code=Code.NONE)
+    return ListGroupsResponse(
+        error_code=Code.NONE,
+        groups=[
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state.value,
+                group_type=CLASSIC_TYPE,
+            )
+            for group in coordinator.groups()
+            if not states or group.state.value.lower() in states
+        ],
+    )
+
+
+def describe_groups(
+    context: RequestContext, request: DescribeGroupsRequest
+) -> DescribeGroupsResponse:
+    """Groups with their members; one that is not there is dead."""
+    described = [_describe(context, group_id) for group_id in request.groups]
+    if request.include_authorized_operations:
+        for group in described:
+            if not group.error_code:
+                group.authorized_operations = GROUP_OPERATIONS
+    return DescribeGroupsResponse(groups=described)
+
+
+def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
+    coordinator = context.node.groups
+    code = coordinator.shards.code_for(group_id)
+    if code is not Code.NONE:
+        return DescribedGroup(error_code=code, group_id=group_id)
+    group = coordinator.find(group_id)
+    if group is None:
+        return _missing(context.version, group_id)
+    is_stable = group.state is GroupState.STABLE
+    return DescribedGroup(
+        error_code=Code.NONE,
+        group_id=group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol_name or "") if is_stable else "",
+        members=[_described_member(group, member) for member in group.members.values()],
+        authorized_operations=NO_OPERATIONS,
+    )
+
+
+def _missing(version: int, group_id: str) -> DescribedGroup:
+    dead = GroupState.DEAD.value
+    if version < NOT_FOUND_FIRST_VERSION:
+        return DescribedGroup(error_code=Code.NONE, group_id=group_id, group_state=dead)
+    return DescribedGroup(
+        error_code=Code.GROUP_ID_NOT_FOUND,
+        error_message=f"Group {group_id} not found.",
+        group_id=group_id,
+        group_state=dead,
+    )
+
+
+def _described_member(group: ClassicGroup, member: Member) -> DescribedGroupMember:
+    is_stable = group.state is GroupState.STABLE
+    return DescribedGroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=member.metadata(group.protocol_name) if is_stable else b"",
+        member_assignment=member.assignment,
+    )
+
+
+async def delete_groups(
+    context: RequestContext, request: DeleteGroupsRequest
+) -> DeleteGroupsResponse:
+    """Delete groups that have no members, with their offsets."""
+    coordinator = context.node.groups
+    results = []
+    for group_id in dict.fromkeys(request.groups_names):
+        code = coordinator.shards.code_for(group_id)
+        if code is Code.NONE:
+            code = await arrival(coordinator.commits.delete_group(group_id))
+        results.append(DeletableGroupResult(group_id=group_id, error_code=code))
+    return DeleteGroupsResponse(results=results)

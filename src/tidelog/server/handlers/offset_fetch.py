@@ -1,0 +1,162 @@
+"""OffsetFetch: how far groups have read. One group up to version 7, many after it.
+
+Source: Kafka's protocol guide, API 9; KIP-447 (stable offsets), KIP-709 (many groups at once),
+KIP-848 (topic ids).
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from tidelog.protocol.messages.groups import (
+    OffsetFetchGroup,
+    OffsetFetchGroupPartitionResponse,
+    OffsetFetchGroupResponse,
+    OffsetFetchGroupTopic,
+    OffsetFetchGroupTopicResponse,
+    OffsetFetchPartitionResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchTopicResponse,
+)
+from tidelog.protocol.wire import NO_UUID
+from tidelog.server.groups.codes import Code
+from tidelog.server.groups.offsets import GroupOffsets
+from tidelog.server.handlers.waiting import arrival
+from tidelog.server.node import Node
+from tidelog.server.requests import RequestContext
+
+TOP_ERROR_FIRST_VERSION: Final = 2
+BATCHED_FIRST_VERSION: Final = 8
+TOPIC_IDS_FIRST_VERSION: Final = 10
+NO_OFFSET: Final = -1
+
+
+async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    """What groups committed; nothing is told that a crash could still take back."""
+    if context.version >= BATCHED_FIRST_VERSION:
+        groups = [await _group(context, group) for group in request.groups]
+        return OffsetFetchResponse(groups=groups)
+    topics = request.topics
+    asked = OffsetFetchGroup(
+        group_id=request.group_id,
+        topics=None
+        if topics is None
+        else [
+            OffsetFetchGroupTopic(name=topic.name, partition_indexes=topic.partition_indexes)
+            for topic in topics
+        ],
+    )
+    return _single(context.version, asked, await _group(context, asked))
+
+
+async def _group(context: RequestContext, asked: OffsetFetchGroup) -> OffsetFetchGroupResponse:
+    coordinator = context.node.groups
+    code = coordinator.shards.code_for(asked.group_id)
+    if code is Code.NONE:
+        code = await arrival(coordinator.shards.settled(asked.group_id))
+    if code is not Code.NONE:
+        return OffsetFetchGroupResponse(group_id=asked.group_id, error_code=code)
+    group = coordinator.find(asked.group_id)
+    offsets = GroupOffsets() if group is None else group.offsets
+    by_id = context.version >= TOPIC_IDS_FIRST_VERSION
+    topics = (
+        _all(context.node, offsets, by_id=by_id)
+        if asked.topics is None
+        else [_asked_topic(context.node, offsets, topic, by_id=by_id) for topic in asked.topics]
+    )
+    return OffsetFetchGroupResponse(
+        group_id=asked.group_id, topics=list(topics), error_code=Code.NONE
+    )
+
+
+def _all(
+    node: Node, offsets: GroupOffsets, *, by_id: bool
+) -> Iterable[OffsetFetchGroupTopicResponse]:
+    """All that was committed; by id only of topics that there are."""
+    for name in offsets.topics():
+        info = node.topics.find(name)
+        topic_id = NO_UUID if info is None or info.topic_id is None else info.topic_id
+        if by_id and topic_id == NO_UUID:
+            continue
+        yield OffsetFetchGroupTopicResponse(
+            name=name,
+            topic_id=topic_id,
+            partitions=[_partition(offsets, name, number) for number in offsets.of_topic(name)],
+        )
+
+
+def _asked_topic(
+    node: Node, offsets: GroupOffsets, asked: OffsetFetchGroupTopic, *, by_id: bool
+) -> OffsetFetchGroupTopicResponse:
+    info = node.topics.find_by_id(asked.topic_id) if by_id else None
+    if by_id and info is None:
+        partitions = [
+            OffsetFetchGroupPartitionResponse(
+                partition_index=number,
+                committed_offset=NO_OFFSET,
+                metadata="",
+                error_code=Code.UNKNOWN_TOPIC_ID,
+            )
+            for number in asked.partition_indexes
+        ]
+    else:
+        name = asked.name if info is None else info.name
+        partitions = [_partition(offsets, name, number) for number in asked.partition_indexes]
+    return OffsetFetchGroupTopicResponse(
+        name=asked.name, topic_id=asked.topic_id, partitions=partitions
+    )
+
+
+def _partition(offsets: GroupOffsets, topic: str, number: int) -> OffsetFetchGroupPartitionResponse:
+    found = offsets.get(topic, number)
+    if found is None:
+        return OffsetFetchGroupPartitionResponse(
+            partition_index=number, committed_offset=NO_OFFSET, metadata="", error_code=Code.NONE
+        )
+    return OffsetFetchGroupPartitionResponse(
+        partition_index=number,
+        committed_offset=found.offset,
+        committed_leader_epoch=found.leader_epoch,
+        metadata=found.metadata,
+        error_code=Code.NONE,
+    )
+
+
+def _single(
+    version: int, asked: OffsetFetchGroup, found: OffsetFetchGroupResponse
+) -> OffsetFetchResponse:
+    """The answer in the old form; the oldest says an error with each partition."""
+    if found.error_code and version < TOP_ERROR_FIRST_VERSION:
+        return OffsetFetchResponse(topics=list(_all_failed(asked, found.error_code)))
+    return OffsetFetchResponse(
+        error_code=found.error_code,
+        topics=[
+            OffsetFetchTopicResponse(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchPartitionResponse(
+                        partition_index=each.partition_index,
+                        committed_offset=each.committed_offset,
+                        committed_leader_epoch=each.committed_leader_epoch,
+                        metadata=each.metadata,
+                        error_code=each.error_code,
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in found.topics
+        ],
+    )
+
+
+def _all_failed(asked: OffsetFetchGroup, code: int) -> Iterable[OffsetFetchTopicResponse]:
+    for topic in asked.topics or ():
+        yield OffsetFetchTopicResponse(
+            name=topic.name,
+            partitions=[
+                OffsetFetchPartitionResponse(
+                    partition_index=number, committed_offset=NO_OFFSET, metadata="", error_code=code
+                )
+                for number in topic.partition_indexes
+            ],
+        )
