@@ -15,6 +15,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from tidelog.cluster.remote_asyncio import AsyncRemoteDirectory, connect_async
+    from tidelog.cluster.remote_directory import RemoteDirectory, connect
     from tidelog.directory import Directory, open_directory
     from tidelog.env import Env, ManualClock, os_env
     from tidelog.errors import TidelogError
@@ -36,6 +38,7 @@ __version__ = "0.1.0"
 
 # Where each public name is found; `open` has another name there, to leave the builtin alone.
 _HOMES: Final = {
+    "AsyncRemoteDirectory": "cluster.remote_asyncio",
     "ClockName": "types",
     "Codec": "types",
     "Directory": "directory",
@@ -45,15 +48,19 @@ _HOMES: Final = {
     "ManualClock": "env",
     "NewRecord": "types",
     "OffsetAndTimestamp": "types",
+    "RemoteDirectory": "cluster.remote_directory",
     "TidelogError": "errors",
     "TimestampType": "types",
     "TopicPartition": "types",
     "broker": "server.in_process",
+    "connect": "cluster.remote_directory",
+    "connect_async": "cluster.remote_asyncio",
     "open": "directory",
     "os_env": "env",
 }
 
 __all__ = [
+    "AsyncRemoteDirectory",
     "ClockName",
     "Codec",
     "Directory",
@@ -63,10 +70,13 @@ __all__ = [
     "ManualClock",
     "NewRecord",
     "OffsetAndTimestamp",
+    "RemoteDirectory",
     "TidelogError",
     "TimestampType",
     "TopicPartition",
     "broker",
+    "connect",
+    "connect_async",
     "open",
     "os_env",
 ]

@@ -1,18 +1,23 @@
 """Arrow columns as the Python objects that the client library takes, a column at a time."""
 
 import itertools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from tidelog.errors import InvalidRecord, InvalidTimestamp
+from tidelog.errors import InvalidRecord, InvalidRequest, InvalidTimestamp
+from tidelog.tables import choose_rows
 
 if TYPE_CHECKING:
+    from tidelog.cluster.appends import Row
+
     Column = pa.Array[pa.Scalar[pa.DataType]]
 
 Headers: TypeAlias = list[tuple[str, str | bytes | None]]
 _US: Final = 1000
+_COLUMNS: Final = frozenset({"key", "value", "timestamp", "headers"})
 
 
 def binaries(column: "Column") -> list[bytes | None]:
@@ -74,3 +79,42 @@ def headers(column: "Column") -> list[Headers | None]:
     found: Headers = list(zip(texts, values, strict=True))
     places = (ends - start).tolist()
     return [found[a:b] or None for a, b in itertools.pairwise(places)]
+
+
+def table_rows(
+    table: pa.Table | pa.RecordBatch, *, partition_count: int, keyless: int, now_ms: int
+) -> Iterator["Row"]:
+    """The rows of a table as a producer sends them.
+
+    Args:
+        table: Columns `key`, `value`, `timestamp`, `headers`, `partition`, all optional.
+        partition_count: How many the topic has.
+        keyless: The partition of rows without a key.
+        now_ms: The time of rows that have none.
+
+    Raises:
+        InvalidRequest: Another column, or a partition that is not there.
+        InvalidTimestamp, InvalidRecord: As `times` and `headers`.
+    """
+    whole = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
+    partitions, rows = choose_rows(whole, partition_count, keyless)
+    unknown = set(rows.column_names) - _COLUMNS
+    if unknown:
+        raise InvalidRequest(
+            f"no column {min(unknown)!r}; there are: {', '.join(sorted(_COLUMNS))}"
+        )
+    at = 0
+    for batch in rows.to_batches():
+        none = [None] * batch.num_rows
+        names = batch.schema.names
+        yield from zip(
+            partitions[at : at + batch.num_rows].tolist(),
+            binaries(batch.column("key")) if "key" in names else none,
+            binaries(batch.column("value")) if "value" in names else none,
+            times(batch.column("timestamp"), now_ms)
+            if "timestamp" in names
+            else [now_ms] * len(none),
+            headers(batch.column("headers")) if "headers" in names else none,
+            strict=True,
+        )
+        at += batch.num_rows

@@ -1,0 +1,496 @@
+"""The front door to topics that brokers hold: `tidelog.connect`, with the calls of `Directory`.
+
+Works with any Kafka, through confluent-kafka; records are read by batches from their leaders where
+brokers speak plain text. What is of one directory alone (logs, durability, the append clock of
+topics that brokers don't stamp) is not here.
+
+Life cycle: `tidelog.connect` -> calls -> close, best by `with`. Safe for several threads.
+
+Over 400 lines because every call stands here with its contract; the work is done elsewhere.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from tidelog.cluster import appends, topics
+from tidelog.cluster.connection import TIMEOUT_S, Cluster, require_client
+from tidelog.cluster.properties import translate_settings
+from tidelog.cluster.remote_scan import Reading, RemoteScan
+from tidelog.cluster.search import first_at_or_after
+from tidelog.cluster.stamps import first_stamped
+from tidelog.cluster.topics import RemoteTopic
+from tidelog.cluster.view import RemoteRecord
+from tidelog.directory import When
+from tidelog.env import Env, os_env
+from tidelog.errors import InvalidPartitions, InvalidRequest
+from tidelog.markup import html_table
+from tidelog.record.record import Record
+from tidelog.scan import Wanted
+from tidelog.storage.log import AppendResult
+from tidelog.storage.partitioner import Partitioner
+from tidelog.timespec import OPEN_END, OPEN_START, parse_point, parse_range
+from tidelog.types import (
+    NO_TIMESTAMP,
+    ClockName,
+    Codec,
+    IsolationLevel,
+    NewRecord,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    import pyarrow as pa
+
+    from tidelog.frames import TopicChoice
+    from tidelog.scan import ScanStats
+
+# How long a topic's number of partitions is believed, as Kafka's clients do (metadata.max.age.ms).
+_COUNTS_MAX_AGE_MS: Final = 300_000
+_COUNTS_MAX: Final = 10_000
+
+
+class RemoteDirectory:
+    """The topics of a cluster, called as those of a `tidelog.Directory`."""
+
+    def __init__(
+        self, bootstrap: str, config: Mapping[str, str], *, timeout_s: float, env: Env
+    ) -> None:
+        client = translate_settings(config)
+        codec_name = client.pop("compression.type", Codec.NONE.config_name)
+        self._env = env
+        self._cluster = Cluster(bootstrap, client, timeout_s=timeout_s, clock=env.clock)
+        self._cluster.admin()  # made now, so that threads need not agree who makes it
+        self._reading = Reading(cluster=self._cluster, client=client, env=env)
+        self._sender = appends.Sender(self._cluster, codec_name)
+        self._lock = threading.Lock()
+        # How many partitions a topic has, and until when that is believed.
+        self._counts: dict[str, tuple[int, int]] = {}
+
+    @property
+    def bootstrap(self) -> str:
+        """Where it is, `host:port[,host:port]`."""
+        return self._cluster.bootstrap
+
+    @property
+    def cluster(self) -> Cluster:
+        """The connection below, for groups and single records."""
+        return self._cluster
+
+    # -- topics ------------------------------------------------------------------------------
+
+    def topics(self) -> Mapping[str, RemoteTopic]:
+        """All topics by name, Kafka's own included; raises ClusterFailure."""
+        return topics.describe(self._cluster, self._cluster.topics())
+
+    def topic(self, name: str) -> RemoteTopic:
+        """One topic; raises UnknownTopic, which names the nearest one."""
+        return topics.describe(self._cluster, {name: len(self._cluster.partitions(name))})[name]
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """All partitions of a topic; raises UnknownTopic."""
+        return self._cluster.partitions(topic)
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a topic, with as many replicas as the brokers' default says.
+
+        Args:
+            name: By Kafka's rules.
+            partitions: From 1 on.
+            config: Settings under Kafka's names; what the brokers don't know they refuse.
+
+        Raises:
+            InvalidTopic, TopicExists, InvalidPartitions, ConfigError, PolicyViolation: Nothing was
+                changed.
+            NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
+        """
+        if partitions < 1:
+            raise InvalidPartitions(f"{name}: {partitions} partitions; there must be 1 at least")
+        topics.create(self._cluster, name, partitions=partitions, config=config or {})
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with all its records; raises UnknownTopic."""
+        with self._lock:
+            self._counts.pop(name, None)
+        topics.delete(self._cluster, name)
+
+    def alter_config(self, name: str, changes: Mapping[str, str | None]) -> None:
+        """Change a topic's settings, None for back to the default; raises as `create_topic`."""
+        topics.alter_config(self._cluster, name, changes)
+
+    # -- appending ---------------------------------------------------------------------------
+
+    def append(
+        self,
+        topic: str,
+        records: Iterable[NewRecord],
+        *,
+        partition: int | None = None,
+        codec: Codec | None = None,
+    ) -> dict[int, AppendResult]:
+        """Append records; where they are in each partition that got some.
+
+        Records go where Kafka's clients would send them: by murmur2 of the key; those without a
+        key to one partition that is drawn anew for each call. They are sent by an idempotent
+        producer that waits for all replicas (acks=all): none is there twice. A call is more than
+        one batch may be, so on an error some of its records may be in the log; the error's notes
+        say how many.
+
+        Args:
+            topic: Its name.
+            records: Keys, values, create times (the clock's where they have none), headers.
+            partition: The partition for them all; chosen by key where None.
+            codec: Compression of the batches; what `compression.type` says where None.
+
+        Returns:
+            First and last offset of the call's records in each partition: records of others may
+            lie between them. Append times are known on LogAppendTime topics, else -1; the log's
+            start is not told (-1).
+
+        Raises:
+            UnknownTopic, InvalidRequest: There is no such topic or partition.
+            InvalidRecord, InvalidTimestamp, MessageTooLarge, PolicyViolation: Records are refused.
+            NotAuthorized, ClusterFailure: The cluster refuses, or did not answer in time.
+        """
+        return self.send(topic, records, partition=partition, codec=codec).result()
+
+    def send(
+        self,
+        topic: str,
+        records: Iterable[NewRecord],
+        *,
+        partition: int | None = None,
+        codec: Codec | None = None,
+    ) -> "Future[dict[int, AppendResult]]":
+        """`append` that does not wait: what becomes its answer, once the records are queued."""
+        partitioner = self._partitioner(topic)
+        if partition is not None and not 0 <= partition < partitioner.partition_count:
+            last = partitioner.partition_count - 1
+            raise InvalidRequest(f"{topic} has partitions 0 to {last}, not {partition}")
+        now_ms = self._env.clock.now_ms()
+        rows = (
+            (
+                partitioner.choose(record.key) if partition is None else partition,
+                record.key,
+                record.value,
+                now_ms if record.timestamp is None else record.timestamp,
+                _headers(record),
+            )
+            for record in records
+        )
+        return self._sender.send(topic, rows, codec)
+
+    def append_table(
+        self,
+        topic: str,
+        table: "pa.Table | pa.RecordBatch",
+        *,
+        codec: Codec | None = None,
+    ) -> dict[int, AppendResult]:
+        """Append the rows of an Arrow table; as `append` of its rows.
+
+        Args:
+            topic: Its name.
+            table: Columns `key`, `value`, `timestamp` (ms, or any timestamp), `headers`, all
+                optional, and `partition` (int) for those who choose it themselves.
+            codec: Compression of the batches; what `compression.type` says where None.
+
+        Raises:
+            InvalidRequest: Another column, a wrong type, or a partition that is not there.
+            MissingDependency: pyarrow, numpy or numba is not installed.
+            As `append`.
+        """
+        return self.send_table(topic, table, codec=codec).result()
+
+    def send_table(
+        self, topic: str, table: "pa.Table | pa.RecordBatch", *, codec: Codec | None = None
+    ) -> "Future[dict[int, AppendResult]]":
+        """`append_table` that does not wait: what becomes its answer, once the rows are queued."""
+        from tidelog.cluster.broker_rows import table_rows
+
+        partitioner = self._partitioner(topic)
+        rows = table_rows(
+            table,
+            partition_count=partitioner.partition_count,
+            keyless=partitioner.choose(None),
+            now_ms=self._env.clock.now_ms(),
+        )
+        return self._sender.send(topic, rows, codec)
+
+    def _partitioner(self, topic: str) -> Partitioner:
+        """One for this call alone: it is not for two threads."""
+        now_ms = self._env.clock.monotonic_ms()
+        with self._lock:
+            known = self._counts.get(topic)
+        if known is None or known[1] < now_ms:
+            count = len(self._cluster.partitions(topic))
+            known = (count, now_ms + _COUNTS_MAX_AGE_MS)
+            with self._lock:
+                if len(self._counts) >= _COUNTS_MAX:
+                    self._counts.clear()
+                self._counts[topic] = known
+        return Partitioner(known[0], self._env.random)
+
+    def flush(self) -> None:
+        """Return when everything that was sent is in the log, or its call has failed."""
+        self._sender.flush()
+
+    # -- lookups by time ---------------------------------------------------------------------
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, int], *, clock: str = ClockName.RECORD
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The earliest record at or after a time, for each partition. Source: KIP-79.
+
+        Args:
+            times: ms since the epoch, 0 or more.
+            clock: `record`, or `append` where brokers stamp records themselves (LogAppendTime).
+
+        Returns:
+            Every partition asked; None where no record is that late.
+
+        Raises:
+            ValueError: A negative time, or an unknown clock.
+            InvalidRequest: Append times are asked for that the brokers don't know.
+        """
+        name = ClockName(clock)
+        if any(time_ms < 0 for time_ms in times.values()):
+            raise ValueError("a time to look up is 0 or more")
+        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        for time_ms, partitions in _by_time(times).items():
+            marks = self._cluster.watermarks(partitions)
+            answers = first_at_or_after(self._cluster, marks, time_ms)
+            if name is ClockName.APPEND:
+                answers = first_stamped(self._cluster, marks, answers, asked="clock='append'")
+            found |= answers
+        return {partition: found[partition] for partition in times}
+
+    def offsets_at(
+        self, topic: str, when: When, *, clock: str = ClockName.RECORD
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """`offsets_for_times` for every partition of a topic and one point in time.
+
+        Args:
+            topic: Its name.
+            when: ms since the epoch, or text such as `2013-02-08 12:00 America/New_York`, `-6h`.
+            clock: `record` or `append`.
+
+        Raises:
+            InvalidTime: Text that can't be read as one point.
+        """
+        time_ms = self.point(when)
+        partitions = self._cluster.partitions(topic)
+        return self.offsets_for_times(dict.fromkeys(partitions, time_ms), clock=clock)
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset that can be read. Source: KIP-79."""
+        marks = self._cluster.watermarks(partitions)
+        return {partition: mark.start for partition, mark in marks.items()}
+
+    def end_offsets(
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, int]:
+        """The offset behind the last visible record. Source: KIP-79."""
+        marks = self._cluster.watermarks(partitions, isolation=isolation)
+        return {partition: mark.end for partition, mark in marks.items()}
+
+    def point(self, when: When) -> int:
+        """A point in time in ms; text is read by the grammar of docs/time.md."""
+        if isinstance(when, int):
+            return when
+        return parse_point(when, now_ms=self._env.clock.now_ms())
+
+    def range(self, text: str) -> tuple[int, int]:
+        """A range in time [start, end) in ms, from text such as `-6h..now` or `2013-02-08`."""
+        return parse_range(text, now_ms=self._env.clock.now_ms())
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def records(
+        self,
+        topic: str,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> Iterator[tuple[TopicPartition, Record]]:
+        """Every record of a topic, partition after partition; for small amounts."""
+        names = self._cluster.partitions(topic)
+        for name, mark in self._cluster.watermarks(names, isolation=isolation).items():
+            for record in self._cluster.records(name, mark.start, mark.end, isolation=isolation):
+                yield name, _record(record)
+
+    def read(  # noqa: PLR0913 - one keyword for each way to choose
+        self,
+        topic: str,
+        *,
+        start: When | None = None,
+        end: When | None = None,
+        clock: str = ClockName.RECORD,
+        columns: Sequence[str] | None = None,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        strict: bool = False,
+        stats: "ScanStats | None" = None,
+    ) -> "pa.RecordBatchReader":
+        """A topic's records as an Arrow reader, a time range of them where one is given.
+
+        Arguments as of `tidelog.Directory.read`.
+
+        Returns:
+            Exactly the records of the range that are there now, by partition and offset. By create
+            time everything behind the first one that is late enough is fetched, since later
+            records may have earlier times (docs/connect.md).
+
+        Raises:
+            InvalidTime: A point in time that can't be read.
+            InvalidRequest: Append times are asked for that the brokers don't know.
+            UnknownTopic, MissingDependency, ClusterFailure: As their names say.
+            MissingTimestamps, CorruptData, OffsetOutOfRange: While reading.
+        """
+        found = self.scan(
+            topic,
+            start=start,
+            end=end,
+            clock=clock,
+            columns=columns,
+            isolation=isolation,
+            strict=strict,
+        )
+        return found.to_arrow(stats=stats)
+
+    def count(
+        self,
+        topic: str,
+        *,
+        start: When | None = None,
+        end: When | None = None,
+        clock: str = ClockName.RECORD,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> int:
+        """How many records `read` would hand out of the same range; they are all fetched."""
+        return self.scan(topic, start=start, end=end, clock=clock, isolation=isolation).count()
+
+    def scan(  # noqa: PLR0913 - one keyword for each way to choose
+        self,
+        topics: "TopicChoice" = None,
+        *,
+        start: When | None = None,
+        end: When | None = None,
+        during: str | None = None,
+        clock: str = ClockName.RECORD,
+        columns: Sequence[str] | None = None,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        strict: bool = False,
+    ) -> RemoteScan:
+        """Records for Arrow, Polars, DuckDB or pandas; nothing is read until they ask.
+
+        Arguments as of `tidelog.Directory.scan`; all topics but Kafka's own where None.
+
+        Raises:
+            InvalidTime: A point or a range in time that can't be read.
+            InvalidRequest: `during` beside `start` or `end`.
+        """
+        one = str | TopicPartition
+        return RemoteScan(
+            reading=self._reading,
+            topics=topics if topics is None or isinstance(topics, one) else tuple(topics),
+            wanted=self._wanted(start, end, during),
+            clock=ClockName(clock),
+            columns=columns,
+            isolation=isolation,
+            strict=strict,
+        )
+
+    def _wanted(self, start: When | None, end: When | None, during: str | None) -> Wanted:
+        if during is None:
+            return Wanted(
+                start_ms=None if start is None else self.point(start),
+                end_ms=None if end is None else self.point(end),
+            )
+        if (start, end) != (None, None):
+            raise InvalidRequest(f"during={during!r} is a whole range; leave start and end out")
+        low, high = self.range(during)
+        return Wanted(
+            start_ms=None if low == OPEN_START else low, end_ms=None if high == OPEN_END else high
+        )
+
+    def _repr_html_(self) -> str:
+        """The cluster for a notebook: its topics."""
+        counts = sorted(self._cluster.topics().items())
+        return html_table(self.bootstrap, ("topic", "partitions"), counts)
+
+    # -- closing -----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Wait for what is on its way, then let go; what is appended later raises Closed."""
+        self._sender.close()
+        self._cluster.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _headers(record: NewRecord) -> appends.Headers | None:
+    found: appends.Headers = [(header.key, header.value) for header in record.headers]
+    return found or None
+
+
+def _by_time(times: Mapping[TopicPartition, int]) -> dict[int, list[TopicPartition]]:
+    found: dict[int, list[TopicPartition]] = {}
+    for partition, time_ms in times.items():
+        found.setdefault(time_ms, []).append(partition)
+    return found
+
+
+def _record(found: RemoteRecord) -> Record:
+    return Record(
+        offset=found.offset,
+        timestamp=NO_TIMESTAMP if found.timestamp is None else found.timestamp,
+        timestamp_type=found.timestamp_type,
+        key=found.key,
+        value=found.value,
+        headers=found.headers,
+    )
+
+
+def connect(
+    bootstrap: str,
+    *,
+    config: Mapping[str, str] | None = None,
+    timeout_s: float = TIMEOUT_S,
+    env: Env | None = None,
+) -> RemoteDirectory:
+    """Topics of a running Kafka (or of `tidelog serve`), called as those of `tidelog.open`.
+
+    Args:
+        bootstrap: `host:port[,host:port]`; the first question connects.
+        config: Client settings under the names of Kafka's Java clients or of librdkafka: security,
+            and the producer's.
+        timeout_s: For each request, and for a record to be in the log.
+        env: Clock and randomness; the machine's where None.
+
+    Raises:
+        MissingDependency: confluent-kafka is not installed.
+        ConfigError: A setting that only Java's clients can serve, or that nobody knows.
+    """
+    require_client()
+    return RemoteDirectory(bootstrap, config or {}, timeout_s=timeout_s, env=env or os_env())

@@ -1,0 +1,115 @@
+"""Which offsets of a cluster's partitions a range of time asks for; nothing is read to know it.
+
+By create time, records of a range may lie anywhere behind the first one that is late enough: that
+one ListOffsets tells, an end nobody but the records themselves. So the plan goes on to the log's
+end, and readers filter: exact, at the price of what lies behind the range. On the append clock
+stamps rise with offsets, so there the range ends where the first later stamp is.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from tidelog.cluster.search import first_at_or_after
+from tidelog.cluster.stamps import first_stamped
+from tidelog.cluster.view import ClusterView, Watermarks
+from tidelog.errors import ClusterFailure, InvalidRequest
+from tidelog.scan import Split, Wanted
+from tidelog.types import INT64_MAX, INT64_MIN, ClockName, IsolationLevel, TopicPartition
+
+# Brokers before 3.0 don't know the largest timestamp; -165 is the client library's word for that.
+_UNSUPPORTED: Final = frozenset({35, -165})
+
+
+def plan_remote(
+    cluster: ClusterView,
+    names: Sequence[TopicPartition],
+    wanted: Wanted,
+    *,
+    clock: ClockName,
+    isolation: IsolationLevel,
+) -> list[Split]:
+    """A split for each partition that may hold something wanted, in the order of `names`.
+
+    Args:
+        cluster: Where they are.
+        names: The partitions.
+        wanted: Offsets are not looked at, only `start_ms` and `end_ms`.
+        clock: Which of a record's two times they are about.
+        isolation: READ_COMMITTED ends at the last stable offset.
+
+    Raises:
+        InvalidRequest: The range ends before it starts, or append times are asked for that the
+            brokers don't know.
+        ClusterFailure: They can't be asked.
+    """
+    times = _times(wanted)
+    marks = cluster.watermarks(names, isolation=isolation)
+    spans = {name: (mark.start, max(mark.end, mark.start)) for name, mark in marks.items()}
+    if times is not None:
+        narrow = _by_stamp if clock is ClockName.APPEND else _by_create_time
+        spans = narrow(cluster, marks, times)
+    return [
+        Split(
+            topic=name.topic,
+            partition=name.partition,
+            start_offset=spans[name][0],
+            end_offset=spans[name][1],
+            directory="",
+            clock=clock,
+            time_range=times,
+            isolation=isolation,
+        )
+        for name in names
+        if spans[name][0] < spans[name][1]
+    ]
+
+
+def _times(wanted: Wanted) -> tuple[int, int] | None:
+    start = INT64_MIN if wanted.start_ms is None else wanted.start_ms
+    end = INT64_MAX if wanted.end_ms is None else wanted.end_ms
+    if start > end:
+        raise InvalidRequest(f"the range of time ends at {end}, before its start {start}")
+    return None if (start, end) == (INT64_MIN, INT64_MAX) else (start, end)
+
+
+def _by_create_time(
+    cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], times: tuple[int, int]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """From the first record that is late enough to the end of what is visible."""
+    spans = {name: (mark.start, mark.end) for name, mark in marks.items()}
+    if times[0] <= 0 or times[0] >= times[1]:
+        return spans if times[0] < times[1] else dict.fromkeys(marks, (0, 0))
+    try:
+        hits = first_at_or_after(cluster, marks, times[0])
+    except ClusterFailure as error:
+        if error.error_code not in _UNSUPPORTED:
+            raise
+        return spans
+    for name, hit in hits.items():
+        end = marks[name].end
+        spans[name] = (end if hit is None else max(hit.offset, marks[name].start), end)
+    return spans
+
+
+def _by_stamp(
+    cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], times: tuple[int, int]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Between the first record stamped at the start or later, and the first at the end or later."""
+    starts = {name: mark.start for name, mark in marks.items()}
+    ends = {name: mark.end for name, mark in marks.items()}
+    if times[0] > 0:
+        starts = _stamped(cluster, marks, times[0])
+    if times[1] < INT64_MAX:
+        ends = _stamped(cluster, marks, max(times[1], 0))
+    return {name: (max(starts[name], marks[name].start), ends[name]) for name in marks}
+
+
+def _stamped(
+    cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], time_ms: int
+) -> dict[TopicPartition, int]:
+    found = cluster.offsets_for_times(dict.fromkeys(marks, time_ms))
+    checked = first_stamped(cluster, marks, found, asked="clock='append'")
+    return {
+        name: marks[name].end if hit is None else min(hit.offset, marks[name].end)
+        for name, hit in checked.items()
+    }

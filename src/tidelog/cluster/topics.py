@@ -1,0 +1,204 @@
+"""Topics of a cluster through its admin client: what they are, and changes to them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from tidelog.cluster import codes
+from tidelog.cluster.client import Client
+from tidelog.cluster.offsets import topic_ids
+from tidelog.errors import (
+    ClusterFailure,
+    ConfigError,
+    InvalidPartitions,
+    InvalidRequest,
+    InvalidTopic,
+    NotAuthorized,
+    PolicyViolation,
+    TidelogError,
+    TopicExists,
+    UnknownTopic,
+)
+from tidelog.storage.files import decode_topic_id
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin._config import ConfigEntry
+
+# Topics that one request asks about; the answers to more would be large ones.
+_AT_ONCE: Final = 500
+# "As many as the broker's default says". Source: KIP-464.
+_BROKERS_DEFAULT: Final = -1
+_PAUSE_S: Final = 0.02
+_REFUSED: Final[dict[int, type[TidelogError]]] = {
+    codes.UNKNOWN_TOPIC_OR_PARTITION: UnknownTopic,
+    17: InvalidTopic,
+    36: TopicExists,
+    37: InvalidPartitions,
+    42: InvalidRequest,
+    44: PolicyViolation,
+}
+_INVALID_CONFIG: Final = 40
+_NOT_AUTHORIZED: Final = frozenset({29, 31})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteTopic:
+    """One topic of a cluster.
+
+    Attributes:
+        name: Its name.
+        topic_id: None where the cluster has none.
+        partitions: How many there are.
+        given: The settings that were set on the topic itself, under Kafka's names.
+        settings: All settings in force, as the brokers write them; secret ones are left out.
+    """
+
+    name: str
+    topic_id: UUID | None
+    partitions: int
+    given: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def describe(client: Client, counts: Mapping[str, int]) -> dict[str, RemoteTopic]:
+    """Topics by name, sorted.
+
+    Args:
+        client: The cluster.
+        counts: How many partitions each has.
+
+    Raises:
+        ClusterFailure: Brokers could not be asked, or a topic was deleted meanwhile.
+    """
+    found: dict[str, RemoteTopic] = {}
+    for names in _groups(sorted(counts)):
+        ids = topic_ids(client, names)
+        for name, entries in _configs(client, names).items():
+            told = ids[name]
+            found[name] = RemoteTopic(
+                name=name,
+                topic_id=None if told is None else decode_topic_id(told),
+                partitions=counts[name],
+                given={k: e.value for k, e in entries.items() if _is_given(e) and e.value},
+                settings={k: e.value for k, e in entries.items() if e.value is not None},
+            )
+    return found
+
+
+def _groups(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    for at in range(0, len(names), _AT_ONCE):
+        yield names[at : at + _AT_ONCE]
+
+
+def _configs(client: Client, names: Sequence[str]) -> dict[str, "dict[str, ConfigEntry]"]:
+    from confluent_kafka.admin import (  # type: ignore[attr-defined]
+        ConfigResource,
+        ResourceType,
+    )
+
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+    asked = client.admin().describe_configs(resources, request_timeout=client.timeout_s)
+    found = client.results("read the settings of topics", asked)
+    return {resource.name: entries for resource, entries in found.items()}
+
+
+def _is_given(entry: "ConfigEntry") -> bool:
+    from confluent_kafka.admin import ConfigSource  # type: ignore[attr-defined]
+
+    return ConfigSource(entry.source) is ConfigSource.DYNAMIC_TOPIC_CONFIG
+
+
+# -- changes -------------------------------------------------------------------------------------
+
+
+def create(client: Client, name: str, *, partitions: int, config: Mapping[str, str]) -> None:
+    """Create a topic, with as many replicas as the brokers' default says, and see it there.
+
+    Raises:
+        InvalidTopic, TopicExists, InvalidPartitions, ConfigError, PolicyViolation: Nothing was
+            changed.
+        NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
+    """
+    from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
+
+    wanted = NewTopic(
+        name,
+        num_partitions=partitions,
+        replication_factor=_BROKERS_DEFAULT,
+        config=dict(config),
+    )
+    with _typed(client, f"create topic {name}", name) as operation:
+        asked = client.admin().create_topics([wanted], request_timeout=client.timeout_s)
+        client.results(operation, asked)
+        _await(client, name, partitions)
+
+
+def _await(client: Client, name: str, partitions: int) -> None:
+    """Return when each partition has a leader: brokers hear of a new topic a moment later.
+
+    Where that takes longer than a request may, others find out.
+    """
+    left_s = client.deadline()
+    while left_s():
+        # All topics are asked for: who asks for one by name may create it.
+        found = client.admin().list_topics(timeout=client.timeout_s).topics.get(name)
+        led = [] if found is None else [p for p in found.partitions.values() if p.leader >= 0]
+        if len(led) == partitions:
+            return
+        client.admin().poll(_PAUSE_S)
+
+
+def delete(client: Client, name: str) -> None:
+    """Delete a topic with all its records; raises UnknownTopic, and as `create`."""
+    with _typed(client, f"delete topic {name}", name) as operation:
+        asked = client.admin().delete_topics([name], request_timeout=client.timeout_s)
+        client.results(operation, asked)
+
+
+def alter_config(client: Client, name: str, changes: Mapping[str, str | None]) -> None:
+    """Change settings of a topic, None for back to the default; errors as `create`."""
+    from confluent_kafka.admin import (  # type: ignore[attr-defined]
+        AlterConfigOpType,
+        ConfigEntry,
+        ConfigResource,
+        ResourceType,
+    )
+
+    if not changes:
+        return
+    entries = [
+        ConfigEntry(
+            key,
+            value,
+            incremental_operation=(
+                AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+            ),
+        )
+        for key, value in changes.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+    with _typed(client, f"change the settings of {name}", name) as operation:
+        asked = client.admin().incremental_alter_configs(
+            [resource], request_timeout=client.timeout_s
+        )
+        client.results(operation, asked)
+
+
+@contextmanager
+def _typed(client: Client, operation: str, topic: str) -> Iterator[str]:
+    """Turn what brokers refuse into our errors; hands out the operation's name."""
+    try:
+        yield operation
+    except ClusterFailure as error:
+        code = error.error_code
+        if code == _INVALID_CONFIG:
+            raise ConfigError(f"topic {topic}", None, error.reason) from error
+        if code in _NOT_AUTHORIZED:
+            raise NotAuthorized(
+                error.bootstrap, error.operation, error.reason, error_code=code
+            ) from error
+        if code in _REFUSED:
+            raise _REFUSED[code](f"{client.bootstrap}: {topic}: {error.reason}") from error
+        raise

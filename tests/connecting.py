@@ -1,0 +1,314 @@
+"""What `tidelog.connect` must do with every broker: one suite, for Apache Kafka's and for ours.
+
+A module that brings the fixture `log` (a `RemoteDirectory`) makes a class of `Suite`.
+"""
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from itertools import count
+
+import pyarrow as pa
+import pytest
+
+import tidelog
+from tidelog.cluster.remote_directory import RemoteDirectory
+from tidelog.errors import (
+    Closed,
+    ConfigError,
+    InvalidPartitions,
+    InvalidRequest,
+    InvalidTimestamp,
+    InvalidTopic,
+    MessageTooLarge,
+    MissingTimestamps,
+    TopicExists,
+    UnknownTopic,
+)
+from tidelog.storage.partitioner import partition_of
+from tidelog.types import Codec, Header, NewRecord, TimestampType, TopicPartition
+
+TRIES = 200
+T0 = 1_700_000_000_000
+_NUMBERS = count()
+
+
+def fresh(log: RemoteDirectory, *, partitions: int = 1, **config: str) -> str:
+    """A new topic; settings with underscores for dots."""
+    name = f"connect-{next(_NUMBERS)}"
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    log.create_topic(name, partitions=partitions, config=settings)
+    return name
+
+
+def out_of_order(number: int, seed: int) -> list[NewRecord]:
+    """Records whose create times are shuffled, some equal."""
+    draw = random.Random(seed)
+    return [
+        NewRecord(value=b"%d" % n, timestamp=T0 + draw.randrange(500) * 10) for n in range(number)
+    ]
+
+
+def eventually(is_so: Callable[[], bool]) -> None:
+    """Return when it is so: brokers learn of changes to topics a moment after they are made."""
+    for _ in range(TRIES):
+        if is_so():
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError("it never came about")
+
+
+def values(batches: Sequence[pa.RecordBatch]) -> list[object]:
+    return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+
+class Suite:
+    """The tests; the names of its classes end the suite's."""
+
+    # -- topics ------------------------------------------------------------------------------
+
+    def test_topics_come_change_and_go(self, log: RemoteDirectory) -> None:
+        name = fresh(log, partitions=3, retention_ms="60000")
+        info = log.topic(name)
+        assert (info.name, info.partitions) == (name, 3)
+        assert info.topic_id is not None
+        assert info.given == {"retention.ms": "60000"}
+        assert info.settings["cleanup.policy"] == "delete"
+        assert log.topics()[name] == info
+        log.alter_config(name, {"retention.ms": None, "segment.bytes": "1048576"})
+        eventually(lambda: log.topic(name).given == {"segment.bytes": "1048576"})
+        log.delete_topic(name)
+        eventually(lambda: name not in log.topics())
+
+    def test_what_topics_can_not_be_is_a_typed_error(self, log: RemoteDirectory) -> None:
+        name = fresh(log)
+        with pytest.raises(TopicExists, match=name):
+            log.create_topic(name)
+        with pytest.raises(InvalidTopic):
+            log.create_topic("no good/name")
+        with pytest.raises(InvalidPartitions):
+            log.create_topic("some", partitions=0)
+        with pytest.raises(ConfigError, match="retention"):
+            log.create_topic("some", config={"retention.ms": "long"})
+        with pytest.raises(ConfigError):
+            log.alter_config(name, {"retention.ms": "long"})
+        with pytest.raises(UnknownTopic, match=f"is it {name}"):
+            log.topic(name.replace("connect", "conect"))
+        with pytest.raises(UnknownTopic):
+            log.delete_topic("connect-none")
+        assert "some" not in log.topics()
+
+    # -- appending ---------------------------------------------------------------------------
+
+    def test_records_come_back_as_they_went(self, log: RemoteDirectory) -> None:
+        name = fresh(log)
+        sent = [
+            NewRecord(key=b"a", value=b"1", timestamp=T0),
+            NewRecord(key=b"", value=None, timestamp=T0 + 1),
+            NewRecord(value=b"", timestamp=T0, headers=(Header("h", b"x"), Header("h", None))),
+        ]
+        answer = log.append(name, sent, codec=Codec.ZSTD)[0]
+        assert (answer.base_offset, answer.last_offset, answer.append_time_ms) == (0, 2, -1)
+        got = [record for _, record in log.records(name)]
+        assert [(r.key, r.value, r.timestamp, r.headers) for r in got] == [
+            (r.key, r.value, r.timestamp, r.headers) for r in sent
+        ]
+        rows = log.read(name, columns=["offset", "key", "headers", "timestampType"]).read_all()
+        assert rows.column("key").to_pylist() == [b"a", b"", None]
+        assert rows.column("headers").to_pylist()[2] == [
+            {"key": "h", "value": b"x"},
+            {"key": "h", "value": None},
+        ]
+
+    def test_keys_choose_partitions_as_kafkas_clients_do(self, log: RemoteDirectory) -> None:
+        name = fresh(log, partitions=4)
+        keys = [b"k%d" % n for n in range(40)]
+        log.append(name, [NewRecord(key=key) for key in keys])
+        found = {(r.key, p.partition) for p, r in log.records(name)}
+        assert found == {(key, partition_of(key, 4)) for key in keys}
+        answer = log.append(name, [NewRecord(value=b"x")] * 9)
+        assert [a.last_offset - a.base_offset for a in answer.values()] == [8]
+        assert list(log.append(name, [NewRecord(key=b"k")], partition=2)) == [2]
+        with pytest.raises(InvalidRequest, match="partitions 0 to 3, not 4"):
+            log.append(name, [NewRecord(value=b"x")], partition=4)
+
+    def test_a_table_is_appended_by_its_columns(self, log: RemoteDirectory) -> None:
+        name = fresh(log, partitions=3)
+        table = pa.table(
+            {
+                "partition": pa.array([2, 0, 2], pa.int32()),
+                "key": ["a", None, "c"],
+                "value": [b"1", b"2", None],
+                "timestamp": pa.array([T0, T0 + 1, None], pa.timestamp("ms", tz="UTC")),
+            }
+        )
+        answer = log.append_table(name, table)
+        assert {p: a.last_offset for p, a in answer.items()} == {0: 0, 2: 1}
+        got = {(p.partition, r.offset): (r.key, r.value) for p, r in log.records(name)}
+        assert got == {(0, 0): (None, b"2"), (2, 0): (b"a", b"1"), (2, 1): (b"c", None)}
+        with pytest.raises(InvalidRequest, match="no column 'colour'"):
+            log.append_table(name, pa.table({"colour": ["red"]}))
+
+    def test_what_can_not_be_appended_is_a_typed_error(self, log: RemoteDirectory) -> None:
+        name = fresh(log, max_message_bytes="1000")
+        with pytest.raises(UnknownTopic):
+            log.append("connect-none", [NewRecord(value=b"x")])
+        with pytest.raises(InvalidTimestamp):
+            log.append(name, [NewRecord(value=b"x", timestamp=0)])
+        with pytest.raises(MessageTooLarge, match=f"{name}-0"):
+            log.append(name, [NewRecord(value=random.Random(1).randbytes(5_000))])
+        assert log.count(name) == 0
+        with pytest.raises(InvalidTimestamp) as caught:
+            log.append(name, [NewRecord(value=b"x"), NewRecord(value=b"y", timestamp=0)])
+        assert "1 records of the call are in the log" in caught.value.__notes__[0]
+
+    def test_threads_append_side_by_side(self, log: RemoteDirectory) -> None:
+        name = fresh(log)
+
+        def work(number: int) -> None:
+            for n in range(20):
+                log.append(name, [NewRecord(key=b"%d" % number, value=b"%d" % n)])
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        got = [(r.key, r.value) for _, r in log.records(name)]
+        for number in range(4):
+            mine = [int(value or b"") for key, value in got if key == b"%d" % number]
+            assert mine == list(range(20))
+
+    def test_a_closed_connection_appends_nothing(self, log: RemoteDirectory) -> None:
+        name = fresh(log)
+        with tidelog.connect(log.bootstrap) as other:
+            other.append(name, [NewRecord(value=b"x")])
+        other.close()
+        with pytest.raises(Closed):
+            other.append(name, [NewRecord(value=b"y")])
+        assert log.count(name) == 1
+
+    # -- time --------------------------------------------------------------------------------
+
+    def test_offsets_are_found_by_time(self, log: RemoteDirectory) -> None:
+        name = fresh(log, partitions=2)
+        times = [T0 + 50, T0, T0 + 100, T0 + 70]
+        log.append(name, [NewRecord(value=b"x", timestamp=t) for t in times], partition=0)
+        first, second = log.partitions(name)
+        found = log.offsets_for_times({first: T0 + 51, second: T0})
+        assert found[second] is None
+        hit = found[first]
+        assert hit is not None
+        assert (hit.offset, hit.timestamp) == (2, T0 + 100)
+        at = datetime.fromtimestamp((T0 + 101) / 1000, UTC).isoformat(timespec="milliseconds")
+        assert log.offsets_at(name, at) == {first: None, second: None}
+        assert log.beginning_offsets([first, second]) == {first: 0, second: 0}
+        assert log.end_offsets([first, second]) == {first: 4, second: 0}
+        with pytest.raises(ValueError, match="0 or more"):
+            log.offsets_for_times({first: -1})
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_a_range_of_time_is_exact_to_the_record(self, log: RemoteDirectory, seed: int) -> None:
+        name = fresh(log, partitions=2)
+        sent: list[tuple[int, NewRecord]] = []
+        for number, codec in enumerate(Codec):
+            records = out_of_order(60, seed * 10 + number)
+            log.append(name, records, partition=number % 2, codec=codec)
+            sent += [(number % 2, record) for record in records]
+        draw = random.Random(seed)
+        for _ in range(4):
+            start, end = sorted(T0 + draw.randrange(-100, 5_200) for _ in range(2))
+            got = list(log.read(name, start=start, end=end, columns=["partition", "value"]))
+            want = [
+                record.value
+                for partition in range(2)
+                for number, record in sent
+                if number == partition and start <= (record.timestamp or 0) < end
+            ]
+            assert values(got) == want
+            assert log.count(name, start=start, end=end) == len(want)
+        assert log.count(name) == len(sent)
+
+    def test_scans_are_taken_by_other_tools(self, log: RemoteDirectory) -> None:
+        name = fresh(log, partitions=2)
+        log.append(name, [NewRecord(key=b"%d" % n, timestamp=T0 + n) for n in range(50)])
+        scan = log.scan([name], start=T0 + 10, end=T0 + 20, columns=["timestamp", "key"])
+        assert scan.to_polars().height == 10
+        assert len(scan.to_pandas()) == 10
+        assert pa.table(scan).num_rows == 10
+        assert scan.to_duckdb().aggregate("count(*)").fetchall() == [(10,)]
+        one = log.scan(TopicPartition(name, 0)).count() + log.scan(TopicPartition(name, 1)).count()
+        assert one == 50
+        assert log.scan(name, during="2023-11-14..2023-11-16 UTC").count() == 50
+        with pytest.raises(InvalidRequest, match="partitions 0 to 1"):
+            log.scan(TopicPartition(name, 9)).count()
+        with pytest.raises(InvalidRequest, match="no column"):
+            log.read(name, columns=["colour"])
+
+    def test_the_append_clock_is_the_brokers_stamp(self, log: RemoteDirectory) -> None:
+        name = fresh(log, message_timestamp_type="LogAppendTime")
+        first = log.append(name, [NewRecord(value=b"1")])[0]
+        assert first.append_time_ms > T0
+        last = log.append(name, [NewRecord(value=b"2")])[0]
+        partition = log.partitions(name)[0]
+        found = log.offsets_for_times({partition: first.append_time_ms}, clock="append")[partition]
+        assert found is not None
+        assert found.offset == 0
+        start = first.append_time_ms
+        rows = log.read(name, start=start, clock="append", columns=["appendTimestamp"])
+        assert rows.read_all().num_rows == 2
+        end = last.append_time_ms + 1
+        assert log.count(name, start=end, clock="append") == 0
+        assert log.count(name, end=end, clock="append") == 2
+
+    def test_records_without_a_time_lie_in_no_range(self, log: RemoteDirectory) -> None:
+        name = fresh(log)
+        log.append(name, [NewRecord(value=b"1", timestamp=-1), NewRecord(value=b"2", timestamp=T0)])
+        assert log.count(name) == 2
+        if [r.timestamp for _, r in log.records(name)] != [-1, T0]:
+            pytest.skip("the client library gives every record a time")
+        assert log.count(name, end=T0 + 1) == 1
+        with pytest.raises(MissingTimestamps):
+            log.read(name, end=T0 + 1, strict=True).read_all()
+
+    # -- asyncio -----------------------------------------------------------------------------
+
+    def test_tasks_of_a_loop_share_a_connection(self, log: RemoteDirectory) -> None:
+        name = fresh(log, partitions=2)
+
+        async def work() -> tuple[int, int, int]:
+            async with await tidelog.connect_async(log.bootstrap) as remote:
+                sent = [
+                    remote.append(name, [NewRecord(key=b"%d" % n, timestamp=T0 + n)])
+                    for n in range(60)
+                ]
+                await asyncio.gather(*sent)
+                names = await remote.partitions(name)
+                ends = await remote.end_offsets(names)
+                rows = 0
+                async for batch in remote.read(name, start=T0 + 10, end=T0 + 30):
+                    rows += batch.num_rows
+                async for _, record in remote.records(name):
+                    assert record.timestamp_type is TimestampType.CREATE_TIME
+                    break
+                table = await remote.table(name)
+                assert (await remote.topic(name)).partitions == 2
+                with pytest.raises(UnknownTopic):
+                    await remote.offsets_at("connect-none", T0)
+                return sum(ends.values()), rows, table.num_rows
+
+        assert asyncio.run(work()) == (60, 20, 60)
+
+    def test_a_read_that_is_left_lets_go(self, log: RemoteDirectory) -> None:
+        name = fresh(log)
+        log.append(name, [NewRecord(value=b"x" * 1000)] * 3_000)
+
+        async def work() -> int:
+            async with await tidelog.connect_async(log.bootstrap) as remote:
+                async for batch in remote.read(name):
+                    return batch.num_rows
+            return 0
+
+        assert asyncio.run(work()) > 0
