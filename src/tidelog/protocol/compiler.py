@@ -51,7 +51,6 @@ class Codec(Generic[Message]):
         return struct_least_bytes(self.kind, self.version, flexible=self.flexible)
 
 
-@cache
 def struct_codec(kind: type[Message], version: int, flexible: bool) -> Codec[Message]:
     """The codec of a declaration in one version."""
     return Codec(kind, version, flexible)

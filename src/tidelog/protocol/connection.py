@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from struct import Struct
+from struct import Struct, error
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tidelog.errors import CorruptMessage, UnsupportedRequest, UnsupportedVersion
@@ -192,7 +192,11 @@ def read_request(
             the header was looked at.
     """
     reader = Reader(frame)
-    key, version, correlation_id = _HEAD.unpack_from(reader.view, reader.need(8, "header"))
+    try:
+        key, version, correlation_id = _HEAD.unpack_from(reader.view)
+    except error:
+        raise CorruptMessage(f"a request of {reader.left} bytes has no header", at=0) from None
+    reader.at = _HEAD.size
     first, last = (0, ANY_VERSION) if served is None else served.get(key, _NO_VERSIONS)
     question = _question(key, version) if first <= version <= last else None
     if question is None:
@@ -201,7 +205,7 @@ def read_request(
     if question.flexible:
         reader.skip_tags()
     message = question.read(reader)
-    if reader.left:
+    if reader.at != len(reader.view):
         raise _too_long(question.api, version, reader)
     return ReceivedRequest(question.api, version, correlation_id, client_id, message)
 

@@ -84,19 +84,25 @@ class Reader:
 
     def nullable_string(self) -> str | None:
         """A string in the old form, or null."""
-        count = self.int16()
+        view, at = self.view, self.at + 2
+        count: int = _INT16.unpack_from(view, self.need(2, "string"))[0]
+        end = at + count
         if count == -1:
             return None
-        at = self.need(count, "string")
+        if not 0 <= count <= len(view) - at:
+            raise CorruptMessage(f"string of {count} bytes, {self.left} are left", at=at)
+        self.at = end
         try:
-            return str(self.view[at : at + count], "utf-8")
+            return str(view[at:end], "utf-8")
         except UnicodeDecodeError as problem:
             raise CorruptMessage(f"a string that is not UTF-8: {problem.reason}", at=at) from None
 
     def skip_tags(self) -> None:
         """Step over a section of tagged fields of which none is known."""
+        at = self.at
         try:
-            self.at = skip_tags(self.view, self.at)
+            # Hardly anybody sends any.
+            self.at = at + 1 if self.view[at] == 0 else skip_tags(self.view, at)
         except IndexError:
             raise CorruptMessage("tagged fields that are cut", at=self.at) from None
 

@@ -52,7 +52,7 @@ def read(kind: Kind[T], data: bytes, *, flexible: bool = False, version: int = 0
     reader = Reader(data + bytes(flexible))
     message = struct_codec(alone(kind), version, flexible).read(reader)
     assert reader.left == 0
-    return message.value  # type: ignore[no-any-return]
+    return message.value  # type: ignore[attr-defined,no-any-return]
 
 
 class TestKnownBytes:

@@ -4,6 +4,7 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.nio.ByteBuffer;
 import java.util.Base64;
+import org.apache.kafka.common.protocol.ApiKeys;
 import org.apache.kafka.common.protocol.ApiMessage;
 import org.apache.kafka.common.protocol.ByteBufferAccessor;
 import org.apache.kafka.common.protocol.MessageUtil;
@@ -15,8 +16,21 @@ final class Messages {
 
     private Messages() {}
 
+    /** Number, first and last stable version of each API. */
+    static JsonNode versions(JsonNode question) {
+        ObjectNode answer = Oracle.JSON.createObjectNode();
+        for (ApiKeys api : ApiKeys.values()) {
+            answer.putArray(api.name)
+                .add(api.id).add(api.oldestVersion()).add(api.latestVersion(false));
+        }
+        return answer;
+    }
+
     static JsonNode message(JsonNode question) throws Exception {
-        String name = PACKAGE + question.get("name").asText() + "Data";
+        String asked = question.get("name").asText();
+        // Records of the group coordinator are named in full, and have no suffix.
+        String name = asked.contains(".") ? asked
+            : PACKAGE + asked + (asked.startsWith("ConsumerProtocol") ? "" : "Data");
         short version = (short) question.get("version").asInt();
         byte[] data = Base64.getDecoder().decode(question.get("data").asText());
         ByteBufferAccessor readable = new ByteBufferAccessor(ByteBuffer.wrap(data));

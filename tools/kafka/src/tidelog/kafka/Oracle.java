@@ -36,7 +36,8 @@ public final class Oracle {
         "format_storage", DumpFiles::formatStorage,
         "produce", Producers::produce,
         "consume", Consumers::consume,
-        "message", Messages::message);
+        "message", Messages::message,
+        "versions", Messages::versions);
 
     private Oracle() {}
 

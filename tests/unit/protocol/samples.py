@@ -1,0 +1,107 @@
+"""Messages by a seed: quick to make, all fields filled, or all empty, or as it comes."""
+
+import random
+import uuid
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from tidelog.protocol.messages import BY_KEY, AnyApi
+from tidelog.protocol.schema import Form, Kind, fields_of
+from tidelog.protocol.wire import NO_UUID
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+BITS = {Form.INT8: 8, Form.INT16: 16, Form.INT32: 32, Form.INT64: 64}
+TEXTS = ("", "a", "topic-1", "größe", "\N{SNOWMAN}" * 50, "x" * 200)
+DATA = (b"", b"\0", bytes(range(256)))
+
+# What a number may be, by the names of the fields that lead to it; None for anything.
+Choice = Callable[[tuple[str, ...], Kind[object]], list[int] | None]
+
+
+class Fill(Enum):
+    """How much is in a message."""
+
+    FULL = "full"
+    EMPTY = "empty"
+    ANY = "any"
+
+
+class Sampler:
+    """Makes messages of a version."""
+
+    def __init__(self, version: int, seed: int, fill: Fill, choice: Choice | None = None) -> None:
+        self._version = version
+        self._random = random.Random(seed)
+        self._fill = fill
+        self._choice = choice
+
+    def message(
+        self, kind: "type[DataclassInstance]", path: tuple[str, ...] = ()
+    ) -> "DataclassInstance":
+        there = [field for field in fields_of(kind, self._version) if field.is_there]
+        made = {f.name: self._value(f.kind, (*path, f.name)) for f in there}
+        if self._fill is not Fill.FULL:
+            # Tagged fields with their defaults are not written at all.
+            made = {
+                f.name: made[f.name]
+                for f in there
+                if f.tag is None or (self._fill is Fill.ANY and self._random.random() < 0.5)
+            }
+        return kind(**made)
+
+    def _value(self, kind: Kind[object], path: tuple[str, ...]) -> object:
+        if self._is_null(kind):
+            return None
+        if kind.form is Form.ARRAY:
+            assert kind.item is not None
+            return [self._value(kind.item, path) for _ in range(self._count())]
+        if kind.form is Form.STRUCT:
+            assert kind.struct is not None
+            return self.message(kind.struct, path)
+        if kind.form in BITS:
+            return self._number(kind, path)
+        return self._other(kind.form)
+
+    def _is_null(self, kind: Kind[object]) -> bool:
+        if not kind.may_be_null(self._version) or self._fill is Fill.FULL:
+            return False
+        return self._fill is Fill.EMPTY or self._random.random() < 0.4
+
+    def _count(self) -> int:
+        return {Fill.FULL: 2, Fill.EMPTY: 0}.get(self._fill, self._random.choice([0, 1, 3]))
+
+    def _number(self, kind: Kind[object], path: tuple[str, ...]) -> int:
+        choices = self._choice(path, kind) if self._choice else None
+        if choices is None:
+            limit = 1 << BITS[kind.form] - 1
+            choices = [0, 1, -1, limit - 1, -limit, self._random.randrange(-limit, limit)]
+        return self._random.choice(choices)
+
+    def _other(self, form: Form) -> object:
+        if form is Form.BOOLEAN:
+            return self._random.random() < 0.5
+        if form is Form.FLOAT64:
+            return self._random.choice([0.0, 1.5, -2.25e300])
+        if form is Form.UUID:
+            return self._random.choice([NO_UUID, uuid.UUID(int=self._random.getrandbits(128))])
+        if form is Form.STRING:
+            return "" if self._fill is Fill.EMPTY else self._random.choice(TEXTS)
+        return b"" if self._fill is Fill.EMPTY else self._random.choice(DATA)
+
+
+def every_version() -> list[tuple[AnyApi, int]]:
+    """All that is declared."""
+    return [
+        (api, version)
+        for api in BY_KEY.values()
+        for version in range(api.first_declared, api.last + 1)
+    ]
+
+
+def samples(kind: "type[DataclassInstance]", version: int) -> "list[DataclassInstance]":
+    """A full, an empty and some other messages."""
+    fills = [Fill.FULL, Fill.EMPTY, *[Fill.ANY] * 3]
+    return [Sampler(version, seed, fill).message(kind) for seed, fill in enumerate(fills)]
