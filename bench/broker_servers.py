@@ -4,6 +4,7 @@ Apache Kafka runs with the JVM options and thread counts of its own start script
 of the pinned jars; ours by its own command line. Linux only.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -79,6 +80,8 @@ class Ours:
             [command, "serve", "--data", self._data, "--listen", self.bootstrap],
             stdout=subprocess.DEVNULL,
             text=True,
+            # As where a package is installed: with the compiled modules beside it.
+            env={k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"},
         )
 
     def stop(self) -> None:

@@ -1,0 +1,223 @@
+"""The same traffic into Apache Kafka 4.3 and into our broker: files and answers are equal.
+
+What wall clock decides is left out: the times of a LogAppendTime topic, for which both are held to
+what their own records say. Index files of Kafka's active segment are preallocated; the zeros behind
+their entries are no entries (docs/differences.md).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.peers.broker import Broker
+from tests.peers.traffic import Traffic
+from tests.server.raw import RawClient
+
+import tidelog
+from tidelog.protocol.messages import DELETE_RECORDS, FETCH
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tidelog.protocol.messages.topics import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from tidelog.record.views import walk
+from tidelog.server.in_process import Broker as OurBroker
+
+pytestmark = pytest.mark.kafka
+
+INDEX_ENTRY_SIZES = {".index": 8, ".timeindex": 12}
+SPECIAL = (-1, -2, -3, -4, -5)
+PLAIN_RUN, SWEEP = 150, 3_000
+# Times of the traffic lie in the past: no retention, no limits.
+FREE = {
+    "retention.ms": "-1",
+    "message.timestamp.before.max.ms": str(2**63 - 1),
+    "index.interval.bytes": "300",
+}
+# Batches are seconds apart at most: a segment ends after some dozens of them.
+ROLLED = FREE | {"segment.ms": "10000", "segment.jitter.ms": "0"}
+CREATE_TIME_TOPICS = {
+    "plain": FREE,
+    "rolled": ROLLED,
+    "uncompressed": ROLLED | {"compression.type": "uncompressed"},
+}
+APPEND_TIME = FREE | {"message.timestamp.type": "LogAppendTime"}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Kafka and ours, and a connection to each."""
+
+    kafka: Broker
+    ours: OurBroker
+    kafka_client: RawClient
+    our_client: RawClient
+
+    def create(self, topic: str, config: dict[str, str]) -> None:
+        """The same topic in both."""
+        settings = {key.replace(".", "_"): value for key, value in config.items()}
+        self.kafka.create_topic(topic, 1, **settings)
+        self.ours.call(lambda node: node.topics.create(topic, 1, config))
+        while self.kafka_client.list_offsets(topic, -1)[0].error_code:
+            pass  # the broker has not heard of it from its controller yet
+
+    def clients(self) -> tuple[RawClient, RawClient]:
+        """Kafka's first."""
+        return (self.kafka_client, self.our_client)
+
+    def directories(self, topic: str) -> tuple[Path, Path]:
+        """Kafka's first."""
+        return (self.kafka.partition_dir(topic), Path(self.ours.data, f"{topic}-0"))
+
+
+@pytest.fixture
+def pair(kafka_broker: Broker, quick_path: Path) -> Iterator[Pair]:
+    """Both brokers running."""
+    with (
+        tidelog.broker(str(quick_path)) as ours,
+        RawClient(kafka_broker.bootstrap) as kafka_client,
+        RawClient(ours.bootstrap_servers) as our_client,
+    ):
+        yield Pair(kafka_broker, ours, kafka_client, our_client)
+
+
+@pytest.fixture
+def count(request: pytest.FixtureRequest) -> int:
+    """How many requests a topic gets."""
+    return SWEEP if request.config.getoption("--sweep") else PLAIN_RUN
+
+
+def _send(pair: Pair, topic: str, seed: int, count: int) -> None:
+    """Each request to both; the answers are equal but for texts, and append times where asked."""
+    for number, sent in enumerate(Traffic(seed).requests(count)):
+        told = []
+        for client in pair.clients():
+            answer = client.produce(topic, sent.batch)
+            rows = [row.batch_index for row in answer.record_errors]
+            offsets = (answer.base_offset, answer.log_start_offset)
+            told.append((answer.error_code, offsets, rows, answer.log_append_time_ms < 0))
+        assert told[0] == told[1], f"request {number} ({sent.kind})"
+
+
+def _entries(file: Path) -> bytes:
+    """A file's content without what is preallocated."""
+    data = file.read_bytes()
+    size = INDEX_ENTRY_SIZES.get(file.suffix)
+    if size is None:
+        return data
+    end = len(data) // size * size
+    while end and not any(data[end - size : end]):
+        end -= size
+    return data[:end]
+
+
+def _files(directory: Path, suffix: str) -> dict[str, bytes]:
+    return {file.name: _entries(file) for file in sorted(directory.glob(f"*{suffix}"))}
+
+
+@pytest.mark.parametrize("topic", CREATE_TIME_TOPICS)
+def test_files_and_lookups_are_equal(pair: Pair, topic: str, count: int) -> None:
+    pair.create(topic, CREATE_TIME_TOPICS[topic])
+    _send(pair, topic, seed=len(topic), count=count)
+    kafkas, ours = pair.directories(topic)
+    for suffix in (".log", ".index", ".timeindex"):
+        assert _files(kafkas, suffix) == _files(ours, suffix)
+    times = {record.timestamp for record in pair.our_client.read_all(topic)}
+    asked = sorted({when + step for when in times for step in (-1, 0, 1)})
+    for value in (*SPECIAL, *asked):
+        kafka_says, we_say = (client.list_offsets(topic, value)[0] for client in pair.clients())
+        assert kafka_says == we_say, value
+
+
+def test_a_fetch_brings_the_batches_that_kafka_brings_whole(pair: Pair, count: int) -> None:
+    """Kafka cuts the last batch where the limit is; `_fetch` leaves out what was cut."""
+    topic = "fetched"
+    pair.create(topic, ROLLED)
+    _send(pair, topic, seed=5, count=count)
+    end = pair.our_client.list_offsets(topic, -1)[0].offset
+    for offset in (*range(0, end, max(1, end // 60)), end, end + 1, -1):
+        for limit in (0, 1, 200, 1_000, 20_000, 1 << 20):
+            kafkas, ours = (_fetch(one, topic, offset, limit) for one in pair.clients())
+            assert kafkas == ours, (offset, limit)
+            assert len(ours.data) <= limit or ours.batches == 1, (offset, limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A partition's answer; a batch that was cut is left out."""
+
+    error: int
+    places: tuple[int, int, int]
+    data: bytes
+    batches: int
+
+
+def _fetch(client: RawClient, topic: str, offset: int, limit: int) -> Fetched:
+    wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=limit)
+    message = FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=1 << 20,
+        topics=[FetchTopic(topic=topic, partitions=[wanted])],
+        rack_id="",
+    )
+    found = client.ask(FETCH, 12, message).responses[0].partitions[0]
+    places = (found.high_watermark, found.last_stable_offset, found.log_start_offset)
+    records = bytes(found.records or b"")  # type: ignore[arg-type]
+    sizes = [batch.size_bytes for batch in walk(records)]
+    return Fetched(found.error_code, places, records[: sum(sizes)], len(sizes))
+
+
+def test_deleted_records_are_gone_alike(pair: Pair, count: int) -> None:
+    topic = "deleted"
+    pair.create(topic, ROLLED)
+    _send(pair, topic, seed=11, count=count)
+    end = pair.our_client.list_offsets(topic, -1)[0].offset
+    for offset in (3, end // 2, 1, end + 1, -1):
+        partition = DeleteRecordsPartition(partition_index=0, offset=offset)
+        message = DeleteRecordsRequest(
+            topics=[DeleteRecordsTopic(name=topic, partitions=[partition])], timeout_ms=10_000
+        )
+        kafka_says, we_say = (one.ask(DELETE_RECORDS, 2, message) for one in pair.clients())
+        assert kafka_says.topics == we_say.topics, offset
+        for client in pair.clients():
+            assert [one.offset for one in client.list_offsets(topic, -2)] == [
+                max(3, end // 2 if offset != 3 else 3)
+            ]
+    times = {record.timestamp for record in pair.our_client.read_all(topic)}
+    for value in (*SPECIAL[:2], *sorted(times)):
+        kafka_says_, we_say_ = (client.list_offsets(topic, value)[0] for client in pair.clients())
+        assert kafka_says_ == we_say_, value
+
+
+def test_append_time_is_each_brokers_own_and_everything_else_equal(pair: Pair, count: int) -> None:
+    topic = "appended"
+    pair.create(topic, APPEND_TIME)
+    _send(pair, topic, seed=3, count=count)
+    kafkas, ours = (_timeless(directory) for directory in pair.directories(topic))
+    assert kafkas == ours
+    for client in pair.clients():
+        records = client.read_all(topic)
+        for when in sorted({record.timestamp for record in records}):
+            expected = next(record.offset for record in records if record.timestamp >= when)
+            found = client.list_offsets(topic, when)[0]
+            assert (found.offset, found.timestamp) == (expected, when)
+
+
+def _timeless(directory: Path) -> list[tuple[object, ...]]:
+    """What batches say beside their times and the checksums over them; offset index entries too."""
+    data = b"".join(file.read_bytes() for file in sorted(directory.glob("*.log")))
+    found: list[tuple[object, ...]] = [tuple(_files(directory, ".index").items())]
+    for batch in walk(data):
+        records = [(r.offset, r.key, r.value, r.headers) for r in batch.records()]
+        found.append((batch.base_offset, batch.size_bytes, batch.attributes, records))
+    return found
+
+
+def test_largest_timestamp_and_empty_partition(pair: Pair) -> None:
+    pair.create("empty", FREE)
+    for value in (*SPECIAL, 0, 1, 2**62):
+        kafka_says, we_say = (client.list_offsets("empty", value)[0] for client in pair.clients())
+        assert kafka_says == we_say, value

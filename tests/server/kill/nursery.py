@@ -1,0 +1,51 @@
+"""Starts `tidelog serve` many times, quickly: a process that has everything imported forks.
+
+Each line of its input is a JSON array of command-line arguments; it answers with the process id of
+the child that runs them. So what is killed is the command as people start it, but for the time to
+import. Run as `python nursery.py`; it ends with its input.
+"""
+
+import json
+import os
+import signal
+import sys
+from importlib import import_module
+
+
+def serve(arguments: list[str]) -> None:
+    """Be the command; never returns."""
+    from tidelog.cli.main import run
+    from tidelog.cli.surroundings import Surroundings
+
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    os.dup2(2, 1)
+    code = 1
+    try:
+        code = run(arguments, Surroundings())
+    finally:
+        os._exit(code)
+
+
+def warm_up() -> None:
+    """Import what a broker imports, without starting a thread."""
+    import_module("tidelog.server.server")
+    from tidelog.server.handlers import BY_KEY, handler_of
+
+    for key in BY_KEY:
+        handler_of(key)
+
+
+def main() -> None:
+    """Fork at each line."""
+    warm_up()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            serve(json.loads(line))
+        print(child, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Questions to a broker without a client in between: one blocking socket, our own codecs.
+
+What our codecs are worth is shown against kio (tests/unit/protocol); here they ask two brokers the
+same thing.
+"""
+
+import socket
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar, cast
+
+from tidelog.protocol.connection import ClientConnection
+from tidelog.protocol.messages import (
+    FETCH,
+    INIT_PRODUCER_ID,
+    LIST_OFFSETS,
+    METADATA,
+    PRODUCE,
+    Api,
+)
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tidelog.protocol.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from tidelog.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    TopicProduceData,
+)
+from tidelog.protocol.messages.producers import InitProducerIdRequest
+from tidelog.record.record import Record
+from tidelog.record.views import walk
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+TIMEOUT_S = 30
+ACKS_ALL = -1
+PRODUCE_VERSION = 9
+FETCH_VERSION = 12
+LIST_OFFSETS_VERSION = 11
+FETCH_BYTES = 1 << 20
+
+Request = TypeVar("Request", bound="DataclassInstance")
+Response = TypeVar("Response", bound="DataclassInstance")
+
+
+class Refused(Exception):
+    """A partition answered with an error.
+
+    Attributes:
+        code: Kafka's.
+    """
+
+    def __init__(self, code: int, message: str | None = None) -> None:
+        self.code = code
+        super().__init__(f"error {code}: {message}")
+
+
+class RawClient:
+    """One connection. Not for two threads."""
+
+    def __init__(self, bootstrap: str) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self._sock = socket.create_connection((host, int(port)), TIMEOUT_S)
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connection = ClientConnection("raw")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._sock.close()
+
+    def send(self, api: "Api[Request, DataclassInstance]", version: int, message: Request) -> None:
+        """Ask; `receive` brings answers in the same order."""
+        self._sock.sendall(b"".join(self._connection.request(api, version, message)))
+
+    def receive(self) -> "DataclassInstance":
+        """The next answer.
+
+        Raises:
+            ConnectionError: The broker closed the connection.
+        """
+        while (found := self._connection.next_response()) is None:
+            data = self._sock.recv(1 << 20)
+            if not data:
+                raise ConnectionError("the broker closed the connection")
+            self._connection.feed(data)
+        return found
+
+    def ask(self, api: Api[Request, Response], version: int, message: Request) -> Response:
+        """The answer to one question."""
+        self.send(api, version, message)
+        return cast("Response", self.receive())
+
+    def auto_create(self, topic: str) -> None:
+        """Ask for a topic until it is there: the broker makes it with its own defaults."""
+        wanted = [MetadataRequestTopic(name=topic)]
+        message = MetadataRequest(topics=wanted, allow_auto_topic_creation=True)
+        while self.ask(METADATA, 9, message).topics[0].error_code:
+            pass
+
+    def produce(self, topic: str, batch: bytes, partition: int = 0) -> PartitionProduceResponse:
+        """The answer about one batch; it may be an error."""
+        answer = self.ask(PRODUCE, PRODUCE_VERSION, produce_request(topic, batch, partition))
+        return answer.responses[0].partition_responses[0]
+
+    def list_offsets(
+        self, topic: str, *timestamps: int, partition: int = 0, isolation_level: int = 0
+    ) -> list[ListOffsetsPartitionResponse]:
+        """The answers to one question for each timestamp."""
+        found = []
+        for timestamp in timestamps:
+            wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+            message = ListOffsetsRequest(
+                isolation_level=isolation_level,
+                topics=[ListOffsetsTopic(name=topic, partitions=[wanted])],
+            )
+            answer = self.ask(LIST_OFFSETS, LIST_OFFSETS_VERSION, message)
+            found.append(answer.topics[0].partitions[0])
+        return found
+
+    def read_all(self, topic: str, partition: int = 0) -> list[Record]:
+        """All records of a partition."""
+        found: list[Record] = []
+        start, end = (one.offset for one in self.list_offsets(topic, -2, -1, partition=partition))
+        while start < end:
+            data = self._fetch(topic, partition, start)
+            for batch in walk(data):
+                found += [record for record in batch.records() if record.offset >= start]
+                start = batch.next_offset
+        return found
+
+    def _fetch(self, topic: str, partition: int, offset: int) -> bytes:
+        wanted = FetchPartition(
+            partition=partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
+        )
+        message = FetchRequest(
+            max_wait_ms=500,
+            min_bytes=1,
+            max_bytes=FETCH_BYTES,
+            topics=[FetchTopic(topic=topic, partitions=[wanted])],
+            rack_id="",
+        )
+        answer = self.ask(FETCH, FETCH_VERSION, message).responses[0].partitions[0]
+        if answer.error_code:
+            raise Refused(answer.error_code)
+        assert not isinstance(answer.records, list)
+        return bytes(cast("bytes", answer.records) or b"")
+
+    def producer_id(self) -> int:
+        """A fresh producer id; its epoch is 0."""
+        asked = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        answer = self.ask(INIT_PRODUCER_ID, 4, asked)
+        if answer.error_code:
+            raise Refused(answer.error_code)
+        return answer.producer_id
+
+
+def produce_request(topic: str, batch: bytes, partition: int = 0) -> ProduceRequest:
+    """One batch, acks=all."""
+    data = PartitionProduceData(index=partition, records=batch)
+    return ProduceRequest(
+        transactional_id=None,
+        acks=ACKS_ALL,
+        timeout_ms=TIMEOUT_S * 1000,
+        topic_data=[TopicProduceData(name=topic, partition_data=[data])],
+    )
