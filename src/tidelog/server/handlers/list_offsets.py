@@ -97,11 +97,9 @@ def _answer(
         case -1:
             found = OffsetAndTimestamp(end, -1, log.leader_epoch)
         case -2:
-            start = log.log_start_offset
-            found = OffsetAndTimestamp(start, -1, log.leader_epochs.epoch_for(start))
+            found = _start(partition, log.log_start_offset)
         case -4:
-            start = log.local_start_offset
-            found = OffsetAndTimestamp(start, -1, log.leader_epochs.epoch_for(start))
+            found = _start(partition, log.local_start_offset)
         case -5 | -6:
             found = None
         case -3:
@@ -117,6 +115,15 @@ def _answer(
         offset=found.offset,
         leader_epoch=NO_LEADER_EPOCH if found.leader_epoch is None else found.leader_epoch,
     )
+
+
+def _start(partition: Partition, offset: int) -> OffsetAndTimestamp:
+    """A start offset and its epoch: where no record is left it is the leader's, as in Kafka."""
+    log = partition.log
+    epoch = log.leader_epochs.epoch_for(offset)
+    if epoch is None and offset == log.log_end_offset:
+        epoch = log.leader_epoch
+    return OffsetAndTimestamp(offset, -1, epoch)
 
 
 def _visible(found: OffsetAndTimestamp | None, end: int) -> OffsetAndTimestamp | None:
