@@ -25,6 +25,7 @@ class Fill(Enum):
     """How much is in a message."""
 
     FULL = "full"
+    SHORT = "full, of short values"
     EMPTY = "empty"
     ANY = "any"
 
@@ -43,7 +44,7 @@ class Sampler:
     ) -> "DataclassInstance":
         there = [field for field in fields_of(kind, self._version) if field.is_there]
         made = {f.name: self._value(f.kind, (*path, f.name)) for f in there}
-        if self._fill is not Fill.FULL:
+        if self._fill in (Fill.EMPTY, Fill.ANY):
             # Tagged fields with their defaults are not written at all.
             made = {
                 f.name: made[f.name]
@@ -66,12 +67,13 @@ class Sampler:
         return self._other(kind.form)
 
     def _is_null(self, kind: Kind[object]) -> bool:
-        if not kind.may_be_null(self._version) or self._fill is Fill.FULL:
+        if not kind.may_be_null(self._version):
             return False
-        return self._fill is Fill.EMPTY or self._random.random() < 0.4
+        return self._fill is Fill.EMPTY or (self._fill is Fill.ANY and self._random.random() < 0.4)
 
     def _count(self) -> int:
-        return {Fill.FULL: 2, Fill.EMPTY: 0}.get(self._fill, self._random.choice([0, 1, 3]))
+        counts = {Fill.FULL: 2, Fill.SHORT: 1, Fill.EMPTY: 0}
+        return counts.get(self._fill, self._random.choice([0, 1, 3]))
 
     def _number(self, kind: Kind[object], path: tuple[str, ...]) -> int:
         choices = self._choice(path, kind) if self._choice else None
@@ -87,9 +89,8 @@ class Sampler:
             return self._random.choice([0.0, 1.5, -2.25e300])
         if form is Form.UUID:
             return self._random.choice([NO_UUID, uuid.UUID(int=self._random.getrandbits(128))])
-        if form is Form.STRING:
-            return "" if self._fill is Fill.EMPTY else self._random.choice(TEXTS)
-        return b"" if self._fill is Fill.EMPTY else self._random.choice(DATA)
+        short, others = ("", TEXTS) if form is Form.STRING else (b"", DATA)
+        return short if self._fill in (Fill.EMPTY, Fill.SHORT) else self._random.choice(others)
 
 
 def every_version() -> list[tuple[AnyApi, int]]:

@@ -167,7 +167,7 @@ KNOWN = known_versions()
     KNOWN,
     ids=[f"{name}-{version}" for name, version, *_ in KNOWN],
 )
-@pytest.mark.parametrize("fill", list(Fill))
+@pytest.mark.parametrize("fill", [Fill.FULL, Fill.EMPTY, Fill.ANY])
 def test_both_ways(
     name: str, version: int, flexible: bool, kind: type, theirs: Theirs, fill: Fill
 ) -> None:
@@ -178,7 +178,7 @@ def test_both_ways(
         return NUMBERS.get(kinds[path])
 
     entity = cast("type[Entity]", theirs)
-    for seed in range(6 if fill is Fill.ANY else 1):
+    for seed in range(3 if fill is Fill.ANY else 1):
         sampler = Sampler(version, seed, fill, choice)
         message = sampler.message(kind)
         writer = Writer()

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from tests.unit.protocol.samples import every_version, samples
+from tests.unit.protocol.samples import Fill, Sampler, every_version, samples
 
 from tidelog.errors import CorruptMessage, UnsupportedRequest, UnsupportedVersion
 from tidelog.protocol.compiler import struct_codec
@@ -16,13 +16,13 @@ from tidelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscrip
 from tidelog.protocol.messages.fetch import FetchableTopic, FetchResponse, PartitionData
 from tidelog.protocol.messages.group_records import OffsetCommitValue
 from tidelog.protocol.wire import Reader, Writer
-from tidelog.types import Buffer
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from tidelog.protocol.compiler import Codec
     from tidelog.protocol.schema import Pieces
+    from tidelog.types import Buffer
 
 # Lengths and counts that can't be, in both forms.
 LIES = [
@@ -98,7 +98,8 @@ class TestEveryVersion:
     def test_every_cut_is_refused(self, api: AnyApi, version: int) -> None:
         flexible = api.is_flexible(version)
         for kind in (api.request, api.response):
-            whole = encode(kind, version, samples(kind, version)[0], flexible=flexible)
+            short = Sampler(version, 0, Fill.SHORT).message(kind)
+            whole = encode(kind, version, short, flexible=flexible)
             for end in range(len(whole)):
                 with pytest.raises(CorruptMessage):
                     decode(kind, version, whole[:end], flexible=flexible)
@@ -116,9 +117,10 @@ class TestEveryVersion:
                     assert decode(kind, version, again, flexible=flexible) == message
 
     def test_damaged_requests(self, api: AnyApi, version: int) -> None:
-        asked = ClientConnection("a client").request(api, version, samples(api.request, version)[0])
+        message = Sampler(version, 0, Fill.SHORT).message(api.request)
+        asked = ClientConnection("a client").request(api, version, message)
         frame = b"".join(asked)[4:]
-        assert read_request(frame).message == samples(api.request, version)[0]
+        assert read_request(frame).message == message
         for data in [*damaged(frame, seed=version), *(frame[:end] for end in range(len(frame)))]:
             with suppress(CorruptMessage, UnsupportedRequest):
                 read_request(data)
