@@ -39,6 +39,8 @@ from tidelog.server.requests import RequestContext
 MEMBER_ID_FIRST_VERSION: Final = 4
 NULL_NAMES_FIRST_VERSION: Final = 7
 SKIPPING_FIRST_VERSION: Final = 9
+# SyncGroup
+NAMED_PROTOCOL_FIRST_VERSION: Final = 5
 # LeaveGroup
 BATCHED_LEAVE_FIRST_VERSION: Final = 3
 # DescribeGroups
@@ -106,6 +108,10 @@ def sync_group(
     context: RequestContext, request: SyncGroupRequest
 ) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
     """Ask for one's assignment; the answer comes with the leader's."""
+    if context.version >= NAMED_PROTOCOL_FIRST_VERSION and (
+        request.protocol_type is None or request.protocol_name is None
+    ):
+        return _sync_response(Synced(code=Code.INCONSISTENT_GROUP_PROTOCOL))
     coordinator = context.node.groups
     code = coordinator.shards.code_for(request.group_id) if request.group_id else Code.NONE
     if code is Code.COORDINATOR_LOAD_IN_PROGRESS:
