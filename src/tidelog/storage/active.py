@@ -239,11 +239,6 @@ class ActiveSegment(TailSegment):
         if row:
             self._append_times_row(row)
 
-    def seal(self) -> None:
-        """Finish for good: the closing entries, everything synced."""
-        self.close_entries()
-        self.sync()
-
     def sync(self) -> None:
         """Make the segment durable: append times first, so that no record is without its time."""
         for suffix in (

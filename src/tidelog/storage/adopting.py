@@ -82,7 +82,7 @@ class AdoptingLog(WritableLog):
     def _adopt(self, bases: Sequence[int], end_offset: int) -> None:
         for suffix in files.SEGMENT_SUFFIXES:
             self.active.forget(suffix)  # these names mean other files now
-        self._write_snapshot(end_offset)
+        self._write_snapshot(end_offset, self._producers.encode_snapshot())
         created = ActiveSegment.create(self.context, end_offset)
         # The next append's row must not be rounded below the time of these records.
         created.append_times.floor_ms = self._append_clock.last_ms

@@ -4,6 +4,7 @@ Owns the list of what waits to be unlinked. What a crash leaves as `.deleted` is
 next opening.
 """
 
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from tidelog.storage import files
@@ -31,12 +32,22 @@ class Bin:
             fs.rename(path, path + files.DELETED_SUFFIX)
             self._waiting.append((due_ms, path + files.DELETED_SUFFIX))
 
-    def empty(self, now_ms: int | None = None) -> None:
-        """Unlink what is due, everything where no time is given."""
-        staying = []
-        for due_ms, path in self._waiting:
-            if now_ms is not None and due_ms > now_ms:
-                staying.append((due_ms, path))
-            elif self._context.env.files.exists(path):
-                self._context.env.files.remove(path)
-        self._waiting = staying
+    def take_due(self, now_ms: int | None = None) -> Callable[[], None] | None:
+        """What unlinks the files that are due, all where no time is given; None where none is.
+
+        To be called once, in whatever thread; raises OSError.
+        """
+        due = [path for due_ms, path in self._waiting if now_ms is None or due_ms <= now_ms]
+        if not due:
+            return None
+        if now_ms is None:
+            self._waiting = []
+        else:
+            self._waiting = [waits for waits in self._waiting if waits[0] > now_ms]
+        return lambda: self._unlink(due)
+
+    def _unlink(self, paths: Iterable[str]) -> None:
+        fs = self._context.env.files
+        for path in paths:
+            if fs.exists(path):
+                fs.remove(path)

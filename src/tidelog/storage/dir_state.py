@@ -37,6 +37,7 @@ from tidelog.storage.topics import TopicInfo, TopicRegistry
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
+    from tidelog.storage.deferral import Deferral
     from tidelog.storage.log_reader import LogReader
 
 _LOGGER: Final = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class LogDirOptions:
             heeded where the directory is opened for writing.
         prepare: Called under the lock before any partition is opened, to mend what would keep one
             from it.
+        deferrals: Makes what does the work that a log leaves for later; None to do it at once.
     """
 
     writable: bool = False
@@ -64,6 +66,7 @@ class LogDirOptions:
     body_check: BodyCheck = check_body
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     prepare: "Callable[[DirectoryState], None] | None" = None
+    deferrals: "Callable[[], Deferral] | None" = None
 
 
 class DirectoryState:
@@ -86,6 +89,7 @@ class DirectoryState:
         self._is_closed = False
         # Topics are created beside the loop that has the directory, one change at a time.
         self._topic_change = threading.Lock()
+        self._checkpoint_writing = threading.Lock()
 
     @property
     def tier_files(self) -> TierFiles:
@@ -229,12 +233,35 @@ class DirectoryState:
             raise as_storage_failure(error, self.path, "checkpoint") from error
 
     def _write_checkpoints(self) -> None:
+        self._note_checkpoints()
+        self._save_checkpoints()
+
+    def note_checkpoints(self) -> Callable[[], None]:
+        """Take note of recovery points and log starts as they are now.
+
+        Returns:
+            What writes them, for any thread; raises StorageFailure.
+        """
+        self._ensure_writable()
+        self._note_checkpoints()
+
+        def save() -> None:
+            try:
+                self._save_checkpoints()
+            except OSError as error:
+                raise as_storage_failure(error, self.path, "checkpoint") from error
+
+        return save
+
+    def _save_checkpoints(self) -> None:
+        self._write_offsets(files.RECOVERY_POINT_CHECKPOINT_FILE, self._recovery_points)
+        self._write_offsets(files.LOG_START_CHECKPOINT_FILE, self._starts)
+
+    def _note_checkpoints(self) -> None:
         for name, log in self._logs.items():
             if log.failure is None:
                 self._recovery_points[name] = log.recovery_point
                 self._note_start(name, log)
-        self._write_offsets(files.RECOVERY_POINT_CHECKPOINT_FILE, self._recovery_points)
-        self._write_offsets(files.LOG_START_CHECKPOINT_FILE, self._starts)
 
     def _note_start(self, name: TopicPartition, log: Log) -> None:
         """Kafka lists only logs that start behind their first segment's base."""
@@ -243,9 +270,11 @@ class DirectoryState:
         else:
             self._starts.pop(name, None)
 
-    def _write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        ordered = dict(sorted(offsets.items()))
-        files.write_offset_checkpoint(self.env.files, f"{self.path}/{name}", ordered)
+    def _write_offsets(self, name: str, offsets: dict[TopicPartition, int]) -> None:
+        """Replace a checkpoint, from any thread; what is written last is what was known last."""
+        with self._checkpoint_writing:
+            ordered = dict(sorted(offsets.copy().items()))
+            files.write_offset_checkpoint(self.env.files, f"{self.path}/{name}", ordered)
 
     def _lower_checkpoints(self, name: TopicPartition, offset: int) -> None:
         if self._recovery_points.get(name, 0) > offset:

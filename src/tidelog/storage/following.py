@@ -61,7 +61,9 @@ class FollowingLog(TrimmingLog):
                 offset, self.log_start_offset, self.log_end_offset, where=str(self.topic_partition)
             )
         if offset > self._log_start_offset:
-            self._guarded(self.context.directory, "move start", lambda: self._move_start(offset))
+            self._guarded_now(
+                self.context.directory, "move start", lambda: self._move_start(offset)
+            )
 
     def note_leader_epoch(self, epoch: int) -> None:
         """Keep in mind that the leader writes under `epoch` from the log end on.

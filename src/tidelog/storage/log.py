@@ -193,7 +193,7 @@ class Log(FollowingLog):
             self._update_producers(valid.batches)
             self._acknowledge(valid)
 
-        self._guarded(path, "append", write)
+        self._guarded_now(path, "append", write)
 
     def _note_epochs(self, valid: ValidatedAppend, origin: AppendOrigin) -> None:
         """The epoch file says who wrote an offset before the offset is written."""
@@ -226,7 +226,10 @@ class Log(FollowingLog):
                 self.active.append_aborted(self._producers.aborted_entry(completed))
 
     def _acknowledge(self, valid: ValidatedAppend) -> None:
-        """Show the append, after a flush where `flush.messages` or `flush.ms` want one."""
+        """Show the append, after a flush where `flush.messages` or `flush.ms` want one.
+
+        The flush may be left to the caller, see `LogOptions.leaves_flushes`.
+        """
         self._unflushed_records += valid.last_offset - valid.first_offset + 1
         config = self._config
         now = self.context.env.clock.now_ms()
@@ -235,11 +238,14 @@ class Log(FollowingLog):
             self._unflushed_records >= config.flush_messages
             or now - self._last_flush_ms >= config.flush_ms
         )
-        if is_due:
+        is_left = is_due and self._options.leaves_flushes
+        if is_due and not is_left:
             self.active.sync_records()
         self.active.acknowledge()
-        if is_due:
-            self._note_flush(now)
+        if is_left:
+            self.is_flush_due = True
+        elif is_due:
+            self._note_flush(now, self.log_end_offset)
 
     def _result(self, valid: ValidatedAppend, append_ms: int) -> AppendResult:
         stamped = self._config.message_timestamp_type is TimestampType.LOG_APPEND_TIME

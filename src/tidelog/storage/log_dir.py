@@ -5,6 +5,7 @@ are opened at first use; after a hard one all of them at once, since each needs 
 at the top are Kafka's own (`meta.properties`, the checkpoints, `.lock`, `.kafka_cleanshutdown`),
 beside `tidelog-topics.json`, which knows the topics' settings.
 
+Over 400 lines because it is one list of what can be asked of a directory.
 Life cycle: open -> (partition | create_topic | ...)* -> checkpoint* -> close. One thread changes.
 Source: Kafka 4.x LogManager; KAFKA-10471 (the marker goes before anything is loaded).
 """
@@ -18,10 +19,12 @@ from tidelog.env import Env, forget, is_remote
 from tidelog.errors import CorruptFile, ReadOnly, UnknownTopic, UnsupportedVersion
 from tidelog.objects import env_for, local_path
 from tidelog.storage import commits, files
+from tidelog.storage.deferral import AT_ONCE
 from tidelog.storage.dir_state import DELETED_DIR_SUFFIX, DirectoryState, LogDirOptions
 from tidelog.storage.handles import as_storage_failure, typed_reads
 from tidelog.storage.log import Log, LogOptions
 from tidelog.storage.log_reader import LogReader
+from tidelog.storage.recovery import rewrite_unsynced
 from tidelog.storage.segment import SegmentContext
 from tidelog.storage.tiers.deleted import DeletedFolder, note_deleted
 from tidelog.storage.tiers.record import read_record
@@ -272,20 +275,48 @@ class LogDir(DirectoryState):
             self._logs[name] = found
         return found
 
-    def _open_log(self, name: TopicPartition) -> Log:
+    def reopen(self, topic: str, partition: int) -> Log:
+        """Open a partition anew that is offline since its disk failed; another stays as it is.
+
+        What was not synced is written anew before it is recovered: where a sync has failed, the
+        system may hold pages for written that never came to the disk.
+
+        Raises:
+            UnknownTopic, ReadOnly: As `log`.
+            StorageFailure: The disk fails still; the partition stays offline.
+        """
+        name = TopicPartition(topic, partition)
+        failed = self.log(topic, partition)
+        if failed.failure is None:
+            return failed
+        failed.abandon()
+        try:
+            rewrite_unsynced(failed.context, failed.recovery_point)
+        except OSError as error:
+            raise as_storage_failure(error, failed.context.directory, "reopen") from error
+        found = self._open_log(name, recovery_point=failed.recovery_point)
+        self._logs[name] = found
+        return found
+
+    def _open_log(self, name: TopicPartition, *, recovery_point: int | None = None) -> Log:
         info = self._existing(name)
         if not self.env.files.exists(f"{self.path}/{files.partition_dir_name(name)}"):
             self._make_partition(name, info.topic_id)
             self.env.files.sync_dir(self.path)
         context = self._context(name, info.topic_id, info.config, {})
+        if recovery_point is None and not self._was_clean:
+            recovery_point = self._recovery_points.get(name, 0)
+        deferrals = self._options.deferrals
         options = LogOptions(
             watch=self._watch,
-            recovery_point=None if self._was_clean else self._recovery_points.get(name, 0),
+            recovery_point=recovery_point,
             log_start_offset=self._starts.get(name, 0),
             body_check=self._options.body_check,
             lower_checkpoints=lambda offset: self._lower_checkpoints(name, offset),
             save_log_start=lambda offset: self._save_log_start(name, offset),
             tiers=self._tiers,
+            deferral=AT_ONCE if deferrals is None else deferrals(),
+            leaves_flushes=deferrals is not None,
         )
         log = Log.open_writable(context, options)
         for line in log.recovery_report.actions:

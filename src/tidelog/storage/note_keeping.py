@@ -9,7 +9,7 @@ Owns the partition's `NotesFile`. Source: docs/retention.md.
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
 from typing import Final
 
@@ -111,22 +111,25 @@ class NoteKeeper:
         """The note about a segment, None where there is none or it ends elsewhere by now."""
         return self._file.notes.get(segment.base_offset) if self._is_noted(segment) else None
 
-    def rolled(self, segment: TailSegment, end_offset: int, reason: RollReason) -> None:
+    def rolled(
+        self, segment: TailSegment, end_offset: int, reason: RollReason
+    ) -> Callable[[], None]:
         """The active segment was finished; the next one begins at `end_offset`, without records.
 
-        Raises:
-            OSError: The disk failed.
+        Returns:
+            What makes the note durable, to be called once, in whatever thread; raises OSError.
         """
         now_ms = self.context.env.clock.now_ms()
         seen_ms = now_ms if self.arrived_ms == UNKNOWN_MS else self.arrived_ms
         note = _note(segment, reason, now_ms, seen_ms)._replace(end_offset=end_offset)
-        self._file.add([note])
+        write = self._file.prepare([note])
         self._proven.add(segment.base_offset)
         self.arrived_ms = UNKNOWN_MS
         if is_by_append(reason):
             roll = Roll(reason, now_ms, segment.size_bytes, segment.largest_timestamp)
             self._rolls.append(roll)
             self._warn_once()
+        return write
 
     def _warn_once(self) -> None:
         storm = None if self._has_warned else self.storm

@@ -17,6 +17,7 @@ from tidelog.storage.active import ActiveSegment
 from tidelog.storage.append_clock import NEVER, AppendClock, ClockWatch
 from tidelog.storage.body_check import BodyCheck, check_body
 from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.deferral import AT_ONCE, Deferral
 from tidelog.storage.deletion import Bin
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.handles import as_storage_failure
@@ -53,8 +54,12 @@ class LogOptions:
         body_check: The validator's pass over records, plain or a kernel.
         lower_checkpoints: Called with an offset before a truncation, so that the directory's
             checkpoints never lie beyond the log.
-        save_log_start: Called with a new log start offset; durable when it returns.
+        save_log_start: Called with a new log start offset, in whatever thread the deferral works
+            in; durable when it returns.
         tiers: How to read what lies in the tier; None where a log has local files only.
+        deferral: Does what the log may leave for later; at once unless given.
+        leaves_flushes: Whether an append that `flush.messages` or `flush.ms` make durable only
+            says so (`Log.is_flush_due`), and its caller calls `flush_later`.
     """
 
     watch: ClockWatch
@@ -64,6 +69,8 @@ class LogOptions:
     lower_checkpoints: Callable[[int], None] = field(default=_ignore)
     save_log_start: Callable[[int], None] = field(default=_ignore)
     tiers: TierAccess | None = None
+    deferral: Deferral = AT_ONCE
+    leaves_flushes: bool = False
 
 
 class OpeningLog(LogReader):
@@ -76,6 +83,9 @@ class OpeningLog(LogReader):
         self.recovery_report = recovery.RecoveryReport()
         self._body_check = options.body_check
         self._failure: StorageFailure | None = None
+        self._deferral = options.deferral
+        self.is_flush_due = False
+        self._is_broken = False  # by deferred work; told once the owner's thread knows
         self._bin = Bin(context)
         self._notes = NoteKeeper(context)
         self._unmapped: list[Segment] = []  # finished, and without a zone map until the close
@@ -322,8 +332,12 @@ class OpeningLog(LogReader):
             return LeaderEpochs()
 
     def _write_epochs(self) -> None:
+        self._deferral.settle()  # else older ones would come after these
+        self._save_epochs(self._epochs.encode())
+
+    def _save_epochs(self, encoded: bytes) -> None:
         path = f"{self.context.directory}/{files.LEADER_EPOCH_CHECKPOINT_FILE}"
-        files.write_atomically(self.context.env.files, path, self._epochs.encode())
+        files.write_atomically(self.context.env.files, path, encoded)
 
     @property
     def active(self) -> ActiveSegment:

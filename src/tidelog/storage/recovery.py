@@ -26,7 +26,7 @@ from tidelog.storage.loading import list_bases, states_at
 from tidelog.storage.producers import ProducerStates
 from tidelog.storage.segment import SegmentContext, order_problem
 from tidelog.storage.txn_index import TxnIndex
-from tidelog.types import INT32_MAX
+from tidelog.types import INT32_MAX, INT64_MAX
 
 COPY_CHUNK_BYTES: Final = 1 << 20
 _TRANSIENT: Final = (files.CLEANED_SUFFIX, files.SWAP_SUFFIX)
@@ -281,6 +281,26 @@ def replace_by_prefix(context: SegmentContext, path: str, size: int) -> None:
     context.maps.forget(path)
     fs.rename(temporary, path)
     fs.sync_dir(context.directory)
+
+
+def rewrite_unsynced(context: SegmentContext, recovery_point: int) -> None:
+    """Write each file anew, durably, that holds records or append times not known to be synced.
+
+    Where a sync has failed the system may count pages as written that never came to the disk: a
+    later sync would not write them again. Segments below `recovery_point` are left alone.
+
+    Raises:
+        OSError: The disk fails still; every file has its old or its new copy.
+    """
+    bases = list_bases(context)
+    ends = [*bases[1:], INT64_MAX]
+    for base, end in zip(bases, ends, strict=True):
+        if end <= recovery_point:
+            continue
+        for suffix in (files.APPEND_TIME_SUFFIX, files.LOG_SUFFIX):
+            path = context.path(base, suffix)
+            if context.env.files.exists(path):
+                replace_by_prefix(context, path, context.env.files.stat(path).size)
 
 
 def _write_derived(context: SegmentContext, base: int, scan: _Scan) -> None:

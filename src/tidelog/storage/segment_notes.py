@@ -18,7 +18,8 @@ Kafka does not know the file and leaves it alone. Pure but for `read_notes` and 
 Source: docs/format.md#text-files.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from tidelog.errors import CorruptFile
@@ -128,7 +129,7 @@ def read_notes(context: SegmentContext) -> tuple[dict[int, SegmentNote], list[st
 class NotesFile:
     """The notes of a partition that is open for writing; every change is durable when it returns.
 
-    Not safe for two threads.
+    Not safe for two threads, but for what `prepare` returns.
     """
 
     def __init__(self, context: SegmentContext) -> None:
@@ -138,6 +139,7 @@ class NotesFile:
         self._size_bytes = 0
         self._lines = 0
         self._is_whole = True
+        self._is_writing = threading.Lock()
 
     @property
     def notes(self) -> Mapping[int, SegmentNote]:
@@ -167,15 +169,24 @@ class NotesFile:
         Raises:
             OSError: The disk failed; the file holds some of the new lines or none.
         """
+        self.prepare(notes)()
+
+    def prepare(self, notes: Iterable[SegmentNote]) -> Callable[[], None]:
+        """Take these in; what makes them durable, to be called once, in whatever thread.
+
+        It raises as `add`. Several are called in the order in which they were prepared.
+        """
         new = [note for note in notes if self._notes.get(note.base_offset) != note]
-        if not new:
-            return
         self._notes |= {note.base_offset: note for note in new}
         self._lines += len(new)
+        if not new:
+            return lambda: None
         if not self._size_bytes or not self._is_whole or self._is_stale():
-            self._write_anew()
-        else:
-            self._append(b"".join(map(encode_note, new)))
+            # Encoded here: notes may come and go before the file is written.
+            encoded = encode_notes(self._notes[base] for base in sorted(self._notes))
+            count = len(self._notes)
+            return lambda: self._write_anew(encoded, count)
+        return lambda: self._append(b"".join(map(encode_note, new)))
 
     def forget(self, base_offsets: Iterable[int]) -> None:
         """Drop the notes of segments that are gone; the file follows with a later change.
@@ -189,15 +200,16 @@ class NotesFile:
         return self._lines > 2 * len(self._notes) + _STALE_LINES
 
     def _append(self, lines: bytes) -> None:
-        file = self._context.pool.get(self._path)
-        self._is_whole = False  # until all of it is there
-        files.write_fully(file, lines, self._size_bytes)
-        file.sync()
-        self._size_bytes += len(lines)
-        self._is_whole = True
+        with self._is_writing:
+            file = self._context.pool.get(self._path)
+            self._is_whole = False  # until all of it is there
+            files.write_fully(file, lines, self._size_bytes)
+            file.sync()
+            self._size_bytes += len(lines)
+            self._is_whole = True
 
-    def _write_anew(self) -> None:
-        encoded = encode_notes(self._notes[base] for base in sorted(self._notes))
-        self._context.pool.forget(self._path)
-        files.write_atomically(self._context.env.files, self._path, encoded)
-        self._size_bytes, self._lines, self._is_whole = len(encoded), len(self._notes), True
+    def _write_anew(self, encoded: bytes, count: int) -> None:
+        with self._is_writing:
+            self._context.pool.forget(self._path)
+            files.write_atomically(self._context.env.files, self._path, encoded)
+            self._size_bytes, self._lines, self._is_whole = len(encoded), count, True

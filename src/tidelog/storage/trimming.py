@@ -4,7 +4,7 @@ Source: Kafka 4.x UnifiedLog (truncateTo, maybeIncrementLogStartOffset, deleteOl
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tidelog.config import CLEANUP_DELETE
@@ -158,24 +158,30 @@ class TrimmingLog(AdoptingLog):
                 offset, self.log_start_offset, self.high_watermark, where=str(self.topic_partition)
             )
         if target > self._log_start_offset:
-            self._guarded(
+            self._guarded_now(
                 self.context.directory, "delete records", lambda: self._move_start(target)
             )
         return self._log_start_offset
 
     def _move_start(self, offset: int) -> None:
-        self._options.save_log_start(offset)
         if self._tier is not None:
             self._save_record(self._tier.record.with_start(offset))
         self._checkpointed_start = self._log_start_offset = offset
-        if self._epochs.truncate_from_start(offset):
-            self._write_epochs()
+        epochs = self._epochs.encode() if self._epochs.truncate_from_start(offset) else None
+
+        def save() -> None:
+            self._options.save_log_start(offset)
+            if epochs is not None:
+                self._save_epochs(epochs)
+
+        self._defer(self.context.directory, "move start", save)
 
     def apply_retention(self) -> list[Deletion]:
         """Delete the segments that the topic's policy lets go, oldest first; what was deleted.
 
         Files get Kafka's suffix `.deleted` and are unlinked `file.delete.delay.ms` later, at the
-        next call or at close.
+        next call or at close. Where work is left for later, what that is about stays until the
+        next call.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
@@ -184,7 +190,9 @@ class TrimmingLog(AdoptingLog):
 
     def _retain(self) -> list[Deletion]:
         now = self.context.env.clock.now_ms()
-        self._bin.empty(now)
+        unlink = self._bin.take_due(now)
+        if unlink is not None:
+            self._defer(self.context.directory, "unlink", unlink)
         facts = [self._facts(segment) for segment in self._segments]
         plan = plan_retention(
             facts,
@@ -196,6 +204,8 @@ class TrimmingLog(AdoptingLog):
         )
         if deletes_all(facts, plan):
             self._roll(self.log_end_offset, RollReason.RETENTION)
+            if not self.is_settled:
+                plan = plan[:-1]  # the segment is being synced still
         self._delete_oldest(len(plan), now)
         self._release_copies(now)
         return plan
@@ -220,10 +230,19 @@ class TrimmingLog(AdoptingLog):
         self._segments = staying  # first: if the disk fails here, nobody reads what goes any more
         self._forget_maxima()
         self._notes.deleted(segment.base_offset for segment in going)
-        for segment in going:
-            if not segment.is_tiered:  # those go with the next change of the manifest
-                self._bin.put(segment.base_offset, due_ms)
-        self.context.env.files.sync_dir(self.context.directory)
+        # Those in the tier go with the next change of the manifest.
+        self._discard([each.base_offset for each in going if not each.is_tiered], due_ms)
+
+    def _discard(self, base_offsets: Sequence[int], due_ms: int) -> None:
+        """Take segments' files out of use, durably, to be unlinked when they are due."""
+        directory = self.context.directory
+
+        def discard() -> None:
+            for base in base_offsets:
+                self._bin.put(base, due_ms)
+            self.context.env.files.sync_dir(directory)
+
+        self._defer(directory, "delete", discard)
 
     def _release_copies(self, now_ms: int) -> None:
         """Let local files go that the tier has, by `local.retention.ms` and `.bytes`."""
@@ -242,9 +261,7 @@ class TrimmingLog(AdoptingLog):
         self._forget_maxima()
         self._notes.deleted(segment.base_offset for segment in going)
         due_ms = now_ms + self._config.file_delete_delay_ms
-        for segment in going:
-            self._bin.put(segment.base_offset, due_ms)
-        self.context.env.files.sync_dir(self.context.directory)
+        self._discard([segment.base_offset for segment in going], due_ms)
 
     def take_tier(self, record: TierRecord) -> None:
         """Go by another record of the tier, durably; its caller has changed the tier or looked.

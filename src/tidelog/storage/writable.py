@@ -56,6 +56,12 @@ class WritableLog(OpeningLog):
         self._append_clock.accept()
 
     def _guarded(self, path: str, operation: str, action: Callable[[], _Result]) -> _Result:
+        """Run a change, behind all that was left for later; see `_guarded_now`."""
+        self._ensure_writable()
+        self._deferral.settle()
+        return self._guarded_now(path, operation, action)
+
+    def _guarded_now(self, path: str, operation: str, action: Callable[[], _Result]) -> _Result:
         """Run a change; a failed system call, a read too, takes the partition offline."""
         self._ensure_writable()
         self._is_changed = True
@@ -77,6 +83,46 @@ class WritableLog(OpeningLog):
         if self._is_closed:
             raise Closed(f"{self.topic_partition}: the log is closed")
 
+    def _defer(
+        self,
+        path: str,
+        operation: str,
+        work: Callable[[], None],
+        done: Callable[[StorageFailure | None], None] | None = None,
+    ) -> None:
+        """Leave work for later, behind all that was left before.
+
+        Once some of it has failed, the partition is offline and nothing more of it is tried.
+
+        Args:
+            path: What it is about, for errors.
+            operation: Likewise.
+            work: Done in whatever thread; raises OSError or StorageFailure.
+            done: Called on the owner's thread, with why the partition is offline if it is.
+        """
+
+        def guarded() -> None:
+            if self._is_broken:
+                return
+            try:
+                work()
+            except (OSError, StorageFailure):
+                self._is_broken = True
+                raise
+
+        def finish(error: Exception | None) -> None:
+            if error is not None and self._failure is None:
+                self._failure = _as_failure(error, path, operation)
+            if done is not None:
+                done(self._failure)
+
+        self._deferral.defer(guarded, finish)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing that was left for later waits or runs."""
+        return self._deferral.is_idle
+
     # -- rolling and flushing ----------------------------------------------------------------
 
     def roll(self, reason: RollReason = RollReason.REQUEST) -> bool:
@@ -92,7 +138,7 @@ class WritableLog(OpeningLog):
         if not self.active.size_bytes:
             return False
         path = self.active.log_path
-        self._guarded(path, "roll", lambda: self._roll(self.log_end_offset, reason))
+        self._guarded_now(path, "roll", lambda: self._roll(self.log_end_offset, reason))
         return True
 
     def _roll(self, new_base: int, reason: RollReason) -> None:
@@ -100,33 +146,54 @@ class WritableLog(OpeningLog):
         active = self.active
         if not active.size_bytes and new_base == active.base_offset:
             return
-        active.seal()
-        self._write_snapshot(new_base)
-        self._notes.rolled(active, new_base, reason)
+        active.close_entries()
+        snapshot = self._producers.encode_snapshot()
+        save_note = self._notes.rolled(active, new_base, reason)
+
+        def finish() -> None:
+            """Make it durable, then what is remembered of it."""
+            active.sync()
+            self._write_snapshot(new_base, snapshot)
+            save_note()
+
+        self._defer(active.log_path, "sync", finish)
         created = ActiveSegment.create(self.context, new_base)
         created.append_times.floor_ms = _last_ms(active.append_times)
-        self.context.env.files.sync_dir(self.context.directory)
+        directory = self.context.directory
+        self._defer(
+            directory,
+            "sync",
+            lambda: self.context.env.files.sync_dir(directory),
+            lambda failure: self._rolled(active, new_base, failure),
+        )
         closed = ClosedSegment(self.context, active.base_offset, new_base)
         closed.set_append_times(active.append_times)
         self._segments = [*self._segments[:-1], closed, created]
-        self.recovery_point = new_base
         self._unflushed_records = 0
         self._jitter_ms = roll.draw_jitter_ms(self._config, self.context.env.random)
-        self.context.pool.forget(active.log_path)
         if reason is not RollReason.RETENTION:  # it is deleted at once
             self._map_zones(closed)
 
+    def _rolled(self, sealed: ActiveSegment, new_base: int, failure: StorageFailure | None) -> None:
+        """All below the new segment is durable."""
+        if failure is None and not self._is_closed:
+            self.recovery_point = max(self.recovery_point, new_base)
+            self.context.pool.forget(sealed.log_path)
+
     def _map_zones(self, segment: ClosedSegment) -> None:
-        """Write a finished segment's zone map now, or at the close where it takes too long.
+        """Write a finished segment's zone map, or at the close where it takes too long.
 
         Derived from what is sealed and durable, so it comes last and is not synced.
         """
-        if segment.size_bytes <= zone_files.MAPPED_AT_ONCE_BYTES:
-            zone_files.write(segment, by_kernels=False)
-        elif self._kernels is not None:
-            zone_files.write(segment, by_kernels=True, check_crc=False)
-        else:
+        is_small = segment.size_bytes <= zone_files.MAPPED_AT_ONCE_BYTES
+        if not is_small and self._kernels is None:
             self._unmapped.append(segment)
+            return
+        self._defer(
+            segment.log_path,
+            "map zones",
+            lambda: _write_zones(segment, by_kernels=not is_small),
+        )
 
     def _map_rest(self) -> None:
         """The maps that had to wait: an append must not wait until kernels are loaded."""
@@ -148,9 +215,9 @@ class WritableLog(OpeningLog):
         directory, segments = self.context.directory, self._segments
         return self._guarded(directory, "map zones", lambda: zone_files.build_missing(segments))
 
-    def _write_snapshot(self, offset: int) -> None:
+    def _write_snapshot(self, offset: int, snapshot: bytes) -> None:
         path = self.context.path(offset, files.SNAPSHOT_SUFFIX)
-        files.write_atomically(self.context.env.files, path, self._producers.encode_snapshot())
+        files.write_atomically(self.context.env.files, path, snapshot)
 
     def flush(self) -> None:
         """Make everything that was appended durable: append times first, then records.
@@ -163,11 +230,37 @@ class WritableLog(OpeningLog):
 
     def _flush(self) -> None:
         self.active.sync_records()
-        self._note_flush(self.context.env.clock.now_ms())
+        self._note_flush(self.context.env.clock.now_ms(), self.log_end_offset)
 
-    def _note_flush(self, now_ms: int) -> None:
-        self.recovery_point = self.log_end_offset
-        self._unflushed_records = 0
+    def flush_later(self, done: Callable[[StorageFailure | None], None]) -> int:
+        """Make what was appended so far durable without waiting for it.
+
+        Args:
+            done: Called on the owner's thread when it is, with why the partition is offline if it
+                is: then nothing was made durable.
+
+        Returns:
+            The log end: all below it will be durable.
+
+        Raises:
+            StorageFailure: The partition is offline.
+        """
+        self._ensure_writable()
+        active, end, now_ms = self.active, self.log_end_offset, self.context.env.clock.now_ms()
+        self._unflushed_records, self.is_flush_due = 0, False
+
+        def finish(failure: StorageFailure | None) -> None:
+            if failure is None and not self._is_closed:
+                self._note_flush(now_ms, end, self._unflushed_records)
+            done(failure)
+
+        self._is_changed = True
+        self._defer(active.log_path, "sync", active.sync_records, finish)
+        return end
+
+    def _note_flush(self, now_ms: int, end_offset: int, unflushed_records: int = 0) -> None:
+        self.recovery_point = max(self.recovery_point, end_offset)
+        self._unflushed_records = unflushed_records
         self._last_flush_ms = now_ms
 
     # -- closing -----------------------------------------------------------------------------
@@ -182,6 +275,7 @@ class WritableLog(OpeningLog):
         """
         if self._is_closed:
             return
+        self._deferral.settle()
         try:
             if self._failure is None:
                 self._close_guarded()
@@ -202,14 +296,17 @@ class WritableLog(OpeningLog):
         self.active.sync()
         self._notes.closed(self.active)
         self.recovery_point = self.log_end_offset
-        self._write_snapshot(self.log_end_offset)
+        self._write_snapshot(self.log_end_offset, self._producers.encode_snapshot())
         self._drop_old_snapshots()
-        self._bin.empty()
+        unlink = self._bin.take_due()
+        if unlink is not None:
+            unlink()
         self.checkpoint_append_times().write(self.context.env.files, self.context.directory)
         self._map_rest()
 
     def abandon(self) -> None:
         """Stop using the log without writing anything, as when its directory is going away."""
+        self._deferral.drop()
         self._is_closed = True
         for segment in self._segments:
             self.context.maps.forget(segment.log_path)
@@ -248,6 +345,18 @@ class WritableLog(OpeningLog):
             found = files.parse_file_name(entry.name)
             if found and found[1] == files.SNAPSHOT_SUFFIX and found[0] not in kept:
                 self.context.env.files.remove(f"{self.context.directory}/{entry.name}")
+
+
+def _write_zones(segment: ClosedSegment, *, by_kernels: bool) -> None:
+    zone_files.write(segment, by_kernels=by_kernels, check_crc=not by_kernels)
+
+
+def _as_failure(error: Exception, path: str, operation: str) -> StorageFailure:
+    if isinstance(error, StorageFailure):
+        return error
+    if isinstance(error, OSError):
+        return as_storage_failure(error, path, operation)
+    return StorageFailure(path, operation, repr(error))
 
 
 def _last_ms(times: "AppendTimes") -> int:
