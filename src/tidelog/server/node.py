@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from tidelog.config import BrokerConfig
+from tidelog.config.values import Durability
 from tidelog.server.partitions import Partitions
 from tidelog.server.producer_ids import ProducerIds
 from tidelog.server.timers import Timers
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tidelog.env import Env
+    from tidelog.server.fetch_sessions import FetchSessions
     from tidelog.server.groups.coordinator import GroupCoordinator
 
 LOGGER: Final = logging.getLogger("tidelog.server")
@@ -43,14 +45,23 @@ class Node:
         closers: Called in reverse order before the directory is closed.
     """
 
-    def __init__(self, log_dir: LogDir, config: BrokerConfig) -> None:
+    def __init__(self, log_dir: LogDir, config: BrokerConfig, syncs: Work | None = None) -> None:
+        """A broker's state.
+
+        Args:
+            log_dir: The directory, open for writing.
+            config: The broker's settings.
+            syncs: Threads in which logs do what they leave for later, closed with the node.
+        """
         self.config = config
         self.log_dir = log_dir
         self.env: Env = log_dir.env
         self.address = Address("127.0.0.1", 0)
         self.timers = Timers(self.env.clock)
         self.work = Work()
-        self.partitions = Partitions(log_dir)
+        self._syncs = syncs
+        syncs_all = config.tidelog_durability is Durability.FSYNC
+        self.partitions = Partitions(log_dir, syncs_all=syncs_all)
         self.topics = Topics(log_dir, self.partitions, config)
         self.producer_ids = ProducerIds(log_dir, self.work)
         self.closers: list[Callable[[], None]] = []
@@ -78,6 +89,18 @@ class Node:
         if self.topics.find(OFFSETS_TOPIC) is not None:
             self.groups.resume()
 
+    @cached_property
+    def fetch_sessions(self) -> "FetchSessions":
+        """What clients have asked for once."""
+        from tidelog.server.fetch_sessions import FetchSessions
+
+        config = self.config
+        return FetchSessions(
+            config.max_incremental_fetch_session_cache_slots,
+            config.min_incremental_fetch_session_eviction_ms,
+            self.env.random,
+        )
+
     def close(self) -> None:
         """Stop what runs beside, then close the directory: a clean stop.
 
@@ -87,6 +110,8 @@ class Node:
         for closer in reversed(self.closers):
             closer()
         self.work.close()
+        if self._syncs is not None:
+            self._syncs.close()
         self.log_dir.close()
 
 

@@ -1,5 +1,7 @@
 """The broker's partitions: a log, how far its readers may see, and who waits for more."""
 
+import asyncio
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -12,6 +14,9 @@ from tidelog.types import Buffer, IsolationLevel, TopicPartition
 Watcher = Callable[[], None]
 # Kafka's consumers ask with -1 where they know no epoch.
 NO_EPOCH: Final = -1
+ALL_REPLICAS: Final = -1
+UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+STORAGE_ERROR: Final = 56
 
 
 class Partition:
@@ -24,11 +29,26 @@ class Partition:
         is_gone: The topic was deleted; watchers were told.
     """
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, *, syncs_all: bool = False) -> None:
+        """One partition.
+
+        Args:
+            log: Its log.
+            syncs_all: Readers see only what was synced (`tidelog.durability=fsync`).
+
+        Raises:
+            StorageFailure: What recovery left could not be synced.
+        """
+        if syncs_all and log.recovery_point < log.log_end_offset:
+            log.flush()
         self.name: TopicPartition = log.topic_partition
         self.log = log
         self.high_watermark = log.log_end_offset
         self.is_gone = False
+        self._syncs_all = syncs_all
+        self._sync_end: int | None = None  # what the running sync makes durable; None without one
+        self._is_sync_due = False
+        self._waiting: deque[tuple[int, asyncio.Future[int]]] = deque()
         self._watchers: dict[Watcher, None] = {}
 
     @property
@@ -60,11 +80,83 @@ class Partition:
         return result
 
     def advance(self) -> None:
-        """Let readers see up to the log end, and tell who waits."""
-        end = self.log.log_end_offset
+        """Let readers see up to the log end, and tell who waits; after a sync where one is due."""
+        if self._syncs_all or self.log.is_flush_due:
+            self._is_sync_due |= self.log.log_end_offset > self.high_watermark
+            self._sync()
+        elif self._sync_end is None:
+            self._show(self.log.log_end_offset)
+
+    def flush_later(self) -> None:
+        """Make what was appended durable beside the loop; raises StorageFailure when offline."""
+        self._is_sync_due = True
+        self._sync()
+
+    def _show(self, end: int) -> None:
         if end != self.high_watermark:
             self.high_watermark = end
             self.notify()
+
+    # -- group commit ------------------------------------------------------------------------
+
+    def _sync(self) -> None:
+        """Begin a sync of all that was appended; while one runs, the next group gathers."""
+        if self._sync_end is not None or not self._is_sync_due:
+            return
+        self._is_sync_due = False
+        self._sync_end = self.log.log_end_offset
+        self.log.flush_later(self._synced)
+
+    def _synced(self, failure: StorageFailure | None) -> None:
+        end, self._sync_end = self._sync_end, None
+        assert end is not None
+        if failure is not None:
+            self._release(STORAGE_ERROR)
+            self.notify()
+            return
+        is_next_due = self._is_sync_due
+        self._sync()
+        self._show(end if is_next_due or self._syncs_all else self.log.log_end_offset)
+        while self._waiting and self._waiting[0][0] <= self.high_watermark:
+            _settle(self._waiting.popleft()[1], 0)
+
+    def must_wait(self, result: AppendResult, acks: int) -> bool:
+        """Whether an acknowledgement has to wait until readers may see the records.
+
+        With `fsync` only acks=all waits; a flush that the topic asks for holds up every one.
+        """
+        if result.last_offset < self.high_watermark:
+            return False
+        return acks == ALL_REPLICAS or (acks != 0 and not self._syncs_all)
+
+    def when_shown(self, end_offset: int) -> "asyncio.Future[int]":
+        """Done with 0 once readers see all below `end_offset`, with an error code if never."""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if self.failure is not None:
+            future.set_result(STORAGE_ERROR)
+        else:
+            self._waiting.append((end_offset, future))
+        return future
+
+    def _release(self, code: int) -> None:
+        """Tell all who wait for their records that they won't be shown."""
+        waiting, self._waiting = self._waiting, deque()
+        for _, future in waiting:
+            _settle(future, code)
+
+    def close(self) -> None:
+        """The topic was deleted: tell who waits."""
+        self.is_gone = True
+        self._release(UNKNOWN_TOPIC_OR_PARTITION)
+        self.notify()
+
+    def use(self, log: Log) -> None:
+        """Go on with a log that was opened anew."""
+        self._release(STORAGE_ERROR)
+        self.log, self._sync_end, self._is_sync_due = log, None, False
+        if self._syncs_all and log.recovery_point < log.log_end_offset:
+            log.flush()
+        self._show(log.log_end_offset)
 
     # -- watchers ----------------------------------------------------------------------------
 
@@ -82,11 +174,18 @@ class Partition:
             watcher()
 
 
+def _settle(future: "asyncio.Future[int]", code: int) -> None:
+    if not future.done():
+        future.set_result(code)
+
+
 class Partitions:
     """All partitions that were opened. Belongs to the loop's thread."""
 
-    def __init__(self, log_dir: LogDir) -> None:
+    def __init__(self, log_dir: LogDir, *, syncs_all: bool = False) -> None:
         self._log_dir = log_dir
+        self._syncs_all = syncs_all
+        self.has_kernels = False
         self._open: dict[TopicPartition, Partition] = {}
 
     def get(self, topic: str, partition: int) -> Partition:
@@ -99,8 +198,32 @@ class Partitions:
         name = TopicPartition(topic, partition)
         found = self._open.get(name)
         if found is None:
-            found = Partition(self._log_dir.log(topic, partition))
+            log = self._log_dir.log(topic, partition)
+            if self.has_kernels and log.failure is None:
+                log.use_kernels()
+            found = Partition(log, syncs_all=self._syncs_all)
             self._open[name] = found
+        return found
+
+    def use_kernels(self) -> None:
+        """Let open logs, and those opened from now on, check and search with kernels."""
+        self.has_kernels = True
+        for partition in self._open.values():
+            if partition.failure is None:
+                partition.log.use_kernels()
+
+    def reopen(self, topic: str, partition: int) -> Partition:
+        """Open a partition anew that is offline since its disk failed; another stays as it is.
+
+        Raises:
+            UnknownTopic, StorageFailure: As `LogDir.reopen`.
+        """
+        found = self.get(topic, partition)
+        if found.failure is not None:
+            log = self._log_dir.reopen(topic, partition)
+            if self.has_kernels:
+                log.use_kernels()
+            found.use(log)
         return found
 
     def leader_epoch(self, topic: str, partition: int) -> int:
@@ -113,6 +236,10 @@ class Partitions:
         except TidelogError:
             return NO_EPOCH
 
+    def is_open(self, name: TopicPartition) -> bool:
+        """Whether a partition was used already."""
+        return name in self._open
+
     def opened(self) -> Iterator[Partition]:
         """Those that are open now."""
         return iter(tuple(self._open.values()))
@@ -120,6 +247,4 @@ class Partitions:
     def forget(self, topic: str) -> None:
         """A topic was deleted: let go of its partitions, and tell who waits for them."""
         for name in [name for name in self._open if name.topic == topic]:
-            gone = self._open.pop(name)
-            gone.is_gone = True
-            gone.notify()
+            self._open.pop(name).close()

@@ -8,8 +8,10 @@ from tidelog.config import BrokerConfig
 from tidelog.env import Env
 from tidelog.server.clients import Clients
 from tidelog.server.connection import Connection
+from tidelog.server.deferring import Beside
 from tidelog.server.node import Address, Node
 from tidelog.server.settings import parse_listener
+from tidelog.server.work import Work
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 
 BACKLOG: Final = 1024
@@ -22,8 +24,13 @@ def open_node(path: str, config: BrokerConfig, *, env: Env | None = None) -> Nod
         DirectoryLocked: Another process has it.
         StorageFailure, InvalidRequest: As `LogDir.open`.
     """
-    options = LogDirOptions(create=True, topic_defaults=config.topic_defaults)
-    return Node(LogDir.open(path, env=env, options=options), config)
+    syncs = Work()
+    options = LogDirOptions(
+        create=True,
+        topic_defaults=config.topic_defaults,
+        deferrals=lambda: Beside(syncs),
+    )
+    return Node(LogDir.open(path, env=env, options=options), config, syncs)
 
 
 def advertised(config: BrokerConfig, host: str, port: int) -> Address:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, TypeVar
 
 _Result = TypeVar("_Result")
@@ -19,6 +19,10 @@ class Work:
     async def run(self, function: Callable[..., _Result], *arguments: object) -> _Result:
         """Call a function in a thread; what it raises is raised here."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+
+    def submit(self, function: Callable[[], _Result]) -> "Future[_Result]":
+        """Call a function in a thread; whoever asks the future gets what it returns or raises."""
+        return self._pool.submit(function)
 
     def close(self) -> None:
         """Wait for what runs; what has not begun is dropped."""

@@ -7,8 +7,8 @@ acks=0 nothing is answered; a refusal closes the connection, which is all that s
 Source: Kafka's protocol guide, API 0; KIP-467 (errors by record), KIP-516 (topic ids).
 """
 
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.errors import RefusedRecords, TidelogError
 from tidelog.protocol.messages.produce import (
@@ -27,8 +27,12 @@ from tidelog.server.partitions import Partition
 from tidelog.server.requests import RequestContext
 from tidelog.types import Buffer, Codec
 
+if TYPE_CHECKING:
+    import asyncio
+
 UNKNOWN_SERVER_ERROR: Final = -1
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+REQUEST_TIMED_OUT: Final = 7
 INVALID_TOPIC: Final = 17
 INVALID_REQUIRED_ACKS: Final = 21
 INVALID_PRODUCER_ID_MAPPING: Final = 49
@@ -48,19 +52,29 @@ _WITHOUT_START: Final = frozenset({2, 3, 10, 18, 56})
 
 
 class _Request(NamedTuple):
-    """What holds for all partitions of a request."""
+    """What holds for all partitions of a request, and whose answers have to wait."""
 
     context: RequestContext
     acks: int
+    waiting: "list[_Waiting]"
 
 
-def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
+class _Waiting(NamedTuple):
+    """A partition's answer that holds once readers may see its records."""
+
+    answer: PartitionProduceResponse
+    is_shown: "asyncio.Future[int]"
+
+
+def produce(
+    context: RequestContext, request: ProduceRequest
+) -> ProduceResponse | Awaitable[ProduceResponse] | None:
     """Append each partition's records.
 
     Raises:
         Unanswered: With acks=0, where a partition refused its records.
     """
-    common = _Request(context, request.acks)
+    common = _Request(context, request.acks, [])
     refusal = _refusal_of_all(request)
     responses = [
         TopicProduceResponse(
@@ -75,7 +89,31 @@ def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse
     if request.acks == 0:
         _raise_first_error(context, responses)
         return None
-    return ProduceResponse(responses=responses)
+    response = ProduceResponse(responses=responses)
+    if not common.waiting:
+        return response
+    return _when_shown(common, response, request.timeout_ms)
+
+
+async def _when_shown(
+    common: _Request, response: ProduceResponse, timeout_ms: int
+) -> ProduceResponse:
+    """The response once all of it holds; what doesn't by the time-out is answered as Kafka does."""
+
+    def time_out() -> None:
+        for _, is_shown in common.waiting:
+            if not is_shown.done():
+                is_shown.set_result(REQUEST_TIMED_OUT)
+
+    timer = common.context.node.timers.after(max(timeout_ms, 0), time_out)
+    try:
+        for answer, is_shown in common.waiting:
+            code = await is_shown
+            if code:
+                _refuse(answer, code)
+    finally:
+        timer.cancel()
+    return response
 
 
 def _refusal_of_all(request: ProduceRequest) -> int:
@@ -125,13 +163,16 @@ def _append(common: _Request, topic: str, data: PartitionProduceData) -> Partiti
         result = partition.append(data.records, owned=True)
     except TidelogError as error:
         return _failed(partition, index, error)
-    return PartitionProduceResponse(
+    answer = PartitionProduceResponse(
         index=index,
         error_code=0,
         base_offset=result.base_offset,
         log_append_time_ms=result.log_append_time_ms,
         log_start_offset=result.log_start_offset,
     )
+    if partition.must_wait(result, common.acks):
+        common.waiting.append(_Waiting(answer, partition.when_shown(result.last_offset + 1)))
+    return answer
 
 
 def _refusal_of(context: RequestContext, topic: str, records: Buffer | None) -> int:
@@ -164,6 +205,11 @@ def _refusal_to(context: RequestContext, topic: str, batch: Batch) -> int:
 
 def _first_batch(records: Buffer | None) -> Batch | None:
     return None if records is None else next(walk(records), None)
+
+
+def _refuse(answer: PartitionProduceResponse, code: int) -> None:
+    answer.error_code = code
+    answer.base_offset = answer.log_append_time_ms = answer.log_start_offset = -1
 
 
 def _refused(index: int, code: int) -> PartitionProduceResponse:
