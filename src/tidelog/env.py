@@ -13,6 +13,7 @@ Rules that every implementation keeps:
 Over 400 lines because the rules of the seam and the machine's side of it are read together.
 """
 
+import errno
 import fcntl
 import os
 import stat
@@ -31,6 +32,9 @@ from tidelog.types import Buffer
 MAX_BUFFERS_PER_WRITE: Final = 1024
 # A file of a page or less is read, not mapped: quicker, and the kernel bounds the number of maps.
 SMALL_MAP_BYTES: Final = 4096
+# Not every system can read without waiting, and not every file system of one that can.
+_ASKS_CACHE: Final = hasattr(os, "RWF_NOWAIT")
+_NOT_SUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
 class Clock(Protocol):
@@ -75,6 +79,37 @@ class File(Protocol):
     def close(self) -> None:
         """Release the handle; closing twice is fine."""
         ...
+
+
+@runtime_checkable
+class LocalFile(Protocol):
+    """What a file of the machine itself can do besides, for those who must not wait for a disk."""
+
+    def is_cached(self, position: int) -> bool:
+        """Whether the byte at `position` is in memory; true also where the system can't say."""
+        ...
+
+    def read_cached(self, size: int, position: int) -> Buffer | None:
+        """As `File.pread`, None where it would wait."""
+        ...
+
+    def send(self, socket: int, size: int, position: int) -> int:
+        """Let the kernel send at most `size` bytes from `position` to a socket; how many it took.
+
+        Raises:
+            BlockingIOError: None, now.
+        """
+        ...
+
+
+def local_file(file: File) -> LocalFile | None:
+    """The same file where it can do that, else None."""
+    return cast("LocalFile", file) if _may_be_local(type(file)) else None
+
+
+@cache
+def _may_be_local(kind: type) -> bool:
+    return issubclass(kind, LocalFile)
 
 
 class DirEntry(NamedTuple):
@@ -273,6 +308,29 @@ class _OsFile:
             parts.append(data)
             done += len(data)
         return b"".join(parts)
+
+    def is_cached(self, position: int) -> bool:
+        return self.read_cached(1, position) is not None
+
+    def read_cached(self, size: int, position: int) -> Buffer | None:
+        if not _ASKS_CACHE:
+            return self.pread(size, position)
+        data = bytearray(size)
+        try:
+            done = os.preadv(self._fd, (data,), position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno in _NOT_SUPPORTED:
+                return self.pread(size, position)
+            raise
+        if done == size:
+            return data
+        # Part of it is not in memory, or the file ends there.
+        return memoryview(data)[:done] if position + done >= self.size() else None
+
+    def send(self, socket: int, size: int, position: int) -> int:
+        return os.sendfile(socket, self._fd, position, size)
 
     def pwrite(self, data: Buffer, position: int) -> int:
         return os.pwrite(self._fd, data, position)

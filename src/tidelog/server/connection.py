@@ -7,17 +7,15 @@ come before reading paused.
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Final, cast
+from typing import cast
 
 from tidelog.errors import CorruptMessage, TidelogError
 from tidelog.protocol.connection import Frames
 from tidelog.server.clients import Clients
 from tidelog.server.dispatch import Pieces, answer
 from tidelog.server.node import LOGGER, ConnectionFacts, Node
+from tidelog.server.outgoing import Outgoing
 from tidelog.types import Buffer
-
-# Above this the transport asks us to wait; an answer in hand is still taken whole.
-WRITE_HIGH_BYTES: Final = 1 << 20
 
 
 class Connection(asyncio.Protocol):
@@ -29,7 +27,7 @@ class Connection(asyncio.Protocol):
         self._frames = Frames(self._node.config.socket_request_max_bytes)
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Future[None] | None = None
-        self._is_full = False
+        self._out: Outgoing | None = None
         self._is_paused = False
         self.facts = ConnectionFacts(clients.next_number(), "")
         self.last_active_ms = self._node.env.clock.monotonic_ms()
@@ -39,7 +37,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has come: it stays if there is room."""
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        self._out = Outgoing(self._transport, self._node.work, self._go_on, self._cut_off)
         peer = transport.get_extra_info("peername")
         self.facts.host = peer[0] if isinstance(peer, tuple) else "local"
         if not self._clients.admit(self):
@@ -47,7 +45,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio names it
         """The client has gone, or was sent away: nobody waits for an answer any more."""
-        self._transport = None
+        self._let_go()
         if self._task is not None:
             self._task.cancel()
         self._clients.dismiss(self)
@@ -60,17 +58,22 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client takes no more for now."""
-        self._is_full = True
+        if self._out is not None:
+            self._out.pause()
 
     def resume_writing(self) -> None:
         """The client has taken what there was."""
-        self._is_full = False
-        self._go_on()
+        if self._out is not None:
+            self._out.resume()
 
     @property
     def is_busy(self) -> bool:
         """Whether an answer is being worked on, or waits for the client to take it."""
         return self._task is not None or self._is_full
+
+    @property
+    def _is_full(self) -> bool:
+        return self._out is not None and self._out.is_full
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -116,8 +119,8 @@ class Connection(asyncio.Protocol):
         self._go_on()
 
     def _send(self, pieces: Pieces) -> None:
-        if self._transport is not None:
-            self._transport.writelines(pieces)
+        if self._out is not None:
+            self._out.send(pieces)
 
     def _pace(self) -> None:
         """Read on only while requests are worked on: what waits has a bound."""
@@ -139,3 +142,18 @@ class Connection(asyncio.Protocol):
         """Close without waiting for the client."""
         if self._transport is not None:
             self._transport.abort()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Send and read no more; the transport says itself when it has closed."""
+        self._transport = None
+        if self._out is not None:
+            self._out.close()
+            self._out = None
+
+    def _cut_off(self, error: Exception) -> None:
+        """An answer can't be sent to its end."""
+        if isinstance(error, ConnectionError):
+            self.close()
+        else:
+            self._give_up(str(error))

@@ -1,43 +1,45 @@
-"""One partition of a fetch: what is asked, the checks before the read, the answer.
+"""One partition of a fetch: the checks before the read, the read, the answer.
 
 Source: Kafka 4.x ReplicaManager.readFromLog, Partition.readRecords, UnifiedLog.read.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
-from uuid import UUID
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from tidelog.errors import CorruptData, StorageFailure, TidelogError
+from tidelog.errors import CorruptData, StorageFailure
 from tidelog.protocol.messages.fetch import (
     AbortedTransaction,
+    CurrentLeader,
     DivergingEpoch,
-    FetchPartition,
-    FetchRequest,
     PartitionData,
 )
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.byte_ranges import ByteRange, Limits, find_range
-from tidelog.server.node import Node
+from tidelog.server.leader_epochs import FENCED_LEADER_EPOCH, end_of_epoch, epoch_problem
 from tidelog.server.partitions import Partition
-from tidelog.server.requests import RequestContext
-from tidelog.types import IsolationLevel
+from tidelog.server.segment_bytes import SegmentBytes
+from tidelog.types import NO_LEADER_EPOCH, NO_OFFSET, Buffer, IsolationLevel
+
+if TYPE_CHECKING:
+    from tidelog.server.fetch_sessions import CachedPartition
+    from tidelog.server.file_pieces import FilePiece
+    from tidelog.storage.segment import Segment
 
 UNKNOWN_SERVER_ERROR: Final = -1
 OFFSET_OUT_OF_RANGE: Final = 1
 UNKNOWN_TOPIC: Final = 3
 NOT_LEADER: Final = 6
 STORAGE_ERROR: Final = 56
-FENCED_LEADER_EPOCH: Final = 74
-UNKNOWN_LEADER_EPOCH: Final = 75
-UNKNOWN_TOPIC_ID: Final = 100
 INCONSISTENT_TOPIC_ID: Final = 103
-UNKNOWN_OFFSET: Final = -1
-NO_EPOCH: Final = -1
-CONSUMER: Final = -1
-# Before this version the first batch comes in part where it is too large. Source: KIP-74.
-_WHOLE_FIRST_SINCE: Final = 3
+# Before these versions an answer has another form or another code.
+WHOLE_FIRST_SINCE: Final = 3
 _STORAGE_ERROR_SINCE: Final = 6
+_LEADER_SINCE: Final = 16
+# What is read of a store at once: it lies in memory until the client takes it.
+TIER_BYTES: Final = 1 << 20
+
+Records: TypeAlias = "Buffer | FilePiece"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,200 +60,194 @@ class ReadOrder:
     min_bytes: int
     max_bytes: int
 
-    @classmethod
-    def of(cls, context: RequestContext, request: FetchRequest) -> "ReadOrder":
-        """The order in a request."""
-        replica_id = (
-            request.replica_id if context.version < 15 else request.replica_state.replica_id
-        )
-        most = min(request.max_bytes, context.node.config.fetch_max_bytes)
-        return cls(
-            context.version,
-            IsolationLevel(1 if request.isolation_level == 1 else 0),
-            replica_id >= 0,
-            min(request.min_bytes, most),
-            most,
-        )
+    @property
+    def is_committed(self) -> bool:
+        """Whether records of open and aborted transactions are not to be seen."""
+        return self.isolation is IsolationLevel.READ_COMMITTED and not self.is_follower
+
+    def end_offset(self, partition: Partition) -> int:
+        """Offset behind the last record that the asker sees."""
+        if self.is_follower:
+            return partition.log.log_end_offset
+        return partition.end_offset(self.isolation)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a read gives: bytes, where they lie, and the aborted transactions among them."""
+
+    range: ByteRange
+    records: Records
+    aborted: Sequence[AbortedTransaction]
+
+
 class PartitionRead:
     """One partition of a fetch.
 
     Attributes:
-        topic: Its topic's name; None where only an id was given that nobody knows.
-        topic_id: Its topic's id; all zero where the request names topics.
-        asked: What the client says of it.
-        partition: None where it can't be had; `error_code` says why.
+        topic: Its topic as the request names it.
+        cached: What is asked of it.
+        partition: None where it can't be had: `error_code` says why.
+        error_code: 0 where it can be had.
         answer: What the last read gave.
+        size_bytes: Of the records in it.
     """
 
-    topic: str | None
-    topic_id: UUID
-    asked: FetchPartition
-    partition: Partition | None
-    error_code: int = 0
-    answer: PartitionData | None = None
-    size_bytes: int = 0
+    __slots__ = ("answer", "cached", "error_code", "partition", "size_bytes")
 
-    @classmethod
-    def of(
-        cls, node: Node, asked: FetchPartition, topic: str | None, topic_id: UUID
-    ) -> "PartitionRead":
-        """What a request asks of one partition, found in the broker."""
-        if topic is None:
-            info = node.topics.find_by_id(topic_id)
-            if info is None:
-                return cls(None, topic_id, asked, None, UNKNOWN_TOPIC_ID)
-            topic = info.name
-        try:
-            return cls(topic, topic_id, asked, node.partitions.get(topic, asked.partition))
-        except StorageFailure:
-            return cls(topic, topic_id, asked, None, STORAGE_ERROR)
-        except TidelogError:
-            return cls(topic, topic_id, asked, None, UNKNOWN_TOPIC)
+    def __init__(
+        self, cached: "CachedPartition", partition: Partition | None, error_code: int = 0
+    ) -> None:
+        self.cached = cached
+        self.partition = partition
+        self.error_code = error_code
+        self.answer = self.refusal(error_code) if error_code else PartitionData()
+        self.size_bytes = 0
 
     @property
     def must_answer(self) -> bool:
-        """Whether there is something to say that can't wait: an error, or a log that parted."""
-        answer = self.answer
-        return answer is not None and (answer.error_code != 0 or answer.diverging_epoch.epoch >= 0)
+        """Whether there is something to say that can't wait: an error, or a log that parted.
 
-    # -- waiting -----------------------------------------------------------------------------
+        A partition that nobody knows is no reason not to wait for the others, as in Kafka.
+        """
+        if self.partition is None and self.error_code != STORAGE_ERROR:
+            return False
+        return self.answer.error_code != 0 or self.answer.diverging_epoch.epoch >= 0
 
-    def watch(self, watcher: Callable[[], None]) -> None:
-        """Be told of every change of what readers may see."""
-        if self.partition is not None:
-            self.partition.watch(watcher)
+    def refusal(self, code: int) -> PartitionData:
+        """An answer that is an error."""
+        return PartitionData(
+            partition_index=self.cached.key[1], error_code=code, high_watermark=-1, records=b""
+        )
 
-    def unwatch(self, watcher: Callable[[], None]) -> None:
-        """Be told no more."""
-        if self.partition is not None:
-            self.partition.unwatch(watcher)
+    # -- before the read ---------------------------------------------------------------------
 
-    def available_bytes(self, order: ReadOrder) -> int:
-        """About how many bytes a read would give now, more than enough for what must be told."""
-        partition = self.partition
+    def prepare(self, order: ReadOrder, left: int, *, whole_first: bool) -> Limits | None:
+        """Set the answer as it is without records; the limits of the read, None for no read.
+
+        Args:
+            order: What is asked of all partitions.
+            left: Bytes that are left for this one and those behind it.
+            whole_first: Whether the first batch comes whole though it is larger.
+        """
+        self.size_bytes = 0
+        partition, asked = self.partition, self.cached.asked
         if partition is None:
-            return 0
-        if partition.is_gone:
-            return order.min_bytes
-        end = _end_offset(partition, order)
-        offset = self.asked.fetch_offset
-        if end <= offset:
-            return 0 if end == offset else order.min_bytes
-        limits = Limits(end_offset=end, max_bytes=self.asked.partition_max_bytes, whole_first=False)
-        found = find_range(partition.log.segments, offset, limits)
-        return 0 if found is None else found.size_bytes
-
-
-def read_all(order: ReadOrder, reads: Iterable[PartitionRead]) -> None:
-    """Read partitions in order, as much as the limits leave for each."""
-    left = order.max_bytes
-    is_first = order.version >= _WHOLE_FIRST_SINCE
-    for read in reads:
-        _read(order, read, left, is_first=is_first)
-        if read.size_bytes:
-            is_first = False
-        left = max(left - read.size_bytes, 0)
-
-
-def _read(order: ReadOrder, read: PartitionRead, left: int, *, is_first: bool) -> None:
-    read.size_bytes = 0
-    partition = read.partition
-    if partition is None or partition.is_gone:
-        read.answer = _refusal(read, read.error_code or UNKNOWN_TOPIC)
-        return
-    most = min(read.asked.partition_max_bytes, left)
-    try:
-        code = _problem(read, partition)
-        read.answer = (
-            _refusal(read, code) if code else _records(order, read, most, is_first=is_first)
+            return None
+        code = UNKNOWN_TOPIC if partition.is_gone else self._problem(partition)
+        if code:
+            self.refuse(order, code)
+            return None
+        self.answer = self._without_records(order, partition)
+        if asked.last_fetched_epoch != NO_LEADER_EPOCH and self._has_parted(order, partition):
+            return None
+        end_offset = order.end_offset(partition)
+        if asked.fetch_offset >= end_offset:
+            return None
+        return Limits(
+            end_offset=end_offset,
+            max_bytes=min(asked.partition_max_bytes, left),
+            whole_first=whole_first,
+            may_cut=order.version < WHOLE_FIRST_SINCE,
         )
-    except (OSError, StorageFailure):
-        code = STORAGE_ERROR if order.version >= _STORAGE_ERROR_SINCE else NOT_LEADER
-        read.answer = _refusal(read, code)
-    except CorruptData as error:
-        read.answer = _refusal(read, error.code or UNKNOWN_SERVER_ERROR)
 
+    def _problem(self, partition: Partition) -> int:
+        asked, log = self.cached.asked, partition.log
+        topic = self.cached.key[0]
+        if not isinstance(topic, str) and topic not in (NO_UUID, log.context.topic_id):
+            return INCONSISTENT_TOPIC_ID
+        code = epoch_problem(log, asked.current_leader_epoch)
+        if code:
+            return code
+        if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
+            return OFFSET_OUT_OF_RANGE
+        return UNKNOWN_SERVER_ERROR if asked.partition_max_bytes < 0 else 0
 
-def _refusal(read: PartitionRead, code: int) -> PartitionData:
-    return PartitionData(
-        partition_index=read.asked.partition, error_code=code, high_watermark=-1, records=b""
-    )
-
-
-def _problem(read: PartitionRead, partition: Partition) -> int:
-    """The error code of a read that can't be, 0 where it can."""
-    asked, log = read.asked, partition.log
-    if read.topic_id not in (NO_UUID, log.context.topic_id):
-        return INCONSISTENT_TOPIC_ID
-    if asked.current_leader_epoch != NO_EPOCH:
-        if asked.current_leader_epoch < log.leader_epoch:
-            return FENCED_LEADER_EPOCH
-        if asked.current_leader_epoch > log.leader_epoch:
-            return UNKNOWN_LEADER_EPOCH
-    if asked.partition_max_bytes < 0:
-        return UNKNOWN_SERVER_ERROR
-    if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
-        return OFFSET_OUT_OF_RANGE
-    return 0
-
-
-def _end_offset(partition: Partition, order: ReadOrder) -> int:
-    return (
-        partition.log.log_end_offset if order.is_follower else partition.end_offset(order.isolation)
-    )
-
-
-def _records(order: ReadOrder, read: PartitionRead, most: int, *, is_first: bool) -> PartitionData:
-    partition, asked = read.partition, read.asked
-    assert partition is not None
-    answer = PartitionData(
-        partition_index=asked.partition,
-        error_code=0,
-        high_watermark=partition.high_watermark,
-        last_stable_offset=partition.last_stable_offset,
-        log_start_offset=partition.log.log_start_offset,
-        records=b"",
-    )
-    if asked.last_fetched_epoch != NO_EPOCH:
-        known, end = partition.log.leader_epochs.end_offset_for(
-            asked.last_fetched_epoch, partition.log.log_end_offset
+    def _without_records(self, order: ReadOrder, partition: Partition) -> PartitionData:
+        return PartitionData(
+            partition_index=self.cached.key[1],
+            error_code=0,
+            high_watermark=partition.high_watermark,
+            last_stable_offset=partition.last_stable_offset,
+            log_start_offset=partition.log.log_start_offset,
+            aborted_transactions=[] if order.is_committed else None,
+            records=b"",
         )
-        if known == NO_EPOCH:
-            return _refusal(read, OFFSET_OUT_OF_RANGE)
-        if known < asked.last_fetched_epoch or end < asked.fetch_offset:
-            answer.diverging_epoch = DivergingEpoch(epoch=known, end_offset=end)
-            return answer
-    limits = Limits(
-        end_offset=_end_offset(partition, order),
-        max_bytes=most,
-        whole_first=is_first,
-        may_cut=order.version < _WHOLE_FIRST_SINCE,
-    )
-    is_committed = order.isolation is IsolationLevel.READ_COMMITTED
-    if is_committed:
-        answer.aborted_transactions = []
-    if asked.fetch_offset >= limits.end_offset:
-        return answer
-    found = find_range(partition.log.segments, asked.fetch_offset, limits)
-    if found is None or not found.size_bytes:
-        return answer
-    read.size_bytes = found.size_bytes
-    answer.records = found.segment.view(found.start, found.end)
-    if is_committed:
-        answer.aborted_transactions = _aborted(partition, asked.fetch_offset, found)
-    return answer
+
+    def _has_parted(self, order: ReadOrder, partition: Partition) -> bool:
+        """Whether the asker's log has parted from this one; the answer says so. Source: KIP-595."""
+        asked = self.cached.asked
+        epoch, end = end_of_epoch(partition.log, asked.last_fetched_epoch)
+        if end == NO_OFFSET:
+            self.refuse(order, OFFSET_OUT_OF_RANGE)
+            return True
+        if epoch == asked.last_fetched_epoch and end >= asked.fetch_offset:
+            return False
+        self.answer.diverging_epoch = DivergingEpoch(epoch=epoch, end_offset=end)
+        return True
+
+    def refuse(self, order: ReadOrder, code: int) -> None:
+        """Let the answer be an error, in the form that the version knows."""
+        if code == STORAGE_ERROR and order.version < _STORAGE_ERROR_SINCE:
+            code = NOT_LEADER
+        self.answer = self.refusal(code)
+        if code == FENCED_LEADER_EPOCH and order.version >= _LEADER_SINCE and self.partition:
+            # The caller adds who that is.
+            self.answer.current_leader = CurrentLeader(
+                leader_id=0, leader_epoch=self.partition.log.leader_epoch
+            )
+
+    # -- the read ----------------------------------------------------------------------------
+
+    def find(self, order: ReadOrder, limits: Limits, *, may_block: bool) -> Found | None:
+        """The records within the limits; None where there are none.
+
+        Raises:
+            ColdRead: They have to be waited for, and may not.
+            CorruptData: A damaged frame or index.
+            OSError, StorageFailure: The system failed a read.
+        """
+        assert self.partition is not None
+        log, offset = self.partition.log, self.cached.asked.fetch_offset
+        source = SegmentBytes(log.context.pool, may_block=may_block)
+        segments = log.segments
+        found = find_range(segments, offset, limits, source)
+        if found is None or not found.size_bytes:
+            return None
+        if found.segment.is_tiered and found.size_bytes > TIER_BYTES:
+            small = Limits(
+                end_offset=limits.end_offset, max_bytes=TIER_BYTES, whole_first=limits.whole_first
+            )
+            found = find_range(segments, offset, small, source) or found
+        aborted = _aborted(segments, offset, found, source) if order.is_committed else ()
+        return Found(found, source.records(found.segment, found.start, found.end), aborted)
+
+    def take(self, found: Found | None, order: ReadOrder) -> None:
+        """Put what was found into the answer."""
+        if found is None:
+            return
+        self.size_bytes = len(found.records)
+        if self.size_bytes:
+            # The writer asks for lengths only; the connection makes bytes of a piece of a file.
+            self.answer.records = [cast("Buffer", found.records)]
+        if order.is_committed:
+            self.answer.aborted_transactions = list(found.aborted)
+
+    def fail(self, error: Exception, order: ReadOrder) -> None:
+        """Let the answer say what the read has met."""
+        is_damage = isinstance(error, CorruptData) and error.code is not None
+        assert is_damage or isinstance(error, OSError | StorageFailure | CorruptData)
+        code = error.code if isinstance(error, CorruptData) else STORAGE_ERROR
+        self.refuse(order, UNKNOWN_SERVER_ERROR if code is None else code)
 
 
-def _aborted(partition: Partition, offset: int, found: ByteRange) -> list[AbortedTransaction]:
+def _aborted(
+    segments: Sequence["Segment"], offset: int, found: ByteRange, source: SegmentBytes
+) -> list[AbortedTransaction]:
     """The aborted transactions among the records, in the order of their markers."""
     aborted: list[AbortedTransaction] = []
-    for segment in partition.log.segments:
-        if segment.end_offset <= offset:
-            continue
-        entries, is_complete = segment.txn_index.collect(offset, found.next_offset)
+    for segment in segments[segments.index(found.segment) :]:
+        entries, is_complete = source.txn_index(segment).collect(offset, found.next_offset)
         aborted += (
             AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
             for entry in entries

@@ -120,6 +120,16 @@ class ClosedSegment(SegmentFiles):
         index = self._time_index
         return self._load_indexes()[1] if index is None else index
 
+    @property
+    def has_indexes(self) -> bool:
+        """Whether both indexes are in memory, or mapped."""
+        return self._offset_index is not None and self._time_index is not None
+
+    @property
+    def has_txn_index(self) -> bool:
+        """Whether the index of aborted transactions was read."""
+        return self._txn_index is not None
+
     def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         loaded = load_indexes(
             self.context,

@@ -60,11 +60,12 @@ class FilePool:
             self._open.popitem(last=False)
 
     def forget(self, path: str) -> None:
-        """Close the handle, as before the name gets another meaning or goes."""
+        """Let go of the handle, as before the name gets another meaning or goes.
+
+        It closes once nobody uses it: an answer may still be read from it.
+        """
         with self._lock:
-            file = self._open.pop(path, None)
-        if file is not None:
-            file.close()
+            self._open.pop(path, None)
 
     def close(self) -> None:
         """Close every handle."""

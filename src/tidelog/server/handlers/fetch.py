@@ -1,93 +1,198 @@
 """Fetch: record batches as they lie in the log, now or when enough of them are there.
 
-Source: Kafka's protocol guide, API 1; Kafka 4.x ReplicaManager.fetchMessages, DelayedFetch;
-KIP-74 (limits), KIP-227 (sessions), KIP-320 and KIP-595 (epochs), KIP-516 (topic ids).
+Source: Kafka's protocol guide, API 1; Kafka 4.x KafkaApis.handleFetchRequest, ReplicaManager;
+KIP-74 (limits), KIP-227 (sessions), KIP-320 and KIP-595 (epochs), KIP-516 (topic ids), KIP-951.
 """
 
-import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Final
+from uuid import UUID
 
+from tidelog.errors import StorageFailure, TidelogError
 from tidelog.protocol.messages.fetch import (
     FetchableTopic,
     FetchRequest,
     FetchResponse,
+    NodeEndpoint,
     PartitionData,
 )
-from tidelog.server.partition_reads import PartitionRead, ReadOrder, read_all
+from tidelog.server.fetch_reading import Reading, Wait, finish
+from tidelog.server.fetch_sessions import (
+    CachedPartition,
+    Fetching,
+    PartitionKey,
+    SessionRequest,
+)
+from tidelog.server.node import Node
+from tidelog.server.partition_reads import (
+    STORAGE_ERROR,
+    UNKNOWN_TOPIC,
+    PartitionRead,
+    ReadOrder,
+)
 from tidelog.server.requests import RequestContext
+from tidelog.types import IsolationLevel
 
-BY_ID: Final = 13
-HARD_LIMITS_UNTIL: Final = 2
+BY_ID_SINCE: Final = 13
+_REPLICA_STATE_SINCE: Final = 15
+UNKNOWN_TOPIC_ID: Final = 100
 
 
 def fetch(
     context: RequestContext, request: FetchRequest
 ) -> FetchResponse | Awaitable[FetchResponse]:
     """The records that are there, or a wait for more of them."""
-    order = ReadOrder.of(context, request)
-    reads = list(_wanted(context, request))
-    read_all(order, reads)
-    if _is_enough(request, order, reads):
-        return _response(reads)
-    return _later(context, request, order, reads)
+    node, order = context.node, _order(context, request)
+    now_ms = node.env.clock.monotonic_ms()
+    fetching = node.fetch_sessions.open(_session_request(context, request), now_ms)
+    if fetching.error_code:
+        return _response(context, fetching, ())
+    reads = _reads(node, fetching.partitions)
+    reading = Reading(order, reads)
+    if not reading.go() or not _is_enough(request, order, reads):
+        return _later(context, request, _Fetch(order, fetching, reads), reading)
+    return _response(context, fetching, reads)
 
 
-def _wanted(context: RequestContext, request: FetchRequest) -> Iterable[PartitionRead]:
-    by_id = context.version >= BY_ID
-    for topic in request.topics:
-        for asked in topic.partitions:
-            yield PartitionRead.of(
-                context.node, asked, None if by_id else topic.topic, topic.topic_id
-            )
+class _Fetch:
+    """What belongs together while a fetch waits."""
+
+    __slots__ = ("fetching", "order", "reads")
+
+    def __init__(
+        self, order: ReadOrder, fetching: Fetching, reads: Sequence[PartitionRead]
+    ) -> None:
+        self.order = order
+        self.fetching = fetching
+        self.reads = reads
+
+
+async def _later(
+    context: RequestContext, request: FetchRequest, asked: _Fetch, reading: Reading
+) -> FetchResponse:
+    """Read what is not in memory; wait for enough bytes, an error or the time to pass."""
+    node = context.node
+    await finish(reading, node.work)
+    if not _is_enough(request, asked.order, asked.reads):
+        await Wait(asked.order, asked.reads).wait(node.timers, request.max_wait_ms)
+        await finish(Reading(asked.order, asked.reads), node.work)
+    return _response(context, asked.fetching, asked.reads)
+
+
+# -- the request -------------------------------------------------------------------------------
+
+
+def _order(context: RequestContext, request: FetchRequest) -> ReadOrder:
+    replica_id = request.replica_id
+    if context.version >= _REPLICA_STATE_SINCE:
+        replica_id = request.replica_state.replica_id
+    most = min(request.max_bytes, context.node.config.fetch_max_bytes)
+    return ReadOrder(
+        context.version,
+        IsolationLevel(1 if request.isolation_level == 1 else 0),
+        replica_id >= 0,
+        min(request.min_bytes, most),
+        most,
+    )
+
+
+def _session_request(context: RequestContext, request: FetchRequest) -> SessionRequest:
+    by_id = context.version >= BY_ID_SINCE
+    return SessionRequest(
+        session_id=request.session_id,
+        epoch=request.session_epoch,
+        by_id=by_id,
+        is_follower=request.replica_id >= 0 or request.replica_state.replica_id >= 0,
+        asked=[
+            (_key(topic.topic_id if by_id else topic.topic, asked.partition), asked)
+            for topic in request.topics
+            for asked in topic.partitions
+        ],
+        forgotten=[
+            _key(topic.topic_id if by_id else topic.topic, number)
+            for topic in request.forgotten_topics_data
+            for number in topic.partitions
+        ],
+    )
+
+
+def _key(topic: str | UUID, partition: int) -> PartitionKey:
+    return topic, partition
+
+
+def _reads(node: Node, partitions: Iterable[CachedPartition]) -> list[PartitionRead]:
+    """All partitions, those that are not there behind the others, as Kafka answers."""
+    reads = [_read(node, cached) for cached in partitions]
+    if all(read.partition is not None for read in reads):
+        return reads
+    return sorted(reads, key=lambda read: read.partition is None)
+
+
+def _read(node: Node, cached: CachedPartition) -> PartitionRead:
+    known = cached.partition
+    if known is not None and not known.is_gone:
+        return PartitionRead(cached, known)
+    topic, number = cached.key
+    if not isinstance(topic, str):
+        info = node.topics.find_by_id(topic)
+        if info is None:
+            return PartitionRead(cached, None, UNKNOWN_TOPIC_ID)
+        topic = info.name
+    try:
+        cached.partition = node.partitions.get(topic, number)
+    except StorageFailure:
+        return PartitionRead(cached, None, STORAGE_ERROR)
+    except TidelogError:
+        return PartitionRead(cached, None, UNKNOWN_TOPIC)
+    return PartitionRead(cached, cached.partition)
 
 
 def _is_enough(request: FetchRequest, order: ReadOrder, reads: Sequence[PartitionRead]) -> bool:
+    """Whether there is no reason to wait."""
     return (
         request.max_wait_ms <= 0
-        or not reads
+        or all(read.partition is None for read in reads)
         or any(read.must_answer for read in reads)
         or sum(read.size_bytes for read in reads) >= order.min_bytes
     )
 
 
-async def _later(
-    context: RequestContext,
-    request: FetchRequest,
-    order: ReadOrder,
-    reads: Sequence[PartitionRead],
+# -- the response ------------------------------------------------------------------------------
+
+
+def _response(
+    context: RequestContext, fetching: Fetching, reads: Iterable[PartitionRead]
 ) -> FetchResponse:
-    """Wait for enough bytes, an error or the time to pass; then read anew."""
     node = context.node
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def finish() -> None:
-        if not done.done():
-            done.set_result(None)
-
-    def look() -> None:
-        if sum(read.available_bytes(order) for read in reads) >= order.min_bytes:
-            finish()
-
-    timer = node.timers.after(request.max_wait_ms, finish)
-    for read in reads:
-        read.watch(look)
-    try:
-        await done
-    finally:
-        timer.cancel()
-        for read in reads:
-            read.unwatch(look)
-    read_all(order, reads)
-    return _response(reads)
+    said = fetching.answer(
+        [(read.cached, read.answer) for read in reads], node.env.clock.monotonic_ms()
+    )
+    response = FetchResponse(
+        error_code=said.error_code, session_id=said.session_id, responses=_topics(said.partitions)
+    )
+    if any(data.current_leader.leader_epoch >= 0 for _, data in said.partitions):
+        for _, data in said.partitions:
+            if data.current_leader.leader_epoch >= 0:
+                data.current_leader.leader_id = node.node_id
+        here = node.address
+        response.node_endpoints = [
+            NodeEndpoint(node_id=node.node_id, host=here.host, port=here.port, rack=None)
+        ]
+    return response
 
 
-def _response(reads: Iterable[PartitionRead]) -> FetchResponse:
+def _topics(told: Iterable[tuple[CachedPartition, PartitionData]]) -> list[FetchableTopic]:
+    """Partitions as the response has them: those of a topic together where they follow."""
     topics: list[FetchableTopic] = []
-    for read in reads:
-        last = topics[-1] if topics else None
-        if last is None or (last.topic, last.topic_id) != (read.topic or "", read.topic_id):
-            last = FetchableTopic(topic=read.topic or "", topic_id=read.topic_id)
-            topics.append(last)
-        last.partitions.append(read.answer or PartitionData())
-    return FetchResponse(error_code=0, session_id=0, responses=topics)
+    last: str | UUID | None = None
+    for cached, data in told:
+        topic = cached.key[0]
+        if topic != last:
+            last = topic
+            topics.append(
+                FetchableTopic(topic=topic)
+                if isinstance(topic, str)
+                else FetchableTopic(topic_id=topic)
+            )
+        topics[-1].partitions.append(data)
+    return topics

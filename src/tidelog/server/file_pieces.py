@@ -1,0 +1,74 @@
+"""Bytes of an answer that still lie in a file: read, or sent by the kernel, as a client takes them.
+
+A piece holds its file open: the segment may be rolled, deleted or replaced meanwhile, its bytes
+stay what they were. So an answer of any size takes next to no memory until it is sent.
+"""
+
+from typing import Final
+
+from tidelog.env import File, local_file
+from tidelog.errors import StorageFailure
+
+# How often pages are looked for before they are sent: the kernel reads ahead by as much.
+PROBE_BYTES: Final = 256 << 10
+# Smaller ones are read at once; they must not be less than what writers join.
+PIECE_MIN_BYTES: Final = 16 << 10
+
+
+class FilePiece:
+    """Bytes [position, position + size) of a file; a read may be asked of any part of it."""
+
+    __slots__ = ("_local", "_size", "file", "path", "position")
+
+    def __init__(self, file: File, path: str, position: int, size: int) -> None:
+        self.file = file
+        self.path = path
+        self.position = position
+        self._size = size
+        self._local = local_file(file)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def rest(self, at: int) -> "FilePiece":
+        """What follows the first `at` bytes."""
+        return FilePiece(self.file, self.path, self.position + at, self._size - at)
+
+    def is_cached(self, size: int) -> bool:
+        """Whether the first `size` bytes can be had without waiting for a disk."""
+        local = self._local
+        if local is None:
+            return False
+        ends = (*range(PROBE_BYTES - 1, size - 1, PROBE_BYTES), size - 1)
+        return all(local.is_cached(self.position + at) for at in (0, *ends))
+
+    @property
+    def can_send(self) -> bool:
+        """Whether the kernel can send it."""
+        return self._local is not None
+
+    def send(self, socket: int, size: int) -> int:
+        """Let the kernel send of the first `size` bytes what a socket takes; how many.
+
+        Raises:
+            BlockingIOError: The socket takes nothing now.
+            OSError: The connection or the disk failed.
+            StorageFailure: The file is shorter than it was.
+        """
+        assert self._local is not None
+        sent = self._local.send(socket, size, self.position)
+        if not sent:
+            raise StorageFailure(self.path, "read", f"it ends before byte {self.position + size}")
+        return sent
+
+    def read(self, size: int) -> bytes:
+        """The first `size` bytes.
+
+        Raises:
+            OSError: The disk failed.
+            StorageFailure: The file is shorter than it was.
+        """
+        data = self.file.pread(size, self.position)
+        if len(data) < size:
+            raise StorageFailure(self.path, "read", f"it ends before byte {self.position + size}")
+        return data

@@ -1,0 +1,74 @@
+"""How the broker reads segments: on its loop only what is in memory, else in a thread.
+
+A read on the loop that would wait for a disk or a store raises `ColdRead`; the same is then done
+again with a source that may block, in a thread.
+"""
+
+from tidelog.env import local_file
+from tidelog.server.file_pieces import PIECE_MIN_BYTES, FilePiece
+from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.handles import FilePool
+from tidelog.storage.offset_index import OffsetIndex
+from tidelog.storage.segment import Segment
+from tidelog.storage.txn_index import TxnIndex
+from tidelog.types import Buffer
+
+
+class ColdRead(Exception):
+    """What was asked for is not in memory."""
+
+
+class SegmentBytes:
+    """A way to read a log's segments. One that may block is for threads."""
+
+    def __init__(self, pool: FilePool, *, may_block: bool) -> None:
+        self._pool = pool
+        self._may_block = may_block
+
+    def read(self, segment: Segment, start: int, end: int) -> Buffer:
+        """Bytes [start, end) of a segment's log file, fewer only where it ends.
+
+        Raises:
+            ColdRead: They are not in memory.
+            OSError: The system failed the read.
+        """
+        end = min(end, segment.size_bytes)
+        if end <= start:
+            return b""
+        if segment.is_tiered:
+            self._ensure(known=False)
+            return segment.view(start, end)
+        file = self._pool.get(segment.log_path)
+        if self._may_block:
+            return file.pread(end - start, start)
+        local = local_file(file)
+        data = None if local is None else local.read_cached(end - start, start)
+        if data is None:
+            raise ColdRead
+        return data
+
+    def records(self, segment: Segment, start: int, end: int) -> "Buffer | FilePiece":
+        """The same, for an answer: where they are many and in a file, they are read when sent."""
+        if segment.is_tiered or end - start < PIECE_MIN_BYTES:
+            return self.read(segment, start, end)
+        path = segment.log_path
+        return FilePiece(self._pool.get(path), path, start, end - start)
+
+    def offset_index(self, segment: Segment) -> OffsetIndex:
+        """The segment's index; raises ColdRead where it was not loaded yet."""
+        self._ensure(known=not isinstance(segment, ClosedSegment) or segment.has_indexes)
+        return segment.offset_index
+
+    def txn_index(self, segment: Segment) -> TxnIndex:
+        """Its aborted transactions; raises ColdRead where they were not loaded yet."""
+        self._ensure(known=not isinstance(segment, ClosedSegment) or segment.has_txn_index)
+        return segment.txn_index
+
+    def distrust(self, segment: Segment, problem: str) -> None:
+        """Build a segment's indexes anew, which reads all of it; raises ColdRead."""
+        self._ensure(known=False)
+        segment.distrust_indexes(problem)
+
+    def _ensure(self, *, known: bool) -> None:
+        if not known and not self._may_block:
+            raise ColdRead
