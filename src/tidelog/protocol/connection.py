@@ -129,14 +129,10 @@ def _whole(
 ) -> "DataclassInstance":
     message = _body_codec(kind, api, version).read(reader)
     if reader.left:
-        raise _too_long(api, version, reader)
+        raise CorruptMessage(
+            f"{api.name} v{version}: {reader.left} bytes behind the message", at=reader.at
+        )
     return message
-
-
-def _too_long(api: AnyApi, version: int, reader: Reader) -> CorruptMessage:
-    return CorruptMessage(
-        f"{api.name} v{version}: {reader.left} bytes behind the message", at=reader.at
-    )
 
 
 def _body_codec(kind: type[Request], api: AnyApi, version: int) -> Codec[Request]:
@@ -204,9 +200,8 @@ def read_request(
     client_id = reader.nullable_string()
     if question.flexible:
         reader.skip_tags()
+    # Bytes behind a request are passed over, as Kafka does: librdkafka sends three of them.
     message = question.read(reader)
-    if reader.at != len(reader.view):
-        raise _too_long(question.api, version, reader)
     return ReceivedRequest(question.api, version, correlation_id, client_id, message)
 
 
