@@ -4,9 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.peers.conftest import quick_path
 
 import tidelog
 from tidelog.server.in_process import Broker
+
+__all__ = ["quick_path"]
 
 # Groups wait three seconds for more members by default.
 SETTINGS = {

@@ -1,0 +1,219 @@
+"""Damaged requests of every announced API and version: answered, refused or hung up on, no more.
+
+A valid frame, filled at random with names that exist, is damaged at some places and handed to a
+connection. Then: nothing that no handler foresaw is logged, the loop turns on, memory stays below
+eight times the frame and 1 MiB, and the next client is served. Some frames go over a socket.
+"""
+
+import asyncio
+import logging
+import random
+import socket
+import struct
+import tracemalloc
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from tests.server.raw import RawClient
+from tests.server.worlds import Errors, Talk, World, watched
+from tests.unit.protocol.samples import Fill, Sampler
+
+from tidelog.protocol.connection import ClientConnection
+from tidelog.protocol.messages import API_VERSIONS, BY_KEY, AnyApi
+from tidelog.protocol.messages.metadata import ApiVersionsRequest
+from tidelog.protocol.schema import Form, Kind
+from tidelog.record.builder import build_batch
+from tidelog.server.handlers import ROWS
+from tidelog.server.in_process import Broker
+from tidelog.types import Codec, NewRecord
+
+TOPIC, GROUP = "mutated", "group"
+EXTREMES = (0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x00FFFFFF, 0xFFFF, 0)
+FRAMES, FRAMES_SWEEP, FRAMES_PER_WORLD = 4_000, 100_000, 1_000
+SOCKET_FRAMES = 300
+MEASURED_SHARE = 0.05
+MEMORY_FACTOR, MEMORY_BASE = 8, 1 << 20
+
+
+def announced() -> list[tuple[AnyApi, int]]:
+    """Every version of every API that is served."""
+    return [(BY_KEY[row.key], v) for row in ROWS for v in range(row.first, row.last + 1)]
+
+
+class Filled(Sampler):
+    """Messages about topics and groups that are there, with batches that can be appended."""
+
+    def __init__(self, version: int, rng: random.Random, topic_id: UUID) -> None:
+        super().__init__(version, rng.getrandbits(32), Fill.ANY)
+        self._rng = rng
+        self._topic_id = topic_id
+
+    def _number(self, kind: Kind[object], path: tuple[str, ...]) -> int:
+        if self._rng.random() < 0.5:
+            return self._rng.choice([0, 0, 1, -1])
+        return super()._number(kind, path)
+
+    def _other(self, form: Form) -> object:
+        if self._rng.random() < 0.2:
+            return super()._other(form)
+        if form is Form.UUID:
+            return self._topic_id
+        if form is Form.STRING:
+            return self._rng.choice([TOPIC, GROUP, "consumer", "range", ""])
+        if form is Form.BYTES and self._rng.random() < 0.7:
+            return _batch(self._rng)
+        return super()._other(form)
+
+
+def _batch(rng: random.Random) -> bytes:
+    records = [NewRecord(value=rng.randbytes(9), timestamp=n) for n in range(rng.randint(1, 4))]
+    return bytes(build_batch(records, codec=rng.choice(list(Codec))))
+
+
+def whole_frame(rng: random.Random, api: AnyApi, version: int, topic_id: UUID) -> bytes:
+    """A valid request with its length in front."""
+    message = Filled(version, rng, topic_id).message(api.request)
+    return b"".join(ClientConnection("mutated").request(api, version, message))
+
+
+def damaged(rng: random.Random, frame: bytes) -> bytes:
+    """Up to four places changed, cut, doubled or grown; the length in front is right again.
+
+    A few frames stay whole: what they hold is odd enough.
+    """
+    body = bytearray(frame[4:])
+    for _ in range(rng.choice([0, 1, 1, 1, 1, 2, 4])):
+        _damage(rng, body)
+    return struct.pack(">i", len(body)) + body
+
+
+def _damage(rng: random.Random, body: bytearray) -> None:
+    at = rng.randrange(len(body) + 1)
+    match rng.randrange(6):
+        case 0 if at < len(body):
+            body[at] ^= 1 << rng.randrange(8)
+        case 1:
+            body[at : at + 1] = rng.randbytes(1)
+        case 2:
+            body[at : at + 4] = rng.choice(EXTREMES).to_bytes(4, "big")
+        case 3 if at > 10:
+            del body[at:]
+        case 4:
+            other = rng.randrange(len(body) + 1)
+            body[at:at] = body[other : other + rng.randint(1, 30)]
+        case _:
+            del body[at : at + rng.randint(1, 8)]
+    if not body:
+        body += b"\0"
+
+
+async def _serves(world: World) -> None:
+    """A new client gets an answer to ApiVersions."""
+    talk = world.connect()
+    client = ClientConnection("next")
+    asked = ApiVersionsRequest(client_software_name="n", client_software_version="1")
+    talk.feed(b"".join(client.request(API_VERSIONS, 3, asked)))
+    await talk.settle()
+    client.feed(bytes(talk.transport.sent))
+    assert client.next_response() is not None
+    await talk.hang_up()
+
+
+async def _one(world: World, frame: bytes, *, measured: bool) -> None:
+    talk = world.connect()
+    if measured:
+        _measured(talk, frame)
+    else:
+        talk.feed(frame)
+    await talk.settle()
+    await talk.hang_up()
+
+
+def _measured(talk: Talk, frame: bytes) -> None:
+    """Hand it over; what is allocated meanwhile has a bound."""
+    tracemalloc.start()
+    try:
+        talk.feed(frame)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= MEMORY_FACTOR * len(frame) + MEMORY_BASE, frame.hex()
+
+
+async def _life(folder: Path, errors: Errors, frames: int, seed: int) -> None:
+    """One broker and so many frames; whole ones first, so that what is loaded once is loaded."""
+    rng = random.Random(seed)
+    world = World.open(folder, errors)
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, told: errors.records.append(str(told)))
+    info = world.node.topics.create(TOPIC, 2)
+    topic_id = info.topic_id or UUID(int=0)
+    known = announced()
+    try:
+        for api, version in known:
+            await _one(world, whole_frame(rng, api, version, topic_id), measured=False)
+            assert not errors.records, (api.name, version, errors.records[0])
+        for _ in range(frames):
+            api, version = rng.choice(known)
+            frame = damaged(rng, whole_frame(rng, api, version, topic_id))
+            await _one(world, frame, measured=rng.random() < MEASURED_SHARE)
+            assert not errors.records, (api.name, version, frame.hex(), errors.records[0])
+        await _serves(world)
+    finally:
+        await world.close()
+
+
+def test_damaged_frames_harm_nobody(request: pytest.FixtureRequest, quick_path: Path) -> None:
+    frames = FRAMES_SWEEP if request.config.getoption("--sweep") else FRAMES
+    with watched() as errors:
+        for number in range(frames // FRAMES_PER_WORLD):
+            folder = quick_path / str(number)
+            asyncio.run(_life(folder, errors, FRAMES_PER_WORLD, seed=number))
+
+
+def _streams(rng: random.Random, topic_id: UUID, count: int) -> Iterator[bytes]:
+    """Damaged frames, wrong lengths in front, and noise."""
+    known = announced()
+    for _ in range(count):
+        api, version = rng.choice(known)
+        frame = damaged(rng, whole_frame(rng, api, version, topic_id))
+        kind = rng.randrange(4)
+        if kind == 0:
+            yield rng.choice(EXTREMES).to_bytes(4, "big") + frame[4:]
+        elif kind == 1:
+            yield rng.randbytes(rng.randint(1, 200))
+        else:
+            yield frame
+
+
+def test_damaged_frames_over_sockets_leave_the_broker_serving(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    rng = random.Random(6)
+    info = broker.call(lambda node: node.topics.create(TOPIC, 2))
+    host, _, port = broker.bootstrap_servers.rpartition(":")
+    open_ones: list[socket.socket] = []
+    with RawClient(broker.bootstrap_servers) as bystander:
+        for stream in _streams(rng, info.topic_id or UUID(int=0), SOCKET_FRAMES):
+            sock = socket.create_connection((host, int(port)), 10)
+            sock.sendall(stream)
+            open_ones.append(sock)
+        bystander.produce(TOPIC, _batch(rng))
+        assert [one.value is not None for one in bystander.read_all(TOPIC)]
+    for sock in open_ones:
+        sock.close()
+    _none_failed(caplog)
+
+
+def _none_failed(caplog: pytest.LogCaptureFixture) -> None:
+    failed: Sequence[str] = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    assert not failed
+
+
+def test_the_harness_finds_what_no_handler_foresaw() -> None:
+    """A canary: an error that escapes is collected."""
+    with watched() as errors:
+        logging.getLogger("tidelog.server").error("planted")
+    assert errors.records == ["planted"]

@@ -1,0 +1,156 @@
+"""A broker without a socket: connections on a transport that keeps what is sent, for odd frames.
+
+Everything runs on one event loop in the test's thread. How long a frame may take is counted in
+turns of the loop, not in seconds.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+from tidelog.config import BrokerConfig
+from tidelog.server.clients import Clients
+from tidelog.server.connection import Connection
+from tidelog.server.node import Node
+from tidelog.server.server import open_node
+
+# A handler's own awaits; what waits longer waits for a timer or a thread.
+TURNS = 50
+SETTINGS = {
+    "auto.create.topics.enable": "false",
+    "offsets.topic.num.partitions": "2",
+    "group.initial.rebalance.delay.ms": "0",
+}
+
+
+class FakeTransport(asyncio.Transport):
+    """Takes everything at once; knows whether it was closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = bytearray()
+        self.is_over = False
+        self.takes = True
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return ("127.0.0.1", 1) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.sent += data
+
+    def writelines(self, list_of_data: "Iterator[bytes | bytearray | memoryview]") -> None:  # type: ignore[override]
+        for data in list_of_data:
+            self.sent += data
+
+    def pause_reading(self) -> None:
+        self.takes = False
+
+    def resume_reading(self) -> None:
+        self.takes = True
+
+    def is_closing(self) -> bool:
+        return self.is_over
+
+    def close(self) -> None:
+        self.is_over = True
+
+    def abort(self) -> None:
+        self.is_over = True
+
+
+class Errors(logging.Handler):
+    """Keeps what was logged as an error: something that no handler foresaw."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.records: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(logging.Formatter().format(record))
+
+
+class Talk:
+    """One client's connection to the world."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.transport = FakeTransport()
+        connection.connection_made(self.transport)
+
+    def feed(self, data: bytes) -> None:
+        """Hand bytes to the connection as an event loop does."""
+        connection: object = self._connection
+        if isinstance(connection, asyncio.BufferedProtocol):
+            _feed_buffered(connection, data)
+        elif isinstance(connection, asyncio.Protocol):
+            connection.data_received(data)
+
+    async def settle(self) -> None:
+        """Let the loop turn until nothing is being worked on, or it waits for something else."""
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+            if self.transport.is_over or not self._connection.is_busy:
+                return
+
+    async def hang_up(self) -> None:
+        """The client goes; a waiting request is given up within a few turns."""
+        self._connection.connection_lost(None)
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+
+
+def _feed_buffered(connection: asyncio.BufferedProtocol, data: bytes) -> None:
+    at = 0
+    while at < len(data):
+        room = memoryview(connection.get_buffer(len(data) - at))
+        count = min(len(room), len(data) - at)
+        room[:count] = data[at : at + count]
+        room.release()
+        connection.buffer_updated(count)
+        at += count
+
+
+class World:
+    """A node, its clients, and what went wrong."""
+
+    def __init__(self, node: Node, errors: Errors) -> None:
+        self.node = node
+        self.errors = errors
+        self._clients = Clients(node)
+
+    @classmethod
+    def open(cls, folder: Path, errors: Errors) -> Self:
+        """A node on a directory."""
+        return cls(open_node(str(folder), BrokerConfig.parse(SETTINGS)[0]), errors)
+
+    def connect(self) -> Talk:
+        """A new client."""
+        return Talk(Connection(self.node, self._clients))
+
+    async def close(self) -> None:
+        """End all clients, then the node."""
+        self._clients.close()
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        self.node.close()
+
+
+@contextmanager
+def watched() -> Iterator[Errors]:
+    """Collects what is logged as an error meanwhile."""
+    errors = Errors()
+    logger = logging.getLogger("tidelog.server")
+    logger.addHandler(errors)
+    try:
+        yield errors
+    finally:
+        logger.removeHandler(errors)
