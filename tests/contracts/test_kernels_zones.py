@@ -12,7 +12,8 @@ from tidelog.record.coding import crc32c
 from tidelog.record.kernels import layout, plain, scan_batches
 from tidelog.record.kernels import zones as kernels
 from tidelog.record.kernels.memory import Bytes, Longs
-from tidelog.record.kernels.sums import fill_tables, join_all, sum_tables
+from tidelog.record.kernels.sums import count_chained, fill_tables, join_all, sum_tables
+from tidelog.storage.latency import bucket_of
 from tidelog.types import INT64_MIN, Codec
 
 logs = st.lists(batches(codecs=(Codec.NONE,)), max_size=5).map(b"".join) | damaged_logs()
@@ -40,6 +41,34 @@ def test_the_tables_are_the_same_compiled_and_interpreted() -> None:
     plain(fill_tables)(*found)
     for left, right in zip(found, sum_tables(), strict=True):
         assert (left == right).all()
+
+
+@given(
+    facts=st.lists(st.binary(min_size=5, max_size=5), max_size=8),
+    start=st.integers(0, 2**32 - 1),
+    damage=st.none() | st.integers(0, 8 * 9 - 1),
+)
+def test_rows_in_a_chain_of_sums_are_counted(
+    facts: list[bytes], start: int, damage: int | None
+) -> None:
+    rows, crc = bytearray(), start
+    for fact in facts:
+        crc = crc32c(fact, crc)
+        rows += fact + crc.to_bytes(4, "big")
+    expected = len(facts)
+    if damage is not None and damage < len(rows):
+        rows[damage] ^= 4
+        expected = damage // 9
+    data, table = frozen(bytes(rows)), sum_tables()[1]
+    assert count_chained(data, 9, start, table) == expected
+    assert plain(count_chained)(data, 9, start, table) == expected
+
+
+@given(latency=st.integers(-(2**63) + 1, 2**63 - 1) | st.integers(-200, 200))
+def test_buckets_are_those_of_the_plain_rule(latency: int) -> None:
+    expected = bucket_of(latency)
+    assert kernels.bucket_of(latency) == expected
+    assert plain(kernels.bucket_of)(latency) == expected
 
 
 def _table(data: Bytes) -> Longs:

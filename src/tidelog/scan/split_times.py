@@ -2,16 +2,16 @@
 
 A split is counted as if no record lay before it. What that gets wrong is known afterwards: records
 at its head may be behind a create time of a split before it. The head ends where the split's own
-largest time so far reaches that one; `recount` reads just that much again, and `Joined` puts the
-right numbers in place of the first ones. In most logs the head is a batch or nothing.
+largest time so far reaches that one. In most logs it is a batch or nothing, and lies within the
+`HEAD_RECORDS` whose create times are kept (`SplitTimes.recount`); where it is longer, `recount`
+reads just that much again. `correct` puts the right numbers in place of the first ones.
 
 The results are those of `scan.latency` and `scan.lateness`, to the last number.
 
 Imports numpy, pyarrow and numba.
 """
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -25,6 +25,7 @@ from tidelog.record.kernels.zones import BUCKET_MAX, BUCKETS
 from tidelog.scan.reader import ReadOptions, read
 from tidelog.scan.split import Split
 from tidelog.scan.stats import ScanStats
+from tidelog.scan.time_arrays import bucket_counts, distances
 from tidelog.storage.latency import LatencyByHour, LatencyHistogram
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = ("offset", "createTimestamp", "appendTimestamp")
 _ROWS: Final = 65_536
+# 16 KB for each split.
+HEAD_RECORDS: Final = 2048
 
 
 class Mark(NamedTuple):
@@ -77,6 +80,7 @@ class SplitTimes:
         late: Late records, as if none lay before the split.
         smallest_ms: Smallest create time, INT64_MAX where there is none.
         marks: Places inside, ascending; the last one is the end.
+        head: Create times of the records up to the first mark that have one, int64[n].
         log_bytes: Bytes of log that were read.
         lost: What was gone when it was to be read.
     """
@@ -89,6 +93,7 @@ class SplitTimes:
     late: Late = field(default_factory=Late)
     smallest_ms: int = INT64_MAX
     marks: list[Mark] = field(default_factory=list)
+    head: "Longs" = field(default_factory=lambda: np.empty(0, np.int64))
     log_bytes: int = 0
     lost: list[str] = field(default_factory=list)
 
@@ -111,6 +116,29 @@ class SplitTimes:
         reached = (m.end_offset for m in self.marks if m.largest_ms >= largest_ms)
         return next(reached, self.marks[-1].end_offset)
 
+    def recount(self, largest_ms: int, end_offset: int) -> tuple[Late, Late] | None:
+        """What the function `recount` says, where the head's create times tell it; else None."""
+        if end_offset != self.marks[0].end_offset:
+            return None
+        delays = list(self.late.lost)
+        return late_of(self.head, delays), late_of(self.head, delays, largest_ms)
+
+
+def late_of(create_ms: "Longs", delays_ms: Sequence[int], largest_ms: int = INT64_MIN) -> Late:
+    """The late ones of a few records, by their create times; behind a largest create time.
+
+    As `TimesCounter` says, without a kernel: this is for the driver, which may have none compiled.
+    """
+    before = np.maximum.accumulate(np.concatenate(([largest_ms], create_ms)))[:-1]
+    is_late = create_ms < before
+    late_ms, late = distances(before[is_late], create_ms[is_late]), Late()
+    late.lost = {delay: int((late_ms > delay).sum()) for delay in delays_ms}
+    if len(late_ms):
+        late.histogram.add_buckets(dict(bucket_counts(late_ms)))
+        late.histogram.min_ms = int(late_ms.min())
+        late.histogram.max_ms = int(late_ms.max())
+    return late
+
 
 class TimesCounter:
     """Counts records in the order of their offsets. One thread."""
@@ -119,7 +147,7 @@ class TimesCounter:
         """Begin behind a largest create time."""
         self._delays: Longs = np.array(sorted(delays_ms), np.int64)
         self._late = kernels.LateCounts(
-            np.zeros(BUCKETS, np.int64), self._delays, np.zeros(len(self._delays), np.int64)
+            np.zeros(BUCKETS, np.int64), self._delays, np.zeros(len(self._delays) + 1, np.int64)
         )
         self._facts: Longs = np.zeros(kernels.FACTS, np.int64)
         self._facts[kernels.LATE_MIN] = self._facts[kernels.SMALLEST] = INT64_MAX
@@ -157,8 +185,8 @@ class TimesCounter:
         found = _histogram(self._late.buckets)
         found.min_ms = min(self._late_ms_min, int(facts[kernels.LATE_MIN]))
         found.max_ms = int(facts[kernels.LATE_MAX])
-        counts = zip(self._delays.tolist(), self._late.lost.tolist(), strict=True)
-        return Late(found, dict(counts))
+        lost = np.cumsum(self._late.passed[:0:-1])[::-1]
+        return Late(found, dict(zip(self._delays.tolist(), lost.tolist(), strict=True)))
 
     def finish(self) -> SplitTimes:
         """All that was counted."""
@@ -202,8 +230,9 @@ class _Hours:
 
 def _histogram(buckets: "Longs") -> LatencyHistogram:
     found = LatencyHistogram()
-    for bucket in np.flatnonzero(buckets).tolist():
-        found.add_bucket(bucket - BUCKET_MAX, int(buckets[bucket]))
+    filled = np.flatnonzero(buckets)
+    numbers, counts = (filled - BUCKET_MAX).tolist(), buckets[filled].tolist()
+    found.add_buckets(dict(zip(numbers, counts, strict=True)))
     return found
 
 
@@ -219,11 +248,20 @@ def reduce_split(split: Split, delays_ms: Sequence[int], env: Env | None = None)
         CorruptData: A batch is damaged.
     """
     stats = ScanStats()
-    counter, marks = TimesCounter(delays_ms), []
+    counter, marks, head = TimesCounter(delays_ms), [], None
     for offsets, append_ms, create_ms in _times(split, env, stats):
-        counter.add(append_ms, create_ms)
-        marks.append(counter.mark(int(offsets[-1]) + 1))
+        cut = 0
+        if head is None:
+            cut = min(HEAD_RECORDS, len(offsets))
+            head = create_ms[:cut]
+            counter.add(append_ms[:cut], head)
+            marks.append(counter.mark(int(offsets[cut - 1]) + 1))
+        if cut < len(offsets):
+            counter.add(append_ms[cut:], create_ms[cut:])
+            marks.append(counter.mark(int(offsets[-1]) + 1))
     found = counter.finish()
+    if head is not None:
+        found.head = head[head != NO_TIMESTAMP]
     found.marks, found.log_bytes = marks, stats.log_bytes
     found.lost = [_text(one) for one in stats.lost]
     return found
@@ -298,67 +336,3 @@ def correct(found: SplitTimes, alone: Late, behind: Late, end_offset: int) -> La
         for delay, number in found.late.lost.items()
     }
     return late
-
-
-def encode_times(found: SplitTimes) -> tuple[str, bytes, bytes, bytes]:
-    """A split's numbers as plain data: JSON, then three histograms."""
-    facts = {
-        "records": found.records,
-        "timed": found.timed,
-        "both": found.both,
-        "smallest_ms": found.smallest_ms,
-        "marks": found.marks,
-        "log_bytes": found.log_bytes,
-        "lost": found.lost,
-        "late": _lost_pairs(found.late.lost),
-    }
-    return (
-        json.dumps(facts),
-        found.by_append.encode(),
-        found.by_create.encode(),
-        encode_histogram(found.late.histogram),
-    )
-
-
-def decode_times(facts: str, by_append: bytes, by_create: bytes, late: bytes) -> SplitTimes:
-    """What `encode_times` made."""
-    known: Mapping[str, int] = (parsed := json.loads(facts))
-    return SplitTimes(
-        records=known["records"],
-        timed=known["timed"],
-        both=known["both"],
-        by_append=LatencyByHour.decode(by_append),
-        by_create=LatencyByHour.decode(by_create),
-        late=Late(decode_histogram(late), dict(parsed["late"])),
-        smallest_ms=known["smallest_ms"],
-        marks=[Mark(*mark) for mark in parsed["marks"]],
-        log_bytes=known["log_bytes"],
-        lost=parsed["lost"],
-    )
-
-
-def encode_late(late: Late) -> tuple[str, bytes]:
-    """Late records as plain data."""
-    return json.dumps(_lost_pairs(late.lost)), encode_histogram(late.histogram)
-
-
-def decode_late(lost: str, histogram: bytes) -> Late:
-    """What `encode_late` made."""
-    return Late(decode_histogram(histogram), dict(json.loads(lost)))
-
-
-def _lost_pairs(lost: Mapping[int, int]) -> list[tuple[int, int]]:
-    return list(lost.items())
-
-
-def encode_histogram(histogram: LatencyHistogram) -> bytes:
-    """One histogram, as hours of latencies that have one hour."""
-    hours = LatencyByHour()
-    if histogram.count:
-        hours.at(0).merge(histogram)
-    return hours.encode()
-
-
-def decode_histogram(data: bytes) -> LatencyHistogram:
-    """What `encode_histogram` made."""
-    return LatencyByHour.decode(data).total()

@@ -29,13 +29,12 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from itertools import accumulate
 from struct import Struct
 from typing import Final, Self
 from uuid import UUID
 
 from tidelog.record.coding import crc32c
-from tidelog.storage.append_time_rows import AppendTimeRow, AppendTimeRows
+from tidelog.storage.append_time_rows import AppendTimeRow, AppendTimeRows, unpack_columns
 from tidelog.types import INT32_MAX, INT64_MAX, Buffer
 
 __all__ = ["AppendTimeRow", "AppendTimeRows", "AppendTimes", "encode_header"]
@@ -349,14 +348,15 @@ class AppendTimes:
         count, rest = divmod(len(data), ROW_SIZE)
         valid, damage = self._count_valid(data[: count * ROW_SIZE])
         if valid:
-            rows = _ROW.iter_unpack(data[: valid * ROW_SIZE])
-            times, relatives, batch_crcs, crcs = zip(*rows, strict=True)
+            times, relatives, batch_crcs, crcs = unpack_columns(_ROW, data[: valid * ROW_SIZE])
             base = self.base_offset
             self._times = array("q", times)
-            self._floors = array("q", accumulate(times, max))
             self._batch_crcs = array("I", batch_crcs)
-            self._offsets = array("q", [base + relative for relative in relatives])
+            self._offsets = array("q", map(base.__add__, relatives))
             self._unknown_slots = [slot for slot, ms in enumerate(times) if ms == UNKNOWN_MS]
+            self._floors = array("q", times)  # known ones never fall
+            for slot in self._unknown_slots:
+                self._floors[slot] = self._floors[slot - 1]
             self._crc = crcs[-1]
         if damage is None and rest:
             return f"row {count}: only {rest} of {ROW_SIZE} bytes"

@@ -1,7 +1,13 @@
 """The rows of an append clock as a sequence, without making them all."""
 
+import sys
+from array import array
 from collections.abc import Sequence
-from typing import NamedTuple, overload
+from struct import Struct
+from typing import Final, NamedTuple, overload
+
+# From so many rows on, columns are cut out of them byte by byte of a row: a tenth of the work.
+_MANY_ROWS: Final = 64
 
 
 class AppendTimeRow(NamedTuple):
@@ -34,3 +40,22 @@ class AppendTimeRows(Sequence[AppendTimeRow]):
         if isinstance(slot, slice):
             return list(map(AppendTimeRow, *(column[slot] for column in self._columns)))
         return AppendTimeRow(*(column[slot] for column in self._columns))
+
+
+def unpack_columns(row: Struct, data: bytes) -> tuple[Sequence[int], ...]:
+    """The columns of big-endian rows, at least one of them, without padding between numbers."""
+    count = len(data) // row.size
+    if count < _MANY_ROWS:
+        return tuple(zip(*row.iter_unpack(data), strict=True))
+    columns, at = [], 0
+    for code in row.format[1:]:
+        column = array(code)
+        size = column.itemsize
+        swapped = bytearray(count * size)
+        for place in range(size):
+            target = size - 1 - place if sys.byteorder == "little" else place
+            swapped[target::size] = data[at + place :: row.size]
+        column.frombytes(swapped)
+        columns.append(column)
+        at += size
+    return tuple(columns)

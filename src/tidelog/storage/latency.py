@@ -13,7 +13,9 @@ Pure. Encoded as a section of `.zones`. Source: docs/format.md#zone-maps.
 """
 
 import struct
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Final
 
 from tidelog.errors import CorruptIndex, CorruptRecord
@@ -105,10 +107,19 @@ class LatencyHistogram:
         self.count += count
         self.buckets[bucket] = self.buckets.get(bucket, 0) + count
 
+    def add_buckets(self, counts: Mapping[int, int]) -> None:
+        """Count so many latencies of each bucket, none of them 0; else as `add_bucket`."""
+        self.count += sum(counts.values())
+        if not self.buckets:
+            self.buckets = dict(counts)
+            return
+        mine = self.buckets
+        for bucket, count in counts.items():
+            mine[bucket] = mine.get(bucket, 0) + count
+
     def merge(self, other: "LatencyHistogram") -> None:
         """Count what `other` counted too."""
-        for bucket, count in other.buckets.items():
-            self.add_bucket(bucket, count)
+        self.add_buckets(other.buckets)
         self.min_ms = min(self.min_ms, other.min_ms)
         self.max_ms = max(self.max_ms, other.max_ms)
 
@@ -117,24 +128,26 @@ class LatencyHistogram:
 
         Off by at most `RELATIVE_ERROR` of its value (and half a ms); 0 and 100 are exact.
         """
-        assert 0 <= percent <= 100
+        return self.percentiles((percent,))[0]
+
+    def percentiles(self, percents: Sequence[float]) -> list[int | None]:
+        """What `percentile` says of each; quicker, for many."""
+        assert all(0 <= percent <= 100 for percent in percents)
         if not self.count:
-            return None
+            return [None] * len(percents)
+        buckets = sorted(self.buckets)
+        seen = list(accumulate(map(self.buckets.__getitem__, buckets)))
+        return [self._percentile(percent, buckets, seen) for percent in percents]
+
+    def _percentile(self, percent: float, buckets: Sequence[int], seen: Sequence[int]) -> int:
+        """Of buckets in order, and how many latencies there are up to the end of each."""
         rank = max(1, -(-percent * self.count // 100))  # rounded up
         if rank == 1:
             return self.min_ms
         if rank >= self.count:
             return self.max_ms
-        return self._at_rank(rank)
-
-    def _at_rank(self, rank: float) -> int:
-        seen = 0
-        for bucket in sorted(self.buckets):
-            seen += self.buckets[bucket]
-            if seen >= rank:
-                low, high = bucket_bounds(bucket)
-                return min(max((low + high) // 2, self.min_ms), self.max_ms)
-        raise AssertionError("buckets hold fewer than were counted")
+        low, high = bucket_bounds(buckets[bisect_left(seen, rank)])
+        return min(max((low + high) // 2, self.min_ms), self.max_ms)
 
 
 class LatencyByHour(Mapping[int, LatencyHistogram]):

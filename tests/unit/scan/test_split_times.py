@@ -11,7 +11,7 @@ from tests.unit.scan.logs import TOPIC, make_log_dir
 from tidelog.record.kernels import lateness as kernels
 from tidelog.record.kernels import plain
 from tidelog.record.kernels.zones import BUCKET_MAX, BUCKETS
-from tidelog.scan import plan
+from tidelog.scan import plan, split_times
 from tidelog.scan.latency import latency
 from tidelog.scan.lateness import DELAYS_MS, lateness
 from tidelog.scan.split_json import decode_split, encode_split
@@ -20,13 +20,11 @@ from tidelog.scan.split_times import (
     SplitTimes,
     TimesCounter,
     correct,
-    decode_late,
-    decode_times,
-    encode_late,
-    encode_times,
+    late_of,
     recount,
     reduce_split,
 )
+from tidelog.scan.times_codec import decode_late, decode_times, encode_late, encode_times
 from tidelog.storage.latency import HOUR_MS, LatencyByHour, LatencyHistogram, bucket_of
 from tidelog.types import INT64_MAX, INT64_MIN
 
@@ -34,7 +32,10 @@ DELAYS = (0, 1_000, 100_000, 400_000)
 
 
 def joined(path: str, split_bytes: int) -> tuple[LatencyByHour, LatencyByHour, Late, int, int]:
-    """By append hour, by create hour, late records, records, number of heads counted again."""
+    """By append hour, by create hour, late records, records, number of heads counted again.
+
+    A head is counted again by reading it, and by the create times that were kept of it.
+    """
     by_append, by_create, late = (
         LatencyByHour(),
         LatencyByHour(),
@@ -52,6 +53,7 @@ def joined(path: str, split_bytes: int) -> tuple[LatencyByHour, LatencyByHour, L
             heads += 1
             alone, behind = recount(split, DELAYS, before, end)
             assert alone == decode_late(*encode_late(alone))
+            assert found.recount(before, end) in (None, (alone, behind))
             mine = correct(found, alone, behind, end)
         largest[split.partition] = max(before, found.largest_ms)
         records += found.records
@@ -63,10 +65,11 @@ def joined(path: str, split_bytes: int) -> tuple[LatencyByHour, LatencyByHour, L
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("split_bytes", [400, 3000, 1 << 20])
+@pytest.mark.parametrize(("split_bytes", "kept"), [(400, 2048), (3000, 2), (1 << 20, 2048)])
 def test_splits_together_are_what_one_pass_finds(
-    tmp_path: Path, seed: int, split_bytes: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, split_bytes: int, kept: int
 ) -> None:
+    monkeypatch.setattr(split_times, "HEAD_RECORDS", kept)
     path = str(tmp_path)
     make_log_dir(path, seed, steps=50)
     by_append, by_create, late, records, heads = joined(path, split_bytes)
@@ -84,6 +87,26 @@ def test_nothing_is_counted_again_where_times_ascend() -> None:
     found = SplitTimes(smallest_ms=500, marks=[(9, 700, INT64_MAX)])  # type: ignore[list-item]
     assert found.head_end(500) is None
     assert SplitTimes().head_end(INT64_MAX) is None
+
+
+def test_a_head_that_is_longer_than_what_was_kept_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_log_dir(str(tmp_path), 1, steps=50)
+    split = next(iter(plan(str(tmp_path), TOPIC, split_bytes=1 << 20)))
+    whole = reduce_split(split, DELAYS)
+    assert whole.recount(INT64_MAX, whole.marks[0].end_offset) is not None
+    monkeypatch.setattr(split_times, "HEAD_RECORDS", 1)
+    found = reduce_split(split, DELAYS)
+    assert (found.late, found.by_append, found.largest_ms) == (
+        whole.late,
+        whole.by_append,
+        whole.largest_ms,
+    )
+    assert len(found.marks) > len(whole.marks)
+    end = found.head_end(INT64_MAX)
+    assert end == found.marks[-1].end_offset
+    assert found.recount(INT64_MAX, end) is None
 
 
 class TestKernel:
@@ -112,6 +135,8 @@ class TestKernel:
         assert found.timed == sum(c != -1 for c in create)
         assert found.both == sum(c != -1 != a for a, c in zip(append, create, strict=True))
         assert found.smallest_ms == min(c for c in create if c != -1)
+        known = np.array([c for c in create if c != -1], np.int64)
+        assert late_of(known, DELAYS) == late
 
     def test_the_widest_differences_stay_in_63_bits(self) -> None:
         counter = TimesCounter((INT64_MAX - 1,))

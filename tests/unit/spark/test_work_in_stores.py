@@ -11,7 +11,7 @@ from tidelog.objects.environment import env_for, shared_store
 from tidelog.scan import plan
 from tidelog.scan.latency import latency
 from tidelog.scan.split_json import encode_split
-from tidelog.scan.split_times import decode_times
+from tidelog.scan.times_codec import decode_times
 from tidelog.spark.jobs.lag_work import CountSplit, decode_counts
 from tidelog.spark.jobs.latency import ReduceSplit
 from tidelog.spark.jobs.reindex import DoPart

@@ -7,6 +7,7 @@ lateness depends on the order of the records. The plain rules are those of `scan
 
 from typing import Final, NamedTuple
 
+from tidelog.record.kernels.arithmetic import add_wrapping, subtract_wrapping
 from tidelog.record.kernels.compiler import inlined, kernel
 from tidelog.record.kernels.decode import NO_TIMESTAMP
 from tidelog.record.kernels.layout import DONE, FULL
@@ -59,12 +60,12 @@ class LateCounts(NamedTuple):
     Attributes:
         buckets: int64[BUCKETS]: lateness in ms of the records out of order.
         delays: int64[d], ascending, in ms.
-        lost: int64[d]: how many are late by more than each delay.
+        passed: int64[d + 1]: how many are late by more than so many of the delays, and no more.
     """
 
     buckets: Longs
     delays: Longs
-    lost: Longs
+    passed: Longs
 
 
 @kernel
@@ -88,12 +89,18 @@ def count_times(
     number, largest = facts[AT], facts[LARGEST]
     smallest, timed, both = facts[SMALLEST], 0, 0
     append_slot, create_slot, status = -1, -1, DONE
+    # The spans [start, end) that were met last: most records lie in those.
+    append_start = append_end = create_start = create_end = 0
     while number < append_ms.size:
         append, create = append_ms[number], create_ms[number]
         if create != NO_TIMESTAMP:
             if append != NO_TIMESTAMP:
-                append_slot = _slot_of(append // by_append.step_ms, append_slot, by_append.spans)
-                create_slot = _slot_of(create // by_create.step_ms, create_slot, by_create.spans)
+                if append < append_start or append >= append_end:
+                    append_slot = _slot_of(append, by_append)
+                    append_start, append_end = _span_of(append, by_append.step_ms)
+                if create < create_start or create >= create_end:
+                    create_slot = _slot_of(create, by_create)
+                    create_start, create_end = _span_of(create, by_create.step_ms)
                 if append_slot < 0 or create_slot < 0:
                     status = FULL
                     break
@@ -116,10 +123,9 @@ def count_times(
 
 
 @inlined
-def _slot_of(number: int, last: int, spans: Longs) -> int:
-    """The slot of a span, that of the record before where it is the same; -1 without room."""
-    if last >= 0 and spans[last, SPAN] == number:
-        return last
+def _slot_of(time_ms: int, hours: HourCounts) -> int:
+    """The slot of the span that a time lies in; -1 without room."""
+    number, spans = time_ms // hours.step_ms, hours.spans
     for probe in range(_PROBES):
         slot = (number + probe) & (SLOTS - 1)
         if spans[slot, SPAN_COUNT] == 0:
@@ -129,6 +135,13 @@ def _slot_of(number: int, last: int, spans: Longs) -> int:
         if spans[slot, SPAN] == number:
             return int(slot)
     return -1
+
+
+@inlined
+def _span_of(time_ms: int, step_ms: int) -> tuple[int, int]:
+    """Start and end of the span that a time lies in; one that int64 can't hold contains nothing."""
+    start = subtract_wrapping(time_ms, time_ms % step_ms)
+    return start, add_wrapping(start, step_ms)
 
 
 @inlined
@@ -146,7 +159,7 @@ def _count_late(late: LateCounts, facts: Longs, late_ms: int) -> None:
     facts[LATE_MIN] = min(facts[LATE_MIN], late_ms)
     facts[LATE_MAX] = max(facts[LATE_MAX], late_ms)
     late.buckets[BUCKET_MAX + bucket_of(late_ms)] += 1
-    for slot in range(late.delays.size):
-        if late_ms <= late.delays[slot]:
-            break
-        late.lost[slot] += 1
+    passed = 0
+    for slot in range(late.delays.size):  # to the end: a branch that is guessed wrong takes longer
+        passed += late_ms > late.delays[slot]
+    late.passed[passed] += 1

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from tidelog.record.kernels.compiler import inlined, kernel
-from tidelog.record.kernels.memory import Bytes, Longs, load_byte
+from tidelog.record.kernels.memory import Bytes, Longs, load_byte, load_int32
 
 _POLYNOMIAL: Final = 0x82F63B78
 _TOP: Final = 1 << 31
@@ -85,6 +85,28 @@ def sum_tables() -> tuple[Longs, Longs]:
     powers, table = np.empty((_LENGTH_BYTES, _VALUES), np.int64), np.empty(_VALUES, np.int64)
     fill_tables(powers, table)
     return powers, table
+
+
+@kernel
+def count_chained(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
+    """How many rows end with the checksum of what was before them in the row, and of all before.
+
+    Shape:
+        rows: uint8[n * row_size]; the last 4 bytes of a row are its checksum.
+        crc: The checksum that the first row's goes on from.
+        table: What `fill_tables` filled.
+    """
+    at = 0
+    while at < rows.size:
+        end = at + row_size - 4
+        crc ^= _MASK
+        for place in range(at, end):
+            crc = table[(crc ^ load_byte(rows, place)) & 0xFF] ^ (crc >> 8)
+        crc ^= _MASK
+        if load_int32(rows, end) & _MASK != crc:
+            break
+        at += row_size
+    return at // row_size
 
 
 @kernel

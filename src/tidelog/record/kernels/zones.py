@@ -8,7 +8,7 @@ reference in `storage.zone_builder` fills likewise.
 from typing import Final, NamedTuple
 
 from tidelog.record.header import ATTRIBUTES_AT, CONTROL_BIT, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT
-from tidelog.record.kernels.arithmetic import add_wrapping
+from tidelog.record.kernels.arithmetic import add_wrapping, bit_length
 from tidelog.record.kernels.compiler import inlined, kernel
 from tidelog.record.kernels.decode import NO_TIMESTAMP, RECORD_SIZE_MIN, parse_record
 from tidelog.record.kernels.layout import (
@@ -273,15 +273,9 @@ def distance(later_ms: int, earlier_ms: int) -> int:
 def bucket_of(latency_ms: int) -> int:
     """The bucket of a latency, as `storage.latency.bucket_of` says."""
     size = abs(latency_ms)
-    rest, doublings = size >> _EXACT_BITS, 0
-    width = 32
-    while width > 0:
-        if rest >> width != 0:
-            doublings += width
-            rest >>= width
-        width >>= 1
-    if rest != 0:
-        doublings += 1
+    bits = bit_length(size)
+    if bits > _EXACT_BITS:
+        doublings = bits - _EXACT_BITS
         size = _PER_DOUBLING * doublings + (size >> doublings)
     return size if latency_ms >= 0 else -size
 

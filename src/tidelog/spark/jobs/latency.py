@@ -50,11 +50,13 @@ __all__ = ["RELATIVE_ERROR", "Latency", "TopicTimes", "latency", "measure"]
 
 TopicChoice = str | TopicPartition | Iterable[str | TopicPartition] | None
 
-# A split is read in some tenths of a second; smaller ones would wait for Spark.
-SPLIT_BYTES: Final = 256 << 20
+# A split is read in some seconds; smaller ones would wait for Spark.
+SPLIT_BYTES: Final = 1 << 30
+# So many tasks for each that can run at a time, if there is enough to read: they end together.
+_TASKS_PER_CORE: Final = 3
 _COLUMNS: Final = ("offset", "createTimestamp", "appendTimestamp")
 
-_REDUCED: Final = "facts string, by_append binary, by_create binary, late binary"
+_REDUCED: Final = "facts string, by_append binary, by_create binary, late binary, head binary"
 _RECOUNTED: Final = "alone_lost string, alone binary, behind_lost string, behind binary"
 
 
@@ -158,7 +160,7 @@ def measure(  # noqa: PLR0913 - as `latency`
         clock=ClockName.APPEND,
         columns=_COLUMNS,
         split_bytes=split_bytes,
-        min_partitions=max(parallelism(spark), 1),
+        min_partitions=_TASKS_PER_CORE * max(parallelism(spark), 1),
         fail_on_data_loss=False,
         env=env,
     )
@@ -220,7 +222,8 @@ class ReduceSplit:
 
     def __call__(self, part: str) -> tuple[object, ...]:
         """See `Work`; `part` is a split as JSON."""
-        from tidelog.scan.split_times import encode_times, reduce_split
+        from tidelog.scan.split_times import reduce_split
+        from tidelog.scan.times_codec import encode_times
 
         split = decode_split(part)
         return encode_times(reduce_split(split, self.delays_ms, self.env_of(split)))
@@ -240,7 +243,8 @@ class RecountHead:
 
     def __call__(self, part: str) -> tuple[object, ...]:
         """See `Work`; `part` is a JSON list: split, largest create time before it, head's end."""
-        from tidelog.scan.split_times import encode_late, recount
+        from tidelog.scan.split_times import recount
+        from tidelog.scan.times_codec import encode_late
 
         text, largest_ms, end_offset = json.loads(part)
         split = decode_split(text)
@@ -253,16 +257,12 @@ class RecountHead:
 
 
 def _decoded(row: Row) -> "SplitTimes":
-    from tidelog.scan.split_times import decode_times
+    from tidelog.scan.times_codec import decode_times
 
-    facts, by_append, by_create, late = (
-        row[name] for name in ("facts", "by_append", "by_create", "late")
+    by_append, by_create, late, head = (
+        _bytes(row[name]) for name in ("by_append", "by_create", "late", "head")
     )
-    assert isinstance(facts, str)
-    assert isinstance(by_append, bytes)
-    assert isinstance(by_create, bytes)
-    assert isinstance(late, bytes)
-    return decode_times(facts, by_append, by_create, late)
+    return decode_times(str(row["facts"]), by_append, by_create, late, head)
 
 
 def _true_late(
@@ -272,17 +272,24 @@ def _true_late(
     work: ReduceSplit,
 ) -> "list[Late]":
     """Each split's late records, with the splits before it taken into account."""
-    from tidelog.scan.split_times import correct, decode_late
+    from tidelog.scan.split_times import correct
+    from tidelog.scan.times_codec import decode_late
 
-    heads = dict(_heads(splits, found))
-    parts = [json.dumps([encode_split(splits[n]), *heads[n]]) for n in heads]
     each_late = [one.late for one in found]
+    unknown = {}
+    for number, head in _heads(splits, found):
+        known = found[number].recount(*head)
+        if known is None:
+            unknown[number] = head
+        else:
+            each_late[number] = correct(found[number], *known, head[1])
+    parts = [json.dumps([encode_split(splits[n]), *unknown[n]]) for n in unknown]
     rows = do_parts(spark, parts, RecountHead(work), _RECOUNTED)
-    for number, row in zip(heads, rows, strict=True):
+    for number, row in zip(unknown, rows, strict=True):
         alone, behind = (
             decode_late(str(row[f"{name}_lost"]), _bytes(row[name])) for name in ("alone", "behind")
         )
-        each_late[number] = correct(found[number], alone, behind, heads[number][1])
+        each_late[number] = correct(found[number], alone, behind, unknown[number][1])
     return each_late
 
 

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = "topic,partition,offset,createTimestamp,appendTimestamp"
 _REDUCED: Final = (
-    "topic string, partition bigint, facts string, by_append binary, by_create binary, late binary"
+    "topic string, partition bigint, facts string, by_append binary, by_create binary, late binary,"
+    " head binary"
 )
+_CELLS: Final = ("facts", "by_append", "by_create", "late", "head")
 _US_PER_MS: Final = 1000
 
 
@@ -56,7 +58,7 @@ def _read(
     delays_ms: tuple[int, ...],
 ) -> "dict[TopicPartition, SplitTimes]":
     """What each partition's records say of their times."""
-    from tidelog.scan.split_times import decode_times
+    from tidelog.scan.times_codec import decode_times
 
     table = (
         spark.read.format("tidelog")
@@ -71,7 +73,7 @@ def _read(
     for row in rows:
         name = TopicPartition(row["topic"], row["partition"])
         assert name not in found, f"{name} was read in pieces"
-        found[name] = decode_times(row["facts"], row["by_append"], row["by_create"], row["late"])
+        found[name] = decode_times(*(row[cell] for cell in _CELLS))
     return found
 
 
@@ -144,9 +146,8 @@ def _ms(column: "pa.Array[pa.Scalar[pa.DataType]]") -> "Longs":
 def _row(name: tuple[str, int], counter: "TimesCounter") -> "pa.RecordBatch":
     import pyarrow as pa
 
-    from tidelog.scan.split_times import encode_times
+    from tidelog.scan.times_codec import encode_times
 
-    facts, by_append, by_create, late = encode_times(counter.finish())
-    cells = (name[0], name[1], facts, by_append, by_create, late)
-    names = ["topic", "partition", "facts", "by_append", "by_create", "late"]
+    cells = (*name, *encode_times(counter.finish()))
+    names = ["topic", "partition", *_CELLS]
     return pa.RecordBatch.from_arrays([pa.array([cell]) for cell in cells], names=names)

@@ -117,7 +117,7 @@ def hour_rows(found: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:
                     hour_ms,
                     by_hour.step_ms // HOUR_MS,
                     histogram.count,
-                    *(histogram.percentile(percent) for percent in PERCENTS),
+                    *histogram.percentiles(PERCENTS),
                     histogram.max_ms,
                     histogram.min_ms,
                     skew_ms(histogram),
