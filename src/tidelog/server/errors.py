@@ -1,8 +1,10 @@
 """Errors that only the broker raises."""
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from tidelog.errors import TidelogError
+
+UNKNOWN_SERVER_ERROR: Final = -1
 
 
 class Unanswered(TidelogError):
@@ -17,3 +19,26 @@ class Unanswered(TidelogError):
     def __init__(self, reason: str, error_code: int) -> None:
         self.error_code = error_code
         super().__init__(reason)
+
+
+class Refusal(TidelogError):
+    """One item of a request can't be met: what its place in the answer says.
+
+    Attributes:
+        error_code: Kafka's.
+        message: What tools print; None for no text.
+    """
+
+    code: ClassVar[int | None] = None
+
+    def __init__(self, error_code: int, message: str | None = None) -> None:
+        self.error_code = error_code
+        self.message = message
+        super().__init__(message or f"error {error_code}")
+
+
+def refusal_of(error: TidelogError) -> Refusal:
+    """An error of the layers below as an item's refusal."""
+    if isinstance(error, Refusal):
+        return error
+    return Refusal(UNKNOWN_SERVER_ERROR if error.code is None else error.code, str(error))

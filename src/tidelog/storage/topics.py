@@ -10,6 +10,8 @@ Text of the file, format version 1:
 `{"version": 1, "topics": {NAME: {"id": 22 characters, "partitions": N, "config": {KEY: TEXT}}}}`
 
 Owns no lock: only the holder of the directory's lock may call what changes it.
+
+Over 400 lines because the file's text and who changes it belong together.
 """
 
 import json

@@ -59,9 +59,22 @@ ROWS: Final = (
     Row(15, "groups", "describe_groups", 0, 6),
     Row(16, "groups", "list_groups", 0, 5),
     Row(18, "api_versions", "api_versions", 0, 4),
+    Row(19, "topics", "create_topics", 2, 7),
+    Row(20, "topics", "delete_topics", 1, 6),
+    Row(29, "acls", "describe_acls", 1, 3),
+    Row(30, "acls", "create_acls", 1, 3),
+    Row(31, "acls", "delete_acls", 1, 3),
+    Row(32, "configs", "describe_configs", 1, 4),
+    Row(33, "configs", "alter_configs", 0, 2),
+    Row(35, "log_dirs", "describe_log_dirs", 1, 5),
+    Row(37, "topics", "create_partitions", 0, 3),
     Row(22, "producer_ids", "init_producer_id", 0, 5),
     Row(42, "groups", "delete_groups", 0, 2),
+    Row(44, "configs", "incremental_alter_configs", 0, 1),
     Row(47, "offsets", "offset_delete", 0, 0),
+    Row(60, "cluster", "describe_cluster", 0, 2),
+    Row(74, "configs", "list_config_resources", 0, 1),
+    Row(75, "cluster", "describe_topic_partitions", 0, 0),
 )
 BY_KEY: Final = {row.key: row for row in ROWS}
 

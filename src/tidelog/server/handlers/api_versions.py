@@ -14,7 +14,7 @@ from tidelog.server.requests import RequestContext
 
 INVALID_REQUEST: Final = 42
 # What clients and tools read as "a broker of Kafka 4.3"; the level of its metadata.
-METADATA_VERSION_LEVEL: Final = 29
+METADATA_VERSION_LEVEL: Final = 30
 METADATA_VERSION_FIRST: Final = 7
 # Kafka's own rule for what software calls itself.
 _NAME_CHARACTERS: Final = frozenset(

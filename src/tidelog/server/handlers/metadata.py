@@ -1,12 +1,17 @@
 """Metadata: the broker and its topics; topics that are not there may be created by asking.
 
+A topic's answer has its partitions' leader epochs, so all of them are opened for it: at once where
+they are few, else a slice at a time, and the answer comes later.
+
 Source: Kafka's protocol guide, API 3; KIP-516 (topic ids), KIP-430 (authorized operations).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
-from tidelog.errors import InvalidTopic, TidelogError, TopicExists
+from tidelog.errors import TidelogError
 from tidelog.protocol.messages.common import NO_OPERATIONS
 from tidelog.protocol.messages.metadata import (
     MetadataBroker,
@@ -17,25 +22,63 @@ from tidelog.protocol.messages.metadata import (
     MetadataTopic,
 )
 from tidelog.protocol.wire import NO_UUID
+from tidelog.server import topic_changes
+from tidelog.server.errors import Refusal
 from tidelog.server.node import Node
-from tidelog.server.requests import RequestContext
-from tidelog.storage.files import check_topic_name
+from tidelog.server.opening import AT_ONCE, numbers_of, open_in_slices, unopened
+from tidelog.server.requests import Answer, RequestContext
+from tidelog.server.topic_rules import INVALID_REQUEST, UNKNOWN_TOPIC, ensure_name
 from tidelog.storage.topics import TopicInfo
 
-UNKNOWN_TOPIC: Final = 3
-LEADER_NOT_AVAILABLE: Final = 5
-INVALID_TOPIC: Final = 17
 UNKNOWN_TOPIC_ID: Final = 100
+# Names may be null, and ids count, from this version on.
+FIRST_WITH_IDS: Final = 12
 # Everything that Kafka's AclOperation lets anybody do to a topic (READ .. ALTER_CONFIGS) and to a
 # cluster, as bits by the operation's code; there is no authorizer, so all is allowed.
 TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 
 
-def metadata(context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+@dataclass(slots=True)
+class Found:
+    """A topic that was asked for: what there is of it, or the answer that says why not."""
+
+    info: TopicInfo | None
+    missing: MetadataTopic | None = None
+
+
+def metadata(context: RequestContext, request: MetadataRequest) -> Answer:
     """The broker and the topics asked for."""
+    asked = request.topics
+    if asked is not None and context.version < FIRST_WITH_IDS and any(map(_has_no_name, asked)):
+        return _refused(asked)
+    found = _look_up(context, asked)
+    wanted = _to_create(context, request, found)
+    closed = unopened(context.node, (each.info for each in found if each.info is not None))
+    if not wanted and len(closed) <= AT_ONCE:
+        return _answer(context.node, request, found)
+    return _later(context, request, wanted)
+
+
+async def _later(
+    context: RequestContext, request: MetadataRequest, wanted: Sequence[str]
+) -> MetadataResponse:
+    """Create and open what it takes, then answer."""
     node = context.node
-    topics = list(_topics(context, request))
+    for name in wanted:
+        try:
+            await topic_changes.create(node, name, node.config.num_partitions)
+        except TidelogError:
+            continue  # answered as Kafka does while a topic is not there: the client asks again
+    found = _look_up(context, request.topics)
+    infos = [each.info for each in found if each.info is not None]
+    await open_in_slices(node, unopened(node, infos))
+    return _answer(node, request, _look_up(context, request.topics))
+
+
+def _answer(node: Node, request: MetadataRequest, found: Iterable[Found]) -> MetadataResponse:
+    wants_cluster = request.include_cluster_authorized_operations
+    topics = [_topic(node, each) for each in found]
     if request.include_topic_authorized_operations:
         for topic in topics:
             if not topic.error_code:
@@ -47,62 +90,92 @@ def metadata(context: RequestContext, request: MetadataRequest) -> MetadataRespo
         cluster_id=node.cluster_id,
         controller_id=node.node_id,
         topics=topics,
-        cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NO_OPERATIONS
-        ),
+        cluster_authorized_operations=CLUSTER_OPERATIONS if wants_cluster else NO_OPERATIONS,
     )
 
 
-def _topics(context: RequestContext, request: MetadataRequest) -> Iterable[MetadataTopic]:
+def _has_no_name(topic: MetadataRequestTopic) -> bool:
+    return topic.name is None or topic.topic_id != NO_UUID
+
+
+def _refused(asked: Iterable[MetadataRequestTopic]) -> MetadataResponse:
+    """Versions before 12 know names alone; as Kafka, nothing else is said then."""
+    return MetadataResponse(
+        topics=[
+            MetadataTopic(
+                error_code=INVALID_REQUEST, name=topic.name or "", topic_id=topic.topic_id
+            )
+            for topic in asked
+        ]
+    )
+
+
+# -- which topics --------------------------------------------------------------------------------
+
+
+def _look_up(context: RequestContext, asked: Sequence[MetadataRequestTopic] | None) -> list[Found]:
+    """What was asked for, each topic once; where one is named by its id, only ids count."""
     node = context.node
-    asked = request.topics
     if asked is None or (context.version == 0 and not asked):
-        return [_described(node, info) for info in node.topics.all().values()]
-    may_create = request.allow_auto_topic_creation and node.config.auto_create_topics_enable
-    return [_one(node, topic, may_create=may_create) for topic in _distinct(asked)]
+        return [Found(info) for info in node.topics.all().values()]
+    ids = {topic.topic_id: None for topic in asked if topic.topic_id != NO_UUID}
+    if ids or any(topic.name is None for topic in asked):
+        return [_by_id(node, topic_id) for topic_id in ids or {NO_UUID: None}]
+    return [
+        _by_name(node, name) for name in {topic.name: None for topic in asked} if name is not None
+    ]
 
 
-def _distinct(asked: Iterable[MetadataRequestTopic]) -> Iterable[MetadataRequestTopic]:
-    """Each topic once, in the order of the first time it was named."""
-    return {(topic.topic_id, topic.name): topic for topic in asked}.values()
-
-
-def _one(node: Node, asked: MetadataRequestTopic, *, may_create: bool) -> MetadataTopic:
-    if asked.name is None:
-        info = node.topics.find_by_id(asked.topic_id)
-        if info is None:
-            return MetadataTopic(error_code=UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id)
-        return _described(node, info)
-    info = node.topics.find(asked.name)
+def _by_id(node: Node, topic_id: UUID) -> Found:
+    info = node.topics.find_by_id(topic_id)
     if info is not None:
-        return _described(node, info)
-    return _missing(node, asked.name, may_create=may_create)
+        return Found(info)
+    return Found(None, MetadataTopic(error_code=UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id))
 
 
-def _missing(node: Node, name: str, *, may_create: bool) -> MetadataTopic:
-    """A topic that is not there: created now, or the error that says why not."""
+def _by_name(node: Node, name: str) -> Found:
+    info = node.topics.find(name)
+    if info is not None:
+        return Found(info)
     try:
-        check_topic_name(name)
-        if may_create and not node.topics.is_internal(name):
-            return _described(node, node.topics.create(name))
-    except (InvalidTopic, TopicExists):
-        return MetadataTopic(error_code=INVALID_TOPIC, name=name)
-    except TidelogError:
-        # Kafka's answer while a creation has not come through: the client asks again.
-        return MetadataTopic(error_code=LEADER_NOT_AVAILABLE, name=name)
-    return MetadataTopic(
-        error_code=UNKNOWN_TOPIC, name=name, is_internal=node.topics.is_internal(name)
-    )
+        ensure_name(name)
+    except Refusal as why:
+        return Found(None, MetadataTopic(error_code=why.error_code, name=name))
+    is_internal = node.topics.is_internal(name)
+    return Found(None, MetadataTopic(error_code=UNKNOWN_TOPIC, name=name, is_internal=is_internal))
 
 
-def _described(node: Node, info: TopicInfo) -> MetadataTopic:
-    numbers = info.present if info.foreign else range(info.partitions)
+def _to_create(
+    context: RequestContext, request: MetadataRequest, found: Iterable[Found]
+) -> list[str]:
+    """Topics that are made because somebody asks for them; the broker's own are not."""
+    config = context.node.config
+    if not request.allow_auto_topic_creation or not config.auto_create_topics_enable:
+        return []
+    return [
+        each.missing.name
+        for each in found
+        if each.missing is not None
+        and each.missing.name is not None
+        and each.missing.error_code == UNKNOWN_TOPIC
+        and not each.missing.is_internal
+    ]
+
+
+# -- what is said of them ------------------------------------------------------------------------
+
+
+def _topic(node: Node, found: Found) -> MetadataTopic:
+    if found.info is None:
+        assert found.missing is not None
+        return found.missing
+    info = found.info
     return MetadataTopic(
         error_code=0,
         name=info.name,
         topic_id=info.topic_id or NO_UUID,
         is_internal=node.topics.is_internal(info.name),
-        partitions=[_partition(node, info.name, number) for number in numbers],
+        partitions=[_partition(node, info.name, number) for number in numbers_of(info)],
     )
 
 

@@ -1,0 +1,230 @@
+"""CreateTopics, DeleteTopics and CreatePartitions.
+
+Items of one request are looked at one by one: what one is refused for is not the others' business.
+
+Source: Kafka's protocol guide, APIs 19, 20 and 37; Kafka 4.3's ReplicationControlManager.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final
+from uuid import UUID
+
+from tidelog.config import TopicConfig
+from tidelog.errors import TidelogError
+from tidelog.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from tidelog.protocol.wire import NO_UUID
+from tidelog.server import topic_changes
+from tidelog.server.config_values import described_topic_settings
+from tidelog.server.errors import Refusal, refusal_of
+from tidelog.server.node import Node
+from tidelog.server.requests import RequestContext
+from tidelog.server.topic_rules import (
+    INVALID_REQUEST,
+    NEW_PARTITIONS_MAX,
+    POLICY_VIOLATION,
+    UNKNOWN_TOPIC,
+    Layout,
+    count_of,
+    ensure_growth,
+    ensure_name,
+    ensure_new,
+    topic_settings,
+)
+from tidelog.storage.files import random_topic_id
+from tidelog.storage.topics import TopicInfo
+
+DELETION_DISABLED: Final = 73
+UNKNOWN_TOPIC_ID: Final = 100
+_NOT_HOSTED: Final = "This server does not host this topic-partition."
+_NAMED_TWICE: Final = "The provided topic name maps to an ID that was already supplied."
+_ID_NOT_HOSTED: Final = "This server does not host this topic ID."
+
+
+# -- CreateTopics --------------------------------------------------------------------------------
+
+
+async def create_topics(
+    context: RequestContext, request: CreateTopicsRequest
+) -> CreateTopicsResponse:
+    """Create topics, or say whether they could be."""
+    times = Counter(topic.name for topic in request.topics)
+    single = [topic for topic in request.topics if times[topic.name] == 1]
+    results = [
+        _refused(name, Refusal(INVALID_REQUEST, "Duplicate topic name."))
+        for name, count in times.items()
+        if count > 1
+    ]
+    is_too_much = _wanted(context.node, single) > NEW_PARTITIONS_MAX
+    for topic in single:
+        try:
+            if is_too_much:
+                text = "Excessively large number of partitions per request."
+                raise Refusal(POLICY_VIOLATION, text)
+            found = await _create(context, topic, is_trial=request.validate_only)
+        except TidelogError as error:
+            found = _refused(topic.name, refusal_of(error))
+        results.append(found)
+    return CreateTopicsResponse(topics=results)
+
+
+def _wanted(node: Node, topics: Iterable[CreatableTopic]) -> int:
+    """Partitions that are asked for in all."""
+    default = node.config.num_partitions
+    return sum(
+        len(topic.assignments) or (default if topic.num_partitions == -1 else topic.num_partitions)
+        for topic in topics
+    )
+
+
+def _refused(name: str, why: Refusal) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=name, error_code=why.error_code, error_message=why.message, configs=[]
+    )
+
+
+async def _create(
+    context: RequestContext, topic: CreatableTopic, *, is_trial: bool
+) -> CreatableTopicResult:
+    node = context.node
+    ensure_name(topic.name)
+    ensure_new(topic.name, node.topics.all())
+    pairs = [(config.name, config.value) for config in topic.configs]
+    given, config = topic_settings(pairs, node.config.topic_defaults)
+    assignments = [(each.partition_index, each.broker_ids) for each in topic.assignments]
+    layout = Layout(topic.num_partitions, topic.replication_factor, assignments)
+    count = count_of(layout, default=node.config.num_partitions, node_id=node.node_id)
+    if is_trial:
+        made = random_topic_id(node.env.random)
+        return _created(node, topic.name, made, count, given, config)
+    info = await topic_changes.create(node, topic.name, count, given)
+    return _created(node, info.name, info.topic_id or NO_UUID, count, info.given, info.config)
+
+
+def _created(
+    node: Node,
+    name: str,
+    topic_id: UUID,
+    count: int,
+    given: Mapping[str, str],
+    config: TopicConfig,
+) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=name,
+        topic_id=topic_id,
+        error_code=0,
+        num_partitions=count,
+        replication_factor=1,
+        configs=[
+            CreatableTopicConfigs(
+                name=found.name, value=found.value, config_source=found.source, read_only=False
+            )
+            for found in described_topic_settings(given, config, node.config.topic_defaults)
+        ],
+    )
+
+
+# -- DeleteTopics --------------------------------------------------------------------------------
+
+
+async def delete_topics(
+    context: RequestContext, request: DeleteTopicsRequest
+) -> DeleteTopicsResponse:
+    """Delete topics by name, or by id."""
+    states = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
+    names = Counter(state.name for state in states if state.name is not None)
+    ids = Counter(state.topic_id for state in states if state.name is None)
+    results = []
+    for state in {(state.name, state.topic_id): state for state in states}.values():
+        found = DeletableTopicResult(name=state.name, topic_id=state.topic_id, error_code=0)
+        try:
+            info = _to_delete(context.node, state, names, ids)
+            found.name, found.topic_id = info.name, info.topic_id or NO_UUID
+            await topic_changes.delete(context.node, info.name)
+        except TidelogError as error:
+            why = refusal_of(error)
+            found.error_code, found.error_message = why.error_code, why.message
+        results.append(found)
+    return DeleteTopicsResponse(responses=results)
+
+
+def _to_delete(
+    node: Node, state: DeleteTopicState, names: Counter[str], ids: Counter[UUID]
+) -> TopicInfo:
+    """The topic meant; raises Refusal."""
+    if not node.config.delete_topic_enable:
+        raise Refusal(DELETION_DISABLED, "Topic deletion is disabled.")
+    if state.name is not None and state.topic_id != NO_UUID:
+        text = "You may not specify both topic name and topic id."
+        raise Refusal(INVALID_REQUEST, text)
+    if state.name is not None:
+        return _named(node, state.name, names, ids)
+    if state.topic_id == NO_UUID:
+        raise Refusal(INVALID_REQUEST, "Neither topic name nor id were specified.")
+    if ids[state.topic_id] > 1:
+        raise Refusal(INVALID_REQUEST, "Duplicate topic id.")
+    info = node.topics.find_by_id(state.topic_id)
+    if info is None:
+        raise Refusal(UNKNOWN_TOPIC_ID, _ID_NOT_HOSTED)
+    if info.name in names:
+        raise Refusal(INVALID_REQUEST, _NAMED_TWICE)
+    return info
+
+
+def _named(node: Node, name: str, names: Counter[str], ids: Counter[UUID]) -> TopicInfo:
+    if names[name] > 1:
+        raise Refusal(INVALID_REQUEST, "Duplicate topic name.")
+    info = node.topics.find(name)
+    if info is None:
+        raise Refusal(UNKNOWN_TOPIC, _NOT_HOSTED)
+    if info.topic_id in ids:
+        raise Refusal(INVALID_REQUEST, _NAMED_TWICE)
+    return info
+
+
+# -- CreatePartitions ----------------------------------------------------------------------------
+
+
+async def create_partitions(
+    context: RequestContext, request: CreatePartitionsRequest
+) -> CreatePartitionsResponse:
+    """Add partitions to topics, or say whether they could be."""
+    times = Counter(topic.name for topic in request.topics)
+    results = []
+    for topic in {topic.name: topic for topic in request.topics}.values():
+        found = CreatePartitionsTopicResult(name=topic.name, error_code=0, error_message=None)
+        try:
+            if times[topic.name] > 1:
+                raise Refusal(INVALID_REQUEST, "Duplicate topic name.")
+            await _grow(context.node, topic, is_trial=request.validate_only)
+        except TidelogError as error:
+            why = refusal_of(error)
+            found.error_code, found.error_message = why.error_code, why.message
+        results.append(found)
+    return CreatePartitionsResponse(results=results)
+
+
+async def _grow(node: Node, topic: CreatePartitionsTopic, *, is_trial: bool) -> None:
+    info = node.topics.find(topic.name)
+    if info is None:
+        raise Refusal(UNKNOWN_TOPIC)
+    brokers = None if topic.assignments is None else [each.broker_ids for each in topic.assignments]
+    ensure_growth(topic.name, info.partitions, topic.count, brokers, node.node_id)
+    if topic.count - info.partitions > NEW_PARTITIONS_MAX:
+        raise Refusal(POLICY_VIOLATION, "Excessively large number of partitions per request.")
+    if not is_trial:
+        await topic_changes.grow(node, topic.name, topic.count)

@@ -1,0 +1,51 @@
+"""Changes of topics, with what syncs done beside the loop; one change at a time.
+
+The registry's file and each partition's metadata are synced: none of that may hold the loop up.
+Everybody sees a new topic when all of it is there.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from tidelog.server.node import Node
+from tidelog.storage.topics import TopicInfo
+
+
+async def create(
+    node: Node, name: str, partitions: int, config: Mapping[str, str] | None = None
+) -> TopicInfo:
+    """Create a topic; errors as `LogDir.create_topic`."""
+    make = partial(node.log_dir.create_topic, name, partitions=partitions, config=config)
+    async with node.topics.changing:
+        return (await node.work.run(make))[0]
+
+
+async def grow(node: Node, name: str, partitions: int) -> TopicInfo:
+    """Raise a topic's number of partitions; errors as `LogDir.add_partitions`."""
+    async with node.topics.changing:
+        return await node.work.run(node.log_dir.add_partitions, name, partitions)
+
+
+async def alter(
+    node: Node, name: str, changes_of: Callable[[TopicInfo], Mapping[str, str | None]]
+) -> None:
+    """Change a topic's settings; errors as `LogDir.alter_config`, and what `changes_of` raises.
+
+    Args:
+        node: The broker.
+        name: The topic.
+        changes_of: What to change, None for the default, by the topic as it is then.
+
+    Open partitions go by the settings when this returns.
+    """
+    async with node.topics.changing:
+        changes = changes_of(node.log_dir.topic(name))
+        if changes:
+            await node.work.run(node.log_dir.save_config, name, changes)
+            node.log_dir.follow_config(name)
+
+
+async def delete(node: Node, name: str) -> None:
+    """Delete a topic; errors as `LogDir.delete_topic`."""
+    async with node.topics.changing:
+        node.topics.delete(name)
