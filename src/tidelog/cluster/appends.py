@@ -231,7 +231,7 @@ class _Lane:
             )
 
         def hear(error: "ck.KafkaError | None", message: "ck.Message") -> None:
-            self._hear(call, where, error, message)
+            self._hear(call, (topic, row[0]), error, message)
 
         call.sent()
         try:
@@ -269,18 +269,35 @@ class _Lane:
                 self._producer.poll(_POLL_S)
 
     def _hear(
-        self, call: _Call, where: str, error: "ck.KafkaError | None", message: "ck.Message"
+        self,
+        call: _Call,
+        place: tuple[str, int],
+        error: "ck.KafkaError | None",
+        message: "ck.Message",
     ) -> None:
+        """One record's end; it must not raise, or nobody would hear of the others."""
+        topic, partition = place
+        where = f"{topic}-{partition}"
         if error is None:
-            partition, offset = message.partition(), message.offset()
-            assert partition is not None
-            assert offset is not None
+            offset = message.offset()
             kind, stamp_ms = message.timestamp()
-            call.arrived(partition, offset, stamp_ms if kind == _STAMPED else NO_TIMESTAMP)
+            if offset is None:
+                call.failed(self._unproven(where))
+            else:
+                call.arrived(partition, offset, stamp_ms if kind == _STAMPED else NO_TIMESTAMP)
         elif error.code() in PURGED:
             call.failed(Closed(f"{where}: closed before the record was sent"))
         else:
             call.failed(self._typed(where, error))
+
+    def _unproven(self, where: str) -> TidelogError:
+        """The library calls a record delivered whose sequence number the broker refused.
+
+        It takes it for one that was there already. A broker before 4.4 refuses it also where it
+        was overtaken by the next request (KAFKA-15591), and then it is not in the log.
+        """
+        reason = f"{where}: the broker did not say where a record is that was sent again"
+        return ClusterFailure(self._client.bootstrap, "append", reason)
 
     def flush(self) -> None:
         """Each record leaves the queue, or fails in time."""

@@ -233,8 +233,9 @@ class RemoteDirectory:
         with self._lock:
             known = self._counts.get(topic)
         if known is None or known[1] < now_ms:
-            count = len(self._cluster.partitions(topic))
-            known = (count, now_ms + _COUNTS_MAX_AGE_MS)
+            partitions = self._cluster.partitions(topic)
+            topics.await_leaders(self._cluster, partitions)
+            known = (len(partitions), now_ms + _COUNTS_MAX_AGE_MS)
             with self._lock:
                 if len(self._counts) >= _COUNTS_MAX:
                     self._counts.clear()

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from tidelog.cluster import codes
 from tidelog.cluster.client import Client
-from tidelog.cluster.offsets import topic_ids
+from tidelog.cluster.offsets import topic_ids, watermarks
 from tidelog.errors import (
     ClusterFailure,
     ConfigError,
@@ -22,6 +22,7 @@ from tidelog.errors import (
     UnknownTopic,
 )
 from tidelog.storage.files import decode_topic_id
+from tidelog.types import IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._config import ConfigEntry
@@ -132,21 +133,38 @@ def create(client: Client, name: str, *, partitions: int, config: Mapping[str, s
     with _typed(client, f"create topic {name}", name) as operation:
         asked = client.admin().create_topics([wanted], request_timeout=client.timeout_s)
         client.results(operation, asked)
-        _await(client, name, partitions)
+        _await_metadata(client, name, partitions)
+        await_leaders(client, [TopicPartition(name, number) for number in range(partitions)])
 
 
-def _await(client: Client, name: str, partitions: int) -> None:
-    """Return when each partition has a leader: brokers hear of a new topic a moment later.
-
-    Where that takes longer than a request may, others find out.
-    """
+def _await_metadata(client: Client, name: str, partitions: int) -> None:
+    """Return when brokers name all partitions, or a request's time is over: others find out."""
     left_s = client.deadline()
     while left_s():
         # All topics are asked for: who asks for one by name may create it.
         found = client.admin().list_topics(timeout=client.timeout_s).topics.get(name)
-        led = [] if found is None else [p for p in found.partitions.values() if p.leader >= 0]
-        if len(led) == partitions:
+        if found is not None and len(found.partitions) == partitions:
             return
+        client.admin().poll(_PAUSE_S)
+
+
+def await_leaders(client: Client, partitions: Sequence[TopicPartition]) -> None:
+    """Return when each partition is served by its leader, which is a moment after it is named.
+
+    A producer that begins before may lose its first records: the first request is refused, the
+    second one taken, and the first then for one that was there already (KAFKA-15591).
+
+    Raises:
+        ClusterFailure: A partition has no leader within a request's time, or brokers refuse.
+    """
+    left_s = client.deadline()
+    while True:
+        try:
+            watermarks(client, partitions, IsolationLevel.READ_UNCOMMITTED)
+            return
+        except ClusterFailure as error:
+            if error.error_code not in codes.LEADER_CHANGES or left_s() <= 0:
+                raise
         client.admin().poll(_PAUSE_S)
 
 
