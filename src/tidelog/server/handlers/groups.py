@@ -114,9 +114,6 @@ def sync_group(
         return _sync_response(Synced(code=Code.INCONSISTENT_GROUP_PROTOCOL))
     coordinator = context.node.groups
     code = coordinator.shards.code_for(request.group_id) if request.group_id else Code.NONE
-    if code is Code.COORDINATOR_LOAD_IN_PROGRESS:
-        # Members are loaded as they were; what they wait for was lost with the old process.
-        code = Code.REBALANCE_IN_PROGRESS
     if code is not Code.NONE:
         return _sync_response(Synced(code=code))
     asked = SyncAsked(

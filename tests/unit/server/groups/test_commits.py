@@ -1,0 +1,211 @@
+"""Offsets of groups: who may commit, what is kept, when it is forgotten."""
+
+from tests.unit.server.groups.world import GROUP, REBALANCE_MS, SESSION_MS, World
+
+from tidelog.protocol.data_messages import SUBSCRIPTION
+from tidelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from tidelog.server.groups.codes import Code
+from tidelog.server.groups.commits import MINUTE_MS, Commit
+from tidelog.server.groups.group import GroupState
+from tidelog.server.groups.reply import Reply
+from tidelog.server.groups.results import CommitAsked, MemberRef
+
+RETENTION_MS = 10_080 * MINUTE_MS
+READS_FLIGHTS = SUBSCRIPTION.write(0, ConsumerProtocolSubscription(topics=["flights"]))
+READS_SHIPS = SUBSCRIPTION.write(0, ConsumerProtocolSubscription(topics=["ships"]))
+
+
+def reader(world: World, subscription: bytes = READS_FLIGHTS) -> None:
+    """A stable group of one that reads a topic."""
+    reply = world.ask_join(protocols=[("range", subscription)], session_ms=1_800_000)
+    world.assign(world.join_all([reply]))
+    assert world.group.state is GroupState.STABLE
+
+
+class TestWhoMayCommit:
+    def test_anybody_while_the_group_has_no_members(self) -> None:
+        world = World()
+        assert world.commit(7) is Code.NONE
+        assert world.committed == 7
+        assert world.group.state is GroupState.EMPTY
+        assert world.group.protocol_type is None
+
+    def test_members_of_this_generation_only(self) -> None:
+        world = World()
+        (member,) = world.form(1)
+        assert world.commit(1) is Code.UNKNOWN_MEMBER_ID
+        assert world.commit(2, member) is Code.NONE
+        world.ask_join()
+        assert world.commit(3, member) is Code.NONE
+        again = world.ask_join(member.member_id).value
+        assert world.commit(4, member) is Code.ILLEGAL_GENERATION
+        assert world.commit(5, again) is Code.REBALANCE_IN_PROGRESS
+        assert world.committed == 3
+
+    def test_group_that_is_not_there(self) -> None:
+        world = World()
+        for is_late, code in ((True, Code.GROUP_ID_NOT_FOUND), (False, Code.ILLEGAL_GENERATION)):
+            asked = CommitAsked(group_id=GROUP, generation=1, is_late_version=is_late)
+            assert world.commits.commit(asked, [Commit("flights", 0, 1)]).value == [code]
+
+    def test_commit_is_a_sign_of_life(self) -> None:
+        world = World()
+        (member,) = world.form(1)
+        for offset in range(4):
+            world.wait(SESSION_MS - 1)
+            assert world.commit(offset, member) is Code.NONE
+
+    def test_commit_of_a_transaction_may_name_nobody(self) -> None:
+        world = World()
+        world.form(1)
+        asked = CommitAsked(group_id=GROUP, is_transactional=True)
+        assert world.commits.commit(asked, [Commit("flights", 0, 1)]).value == [Code.NONE]
+
+
+class TestKeeping:
+    def test_long_text_is_refused_for_its_partition_only(self) -> None:
+        world = World(offset_metadata_max_bytes="3")
+        commits = [Commit("flights", 0, 1, metadata="long"), Commit("flights", 1, 2)]
+        codes = world.commits.commit(CommitAsked(group_id=GROUP), commits).value
+        assert codes == [Code.OFFSET_METADATA_TOO_LARGE, Code.NONE]
+        assert world.committed is None
+
+    def test_what_can_t_be_written_is_not_kept(self) -> None:
+        world = World()
+        world.commit(1)
+        world.journal.failure = Code.NOT_COORDINATOR
+        assert world.commit(2) is Code.NOT_COORDINATOR
+        assert world.committed == 1
+
+    def test_answer_waits_until_it_is_safe(self) -> None:
+        world = World()
+        world.journal.is_slow = True
+        reply: Reply[list[Code]] = world.commits.commit(
+            CommitAsked(group_id=GROUP), [Commit("flights", 0, 1)]
+        )
+        assert not reply.is_done
+        world.journal.settle()
+        assert reply.value == [Code.NONE]
+
+    def test_restart_keeps_all_of_it(self) -> None:
+        world = World()
+        place = Commit("flights", 0, 9, 3, "why")
+        world.commits.commit(CommitAsked(group_id=GROUP, retention_ms=50), [place])
+        before = world.group.offsets.get("flights", 0)
+        world.restart()
+        after = world.group.offsets.get("flights", 0)
+        assert before is not None
+        assert after is not None
+        assert (after.offset, after.leader_epoch, after.metadata) == (9, -1, "why")
+        assert (after.commit_ms, after.expire_ms) == (before.commit_ms, before.commit_ms + 50)
+
+
+class TestForgetting:
+    def expire(self, world: World) -> None:
+        for group in tuple(world.table.groups.values()):
+            world.commits.expire(group)
+
+    def test_simple_consumer_s_commit_counts_from_its_time(self) -> None:
+        world = World()
+        world.commit(1)
+        world.wait(RETENTION_MS - 1)
+        self.expire(world)
+        assert world.committed == 1
+        world.wait(1)
+        self.expire(world)
+        assert world.table.get(GROUP) is None
+
+    def test_group_with_members_once_counts_from_when_it_became_empty(self) -> None:
+        world = World()
+        (member,) = world.form(1)
+        world.commit(1, member)
+        for _ in range(2):
+            world.clock.advance(RETENTION_MS)
+            world.heartbeat(member)
+            self.expire(world)
+        assert world.committed == 1
+        world.wait(SESSION_MS)
+        world.wait(RETENTION_MS - 1)
+        self.expire(world)
+        assert world.committed == 1
+        world.wait(1)
+        self.expire(world)
+        assert world.table.get(GROUP) is None
+        world.restart()
+        assert world.table.get(GROUP) is None
+
+    def test_own_expiry_of_an_old_commit_counts(self) -> None:
+        world = World()
+        world.commit(1, retention_ms=500)
+        world.restart()
+        world.wait(499)
+        self.expire(world)
+        assert world.committed == 1
+        world.wait(1)
+        self.expire(world)
+        assert world.committed is None
+
+    def test_what_nobody_reads_any_more_goes_under_a_stable_group(self) -> None:
+        for subscription, left in ((READS_FLIGHTS, 1), (READS_SHIPS, None)):
+            world = World()
+            world.commit(1)
+            reader(world, subscription)
+            world.clock.advance(RETENTION_MS)
+            self.expire(world)
+            assert world.committed == left
+            assert world.group.state is GroupState.STABLE
+
+    def test_nothing_goes_while_a_group_rebalances(self) -> None:
+        world = World()
+        world.commit(1)
+        reader(world, READS_SHIPS)
+        world.ask_join(protocols=[("range", READS_SHIPS)])
+        world.clock.advance(RETENTION_MS)
+        self.expire(world)
+        assert world.committed == 1
+
+    def test_topic_that_was_deleted(self) -> None:
+        world = World()
+        asked = CommitAsked(group_id=GROUP)
+        world.commits.commit(asked, [Commit("flights", 0, 1), Commit("ships", 0, 2)])
+        world.commits.forget_topic(world.group, "flights")
+        world.restart()
+        assert [(topic, found.offset) for topic, _, found in world.group.offsets] == [("ships", 2)]
+
+
+class TestDeleting:
+    def test_offsets_of_topics_that_are_not_read(self) -> None:
+        world = World()
+        world.commit(1)
+        reader(world, READS_FLIGHTS)
+        deleted = world.commits.delete_offsets(GROUP, [("flights", 0), ("ships", 0)])
+        assert isinstance(deleted, Reply)
+        assert deleted.value == [Code.GROUP_SUBSCRIBED_TO_TOPIC, Code.NONE]
+        world.members.leave(GROUP, [_ref(world)])
+        deleted = world.commits.delete_offsets(GROUP, [("flights", 0)])
+        assert isinstance(deleted, Reply)
+        assert deleted.value == [Code.NONE]
+        assert world.committed is None
+
+    def test_refusals(self) -> None:
+        world = World()
+        assert world.commits.delete_offsets("", []) is Code.INVALID_GROUP_ID
+        assert world.commits.delete_offsets(GROUP, []) is Code.GROUP_ID_NOT_FOUND
+        world.assign(world.join_all([world.ask_join(protocol_type="connect")]))
+        assert world.commits.delete_offsets(GROUP, []) is Code.NON_EMPTY_GROUP
+        assert world.commits.delete_group(GROUP).value is Code.NON_EMPTY_GROUP
+        assert world.commits.delete_group("other").value is Code.GROUP_ID_NOT_FOUND
+
+    def test_group_and_its_offsets(self) -> None:
+        world = World()
+        (member,) = world.form(1)
+        world.commit(1, member)
+        world.wait(SESSION_MS + REBALANCE_MS)
+        assert world.commits.delete_group(GROUP).value is Code.NONE
+        assert world.table.get(GROUP) is None
+        world.restart()
+        assert world.table.get(GROUP) is None
+
+
+def _ref(world: World) -> MemberRef:
+    return MemberRef(next(iter(world.group.members)))

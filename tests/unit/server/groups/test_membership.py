@@ -1,0 +1,335 @@
+"""Members of one group: they join, sync, stay, leave, fail and come back, by a clock of ours."""
+
+from tests.unit.server.groups.world import GROUP, REBALANCE_MS, SESSION_MS, World
+
+from tidelog.server.groups.codes import Code
+from tidelog.server.groups.group import GroupState
+from tidelog.server.groups.membership import MEMBER_METADATA_BYTES
+from tidelog.server.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
+from tidelog.server.groups.results import Joined, MemberRef
+
+
+class TestFirstRebalance:
+    def test_waits_its_delay_for_more_members(self) -> None:
+        world = World(group_initial_rebalance_delay_ms="3000")
+        first = world.ask_join()
+        world.wait(2999)
+        assert not first.is_done
+        world.wait(1)
+        assert first.value.generation == 1
+
+    def test_each_newcomer_extends_the_wait_up_to_the_rebalance_timeout(self) -> None:
+        world = World(group_initial_rebalance_delay_ms="2000")
+        replies = [world.ask_join()]
+        for _ in range(4):
+            world.wait(1200)
+            replies.append(world.ask_join())
+        assert not any(reply.is_done for reply in replies)
+        world.wait(REBALANCE_MS - 4 * 1200)
+        assert {reply.value.generation for reply in replies} == {1}
+
+    def test_leader_alone_sees_members_and_everybody_gets_its_own(self) -> None:
+        world = World()
+        joined = world.join_all([world.ask_join() for _ in range(3)])
+        leader = [member for member in joined if member.leader == member.member_id]
+        assert [len(member.members) for member in joined].count(0) == 2
+        assert len(leader[0].members) == 3
+        answers = [world.ask_sync(member) for member in joined if member not in leader]
+        assert not any(answer.is_done for answer in answers)
+        world.assign(leader)
+        assert world.group.state is GroupState.STABLE
+        assert [answer.value for answer in answers] == [(Code.NONE, b"")] * 2
+
+    def test_id_comes_first_where_the_client_knows_that(self) -> None:
+        world = World()
+        asked = world.ask_join(needs_member_id=True).value
+        assert asked.code is Code.MEMBER_ID_REQUIRED
+        assert asked.member_id.startswith("us-")
+        assert world.join_all([world.ask_join(asked.member_id)])[0].code is Code.NONE
+
+    def test_id_that_nobody_joins_with_holds_others_up_for_its_session_only(self) -> None:
+        world = World()
+        members = world.form(1)
+        world.ask_join(needs_member_id=True)
+        again = world.ask_join(members[0].member_id)
+        world.wait(SESSION_MS - 1)
+        assert not again.is_done
+        world.wait(1)
+        assert again.value.generation == 2
+
+
+class TestRefusals:
+    def test_session_timeout_outside_the_limits(self) -> None:
+        world = World()
+        for ms in (99, 1_800_001):
+            assert world.ask_join(session_ms=ms).value.code is Code.INVALID_SESSION_TIMEOUT
+
+    def test_protocols_that_not_everybody_knows(self) -> None:
+        world = World()
+        world.join_all([world.ask_join(protocols=[("range", b""), ("sticky", b"")])])
+        for protocols in ([("other", b"")], []):
+            refused = world.ask_join(protocols=protocols).value
+            assert refused.code is Code.INCONSISTENT_GROUP_PROTOCOL
+        assert not world.ask_join(protocols=[("sticky", b"")]).is_done
+
+    def test_protocol_that_most_prefer_is_chosen(self) -> None:
+        world = World()
+        both = [("range", b"1"), ("sticky", b"2")]
+        replies = [world.ask_join(protocols=both)]
+        replies += [world.ask_join(protocols=both[::-1]) for _ in range(2)]
+        joined = world.join_all(replies)
+        assert {member.protocol_name for member in joined} == {"sticky"}
+        assert {one.metadata for one in joined[0].members} == {b"2"}
+
+    def test_group_that_is_full(self) -> None:
+        world = World(group_max_size="2")
+        first, second = world.form(2)
+        assert world.ask_join().value.code is Code.GROUP_MAX_SIZE_REACHED
+        assert world.heartbeat(first) is Code.NONE
+        again = world.ask_join(first.member_id)
+        assert not again.is_done
+        assert not world.ask_join(second.member_id).value.code
+
+    def test_more_protocol_data_than_a_member_may_bring(self) -> None:
+        world = World()
+        large = [("range", bytes(MEMBER_METADATA_BYTES))]
+        assert world.ask_join(protocols=large).value.code is Code.GROUP_MAX_SIZE_REACHED
+
+    def test_member_of_a_group_that_is_gone(self) -> None:
+        assert World().ask_join("somebody").value.code is Code.UNKNOWN_MEMBER_ID
+
+
+class TestRebalance:
+    def test_newcomer_makes_everybody_join_again(self) -> None:
+        world = World()
+        (first,) = world.form(1)
+        second = world.ask_join()
+        assert world.heartbeat(first) is Code.REBALANCE_IN_PROGRESS
+        again = world.ask_join(first.member_id)
+        assert (again.value.generation, second.value.generation) == (2, 2)
+        assert world.heartbeat(first) is Code.ILLEGAL_GENERATION
+
+    def test_who_does_not_join_again_in_time_is_out(self) -> None:
+        world = World()
+        first, second = world.form(2)
+        third = world.ask_join()
+        world.ask_join(first.member_id)
+        for _ in range(6):
+            world.wait(REBALANCE_MS // 6 + 1)
+            world.heartbeat(second)
+        assert third.value.generation == 2
+        assert world.heartbeat(second) is Code.UNKNOWN_MEMBER_ID
+        assert len(world.group.members) == 2
+
+    def test_who_waits_for_an_assignment_is_told_of_the_next_rebalance(self) -> None:
+        world = World()
+        joined = world.join_all([world.ask_join() for _ in range(2)])
+        follower = next(one for one in joined if one.leader != one.member_id)
+        answer = world.ask_sync(follower)
+        world.ask_join()
+        assert answer.value == (Code.REBALANCE_IN_PROGRESS, b"")
+
+    def test_member_that_does_not_sync_is_out_after_the_rebalance_timeout(self) -> None:
+        world = World()
+        joined = world.join_all([world.ask_join(session_ms=60_000) for _ in range(2)])
+        leader = next(one for one in joined if one.leader == one.member_id)
+        world.assign([leader])
+        assert world.group.state is GroupState.STABLE
+        world.wait(REBALANCE_MS)
+        assert list(world.group.members) == [leader.member_id]
+        assert world.heartbeat(leader) is Code.REBALANCE_IN_PROGRESS
+
+    def test_leader_that_joins_a_stable_group_begins_a_rebalance(self) -> None:
+        world = World()
+        members = world.form(2)
+        leader = next(one for one in members if one.leader == one.member_id)
+        follower = next(one for one in members if one is not leader)
+        assert world.ask_join(follower.member_id).value.generation == 1
+        assert not world.ask_join(leader.member_id).is_done
+
+    def test_second_question_takes_the_first_one_s_place(self) -> None:
+        world = World()
+        first, _ = world.form(2)
+        world.ask_join()
+        asked = world.ask_join(first.member_id)
+        again = world.ask_join(first.member_id)
+        assert asked.value.code is Code.REBALANCE_IN_PROGRESS
+        assert not again.is_done
+
+
+class TestFailures:
+    def test_silent_member_is_out_after_its_session(self) -> None:
+        world = World()
+        first, second = world.form(2)
+        world.wait(SESSION_MS - 1)
+        assert world.heartbeat(first) is Code.NONE
+        world.wait(1)
+        assert world.heartbeat(second) is Code.UNKNOWN_MEMBER_ID
+        assert world.heartbeat(first) is Code.REBALANCE_IN_PROGRESS
+
+    def test_members_that_wait_for_us_are_not_silent(self) -> None:
+        world = World()
+        first, second = world.form(2)
+        world.ask_join(first.member_id)
+        for _ in range(3):
+            world.wait(SESSION_MS - 1)
+            world.heartbeat(second)
+        assert set(world.group.members) == {first.member_id, second.member_id}
+
+    def test_new_member_whose_join_takes_too_long_is_out(self) -> None:
+        world = World(group_initial_rebalance_delay_ms="900000")
+        reply = world.ask_join()
+        world.wait(NEW_MEMBER_JOIN_TIMEOUT_MS)
+        assert reply.value.code is Code.UNKNOWN_MEMBER_ID
+
+    def test_last_member_gone_leaves_an_empty_group(self) -> None:
+        world = World()
+        world.form(1)
+        world.wait(SESSION_MS)
+        assert world.group.state is GroupState.EMPTY
+        assert world.group.generation == 2
+
+    def test_record_that_can_t_be_written_begins_a_rebalance(self) -> None:
+        world = World()
+        (member,) = world.join_all([world.ask_join()])
+        world.journal.failure = Code.UNKNOWN_SERVER_ERROR
+        answer = world.ask_sync(member, {member.member_id: b"x"})
+        assert answer.value == (Code.UNKNOWN_SERVER_ERROR, b"")
+        assert world.group.state is GroupState.PREPARING_REBALANCE
+
+    def test_group_that_can_t_be_written_is_not_made(self) -> None:
+        world = World()
+        world.journal.failure = Code.NOT_COORDINATOR
+        assert world.ask_join().value.code is Code.NOT_COORDINATOR
+        assert world.table.get(GROUP) is None
+
+    def test_assignment_is_told_when_it_is_safe(self) -> None:
+        world = World()
+        (member,) = world.join_all([world.ask_join()])
+        world.journal.is_slow = True
+        answer = world.ask_sync(member, {member.member_id: b"x"})
+        assert not answer.is_done
+        assert world.group.state is GroupState.COMPLETING_REBALANCE
+        world.journal.settle()
+        assert answer.value == (Code.NONE, b"x")
+
+
+class TestStaticMembers:
+    def come_back(self, world: World, *, knows_skipping: bool = True) -> Joined:
+        return world.ask_join(instance_id="seat", knows_skipping=knows_skipping).value
+
+    def test_one_comes_back_without_a_rebalance(self) -> None:
+        world = World()
+        world.form(2, ["seat"])
+        back = self.come_back(world)
+        assert back.generation == 1
+        assert world.group.state is GroupState.STABLE
+        assert back.skip_assignment == (back.leader == back.member_id)
+        assert world.ask_sync(back).value[0] is Code.NONE
+
+    def test_old_client_that_leads_is_told_its_old_id_so_that_it_does_not_assign(self) -> None:
+        world = World()
+        (first,) = world.form(1, ["seat"])
+        back = self.come_back(world, knows_skipping=False)
+        assert back.leader == first.member_id != back.member_id
+        assert not back.members
+
+    def test_old_id_is_fenced(self) -> None:
+        world = World()
+        (first,) = world.form(1, ["seat"])
+        self.come_back(world)
+        assert world.heartbeat(first, "seat") is Code.FENCED_INSTANCE_ID
+        assert world.ask_join(first.member_id, "seat").value.code is Code.FENCED_INSTANCE_ID
+
+    def test_who_waits_under_the_old_id_is_fenced_at_once(self) -> None:
+        world = World()
+        first, _ = world.form(2, ["seat"])
+        world.ask_join()
+        waiting = world.ask_join(first.member_id, "seat")
+        assert not waiting.is_done
+        back = world.ask_join(instance_id="seat")
+        assert waiting.value.code is Code.FENCED_INSTANCE_ID
+        assert not back.is_done
+
+    def test_id_that_can_t_be_written_is_taken_back(self) -> None:
+        world = World()
+        (first,) = world.form(1, ["seat"])
+        world.journal.failure = Code.UNKNOWN_SERVER_ERROR
+        assert self.come_back(world).code is Code.UNKNOWN_SERVER_ERROR
+        world.journal.failure = Code.NONE
+        assert world.heartbeat(first, "seat") is Code.NONE
+        assert not world.group.awaiting_join
+
+    def test_static_member_keeps_its_place_in_a_rebalance_that_it_misses(self) -> None:
+        world = World()
+        joined = world.join_all(
+            [world.ask_join(instance_id="seat", session_ms=60_000), world.ask_join()]
+        )
+        world.assign(joined)
+        again = world.ask_join()
+        world.ask_join(joined[1].member_id)
+        world.wait(REBALANCE_MS)
+        assert again.value.generation == 2
+        assert joined[0].member_id in world.group.members
+
+    def test_administrator_removes_one_by_its_instance(self) -> None:
+        world = World()
+        world.form(1, ["seat"])
+        codes = world.members.leave(GROUP, [MemberRef("", "seat"), MemberRef("", "none")])
+        assert codes == [Code.NONE, Code.UNKNOWN_MEMBER_ID]
+        assert world.group.state is GroupState.EMPTY
+
+
+class TestRestart:
+    def test_members_go_on_where_they_were(self) -> None:
+        world = World()
+        members = world.form(3, ["seat"])
+        world.restart()
+        for member in members:
+            assert world.heartbeat(member) is Code.NONE
+            assert world.ask_sync(member).value == (Code.NONE, member.member_id.encode())
+        assert world.heartbeat(members[0], "seat") is Code.NONE
+
+    def test_sessions_begin_anew(self) -> None:
+        world = World()
+        members = world.form(2)
+        world.restart()
+        world.wait(SESSION_MS)
+        assert world.heartbeat(members[0]) is Code.UNKNOWN_MEMBER_ID
+        assert world.group.state is GroupState.EMPTY
+
+    def test_what_was_not_assigned_is_lost(self) -> None:
+        world = World()
+        joined = world.join_all([world.ask_join()])
+        world.restart()
+        assert world.heartbeat(joined[0]) is Code.UNKNOWN_MEMBER_ID
+
+    def test_group_above_a_lowered_limit_rebalances(self) -> None:
+        world = World()
+        members = world.form(3)
+        world.config = World(group_max_size="2").config
+        world.restart()
+        assert world.heartbeat(members[0]) is Code.REBALANCE_IN_PROGRESS
+        replies = [world.ask_join(member.member_id) for member in members]
+        assert [reply.is_done for reply in replies].count(True) >= 1
+        assert len(world.group.members) == 2
+
+    def test_unloaded_group_answers_who_waits(self) -> None:
+        world = World()
+        members = world.form(2)
+        waiting = world.ask_join(members[0].member_id)
+        if waiting.is_done:
+            waiting = world.ask_join(members[1].member_id)
+        world.rebalances.unload(world.group, Code.NOT_COORDINATOR)
+        assert waiting.value.code is Code.NOT_COORDINATOR
+
+
+def test_storm_of_joins_costs_what_its_members_cost() -> None:
+    """Steps, not time: what is looked at for each join does not grow with the members."""
+    world = World(group_initial_rebalance_delay_ms="1000")
+    replies = [world.ask_join() for _ in range(2000)]
+    assert world.timers.size < 2 * 2000 + 10
+    world.wait(2000)
+    joined = [reply.value for reply in replies]
+    world.assign(joined)
+    assert world.group.state is GroupState.STABLE
