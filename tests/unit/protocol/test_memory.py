@@ -1,0 +1,142 @@
+"""What a message takes in memory while it is read: at most 8 bytes for each of its own and 1 MiB.
+
+Python's objects are many times larger than what they are read from, so these messages are made of
+what is smallest on the wire and largest in memory, as many as are let through, and then some.
+"""
+
+import itertools
+import tracemalloc
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.unit.protocol.samples import BITS
+from tests.unit.protocol.test_messages import encode
+
+from tidelog.errors import CorruptMessage
+from tidelog.protocol.compiler import struct_codec
+from tidelog.protocol.messages import BY_KEY, FETCH, METADATA, OFFSET_COMMIT, PRODUCE, AnyApi
+from tidelog.protocol.messages.fetch import FetchResponse
+from tidelog.protocol.schema import Form, Kind, fields_of
+from tidelog.protocol.wire import Reader, varint_bytes
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from tidelog.protocol.compiler import Codec
+
+# How many items the outermost arrays have, and those in them; a zero stands for many.
+SHAPES = [(0, 1, 1, 1), (1, 0, 1, 1), (1, 1, 0, 1)]
+TEXTS = ["", "ab", "\N{GRINNING FACE}" + "a" * 60]
+WORST = [
+    (api, kind)
+    for api in (FETCH, METADATA, OFFSET_COMMIT, PRODUCE)
+    for kind in (api.request, api.response)
+]
+ALL = [(api, kind) for api in BY_KEY.values() for kind in (api.request, api.response)]
+
+
+class Nasty:
+    """Messages of many small things."""
+
+    def __init__(self, version: int, counts: tuple[int, ...], text: str) -> None:
+        self._version = version
+        self._counts = counts
+        self._text = text
+
+    def message(self, kind: "type[DataclassInstance]", depth: int = 0) -> "DataclassInstance":
+        there = [field for field in fields_of(kind, self._version) if field.is_there]
+        return kind(**{field.name: self._value(field.kind, depth) for field in there})
+
+    def _value(self, kind: Kind[object], depth: int) -> object:
+        if kind.form is Form.ARRAY:
+            assert kind.item is not None
+            return [self._value(kind.item, depth + 1)] * self._counts[depth]
+        if kind.form is Form.STRUCT:
+            assert kind.struct is not None
+            return self.message(kind.struct, depth)
+        if kind.form in BITS:
+            # Small numbers are there already, others are made.
+            return -(1 << BITS[kind.form] - 1)
+        others = {Form.STRING: self._text, Form.BYTES: b"", Form.BOOLEAN: True}
+        return others.get(kind.form, kind.zero)
+
+
+def peak_of(kind: "type[DataclassInstance]", version: int, data: bytes, *, flexible: bool) -> int:
+    """Most bytes that were taken at once; negative where the message was refused."""
+    codec: Codec[DataclassInstance] = struct_codec(kind, version, flexible)
+    read = codec.read
+    tracemalloc.start()
+    try:
+        message = read(Reader(data))
+    except CorruptMessage:
+        return -tracemalloc.get_traced_memory()[1]
+    else:
+        del message
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def nasty(
+    api: AnyApi, kind: "type[DataclassInstance]", shape: tuple[int, ...], text: str, size: int
+) -> bytes:
+    """A message of about so many bytes."""
+
+    def made(count: int) -> bytes:
+        counts = tuple(n or count for n in shape)
+        message = Nasty(api.last, counts, text).message(kind)
+        return encode(kind, api.last, message, flexible=api.is_flexible(api.last))
+
+    small = len(made(1))
+    return made(size // max(len(made(2)) - small, 1))
+
+
+def check(api: AnyApi, kind: "type[DataclassInstance]", texts: list[str], sizes: list[int]) -> None:
+    """The bound holds for messages that are refused and for those that are let through."""
+    flexible = api.is_flexible(api.last)
+    peak = 0
+    for shape, text, size in itertools.product(SHAPES, texts, sizes):
+        data = nasty(api, kind, shape, text, size)
+        peak = peak_of(kind, api.last, data, flexible=flexible)
+        assert len(data) + abs(peak) <= 8 * len(data) + 2**20, (shape, text, size)
+    assert peak >= 0, "the smallest are always let through"
+
+
+@pytest.mark.parametrize(("api", "kind"), WORST, ids=lambda part: getattr(part, "name", "-"))
+def test_the_worst(api: AnyApi, kind: "type[DataclassInstance]") -> None:
+    check(api, kind, ["ab"], [90_000, 30_000, 10_000])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("api", "kind"), ALL, ids=lambda part: getattr(part, "name", "-"))
+def test_all(api: AnyApi, kind: "type[DataclassInstance]") -> None:
+    check(api, kind, TEXTS, [800_000, 300_000, 150_000, 80_000, 40_000, 20_000, 10_000])
+
+
+def test_tags_by_the_thousand() -> None:
+    """Unknown ones take nothing; known ones that come again replace each other."""
+    whole = encode(FetchResponse, 16, FetchResponse(), flexible=True)[:-1]
+    endpoint = varint_bytes(0) + b"\x0a\x02" + bytes(4) + b"\x01" + bytes(4) + b"\x00\x00"
+    for count, tag in ((100_000, b"\x63\x00"), (5_000, endpoint)):
+        data = whole + varint_bytes(count) + tag * count
+        peak = peak_of(FetchResponse, 16, data, flexible=True)
+        assert abs(peak) <= 7 * len(data) + 2**20
+
+
+def test_a_large_message_of_few_things_is_read() -> None:
+    """An append of 50 MB, a list of 3,000 topics."""
+    records = bytes(50_000_000)
+    request = PRODUCE.request(topic_data=[])
+    data = encode(PRODUCE.request, 9, request, flexible=True)
+    assert peak_of(PRODUCE.request, 9, data, flexible=True) > 0
+    from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+    from tidelog.protocol.messages.produce import PartitionProduceData, TopicProduceData
+
+    request.topic_data = [
+        TopicProduceData(name="t", partition_data=[PartitionProduceData(records=records)])
+    ]
+    data = encode(PRODUCE.request, 9, request, flexible=True)
+    assert 0 < peak_of(PRODUCE.request, 9, data, flexible=True) < 10_000
+    topics = [MetadataRequestTopic(name=f"topic-number-{n}") for n in range(3000)]
+    data = encode(MetadataRequest, 12, MetadataRequest(topics=topics), flexible=True)
+    assert peak_of(MetadataRequest, 12, data, flexible=True) > 0
