@@ -48,7 +48,9 @@ class Clients:
         config, host = self._node.config, client.facts.host
         count = self._by_host.get(host, 0)
         if len(self._clients) >= config.max_connections or count >= config.max_connections_per_ip:
+            self._node.metrics.connection_refused()
             return False
+        self._node.metrics.connection_opened()
         self._by_host[host] = count + 1
         self._clients[client] = None
         return True
@@ -58,6 +60,7 @@ class Clients:
         if client not in self._clients:
             return
         del self._clients[client]
+        self._node.metrics.connection_closed()
         host = client.facts.host
         self._by_host[host] -= 1
         if not self._by_host[host]:

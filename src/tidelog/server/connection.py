@@ -15,6 +15,7 @@ from tidelog.server.clients import Clients
 from tidelog.server.dispatch import Pieces, answer
 from tidelog.server.node import LOGGER, ConnectionFacts, Node
 from tidelog.server.outgoing import Outgoing
+from tidelog.server.requests import LENGTH_BYTES, Asked, api_name
 from tidelog.types import Buffer
 
 
@@ -30,6 +31,7 @@ class Connection(asyncio.Protocol):
         self._out: Outgoing | None = None
         self._is_paused = False
         self.facts = ConnectionFacts(clients.next_number(), "")
+        self._now = asyncio.get_running_loop().time
         self.last_active_ms = self._node.env.clock.monotonic_ms()
 
     # -- what asyncio calls ------------------------------------------------------------------
@@ -85,7 +87,9 @@ class Connection(asyncio.Protocol):
                 if frame is None:
                     break
                 self._handle(frame)
-        except (CorruptMessage, TidelogError) as error:
+        except TidelogError as error:
+            if isinstance(error, CorruptMessage):
+                self._node.metrics.malformed()
             self._give_up(str(error))
         except Exception:  # noqa: BLE001 - one connection's trouble is not the others'
             LOGGER.exception("a request of %s failed", self.facts.host)
@@ -93,15 +97,15 @@ class Connection(asyncio.Protocol):
         self._pace()
 
     def _handle(self, frame: Buffer) -> None:
+        key = int.from_bytes(frame[:2], "big")
+        asked = Asked(key, len(frame) + LENGTH_BYTES, self._now())
         said = answer(self._node, self.facts, frame)
-        if said is None:
-            return
-        if isinstance(said, list):
-            self._send(said)
+        if said is None or isinstance(said, list):
+            self._send(said, asked)
         else:
-            self._task = asyncio.ensure_future(self._finish(said))
+            self._task = asyncio.ensure_future(self._finish(said, asked))
 
-    async def _finish(self, said: Awaitable[Pieces | None]) -> None:
+    async def _finish(self, said: Awaitable[Pieces | None], asked: Asked) -> None:
         try:
             pieces = await said
         except asyncio.CancelledError:
@@ -114,13 +118,16 @@ class Connection(asyncio.Protocol):
             self._give_up("an error of our own")
             return
         self._task = None
-        if pieces is not None:
-            self._send(pieces)
+        self._send(pieces, asked)
         self._go_on()
 
-    def _send(self, pieces: Pieces) -> None:
-        if self._out is not None:
+    def _send(self, pieces: Pieces | None, asked: Asked) -> None:
+        size = 0
+        if pieces is not None and self._out is not None:
+            size = sum(map(len, pieces))
             self._out.send(pieces)
+        seconds = self._now() - asked.began_s
+        self._node.metrics.request(api_name(asked.key), seconds, asked.size_bytes, size)
 
     def _pace(self) -> None:
         """Read on only while requests are worked on: what waits has a bound."""

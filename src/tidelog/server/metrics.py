@@ -4,10 +4,15 @@
 loop's thread: plain numbers, no locks. Whoever shows them (`exposition`) reads them when asked.
 """
 
+import struct
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
+
+from tidelog.record.header import MAGIC_2, MAGIC_AT, MAX_TIMESTAMP_AT
+from tidelog.storage.log import AppendResult
+from tidelog.types import Buffer
 
 # Upper bounds of the buckets, inclusive, in seconds; a last one without a bound follows.
 REQUEST_BUCKETS_S: Final = (
@@ -20,6 +25,7 @@ LATENCY_BUCKETS_S: Final = (
     *(60.0, 300.0, 3600.0, 86400.0),
 )
 _MS: Final = 1000.0
+_TIME: Final = struct.Struct(">q")
 
 
 class Metrics:
@@ -47,20 +53,21 @@ class Metrics:
     def malformed(self) -> None:
         """A request that breaks the protocol closed its connection."""
 
-    def records_in(self, topic: str, records: int, size_bytes: int) -> None:
-        """Records were appended by a client; `size_bytes` of their batches as they are stored."""
-
-    def records_out(self, topic: str, records: int, size_bytes: int) -> None:
-        """Batches were handed to a client; their records by offsets, 0 where not looked at."""
-
-    def appended(self, topic: str, append_ms: int, max_timestamp_ms: int) -> None:
-        """One batch was appended, for the topic's latency (append - largest create time).
+    def produced(self, topic: str, data: Buffer, result: AppendResult) -> None:
+        """Batches of a client were appended (or were there already, which counts nothing).
 
         Args:
             topic: Its name.
-            append_ms: When the log took it; -1 where the append clock is off: counted nowhere.
-            max_timestamp_ms: Largest create time in its header; -1 for none: counted nowhere.
+            data: The batches as they are stored; only the first one's header is looked at, for the
+                topic's latency: append time less largest create time.
+            result: Where and when.
         """
+
+    def fetched(self, topic: str, records: int, size_bytes: int) -> None:
+        """Batches were handed to a client, and it has gone on by so many offsets."""
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted: its figures go, so that names don't pile up."""
 
 
 NO_METRICS: Final = Metrics()
@@ -112,7 +119,7 @@ class Counters(Metrics):
 
     Attributes:
         apis: By the API's name.
-        topics: By topic, as long as it exists: `forget_topic` lets go of one that was deleted.
+        topics: By topic, as long as it exists.
         connections: Clients connected now.
         connections_opened: Ever.
         connections_refused: Turned away, ever.
@@ -151,23 +158,25 @@ class Counters(Metrics):
         """See `Metrics`."""
         self.malformed_requests += 1
 
-    def records_in(self, topic: str, records: int, size_bytes: int) -> None:
+    def produced(self, topic: str, data: Buffer, result: AppendResult) -> None:
         """See `Metrics`."""
+        if result.is_duplicate:
+            return
         tally = self.topics[topic]
-        tally.records_in += records
-        tally.bytes_in += size_bytes
+        tally.records_in += result.last_offset - result.base_offset + 1
+        tally.bytes_in += len(data)
+        # On LogAppendTime topics the create time is the append time by now.
+        if result.append_time_ms >= 0 > result.log_append_time_ms and data[MAGIC_AT] == MAGIC_2:
+            (created_ms,) = _TIME.unpack_from(data, MAX_TIMESTAMP_AT)
+            if created_ms >= 0:
+                tally.latency.observe((result.append_time_ms - created_ms) / _MS)
 
-    def records_out(self, topic: str, records: int, size_bytes: int) -> None:
+    def fetched(self, topic: str, records: int, size_bytes: int) -> None:
         """See `Metrics`."""
         tally = self.topics[topic]
         tally.records_out += records
         tally.bytes_out += size_bytes
 
-    def appended(self, topic: str, append_ms: int, max_timestamp_ms: int) -> None:
-        """See `Metrics`."""
-        if append_ms >= 0 and max_timestamp_ms >= 0:
-            self.topics[topic].latency.observe((append_ms - max_timestamp_ms) / _MS)
-
     def forget_topic(self, topic: str) -> None:
-        """Let go of a topic that was deleted, so that names don't pile up."""
+        """See `Metrics`."""
         self.topics.pop(topic, None)

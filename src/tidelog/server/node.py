@@ -1,12 +1,14 @@
 """What a handler may use: the directory, partitions, topics, timers, threads, settings."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from tidelog.config import BrokerConfig
 from tidelog.config.values import Durability
+from tidelog.server.fetch_counts import FetchCounts
+from tidelog.server.metrics import Counters
 from tidelog.server.partitions import Partitions
 from tidelog.server.producer_ids import ProducerIds
 from tidelog.server.timers import Timers
@@ -42,6 +44,7 @@ class Node:
         env: Clock, files, randomness.
         log_dir: The directory, open for writing.
         address: Where clients find the broker; known when it listens.
+        metrics: What it counts.
         closers: Called in reverse order before the directory is closed.
     """
 
@@ -58,11 +61,13 @@ class Node:
         self.env: Env = log_dir.env
         self.address = Address("127.0.0.1", 0)
         self.timers = Timers(self.env.clock)
+        self.metrics = Counters()
         self.work = Work()
         self._syncs = syncs
         syncs_all = config.tidelog_durability is Durability.FSYNC
         self.partitions = Partitions(log_dir, syncs_all=syncs_all)
         self.topics = Topics(log_dir, self.partitions, config)
+        self.topics.on_deleted.append(self.metrics.forget_topic)
         self.producer_ids = ProducerIds(log_dir, self.work)
         self.closers: list[Callable[[], None]] = []
 
@@ -83,6 +88,11 @@ class Node:
         from tidelog.server.groups.coordinator import GroupCoordinator  # not needed to listen
 
         return GroupCoordinator(self)
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether somebody has asked for groups; asking for them here makes none."""
+        return "groups" in self.__dict__
 
     def resume_groups(self) -> None:
         """Begin to read the groups that there were; a directory without any has none to read."""
@@ -123,8 +133,10 @@ class ConnectionFacts:
         number: Counts up from 1.
         host: The client's address.
         software: Name and version as ApiVersions gave them; empty where not known.
+        fetches: What its fetches have got, for metrics.
     """
 
     number: int
     host: str
     software: tuple[str, str] = ("", "")
+    fetches: FetchCounts = field(default_factory=FetchCounts)

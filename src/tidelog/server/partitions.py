@@ -27,6 +27,7 @@ class Partition:
         log: The open log.
         high_watermark: Offset behind the last record that consumers may see.
         is_gone: The topic was deleted; watchers were told.
+        last_deletion_ms: When retention last took segments since the start; None for never.
     """
 
     def __init__(self, log: Log, *, syncs_all: bool = False) -> None:
@@ -45,6 +46,7 @@ class Partition:
         self.log = log
         self.high_watermark = log.log_end_offset
         self.is_gone = False
+        self.last_deletion_ms: int | None = None
         self._syncs_all = syncs_all
         self._sync_end: int | None = None  # what the running sync makes durable; None without one
         self._is_sync_due = False
@@ -235,6 +237,10 @@ class Partitions:
             return self.get(topic, partition).log.leader_epoch
         except TidelogError:
             return NO_EPOCH
+
+    def find_open(self, name: TopicPartition) -> Partition | None:
+        """A partition that was used already, None where it was not."""
+        return self._open.get(name)
 
     def is_open(self, name: TopicPartition) -> bool:
         """Whether a partition was used already."""

@@ -1,6 +1,9 @@
 """The broker's counters: what each hook counts."""
 
+from tidelog.record.builder import build_batch
 from tidelog.server.metrics import LATENCY_BUCKETS_S, NO_METRICS, Counters, Histogram
+from tidelog.storage.log import AppendResult
+from tidelog.types import NewRecord
 
 
 def test_a_bucket_holds_its_bound() -> None:
@@ -32,12 +35,22 @@ def test_connections_come_and_go() -> None:
     assert (counters.connections_refused, counters.malformed_requests) == (1, 1)
 
 
+def batch(max_timestamp: int) -> bytes:
+    return bytes(build_batch([NewRecord(value=b"x", timestamp=max_timestamp)]))
+
+
+def result(append_ms: int = -1, stamp_ms: int = -1, *, is_duplicate: bool = False) -> AppendResult:
+    return AppendResult(5, 14, append_ms, stamp_ms, 0, is_duplicate)
+
+
 def test_topics_are_counted_and_forgotten() -> None:
     counters = Counters()
-    counters.records_in("flights", 10, 1000)
-    counters.records_out("flights", 20, 2000)
+    data = batch(1_000)
+    counters.produced("flights", data, result())
+    counters.produced("flights", data, result(is_duplicate=True))
+    counters.fetched("flights", 20, 2000)
     tally = counters.topics["flights"]
-    assert (tally.records_in, tally.bytes_in) == (10, 1000)
+    assert (tally.records_in, tally.bytes_in) == (10, len(data))
     assert (tally.records_out, tally.bytes_out) == (20, 2000)
     counters.forget_topic("flights")
     counters.forget_topic("flights")
@@ -46,10 +59,11 @@ def test_topics_are_counted_and_forgotten() -> None:
 
 def test_latency_is_counted_where_both_times_are_known() -> None:
     counters = Counters()
-    counters.appended("flights", 5_000, 4_000)
-    counters.appended("flights", 5_000, 6_000)
-    counters.appended("flights", -1, 4_000)
-    counters.appended("flights", 5_000, -1)
+    counters.produced("flights", batch(4_000), result(5_000))
+    counters.produced("flights", batch(6_000), result(5_000))
+    counters.produced("flights", batch(4_000), result(-1))
+    counters.produced("flights", batch(-1), result(5_000))
+    counters.produced("flights", batch(5_000), result(5_000, 5_000))
     latency = counters.topics["flights"].latency
     assert sum(latency.counts) == 2
     assert latency.counts[LATENCY_BUCKETS_S.index(1.0)] == 1
@@ -63,6 +77,6 @@ def test_no_metrics_takes_every_call() -> None:
     NO_METRICS.connection_closed()
     NO_METRICS.connection_refused()
     NO_METRICS.malformed()
-    NO_METRICS.records_in("flights", 1, 1)
-    NO_METRICS.records_out("flights", 1, 1)
-    NO_METRICS.appended("flights", 1, 1)
+    NO_METRICS.produced("flights", batch(1), result())
+    NO_METRICS.fetched("flights", 1, 1)
+    NO_METRICS.forget_topic("flights")

@@ -164,6 +164,7 @@ def _response(
     context: RequestContext, fetching: Fetching, reads: Iterable[PartitionRead]
 ) -> FetchResponse:
     node = context.node
+    context.connection.fetches.note(node.metrics, reads)
     said = fetching.answer(
         [(read.cached, read.answer) for read in reads], node.env.clock.monotonic_ms()
     )

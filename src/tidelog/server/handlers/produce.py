@@ -161,6 +161,7 @@ def _append(common: _Request, topic: str, data: PartitionProduceData) -> Partiti
             return _refused(index, code)
         assert data.records is not None
         result = partition.append(data.records, owned=True)
+        context.node.metrics.produced(topic, data.records, result)
     except TidelogError as error:
         return _failed(partition, index, error)
     answer = PartitionProduceResponse(
