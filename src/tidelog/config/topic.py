@@ -16,7 +16,7 @@ from tidelog.config.topic_keys import (
 )
 from tidelog.config.values import CompressionType, ConfigValue, RetentionClock, text_of
 from tidelog.errors import ConfigError
-from tidelog.types import INT64_MAX, Codec, TimestampType
+from tidelog.types import INT64_MAX, ClockName, Codec, TimestampType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,8 @@ class TopicConfig:
     tidelog_append_time_enable: bool = True
     tidelog_append_time_granularity_ms: int = 1
     tidelog_retention_clock: RetentionClock = RetentionClock.RECORD_CAPPED
+    tidelog_lookup_clock: ClockName = ClockName.RECORD
+    tidelog_expose_append_time: bool = False
     tidelog_max_clock_jump_ms: int = 3_600_000
     min_insync_replicas: int = 1
     unclean_leader_election_enable: bool = False

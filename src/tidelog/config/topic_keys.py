@@ -10,6 +10,7 @@ from tidelog.config.keys import ConfigKey, Synonym
 from tidelog.config.values import (
     COMPRESSION,
     FLAG,
+    LOOKUP_CLOCK,
     RATIO,
     REPLICAS,
     RETENTION_CLOCK,
@@ -265,6 +266,21 @@ _TIDELOG: Final = (
         " at most as its record's append time, so that one in the future keeps nothing for ever."
         " Where an append time is not known, the segment's modification time or the time at which"
         " it was first seen stands in, the earlier of the two.",
+    ),
+    ConfigKey(
+        name="tidelog.lookup.clock",
+        kind=LOOKUP_CLOCK,
+        default="record",
+        doc="Which of a record's two times a broker's lookups (ListOffsets, offsetsForTimes) go by"
+        " and answer with: `record`, as Kafka, or `append`.",
+    ),
+    ConfigKey(
+        name="tidelog.expose.append.time",
+        kind=FLAG,
+        default="false",
+        doc="Whether a broker adds each record's append time to what it answers to fetches, as the"
+        " header `tidelog.append.time`: ms since the epoch, 8 bytes, big-endian. Batches are made"
+        " anew for it, which costs time; those of transactions, and old formats, stay as they are.",
     ),
     ConfigKey(
         name="tidelog.max.clock.jump.ms",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-from tidelog.types import INT32_MAX, INT64_MAX, INT64_MIN, Codec, TimestampType
+from tidelog.types import INT32_MAX, INT64_MAX, INT64_MIN, ClockName, Codec, TimestampType
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,40}")
 _REPLICA: Final = re.compile(r"[0-9]+:[0-9]+")
@@ -225,6 +225,9 @@ COMPRESSION: Final = ValueKind(
 )
 RETENTION_CLOCK: Final = ValueKind(
     "string", f"one of {', '.join(RetentionClock)}", _parse_retention_clock
+)
+LOOKUP_CLOCK: Final = ValueKind(
+    "string", f"one of {', '.join(ClockName)}", lambda text: ClockName(text.strip())
 )
 DURABILITY: Final = ValueKind("string", f"one of {', '.join(Durability)}", _parse_durability)
 TEXT: Final = ValueKind("string", "any text", str.strip)

@@ -32,6 +32,7 @@ class Frame(NamedTuple):
     size_bytes: int
     base_offset: int
     last_offset: int
+    magic: int
 
     @property
     def end(self) -> int:
@@ -207,6 +208,6 @@ def frames(segment: Segment, position: int, end: int, source: SegmentBytes) -> I
         if position + size > end:
             return
         delta = _LAST_DELTA.unpack_from(window, at + _LAST_DELTA_AT)[0] if magic == MAGIC_2 else 0
-        yield Frame(position, size, base, base + delta)
+        yield Frame(position, size, base, base + delta, magic)
         position += size
         at += size

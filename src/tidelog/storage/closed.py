@@ -126,6 +126,11 @@ class ClosedSegment(SegmentFiles):
         return self._offset_index is not None and self._time_index is not None
 
     @property
+    def has_append_times(self) -> bool:
+        """Whether its append times are in memory."""
+        return self._append_times is not None
+
+    @property
     def has_txn_index(self) -> bool:
         """Whether the index of aborted transactions was read."""
         return self._txn_index is not None

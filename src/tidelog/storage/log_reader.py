@@ -128,6 +128,17 @@ class LogReader(LoadedLog):
             search=self._search,
         )
 
+    def is_warm_for(self, timestamp_ms: int) -> bool:
+        """Whether a search by record time needs no index that was not loaded yet, and no tier."""
+        segments, maxima = self._segments, self._maxima
+        if not maxima.is_known(timestamp_ms):
+            finished = segments[maxima.count : -1]
+            if not all(isinstance(s, ClosedSegment) and s.has_indexes for s in finished):
+                return False
+        number = maxima.first_reaching(segments, timestamp_ms) if segments else 0
+        found = segments[number] if number < len(segments) else None
+        return not isinstance(found, ClosedSegment) or (found.has_indexes and not found.is_tiered)
+
     @typed_read
     def max_timestamp(self) -> OffsetAndTimestamp | None:
         """The first record with the largest record timestamp, None where none has one."""

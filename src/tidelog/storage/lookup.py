@@ -82,6 +82,15 @@ class RunningMaxima:
             self._extend(segments, target)
         return bisect_left(self._maxima, target)
 
+    def is_known(self, target: int) -> bool:
+        """Whether `first_reaching` looks at no segment that was not looked at before."""
+        return self._highest >= target
+
+    @property
+    def count(self) -> int:
+        """How many segments were looked at."""
+        return len(self._maxima)
+
     def _extend(self, segments: Sequence[Segment], target: int) -> None:
         for number in range(len(self._maxima), len(segments) - 1):
             if self._highest >= target:

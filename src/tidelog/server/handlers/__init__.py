@@ -61,6 +61,8 @@ ROWS: Final = (
     Row(18, "api_versions", "api_versions", 0, 4),
     Row(19, "topics", "create_topics", 2, 7),
     Row(20, "topics", "delete_topics", 1, 6),
+    Row(21, "delete_records", "delete_records", 0, 2),
+    Row(23, "epochs", "offset_for_leader_epoch", 2, 4),
     Row(29, "acls", "describe_acls", 1, 3),
     Row(30, "acls", "create_acls", 1, 3),
     Row(31, "acls", "delete_acls", 1, 3),

@@ -1,11 +1,12 @@
 """ListOffsets: where logs begin and end, and where a time does.
 
 Source: Kafka's protocol guide, API 2; KIP-79, KIP-734 (-3), KIP-405 (-4), KIP-1005 (-5),
-KIP-1023 (-6).
+KIP-1023 (-6); for version 0 Kafka's getOffsetsBefore.
 """
 
 from collections import Counter
-from typing import Final
+from collections.abc import Awaitable, Iterable
+from typing import Final, TypeAlias, cast
 
 from tidelog.errors import StorageFailure, TidelogError
 from tidelog.protocol.messages.offsets import (
@@ -15,9 +16,14 @@ from tidelog.protocol.messages.offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from tidelog.server.leader_epochs import epoch_problem, epochs_of
 from tidelog.server.partitions import Partition
 from tidelog.server.requests import RequestContext
-from tidelog.types import NO_LEADER_EPOCH, IsolationLevel, OffsetAndTimestamp
+from tidelog.server.time_lookups import FoundTime, find_max_timestamp, find_time, has_no_times
+from tidelog.server.work import Work
+from tidelog.storage.log import Log
+from tidelog.storage.segment import Segment
+from tidelog.types import NO_LEADER_EPOCH, NO_TIMESTAMP, IsolationLevel, OffsetAndTimestamp
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -26,86 +32,165 @@ EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
 # Since which version a special time may be asked for.
-SPECIAL_SINCE: Final = {-1: 0, -2: 0, -3: 7, -4: 8, -5: 9, -6: 11}
+SPECIAL_SINCE: Final = {
+    LATEST: 0,
+    EARLIEST: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 
 UNKNOWN_SERVER_ERROR: Final = -1
-UNKNOWN_TOPIC: Final = 3
 UNSUPPORTED_VERSION: Final = 35
 INVALID_REQUEST: Final = 42
+UNSUPPORTED_FOR_MESSAGE_FORMAT: Final = 43
 STORAGE_ERROR: Final = 56
-FENCED_LEADER_EPOCH: Final = 74
-UNKNOWN_LEADER_EPOCH: Final = 75
 
-Found = ListOffsetsPartitionResponse
+Found: TypeAlias = ListOffsetsPartitionResponse
+Maybe: TypeAlias = Found | Awaitable[Found]
 
 
-def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """One answer for each partition that was asked about."""
-    counts = Counter(
+def list_offsets(
+    context: RequestContext, request: ListOffsetsRequest
+) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
+    """One answer for each partition that was asked about; one that was named twice is refused."""
+    named = Counter(
         (topic.name, asked.partition_index)
         for topic in request.topics
         for asked in topic.partitions
     )
-    topics = []
+    found: list[tuple[str, list[Maybe]]] = []
     for topic in request.topics:
-        found = [
-            _refused(asked, INVALID_REQUEST)
-            if counts[topic.name, asked.partition_index] > 1
-            else _one(context, request, topic.name, asked)
-            for asked in topic.partitions
+        answers: list[Maybe] = []
+        for asked in topic.partitions:
+            count = named.pop((topic.name, asked.partition_index), 0)
+            if count == 1:
+                answers.append(_one(context, request, topic.name, asked))
+            elif count:
+                answers.append(_refused(asked, INVALID_REQUEST))
+        found.append((topic.name, answers))
+    if any(isinstance(one, Awaitable) for _, answers in found for one in answers):
+        return _later(found)
+    return _response((name, cast("list[Found]", answers)) for name, answers in found)
+
+
+async def _later(found: Iterable[tuple[str, list[Maybe]]]) -> ListOffsetsResponse:
+    return _response(
+        [
+            (name, [await one if isinstance(one, Awaitable) else one for one in answers])
+            for name, answers in found
         ]
-        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=found))
-    return ListOffsetsResponse(topics=topics)
+    )
+
+
+def _response(found: Iterable[tuple[str, list[Found]]]) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        topics=[ListOffsetsTopicResponse(name=name, partitions=answers) for name, answers in found]
+    )
 
 
 def _refused(asked: ListOffsetsPartition, code: int) -> Found:
     return Found(partition_index=asked.partition_index, error_code=code)
 
 
+def _failed(asked: ListOffsetsPartition, error: TidelogError) -> Found:
+    if isinstance(error, StorageFailure):
+        return _refused(asked, STORAGE_ERROR)
+    return _refused(asked, UNKNOWN_SERVER_ERROR if error.code is None else error.code)
+
+
 def _one(
     context: RequestContext, request: ListOffsetsRequest, topic: str, asked: ListOffsetsPartition
-) -> Found:
+) -> Maybe:
     if asked.timestamp < 0 and context.version < SPECIAL_SINCE.get(asked.timestamp, 1 << 15):
         return _refused(asked, UNSUPPORTED_VERSION)
     try:
         partition = context.node.partitions.get(topic, asked.partition_index)
-        code = _epoch_problem(partition, asked.current_leader_epoch)
-        return _refused(asked, code) if code else _answer(partition, request, asked)
-    except StorageFailure:
+        code = epoch_problem(partition.log, asked.current_leader_epoch)
+        if code:
+            return _refused(asked, code)
+        if context.version == 0:
+            return _old_style(context, request, partition, asked)
+        return _found(context, partition, _end_offset(request, partition), asked)
+    except TidelogError as error:
+        return _failed(asked, error)
+
+
+def _end_offset(request: ListOffsetsRequest, partition: Partition) -> int:
+    """Offset behind the last record that the asker may see."""
+    if request.replica_id >= 0:
+        return partition.log.log_end_offset
+    return partition.end_offset(IsolationLevel(1 if request.isolation_level == 1 else 0))
+
+
+def _found(
+    context: RequestContext, partition: Partition, end: int, asked: ListOffsetsPartition
+) -> Maybe:
+    log, work = partition.log, context.node.work
+    if asked.timestamp in SPECIAL_SINCE and asked.timestamp != MAX_TIMESTAMP:
+        return _answer(asked, _special(log, asked.timestamp, end))
+    if asked.timestamp == MAX_TIMESTAMP:
+        found = find_max_timestamp(log, work)
+    else:
+        found = find_time(log, asked.timestamp, work)
+    if isinstance(found, Awaitable):
+        return _searched(found, log, work, end, asked)
+    if found is None and asked.timestamp >= 0:
+        empty = has_no_times(log, work)
+        if empty is not False:
+            return _searched(None, log, work, end, asked)
+    return _answer(asked, _visible(found, end))
+
+
+async def _searched(
+    search: Awaitable[FoundTime] | None,
+    log: Log,
+    work: Work,
+    end: int,
+    asked: ListOffsetsPartition,
+) -> Found:
+    """The end of a search that has to be waited for."""
+    try:
+        found = None if search is None else await search
+        if found is None and asked.timestamp >= 0:
+            empty = has_no_times(log, work)
+            if await empty if isinstance(empty, Awaitable) else empty:
+                return _refused(asked, UNSUPPORTED_FOR_MESSAGE_FORMAT)
+    except OSError:
         return _refused(asked, STORAGE_ERROR)
     except TidelogError as error:
-        return _refused(asked, UNKNOWN_SERVER_ERROR if error.code is None else error.code)
+        return _failed(asked, error)
+    return _answer(asked, _visible(found, end))
 
 
-def _epoch_problem(partition: Partition, epoch: int) -> int:
-    if epoch in (NO_LEADER_EPOCH, partition.log.leader_epoch):
-        return 0
-    return FENCED_LEADER_EPOCH if epoch < partition.log.leader_epoch else UNKNOWN_LEADER_EPOCH
-
-
-def _answer(
-    partition: Partition, request: ListOffsetsRequest, asked: ListOffsetsPartition
-) -> Found:
-    log = partition.log
-    end = (
-        log.log_end_offset
-        if request.replica_id >= 0
-        else partition.end_offset(IsolationLevel(1 if request.isolation_level == 1 else 0))
-    )
-    found: OffsetAndTimestamp | None
-    match asked.timestamp:
+def _special(log: Log, timestamp: int, end: int) -> FoundTime:
+    """What a special time stands for; None where there is no such offset."""
+    match timestamp:
         case -1:
-            found = OffsetAndTimestamp(end, -1, log.leader_epoch)
+            return OffsetAndTimestamp(end, NO_TIMESTAMP, log.leader_epoch)
         case -2:
-            found = _start(partition, log.log_start_offset)
+            return _at(log, log.log_start_offset)
         case -4:
-            found = _start(partition, log.local_start_offset)
-        case -5 | -6:
-            found = None
-        case -3:
-            found = _visible(log.max_timestamp(), end)
-        case timestamp:
-            found = _visible(log.offset_for_time(timestamp), end)
+            return _at(log, log.local_start_offset)
+    if log.tier is None:
+        return None
+    uploaded = log.tier.end_offset
+    if timestamp == LATEST_TIERED:
+        return _at(log, uploaded - 1) if log.tier.record.manifest.segments else None
+    return _visible(_at(log, max(uploaded, log.log_start_offset)), end)
+
+
+def _at(log: Log, offset: int) -> OffsetAndTimestamp:
+    return OffsetAndTimestamp(offset, NO_TIMESTAMP, epochs_of(log).epoch_for(offset))
+
+
+def _visible(found: FoundTime, end: int) -> FoundTime:
+    """What the asker may see."""
+    return found if found is not None and found.offset < end else None
+
+
+def _answer(asked: ListOffsetsPartition, found: FoundTime) -> Found:
     if found is None:
         return _refused(asked, 0)
     return Found(
@@ -117,15 +202,43 @@ def _answer(
     )
 
 
-def _start(partition: Partition, offset: int) -> OffsetAndTimestamp:
-    """A start offset and its epoch: where no record is left it is the leader's, as in Kafka."""
-    log = partition.log
-    epoch = log.leader_epochs.epoch_for(offset)
-    if epoch is None and offset == log.log_end_offset:
-        epoch = log.leader_epoch
-    return OffsetAndTimestamp(offset, -1, epoch)
+# -- version 0 ---------------------------------------------------------------------------------
 
 
-def _visible(found: OffsetAndTimestamp | None, end: int) -> OffsetAndTimestamp | None:
-    """What the asker may see."""
-    return found if found is not None and found.offset < end else None
+async def _old_style(
+    context: RequestContext,
+    request: ListOffsetsRequest,
+    partition: Partition,
+    asked: ListOffsetsPartition,
+) -> Found:
+    """Starts of segments that were written before a time, the newest first.
+
+    A segment counts by its file's time; the log end counts as written now.
+    """
+    log, node = partition.log, context.node
+    try:
+        starts = await node.work.run(_starts, log.segments, log.log_start_offset)
+    except OSError:
+        return _refused(asked, STORAGE_ERROR)
+    if log.segments[-1].size_bytes:
+        starts.append((log.log_end_offset, node.env.clock.now_ms()))
+    if asked.timestamp == EARLIEST:
+        starts = starts[:1]
+    elif asked.timestamp != LATEST:
+        before = [number for number, (_, ms) in enumerate(starts, 1) if ms <= asked.timestamp]
+        starts = starts[: before[-1]] if before else []
+    count = max(asked.max_num_offsets, 0)
+    offsets = [offset for offset, _ in reversed(starts)][:count]
+    end = _end_offset(request, partition)
+    if offsets and offsets[0] > end:
+        offsets = [end, *(offset for offset in offsets if offset <= end)]
+    return Found(
+        partition_index=asked.partition_index,
+        error_code=0,
+        old_style_offsets=sorted(offsets, reverse=True),
+    )
+
+
+def _starts(segments: Iterable[Segment], start: int) -> list[tuple[int, int]]:
+    """First offset and file time in ms of each segment."""
+    return [(max(segment.base_offset, start), segment.mtime_ms()) for segment in segments]

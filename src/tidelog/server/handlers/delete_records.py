@@ -1,0 +1,90 @@
+"""DeleteRecords: the start of a log moves up. Source: Kafka's protocol guide, API 21; KIP-107."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Final
+
+from tidelog.errors import StorageFailure, TidelogError
+from tidelog.protocol.messages.topics import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from tidelog.server.node import Node
+from tidelog.server.partitions import Partition
+from tidelog.server.requests import RequestContext
+
+UNKNOWN_SERVER_ERROR: Final = -1
+OFFSET_OUT_OF_RANGE: Final = 1
+INVALID_TOPIC: Final = 17
+STORAGE_ERROR: Final = 56
+HIGH_WATERMARK: Final = -1
+NO_OFFSET: Final = -1
+
+
+def delete_records(
+    context: RequestContext, request: DeleteRecordsRequest
+) -> Awaitable[DeleteRecordsResponse]:
+    """The new starts, once they are durable."""
+    return _delete(context.node, request)
+
+
+async def _delete(node: Node, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    topics = []
+    for topic in request.topics:
+        results = [await _one(node, topic.name, asked) for asked in topic.partitions]
+        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+    return DeleteRecordsResponse(topics=topics)
+
+
+async def _one(
+    node: Node, topic: str, asked: DeleteRecordsPartition
+) -> DeleteRecordsPartitionResult:
+    try:
+        if node.topics.is_internal(topic):
+            return _result(asked, INVALID_TOPIC)
+        partition = node.partitions.get(topic, asked.partition_index)
+        start = _moved(partition, asked.offset)
+        if start is None:
+            return _result(asked, OFFSET_OUT_OF_RANGE)
+        await _durable(partition)
+    except StorageFailure:
+        return _result(asked, STORAGE_ERROR)
+    except TidelogError as error:
+        return _result(asked, UNKNOWN_SERVER_ERROR if error.code is None else error.code)
+    return _result(asked, 0, start)
+
+
+def _moved(partition: Partition, offset: int) -> int | None:
+    """The new log start; None where the offset is none that can be deleted up to."""
+    end = partition.high_watermark
+    target = end if offset == HIGH_WATERMARK else offset
+    if not 0 <= target <= end:
+        # Asked for its policy all the same: Kafka looks at that first.
+        partition.log.delete_records(partition.log.log_start_offset)
+        return None
+    return partition.log.delete_records(target)
+
+
+async def _durable(partition: Partition) -> None:
+    """Wait for what the log has left for later; raises StorageFailure."""
+    done: asyncio.Future[StorageFailure | None] = asyncio.get_running_loop().create_future()
+
+    def finish(failure: StorageFailure | None) -> None:
+        if not done.done():
+            done.set_result(failure)
+
+    partition.log.flush_later(finish)
+    failure = await done
+    if failure is not None:
+        raise failure
+
+
+def _result(
+    asked: DeleteRecordsPartition, code: int, start: int = NO_OFFSET
+) -> DeleteRecordsPartitionResult:
+    return DeleteRecordsPartitionResult(
+        partition_index=asked.partition_index, low_watermark=start, error_code=code
+    )

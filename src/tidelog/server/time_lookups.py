@@ -1,0 +1,96 @@
+"""Searches by time for ListOffsets: on the loop what is in memory, in a thread what is not.
+
+A search in a thread goes over the segments as they were when it began, with running maxima of its
+own; what it loads serves the next search, which finds it in memory.
+"""
+
+from collections.abc import Awaitable, Sequence
+from typing import Final, TypeAlias
+
+from tidelog.server.byte_ranges import frames
+from tidelog.server.segment_bytes import SegmentBytes
+from tidelog.server.work import Work
+from tidelog.storage import lookup
+from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.log import Log
+from tidelog.storage.segment import Segment
+from tidelog.types import NO_TIMESTAMP, ClockName, OffsetAndTimestamp
+
+# A search by append time may go through all rows of a segment.
+ROWS_ON_THE_LOOP: Final = 4096
+FoundTime: TypeAlias = OffsetAndTimestamp | None
+
+
+def find_time(log: Log, timestamp_ms: int, work: Work) -> FoundTime | Awaitable[FoundTime]:
+    """The first offset at or after a time on the clock that the topic's lookups go by.
+
+    Errors as `LogReader.offset_for_time`, from the awaitable where there is one.
+    """
+    if log.context.config.tidelog_lookup_clock is ClockName.APPEND:
+        if all(_has_times(segment) for segment in log.segments):
+            return log.offset_for_time(timestamp_ms, clock=ClockName.APPEND)
+        return work.run(_by_append_time, log, timestamp_ms)
+    if log.is_warm_for(timestamp_ms):
+        return log.offset_for_time(timestamp_ms)
+    return work.run(_by_record_time, log.segments, timestamp_ms, log.log_start_offset)
+
+
+def find_max_timestamp(log: Log, work: Work) -> FoundTime | Awaitable[FoundTime]:
+    """The first record with the largest time on the clock that the topic's lookups go by."""
+    if log.context.config.tidelog_lookup_clock is ClockName.APPEND:
+        return work.run(_last_append_time, log)
+    if all(_has_indexes(segment) for segment in log.segments):
+        return log.max_timestamp()
+    return work.run(lookup.find_max_timestamp, log.segments, log.log_start_offset)
+
+
+def has_no_times(log: Log, work: Work) -> bool | Awaitable[bool]:
+    """Whether a log holds records, and all of them are of magic 0, which knows no times.
+
+    Source: KIP-79 (UNSUPPORTED_FOR_MESSAGE_FORMAT); mixed logs are searched where they have times.
+    """
+    if log.log_start_offset == log.log_end_offset:
+        return False
+    if log.segments[-1].largest_timestamp != NO_TIMESTAMP:
+        return False
+    return work.run(_is_all_magic_0, log, log.segments)
+
+
+def _has_indexes(segment: Segment) -> bool:
+    if not isinstance(segment, ClosedSegment):
+        return True
+    return segment.has_indexes and not segment.is_tiered
+
+
+def _has_times(segment: Segment) -> bool:
+    if isinstance(segment, ClosedSegment) and (segment.is_tiered or not segment.has_append_times):
+        return False
+    return segment.append_times.row_count <= ROWS_ON_THE_LOOP
+
+
+def _by_record_time(segments: Sequence[Segment], timestamp_ms: int, start: int) -> FoundTime:
+    return lookup.find_by_record_time(segments, lookup.RunningMaxima(), timestamp_ms, start)
+
+
+def _by_append_time(log: Log, timestamp_ms: int) -> FoundTime:
+    return lookup.find_by_append_time(log.segments, timestamp_ms, log.log_start_offset)
+
+
+def _last_append_time(log: Log) -> FoundTime:
+    """The first record of the last known append time: they never run back."""
+    last = None
+    for segment in reversed(log.segments):
+        last = segment.append_times.last_known_ms
+        if last is not None:
+            break
+    return None if last is None else _by_append_time(log, last)
+
+
+def _is_all_magic_0(log: Log, segments: Sequence[Segment]) -> bool:
+    """Whether no batch is of a later format; the newest segments would tell soonest."""
+    source = SegmentBytes(log.context.pool, may_block=True)
+    for segment in reversed(segments):
+        for frame in frames(segment, 0, segment.size_bytes, source):
+            if frame.magic:
+                return False
+    return True

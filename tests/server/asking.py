@@ -1,0 +1,62 @@
+"""A client that says exactly what it is told to, in the version it is told to."""
+
+import socket
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar, cast
+
+from tidelog.protocol.connection import ClientConnection
+from tidelog.server.in_process import Broker
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from tidelog.protocol.messages import Api
+    from tidelog.types import Buffer
+
+Request = TypeVar("Request", bound="DataclassInstance")
+Response = TypeVar("Response", bound="DataclassInstance")
+PATIENCE_S = 20
+READ_BYTES = 1 << 16
+
+
+class Asking:
+    """One connection to a broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        host, _, port = broker.bootstrap_servers.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
+        self._connection = ClientConnection("asking")
+
+    def send(self, api: "Api[Request, Response]", version: int, request: Request) -> None:
+        """Send a request."""
+        for piece in self._connection.request(api, version, request):
+            self._socket.sendall(piece)
+
+    def receive(self, api: "Api[Request, Response]") -> Response:
+        """The next answer."""
+        while (found := self._connection.next_response()) is None:
+            data: Buffer = self._socket.recv(READ_BYTES)
+            if not data:
+                raise ConnectionResetError("the broker has closed the connection")
+            self._connection.feed(data)
+        return cast("Response", found)
+
+    def ask(self, api: "Api[Request, Response]", version: int, request: Request) -> Response:
+        """Send a request; its answer."""
+        self.send(api, version, request)
+        return self.receive(api)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
