@@ -170,6 +170,11 @@ class Partition:
         """Call it no more; fine where it was not watching."""
         self._watchers.pop(watcher, None)
 
+    @property
+    def watcher_count(self) -> int:
+        """How many watch."""
+        return len(self._watchers)
+
     def notify(self) -> None:
         """Tell all watchers, which may go by that."""
         for watcher in tuple(self._watchers):

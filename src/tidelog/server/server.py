@@ -2,17 +2,22 @@
 
 import asyncio
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env
+from tidelog.server.background import Background
 from tidelog.server.clients import Clients
 from tidelog.server.connection import Connection
 from tidelog.server.deferring import Beside
+from tidelog.server.kernels import load_beside
 from tidelog.server.node import Address, Node
 from tidelog.server.settings import parse_listener
 from tidelog.server.work import Work
 from tidelog.storage.log_dir import LogDir, LogDirOptions
+
+if TYPE_CHECKING:
+    from tidelog.server.metrics_http import MetricsServer
 
 BACKLOG: Final = 1024
 
@@ -53,12 +58,14 @@ class Server:
         self._listener: asyncio.Server | None = None
         self.clients = Clients(node)
         self._wake: asyncio.TimerHandle | None = None
+        self._pages: MetricsServer | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen; the port, which the system chooses where `port` is 0.
 
         Raises:
-            OSError: The address can't be had.
+            OSError: The address, or that of the metrics, can't be had.
+            ConfigError: `advertised.listeners` or `tidelog.metrics.listen` can't be read.
         """
         loop = asyncio.get_running_loop()
         self.node.timers.on_earlier = self._schedule
@@ -67,9 +74,15 @@ class Server:
         )
         found: int = self._listener.sockets[0].getsockname()[1]
         self.node.address = advertised(self.node.config, host, found)
+        if self.node.config.tidelog_metrics_listen:
+            from tidelog.server.telemetry import start_pages
+
+            self._pages = await start_pages(self.node, self._listener.is_serving)
         self.clients.watch_idle()
         # Groups are read from the log when clients can ask already.
         loop.call_soon(self.node.resume_groups)
+        Background(self.node).start()
+        load_beside(self.node.partitions.use_kernels)
         return found
 
     async def stop(self) -> None:
@@ -81,6 +94,8 @@ class Server:
         if self._listener is not None:
             self._listener.close()
         self.clients.close()
+        if self._pages is not None:
+            await self._pages.stop()
         # What was cancelled ends before the directory is closed under it.
         await asyncio.sleep(0)
         if self._wake is not None:

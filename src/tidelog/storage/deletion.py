@@ -13,6 +13,22 @@ from tidelog.storage.segment import SegmentContext
 _SIDE_FILES: Final = tuple(s for s in files.SEGMENT_SUFFIXES if s != files.LOG_SUFFIX)
 
 
+def set_aside(context: SegmentContext, base_offset: int) -> list[str]:
+    """Rename a segment's files, the log first: without it the others are orphans; their new names.
+
+    May run in any thread; raises OSError.
+    """
+    fs, renamed = context.env.files, []
+    for suffix in (files.LOG_SUFFIX, *_SIDE_FILES, files.SNAPSHOT_SUFFIX):
+        path = context.path(base_offset, suffix)
+        if fs.exists(path):
+            context.pool.forget(path)
+            context.maps.forget(path)
+            fs.rename(path, path + files.DELETED_SUFFIX)
+            renamed.append(path + files.DELETED_SUFFIX)
+    return renamed
+
+
 class Bin:
     """Files of one partition that are renamed to `.deleted` and wait for their time."""
 
@@ -20,17 +36,9 @@ class Bin:
         self._context = context
         self._waiting: list[tuple[int, str]] = []
 
-    def put(self, base_offset: int, due_ms: int) -> None:
-        """Rename a segment's files, the log first: without it the others are orphans."""
-        fs = self._context.env.files
-        for suffix in (files.LOG_SUFFIX, *_SIDE_FILES, files.SNAPSHOT_SUFFIX):
-            path = self._context.path(base_offset, suffix)
-            if not fs.exists(path):
-                continue
-            self._context.pool.forget(path)
-            self._context.maps.forget(path)
-            fs.rename(path, path + files.DELETED_SUFFIX)
-            self._waiting.append((due_ms, path + files.DELETED_SUFFIX))
+    def put(self, paths: Iterable[str], due_ms: int) -> None:
+        """Files that were set aside, and when they may go."""
+        self._waiting.extend((due_ms, path) for path in paths)
 
     def take_due(self, now_ms: int | None = None) -> Callable[[], None] | None:
         """What unlinks the files that are due, all where no time is given; None where none is.

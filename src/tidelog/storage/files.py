@@ -233,10 +233,11 @@ def read_file(files: FileSystem, path: str, *, limit: int = SMALL_FILE_LIMIT_BYT
         file.close()
 
 
-def write_atomically(files: FileSystem, path: str, data: Buffer) -> None:
+def write_atomically(files: FileSystem, path: str, data: Buffer, *, sync_name: bool = True) -> None:
     """Give `path` new content so that a crash leaves the old or the new one, whole and durable.
 
-    Written to `path` + `.tmp`, synced, renamed, then the directory is synced.
+    Written to `path` + `.tmp`, synced, renamed, then the directory is synced, unless the caller
+    does that with `sync_name` False.
 
     Raises:
         OSError: A call failed; `path` has its old or its new content.
@@ -250,7 +251,8 @@ def write_atomically(files: FileSystem, path: str, data: Buffer) -> None:
     finally:
         file.close()
     files.rename(temporary, path)
-    files.sync_dir(posixpath.dirname(path) or ".")
+    if sync_name:
+        files.sync_dir(posixpath.dirname(path) or ".")
 
 
 def encode_checkpoint(lines: Iterable[str]) -> bytes:

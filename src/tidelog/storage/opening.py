@@ -88,7 +88,7 @@ class OpeningLog(LogReader):
         self._is_broken = False  # by deferred work; told once the owner's thread knows
         self._bin = Bin(context)
         self._notes = NoteKeeper(context)
-        self._unmapped: list[Segment] = []  # finished, and without a zone map until the close
+        self._unmapped: list[ClosedSegment] = []  # finished, and without a zone map until the close
         self._is_closed = False
         # After a clean stop there is nothing to close again until something was changed.
         self._is_changed = options.recovery_point is not None

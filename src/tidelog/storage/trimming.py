@@ -12,6 +12,7 @@ from tidelog.errors import InvalidRequest, OffsetOutOfRange, PolicyViolation
 from tidelog.storage import truncation
 from tidelog.storage.active import first_reaching
 from tidelog.storage.adopting import AdoptingLog
+from tidelog.storage.deletion import set_aside
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.retention import (
     Deletion,
@@ -180,19 +181,29 @@ class TrimmingLog(AdoptingLog):
         """Delete the segments that the topic's policy lets go, oldest first; what was deleted.
 
         Files get Kafka's suffix `.deleted` and are unlinked `file.delete.delay.ms` later, at the
-        next call or at close. Where work is left for later, what that is about stays until the
-        next call.
+        next `unlink_due` or at close.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
         """
-        return self._guarded(self.context.directory, "retention", self._retain)
+        return self._guarded_now(self.context.directory, "retention", self._retain)
+
+    def unlink_due(self) -> None:
+        """Unlink the files of deleted segments whose delay is over.
+
+        Raises:
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        self._guarded_now(self.context.directory, "unlink", self._unlink_due)
+
+    def _unlink_due(self) -> None:
+        unlink = self._bin.take_due(self.context.env.clock.now_ms())
+        if unlink is not None:
+            self._defer(self.context.directory, "unlink", unlink)
 
     def _retain(self) -> list[Deletion]:
         now = self.context.env.clock.now_ms()
-        unlink = self._bin.take_due(now)
-        if unlink is not None:
-            self._defer(self.context.directory, "unlink", unlink)
+        self._unlink_due()
         facts = [self._facts(segment) for segment in self._segments]
         plan = plan_retention(
             facts,
@@ -204,8 +215,6 @@ class TrimmingLog(AdoptingLog):
         )
         if deletes_all(facts, plan):
             self._roll(self.log_end_offset, RollReason.RETENTION)
-            if not self.is_settled:
-                plan = plan[:-1]  # the segment is being synced still
         self._delete_oldest(len(plan), now)
         self._release_copies(now)
         return plan
@@ -236,13 +245,14 @@ class TrimmingLog(AdoptingLog):
     def _discard(self, base_offsets: Sequence[int], due_ms: int) -> None:
         """Take segments' files out of use, durably, to be unlinked when they are due."""
         directory = self.context.directory
+        gone: list[str] = []
 
         def discard() -> None:
             for base in base_offsets:
-                self._bin.put(base, due_ms)
+                gone.extend(set_aside(self.context, base))
             self.context.env.files.sync_dir(directory)
 
-        self._defer(directory, "delete", discard)
+        self._defer(directory, "delete", discard, lambda _: self._bin.put(gone, due_ms))
 
     def _release_copies(self, now_ms: int) -> None:
         """Let local files go that the tier has, by `local.retention.ms` and `.bytes`."""

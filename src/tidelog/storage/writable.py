@@ -25,6 +25,7 @@ from tidelog.storage.trust import AppendTimeCheckpoint, fingerprint, last_batch
 
 if TYPE_CHECKING:
     from tidelog.storage.append_time import AppendTimes
+    from tidelog.storage.kernel_search import KernelSearch
 
 _Result = TypeVar("_Result")
 
@@ -119,6 +120,11 @@ class WritableLog(OpeningLog):
         self._deferral.defer(guarded, finish)
 
     @property
+    def last_flush_ms(self) -> int:
+        """When it was opened or last flushed as a whole, in ms of wall time."""
+        return self._last_flush_ms
+
+    @property
     def is_settled(self) -> bool:
         """Whether nothing that was left for later waits or runs."""
         return self._deferral.is_idle
@@ -153,7 +159,7 @@ class WritableLog(OpeningLog):
         def finish() -> None:
             """Make it durable, then what is remembered of it."""
             active.sync()
-            self._write_snapshot(new_base, snapshot)
+            self._write_snapshot(new_base, snapshot, sync_name=False)
             save_note()
 
         self._defer(active.log_path, "sync", finish)
@@ -195,6 +201,15 @@ class WritableLog(OpeningLog):
             lambda: _write_zones(segment, by_kernels=not is_small),
         )
 
+    def use_kernels(self) -> "KernelSearch":
+        """As `OpeningLog`; what waited for kernels to be mapped is mapped with what is left."""
+        search = super().use_kernels()
+        waiting, self._unmapped = self._unmapped, []
+        for segment in waiting:
+            if segment in self._segments:
+                self._map_zones(segment)
+        return search
+
     def _map_rest(self) -> None:
         """The maps that had to wait: an append must not wait until kernels are loaded."""
         kept = [segment for segment in self._unmapped if segment in self._segments]
@@ -215,9 +230,9 @@ class WritableLog(OpeningLog):
         directory, segments = self.context.directory, self._segments
         return self._guarded(directory, "map zones", lambda: zone_files.build_missing(segments))
 
-    def _write_snapshot(self, offset: int, snapshot: bytes) -> None:
+    def _write_snapshot(self, offset: int, snapshot: bytes, *, sync_name: bool = True) -> None:
         path = self.context.path(offset, files.SNAPSHOT_SUFFIX)
-        files.write_atomically(self.context.env.files, path, snapshot)
+        files.write_atomically(self.context.env.files, path, snapshot, sync_name=sync_name)
 
     def flush(self) -> None:
         """Make everything that was appended durable: append times first, then records.

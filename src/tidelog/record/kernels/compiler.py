@@ -125,6 +125,18 @@ def inlined(function: Callable[P, R]) -> Kernel[P, R]:
     return cast("Kernel[P, R]", _njit(**_OPTIONS, forceinline=True)(function))
 
 
+def is_kept(kernel_: Kernel[P, R]) -> bool:
+    """Whether compiled code of this release is kept for it, for some types at least."""
+    cache = getattr(kernel_, "_cache", None)
+    if not isinstance(cache, _KernelCache):
+        return False
+    try:
+        index = cache._cache_file._load_index()  # type: ignore[no-untyped-call] # noqa: SLF001
+    except _DAMAGE:
+        return False
+    return any(key[-1] == _FINGERPRINT for key in index)
+
+
 def plain(kernel_: Kernel[P, R]) -> Callable[P, R]:
     """The whole of a kernel run by the interpreter: itself, and every kernel that it calls.
 

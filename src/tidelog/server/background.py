@@ -1,0 +1,133 @@
+"""What the broker does beside its clients' requests: retention, checkpoints, flushes, forgetting.
+
+Each task goes through the partitions in slices of a few milliseconds, so that no client waits for
+it longer; what blocks is left to threads by the logs themselves. As in Kafka no timer rolls an idle
+segment: only an append does.
+
+Source: Kafka's LogManager (log.retention.check.interval.ms and the settings beside it).
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from tidelog.errors import TidelogError
+from tidelog.server.node import LOGGER, Node
+from tidelog.server.partitions import Partition
+from tidelog.types import INT64_MAX, TopicPartition
+
+SLICE_MS: Final = 3
+PAUSE_MS: Final = 10
+# How often logs are looked at for `flush.ms`, which appends alone would overlook.
+FLUSH_CHECK_MS: Final = 1000
+NEVER_MS: Final = INT64_MAX
+
+
+class Background:
+    """A broker's tasks. Belongs to the loop's thread. start -> ...; timers end with the broker."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def start(self) -> None:
+        """Begin; the first look comes `log.initial.task.delay.ms` from now, as in Kafka."""
+        config = self._node.config
+        first_ms = config.log_initial_task_delay_ms
+        self._repeat(first_ms, config.log_retention_check_interval_ms, self._names, self._retain)
+        self._repeat(FLUSH_CHECK_MS, FLUSH_CHECK_MS, self._open, self._flush)
+        producers_ms = config.producer_id_expiration_check_interval_ms
+        self._repeat(producers_ms, producers_ms, self._open, self._forget_producers)
+        checkpoints_ms = config.log_flush_offset_checkpoint_interval_ms
+        self._node.timers.after(max(first_ms, checkpoints_ms), self._checkpoint)
+
+    def _repeat(
+        self,
+        first_ms: int,
+        interval_ms: int,
+        names: Callable[[], Iterator[TopicPartition]],
+        action: Callable[[Partition], None],
+    ) -> None:
+        """Do something with each partition, now and again."""
+        if interval_ms >= NEVER_MS:
+            return
+
+        def begin() -> None:
+            self._slice(names(), action, lambda: self._node.timers.after(interval_ms, begin))
+
+        self._node.timers.after(first_ms, begin)
+
+    def _slice(
+        self,
+        names: Iterator[TopicPartition],
+        action: Callable[[Partition], None],
+        done: Callable[[], object],
+    ) -> None:
+        """Go on with the next partitions for a while; the others come after a pause."""
+        clock = self._node.env.clock
+        end_ms = clock.monotonic_ms() + SLICE_MS
+        for name in names:
+            self._act(name, action)
+            if clock.monotonic_ms() >= end_ms:
+                self._node.timers.after(PAUSE_MS, lambda: self._slice(names, action, done))
+                return
+        done()
+
+    def _act(self, name: TopicPartition, action: Callable[[Partition], None]) -> None:
+        """One partition's trouble is not the others'; a topic may have gone meanwhile."""
+        info = self._node.topics.find(name.topic)
+        if info is None or name.partition >= info.partitions:
+            return
+        try:
+            partition = self._node.partitions.get(name.topic, name.partition)
+            if partition.failure is None:
+                action(partition)
+        except TidelogError as error:
+            LOGGER.warning("%s: %s", name, error)
+
+    def _names(self) -> Iterator[TopicPartition]:
+        """All partitions, opened or not: what nobody asks for grows old, too."""
+        for topic in tuple(self._node.topics.names()):
+            if self._node.topics.find(topic) is not None:
+                yield from self._node.log_dir.partitions(topic)
+
+    def _open(self) -> Iterator[TopicPartition]:
+        return (partition.name for partition in self._node.partitions.opened())
+
+    # -- what is done with each --------------------------------------------------------------
+
+    def _retain(self, partition: Partition) -> None:
+        log = partition.log
+        if log.apply_retention():
+            partition.last_deletion_ms = self._node.env.clock.now_ms()
+            # By the clock of the files' own time-out, which begins now.
+            delay_ms = log.context.config.file_delete_delay_ms + 1
+            self._node.timers.after(delay_ms, lambda: self._unlink(partition))
+
+    def _unlink(self, partition: Partition) -> None:
+        if not partition.is_gone:
+            self._act(partition.name, lambda found: found.log.unlink_due())
+
+    def _flush(self, partition: Partition) -> None:
+        log = partition.log
+        flush_ms = log.context.config.flush_ms
+        age_ms = self._node.env.clock.now_ms() - log.last_flush_ms
+        if flush_ms < NEVER_MS and age_ms >= flush_ms and log.recovery_point < log.log_end_offset:
+            partition.flush_later()
+
+    def _forget_producers(self, partition: Partition) -> None:
+        expiration_ms = self._node.config.producer_id_expiration_ms
+        now_ms = self._node.env.clock.now_ms()
+        partition.log.producer_states().expire(now_ms, expiration_ms)
+
+    def _checkpoint(self) -> None:
+        """Recovery points and log starts, written in a thread, so that a kill costs less."""
+        save = self._node.log_dir.note_checkpoints()
+        self._node.work.submit(lambda: _logged(save))
+        interval_ms = max(self._node.config.log_flush_offset_checkpoint_interval_ms, PAUSE_MS)
+        self._node.timers.after(interval_ms, self._checkpoint)
+
+
+def _logged(save: Callable[[], None]) -> None:
+    try:
+        save()
+    except TidelogError as error:
+        LOGGER.warning("%s", error)
