@@ -1,6 +1,6 @@
 """`tidelog serve`, declared for click."""
 
-from typing import Final
+from typing import Final, Literal
 
 import click
 
@@ -14,6 +14,7 @@ from tidelog.cli.surroundings import Surroundings
         "tidelog serve --data data",
         "tidelog serve --data data --listen 127.0.0.1:9093 --set log.retention.hours=24",
         "tidelog serve --data data --config server.properties --durability fsync",
+        "tidelog serve --data data --metrics 127.0.0.1:9404 --log-format json",
     ),
 )
 @data_option
@@ -31,6 +32,18 @@ from tidelog.cli.surroundings import Surroundings
     type=click.Choice(["page-cache", "fsync"]),
     help="What an acknowledgement with acks=all waits for; sets tidelog.durability.",
 )
+@click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    help="Serve /metrics, /healthz and /readyz there; sets tidelog.metrics.listen.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How stderr tells what happens: lines, or a JSON object each.",
+)
 @click.option("--insecure", is_flag=True, help="Allow an address that other machines can reach.")
 @click.pass_obj
 def _serve(  # noqa: PLR0913 - one parameter for each option
@@ -40,6 +53,8 @@ def _serve(  # noqa: PLR0913 - one parameter for each option
     settings: tuple[str, ...],
     config: str | None,
     durability: str | None,
+    metrics: str | None,
+    log_format: Literal["text", "json"],
     insecure: bool,
 ) -> int:
     """Be a broker that Kafka's clients write to and read from.
@@ -54,6 +69,8 @@ def _serve(  # noqa: PLR0913 - one parameter for each option
         settings=settings,
         config=config,
         durability=durability,
+        metrics=metrics,
+        log_format=log_format,
         insecure=insecure,
     )
     return command.serve(surroundings, options)

@@ -9,6 +9,7 @@ from tidelog.cli.problems import ExitCode, UsageProblem
 from tidelog.cli.surroundings import Surroundings
 from tidelog.config import BrokerConfig
 from tidelog.server import loops
+from tidelog.server.logs import LogFormat, set_up
 from tidelog.server.server import Server, open_node
 from tidelog.server.settings import (
     Endpoint,
@@ -29,6 +30,8 @@ class ServeOptions:
     settings: tuple[str, ...] = ()
     config: str | None = None
     durability: str | None = None
+    metrics: str | None = None
+    log_format: LogFormat = "text"
     insecure: bool = False
 
 
@@ -39,6 +42,10 @@ def serve(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
     if not data:
         raise UsageProblem(NO_DATA)
     listen = _listen_at(options, config)
+    if config.tidelog_metrics_listen:
+        place = parse_endpoint(config.tidelog_metrics_listen, name="--metrics")
+        _refuse_open(place, options)
+    set_up(surroundings.stderr, options.log_format, surroundings.env.clock)
     loops.run(_serve(surroundings, data, config, listen))
     return ExitCode.OK
 
@@ -55,6 +62,8 @@ def _configure(surroundings: Surroundings, options: ServeOptions) -> BrokerConfi
     given |= parse_settings(options.settings)
     if options.durability is not None:
         given["tidelog.durability"] = options.durability
+    if options.metrics is not None:
+        given["tidelog.metrics.listen"] = options.metrics
     config, notes = BrokerConfig.parse(given)
     for note in notes:
         surroundings.say(f"note: {note}")
@@ -66,12 +75,16 @@ def _listen_at(options: ServeOptions, config: BrokerConfig) -> Endpoint:
         found = parse_endpoint(options.listen)
     else:
         found = parse_listener("listeners", config.listeners)
-    if not found.is_loopback and not options.insecure:
+    _refuse_open(found, options)
+    return found
+
+
+def _refuse_open(place: Endpoint, options: ServeOptions) -> None:
+    if not place.is_loopback and not options.insecure:
         raise UsageProblem(
-            f"{found} can be reached by other machines, and there is no TLS and no log-in yet;"
+            f"{place} can be reached by other machines, and there is no TLS and no log-in yet;"
             " listen on 127.0.0.1, or say --insecure"
         )
-    return found
 
 
 async def _serve(

@@ -62,6 +62,7 @@ class BrokerConfig:
     producer_id_expiration_check_interval_ms: int = 600_000
     tidelog_durability: Durability = Durability.PAGE_CACHE
     tidelog_legacy_clients: bool = False
+    tidelog_metrics_listen: str = ""
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod

@@ -171,6 +171,12 @@ _OURS: Final = (
         "false",
         "Whether Produce v0-v2, Fetch v0-v3 and ListOffsets v0 are served too.",
     ),
+    _key(
+        "tidelog.metrics.listen",
+        TEXT,
+        "",
+        "Where /metrics, /healthz and /readyz are served: HOST:PORT; nowhere where empty.",
+    ),
 )
 
 BROKER_CONFIGS: Final[tuple[ConfigKey, ...]] = (

@@ -45,6 +45,7 @@ class Node:
         log_dir: The directory, open for writing.
         address: Where clients find the broker; known when it listens.
         metrics: What it counts.
+        metrics_address: Where /metrics is served, None for nowhere.
         closers: Called in reverse order before the directory is closed.
     """
 
@@ -60,6 +61,7 @@ class Node:
         self.log_dir = log_dir
         self.env: Env = log_dir.env
         self.address = Address("127.0.0.1", 0)
+        self.metrics_address: Address | None = None
         self.timers = Timers(self.env.clock)
         self.metrics = Counters()
         self.work = Work()

@@ -1,0 +1,101 @@
+"""What the broker logs, as lines for people or as JSON for machines; never what records hold.
+
+Fields that a line has beside its text are given by `extra=`: `client` (address), `api`,
+`error_code`. A flood of like lines is cut: after some of one kind a second the rest is counted,
+and the next line that is let through says how many were left out.
+"""
+
+import json
+import logging
+from datetime import UTC, datetime
+from typing import Final, Literal, TextIO
+
+from tidelog.env import Clock
+
+LogFormat = Literal["text", "json"]
+
+FIELDS: Final = ("client", "connection", "api", "error_code")
+# Lines of one kind (one place in the code) that are let through in a window.
+BURST: Final = 20
+WINDOW_MS: Final = 10_000
+
+
+def set_up(stream: TextIO, kind: LogFormat, clock: Clock) -> logging.Handler:
+    """Log to a stream from now on, what is a note or worse; the handler, to be removed again."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines() if kind == "json" else TextLines())
+    handler.addFilter(FloodGate(clock))
+    logger = logging.getLogger("tidelog")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    return handler
+
+
+class JsonLines(logging.Formatter):
+    """One object a line: time, level, logger, message, and the fields that there are."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        content: dict[str, object] = {
+            "time": _iso(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        content |= _fields(record)
+        if record.exc_info:
+            content["exception"] = self.formatException(record.exc_info)
+        return json.dumps(content, ensure_ascii=False, default=str)
+
+
+class TextLines(logging.Formatter):
+    """Time, level, message; control characters as escapes, so that no client writes our lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        fields = "".join(f" {name}={value}" for name, value in _fields(record).items())
+        message = f"{record.getMessage()}{fields}"
+        if not message.isprintable():
+            message = message.encode("unicode_escape").decode()
+        line = f"{_iso(record.created)} {record.levelname.lower()} {message}"
+        if record.exc_info:
+            line = f"{line}\n{self.formatException(record.exc_info)}"
+        return line
+
+
+def _iso(created_s: float) -> str:
+    return datetime.fromtimestamp(created_s, UTC).isoformat(timespec="milliseconds")
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    found = {name: getattr(record, name, None) for name in FIELDS}
+    left_out = getattr(record, "left_out", 0)
+    return {name: value for name, value in found.items() if value is not None} | (
+        {"left_out": left_out} if left_out else {}
+    )
+
+
+class FloodGate(logging.Filter):
+    """Lets `BURST` lines of each place in the code through in `WINDOW_MS`."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+        # Since when, how many came, how many were left out; as many as there are places.
+        self._kinds: dict[tuple[str, int], tuple[int, int, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See `logging.Filter`."""
+        kind = (record.pathname, record.lineno)
+        now_ms = self._clock.monotonic_ms()
+        began_ms, count, left_out = self._kinds.get(kind, (now_ms, 0, 0))
+        if now_ms - began_ms >= WINDOW_MS:
+            began_ms, count = now_ms, 0
+        if count >= BURST:
+            self._kinds[kind] = (began_ms, count, left_out + 1)
+            return False
+        self._kinds[kind] = (began_ms, count + 1, 0)
+        if left_out:
+            record.left_out = left_out
+        return True

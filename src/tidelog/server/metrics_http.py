@@ -1,0 +1,131 @@
+"""A few pages over HTTP beside the broker: /metrics, /healthz, /readyz.
+
+Only GET, one request a connection, small and bounded in every way: Prometheus and probes need no
+more. Runs on the broker's loop; a scrape is made in pieces, one at a time, and compressed in a
+thread. Source: RFC 9112 for the little of HTTP/1.1 that is here.
+"""
+
+import asyncio
+import gzip
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from tidelog.server.exposition import CONTENT_TYPE, Exposition
+from tidelog.server.work import Work
+
+# Bounds of a request, and of who may ask at once.
+REQUEST_BYTES_MAX: Final = 8192
+TIMEOUT_S: Final = 10.0
+CONNECTIONS_MAX: Final = 16
+GZIP_BYTES_MIN: Final = 1024
+_PLAIN: Final = "text/plain; charset=utf-8"
+_REASONS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    503: "Service Unavailable",
+}
+
+
+class MetricsServer:
+    """The pages. start -> stop. Belongs to the loop's thread."""
+
+    def __init__(self, exposition: Exposition, work: Work, is_ready: Callable[[], bool]) -> None:
+        """Nothing listens yet.
+
+        Args:
+            exposition: What /metrics shows.
+            work: Threads, for compression.
+            is_ready: Whether clients are served: what /readyz says.
+        """
+        self._exposition = exposition
+        self._work = work
+        self._is_ready = is_ready
+        self._listener: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._scraping = asyncio.Lock()
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; the port, which the system chooses where `port` is 0.
+
+        Raises:
+            OSError: The address can't be had.
+        """
+        self._listener = await asyncio.start_server(
+            self._serve, host, port, limit=REQUEST_BYTES_MAX
+        )
+        found: int = self._listener.sockets[0].getsockname()[1]
+        return found
+
+    async def stop(self) -> None:
+        """Listen no more, and let go of who is asking."""
+        if self._listener is not None:
+            self._listener.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            if len(self._tasks) <= CONNECTIONS_MAX:
+                async with asyncio.timeout(TIMEOUT_S):
+                    await self._answer(reader, writer)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # whoever asked has gone, or asks for too much
+        finally:
+            self._tasks.discard(task)
+            writer.transport.abort() if task.cancelling() else writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        method, path, headers = read_head(head)
+        status, kind, body = await self._page(method, path)
+        encoding = ""
+        if len(body) >= GZIP_BYTES_MIN and "gzip" in headers.get("accept-encoding", ""):
+            body = await self._work.run(gzip.compress, body, 1)
+            encoding = "Content-Encoding: gzip\r\n"
+        allow = "Allow: GET\r\n" if status == 405 else ""
+        writer.write(
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n{encoding}{allow}"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+        )
+        writer.write(body)
+        await writer.drain()
+        with suppress(OSError):
+            writer.write_eof()
+            await reader.read()  # until whoever asked has taken it and closes
+
+    async def _page(self, method: str, path: str) -> tuple[int, str, bytes]:
+        if not method:
+            return 400, _PLAIN, b"not HTTP\n"
+        if method != "GET":
+            return 405, _PLAIN, b"GET alone\n"
+        if path == "/metrics":
+            async with self._scraping:
+                text = [piece async for piece in self._exposition.pieces()]
+            return 200, CONTENT_TYPE, "".join(text).encode()
+        if path == "/healthz":
+            return 200, _PLAIN, b"alive\n"
+        if path == "/readyz":
+            is_ready = self._is_ready()
+            return (200, _PLAIN, b"ready\n") if is_ready else (503, _PLAIN, b"not ready\n")
+        return 404, _PLAIN, b"there are /metrics, /healthz and /readyz\n"
+
+
+def read_head(head: bytes) -> tuple[str, str, dict[str, str]]:
+    """Method, path without its query, and headers by lower-case names; "" for what is no HTTP."""
+    lines = head.decode("latin-1").split("\r\n")
+    parts = lines[0].split(" ")
+    if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
+        return "", "", {}
+    headers = {}
+    for line in lines[1:]:
+        name, colon, value = line.partition(":")
+        if colon:
+            headers[name.strip().lower()] = value.strip().lower()
+    return parts[0], parts[1].partition("?")[0], headers

@@ -1,0 +1,138 @@
+"""The pages beside the broker: what Prometheus reads, and what probes are told."""
+
+import gzip
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from prometheus_client.parser import text_string_to_metric_families
+from tests.server.conftest import SETTINGS
+
+import tidelog
+from tidelog.server.exposition import FAMILIES
+from tidelog.server.in_process import Broker
+
+T0 = 1_700_000_000_000
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Broker]:
+    settings = SETTINGS | {"tidelog.metrics.listen": "127.0.0.1:0"}
+    with tidelog.broker(str(tmp_path / "data"), settings=settings) as running:
+        yield running
+
+
+def page(broker: Broker, path: str, **headers: str) -> tuple[int, bytes]:
+    address = broker.call(lambda node: node.metrics_address)
+    assert address is not None
+    asked = urllib.request.Request(f"http://{address.host}:{address.port}{path}", headers=headers)
+    try:
+        with urllib.request.urlopen(asked, timeout=20) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def samples(broker: Broker) -> Samples:
+    status, body = page(broker, "/metrics")
+    assert status == 200
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(body.decode())
+        for sample in family.samples
+    }
+
+
+def of(found: Samples, name: str, **labels: str) -> float:
+    return found[f"tidelog_{name}", frozenset(labels.items())]
+
+
+def test_every_family_is_told_and_parsed(watched: Broker) -> None:
+    _, body = page(watched, "/metrics")
+    told = {line.split()[2] for line in body.decode().splitlines() if line.startswith("# TYPE")}
+    assert {family.full_name for family in FAMILIES} <= told
+    assert any(name.startswith("process_") for name in told)
+    assert len({family.full_name for family in FAMILIES}) == len(FAMILIES)
+
+
+def test_figures_are_those_of_what_was_done(watched: Broker) -> None:
+    config = {"bootstrap.servers": watched.bootstrap_servers}
+    producer = Producer(config)
+    for number in range(10):
+        producer.produce("flights", b"x" * 100, partition=0, timestamp=T0 + number)
+    assert producer.flush(20) == 0
+    consumer = Consumer(config | {"group.id": "planes", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["flights"])
+    read = 0
+    while read < 10:
+        message = consumer.poll(20)
+        assert message is not None
+        assert message.error() is None
+        read += 1
+    consumer.commit(asynchronous=False)
+    producer.produce("flights", b"y", partition=0, timestamp=T0 + 99)
+    assert producer.flush(20) == 0
+    found = samples(watched)
+    consumer.close()
+    here = {"topic": "flights", "partition": "0"}
+    assert of(found, "partition_log_end_offset", **here) == 11
+    assert of(found, "partition_high_watermark", **here) == 11
+    assert of(found, "partition_log_start_offset", **here) == 0
+    assert of(found, "partition_segments", **here) == 1
+    assert of(found, "partition_offline", **here) == 0
+    assert of(found, "partition_size_bytes", **here) > 1000
+    assert of(found, "partition_newest_time_seconds", **here, clock="record") == (T0 + 99) / 1000
+    assert of(found, "partition_newest_time_seconds", **here, clock="append") > T0 / 1000
+    assert of(found, "topic_records_in_total", topic="flights") == 11
+    assert of(found, "topic_records_out_total", topic="flights") >= 10
+    assert of(found, "topic_bytes_out_total", topic="flights") > 1000
+    assert of(found, "topic_latency_seconds_count", topic="flights") >= 2
+    assert of(found, "group_committed_offset", group="planes", **here) == 10
+    assert of(found, "group_lag", group="planes", **here) == 1
+    assert 0 <= of(found, "group_behind_seconds", group="planes", **here) < 100
+    assert of(found, "group_members", group="planes") == 1
+    assert of(found, "request_seconds_count", api="Produce") >= 2
+    assert of(found, "request_bytes_total", api="Produce") > 1000
+    assert of(found, "connections") >= 2
+
+
+def test_probes_and_what_is_not_there(watched: Broker) -> None:
+    assert page(watched, "/healthz") == (200, b"alive\n")
+    assert page(watched, "/readyz?full=1") == (200, b"ready\n")
+    assert page(watched, "/secrets")[0] == 404
+    status, body = page(watched, "/metrics", **{"Accept-Encoding": "gzip"})
+    assert status == 200
+    assert b"tidelog_connections" in gzip.decompress(body)
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        (b"POST /metrics HTTP/1.1\r\n\r\n", b"405"),
+        (b"nonsense\r\n\r\n", b"400"),
+        (b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\n\r\n", b""),
+        (b"\x00\xff\r\n\r\n", b"400"),
+    ],
+)
+def test_what_is_no_question_is_turned_away(watched: Broker, said: bytes, status: bytes) -> None:
+    address = watched.call(lambda node: node.metrics_address)
+    assert address is not None
+    with socket.create_connection((address.host, address.port), timeout=20) as connection:
+        connection.sendall(said)
+        answer = connection.recv(100)
+    assert answer[9:12] == status
+    assert page(watched, "/healthz")[0] == 200
+
+
+def test_deleted_topics_are_forgotten(watched: Broker) -> None:
+    producer = Producer({"bootstrap.servers": watched.bootstrap_servers})
+    producer.produce("flights", b"x")
+    assert producer.flush(20) == 0
+    assert ("tidelog_topic_records_in_total", frozenset({("topic", "flights")})) in samples(watched)
+    watched.call(lambda node: node.topics.delete("flights"))
+    assert not any(("topic", "flights") in labels for _, labels in samples(watched))
