@@ -69,8 +69,19 @@ class Shards:
     def resume(self) -> None:
         """Begin to read what the topic has; fine where that was begun, or there is none."""
         info = self._node.topics.find(OFFSETS_TOPIC)
-        if info is not None and not self._states:
-            self._begin(info.partitions)
+        if info is None or self._states:
+            return
+        if info.foreign:
+            # Kafka keeps its settings elsewhere; by default ones offsets would go with time.
+            self._node.log_dir.alter_config(OFFSETS_TOPIC, self._topic_settings())
+        self._begin(info.partitions)
+
+    def _topic_settings(self) -> dict[str, str]:
+        return {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(self._node.config.offsets_topic_segment_bytes),
+        }
 
     def _begin(self, count: int) -> None:
         """Partitions are there: read them all."""
@@ -137,11 +148,7 @@ class Shards:
             info = self._node.topics.create(
                 OFFSETS_TOPIC,
                 config.offsets_topic_num_partitions,
-                {
-                    "cleanup.policy": "compact",
-                    "compression.type": "producer",
-                    "segment.bytes": str(config.offsets_topic_segment_bytes),
-                },
+                self._topic_settings(),
             )
         except TopicExists:
             info = self._node.log_dir.topic(OFFSETS_TOPIC)

@@ -19,6 +19,7 @@ from tidelog.protocol.messages.commits import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
+from tidelog.protocol.wire import NO_UUID
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.commits import Commit
 from tidelog.server.groups.results import CommitAsked
@@ -61,29 +62,26 @@ def _known(
     context: RequestContext, topic: OffsetCommitRequestTopic, response: "_CommitResponse"
 ) -> Iterable[tuple[Place, Commit]]:
     """Commits of partitions that there are; the others are refused in the response."""
+    node = context.node
     by_id = context.version >= TOPIC_IDS_FIRST_VERSION
-    name = _name_of(context.node, topic.topic_id) if by_id else topic.name
+    info = node.topics.find_by_id(topic.topic_id) if by_id else node.topics.find(topic.name)
+    unknown = Code.UNKNOWN_TOPIC_ID if by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
     for each in topic.partitions:
         place = (topic.name, topic.topic_id, each.partition_index)
-        if name is None:
-            response.put(place, Code.UNKNOWN_TOPIC_ID)
-        elif not has_partition(context.node, name, each.partition_index):
+        if info is None:
+            response.put(place, unknown)
+        elif not 0 <= each.partition_index < info.partitions:
             response.put(place, Code.UNKNOWN_TOPIC_OR_PARTITION)
         else:
             commit = Commit(
-                name,
+                info.name,
                 each.partition_index,
                 each.committed_offset,
                 each.committed_leader_epoch,
                 each.committed_metadata,
-                topic.topic_id,
+                info.topic_id or NO_UUID,
             )
             yield place, commit
-
-
-def _name_of(node: Node, topic_id: UUID) -> str | None:
-    info = node.topics.find_by_id(topic_id)
-    return None if info is None else info.name
 
 
 def has_partition(node: Node, topic: str, partition: int) -> bool:

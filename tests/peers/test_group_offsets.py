@@ -1,0 +1,252 @@
+"""One directory's groups, by turns in the hands of Apache Kafka and of our broker."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from tests.kafka_oracle import Oracle
+from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
+from tests.peers.groups import commit, member
+from tests.peers.home import KafkaHome
+from tests.server.raw import RawClient
+
+import tidelog
+from tidelog.protocol.messages import HEARTBEAT, OFFSET_COMMIT
+from tidelog.protocol.messages.commits import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tidelog.protocol.messages.membership import HeartbeatRequest
+from tidelog.server.groups.records import read_change
+from tidelog.server.in_process import Broker as OurBroker
+from tidelog.server.node import Node
+from tidelog.server.topics import OFFSETS_TOPIC
+from tidelog.storage.log_dir import LogDir
+
+pytestmark = pytest.mark.kafka
+
+TOPIC = "voyages"
+PARTITIONS = 2
+TRIES = 1000
+LATER = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+}
+
+
+@pytest.fixture
+def kafka(kafka_jars: KafkaHome, kafka_oracle: Oracle, quick_path: Path) -> Iterator[Broker]:
+    """A stopped broker with a directory of its own, several partitions for groups in it."""
+    settings = {"offsets.topic.num.partitions": "5", "group.min.session.timeout.ms": "6000"}
+    broker = Broker(kafka_jars, kafka_oracle, quick_path / "kafka", settings=settings)
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+@contextmanager
+def running(broker: Broker) -> Iterator[AdminClient]:
+    """Kafka, until the block ends."""
+    broker.start()
+    try:
+        yield AdminClient(broker.client_config())
+    finally:
+        broker.stop()
+
+
+@contextmanager
+def ours(broker: Broker) -> Iterator[tuple[OurBroker, AdminClient]]:
+    """Our broker on the stopped one's directory."""
+    settings = {"group.initial.rebalance.delay.ms": "0"}
+    with tidelog.broker(str(broker.log_dir), settings=settings) as found:
+        yield found, AdminClient({"bootstrap.servers": found.bootstrap_servers, "log_level": 2})
+
+
+def committed(admin: AdminClient, group: str) -> dict[int, int]:
+    """What a group has committed, by partition; asked again while its partition is loaded."""
+    asked = ConsumerGroupTopicPartitions(group)
+    for _ in range(TRIES):
+        try:
+            told = admin.list_consumer_group_offsets([asked])[group].result(REQUEST_TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() not in LATER:
+                raise
+            continue
+        places: Sequence[TopicPartition] = told.topic_partitions
+        return {place.partition: place.offset for place in places}
+    raise AssertionError(f"{group} is never loaded")
+
+
+def commit_in_a_transaction(broker: Broker, group: str, offset: int, *, ends: str) -> None:
+    """Commit with a producer's transaction, which is committed, aborted, or left open."""
+    producer = Producer(broker.client_config(transactional_id=f"id of {group} {ends}"))
+    consumer = Consumer(broker.client_config(group_id=group))
+    producer.init_transactions(REQUEST_TIMEOUT_S)
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction(
+        [TopicPartition(TOPIC, 0, offset)], consumer.consumer_group_metadata(), REQUEST_TIMEOUT_S
+    )
+    if ends == "commit":
+        producer.commit_transaction(REQUEST_TIMEOUT_S)
+    if ends == "abort":
+        producer.abort_transaction(REQUEST_TIMEOUT_S)
+    consumer.close()
+
+
+def fill(broker: Broker) -> None:
+    """What Kafka has written when it stops."""
+    broker.create_topic(TOPIC, PARTITIONS)
+    producer = Producer(broker.client_config())
+    for number in range(10):
+        producer.produce(TOPIC, partition=number % PARTITIONS, value=str(number))
+    assert producer.flush(REQUEST_TIMEOUT_S) == 0
+    for number in range(20):
+        commit(broker, f"simple {number}", TOPIC, {0: number, 1: 100 + number})
+    commit(broker, "simple 3", TOPIC, {0: 33})
+    for number, ends in enumerate(("commit", "abort", "open")):
+        commit_in_a_transaction(broker, f"exact {ends}", number + 50, ends=ends)
+
+
+def test_groups_go_back_and_forth(kafka: Broker) -> None:
+    """Kafka writes, we read and write, Kafka reads and writes, we read."""
+    with running(kafka) as admin:
+        fill(kafka)
+        commit_twice(kafka.bootstrap)
+        with member(kafka, "alive", TOPIC) as consumer:
+            consumer.commit(offsets=[TopicPartition(TOPIC, 0, 4)], asynchronous=False)
+            kafka_says = committed(admin, "alive")
+            kafka.kill()
+    with ours(kafka) as (broker, admin):
+        check_kafkas(admin)
+        assert committed(admin, "alive") == kafka_says
+        commit_twice(broker.bootstrap_servers)
+        change_offsets(admin)
+        beat = member_of_ours(broker)
+    found = [(key, timeless(key, value)) for key, value in records(kafka, "twice")]
+    assert len(found) == 8
+    assert found[:4] == found[4:], "records of the same commits differ"
+    with running(kafka) as admin:
+        assert committed(admin, "simple 4") == {0: 77, 1: 78}
+        assert committed(admin, "simple 5") == {}
+        assert committed(admin, "simple 3") == {0: 33, 1: 103}
+        assert committed(admin, "alive") == kafka_says
+        await_heartbeat(kafka, beat)
+        commit(kafka, "simple 4", TOPIC, {0: 80})
+    with ours(kafka) as (_, admin):
+        assert committed(admin, "simple 4") == {0: 80, 1: 78}
+
+
+def check_kafkas(admin: AdminClient) -> None:
+    """What Kafka wrote is there, and what was not committed is not."""
+    assert committed(admin, "simple 3") == {0: 33, 1: 103}
+    assert committed(admin, "simple 19") == {0: 19, 1: 119}
+    assert committed(admin, "exact commit") == {0: 50}
+    assert committed(admin, "exact abort") == {}
+    assert committed(admin, "exact open") == {}
+    described = admin.describe_consumer_groups(["alive"])["alive"]
+    alive = described.result(timeout=REQUEST_TIMEOUT_S)
+    assert alive.state == ConsumerGroupState.STABLE
+    assert len(alive.members) == 1
+    assert len(alive.members[0].assignment.topic_partitions) == PARTITIONS
+
+
+def change_offsets(admin: AdminClient) -> None:
+    """Move a group's offsets, and delete a group."""
+    moved = [TopicPartition(TOPIC, 0, 77), TopicPartition(TOPIC, 1, 78)]
+    changed = ConsumerGroupTopicPartitions("simple 4", moved)
+    admin.alter_consumer_group_offsets([changed])["simple 4"].result(timeout=REQUEST_TIMEOUT_S)
+    admin.delete_consumer_groups(["simple 5"])["simple 5"].result(timeout=REQUEST_TIMEOUT_S)
+
+
+def member_of_ours(broker: OurBroker) -> HeartbeatRequest:
+    """A generation that we write: what its member says to stay in it."""
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 2}
+    consumer = Consumer(
+        settings
+        | {"group.id": "our own", "group.instance.id": "seat", "session.timeout.ms": 45_000}
+    )
+    consumer.subscribe([TOPIC])
+    while not consumer.assignment():
+        consumer.poll(0.1)
+    member_id = consumer.memberid()
+    consumer.close()  # a static member does not leave
+    assert member_id is not None
+    return HeartbeatRequest(
+        group_id="our own",
+        generation_id=broker.call(lambda node: generation_of(node, "our own")),
+        member_id=member_id,
+        group_instance_id="seat",
+    )
+
+
+def await_heartbeat(kafka: Broker, beat: HeartbeatRequest) -> None:
+    """Kafka knows the member of our generation."""
+    with RawClient(kafka.bootstrap) as raw:
+        while (code := raw.ask(HEARTBEAT, 4, beat).error_code) in LATER:
+            pass
+        assert code == 0
+
+
+def commit_twice(bootstrap: str) -> None:
+    """Two commits of two partitions, one with a retention time of its own."""
+    places = [
+        OffsetCommitRequestPartition(
+            partition_index=number,
+            committed_offset=5 + number,
+            committed_leader_epoch=number - 1,
+            committed_metadata="why" if number else None,
+        )
+        for number in range(PARTITIONS)
+    ]
+    topics = [OffsetCommitRequestTopic(name=TOPIC, partitions=places)]
+    plain = OffsetCommitRequest(group_id="twice", topics=topics)
+    expiring = OffsetCommitRequest(group_id="twice", retention_time_ms=60_000, topics=topics)
+    with RawClient(bootstrap) as raw:
+        for version, asked in ((9, plain), (3, expiring)):
+            answer = raw.ask(OFFSET_COMMIT, version, asked)
+            assert not any(place.error_code for place in answer.topics[0].partitions)
+
+
+def generation_of(node: Node, group: str) -> int:
+    found = node.groups.find(group)
+    assert found is not None
+    return found.generation
+
+
+def records(kafka: Broker, group: str) -> list[tuple[bytes, bytes]]:
+    """Records of one group's commits in the stopped broker's directory."""
+    found = []
+    with LogDir.open(str(kafka.log_dir)) as log_dir:
+        for number in range(log_dir.topic(OFFSETS_TOPIC).partitions):
+            for record in log_dir.reader(OFFSETS_TOPIC, number).records():
+                change = read_change(record.key, record.value, 0)
+                if change is not None and change.group_id == group:
+                    assert record.key is not None
+                    assert record.value is not None
+                    found.append((record.key, record.value))
+    return found
+
+
+def timeless(key: bytes, value: bytes) -> bytes:
+    """A commit's value without the times of its commit and of its expiry."""
+    change = read_change(key, value, 0)
+    assert change is not None
+    for at in range(len(value) - 7):
+        ms = int.from_bytes(value[at : at + 8], "big")
+        if 1_500_000_000_000 < ms < 3_000_000_000_000:
+            value = value[:at] + bytes(8) + value[at + 8 :]
+    return value
