@@ -31,6 +31,7 @@ class Connection(asyncio.Protocol):
         self._out: Outgoing | None = None
         self._is_paused = False
         self.facts = ConnectionFacts(clients.next_number(), "")
+        self._key: int | None = None
         self._now = asyncio.get_running_loop().time
         self.last_active_ms = self._node.env.clock.monotonic_ms()
 
@@ -90,14 +91,14 @@ class Connection(asyncio.Protocol):
         except TidelogError as error:
             if isinstance(error, CorruptMessage):
                 self._node.metrics.malformed()
-            self._give_up(str(error))
+            self._give_up(str(error), error.code)
         except Exception:  # noqa: BLE001 - one connection's trouble is not the others'
             LOGGER.exception("a request of %s failed", self.facts.host)
             self._give_up("an error of our own")
         self._pace()
 
     def _handle(self, frame: Buffer) -> None:
-        key = int.from_bytes(frame[:2], "big")
+        self._key = key = int.from_bytes(frame[:2], "big")
         asked = Asked(key, len(frame) + LENGTH_BYTES, self._now())
         said = answer(self._node, self.facts, frame)
         if said is None or isinstance(said, list):
@@ -111,7 +112,7 @@ class Connection(asyncio.Protocol):
         except asyncio.CancelledError:
             return
         except TidelogError as error:
-            self._give_up(str(error))
+            self._give_up(str(error), error.code)
             return
         except Exception:  # noqa: BLE001 - one connection's trouble is not the others'
             LOGGER.exception("a request of %s failed", self.facts.host)
@@ -140,9 +141,17 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.resume_reading()
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, reason: str, error_code: int | None = None) -> None:
         """Close at once; other connections go on."""
-        LOGGER.warning("connection %d of %s closed: %s", self.facts.number, self.facts.host, reason)
+        facts = self.facts
+        extra = {
+            "client": facts.host,
+            "connection": facts.number,
+            "api": None if self._key is None else api_name(self._key),
+            "error_code": error_code,
+        }
+        text = "connection %d of %s closed: %s"
+        LOGGER.warning(text, facts.number, facts.host, reason, extra=extra)
         self.close()
 
     def close(self) -> None:

@@ -15,6 +15,8 @@ from tidelog.env import Clock
 LogFormat = Literal["text", "json"]
 
 FIELDS: Final = ("client", "connection", "api", "error_code")
+# People read these in the message itself.
+_IN_THE_TEXT: Final = frozenset({"client", "connection"})
 # Lines of one kind (one place in the code) that are let through in a window.
 BURST: Final = 20
 WINDOW_MS: Final = 10_000
@@ -54,7 +56,8 @@ class TextLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter`."""
-        fields = "".join(f" {name}={value}" for name, value in _fields(record).items())
+        shown = {k: v for k, v in _fields(record).items() if k not in _IN_THE_TEXT}
+        fields = "".join(f" {name}={value}" for name, value in shown.items())
         message = f"{record.getMessage()}{fields}"
         if not message.isprintable():
             message = message.encode("unicode_escape").decode()
