@@ -11,7 +11,7 @@ from tidelog.protocol.wire import STRING_BYTES_MAX
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["bad_length", "bad_tag", "cut", "no_text", "refusal", "unpack_from"]
+__all__ = ["bad_length", "bad_tag", "cut", "no_text", "refusal", "too_much", "unpack_from"]
 
 _BITS: Final = {Form.INT8: 8, Form.INT16: 16, Form.INT32: 32, Form.INT64: 64}
 
@@ -36,6 +36,11 @@ def bad_length(form: str, length: int, least: int, at: int, end: int, left: int)
         return CorruptMessage(f"{what}, {end - at} bytes are left{each}", at=at)
     if form == "string" and length > STRING_BYTES_MAX:
         return CorruptMessage(f"{what}, at most {STRING_BYTES_MAX} are allowed", at=at)
+    return too_much(what, at, end, left)
+
+
+def too_much(what: str, at: int, end: int, left: int) -> CorruptMessage:
+    """A message of too many objects."""
     return CorruptMessage(
         f"{what}: with it a message of {end} bytes would take {-left} bytes of memory more than "
         "8 for each and 1 MiB",

@@ -25,28 +25,27 @@ from tidelog.protocol.source import (
     struct_of,
     tagged_fields,
 )
-from tidelog.protocol.wire import STRING_BYTES_MAX, Reader, read_varint, skip_tags, uuid_of
+from tidelog.protocol.wire import NO_UUID, STRING_BYTES_MAX, Reader, read_varint, skip_tags, uuid_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Message = TypeVar("Message", bound="DataclassInstance")
 
-# What the message itself and what happens while one is read leave of 8 bytes per byte and 1 MiB.
+# What the message itself and what happens while one is read leave of 8 bytes per byte and 1 MiB:
+# a string is decoded before it is charged, and may be copied while it is.
 ALLOWANCE_PER_BYTE: Final = 7
-ALLOWANCE_BYTES: Final = 2**20 - 2**18
+ALLOWANCE_BYTES: Final = 2**20 - 3 * 2**16
 
-# Bytes that CPython takes for values, rounded up; a list's slots are charged to its items.
+# Bytes that CPython takes for values. Small numbers, empty strings and defaults are shared.
 _NUMBER_BYTES: Final = 32
-_UUID_BYTES: Final = 160
+_INT64_BYTES: Final = 36
+_UUID_BYTES: Final = 112
 _STRING_BYTES: Final = 80
 _VIEW_BYTES: Final = 208
-_LIST_BYTES: Final = 112
+_LIST_BYTES: Final = 72
 _OBJECT_BYTES: Final = 32
 _SLOT_BYTES: Final = 8
-_ITEM_BYTES: Final = 10
-# Numbers are unpacked to a tuple before they are a list.
-_TUPLE_SLOT_BYTES: Final = 16
 
 
 def make_reader(
@@ -93,20 +92,26 @@ def struct_least_bytes(kind: "type[DataclassInstance]", version: int, *, flexibl
 
 
 def _memory_bytes(kind: Kind[object], version: int) -> int:
-    """What one value takes as objects at most, without what is in its arrays and strings."""
+    """What one value takes as objects at most.
+
+    Left out is what is charged where it is read: strings, views, ids, items, tagged fields.
+    """
     if kind.form is Form.STRUCT:
         fields = fields_of(struct_of(kind), version)
         held = sum(_memory_bytes(f.kind, version) for f in fields if _takes_memory(f))
-        return _OBJECT_BYTES + _SLOT_BYTES * (len(fields) + 1) + held
-    if kind.form is Form.ARRAY:
-        return _LIST_BYTES
-    others = {Form.UUID: _UUID_BYTES, Form.STRING: _STRING_BYTES, Form.BYTES: _VIEW_BYTES}
+        return _OBJECT_BYTES + _SLOT_BYTES * len(fields) + held
+    others = {
+        Form.ARRAY: _LIST_BYTES,
+        Form.UUID: 0,
+        Form.INT64: _INT64_BYTES,
+        Form.STRING: 0,
+        Form.BYTES: 0,
+    }
     return others.get(kind.form, _NUMBER_BYTES)
 
 
 def _takes_memory(field: Field) -> bool:
-    # The defaults of others are shared.
-    return field.is_there or callable(field.default)
+    return (field.is_there and field.tag is None) or callable(field.default)
 
 
 class _ReadCode(Source):
@@ -169,9 +174,7 @@ class _ReadCode(Source):
 
     def _value(self, kind: Kind[object]) -> str:
         if kind.form is Form.UUID:
-            raw = self._take(kind.form.value, "v")
-            self._after.append(f"{raw} = {self.name(uuid_of, 'uuid')}({raw})")
-            return raw
+            return self._uuid()
         if kind.form in FIXED:
             return self._take(kind.form.value, "v")
         if kind.form is Form.STRUCT:
@@ -179,6 +182,20 @@ class _ReadCode(Source):
         if kind.form is Form.ARRAY:
             return self._array(kind)
         return self._bytes(kind)
+
+    def _uuid(self) -> str:
+        raw = self._take(Form.UUID.value, "v")
+        uuid, none = self.name(uuid_of, "uuid"), self.name(NO_UUID, "none")
+        self._after += [
+            f"if {raw} == {self.name(NO_UUID.bytes, 'zeros')}:",
+            f"    {raw} = {none}",
+            "else:",
+            f"    {raw} = {uuid}({raw})",
+            f"    left -= {_UUID_BYTES}",
+            "    if left < 0:",
+            f"        raise {self.name(faults.too_much)}('uuid', at, end, left)",
+        ]
+        return raw
 
     def _inner(self, kind: Kind[object]) -> str:
         inner = struct_of(kind)
@@ -208,18 +225,16 @@ class _ReadCode(Source):
         is_text = kind.form is Form.STRING
         length = self._length("h" if is_text else "i")
         target = self.fresh("v")
-        fits = f"0 <= {length} <= end - at"
-        if is_text:
-            # In the old form no length can say more.
-            limit = f" and {length} <= {STRING_BYTES_MAX}" if self.flexible else ""
-            with self.block(f"if {fits} and left >= 0{limit}:"):
-                self.line(f"{target} = str(view[at : at + {length}], 'utf-8')")
-                self.line(f"left -= {length} << 2")
-                self.line(f"at += {length}")
-        else:
-            with self.block(f"if {fits}:"):
-                self.line(f"{target} = view[at : at + {length}]")
-                self.line(f"at += {length}")
+        # In the old form no length of a string can say more.
+        limit = f" and {length} <= {STRING_BYTES_MAX}" if is_text and self.flexible else ""
+        with self.block(f"if 0 < {length} <= end - at and left >= 0{limit}:"):
+            part = f"view[at : at + {length}]"
+            self.line(f"{target} = " + (f"str({part}, 'utf-8')" if is_text else part))
+            taken = f"({length} << 2) + {_STRING_BYTES}" if is_text else f"{_VIEW_BYTES}"
+            self.line(f"left -= {taken}")
+            self.line(f"at += {length}")
+        with self.block(f"elif {length} == 0:"):
+            self.line(f"{target} = " + ("''" if is_text else "b''"))
         self._or_null(kind, length, target, 1)
         return target
 
@@ -234,9 +249,9 @@ class _ReadCode(Source):
     def _array(self, kind: Kind[object]) -> str:
         item = item_of(kind)
         least = least_bytes(item, self.version, flexible=self.flexible)
-        charge = _ITEM_BYTES + _memory_bytes(item, self.version)
-        if item.form in FIXED:
-            charge += _TUPLE_SLOT_BYTES
+        # Numbers are unpacked to a tuple before they are a list.
+        slots = 2 if item.form in FIXED else 1
+        charge = _SLOT_BYTES * slots + _memory_bytes(item, self.version)
         count, target = self._length("i"), self.fresh("v")
         fits = f"0 <= {count} * {least} <= end - at"
         with self.block(f"if {fits} and (left := left - {count} * {charge}) >= 0:"):
@@ -251,13 +266,12 @@ class _ReadCode(Source):
         return target
 
     def _items(self, item: Kind[object], count: str, target: str) -> None:
-        add = self.fresh("add")
-        self.line(f"{target} = []")
-        self.line(f"{add} = {target}.append")
-        with self.block(f"for _ in range({count}):"):
+        number = self.fresh("i")
+        self.line(f"{target} = [None] * {count}")
+        with self.block(f"for {number} in range({count}):"):
             value = self._value(item)
             self._flush()
-            self.line(f"{add}({value})")
+            self.line(f"{target}[{number}] = {value}")
 
     # -- tagged fields
 
@@ -288,10 +302,16 @@ class _ReadCode(Source):
         self.line(f"{stop} += at")
         for field in fields:
             with self.block(f"if {tag} == {field.tag}:"):
+                self._charge(_memory_bytes(field.kind, self.version))
                 self.line(f"{values[field.name]} = {self._value_now(field.kind)}")
                 with self.block(f"if at != {stop}:"):
                     self.line(f"raise {self.name(faults.bad_tag)}({tag}, at, {stop})")
         self.line(f"at = {stop}")
+
+    def _charge(self, taken: int) -> None:
+        self.line(f"left -= {taken}")
+        with self.block("if left < 0:"):
+            self.line(f"raise {self.name(faults.too_much)}('tagged field', at, end, left)")
 
     def _value_now(self, kind: Kind[object]) -> str:
         value = self._value(kind)
