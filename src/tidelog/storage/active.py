@@ -203,15 +203,13 @@ class ActiveSegment(TailSegment):
     def _write_index_entries(self) -> None:
         if self._must_rewrite:
             self.rewrite_indexes()
-        encoded = self.offset_index.encoded
-        if len(encoded) > self._offset_index_written:
+        if self.offset_index.size_bytes > self._offset_index_written:
             self._offset_index_written = self._write_new(
-                files.OFFSET_INDEX_SUFFIX, encoded, self._offset_index_written
+                files.OFFSET_INDEX_SUFFIX, self.offset_index.encoded, self._offset_index_written
             )
-        encoded = self.time_index.encoded
-        if len(encoded) > self._time_index_written:
+        if self.time_index.size_bytes > self._time_index_written:
             self._time_index_written = self._write_new(
-                files.TIME_INDEX_SUFFIX, encoded, self._time_index_written
+                files.TIME_INDEX_SUFFIX, self.time_index.encoded, self._time_index_written
             )
 
     def _write_new(self, suffix: str, encoded: memoryview, written: int) -> int:

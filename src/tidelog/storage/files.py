@@ -173,6 +173,9 @@ def writev_fully(file: File, buffers: Sequence[Buffer], position: int) -> int:
     Raises:
         OSError: A call failed or wrote nothing; a prefix of the bytes may be in the file.
     """
+    if len(buffers) == 1:
+        write_fully(file, buffers[0], position)
+        return len(buffers[0])
     start = position
     for first in range(0, len(buffers), MAX_BUFFERS_PER_WRITE):
         group = [buffer for buffer in buffers[first : first + MAX_BUFFERS_PER_WRITE] if len(buffer)]

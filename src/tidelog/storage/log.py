@@ -28,7 +28,7 @@ from tidelog.types import INT32_MAX, NO_TIMESTAMP, Buffer, Codec, NewRecord, Tim
 BATCH_BYTES: Final = 16_384
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AppendResult:
     """What an append says to whoever asked for it.
 
