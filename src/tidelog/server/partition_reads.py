@@ -16,7 +16,7 @@ from tidelog.protocol.messages.fetch import (
 )
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.byte_ranges import ByteRange, Limits, find_range
-from tidelog.server.leader_epochs import FENCED_LEADER_EPOCH, end_of_epoch, epoch_problem
+from tidelog.server.epoch_checks import FENCED_LEADER_EPOCH, end_of_epoch, epoch_problem
 from tidelog.server.partitions import Partition
 from tidelog.server.segment_bytes import SegmentBytes
 from tidelog.types import NO_LEADER_EPOCH, NO_OFFSET, Buffer, IsolationLevel

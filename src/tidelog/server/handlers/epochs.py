@@ -13,7 +13,7 @@ from tidelog.protocol.messages.offsets import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from tidelog.server.leader_epochs import end_of_epoch, epoch_problem
+from tidelog.server.epoch_checks import end_of_epoch, epoch_problem
 from tidelog.server.requests import RequestContext
 
 UNKNOWN_TOPIC: Final = 3

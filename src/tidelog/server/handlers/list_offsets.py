@@ -16,10 +16,16 @@ from tidelog.protocol.messages.offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from tidelog.server.leader_epochs import epoch_problem, epochs_of
+from tidelog.server.epoch_checks import epoch_problem, epochs_of
 from tidelog.server.partitions import Partition
 from tidelog.server.requests import RequestContext
-from tidelog.server.time_lookups import FoundTime, find_max_timestamp, find_time, has_no_times
+from tidelog.server.time_lookups import (
+    FoundTime,
+    find_max_timestamp,
+    find_time,
+    has_no_times,
+    may_have_no_times,
+)
 from tidelog.server.work import Work
 from tidelog.storage.log import Log
 from tidelog.storage.segment import Segment
@@ -136,10 +142,8 @@ def _found(
         found = find_time(log, asked.timestamp, work)
     if isinstance(found, Awaitable):
         return _searched(found, log, work, end, asked)
-    if found is None and asked.timestamp >= 0:
-        empty = has_no_times(log, work)
-        if empty is not False:
-            return _searched(None, log, work, end, asked)
+    if found is None and asked.timestamp >= 0 and may_have_no_times(log):
+        return _searched(None, log, work, end, asked)
     return _answer(asked, _visible(found, end))
 
 
@@ -153,10 +157,8 @@ async def _searched(
     """The end of a search that has to be waited for."""
     try:
         found = None if search is None else await search
-        if found is None and asked.timestamp >= 0:
-            empty = has_no_times(log, work)
-            if await empty if isinstance(empty, Awaitable) else empty:
-                return _refused(asked, UNSUPPORTED_FOR_MESSAGE_FORMAT)
+        if found is None and asked.timestamp >= 0 and await has_no_times(log, work):
+            return _refused(asked, UNSUPPORTED_FOR_MESSAGE_FORMAT)
     except OSError:
         return _refused(asked, STORAGE_ERROR)
     except TidelogError as error:
