@@ -339,7 +339,7 @@ class UnsupportedRequest(UnsupportedVersion):
         api_key: The API's number.
         version: The version asked.
         correlation_id: What an answer must repeat.
-        client_id: How the client calls itself; None where that could not be read.
+        client_id: How the client calls itself.
     """
 
     def __init__(

@@ -177,6 +177,8 @@ def read_request(
 ) -> ReceivedRequest:
     """The question in a frame. Bytes and records in it are views of the frame.
 
+    What stands behind it in the frame is passed over, as Kafka does: librdkafka sends some.
+
     Args:
         frame: Without its length.
         served: The first and the last version (inclusive) of each API that is served, by its
@@ -195,12 +197,11 @@ def read_request(
     reader.at = _HEAD.size
     first, last = (0, ANY_VERSION) if served is None else served.get(key, _NO_VERSIONS)
     question = _question(key, version) if first <= version <= last else None
-    if question is None:
-        raise UnsupportedRequest(key, version, correlation_id, _name_if_readable(reader))
     client_id = reader.nullable_string()
+    if question is None:
+        raise UnsupportedRequest(key, version, correlation_id, client_id)
     if question.flexible:
         reader.skip_tags()
-    # Bytes behind a request are passed over, as Kafka does: librdkafka sends three of them.
     message = question.read(reader)
     return ReceivedRequest(question.api, version, correlation_id, client_id, message)
 
@@ -222,13 +223,6 @@ def _question(key: int, version: int) -> _Question | None:
         return None
     read = _body_codec(api.request, api, version).read
     return _Question(api, api.is_flexible(version), read)
-
-
-def _name_if_readable(reader: Reader) -> str | None:
-    try:
-        return reader.nullable_string()
-    except CorruptMessage:
-        return None
 
 
 def write_response(request: ReceivedRequest, message: "DataclassInstance") -> list[Buffer]:

@@ -102,6 +102,20 @@ class Frames:
             return LENGTH_BYTES - have
         return max(LENGTH_BYTES + self._length() - have, 0)
 
+    @property
+    def begun_bytes(self) -> int:
+        """Size, its length included, of a frame of which a part has come; 0 where that is unknown.
+
+        For whoever has taken all whole ones by `next`.
+        """
+        if self._large is not None:
+            return self._large_bytes
+        have = self._end - self._start
+        if have < LENGTH_BYTES:
+            return 0
+        size = LENGTH_BYTES + self._length()
+        return size if have < size else 0
+
     def feed(self, data: Buffer) -> None:
         """Take what came from the other side.
 

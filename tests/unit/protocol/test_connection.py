@@ -124,6 +124,11 @@ class TestRequests:
             with pytest.raises(UnsupportedRequest, match="API 1 v12 is not served"):
                 read_request(frame, served)
 
+    def test_what_stands_behind_a_request_is_left_aside_as_kafka_does(self) -> None:
+        parts = ClientConnection("me").request(METADATA, 9, MetadataRequest(topics=[]))
+        frame = frame_of(joined(parts))
+        assert read_request(bytes(frame) + b"abc").message == MetadataRequest(topics=[])
+
     def test_a_client_without_a_name(self) -> None:
         assert read_request(b"\0\x12\0\0" + bytes(4) + b"\xff\xff").client_id is None
 
@@ -149,3 +154,8 @@ class TestRequests:
         for end in range(len(frame)):
             with pytest.raises(CorruptMessage):
                 read_request(frame[:end])
+
+    def test_no_header_no_answer(self) -> None:
+        for frame in (b"", b"\0\x12", b"\0\x12\0\x63" + bytes(4), b"\0\x12\0\x63" + bytes(5)):
+            with pytest.raises(CorruptMessage):
+                read_request(frame)
