@@ -1,38 +1,44 @@
-"""What a broker says of leader epochs: is the asker's right, and where does one end.
+"""Leader epochs of many partitions, without stalling the loop: a slice at a time.
 
-Source: KIP-101, KIP-320; Kafka 4.x Partition.checkCurrentLeaderEpoch, LeaderEpochFileCache.
+Whoever asks for metadata wants the epochs of all, each of which is in a file until its partition is
+used. Reading one takes a fraction of a millisecond, which thousands of them turn into a second.
 """
 
+import asyncio
+from collections.abc import Iterable
 from typing import Final
 
-from tidelog.storage.epochs import LeaderEpochs
-from tidelog.storage.log import Log
-from tidelog.types import NO_LEADER_EPOCH
+from tidelog.server.node import Node
+from tidelog.storage.topics import TopicInfo
+from tidelog.types import TopicPartition
 
-FENCED_LEADER_EPOCH: Final = 74
-UNKNOWN_LEADER_EPOCH: Final = 75
-
-
-def epoch_problem(log: Log, epoch: int) -> int:
-    """The error code for who thinks that a log is led under `epoch`, 0 where that is right.
-
-    -1 says nothing, and is right.
-    """
-    if epoch in (NO_LEADER_EPOCH, log.leader_epoch):
-        return 0
-    return FENCED_LEADER_EPOCH if epoch < log.leader_epoch else UNKNOWN_LEADER_EPOCH
+# So many are read at once without a thought.
+AT_ONCE: Final = 16
+SLICE_MS: Final = 3
 
 
-def epochs_of(log: Log) -> LeaderEpochs:
-    """All epochs, the present one too: a log notes it with its first record, Kafka at once."""
-    known = log.leader_epochs
-    if known.latest_epoch >= log.leader_epoch:
-        return known
-    epochs = LeaderEpochs(known.entries)
-    epochs.assign(log.leader_epoch, log.log_end_offset)
-    return epochs
+def numbers_of(info: TopicInfo) -> Iterable[int]:
+    """The partitions that a topic has here: of another program's topics those with a directory."""
+    return info.present if info.foreign else range(info.partitions)
 
 
-def end_of_epoch(log: Log, epoch: int) -> tuple[int, int]:
-    """The largest epoch not above `epoch`, and its end; -1 and -1 where that can't be said."""
-    return epochs_of(log).end_offset_for(epoch, log.log_end_offset)
+def unread(node: Node, topics: Iterable[TopicInfo]) -> list[TopicPartition]:
+    """Partitions of these topics whose epoch has to be read."""
+    is_known = node.partitions.knows_epoch
+    return [
+        name
+        for info in topics
+        for name in (TopicPartition(info.name, number) for number in numbers_of(info))
+        if not is_known(name)
+    ]
+
+
+async def read_in_slices(node: Node, names: Iterable[TopicPartition]) -> None:
+    """Read epochs, and let others have the loop every few milliseconds."""
+    clock = node.env.clock
+    began_ms = clock.monotonic_ms()
+    for name in names:
+        node.partitions.leader_epoch(name.topic, name.partition)
+        if clock.monotonic_ms() - began_ms >= SLICE_MS:
+            await asyncio.sleep(0)
+            began_ms = clock.monotonic_ms()

@@ -7,6 +7,8 @@ from typing import Final
 
 from tidelog.errors import StorageFailure, TidelogError
 from tidelog.storage.appends import AppendOrigin
+from tidelog.storage.epochs import LeaderEpochs
+from tidelog.storage.files import LEADER_EPOCH_CHECKPOINT_FILE, partition_dir_name, read_file
 from tidelog.storage.log import AppendResult, Log
 from tidelog.storage.log_dir import LogDir
 from tidelog.types import Buffer, IsolationLevel, TopicPartition
@@ -194,6 +196,7 @@ class Partitions:
         self._syncs_all = syncs_all
         self.has_kernels = False
         self._open: dict[TopicPartition, Partition] = {}
+        self._next_epochs: dict[TopicPartition, int] = {}
 
     def get(self, topic: str, partition: int) -> Partition:
         """One partition, opened at its first use.
@@ -210,6 +213,7 @@ class Partitions:
                 log.use_kernels()
             found = Partition(log, syncs_all=self._syncs_all)
             self._open[name] = found
+            self._next_epochs.pop(name, None)
         return found
 
     def use_kernels(self) -> None:
@@ -234,22 +238,36 @@ class Partitions:
         return found
 
     def leader_epoch(self, topic: str, partition: int) -> int:
-        """The epoch that a partition is led under, -1 where it can't be opened.
+        """The epoch that a partition is led under, -1 where that can't be told.
 
-        A partition is opened for it: its epoch grows at each start, when it is opened.
+        It grows at each start: one that was not opened yet will go by the epoch behind the last
+        one in its checkpoint, or a later one. So thousands can be told without opening any.
         """
+        name = TopicPartition(topic, partition)
+        found = self._open.get(name)
+        if found is not None:
+            return found.log.leader_epoch
+        if name not in self._next_epochs:
+            self._next_epochs[name] = self._read_next_epoch(name)
+        return self._next_epochs[name]
+
+    def _read_next_epoch(self, name: TopicPartition) -> int:
+        path = f"{self._log_dir.path}/{partition_dir_name(name)}/{LEADER_EPOCH_CHECKPOINT_FILE}"
         try:
-            return self.get(topic, partition).log.leader_epoch
-        except TidelogError:
+            data = read_file(self._log_dir.env.files, path)
+            return LeaderEpochs.decode(data).latest_epoch + 1
+        except FileNotFoundError:
+            return 0  # no record was ever written
+        except (OSError, TidelogError):
             return NO_EPOCH
+
+    def knows_epoch(self, name: TopicPartition) -> bool:
+        """Whether `leader_epoch` answers without a look at the disk."""
+        return name in self._open or name in self._next_epochs
 
     def find_open(self, name: TopicPartition) -> Partition | None:
         """A partition that was used already, None where it was not."""
         return self._open.get(name)
-
-    def is_open(self, name: TopicPartition) -> bool:
-        """Whether a partition was used already."""
-        return name in self._open
 
     def opened(self) -> Iterator[Partition]:
         """Those that are open now."""
@@ -259,3 +277,5 @@ class Partitions:
         """A topic was deleted: let go of its partitions, and tell who waits for them."""
         for name in [name for name in self._open if name.topic == topic]:
             self._open.pop(name).close()
+        for name in [name for name in self._next_epochs if name.topic == topic]:
+            del self._next_epochs[name]

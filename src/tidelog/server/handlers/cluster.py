@@ -21,8 +21,8 @@ from tidelog.protocol.messages.common import NO_OPERATIONS
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.errors import Refusal
 from tidelog.server.handlers.metadata import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from tidelog.server.leader_epochs import numbers_of, read_in_slices
 from tidelog.server.node import Node
-from tidelog.server.opening import numbers_of, open_in_slices
 from tidelog.server.requests import RequestContext
 from tidelog.server.topic_rules import INVALID_REQUEST, UNKNOWN_TOPIC, ensure_name
 from tidelog.storage.topics import TopicInfo
@@ -91,7 +91,7 @@ async def describe_topic_partitions(
     limit = max(min(request.response_partition_limit, PARTITIONS_MAX), 1)
     counts = {name: _count(node.topics.find(name)) for name in names}
     parts, cursor = split(names, counts, request.cursor, limit)
-    await open_in_slices(
+    await read_in_slices(
         node,
         [
             TopicPartition(part.name, number)

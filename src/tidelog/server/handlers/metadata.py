@@ -1,7 +1,7 @@
 """Metadata: the broker and its topics; topics that are not there may be created by asking.
 
-A topic's answer has its partitions' leader epochs, so all of them are opened for it: at once where
-they are few, else a slice at a time, and the answer comes later.
+A topic's answer has its partitions' leader epochs, which are read for it: at once where they are
+few, else a slice at a time, and the answer comes later.
 
 Source: Kafka's protocol guide, API 3; KIP-516 (topic ids), KIP-430 (authorized operations).
 """
@@ -24,8 +24,8 @@ from tidelog.protocol.messages.metadata import (
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server import topic_changes
 from tidelog.server.errors import Refusal
+from tidelog.server.leader_epochs import AT_ONCE, numbers_of, read_in_slices, unread
 from tidelog.server.node import Node
-from tidelog.server.opening import AT_ONCE, numbers_of, open_in_slices, unopened
 from tidelog.server.requests import Answer, RequestContext
 from tidelog.server.topic_rules import INVALID_REQUEST, UNKNOWN_TOPIC, ensure_name
 from tidelog.storage.topics import TopicInfo
@@ -54,8 +54,8 @@ def metadata(context: RequestContext, request: MetadataRequest) -> Answer:
         return _refused(asked)
     found = _look_up(context, asked)
     wanted = _to_create(context, request, found)
-    closed = unopened(context.node, (each.info for each in found if each.info is not None))
-    if not wanted and len(closed) <= AT_ONCE:
+    unknown = unread(context.node, (each.info for each in found if each.info is not None))
+    if not wanted and len(unknown) <= AT_ONCE:
         return _answer(context.node, request, found)
     return _later(context, request, wanted)
 
@@ -63,7 +63,7 @@ def metadata(context: RequestContext, request: MetadataRequest) -> Answer:
 async def _later(
     context: RequestContext, request: MetadataRequest, wanted: Sequence[str]
 ) -> MetadataResponse:
-    """Create and open what it takes, then answer."""
+    """Create and read what it takes, then answer."""
     node = context.node
     for name in wanted:
         try:
@@ -72,7 +72,7 @@ async def _later(
             continue  # answered as Kafka does while a topic is not there: the client asks again
     found = _look_up(context, request.topics)
     infos = [each.info for each in found if each.info is not None]
-    await open_in_slices(node, unopened(node, infos))
+    await read_in_slices(node, unread(node, infos))
     return _answer(node, request, _look_up(context, request.topics))
 
 

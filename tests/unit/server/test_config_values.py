@@ -1,0 +1,75 @@
+"""Settings as they are shown: values, sources and what stands behind them."""
+
+from tidelog.config import BROKER_CONFIGS, TOPIC_CONFIGS, BrokerConfig, TopicConfig
+from tidelog.protocol.messages.configs import ConfigSource
+from tidelog.server.config_values import (
+    TYPES,
+    DescribedSetting,
+    chosen,
+    described_broker_settings,
+    described_topic_settings,
+)
+
+DEFAULT, TOPIC, STATIC = ConfigSource.DEFAULT, ConfigSource.TOPIC, ConfigSource.STATIC_BROKER
+
+
+def topic_setting(name: str, given: dict[str, str], broker: dict[str, str]) -> DescribedSetting:
+    """One of a topic's settings."""
+    config = TopicConfig.parse(given, broker=broker)[0]
+    (found,) = chosen(described_topic_settings(given, config, broker), [name])
+    return found
+
+
+def layers(setting: DescribedSetting) -> list[tuple[str, str, ConfigSource]]:
+    """What stands behind it, as tuples."""
+    return [(layer.name, layer.value, layer.source) for layer in setting.layers]
+
+
+def test_topic_wins_over_broker_and_default() -> None:
+    broker = {"log.retention.ms": "9", "log.retention.minutes": "3"}
+    found = topic_setting("retention.ms", {"retention.ms": "5"}, broker)
+    assert (found.value, found.source) == ("5", TOPIC)
+    assert layers(found) == [
+        ("retention.ms", "5", TOPIC),
+        ("log.retention.ms", "9", STATIC),
+        ("log.retention.minutes", "3", STATIC),
+        ("log.retention.hours", "168", DEFAULT),
+    ]
+
+
+def test_coarser_name_of_the_broker_sets_it() -> None:
+    found = topic_setting("retention.ms", {}, {"log.retention.hours": "2"})
+    assert (found.value, found.source) == ("7200000", STATIC)
+
+
+def test_nothing_is_set() -> None:
+    assert layers(topic_setting("segment.bytes", {}, {})) == [
+        ("log.segment.bytes", "1073741824", DEFAULT)
+    ]
+    # As Kafka: of a setting with several names of the broker's nothing is shown then.
+    assert layers(topic_setting("segment.ms", {}, {})) == []
+    assert layers(topic_setting("remote.storage.enable", {}, {})) == []
+    assert topic_setting("tidelog.retention.clock", {}, {}).value == "record-capped"
+
+
+def test_every_type_has_kafkas_number() -> None:
+    keys = (*TOPIC_CONFIGS, *BROKER_CONFIGS)
+    assert [key.name for key in keys if key.kind.type_name not in TYPES] == []
+
+
+def test_broker_shows_its_own_and_topics_defaults_each_once() -> None:
+    config = BrokerConfig.parse({"num.partitions": "3", "log.retention.ms": "7"})[0]
+    found = described_broker_settings(config, {"log.dirs": "/data"})
+    by_name = {setting.name: setting for setting in found}
+    assert len(by_name) == len(found)
+    assert (by_name["num.partitions"].value, by_name["num.partitions"].source) == ("3", STATIC)
+    assert layers(by_name["num.partitions"]) == [
+        ("num.partitions", "3", STATIC),
+        ("num.partitions", "1", DEFAULT),
+    ]
+    assert (by_name["log.retention.ms"].value, by_name["log.retention.ms"].source) == ("7", STATIC)
+    assert by_name["log.retention.minutes"].value is None
+    assert by_name["log.retention.hours"].value == "168"
+    assert by_name["log.dirs"].value == "/data"
+    assert by_name["tidelog.retention.clock"].value == "record-capped"
+    assert all(setting.is_read_only for setting in found)

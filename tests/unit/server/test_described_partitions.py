@@ -1,0 +1,48 @@
+"""DescribeTopicPartitions: what goes into one answer, and where the next one begins."""
+
+from tidelog.protocol.messages.cluster import Cursor
+from tidelog.server.handlers.cluster import Part, split
+
+COUNTS = {"a": 2, "b": 0, "c": 3}
+
+
+def test_all_fit() -> None:
+    assert split(["a", "b", "c"], COUNTS, None, 5) == (
+        [Part("a", 0, 2), Part("b", 0, 0), Part("c", 0, 3)],
+        None,
+    )
+
+
+def test_limit_at_the_end_of_a_topic_and_inside_one() -> None:
+    assert split(["a", "c"], COUNTS, None, 2) == (
+        [Part("a", 0, 2)],
+        Cursor(topic_name="c", partition_index=0),
+    )
+    assert split(["a", "c"], COUNTS, None, 3) == (
+        [Part("a", 0, 2), Part("c", 0, 1)],
+        Cursor(topic_name="c", partition_index=1),
+    )
+
+
+def test_cursor_counts_for_its_topic_alone() -> None:
+    start = Cursor(topic_name="a", partition_index=1)
+    assert split(["a", "c"], COUNTS, start, 9) == ([Part("a", 1, 2), Part("c", 0, 3)], None)
+    gone = Cursor(topic_name="aa", partition_index=1)
+    assert split(["c"], COUNTS, gone, 9) == ([Part("c", 0, 3)], None)
+
+
+def test_cursor_behind_the_last_partition() -> None:
+    start = Cursor(topic_name="c", partition_index=7)
+    assert split(["c"], COUNTS, start, 9) == ([Part("c", 3, 3)], None)
+
+
+def test_answers_joined_by_cursors_hold_each_partition_once() -> None:
+    names = ["a", "b", "c"]
+    for limit in (1, 2, 3, 4):
+        seen: list[tuple[str, int]] = []
+        cursor: Cursor | None = Cursor(topic_name="a", partition_index=0)
+        while cursor is not None:
+            first = cursor.topic_name
+            parts, cursor = split([n for n in names if n >= first], COUNTS, cursor, limit)
+            seen += [(part.name, n) for part in parts for n in range(part.first, part.end)]
+        assert seen == [(name, n) for name in names for n in range(COUNTS[name])]
