@@ -116,6 +116,11 @@ class Frames:
         size = LENGTH_BYTES + self._length()
         return size if have < size else 0
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether all that has come was handed out."""
+        return not self._ready and self._large is None and self._start == self._end
+
     def feed(self, data: Buffer) -> None:
         """Take what came from the other side.
 

@@ -131,8 +131,9 @@ class Connection(asyncio.Protocol):
         self._node.metrics.request(api_name(asked.key), seconds, asked.size_bytes, size)
 
     def _pace(self) -> None:
-        """Read on only while requests are worked on: what waits has a bound."""
-        wants_pause = self._task is not None or self._is_full
+        """Read on until something waits: that has a bound, and a client that goes is noticed."""
+        is_held_up = self._task is not None or self._is_full
+        wants_pause = is_held_up and not self._frames.is_empty
         if self._transport is None or wants_pause == self._is_paused:
             return
         self._is_paused = wants_pause
