@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from tidelog.protocol.messages import API_VERSIONS
 from tidelog.protocol.messages.metadata import (
     ApiVersion,
     ApiVersionsRequest,
@@ -33,7 +34,7 @@ def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVer
 
 
 def answer(*, legacy: bool, error_code: int = 0) -> ApiVersionsResponse:
-    """The answer; with an error it holds no features and, but for error 35, no APIs either."""
+    """The answer; with an error it has no APIs but, with error 35, itself, to ask again."""
     keys = [
         ApiVersion(
             api_key=row.key,
@@ -43,8 +44,9 @@ def answer(*, legacy: bool, error_code: int = 0) -> ApiVersionsResponse:
         for row in ROWS
     ]
     if error_code:
+        itself = [key for key in keys if key.api_key == API_VERSIONS.key]
         return ApiVersionsResponse(
-            error_code=error_code, api_keys=keys if error_code != INVALID_REQUEST else []
+            error_code=error_code, api_keys=itself if error_code != INVALID_REQUEST else []
         )
     return ApiVersionsResponse(
         error_code=0,

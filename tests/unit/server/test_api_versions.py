@@ -1,0 +1,24 @@
+"""What ApiVersions answers to versions and names that it does not take."""
+
+from tidelog.protocol.messages import BY_KEY as DECLARED
+from tidelog.protocol.messages.metadata import ApiVersion
+from tidelog.server.handlers import ROWS
+from tidelog.server.handlers.api_versions import answer
+
+
+def test_who_asks_in_an_unknown_version_is_told_the_known_ones_of_this_api_alone() -> None:
+    """As Kafka 4.3 does for version 99."""
+    told = answer(legacy=False, error_code=35)
+    assert told.error_code == 35
+    assert told.api_keys == [ApiVersion(api_key=18, min_version=0, max_version=4)]
+
+
+def test_who_has_an_impossible_name_is_told_nothing() -> None:
+    assert answer(legacy=False, error_code=42).api_keys == []
+
+
+def test_what_is_served_is_declared_and_no_newer_than_kafka_4_3() -> None:
+    for row in ROWS:
+        api = DECLARED[row.key]
+        assert api.first <= row.first <= row.last <= api.last, api.name
+        assert api.first_declared <= row.first_for(legacy=True), api.name
