@@ -1,13 +1,21 @@
 """Groups as real clients make them: rebalances, static and cooperative members, a restart."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.server.conftest import SETTINGS
 
 import tidelog
+from tidelog.env import os_env
 from tidelog.server.in_process import Broker
+from tidelog.server.node import Node
+from tidelog.storage.group_offsets import (
+    GroupOffset,
+    GroupOffsets,
+    read_group_offsets,
+    write_group_offsets,
+)
 
 WAIT_S = 20
 PARTITIONS = 4
@@ -85,3 +93,27 @@ def test_librdkafka_rebalances_and_goes_on_after_a_restart(tmp_path: Path) -> No
         found = committed(again, "flights")
         again.close()
     assert found == [7, 10, 10, 10]
+
+
+def test_groups_of_a_standby_go_on_where_it_is_served(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    with tidelog.broker(data, settings=SETTINGS) as broker:
+        fill(broker, "flights")
+    kept = [GroupOffset("flights", 0, 4, 0, "why"), GroupOffset("flights", 1, 99)]
+    lost = [GroupOffset("flights", 9, 1), GroupOffset("ships", 0, 1)]
+    found = GroupOffsets(0, {"readers": [*kept, *lost], "others": [GroupOffset("flights", 0, 3)]})
+    write_group_offsets(os_env().files, data, found)
+    for _ in range(2):
+        with tidelog.broker(data, settings=SETTINGS) as broker:
+            consumer = member(broker, "readers", "flights")
+            assert committed(consumer, "flights") == [4, 10, -1001, -1001]
+            consumer.close()
+            wait_until(broker, lambda node: not node.groups.shards.is_loading)
+        assert read_group_offsets(os_env().files, data) is None
+
+
+def wait_until(broker: Broker, is_so: Callable[[Node], bool]) -> None:
+    for _ in range(WAIT_S * 1000):
+        if broker.call(is_so):
+            return
+    raise AssertionError("it never was")

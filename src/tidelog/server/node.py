@@ -15,6 +15,7 @@ from tidelog.server.timers import Timers
 from tidelog.server.topics import OFFSETS_TOPIC, Topics
 from tidelog.server.work import Work
 from tidelog.storage.files import encode_topic_id, random_topic_id
+from tidelog.storage.group_offsets import GROUPS_FILE
 from tidelog.storage.log_dir import LogDir
 from tidelog.storage.meta_properties import read_meta_properties
 
@@ -97,8 +98,9 @@ class Node:
         return "groups" in self.__dict__
 
     def resume_groups(self) -> None:
-        """Begin to read the groups that there were; a directory without any has none to read."""
-        if self.topics.find(OFFSETS_TOPIC) is not None:
+        """Begin to read the groups that there were, or that a standby knew of its leader's."""
+        files, place = self.env.files, f"{self.log_dir.path}/{GROUPS_FILE}"
+        if self.topics.find(OFFSETS_TOPIC) is not None or files.exists(place):
             self.groups.resume()
 
     @cached_property

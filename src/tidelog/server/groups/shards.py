@@ -11,28 +11,22 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
+from functools import partial
 from typing import Final
 
-from tidelog.errors import (
-    CorruptData,
-    MessageTooLarge,
-    RecordListTooLarge,
-    TidelogError,
-    TopicExists,
-)
-from tidelog.record.builder import build_batch
+from tidelog.errors import CorruptData, TidelogError, TopicExists
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.group import ClassicGroup
 from tidelog.server.groups.host import LOGGER, Host
+from tidelog.server.groups.journal import OffsetsLog
 from tidelog.server.groups.partitioning import partition_for
 from tidelog.server.groups.records import GroupRecord
 from tidelog.server.groups.replay import LoadedGroup, Replay, revive
 from tidelog.server.groups.reply import Reply
-from tidelog.server.partitions import Partition
+from tidelog.server.groups.standby import Standby
 from tidelog.server.topics import OFFSETS_TOPIC
-from tidelog.storage.appends import AppendOrigin
 from tidelog.storage.reading import LogSlice
-from tidelog.types import NewRecord
+from tidelog.storage.topics import TopicInfo
 
 # How much one piece of loading reads, and how many groups are made of it, before others run.
 LOAD_PIECE_BYTES: Final = 1 << 20
@@ -56,38 +50,35 @@ class Shards:
         on_lost: Called with the number of a partition that can't be served any more, None for all.
     """
 
-    def __init__(self, node: Host) -> None:
-        self._node = node
+    def __init__(self, host: Host) -> None:
+        self._host = host
         self._states: list[ShardState] = []
         self._queue: deque[int] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._awaited: dict[int, Awaited] = {}
+        self._log = OffsetsLog(host)
+        self._log.on_lost = self._lose
+        self._standby = Standby(host, self._log)
+        self._is_promoting = False
         self.on_loaded: Callable[[Sequence[ClassicGroup]], None] = lambda _groups: None
         self.on_lost: Callable[[int | None], None] = lambda _number: None
-        node.closers.append(self.close)
+        host.closers.append(self.close)
 
     def resume(self) -> None:
-        """Begin to read what the topic has; fine where that was begun, or there is none."""
-        info = self._node.topics.find(OFFSETS_TOPIC)
-        if info is None or self._states:
+        """Begin to read what the topic has; fine where that was begun, or there is nothing."""
+        if self._states or self.is_loading:
             return
-        if info.foreign:
-            # Kafka keeps its settings elsewhere; by default ones offsets would go with time.
-            self._node.log_dir.alter_config(OFFSETS_TOPIC, self._topic_settings())
-        self._begin(info.partitions)
+        if self._standby.is_there:
+            self._is_promoting = True
+            self._task = asyncio.get_running_loop().create_task(self._promote())
+        elif (info := self._host.topics.find(OFFSETS_TOPIC)) is not None:
+            self._adopt(info)
+            self._ensure_loading()
 
-    def _topic_settings(self) -> dict[str, str]:
-        return {
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(self._node.config.offsets_topic_segment_bytes),
-        }
-
-    def _begin(self, count: int) -> None:
-        """Partitions are there: read them all."""
-        self._states = [ShardState.WAITING] * count
-        self._queue.extend(range(count))
-        self._ensure_loading()
+    def _adopt(self, info: TopicInfo, state: "ShardState | None" = None) -> None:
+        """The topic is there: read its partitions, unless they are in this state already."""
+        self._states = [state or ShardState.WAITING] * info.partitions
+        if state is None:
+            self._queue.extend(range(info.partitions))
 
     def close(self) -> None:
         """Load no more."""
@@ -117,7 +108,7 @@ class Shards:
         return Code.COORDINATOR_LOAD_IN_PROGRESS
 
     def _try_again(self, number: int) -> Code:
-        partition = self._partition(number)
+        partition = self._log.partition(number)
         if partition is None or partition.failure is not None:
             return Code.NOT_COORDINATOR
         self._states[number] = ShardState.WAITING
@@ -130,36 +121,48 @@ class Shards:
         """Whether some partition waits to be loaded."""
         return self._task is not None and not self._task.done()
 
-    def _partition(self, number: int) -> Partition | None:
-        try:
-            return self._node.partitions.get(OFFSETS_TOPIC, number)
-        except TidelogError as error:
-            LOGGER.warning("%s-%d can't be opened: %s", OFFSETS_TOPIC, number, error)
-            return None
-
     # -- the topic ---------------------------------------------------------------------------
 
-    def ensure_topic(self) -> Code:
+    @property
+    def has_topic(self) -> bool:
+        """Whether the topic is there."""
+        return bool(self._states)
+
+    async def ensure_topic(self) -> Code:
         """Create the topic where it is not there; why that can't be, `NONE` where it is."""
-        if self._states:
-            return Code.NONE
-        config = self._node.config
+        if self._is_promoting:
+            return Code.COORDINATOR_NOT_AVAILABLE
+        return Code.NONE if self._states else await self._create_topic(ShardState.ACTIVE)
+
+    async def _create_topic(self, state: ShardState | None) -> Code:
+        """Create it; its partitions, which have nothing to read, are in that state."""
+        host = self._host
+        make = partial(
+            host.log_dir.create_topic,
+            OFFSETS_TOPIC,
+            partitions=host.config.offsets_topic_num_partitions,
+            config=self._topic_settings(),
+        )
         try:
-            info = self._node.topics.create(
-                OFFSETS_TOPIC,
-                config.offsets_topic_num_partitions,
-                self._topic_settings(),
-            )
+            async with host.topics.changing:
+                info, _ = await host.work.run(make)
         except TopicExists:
-            info = self._node.log_dir.topic(OFFSETS_TOPIC)
-            self._begin(info.partitions)
-            return Code.NONE
+            info, state = host.log_dir.topic(OFFSETS_TOPIC), None
         except TidelogError as error:
             LOGGER.warning("%s can't be created: %s", OFFSETS_TOPIC, error)
             return Code.COORDINATOR_NOT_AVAILABLE
-        # There is nothing to read in what was made just now.
-        self._states = [ShardState.ACTIVE] * info.partitions
+        if not self._states:
+            self._adopt(info, state)
+            if not self._is_promoting:
+                self._ensure_loading()
         return Code.NONE
+
+    def _topic_settings(self) -> dict[str, str]:
+        return {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(self._host.config.offsets_topic_segment_bytes),
+        }
 
     def forget_topic(self) -> None:
         """The topic was deleted: there are no groups any more."""
@@ -171,37 +174,11 @@ class Shards:
 
     def append(self, group_id: str, records: Sequence[GroupRecord]) -> Reply[Code]:
         """Write a group's records; when they are safe, or why they were not written."""
-        number = self.number_of(group_id)
-        partition = self._partition(number)
-        if partition is None:
-            return Reply.of(Code.NOT_COORDINATOR)
-        now_ms = self._node.env.clock.now_ms()
-        made = build_batch(
-            [NewRecord(key=record.key, value=record.value, timestamp=now_ms) for record in records]
-        )
-        try:
-            result = partition.append(made, origin=AppendOrigin.COORDINATOR, owned=True)
-        except (MessageTooLarge, RecordListTooLarge):
-            return Reply.of(Code.UNKNOWN_SERVER_ERROR)
-        except TidelogError as error:
-            LOGGER.warning("%s: %s", partition.name, error)
-            self._lose(number)
-            return Reply.of(Code.NOT_COORDINATOR)
-        return self._await(number, partition, result.last_offset)
-
-    def _await(self, number: int, partition: Partition, last_offset: int) -> Reply[Code]:
-        """Safe is what readers may see."""
-        if partition.high_watermark > last_offset:
-            return Reply.of(Code.NONE)
-        awaited = self._awaited.get(number)
-        if awaited is None or awaited.partition is not partition:
-            awaited = self._awaited[number] = Awaited(partition, lambda: self._lose(number))
-        return awaited.add(last_offset)
+        return self._log.append(self.number_of(group_id), records)
 
     def settled(self, group_id: str) -> Reply[Code]:
         """When all that was written of a group's partition is safe."""
-        awaited = self._awaited.get(self.number_of(group_id))
-        return Reply.of(Code.NONE) if awaited is None else awaited.settled()
+        return self._log.settled(self.number_of(group_id))
 
     def _lose(self, number: int) -> None:
         """A partition failed: what it had is read again when it works again."""
@@ -212,10 +189,36 @@ class Shards:
     # -- loading -----------------------------------------------------------------------------
 
     def _ensure_loading(self) -> None:
-        if not self.is_loading:
+        if self._queue and not self.is_loading:
             self._task = asyncio.get_running_loop().create_task(self._load_all())
 
+    async def _promote(self) -> None:
+        """Serve a standby's groups: its offsets go into the topic while that is loaded."""
+        is_read = await self._standby.read()
+        info = self._host.topics.find(OFFSETS_TOPIC)
+        if info is not None:
+            self._adopt(info)
+        else:
+            await self._create_topic(None)
+        self._is_promoting = False
+        await self._load_all()
+        if is_read and self._states and set(self._states) == {ShardState.ACTIVE}:
+            await self._standby.finish(len(self._states))
+
+    async def _claim(self) -> None:
+        """Kafka keeps the topic's settings elsewhere: by default ones offsets would go in time."""
+        host = self._host
+        info = host.topics.find(OFFSETS_TOPIC)
+        if info is not None and info.foreign:
+            async with host.topics.changing:
+                await host.work.run(host.log_dir.save_config, OFFSETS_TOPIC, self._topic_settings())
+                host.log_dir.follow_config(OFFSETS_TOPIC)
+
     async def _load_all(self) -> None:
+        try:
+            await self._claim()
+        except TidelogError as error:
+            LOGGER.error("settings of %s can't be kept: %s", OFFSETS_TOPIC, error)
         while self._queue:
             number = self._queue.popleft()
             self._states[number] = ShardState.LOADING
@@ -223,70 +226,38 @@ class Shards:
                 await self._load(number)
             except TidelogError as error:
                 LOGGER.error("%s-%d can't be loaded: %s", OFFSETS_TOPIC, number, error)
-                if number < len(self._states):
-                    self._states[number] = ShardState.FAILED
+                self._set_state(number, ShardState.FAILED)
+
+    def _set_state(self, number: int, state: ShardState) -> None:
+        if number < len(self._states):  # else the topic was deleted meanwhile
+            self._states[number] = state
 
     async def _load(self, number: int) -> None:
-        log = self._node.partitions.get(OFFSETS_TOPIC, number).log
+        log = self._host.partitions.get(OFFSETS_TOPIC, number).log
         replay = Replay()
         if log.log_end_offset > log.log_start_offset:
             pieces = _pieces(log.slices(), replay)
-            while await self._node.work.run(next, pieces, None) is not None:
+            while await self._host.work.run(next, pieces, None) is not None:
                 pass
-        loaded = await self._node.work.run(replay.groups)
+        loaded = await self._host.work.run(replay.groups)
         for line in replay.skipped:
             LOGGER.warning("%s-%d: left out: %s", OFFSETS_TOPIC, number, line)
         groups = await self._revive(loaded)
-        if number < len(self._states):
-            self._states[number] = ShardState.ACTIVE
-            self.on_loaded(groups)
+        if not self._states:
+            return
+        is_whole = self._standby.take_in(number, len(self._states), groups)
+        self._set_state(number, ShardState.ACTIVE if is_whole else ShardState.FAILED)
+        if is_whole:
+            self.on_loaded(tuple(groups.values()))
 
-    async def _revive(self, loaded: dict[str, LoadedGroup]) -> list[ClassicGroup]:
-        now_ms = self._node.env.clock.now_ms()
-        groups = []
+    async def _revive(self, loaded: dict[str, LoadedGroup]) -> dict[str, ClassicGroup]:
+        now_ms = self._host.env.clock.now_ms()
+        groups: dict[str, ClassicGroup] = {}
         for group_id, found in loaded.items():
-            groups.append(revive(group_id, found, now_ms))
+            groups[group_id] = revive(group_id, found, now_ms)
             if len(groups) % LOAD_PIECE_GROUPS == 0:
                 await asyncio.sleep(0)
         return groups
-
-
-class Awaited:
-    """Writes to one partition that are not safe yet, in order. Belongs to the loop's thread."""
-
-    def __init__(self, partition: Partition, on_failure: Callable[[], None]) -> None:
-        self.partition = partition
-        self._on_failure = on_failure
-        self._waiting: deque[tuple[int, Reply[Code]]] = deque()
-
-    def add(self, last_offset: int) -> Reply[Code]:
-        """When records up to this offset, inclusive, are safe."""
-        reply = Reply[Code]()
-        if not self._waiting:
-            self.partition.watch(self._look)
-        self._waiting.append((last_offset, reply))
-        return reply
-
-    def settled(self) -> Reply[Code]:
-        """When all of them are."""
-        return self.add(self._waiting[-1][0]) if self._waiting else Reply.of(Code.NONE)
-
-    def _look(self) -> None:
-        if self.partition.failure is not None or self.partition.is_gone:
-            self._fail()
-            return
-        end = self.partition.high_watermark
-        while self._waiting and self._waiting[0][0] < end:
-            self._waiting.popleft()[1].complete(Code.NONE)
-        if not self._waiting:
-            self.partition.unwatch(self._look)
-
-    def _fail(self) -> None:
-        waiting, self._waiting = self._waiting, deque()
-        self.partition.unwatch(self._look)
-        for _, reply in waiting:
-            reply.complete(Code.NOT_COORDINATOR)
-        self._on_failure()
 
 
 def _pieces(slices: Iterator[LogSlice], replay: Replay) -> Iterator[int]:

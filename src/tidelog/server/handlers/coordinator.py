@@ -3,6 +3,7 @@
 Source: Kafka's protocol guide, API 10; KIP-699 (many keys at once).
 """
 
+from collections.abc import Awaitable
 from typing import Final
 
 from tidelog.protocol.messages.groups import (
@@ -22,9 +23,27 @@ NO_NODE: Final = -1
 
 def find_coordinator(
     context: RequestContext, request: FindCoordinatorRequest
-) -> FindCoordinatorResponse:
+) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
     """This broker, for groups; the topic of offsets is created at the first question."""
-    node, code = context.node, _code(context.node, request.key_type)
+    if request.key_type == GROUP_KEY_TYPE:
+        if not context.node.groups.shards.has_topic:
+            return _create_first(context, request)
+        return _answer(context, request, Code.NONE)
+    if request.key_type == TRANSACTION_KEY_TYPE:
+        return _answer(context, request, Code.COORDINATOR_NOT_AVAILABLE)
+    return _answer(context, request, Code.INVALID_REQUEST)
+
+
+async def _create_first(
+    context: RequestContext, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse:
+    return _answer(context, request, await context.node.groups.shards.ensure_topic())
+
+
+def _answer(
+    context: RequestContext, request: FindCoordinatorRequest, code: Code
+) -> FindCoordinatorResponse:
+    node = context.node
     if context.version >= BATCHED_FIRST_VERSION:
         return FindCoordinatorResponse(
             coordinators=[_coordinator(node, key, code) for key in request.coordinator_keys]
@@ -37,14 +56,6 @@ def find_coordinator(
         host=found.host,
         port=found.port,
     )
-
-
-def _code(node: Node, key_type: int) -> Code:
-    if key_type == GROUP_KEY_TYPE:
-        return node.groups.shards.ensure_topic()
-    if key_type == TRANSACTION_KEY_TYPE:
-        return Code.COORDINATOR_NOT_AVAILABLE
-    return Code.INVALID_REQUEST
 
 
 def _coordinator(node: Node, key: str, code: Code) -> Coordinator:
