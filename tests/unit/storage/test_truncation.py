@@ -112,7 +112,6 @@ class TestWhatGoes:
         put(log, 3)
         assert log.leader_epochs.latest_epoch > 1  # other records, another epoch
 
-
     @pytest.mark.parametrize("is_hard_stop", [False, True])
     def test_a_log_cut_to_nothing_uses_no_epoch_again(self, is_hard_stop: bool) -> None:
         env, directory, log = new_log()
