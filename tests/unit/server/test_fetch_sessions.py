@@ -1,0 +1,190 @@
+"""Fetch sessions by the rules of KIP-227."""
+
+from random import Random
+
+from tidelog.protocol.messages.fetch import FetchPartition, PartitionData
+from tidelog.server.fetch_sessions import (
+    INVALID_SESSION_EPOCH,
+    SESSION_NOT_FOUND,
+    SESSION_TOPIC_ID_ERROR,
+    Asked,
+    FetchSessions,
+    PartitionKey,
+    SessionRequest,
+    next_epoch,
+)
+from tidelog.types import INT32_MAX
+
+SAFE_MS = 1000
+
+
+def sessions(slots: int = 10) -> FetchSessions:
+    return FetchSessions(slots, SAFE_MS, Random(7))
+
+
+def asked(*numbers: int, offset: int = 0) -> list[Asked]:
+    return [
+        (("t", number), FetchPartition(partition=number, fetch_offset=offset)) for number in numbers
+    ]
+
+
+def request(
+    session_id: int = 0,
+    epoch: int = 0,
+    *,
+    wanted: list[Asked] | None = None,
+    forgotten: tuple[PartitionKey, ...] = (),
+    by_id: bool = False,
+    is_follower: bool = False,
+) -> SessionRequest:
+    return SessionRequest(
+        session_id=session_id,
+        epoch=epoch,
+        by_id=by_id,
+        is_follower=is_follower,
+        asked=asked(0, 1, 2) if wanted is None else wanted,
+        forgotten=forgotten,
+    )
+
+
+def answer(number: int, *, records: bytes = b"", end: int = 5, code: int = 0) -> PartitionData:
+    return PartitionData(
+        partition_index=number,
+        error_code=code,
+        high_watermark=-1 if code else end,
+        log_start_offset=-1 if code else 0,
+        records=records,
+    )
+
+
+def run(
+    found: FetchSessions, what: SessionRequest, now_ms: int = 0, **answers: PartitionData
+) -> tuple[int, int, list[int]]:
+    """Error, session and the partitions answered; `p0=...` for an answer that is not plain."""
+    fetching = found.open(what, now_ms)
+    told = fetching.answer(
+        [
+            (cached, answers.get(f"p{cached.key[1]}", answer(cached.key[1])))
+            for cached in fetching.partitions
+        ],
+        now_ms,
+    )
+    return told.error_code, told.session_id, [cached.key[1] for cached, _ in told.partitions]
+
+
+def begin(found: FetchSessions, now_ms: int = 0, *, is_follower: bool = False) -> int:
+    return run(found, request(is_follower=is_follower), now_ms)[1]
+
+
+def test_full_request_begins_a_session_and_answers_all() -> None:
+    code, session_id, told = run(sessions(), request())
+    assert (code, told) == (0, [0, 1, 2])
+    assert session_id > 0
+
+
+def test_final_epoch_begins_none_and_ends_the_one_named() -> None:
+    found = sessions()
+    session_id = begin(found)
+    assert run(found, request(session_id, -1)) == (0, 0, [0, 1, 2])
+    assert run(found, request(session_id, 1, wanted=[]))[0] == SESSION_NOT_FOUND
+
+
+def test_incremental_request_answers_only_what_changed() -> None:
+    found = sessions()
+    session_id = begin(found)
+    assert run(found, request(session_id, 1, wanted=[])) == (0, session_id, [])
+    moved = answer(1, end=6)
+    assert run(found, request(session_id, 2, wanted=[]), p1=moved)[2] == [1]
+    assert run(found, request(session_id, 3, wanted=[]), p1=moved)[2] == []
+
+
+def test_error_is_told_each_time_and_the_partition_once_more_when_it_is_over() -> None:
+    found = sessions()
+    session_id = begin(found)
+    for epoch in (1, 2):
+        assert run(found, request(session_id, epoch, wanted=[]), p2=answer(2, code=56))[2] == [2]
+    assert run(found, request(session_id, 3, wanted=[]))[2] == [2]
+    assert run(found, request(session_id, 4, wanted=[]))[2] == []
+
+
+def test_partition_with_records_goes_to_the_end() -> None:
+    found = sessions()
+    session_id = begin(found)
+    full = answer(0, records=b"x")
+    assert run(found, request(session_id, 1, wanted=[]), p0=full)[2] == [0]
+    order = [c.key[1] for c in found.open(request(session_id, 2, wanted=[]), 0).partitions]
+    assert order == [1, 2, 0]
+
+
+def test_partitions_are_added_changed_and_forgotten() -> None:
+    found = sessions()
+    session_id = begin(found)
+    wanted = [*asked(3), *asked(1, offset=9)]
+    fetching = found.open(request(session_id, 1, wanted=wanted, forgotten=(("t", 0),)), 0)
+    assert [(c.key[1], c.asked.fetch_offset) for c in fetching.partitions] == [
+        (1, 9),
+        (2, 0),
+        (3, 0),
+    ]
+
+
+def test_session_without_partitions_ends() -> None:
+    found = sessions()
+    session_id = begin(found)
+    gone = (("t", 0), ("t", 1), ("t", 2))
+    assert run(found, request(session_id, 1, wanted=[], forgotten=gone)) == (0, 0, [])
+    assert len(found) == 0
+
+
+def test_wrong_epoch_leaves_the_session_as_it_is() -> None:
+    found = sessions()
+    session_id = begin(found)
+    assert run(found, request(session_id, 2, wanted=[]))[0] == INVALID_SESSION_EPOCH
+    assert run(found, request(session_id, 1, wanted=[]))[0] == 0
+
+
+def test_answer_after_the_session_went_on_is_an_error() -> None:
+    found = sessions()
+    session_id = begin(found)
+    slow = found.open(request(session_id, 1, wanted=[]), 0)
+    run(found, request(session_id, 2, wanted=[]))
+    assert slow.answer([], 0).error_code == INVALID_SESSION_EPOCH
+
+
+def test_names_and_ids_are_not_mixed_in_a_session() -> None:
+    found = sessions()
+    session_id = begin(found)
+    assert run(found, request(session_id, 1, wanted=[], by_id=True))[0] == SESSION_TOPIC_ID_ERROR
+
+
+def test_full_cache_gives_no_session_until_one_is_stale() -> None:
+    found = sessions(slots=1)
+    first = begin(found)
+    assert begin(found, SAFE_MS) == 0
+    second = begin(found, SAFE_MS + 1)
+    assert second > 0
+    assert run(found, request(first, 1, wanted=[]))[0] == SESSION_NOT_FOUND
+
+
+def test_long_lived_session_makes_way_only_for_a_larger_one() -> None:
+    found = sessions(slots=1)
+    first = begin(found)
+    run(found, request(first, 1, wanted=[]), SAFE_MS + 1)
+    assert run(found, request(wanted=asked(0, 1, 2)), SAFE_MS + 2)[1] == 0
+    assert run(found, request(wanted=asked(0, 1, 2, 3)), SAFE_MS + 2)[1] > 0
+
+
+def test_follower_pushes_out_a_consumer_and_not_the_other_way_round() -> None:
+    found = sessions(slots=1)
+    begin(found)
+    follower = begin(found, is_follower=True)
+    assert follower > 0
+    assert run(found, request(wanted=asked(0, 1, 2, 3)))[1] == 0
+
+
+def test_no_slots_no_sessions() -> None:
+    assert begin(sessions(slots=0)) == 0
+
+
+def test_epochs_grow_and_go_round_to_one() -> None:
+    assert [next_epoch(epoch) for epoch in (0, 1, INT32_MAX)] == [1, 2, 1]
