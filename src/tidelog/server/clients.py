@@ -5,6 +5,7 @@ Source: Kafka's `max.connections`, `max.connections.per.ip`, `connections.max.id
 
 from typing import Final, Protocol
 
+from tidelog.server.in_flight import InFlight
 from tidelog.server.node import ConnectionFacts, Node
 
 IDLE_CHECK_MS: Final = 1000
@@ -18,7 +19,7 @@ class Client(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether an answer is being worked on, or waits for the client to take it."""
+        """Whether a request waits for its answer, so that silence is not the client's."""
         ...
 
     def close(self) -> None:
@@ -27,13 +28,18 @@ class Client(Protocol):
 
 
 class Clients:
-    """All open connections. Belongs to the loop's thread."""
+    """All open connections. Belongs to the loop's thread.
+
+    Attributes:
+        in_flight: What they hold together.
+    """
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._clients: dict[Client, None] = {}
         self._by_host: dict[str, int] = {}
         self._numbers = 0
+        self.in_flight = InFlight(node.config.queued_max_request_bytes)
 
     def __len__(self) -> int:
         return len(self._clients)

@@ -19,7 +19,7 @@ from tidelog.server.requests import LENGTH_BYTES, Asked, api_name
 from tidelog.types import Buffer
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """One client. Belongs to the loop's thread."""
 
     def __init__(self, node: Node, clients: Clients) -> None:
@@ -30,6 +30,12 @@ class Connection(asyncio.Protocol):
         self._task: asyncio.Future[None] | None = None
         self._out: Outgoing | None = None
         self._is_paused = False
+        # What is counted of this connection: the request that is being read or worked on, and what
+        # the client has not taken of answers.
+        self._in_flight = clients.in_flight
+        self._request_bytes = 0
+        self._unsent_bytes = 0
+        self._is_waiting = False
         self.facts = ConnectionFacts(clients.next_number(), "")
         self._key: int | None = None
         self._now = asyncio.get_running_loop().time
@@ -51,28 +57,46 @@ class Connection(asyncio.Protocol):
         self._let_go()
         if self._task is not None:
             self._task.cancel()
+        self._in_flight.forget(self._admitted)
+        self._in_flight.release(self._request_bytes + self._unsent_bytes)
+        self._request_bytes = self._unsent_bytes = 0
         self._clients.dismiss(self)
 
-    def data_received(self, data: bytes) -> None:
-        """Bytes have come."""
-        self.last_active_ms = self._node.env.clock.monotonic_ms()
-        self._frames.feed(data)
-        self._go_on()
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio names it
+        """Where the next bytes go."""
+        try:
+            return self._frames.room()
+        except CorruptMessage as error:
+            self._node.metrics.malformed()
+            self._give_up(str(error))
+            return memoryview(bytearray(1))
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many bytes have come."""
+        if self._transport is not None:
+            self.last_active_ms = self._node.env.clock.monotonic_ms()
+            self._frames.filled(nbytes)
+            self._go_on()
 
     def pause_writing(self) -> None:
         """The client takes no more for now."""
-        if self._out is not None:
+        if self._out is not None and self._transport is not None:
+            self._unsent_bytes += (unsent := self._transport.get_write_buffer_size())
+            self._in_flight.add(unsent)
             self._out.pause()
 
     def resume_writing(self) -> None:
         """The client has taken what there was."""
+        self.last_active_ms = self._node.env.clock.monotonic_ms()
+        unsent, self._unsent_bytes = self._unsent_bytes, 0
+        self._in_flight.release(unsent)
         if self._out is not None:
             self._out.resume()
 
     @property
     def is_busy(self) -> bool:
-        """Whether an answer is being worked on, or waits for the client to take it."""
-        return self._task is not None or self._is_full
+        """Whether a request waits for its answer, so that silence is not the client's."""
+        return self._task is not None or self._is_waiting
 
     @property
     def _is_full(self) -> bool:
@@ -86,6 +110,7 @@ class Connection(asyncio.Protocol):
             while self._transport is not None and self._task is None and not self._is_full:
                 frame = self._frames.next()
                 if frame is None:
+                    self._count_begun()
                     break
                 self._handle(frame)
         except TidelogError as error:
@@ -97,13 +122,36 @@ class Connection(asyncio.Protocol):
             self._give_up("an error of our own")
         self._pace()
 
+    def _count_begun(self) -> None:
+        """Ask once for each request of which a part has come to be read to its end."""
+        if self._request_bytes or self._is_waiting:
+            return
+        size = self._frames.begun_bytes
+        if size:
+            self._is_waiting = not self._in_flight.admit(size, self._admitted)
+            self._request_bytes = 0 if self._is_waiting else size
+
+    def _admitted(self) -> None:
+        self._is_waiting = False
+        self._request_bytes = self._frames.begun_bytes
+        self._pace()
+
+    def _release_request(self) -> None:
+        size, self._request_bytes = self._request_bytes, 0
+        if size:
+            self._in_flight.release(size)
+
     def _handle(self, frame: Buffer) -> None:
         self._key = key = int.from_bytes(frame[:2], "big")
         asked = Asked(key, len(frame) + LENGTH_BYTES, self._now())
         said = answer(self._node, self.facts, frame)
         if said is None or isinstance(said, list):
             self._send(said, asked)
+            self._release_request()
         else:
+            if not self._request_bytes:
+                self._request_bytes = asked.size_bytes
+                self._in_flight.add(asked.size_bytes)
             self._task = asyncio.ensure_future(self._finish(said, asked))
 
     async def _finish(self, said: Awaitable[Pieces | None], asked: Asked) -> None:
@@ -120,6 +168,7 @@ class Connection(asyncio.Protocol):
             return
         self._task = None
         self._send(pieces, asked)
+        self._release_request()
         self._go_on()
 
     def _send(self, pieces: Pieces | None, asked: Asked) -> None:
@@ -133,7 +182,7 @@ class Connection(asyncio.Protocol):
     def _pace(self) -> None:
         """Read on until something waits: that has a bound, and a client that goes is noticed."""
         is_held_up = self._task is not None or self._is_full
-        wants_pause = is_held_up and not self._frames.is_empty
+        wants_pause = self._is_waiting or (is_held_up and not self._frames.is_empty)
         if self._transport is None or wants_pause == self._is_paused:
             return
         self._is_paused = wants_pause
