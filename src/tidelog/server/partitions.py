@@ -189,7 +189,11 @@ def _settle(future: "asyncio.Future[int]", code: int) -> None:
 
 
 class Partitions:
-    """All partitions that were opened. Belongs to the loop's thread."""
+    """All partitions that were opened. Belongs to the loop's thread.
+
+    Attributes:
+        epoch_changes: Counts up where a leader epoch may be another than was told before.
+    """
 
     def __init__(self, log_dir: LogDir, *, syncs_all: bool = False) -> None:
         self._log_dir = log_dir
@@ -197,6 +201,7 @@ class Partitions:
         self.has_kernels = False
         self._open: dict[TopicPartition, Partition] = {}
         self._next_epochs: dict[TopicPartition, int] = {}
+        self.epoch_changes = 0
 
     def get(self, topic: str, partition: int) -> Partition:
         """One partition, opened at its first use.
@@ -213,7 +218,8 @@ class Partitions:
                 log.use_kernels()
             found = Partition(log, syncs_all=self._syncs_all)
             self._open[name] = found
-            self._next_epochs.pop(name, None)
+            if self._next_epochs.pop(name, None) != log.leader_epoch:
+                self.epoch_changes += 1
         return found
 
     def use_kernels(self) -> None:
@@ -235,6 +241,7 @@ class Partitions:
             if self.has_kernels:
                 log.use_kernels()
             found.use(log)
+            self.epoch_changes += 1
         return found
 
     def leader_epoch(self, topic: str, partition: int) -> int:

@@ -27,7 +27,13 @@ from tidelog.protocol.messages.fetch import (
     FetchResponse,
     FetchTopic,
 )
-from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tidelog.protocol.messages.metadata import (
+    MetadataPartition,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataTopic,
+)
 from tidelog.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -216,3 +222,12 @@ def test_what_clients_send_is_let_through(api: AnyApi, message: "DataclassInstan
     kind, flexible = type(message), api.is_flexible(api.last)
     data = encode(kind, api.last, message, flexible=flexible)
     assert decode(kind, api.last, data, flexible=flexible) == message
+
+
+def test_an_answer_about_thousands_of_partitions_is_read() -> None:
+    partitions = [MetadataPartition(partition_index=n, leader_id=1) for n in range(10_000)]
+    for partition in partitions:
+        partition.replica_nodes = partition.isr_nodes = [1]
+    told = MetadataResponse(topics=[MetadataTopic(name="big", partitions=partitions)])
+    data = encode(MetadataResponse, 12, told, flexible=True)
+    assert decode(MetadataResponse, 12, data, flexible=True) == told

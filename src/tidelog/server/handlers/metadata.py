@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 from tidelog.errors import TidelogError
 from tidelog.protocol.messages.common import NO_OPERATIONS
@@ -54,7 +55,9 @@ def metadata(context: RequestContext, request: MetadataRequest) -> Answer:
         return _refused(asked)
     found = _look_up(context, asked)
     wanted = _to_create(context, request, found)
-    unknown = unread(context.node, (each.info for each in found if each.info is not None))
+    infos = [each.info for each in found if each.info is not None]
+    stale = [info for info in infos if not _is_fresh(context.node, info)]
+    unknown = unread(context.node, stale)
     if not wanted and len(unknown) <= AT_ONCE:
         return _answer(context.node, request, found)
     return _later(context, request, wanted)
@@ -165,6 +168,19 @@ def _to_create(
 # -- what is said of them ------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """A topic's partitions as they were last told, and what that rested on."""
+
+    info: TopicInfo
+    epoch_changes: int
+    partitions: list[MetadataPartition]
+
+
+# Clients ask again and again, and of thousands of partitions each answer would take long.
+_DESCRIBED: Final[WeakKeyDictionary[Node, dict[str, _Described]]] = WeakKeyDictionary()
+
+
 def _topic(node: Node, found: Found) -> MetadataTopic:
     if found.info is None:
         assert found.missing is not None
@@ -175,8 +191,24 @@ def _topic(node: Node, found: Found) -> MetadataTopic:
         name=info.name,
         topic_id=info.topic_id or NO_UUID,
         is_internal=node.topics.is_internal(info.name),
-        partitions=[_partition(node, info.name, number) for number in numbers_of(info)],
+        partitions=_partitions(node, info),
     )
+
+
+def _is_fresh(node: Node, info: TopicInfo) -> bool:
+    known = _DESCRIBED.setdefault(node, {}).get(info.name)
+    changes = node.partitions.epoch_changes
+    return known is not None and known.info is info and known.epoch_changes == changes
+
+
+def _partitions(node: Node, info: TopicInfo) -> list[MetadataPartition]:
+    kept = _DESCRIBED.setdefault(node, {})
+    if not _is_fresh(node, info):
+        if len(kept) > len(node.topics.all()):
+            kept.clear()  # some were deleted
+        partitions = [_partition(node, info.name, number) for number in numbers_of(info)]
+        kept[info.name] = _Described(info, node.partitions.epoch_changes, partitions)
+    return kept[info.name].partitions
 
 
 def _partition(node: Node, topic: str, number: int) -> MetadataPartition:
