@@ -5,10 +5,13 @@ Source: Kafka's `max.connections`, `max.connections.per.ip`, `connections.max.id
 
 from typing import Final, Protocol
 
+from tidelog.protocol.framing import Spares
 from tidelog.server.in_flight import InFlight
 from tidelog.server.node import ConnectionFacts, Node
 
 IDLE_CHECK_MS: Final = 1000
+# Buffers of large requests that may serve again, of all connections together.
+SPARE_BYTES: Final = 16 << 20
 
 
 class Client(Protocol):
@@ -32,6 +35,7 @@ class Clients:
 
     Attributes:
         in_flight: What they hold together.
+        spares: Buffers of large requests, to be used again by any of them.
     """
 
     def __init__(self, node: Node) -> None:
@@ -40,6 +44,7 @@ class Clients:
         self._by_host: dict[str, int] = {}
         self._numbers = 0
         self.in_flight = InFlight(node.config.queued_max_request_bytes)
+        self.spares = Spares(SPARE_BYTES)
 
     def __len__(self) -> int:
         return len(self._clients)

@@ -25,7 +25,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, node: Node, clients: Clients) -> None:
         self._node = node
         self._clients = clients
-        self._frames = Frames(self._node.config.socket_request_max_bytes)
+        self._frames = Frames(self._node.config.socket_request_max_bytes, clients.spares)
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Future[None] | None = None
         self._out: Outgoing | None = None
