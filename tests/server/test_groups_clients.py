@@ -1,9 +1,12 @@
 """Groups as real clients make them: rebalances, static and cooperative members, a restart."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from aiokafka import AIOKafkaConsumer  # type: ignore[import-untyped]
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from kafka import KafkaConsumer  # type: ignore[import-untyped]
 from tests.server.conftest import SETTINGS
 
 import tidelog
@@ -93,6 +96,141 @@ def test_librdkafka_rebalances_and_goes_on_after_a_restart(tmp_path: Path) -> No
         found = committed(again, "flights")
         again.close()
     assert found == [7, 10, 10, 10]
+
+
+def test_librdkafka_rebalances_cooperatively(broker: Broker) -> None:
+    """Who was there keeps what it may keep, and reads on, while a second member comes."""
+    fill(broker, "flights")
+    first = member(broker, "gentle", "flights", partition_assignment_strategy="cooperative-sticky")
+    settle([first], 4)
+    lost: list[int] = []
+    first.subscribe(["flights"], on_revoke=lambda _, gone: lost.extend(p.partition for p in gone))
+    second = member(broker, "gentle", "flights", partition_assignment_strategy="cooperative-sticky")
+    settle([first, second], 2)
+    assert len(lost) == 2, "all was taken away, and some given back"
+    assert {p.partition for p in first.assignment()} == set(range(PARTITIONS)) - set(lost)
+    first.close()
+    second.close()
+
+
+def test_static_member_comes_back_without_a_rebalance(broker: Broker) -> None:
+    fill(broker, "flights")
+    names = ["left", "right"]
+    members = [member(broker, "seats", "flights", group_instance_id=name) for name in names]
+    settle(members, 2)
+    before = generation(broker, "seats")
+    places = members[0].assignment()
+    members[0].close()
+    members[0] = member(broker, "seats", "flights", group_instance_id="left")
+    settle(members, 2)
+    assert members[0].assignment() == places
+    assert generation(broker, "seats") == before
+    for each in members:
+        each.close()
+
+
+def test_members_go_on_over_a_restart(tmp_path: Path) -> None:
+    """The broker goes and comes again; its members do not rebalance."""
+    data = str(tmp_path / "data")
+    with tidelog.broker(data, settings=SETTINGS) as broker:
+        fill(broker, "flights")
+        port = int(broker.bootstrap_servers.rpartition(":")[2])
+        consumer = member(broker, "readers", "flights")
+        settle([consumer], 4)
+        before = generation(broker, "readers")
+    with tidelog.broker(data, port=port, settings=SETTINGS) as broker:
+        while not commits(consumer, TopicPartition("flights", 0, 5)):
+            consumer.poll(0.05)
+        assert generation(broker, "readers") == before
+        assert committed(consumer, "flights")[0] == 5
+        consumer.close()
+
+
+def test_kafka_python_rebalances(broker: Broker) -> None:
+    fill(broker, "flights")
+
+    def consumer() -> KafkaConsumer:
+        return KafkaConsumer(
+            "flights",
+            bootstrap_servers=broker.bootstrap_servers,
+            group_id="python",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            heartbeat_interval_ms=50,
+            session_timeout_ms=6000,
+        )
+
+    first = consumer()
+    seen: list[bytes] = []
+    while len(seen) < 40:
+        polled = first.poll(timeout_ms=100)
+        seen += [record.value for records in polled.values() for record in records]
+    first.commit()
+    second = consumer()
+    while not len(first.assignment()) == len(second.assignment()) == 2:
+        assert not first.poll(timeout_ms=20)
+        assert not second.poll(timeout_ms=20)
+    second.close()
+    while len(first.assignment()) < 4:
+        first.poll(timeout_ms=20)
+    assert [first.committed(place) for place in sorted(first.assignment())] == [10] * 4
+    first.close()
+
+
+def test_aiokafka_rebalances(broker: Broker) -> None:
+    fill(broker, "flights")
+
+    async def started() -> AIOKafkaConsumer:
+        consumer = AIOKafkaConsumer(
+            "flights",
+            bootstrap_servers=broker.bootstrap_servers,
+            group_id="asyncio",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            heartbeat_interval_ms=50,
+            session_timeout_ms=6000,
+        )
+        await consumer.start()
+        return consumer
+
+    async def rebalance() -> list[int | None]:
+        first = await started()
+        for _ in range(40):
+            await first.getone()
+        await first.commit()
+        second = await started()
+        while not len(first.assignment()) == len(second.assignment()) == 2:
+            await first.getmany(timeout_ms=20)
+            await second.getmany(timeout_ms=20)
+        await second.stop()
+        while len(first.assignment()) < 4:
+            await first.getmany(timeout_ms=20)
+        found = [await first.committed(place) for place in sorted(first.assignment())]
+        await first.stop()
+        return found
+
+    assert asyncio.run(rebalance()) == [10] * 4
+
+
+def commits(consumer: Consumer, place: TopicPartition) -> bool:
+    """Commit; False where the broker is not ready for it yet."""
+    try:
+        consumer.commit(offsets=[place], asynchronous=False)
+    except KafkaException as error:
+        if not error.args[0].retriable():
+            raise
+        return False
+    return True
+
+
+def generation(broker: Broker, group: str) -> int:
+    """The group's generation, as the coordinator knows it."""
+
+    def ask(node: Node) -> int:
+        found = node.groups.find(group)
+        return -1 if found is None else found.generation
+
+    return broker.call(ask)
 
 
 def test_groups_of_a_standby_go_on_where_it_is_served(tmp_path: Path) -> None:
