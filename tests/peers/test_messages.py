@@ -10,6 +10,7 @@ from tests.kafka_oracle import Oracle
 from tests.unit.protocol.samples import samples
 from tests.unit.protocol.test_messages import encode
 
+from tidelog.protocol.compiler import struct_codec
 from tidelog.protocol.data_messages import (
     ASSIGNMENT,
     GROUP_METADATA_KEY,
@@ -20,6 +21,8 @@ from tidelog.protocol.data_messages import (
     DataMessage,
 )
 from tidelog.protocol.messages import BY_KEY, AnyApi
+from tidelog.protocol.messages.groups import FindCoordinatorRequest
+from tidelog.protocol.wire import Reader
 from tidelog.storage.files import encode_topic_id
 
 if TYPE_CHECKING:
@@ -126,3 +129,33 @@ def test_kafka_announces_the_versions_that_we_declare(kafka_oracle: Oracle) -> N
     assert isinstance(announced, dict)
     for api in BY_KEY.values():
         assert announced[api.name] == [api.key, api.first, api.last], api.name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ff",
+        "61ff62",
+        "c3",
+        "c328",
+        "e28261",
+        "f09f98",
+        "eda080",
+        "f4908080",
+        "c080",
+        "fefeff",
+        "80bf",
+    ],
+)
+def test_kafka_replaces_in_the_same_way_what_is_not_utf_8(kafka_oracle: Oracle, text: str) -> None:
+    data = bytes.fromhex(text)
+    written = len(data).to_bytes(2, "big") + data
+    answer = kafka_oracle.ask(
+        "message",
+        name="FindCoordinatorRequest",
+        version=0,
+        data=base64.b64encode(written).decode(),
+    )
+    assert isinstance(answer, dict)
+    codec = struct_codec(FindCoordinatorRequest, 0, False)
+    assert codec.read(Reader(written)).key == answer["fields"]["key"]

@@ -11,7 +11,7 @@ from tidelog.protocol.wire import STRING_BYTES_MAX
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["bad_length", "bad_tag", "cut", "no_text", "refusal", "too_much", "unpack_from"]
+__all__ = ["bad_length", "bad_tag", "cut", "refusal", "too_much", "unpack_from"]
 
 _BITS: Final = {Form.INT8: 8, Form.INT16: 16, Form.INT32: 32, Form.INT64: 64}
 
@@ -19,11 +19,6 @@ _BITS: Final = {Form.INT8: 8, Form.INT16: 16, Form.INT32: 32, Form.INT64: 64}
 def cut(what: str, at: int, end: int) -> CorruptMessage:
     """A message that ends before its fields do."""
     return CorruptMessage(f"{what}: {max(end - at, 0)} bytes are left, more are needed", at=at)
-
-
-def no_text(at: int, reason: str) -> CorruptMessage:
-    """A string in no encoding that we know."""
-    return CorruptMessage(f"a string that is not UTF-8: {reason}", at=at)
 
 
 def bad_length(form: str, length: int, least: int, at: int, end: int, left: int) -> CorruptMessage:

@@ -69,8 +69,6 @@ def make_reader(
             made = code.struct(kind)
         with code.block(f"except ({code.name(struct_error)}, IndexError):"):
             code.line(f"raise {code.name(faults.cut)}({what!r}, at, end) from None")
-        with code.block("except UnicodeDecodeError as problem:"):
-            code.line(f"raise {code.name(faults.no_text)}(at, problem.reason) from None")
         code.line("reader.at = at")
         code.line(f"return {made}")
     return cast("Callable[[Reader], Message]", code.made("read", f"read {what}"))
@@ -235,7 +233,7 @@ class _ReadCode(Source):
         limit = f" and {length} <= {STRING_BYTES_MAX}" if is_text and self.flexible else ""
         with self.block(f"if 0 < {length} <= end - at and left >= 0{limit}:"):
             part = f"view[at : at + {length}]"
-            self.line(f"{target} = " + (f"str({part}, 'utf-8')" if is_text else part))
+            self.line(f"{target} = " + (f"str({part}, 'utf-8', 'replace')" if is_text else part))
             taken = f"({length} << 2) + {_STRING_BYTES}" if is_text else f"{_VIEW_BYTES}"
             self.line(f"left -= {taken}")
             self.line(f"at += {length}")

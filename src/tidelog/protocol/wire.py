@@ -92,10 +92,7 @@ class Reader:
         if not 0 <= count <= len(view) - at:
             raise CorruptMessage(f"string of {count} bytes, {self.left} are left", at=at)
         self.at = end
-        try:
-            return str(view[at:end], "utf-8")
-        except UnicodeDecodeError as problem:
-            raise CorruptMessage(f"a string that is not UTF-8: {problem.reason}", at=at) from None
+        return str(view[at:end], "utf-8", "replace")
 
     def skip_tags(self) -> None:
         """Step over a section of tagged fields of which none is known."""

@@ -96,6 +96,14 @@ class TestVarints:
             Reader(data).unsigned_varint()
 
 
+class TestText:
+    @pytest.mark.parametrize("flexible", [False, True])
+    def test_what_is_not_utf_8_is_replaced_as_kafka_does(self, *, flexible: bool) -> None:
+        length = b"\x05" if flexible else b"\0\x04"
+        assert read(STRING, length + b"a\xffb\xc3", flexible=flexible) == "a\ufffdb\ufffd"
+        assert Reader(b"\0\x02\xffa").nullable_string() == "\ufffda"
+
+
 class TestLies:
     @pytest.mark.parametrize(
         ("kind", "data", "flexible"),
@@ -104,7 +112,6 @@ class TestLies:
             (STRING, "ffff", False),
             (STRING, "00", True),
             (STRING, "fffe", False),
-            (STRING, "0001ff", False),
             (BYTES, "7fffffff00", False),
             (BYTES, "ffffffff0f00", True),
             (BYTES, "fffffffe", False),
