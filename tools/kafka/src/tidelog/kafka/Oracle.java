@@ -27,19 +27,25 @@ public final class Oracle {
         JsonNode answer(JsonNode question) throws Exception;
     }
 
-    private static final Map<String, Operation> OPERATIONS = Map.of(
-        "ping", question -> JSON.createObjectNode().put("pid", ProcessHandle.current().pid()),
-        "records_write", RecordVectors::write,
-        "records_read", RecordVectors::read,
-        "log_script", SegmentOracle::run,
-        "dump", DumpFiles::run,
-        "format_storage", DumpFiles::formatStorage,
-        "produce", Producers::produce,
-        "consume", Consumers::consume,
-        "message", Messages::message,
-        "versions", Messages::versions);
+    private static final Map<String, Operation> OPERATIONS = Map.ofEntries(
+        entry("ping", question -> JSON.createObjectNode().put("pid", ProcessHandle.current().pid())),
+        entry("records_write", RecordVectors::write),
+        entry("records_read", RecordVectors::read),
+        entry("log_script", SegmentOracle::run),
+        entry("dump", DumpFiles::run),
+        entry("format_storage", DumpFiles::formatStorage),
+        entry("produce", Producers::produce),
+        entry("consume", Consumers::consume),
+        entry("look_up", Lookups::lookUp),
+        entry("rebalance", Groups::rebalance),
+        entry("message", Messages::message),
+        entry("versions", Messages::versions));
 
     private Oracle() {}
+
+    private static Map.Entry<String, Operation> entry(String name, Operation operation) {
+        return Map.entry(name, operation);
+    }
 
     /** Kafka's tools end the process on a bad argument; here that must end one question only. */
     static final class ToolExit extends RuntimeException {

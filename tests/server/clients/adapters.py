@@ -1,0 +1,437 @@
+"""Five clients behind one face: each writes, reads, looks up by time, and joins a group.
+
+confluent-kafka (librdkafka), kafka-python, aiokafka, kcat, and Kafka's own Java client. A lookup
+that finds nothing is None, also where a broker says that the format has no times: that is how
+clients tell it.
+"""
+
+import asyncio
+import base64
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol, TypeVar, cast
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer  # type: ignore[import-untyped]
+from aiokafka import TopicPartition as AioPlace
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer  # type: ignore[import-untyped]
+from kafka import TopicPartition as PyPlace
+from tests.conftest import need
+from tests.kafka_oracle import Oracle
+
+TIMEOUT_S = 60
+POLL_S = 0.05
+PARTITIONS = 4
+UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """What a client says of a partition.
+
+    Attributes:
+        begin: First offset.
+        end: Offset behind the last record.
+        found: For each time asked, the offset; None where there is none.
+    """
+
+    begin: int
+    end: int
+    found: list[int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance:
+    """How many partitions members had: one alone, two together, one again; and what they read."""
+
+    sizes: list[int]
+    values: set[str]
+
+
+class Client(Protocol):
+    """What each of them is asked for."""
+
+    name: str
+
+    def produce(self, bootstrap: str, topic: str, values: Sequence[str]) -> None:
+        """Write to partition 0."""
+        ...
+
+    def consume(self, bootstrap: str, topic: str) -> list[str]:
+        """Partition 0 from its beginning to its end."""
+        ...
+
+    def look_up(self, bootstrap: str, topic: str, times: Sequence[int]) -> Lookup:
+        """KIP-79's three calls about partition 0."""
+        ...
+
+    def rebalance(self, bootstrap: str, topic: str, group: str, records: int) -> Rebalance:
+        """A member, two members, one member."""
+        ...
+
+
+class Confluent:
+    """librdkafka through confluent-kafka."""
+
+    name = "confluent"
+
+    def produce(self, bootstrap: str, topic: str, values: Sequence[str]) -> None:
+        producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+        for value in values:
+            producer.produce(topic, value.encode(), partition=0)
+        assert producer.flush(TIMEOUT_S) == 0
+
+    def _consumer(self, bootstrap: str, group: str = "none") -> Consumer:
+        config: dict[str, str | int | float | bool] = {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": 6_000,
+            "heartbeat.interval.ms": 100,
+            "partition.assignment.strategy": "cooperative-sticky",
+            "log_level": 2,
+        }
+        return Consumer(config)
+
+    def consume(self, bootstrap: str, topic: str) -> list[str]:
+        consumer = self._consumer(bootstrap)
+        place = TopicPartition(topic, 0, 0)
+        end = consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)[1]
+        consumer.assign([place])
+        found: list[str] = []
+        while end > 0:
+            message = consumer.poll(TIMEOUT_S)
+            assert message is not None
+            assert message.error() is None, message.error()
+            found.append((message.value() or b"").decode())
+            if cast("int", message.offset()) >= end - 1:
+                break
+        consumer.close()
+        return found
+
+    def look_up(self, bootstrap: str, topic: str, times: Sequence[int]) -> Lookup:
+        consumer = self._consumer(bootstrap)
+        begin, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=TIMEOUT_S)
+        found = [self._offset_for(consumer, topic, time) for time in times]
+        consumer.close()
+        return Lookup(begin, end, found)
+
+    @staticmethod
+    def _offset_for(consumer: Consumer, topic: str, time: int) -> int | None:
+        try:
+            answer = consumer.offsets_for_times([TopicPartition(topic, 0, time)], TIMEOUT_S)[0]
+        except KafkaException as refused:
+            if refused.args[0].code() != UNSUPPORTED_FOR_MESSAGE_FORMAT:
+                raise
+            return None
+        return answer.offset if answer.offset >= 0 else None
+
+    def rebalance(self, bootstrap: str, topic: str, group: str, records: int) -> Rebalance:
+        values: set[str] = set()
+
+        def poll(consumer: Consumer) -> int:
+            message = consumer.poll(POLL_S)
+            if message is not None and not message.error():
+                values.add((message.value() or b"").decode())
+            return len(consumer.assignment())
+
+        def member() -> Consumer:
+            consumer = self._consumer(bootstrap, group)
+            consumer.subscribe([topic])
+            return consumer
+
+        return _in_turns(member, poll, lambda one: one.close(), values, records)
+
+
+class KafkaPython:
+    """kafka-python."""
+
+    name = "kafka-python"
+
+    def produce(self, bootstrap: str, topic: str, values: Sequence[str]) -> None:
+        producer = KafkaProducer(bootstrap_servers=bootstrap)
+        for value in values:
+            producer.send(topic, value.encode(), partition=0)
+        producer.flush(TIMEOUT_S)
+        producer.close()
+
+    def consume(self, bootstrap: str, topic: str) -> list[str]:
+        consumer = KafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")
+        place = PyPlace(topic, 0)
+        consumer.assign([place])
+        end = consumer.end_offsets([place])[place]
+        found: list[str] = []
+        while consumer.position(place) < end:
+            for records in consumer.poll(timeout_ms=500).values():
+                found += [(record.value or b"").decode() for record in records]
+        consumer.close()
+        return found
+
+    def look_up(self, bootstrap: str, topic: str, times: Sequence[int]) -> Lookup:
+        consumer = KafkaConsumer(bootstrap_servers=bootstrap)
+        place = PyPlace(topic, 0)
+        answers = [consumer.offsets_for_times({place: time})[place] for time in times]
+        begin = consumer.beginning_offsets([place])[place]
+        end = consumer.end_offsets([place])[place]
+        consumer.close()
+        return Lookup(begin, end, [None if one is None else one.offset for one in answers])
+
+    def rebalance(self, bootstrap: str, topic: str, group: str, records: int) -> Rebalance:
+        values: set[str] = set()
+
+        def poll(consumer: KafkaConsumer) -> int:
+            for found in consumer.poll(timeout_ms=int(POLL_S * 1000)).values():
+                values.update((record.value or b"").decode() for record in found)
+            return len(consumer.assignment())
+
+        def member() -> KafkaConsumer:
+            return KafkaConsumer(
+                topic,
+                bootstrap_servers=bootstrap,
+                group_id=group,
+                auto_offset_reset="earliest",
+                session_timeout_ms=6_000,
+                heartbeat_interval_ms=100,
+                metadata_max_age_ms=1_000,
+            )
+
+        return _in_turns(member, poll, lambda one: one.close(), values, records)
+
+
+class AioKafka:
+    """aiokafka."""
+
+    name = "aiokafka"
+
+    def produce(self, bootstrap: str, topic: str, values: Sequence[str]) -> None:
+        async def run() -> None:
+            async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+                for value in values:
+                    await producer.send_and_wait(topic, value.encode(), partition=0)
+
+        asyncio.run(run())
+
+    def consume(self, bootstrap: str, topic: str) -> list[str]:
+        async def run() -> list[str]:
+            place = AioPlace(topic, 0)
+            found: list[str] = []
+            async with AIOKafkaConsumer(bootstrap_servers=bootstrap) as consumer:
+                consumer.assign([place])
+                await consumer.seek_to_beginning(place)
+                end = (await consumer.end_offsets([place]))[place]
+                while await consumer.position(place) < end:
+                    record = await asyncio.wait_for(consumer.getone(place), TIMEOUT_S)
+                    found.append((record.value or b"").decode())
+            return found
+
+        return asyncio.run(run())
+
+    def look_up(self, bootstrap: str, topic: str, times: Sequence[int]) -> Lookup:
+        async def run() -> Lookup:
+            place = AioPlace(topic, 0)
+            async with AIOKafkaConsumer(bootstrap_servers=bootstrap) as consumer:
+                answers = [(await consumer.offsets_for_times({place: t}))[place] for t in times]
+                begin = (await consumer.beginning_offsets([place]))[place]
+                end = (await consumer.end_offsets([place]))[place]
+            return Lookup(begin, end, [None if one is None else one.offset for one in answers])
+
+        return asyncio.run(run())
+
+    def rebalance(self, bootstrap: str, topic: str, group: str, records: int) -> Rebalance:
+        return asyncio.run(self._rebalance(bootstrap, topic, group, records))
+
+    async def _rebalance(self, bootstrap: str, topic: str, group: str, records: int) -> Rebalance:
+        values: set[str] = set()
+
+        async def poll(consumer: AIOKafkaConsumer) -> int:
+            for found in (await consumer.getmany(timeout_ms=int(POLL_S * 1000))).values():
+                values.update((record.value or b"").decode() for record in found)
+            return len(consumer.assignment())
+
+        async def settle(members: Sequence[AIOKafkaConsumer], each: int) -> list[int]:
+            async with asyncio.timeout(TIMEOUT_S):
+                while (sizes := [await poll(one) for one in members]) != [each] * len(members):
+                    pass
+            return sizes
+
+        def member() -> AIOKafkaConsumer:
+            return AIOKafkaConsumer(
+                topic,
+                bootstrap_servers=bootstrap,
+                group_id=group,
+                auto_offset_reset="earliest",
+                session_timeout_ms=6_000,
+                heartbeat_interval_ms=100,
+                metadata_max_age_ms=1_000,
+            )
+
+        async with member() as first:
+            sizes = await settle([first], PARTITIONS)
+            async with member() as second:
+                sizes += await settle([first, second], PARTITIONS // 2)
+            sizes += await settle([first], PARTITIONS)
+            async with asyncio.timeout(TIMEOUT_S):
+                while len(values) < records:
+                    await poll(first)
+        return Rebalance(sizes, values)
+
+
+class Kcat:
+    """kcat, a process for each thing."""
+
+    name = "kcat"
+
+    def __init__(self) -> None:
+        need(shutil.which("kcat") is not None, "kcat (apt install kcat)")
+
+    def _run(self, bootstrap: str, *arguments: str, data: str = "") -> str:
+        command = ["kcat", "-b", bootstrap, *arguments]
+        done = subprocess.run(
+            command, input=data, capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+        )
+        return done.stdout
+
+    def produce(self, bootstrap: str, topic: str, values: Sequence[str]) -> None:
+        self._run(bootstrap, "-P", "-t", topic, "-p", "0", "-z", "lz4", data="\n".join(values))
+
+    def consume(self, bootstrap: str, topic: str) -> list[str]:
+        said = self._run(bootstrap, *("-C", "-t", topic, "-p", "0", "-o", "beginning", "-e", "-q"))
+        return said.splitlines()
+
+    def look_up(self, bootstrap: str, topic: str, times: Sequence[int]) -> Lookup:
+        begin, end, *found = (self._query(bootstrap, topic, time) for time in (-2, -1, *times))
+        assert begin is not None
+        assert end is not None
+        return Lookup(begin, end, found)
+
+    def _query(self, bootstrap: str, topic: str, time: int) -> int | None:
+        try:
+            said = self._run(bootstrap, "-Q", "-t", f"{topic}:0:{time}")
+        except subprocess.CalledProcessError as failure:
+            if "essage format" not in str(failure.stderr):
+                raise
+            return None
+        offset = int(said.split()[-1])
+        return offset if offset >= 0 else None
+
+    def rebalance(self, bootstrap: str, topic: str, group: str, records: int) -> Rebalance:
+        with self._member(bootstrap, topic, group) as first:
+            sizes = [self._settled(first, PARTITIONS)]
+            with self._member(bootstrap, topic, group) as second:
+                sizes += [self._settled(one, PARTITIONS // 2) for one in (first, second)]
+            sizes.append(self._settled(first, PARTITIONS))
+        said = self._run(bootstrap, *("-C", "-t", topic, "-o", "beginning", "-e", "-q"))
+        assert len(said.splitlines()) == records
+        return Rebalance(sizes, set(said.splitlines()))
+
+    @contextmanager
+    def _member(self, bootstrap: str, topic: str, group: str) -> "Iterator[subprocess.Popen[str]]":
+        command = ["kcat", "-b", bootstrap, "-G", group, topic]
+        more = ("-X", "auto.offset.reset=earliest", "-X", "heartbeat.interval.ms=100")
+        process = subprocess.Popen(
+            [*command[:3], *more, *command[3:]],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.communicate(timeout=TIMEOUT_S)
+
+    @staticmethod
+    def _settled(process: "subprocess.Popen[str]", each: int) -> int:
+        """Read what it says of its partitions until it has so many."""
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "assigned:" in line and "revoked" not in line.split("assigned:")[0].split()[-1:]:
+                count = line.split("assigned:")[1].count("[")
+                if count == each:
+                    return count
+        raise AssertionError("kcat ended")
+
+
+class Java:
+    """Kafka's own client, in the oracle's JVM."""
+
+    name = "java"
+
+    def __init__(self, oracle: Oracle) -> None:
+        self._oracle = oracle
+
+    def produce(self, bootstrap: str, topic: str, values: Sequence[str]) -> None:
+        records = [{"value": value.encode()} for value in values]
+        config = {"bootstrap.servers": bootstrap, "compression.type": "zstd"}
+        self._oracle.ask("produce", config=config, topic=topic, partition=0, records=records)
+
+    def consume(self, bootstrap: str, topic: str) -> list[str]:
+
+        config = {"bootstrap.servers": bootstrap, "enable.auto.commit": "false"}
+        told = self._oracle.ask("consume", config=config, topic=topic)
+        lines = cast("list[dict[str, str | None]]", told)
+        return [base64.b64decode(line["value"] or "").decode() for line in lines]
+
+    def look_up(self, bootstrap: str, topic: str, times: Sequence[int]) -> Lookup:
+        told = self._oracle.ask("look_up", bootstrap=bootstrap, topic=topic, times=list(times))
+        said = cast("dict[str, object]", told)
+        found = cast("list[list[int] | None]", said["found"])
+        return Lookup(
+            cast("int", said["begin"]),
+            cast("int", said["end"]),
+            [None if one is None else one[0] for one in found],
+        )
+
+    def rebalance(self, bootstrap: str, topic: str, group: str, records: int) -> Rebalance:
+        assignor = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
+        config = {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": "6000",
+            "heartbeat.interval.ms": "100",
+            "partition.assignment.strategy": assignor,
+        }
+        told = self._oracle.ask(
+            "rebalance", config=config, topic=topic, partitions=PARTITIONS, records=records
+        )
+        said = cast("dict[str, list[object]]", told)
+        return Rebalance(cast("list[int]", said["sizes"]), set(cast("list[str]", said["values"])))
+
+
+def _in_turns(
+    member: Callable[[], T],
+    poll: Callable[[T], int],
+    close: Callable[[T], object],
+    values: set[str],
+    records: int,
+) -> Rebalance:
+    """Members polled in turns by this thread until each has its share."""
+
+    def settle(members: Sequence[T], each: int) -> list[int]:
+        for _ in range(int(TIMEOUT_S / POLL_S)):
+            sizes = [poll(one) for one in members]
+            if sizes == [each] * len(members):
+                return sizes
+        raise AssertionError("the group does not settle")
+
+    first = member()
+    sizes = settle([first], PARTITIONS)
+    second = member()
+    sizes += settle([first, second], PARTITIONS // 2)
+    close(second)
+    sizes += settle([first], PARTITIONS)
+    for _ in range(int(TIMEOUT_S / POLL_S)):
+        if len(values) >= records:
+            break
+        poll(first)
+    close(first)
+    return Rebalance(sizes, values)
+
+
+__all__ = ["AioKafka", "Client", "Confluent", "Java", "KafkaPython", "Kcat"]
