@@ -131,6 +131,7 @@ def test_kafka_announces_the_versions_that_we_declare(kafka_oracle: Oracle) -> N
         assert announced[api.name] == [api.key, api.first, api.last], api.name
 
 
+# But for encoded surrogates, of which Java makes one character and Python three.
 @pytest.mark.parametrize(
     "text",
     [
@@ -140,7 +141,6 @@ def test_kafka_announces_the_versions_that_we_declare(kafka_oracle: Oracle) -> N
         "c328",
         "e28261",
         "f09f98",
-        "eda080",
         "f4908080",
         "c080",
         "fefeff",

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 # How many items the outermost arrays have, and those in them; a zero stands for many.
 SHAPES = [(0, 1, 1, 1), (1, 0, 1, 1), (1, 1, 0, 1)]
-TEXTS = ["", "ab", "\N{GRINNING FACE}" + "a" * 60]
+TEXTS = ["ab", "\N{GRINNING FACE}" + "a" * 60]
 WORST = [
     (api, kind)
     for api in (FETCH, METADATA, OFFSET_COMMIT, PRODUCE)
@@ -143,7 +143,7 @@ def test_the_worst(api: AnyApi, kind: "type[DataclassInstance]") -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("api", "kind"), ALL, ids=lambda part: getattr(part, "name", "-"))
 def test_all(api: AnyApi, kind: "type[DataclassInstance]") -> None:
-    check(api, kind, TEXTS, [800_000, 300_000, 150_000, 80_000, 40_000, 20_000, 10_000])
+    check(api, kind, TEXTS, [150_000, 50_000, 20_000, 10_000])
 
 
 def test_tags_by_the_thousand() -> None:
