@@ -70,13 +70,11 @@ class Limits:
         end_offset: Offset behind the last record that the reader may see.
         max_bytes: How much is wanted at most.
         whole_first: Whether the first batch comes whole though it is larger.
-        may_cut: Whether a first batch that is too large comes in part, as before KIP-74.
     """
 
     end_offset: int
     max_bytes: int
     whole_first: bool
-    may_cut: bool = False
 
 
 def find_range(
@@ -133,8 +131,7 @@ def _range_from(
         behind = min(segment.end_offset, limits.end_offset)
         return ByteRange(segment, first.position, visible_end, behind)
     if wanted < first.size_bytes:
-        end = wanted_end if limits.may_cut else first.position
-        return ByteRange(segment, first.position, end, offset)
+        return ByteRange(segment, first.position, first.position, offset)
     end, next_offset = _end_within(segment, first, wanted_end, source)
     return ByteRange(segment, first.position, end, next_offset)
 

@@ -7,11 +7,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tidelog.errors import CorruptData, StorageFailure
-from tidelog.server.byte_ranges import Limits
+from tidelog.errors import TidelogError
+from tidelog.server.byte_ranges import Limits, find_range
 from tidelog.server.partition_reads import WHOLE_FIRST_SINCE, Found, PartitionRead, ReadOrder
 from tidelog.server.partitions import Partition, Watcher
-from tidelog.server.segment_bytes import ColdRead
+from tidelog.server.segment_bytes import ColdRead, SegmentBytes
 from tidelog.server.timers import Timers
 from tidelog.server.work import Work
 
@@ -50,7 +50,7 @@ class Reading:
     ) -> Found | Exception | None:
         try:
             return read.find(self._order, limits, may_block=may_block)
-        except (OSError, StorageFailure, CorruptData) as error:
+        except (OSError, TidelogError) as error:
             return error
 
     def _take(self, read: PartitionRead, found: Found | Exception | None) -> None:
@@ -124,7 +124,7 @@ class Wait:
         limits = Limits(end_offset=end, max_bytes=asked.partition_max_bytes, whole_first=False)
         try:
             return available_bytes(partition, asked.fetch_offset, limits)
-        except (ColdRead, OSError, StorageFailure, CorruptData):
+        except (ColdRead, OSError, TidelogError):
             return enough
 
 
@@ -132,11 +132,8 @@ def available_bytes(partition: Partition, offset: int, limits: Limits) -> int:
     """Bytes from an offset on that a reader may see, as many as the limits allow.
 
     Raises:
-        ColdRead, OSError, StorageFailure, CorruptData: As `find_range`.
+        ColdRead, OSError, TidelogError: As `find_range`.
     """
-    from tidelog.server.byte_ranges import find_range
-    from tidelog.server.segment_bytes import SegmentBytes
-
     source = SegmentBytes(partition.log.context.pool, may_block=False)
     found = find_range(partition.log.segments, offset, limits, source)
     return 0 if found is None else found.size_bytes

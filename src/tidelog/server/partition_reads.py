@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from tidelog.errors import CorruptData, StorageFailure
+from tidelog.errors import TidelogError
 from tidelog.protocol.messages.fetch import (
     AbortedTransaction,
     CurrentLeader,
@@ -16,6 +16,7 @@ from tidelog.protocol.messages.fetch import (
 )
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.byte_ranges import ByteRange, Limits, find_range
+from tidelog.server.down_conversion import MAGIC_2_SINCE, down_convert, known_magic
 from tidelog.server.epoch_checks import FENCED_LEADER_EPOCH, end_of_epoch, epoch_problem
 from tidelog.server.partitions import Partition
 from tidelog.server.segment_bytes import SegmentBytes
@@ -148,7 +149,6 @@ class PartitionRead:
             end_offset=end_offset,
             max_bytes=min(asked.partition_max_bytes, left),
             whole_first=whole_first,
-            may_cut=order.version < WHOLE_FIRST_SINCE,
         )
 
     def _problem(self, partition: Partition) -> int:
@@ -211,6 +211,9 @@ class PartitionRead:
         log, offset = self.partition.log, self.cached.asked.fetch_offset
         source = SegmentBytes(log.context.pool, may_block=may_block)
         segments = log.segments
+        if order.version < MAGIC_2_SINCE:
+            source.ensure_blocking()
+            return _converted(segments, offset, limits, source, order.version)
         found = find_range(segments, offset, limits, source)
         if found is None or not found.size_bytes:
             return None
@@ -235,10 +238,40 @@ class PartitionRead:
 
     def fail(self, error: Exception, order: ReadOrder) -> None:
         """Let the answer say what the read has met."""
-        is_damage = isinstance(error, CorruptData) and error.code is not None
-        assert is_damage or isinstance(error, OSError | StorageFailure | CorruptData)
-        code = error.code if isinstance(error, CorruptData) else STORAGE_ERROR
-        self.refuse(order, UNKNOWN_SERVER_ERROR if code is None else code)
+        code = STORAGE_ERROR
+        if isinstance(error, TidelogError):
+            code = UNKNOWN_SERVER_ERROR if error.code is None else error.code
+        self.refuse(order, code)
+
+
+def _converted(
+    segments: Sequence["Segment"],
+    offset: int,
+    limits: Limits,
+    source: SegmentBytes,
+    version: int,
+) -> Found | None:
+    """What a client of an old format is given: a part of the log at a time, converted in memory.
+
+    Where all of a part is left out the next one is looked at, else the client would not get on.
+    """
+    is_whole = version >= WHOLE_FIRST_SINCE
+    at = offset
+    while at < limits.end_offset:
+        part = Limits(
+            end_offset=limits.end_offset,
+            max_bytes=min(limits.max_bytes, TIER_BYTES),
+            whole_first=limits.whole_first or not is_whole,
+        )
+        found = find_range(segments, at, part, source)
+        if found is None or not found.size_bytes:
+            return None
+        data = source.read(found.segment, found.start, found.end)
+        records = down_convert(data, known_magic(version), offset)
+        if records:
+            return Found(found, records if is_whole else records[: limits.max_bytes], ())
+        at = found.next_offset
+    return None
 
 
 def _aborted(

@@ -69,6 +69,10 @@ class SegmentBytes:
         self._ensure(known=False)
         segment.distrust_indexes(problem)
 
+    def ensure_blocking(self) -> None:
+        """Raise ColdRead unless it may block: what follows takes its time."""
+        self._ensure(known=False)
+
     def _ensure(self, *, known: bool) -> None:
         if not known and not self._may_block:
             raise ColdRead
