@@ -1,0 +1,219 @@
+"""Partitions of the offsets topic behind groups: made, loaded, synced, lost and found again."""
+
+import asyncio
+import errno
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from tidelog.config import BrokerConfig
+from tidelog.env import Env, File, OsFileSystem
+from tidelog.errors import StorageFailure
+from tidelog.server.groups.codes import Code
+from tidelog.server.groups.commits import Commit
+from tidelog.server.groups.coordinator import GroupCoordinator
+from tidelog.server.groups.reply import Reply
+from tidelog.server.groups.results import CommitAsked
+from tidelog.server.handlers.waiting import arrival
+from tidelog.server.node import Node
+from tidelog.server.server import open_node
+from tidelog.server.topics import OFFSETS_TOPIC
+
+SETTINGS = {"offsets.topic.num.partitions": "3"}
+GROUP = "readers"
+TURNS_MAX = 1_000_000
+LOADING = Code.COORDINATOR_LOAD_IN_PROGRESS
+
+
+class FailingFile:
+    """A file whose disk may be full."""
+
+    def __init__(self, inner: File, disk: "FailingDisk") -> None:
+        self._inner = inner
+        self._disk = disk
+
+    def __getattr__(self, name: str) -> object:
+        if self._disk.is_failing and name in {"pwrite", "pwritev", "sync"}:
+            raise OSError(errno.ENOSPC, "the disk is full")
+        return cast("object", getattr(self._inner, name))
+
+
+class FailingDisk(OsFileSystem):
+    """The machine's files, until it fails."""
+
+    is_failing = False
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        found = super().open(path, write=write, create=create)
+        return cast("File", FailingFile(found, self)) if write or create else found
+
+
+def config(**settings: str) -> BrokerConfig:
+    named = {name.replace("_", "."): text for name, text in settings.items()}
+    return BrokerConfig.parse(SETTINGS | named)[0]
+
+
+@asynccontextmanager
+async def broker(path: Path, env: Env | None = None, **settings: str) -> AsyncIterator[Node]:
+    node = open_node(str(path), config(**settings), env=env)
+    try:
+        yield node
+    finally:
+        node.close()
+
+
+def commit(groups: GroupCoordinator, offset: int, group: str = GROUP) -> Reply[list[Code]]:
+    asked = CommitAsked(group_id=group)
+    return groups.commits.commit(asked, [Commit("flights", 0, offset)])
+
+
+def committed(groups: GroupCoordinator, group: str = GROUP) -> int | None:
+    found = groups.find(group)
+    offset = None if found is None else found.offsets.get("flights", 0)
+    return None if offset is None else offset.offset
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    for _ in range(TURNS_MAX):
+        if is_so():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never was")
+
+
+async def until_loaded(groups: GroupCoordinator) -> None:
+    await until(lambda: not groups.shards.is_loading)
+
+
+def on_a_loop(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
+    """Run a test on an event loop of its own."""
+
+    def run(tmp_path: Path) -> None:
+        async def whole() -> None:
+            await test(tmp_path)
+
+        asyncio.run(whole())
+
+    return run
+
+
+@on_a_loop
+async def test_nothing_is_served_before_the_topic_is_there(tmp_path: Path) -> None:
+    async with broker(tmp_path) as node:
+        assert node.groups.shards.code_for(GROUP) is Code.NOT_COORDINATOR
+        made = await asyncio.gather(*[node.groups.shards.ensure_topic() for _ in range(3)])
+        assert made == [Code.NONE] * 3
+        assert node.groups.shards.code_for(GROUP) is Code.NONE
+        given = node.log_dir.topic(OFFSETS_TOPIC).given
+        assert given["cleanup.policy"] == "compact"
+        assert given["segment.bytes"] == "104857600"
+
+
+@on_a_loop
+async def test_groups_are_refused_until_their_partition_is_loaded(tmp_path: Path) -> None:
+    async with broker(tmp_path) as node:
+        await node.groups.shards.ensure_topic()
+        for number in range(300):
+            assert commit(node.groups, number, f"group {number}").value == [Code.NONE]
+    async with broker(tmp_path) as node:
+        shards = node.groups.shards
+        names = [f"group {number}" for number in range(300)]
+        assert {shards.code_for(name) for name in names} == {LOADING}
+        last = next(name for name in names if shards.number_of(name) == 2)
+        others = [name for name in names if shards.number_of(name) == 1]
+        assert shards.code_for(last) is LOADING  # which asks for its partition before the others
+        await until(lambda: shards.code_for(last) is Code.NONE)
+        assert committed(node.groups, last) == int(last.split()[1])
+        assert shards.code_for(others[0]) is LOADING
+        await until_loaded(node.groups)
+        assert [committed(node.groups, name) for name in names] == list(range(300))
+
+
+@on_a_loop
+async def test_killed_process_leaves_what_it_acknowledged(tmp_path: Path) -> None:
+    async with broker(tmp_path / "one") as node:
+        await node.groups.shards.ensure_topic()
+        for offset in range(10):
+            assert commit(node.groups, offset).value == [Code.NONE]
+        shutil.copytree(tmp_path / "one", tmp_path / "two")
+    async with broker(tmp_path / "two") as node:
+        node.groups.resume()
+        await until_loaded(node.groups)
+        assert committed(node.groups) == 9
+
+
+@on_a_loop
+async def test_commit_is_acknowledged_when_it_is_synced(tmp_path: Path) -> None:
+    async with broker(tmp_path, tidelog_durability="fsync") as node:
+        await node.groups.shards.ensure_topic()
+        replies = [commit(node.groups, offset) for offset in range(5)]
+        settled = node.groups.shards.settled(GROUP)
+        assert not any(reply.is_done for reply in replies)
+        assert not settled.is_done
+        assert await arrival(settled) is Code.NONE
+        assert [reply.value for reply in replies] == [[Code.NONE]] * 5
+        assert node.groups.shards.settled(GROUP).is_done
+
+
+@on_a_loop
+async def test_lost_partition_is_read_again_when_its_disk_works_again(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    async with broker(tmp_path, Env(files=disk)) as node:
+        shards = node.groups.shards
+        await shards.ensure_topic()
+        assert commit(node.groups, 1).value == [Code.NONE]
+        disk.is_failing = True
+        assert commit(node.groups, 2).value == [Code.NOT_COORDINATOR]
+        assert node.groups.find(GROUP) is None
+        assert shards.code_for(GROUP) is Code.NOT_COORDINATOR
+        disk.is_failing = False
+        node.partitions.reopen(OFFSETS_TOPIC, shards.number_of(GROUP))
+        assert shards.code_for(GROUP) is LOADING
+        await until_loaded(node.groups)
+        assert committed(node.groups) == 1
+        assert commit(node.groups, 3).value == [Code.NONE]
+
+
+@on_a_loop
+async def test_sync_that_fails_acknowledges_nothing(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    node = open_node(str(tmp_path), config(tidelog_durability="fsync"), env=Env(files=disk))
+    await node.groups.shards.ensure_topic()
+    assert await arrival(commit(node.groups, 1)) == [Code.NONE]
+    reply = commit(node.groups, 2)
+    disk.is_failing = True
+    assert await arrival(reply) == [Code.NOT_COORDINATOR]
+    assert node.groups.find(GROUP) is None
+    disk.is_failing = False
+    with pytest.raises(StorageFailure, match="disk is full"):
+        node.close()
+
+
+@on_a_loop
+async def test_deleted_topics_take_offsets_and_groups_along(tmp_path: Path) -> None:
+    async with broker(tmp_path) as node:
+        await node.groups.shards.ensure_topic()
+        node.topics.create("flights")
+        commit(node.groups, 1)
+        node.topics.delete("flights")
+        assert committed(node.groups) is None
+        assert node.groups.find(GROUP) is not None
+        node.topics.delete(OFFSETS_TOPIC)
+        assert node.groups.find(GROUP) is None
+        assert node.groups.shards.code_for(GROUP) is Code.NOT_COORDINATOR
+        assert await node.groups.shards.ensure_topic() is Code.NONE
+        assert commit(node.groups, 1).value == [Code.NONE]
+
+
+@on_a_loop
+async def test_metrics_are_told_of_groups(tmp_path: Path) -> None:
+    async with broker(tmp_path) as node:
+        await node.groups.shards.ensure_topic()
+        commit(node.groups, 8)
+        facts = list(node.groups.facts())
+        assert [(one.group_id, one.state, one.members) for one in facts] == [(GROUP, "Empty", 0)]
+        assert facts[0].offsets == [("flights", 0, 8)]
