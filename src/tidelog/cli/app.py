@@ -6,7 +6,16 @@ Each command imports its work when it runs, so that `--help` and the others don'
 import click
 
 import tidelog
-from tidelog.cli import app_checks, app_cluster, app_ranges, app_serve, app_spark, app_tier, app_time
+from tidelog.cli import (
+    app_checks,
+    app_cluster,
+    app_groups,
+    app_ranges,
+    app_serve,
+    app_spark,
+    app_tier,
+    app_time,
+)
 from tidelog.cli.choices import (
     CODECS,
     ClockName,
@@ -16,10 +25,10 @@ from tidelog.cli.choices import (
     Isolation,
     ReadFormat,
 )
+from tidelog.cli.cluster_options import Place, place_options
 from tidelog.cli.options import (
     TIME_HELP,
     clock_option,
-    data_option,
     examples,
     format_option,
     isolation_option,
@@ -46,15 +55,18 @@ def app() -> None:
     """A commit log with a memory for time: Kafka's files, two clocks."""
 
 
-@app.command("topics", epilog=examples("tidelog topics --data data", "tidelog topics -o json"))
-@data_option
+@app.command(
+    "topics",
+    epilog=examples("tidelog topics --data data", "tidelog topics -b broker:9092 -o json"),
+)
+@place_options
 @format_option
 @click.pass_obj
-def _topics(surroundings: Surroundings, data: str | None, kind: Format) -> None:
-    """List the topics of a directory."""
+def _topics(surroundings: Surroundings, place: Place, kind: Format) -> None:
+    """List the topics of a directory or a cluster."""
     from tidelog.cli import topics
 
-    topics.list_topics(surroundings, data, kind)
+    topics.list_topics(surroundings, place, kind)
 
 
 @app.command(
@@ -62,10 +74,11 @@ def _topics(surroundings: Surroundings, data: str | None, kind: Format) -> None:
     epilog=examples(
         "tidelog create flights --partitions 4",
         "tidelog create audit --config retention.ms=-1 --config cleanup.policy=compact",
+        "tidelog create flights --partitions 4 --bootstrap broker:9092",
     ),
 )
 @topic_argument
-@data_option
+@place_options
 @click.option("--partitions", "-p", type=int, default=1, show_default=True, help="How many.")
 @click.option(
     "--config", "-c", "given", multiple=True, metavar="KEY=VALUE", help="A setting; repeatable."
@@ -74,31 +87,31 @@ def _topics(surroundings: Surroundings, data: str | None, kind: Format) -> None:
 def _create(
     surroundings: Surroundings,
     topic: str,
-    data: str | None,
+    place: Place,
     partitions: int,
     given: tuple[str, ...],
 ) -> None:
     """Create a topic, and the directory where it is missing."""
     from tidelog.cli import topics
 
-    topics.create(surroundings, data, topic, partitions=partitions, settings=given)
+    topics.create(surroundings, place, topic, partitions=partitions, settings=given)
 
 
 @app.command("delete", epilog=examples("tidelog delete flights --yes"))
 @topic_argument
-@data_option
+@place_options
 @click.option("--yes", is_flag=True, help="Do it; else only say what would go.")
 @click.pass_obj
 def _delete(
     surroundings: Surroundings,
     topic: str,
-    data: str | None,
+    place: Place,
     yes: bool,
 ) -> None:
     """Delete a topic and all its records."""
     from tidelog.cli import topics
 
-    topics.delete(surroundings, data, topic, yes=yes)
+    topics.delete(surroundings, place, topic, yes=yes)
 
 
 @app.command(
@@ -106,17 +119,17 @@ def _delete(
     epilog=examples("tidelog describe flights", "tidelog describe flights -o json | jq .settings"),
 )
 @topic_argument
-@data_option
+@place_options
 @format_option
 @zone_option
 @click.pass_obj
 def _describe(
-    surroundings: Surroundings, topic: str, data: str | None, kind: Format, zone: str | None
+    surroundings: Surroundings, topic: str, place: Place, kind: Format, zone: str | None
 ) -> None:
     """Show one topic, its partitions and clocks."""
     from tidelog.cli import describe
 
-    describe.describe(surroundings, data, topic, kind, zone)
+    describe.describe(surroundings, place, topic, kind, zone)
 
 
 @app.command(
@@ -127,7 +140,7 @@ def _describe(
     ),
 )
 @topic_argument
-@data_option
+@place_options
 @click.option(
     "--set", "given", multiple=True, metavar="KEY=VALUE", help="Change a setting; repeatable."
 )
@@ -140,7 +153,7 @@ def _describe(
 def _config(  # noqa: PLR0913 - one parameter for each option
     surroundings: Surroundings,
     topic: str,
-    data: str | None,
+    place: Place,
     given: tuple[str, ...],
     cleared: tuple[str, ...],
     show_all: bool,
@@ -150,7 +163,7 @@ def _config(  # noqa: PLR0913 - one parameter for each option
     from tidelog.cli import topics
 
     changes = topics.changes_of(given, cleared)
-    topics.config(surroundings, data, topic, changes=changes, show_all=show_all, kind=kind)
+    topics.config(surroundings, place, topic, changes=changes, show_all=show_all, kind=kind)
 
 
 @app.command(
@@ -159,11 +172,12 @@ def _config(  # noqa: PLR0913 - one parameter for each option
         "tidelog produce flights --from flights.csv --key tailnum --time departure",
         "tidelog produce flights --from flights.parquet --key tailnum --codec zstd",
         "kcat -C -t flights | tidelog produce flights --from - --format lines",
+        "tidelog produce flights --from flights.csv --key tailnum --bootstrap broker:9092",
     ),
 )
 @topic_argument
 @click.option("--from", "source", required=True, metavar="FILE", help="A file, or - for stdin.")
-@data_option
+@place_options
 @one_of(
     "--format",
     "-f",
@@ -195,7 +209,7 @@ def _produce(  # noqa: PLR0913 - one parameter for each option
     surroundings: Surroundings,
     topic: str,
     source: str,
-    data: str | None,
+    place: Place,
     input_format: InputFormat | None,
     key: str | None,
     time: str | None,
@@ -220,7 +234,7 @@ def _produce(  # noqa: PLR0913 - one parameter for each option
         zone=zone,
         accept_clock=accept_clock,
     )
-    produce.produce(surroundings, data, topic, options, kind)
+    produce.produce(surroundings, place, topic, options, kind)
 
 
 @app.command(
@@ -229,11 +243,12 @@ def _produce(  # noqa: PLR0913 - one parameter for each option
         "tidelog offsets flights --at '2013-02-08 12:00 America/New_York'",
         "tidelog offsets flights --at -6h --clock append -o json",
         "tidelog offsets flights --at latest --isolation read_committed",
+        "tidelog offsets flights --at -6h --bootstrap broker:9092",
     ),
 )
 @topic_argument
 @click.option("--at", required=True, metavar="TIME", help=f"{TIME_HELP}; or earliest, latest, max.")
-@data_option
+@place_options
 @clock_option
 @isolation_option
 @format_option
@@ -243,7 +258,7 @@ def _offsets(  # noqa: PLR0913 - one parameter for each option
     surroundings: Surroundings,
     topic: str,
     at: str,
-    data: str | None,
+    place: Place,
     clock: ClockName,
     isolation: Isolation,
     kind: Format,
@@ -253,7 +268,7 @@ def _offsets(  # noqa: PLR0913 - one parameter for each option
     from tidelog.cli import offsets
 
     question = offsets.Question(at=at, clock=clock, isolation=isolation.level, zone=zone)
-    offsets.find_offsets(surroundings, data, topic, question, kind)
+    offsets.find_offsets(surroundings, place, topic, question, kind)
 
 
 @app.command(
@@ -261,12 +276,13 @@ def _offsets(  # noqa: PLR0913 - one parameter for each option
     epilog=examples(
         "tidelog read flights --from 2013-02-08 --to 2013-02-09 --zone America/New_York",
         "tidelog read flights --from -1h --clock append --follow",
+        "tidelog read flights --from -1h --follow --bootstrap broker:9092",
         "tidelog read flights --offset 100..110 --partition 2 -o json",
         "tidelog read flights --from 2013-02-08..+1d --zone UTC -o arrow > flights.arrows",
     ),
 )
 @topic_argument
-@data_option
+@place_options
 @click.option("--from", "start", metavar="TIME", help=f"First time, or a range A..B. {TIME_HELP}.")
 @click.option("--to", "end", metavar="TIME", help="Up to and without this time.")
 @clock_option
@@ -296,7 +312,7 @@ def _offsets(  # noqa: PLR0913 - one parameter for each option
 def _read(  # noqa: PLR0913 - one parameter for each option
     surroundings: Surroundings,
     topic: str,
-    data: str | None,
+    place: Place,
     start: str | None,
     end: str | None,
     clock: ClockName,
@@ -332,7 +348,7 @@ def _read(  # noqa: PLR0913 - one parameter for each option
         value=value_type,
         wide=wide,
     )
-    read.read(surroundings, data, topic, options)
+    read.read(surroundings, place, topic, options)
 
 
 @app.command(
@@ -364,6 +380,15 @@ def _dump(
     return dump.dump(surroundings, paths, deep=deep, kind=kind, zone=zone)
 
 
-for _module in (app_checks, app_cluster, app_ranges, app_serve, app_spark, app_tier, app_time):
+for _module in (
+    app_checks,
+    app_cluster,
+    app_groups,
+    app_ranges,
+    app_serve,
+    app_spark,
+    app_tier,
+    app_time,
+):
     for _command in _module.COMMANDS:
         app.add_command(_command)

@@ -3,21 +3,21 @@
 Needs pyarrow and numba, so it is imported by `read --format arrow` alone.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from io import IOBase
 from typing import TYPE_CHECKING
 
 from tidelog.cli.problems import UsageProblem
 from tidelog.cli.selection import Selection
 from tidelog.cli.surroundings import Surroundings
-from tidelog.errors import MissingDependency
+from tidelog.frames import needs_arrow
 from tidelog.timespec import OPEN_END, OPEN_START
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_COLUMNS = (
+COLUMNS = (
     "topic",
     "partition",
     "offset",
@@ -44,14 +44,10 @@ def write_arrow(
         UsageProblem: Stdout is a terminal.
         MissingDependency: pyarrow or numba is not installed.
     """
-    if surroundings.stdout.isatty():
-        raise UsageProblem("Arrow is not for terminals; send it to a file: > FILE.arrows")
-    try:
-        import pyarrow as pa  # this format's own price
+    _refuse_terminal(surroundings)
+    needs_arrow()
+    from tidelog import scan
 
-        from tidelog import scan
-    except ImportError as error:
-        raise MissingDependency("Arrow needs pyarrow; `pip install 'tidelog[arrow]'`") from error
     plan = scan.plan(
         path,
         partitions,
@@ -68,16 +64,34 @@ def write_arrow(
     )
     stats = scan.ScanStats()
     how = scan.ReadOptions(env=surroundings.env)
-    reader = scan.to_reader(plan, _COLUMNS, options=how, stats=stats)
-    buffer = surroundings.stdout.buffer
-    assert isinstance(buffer, IOBase)
-    with pa.ipc.new_stream(pa.PythonFile(buffer), reader.schema) as out:
-        for batch in _limited(reader, limit):
-            out.write_batch(batch)
+    reader = scan.to_reader(plan, COLUMNS, options=how, stats=stats)
+    write_stream(surroundings, reader.schema, reader, limit)
     return stats.without_time
 
 
-def _limited(reader: "pa.RecordBatchReader", limit: int | None) -> Iterator["pa.RecordBatch"]:
+def _refuse_terminal(surroundings: Surroundings) -> None:
+    if surroundings.stdout.isatty():
+        raise UsageProblem("Arrow is not for terminals; send it to a file: > FILE.arrows")
+
+
+def write_stream(
+    surroundings: Surroundings,
+    schema: "pa.Schema",
+    batches: "Iterable[pa.RecordBatch]",
+    limit: int | None,
+) -> None:
+    """Write batches as one Arrow stream; raises UsageProblem where stdout is a terminal."""
+    import pyarrow as pa  # this format's own price
+
+    _refuse_terminal(surroundings)
+    buffer = surroundings.stdout.buffer
+    assert isinstance(buffer, IOBase)
+    with pa.ipc.new_stream(pa.PythonFile(buffer), schema) as out:
+        for batch in _limited(batches, limit):
+            out.write_batch(batch)
+
+
+def _limited(reader: "Iterable[pa.RecordBatch]", limit: int | None) -> Iterator["pa.RecordBatch"]:
     for batch in reader:
         if limit is None:
             yield batch

@@ -13,6 +13,7 @@ from tidelog.timespec import parse_duration
 if TYPE_CHECKING:
     from tidelog.cluster.connection import Cluster
     from tidelog.cluster.own import OwnLogs
+    from tidelog.cluster.remote_directory import RemoteDirectory
     from tidelog.cluster.view import ClusterView
 
 # Client settings, certificates included, are smaller than this.
@@ -36,6 +37,20 @@ def open_cluster(surroundings: Surroundings, access: Access) -> Iterator["Cluste
         access.bootstrap, settings, timeout_s=timeout_s, clock=surroundings.env.clock
     ) as cluster:
         yield cluster
+
+
+@contextmanager
+def open_remote(surroundings: Surroundings, access: Access) -> Iterator["RemoteDirectory"]:
+    """The cluster's topics until the block ends; errors as `open_cluster`."""
+    from tidelog.cluster.remote_directory import connect
+
+    with connect(
+        access.bootstrap,
+        config=_settings(surroundings, access.command_config),
+        timeout_s=duration_ms(access.timeout) / 1000,
+        env=surroundings.env,
+    ) as remote:
+        yield remote
 
 
 def _settings(surroundings: Surroundings, path: str | None) -> dict[str, str]:

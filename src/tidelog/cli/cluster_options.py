@@ -2,9 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import wraps
+from typing import Final, TypeVar
 
 import click
+from click.core import ParameterSource
+
+from tidelog.cli.options import data_option
+from tidelog.cli.problems import UsageProblem
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
@@ -50,3 +55,67 @@ class Access:
 def cluster_options(command: _Function) -> _Function:
     """The three options of `Access`."""
     return bootstrap_option(command_config_option(timeout_option(command)))
+
+
+# -- a directory or a cluster --------------------------------------------------------------------
+
+_any_bootstrap: Final = click.option(
+    "--bootstrap",
+    "-b",
+    envvar="TIDELOG_BOOTSTRAP",
+    metavar="HOST:PORT",
+    help="Brokers to ask in place of a directory, with commas between.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where topics are: a directory, or a cluster; neither where nothing was said.
+
+    Attributes:
+        data: The directory.
+        access: How to reach the cluster.
+    """
+
+    data: str | None = None
+    access: Access | None = None
+
+
+def place_options(command: _Function) -> Callable[..., object]:
+    """`--data`, or `--bootstrap` and what goes with it; the command gets a `place`."""
+
+    @wraps(command)
+    def run(
+        *arguments: object,
+        data: str | None,
+        bootstrap: str | None,
+        command_config: str | None,
+        timeout: str,
+        **options: object,
+    ) -> object:
+        access = None
+        if bootstrap is not None:
+            access = Access(bootstrap=bootstrap, command_config=command_config, timeout=timeout)
+        return command(*arguments, place=_chosen(data, access), **options)
+
+    return data_option(_any_bootstrap(command_config_option(timeout_option(run))))
+
+
+def _chosen(data: str | None, access: Access | None) -> Place:
+    """One of the two: what was typed goes before what the environment says.
+
+    Raises:
+        UsageProblem: Both were typed, or both come from the environment.
+    """
+    context = click.get_current_context()
+
+    def is_typed(name: str) -> bool:
+        return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+    if data is not None and access is not None:
+        if is_typed("data") == is_typed("bootstrap"):
+            raise UsageProblem("--data is a directory, --bootstrap a cluster; give one of them")
+        data, access = (data, None) if is_typed("data") else (None, access)
+    if access is None and (is_typed("command_config") or is_typed("timeout")):
+        raise UsageProblem("--command-config and --timeout go with --bootstrap")
+    return Place(data=data, access=access)

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidelog.cli import output
+from tidelog.cli import output, remote
 from tidelog.cli.choices import Format
+from tidelog.cli.cluster_options import Place
 from tidelog.cli.opening import open_directory
 from tidelog.cli.output import Cell
 from tidelog.cli.surroundings import Surroundings
@@ -69,10 +70,13 @@ class PartitionFacts:
 
 
 def describe(
-    surroundings: Surroundings, data: str | None, topic: str, kind: Format, zone: str | None
+    surroundings: Surroundings, place: Place, topic: str, kind: Format, zone: str | None
 ) -> None:
     """Print a topic's facts: tables, or one JSON object."""
-    with open_directory(surroundings, data) as directory:
+    if place.access is not None:
+        remote.describe(surroundings, place.access, topic, kind, zone)
+        return
+    with open_directory(surroundings, place.data) as directory:
         info = directory.topic(topic)
         facts = [partition_facts(directory, topic, number) for number in info.present]
     if kind is Format.JSON:

@@ -1,16 +1,27 @@
 """`tidelog offsets`: from a point in time to an offset in each partition."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tidelog.cli import output, times
+from tidelog.cli.brokers import open_remote
 from tidelog.cli.choices import Format
+from tidelog.cli.cluster_options import Place
 from tidelog.cli.opening import open_directory
 from tidelog.cli.output import Cell
 from tidelog.cli.problems import UsageProblem
 from tidelog.cli.surroundings import Surroundings
 from tidelog.directory import Directory
-from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, OffsetAndTimestamp
+from tidelog.types import (
+    NO_TIMESTAMP,
+    ClockName,
+    IsolationLevel,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
+
+if TYPE_CHECKING:
+    from tidelog.cluster.remote_directory import RemoteDirectory
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -35,7 +46,7 @@ class Question:
 
 
 def find_offsets(
-    surroundings: Surroundings, data: str | None, topic: str, question: Question, kind: Format
+    surroundings: Surroundings, place: Place, topic: str, question: Question, kind: Format
 ) -> None:
     """Print the offset that each partition of a topic has at a time."""
     columns = [
@@ -44,8 +55,12 @@ def find_offsets(
         output.time("time"),
         output.number("leader_epoch"),
     ]
-    with open_directory(surroundings, data) as directory:
-        found = _answers(surroundings, directory, topic, question)
+    if place.access is not None:
+        with open_remote(surroundings, place.access) as cluster:
+            found = _remote_answers(surroundings, cluster, topic, question)
+    else:
+        with open_directory(surroundings, place.data) as directory:
+            found = _answers(surroundings, directory, topic, question)
     rows: list[list[Cell]] = [_row(number, answer) for number, answer in enumerate(found)]
     output.print_rows(surroundings, columns, rows, kind, zone=question.zone)
     missing = sum(answer is None for answer in found)
@@ -59,16 +74,41 @@ def _answers(
     surroundings: Surroundings, directory: Directory, topic: str, question: Question
 ) -> list[OffsetAndTimestamp | None]:
     partitions = directory.log_dir.partitions(topic)
+    if question.at == MAX:
+        _check_max(question)
+        return [directory.partition(topic, p.partition).max_timestamp() for p in partitions]
+    return _found(surroundings, directory, partitions, question)
+
+
+def _remote_answers(
+    surroundings: Surroundings, cluster: "RemoteDirectory", topic: str, question: Question
+) -> list[OffsetAndTimestamp | None]:
+    partitions = cluster.partitions(topic)
+    if question.at == MAX:
+        _check_max(question)
+        largest = cluster.cluster.max_timestamps(partitions)
+        return [largest[p] for p in partitions]
+    return _found(surroundings, cluster, partitions, question)
+
+
+def _check_max(question: Question) -> None:
+    if question.clock is ClockName.APPEND:
+        raise UsageProblem("max is about the record clock; by append time the last is latest")
+
+
+def _found(
+    surroundings: Surroundings,
+    directory: "Directory | RemoteDirectory",
+    partitions: list[TopicPartition],
+    question: Question,
+) -> list[OffsetAndTimestamp | None]:
+    """Answers that a directory and a cluster give in the same way."""
     if question.at == EARLIEST:
         starts = directory.beginning_offsets(partitions)
         return [OffsetAndTimestamp(starts[p], NO_TIMESTAMP) for p in partitions]
     if question.at == LATEST:
         ends = directory.end_offsets(partitions, isolation=question.isolation)
         return [OffsetAndTimestamp(ends[p], NO_TIMESTAMP) for p in partitions]
-    if question.at == MAX:
-        if question.clock is ClockName.APPEND:
-            raise UsageProblem("max is about the record clock; by append time the last is latest")
-        return [directory.partition(topic, p.partition).max_timestamp() for p in partitions]
     time_ms = times.read_point(surroundings, question.at, question.zone)
     answers = directory.offsets_for_times(dict.fromkeys(partitions, time_ms), clock=question.clock)
     return [answers[p] for p in partitions]

@@ -1,23 +1,28 @@
 """`tidelog produce`: rows of a file as records of a topic."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from tidelog.cli import inputs, output, times
+from tidelog.cli.brokers import open_remote
 from tidelog.cli.choices import CODECS, Format, InputFormat
+from tidelog.cli.cluster_options import Place
 from tidelog.cli.inputs import Columns
 from tidelog.cli.opening import open_directory
 from tidelog.cli.output import Cell
 from tidelog.cli.problems import Refused, UsageProblem
 from tidelog.cli.progress import byte_progress
 from tidelog.cli.surroundings import Surroundings
-from tidelog.directory import Directory
 from tidelog.storage.log import AppendResult
 from tidelog.types import Codec, NewRecord
+
+if TYPE_CHECKING:
+    from tidelog.cluster.remote_directory import RemoteDirectory
+    from tidelog.directory import Directory
 
 STDIN: Final = "-"
 # What one append holds: enough to fill batches of several partitions, little enough for memory.
@@ -74,7 +79,7 @@ class _Tally:
 
 def produce(
     surroundings: Surroundings,
-    data: str | None,
+    place: Place,
     topic: str,
     options: ProduceOptions,
     kind: Format,
@@ -86,9 +91,7 @@ def produce(
     """
     tally = _Tally()
     with (
-        open_directory(
-            surroundings, data, writable=True, accept_clock=options.accept_clock
-        ) as directory,
+        _open_target(surroundings, place, options) as directory,
         _open_source(surroundings, options) as source,
     ):
         directory.topic(topic)
@@ -105,8 +108,19 @@ def produce(
     surroundings.say(f"appended {tally.records} records to {topic}")
 
 
+def _open_target(
+    surroundings: Surroundings, place: Place, options: ProduceOptions
+) -> "AbstractContextManager[Directory | RemoteDirectory]":
+    if place.access is None:
+        accept = options.accept_clock
+        return open_directory(surroundings, place.data, writable=True, accept_clock=accept)
+    if options.accept_clock:
+        raise UsageProblem("--accept-clock is about a directory's clock; brokers have their own")
+    return open_remote(surroundings, place.access)
+
+
 def _append_all(
-    directory: Directory,
+    directory: "Directory | RemoteDirectory",
     topic: str,
     records: Iterator[NewRecord],
     options: ProduceOptions,

@@ -8,12 +8,14 @@ from typing import Final
 
 from tidelog.cli import fields, output, times
 from tidelog.cli.choices import Encoding, Format, ReadFormat
+from tidelog.cli.cluster_options import Place
 from tidelog.cli.opening import open_directory
 from tidelog.cli.output import Cell, Column, Writer
 from tidelog.cli.problems import UsageProblem
 from tidelog.cli.selection import Selection, Untimed, select
 from tidelog.cli.surroundings import Surroundings
 from tidelog.directory import Directory
+from tidelog.record.record import Record
 from tidelog.storage.log_reader import LogReader
 from tidelog.types import ClockName, IsolationLevel, TopicPartition
 
@@ -70,22 +72,31 @@ _COLUMNS: Final[tuple[Column, ...]] = (
 _SCRIPT_COLUMNS: Final = (*_COLUMNS[:4], output.time("create_time"), *_COLUMNS[4:])
 
 
-def read(surroundings: Surroundings, data: str | None, topic: str, options: ReadOptions) -> None:
+def read(surroundings: Surroundings, place: Place, topic: str, options: ReadOptions) -> None:
     """Print the records of a topic that are wanted: partition by partition, by offset."""
     wanted = _selection(surroundings, options)
-    with open_directory(surroundings, data) as directory:
+    if place.access is not None:
+        from tidelog.cli import remote_read
+
+        remote_read.read(surroundings, place.access, topic, options, wanted)
+        return
+    with open_directory(surroundings, place.data) as directory:
         partitions = _partitions(directory, topic, options.partition)
         if options.format is ReadFormat.ARROW:
             from tidelog.cli.arrow import write_arrow
 
             count = write_arrow(surroundings, directory.path, partitions, wanted, options.limit)
-            _say_untimed(surroundings, count, options.clock)
+            say_untimed(surroundings, count, options.clock)
             return
         _Reading(surroundings, directory, partitions, options).run(wanted)
 
 
 def _partitions(directory: Directory, topic: str, number: int | None) -> list[TopicPartition]:
-    found = directory.log_dir.partitions(topic)
+    return chosen(topic, directory.log_dir.partitions(topic), number)
+
+
+def chosen(topic: str, found: list[TopicPartition], number: int | None) -> list[TopicPartition]:
+    """All partitions, or the one of that number; raises UsageProblem for one that is not there."""
     if number is None:
         return found
     if not 0 <= number < len(found):
@@ -125,6 +136,33 @@ def _offsets(text: str | None) -> tuple[int | None, int | None]:
     return start, end
 
 
+class RowMaker:
+    """Makes rows of records, as the options want them."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._is_table = options.format is ReadFormat.TABLE
+        self._key = fields.decoder(options.key)
+        self._value = fields.decoder(options.value)
+
+    def writer(self, surroundings: Surroundings) -> Writer:
+        """Where the rows go."""
+        columns = _COLUMNS if self._is_table else (*_SCRIPT_COLUMNS, output.text("headers"))
+        kind = Format(self._options.format)
+        return output.writer(surroundings, columns, kind, zone=self._options.zone)
+
+    def row(self, partition: int, record: Record, append_ms: int | None) -> list[Cell]:
+        """One record's row."""
+        key, value = self._key(record.key), self._value(record.value)
+        row: list[Cell] = [partition, record.offset, record.timestamp, append_ms]
+        if not self._is_table:
+            headers = fields.headers_cell(record.headers)
+            return [*row, record.create_timestamp, key, value, headers]
+        if self._options.wide:
+            return [*row, key, value]
+        return [*row, *(fields.shortened(cell, _VALUE_CHARACTERS) for cell in (key, value))]
+
+
 class _Reading:
     """One run of the command."""
 
@@ -140,12 +178,11 @@ class _Reading:
         self._options = options
         self._left = options.limit
         self._untimed = Untimed()
-        self._key = fields.decoder(options.key)
-        self._value = fields.decoder(options.value)
+        self._maker = RowMaker(options)
 
     def run(self, wanted: Selection) -> None:
         """Write everything wanted, then what comes where that is asked for."""
-        out = self._writer()
+        out = self._maker.writer(self._surroundings)
         try:
             self._run(out, wanted)
         except KeyboardInterrupt:
@@ -153,7 +190,7 @@ class _Reading:
             if not self._options.follow:
                 raise
         out.close()
-        _say_untimed(self._surroundings, self._untimed.count, self._options.clock)
+        say_untimed(self._surroundings, self._untimed.count, self._options.clock)
 
     def _run(self, out: Writer, wanted: Selection) -> None:
         selections = [wanted] * len(self._logs)
@@ -166,15 +203,6 @@ class _Reading:
             self._surroundings.wait(FOLLOW_SECONDS)
             for log in self._logs:
                 log.refresh()
-
-    def _writer(self) -> Writer:
-        kind = Format(self._options.format)
-        return output.writer(self._surroundings, self._columns(), kind, zone=self._options.zone)
-
-    def _columns(self) -> tuple[Column, ...]:
-        if self._options.format is ReadFormat.TABLE:
-            return _COLUMNS
-        return (*_SCRIPT_COLUMNS, output.text("headers"))
 
     def _write(self, out: Writer, log: LogReader, wanted: Selection) -> None:
         rows = self._rows(log, wanted)
@@ -196,21 +224,12 @@ class _Reading:
 
     def _rows(self, log: LogReader, wanted: Selection) -> Iterator[list[Cell]]:
         number = log.topic_partition.partition
-        is_table = self._options.format is ReadFormat.TABLE
         for record, append_ms in select(log, wanted, self._untimed):
-            key, value = self._key(record.key), self._value(record.value)
-            row: list[Cell] = [number, record.offset, record.timestamp, append_ms]
-            if not is_table:
-                headers = fields.headers_cell(record.headers)
-                row += [record.create_timestamp, key, value, headers]
-            elif self._options.wide:
-                row += [key, value]
-            else:
-                row += [fields.shortened(cell, _VALUE_CHARACTERS) for cell in (key, value)]
-            yield row
+            yield self._maker.row(number, record, append_ms)
 
 
-def _say_untimed(surroundings: Surroundings, count: int, clock: ClockName) -> None:
+def say_untimed(surroundings: Surroundings, count: int, clock: ClockName) -> None:
+    """Say how many records met lie in no range, for want of a time."""
     if count:
         surroundings.say(f"{count} records met have no time on the {clock} clock: left out")
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tidelog.cli import output
+from tidelog.cli import output, remote
+from tidelog.cli.brokers import open_remote
 from tidelog.cli.choices import Format
+from tidelog.cli.cluster_options import Place
 from tidelog.cli.opening import open_directory
 from tidelog.cli.output import Cell
 from tidelog.cli.problems import UsageProblem
@@ -15,7 +17,7 @@ from tidelog.storage.topics import TopicInfo
 from tidelog.types import TopicPartition
 
 
-def list_topics(surroundings: Surroundings, data: str | None, kind: Format) -> None:
+def list_topics(surroundings: Surroundings, place: Place, kind: Format) -> None:
     """Print the topics; nothing is opened that need not be."""
     columns = [
         output.text("topic"),
@@ -25,11 +27,15 @@ def list_topics(surroundings: Surroundings, data: str | None, kind: Format) -> N
         output.text("topic_id"),
         output.text("settings"),
     ]
-    with open_directory(surroundings, data) as directory:
-        rows = [_topic_row(directory, info) for info in directory.topics().values()]
+    if place.access is not None:
+        rows = remote.topic_rows(surroundings, place.access)
+    else:
+        with open_directory(surroundings, place.data) as directory:
+            rows = [_topic_row(directory, info) for info in directory.topics().values()]
     output.print_rows(surroundings, columns, rows, kind)
     if not rows:
-        surroundings.say(f"{data} has no topics; `tidelog create TOPIC` makes one")
+        where = place.data if place.access is None else place.access.bootstrap
+        surroundings.say(f"{where} has no topics; `tidelog create TOPIC` makes one")
 
 
 def _topic_row(directory: Directory, info: TopicInfo) -> list[Cell]:
@@ -71,7 +77,7 @@ def settings_of(info: TopicInfo) -> str:
 
 def create(
     surroundings: Surroundings,
-    data: str | None,
+    place: Place,
     topic: str,
     *,
     partitions: int,
@@ -79,9 +85,13 @@ def create(
 ) -> None:
     """Create a topic, and the directory where it is missing."""
     config = parse_settings(settings)
-    with open_directory(surroundings, data, writable=True, create=True) as directory:
-        notes = directory.create_topic(topic, partitions=partitions, config=config)
-    _say_notes(surroundings, notes)
+    if place.access is not None:
+        with open_remote(surroundings, place.access) as cluster:
+            cluster.create_topic(topic, partitions=partitions, config=config)
+    else:
+        with open_directory(surroundings, place.data, writable=True, create=True) as directory:
+            notes = directory.create_topic(topic, partitions=partitions, config=config)
+        _say_notes(surroundings, notes)
     surroundings.say(f"created {topic} with {partitions} partition{'s'[: partitions > 1]}")
 
 
@@ -101,24 +111,27 @@ def _say_notes(surroundings: Surroundings, notes: Iterable[ConfigNote]) -> None:
         surroundings.say(f"note: {note}")
 
 
-def delete(surroundings: Surroundings, data: str | None, topic: str, *, yes: bool) -> None:
+def delete(surroundings: Surroundings, place: Place, topic: str, *, yes: bool) -> None:
     """Delete a topic; without `yes` only say what would go.
 
     Raises:
         UsageProblem: `yes` is missing; nothing was changed.
     """
+    if place.access is not None:
+        remote.delete(surroundings, place.access, topic, yes=yes)
+        return
     if not yes:
-        with open_directory(surroundings, data) as directory:
+        with open_directory(surroundings, place.data) as directory:
             size = _topic_row(directory, directory.topic(topic))[3]
         raise UsageProblem(f"{topic} and its {size} bytes of records would go; add --yes to do it")
-    with open_directory(surroundings, data, writable=True) as directory:
+    with open_directory(surroundings, place.data, writable=True) as directory:
         directory.delete_topic(topic)
     surroundings.say(f"deleted {topic}")
 
 
 def config(
     surroundings: Surroundings,
-    data: str | None,
+    place: Place,
     topic: str,
     *,
     changes: Mapping[str, str | None],
@@ -126,13 +139,17 @@ def config(
     kind: Format,
 ) -> None:
     """Change a topic's settings where `changes` has any (None for the default), then print them."""
-    with open_directory(surroundings, data, writable=bool(changes)) as directory:
-        directory.topic(topic)
-        if changes:
-            _say_notes(surroundings, directory.alter_config(topic, changes))
-        info = directory.topic(topic)
+    if place.access is not None:
+        rows = remote.setting_rows(surroundings, place.access, topic, changes, show_all=show_all)
+    else:
+        with open_directory(surroundings, place.data, writable=bool(changes)) as directory:
+            directory.topic(topic)
+            if changes:
+                _say_notes(surroundings, directory.alter_config(topic, changes))
+            info = directory.topic(topic)
+        rows = _setting_rows(info, show_all=show_all)
     columns = [output.text("setting"), output.text("value"), output.text("source")]
-    output.print_rows(surroundings, columns, _setting_rows(info, show_all=show_all), kind)
+    output.print_rows(surroundings, columns, rows, kind)
 
 
 def _setting_rows(info: TopicInfo, *, show_all: bool) -> list[list[Cell]]:

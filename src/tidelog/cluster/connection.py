@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from tidelog.cluster import groups, offsets, remote
 from tidelog.cluster.client import Client
-from tidelog.cluster.view import Committed, Group, RemoteRecord, Watermarks
+from tidelog.cluster.view import Committed, Group, GroupListing, RemoteRecord, Watermarks
 from tidelog.env import Clock, SystemClock
 from tidelog.errors import MissingDependency, UnknownTopic
 from tidelog.types import IsolationLevel, OffsetAndTimestamp, TopicPartition
@@ -123,6 +123,14 @@ class Cluster(Client):
     def groups(self) -> list[str]:
         """All consumer groups, sorted."""
         return groups.names(self)
+
+    def group_listings(self) -> list[GroupListing]:
+        """All consumer groups with their states, by name."""
+        return groups.listings(self)
+
+    def delete_groups(self, names: Sequence[str]) -> None:
+        """Delete groups with what they committed; raises UnknownGroup, GroupActive."""
+        groups.delete(self, names)
 
     def group(self, name: str) -> Group:
         """A consumer group; raises UnknownGroup."""

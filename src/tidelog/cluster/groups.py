@@ -1,17 +1,21 @@
 """Consumer groups of a cluster: who is in them, what they committed, and commits for them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tidelog.cluster import codes
 from tidelog.cluster.client import Client
-from tidelog.cluster.view import Committed, Group, Member
+from tidelog.cluster.view import Committed, Group, GroupListing, Member
 from tidelog.errors import ClusterFailure, GroupActive, UnknownGroup
 from tidelog.types import NO_LEADER_EPOCH, TopicPartition
 
 if TYPE_CHECKING:
     import confluent_kafka as ck
-    from confluent_kafka.admin._group import ConsumerGroupDescription, MemberDescription
+    from confluent_kafka.admin._group import (
+        ConsumerGroupDescription,
+        ConsumerGroupListing,
+        MemberDescription,
+    )
 
 
 _Answer = TypeVar("_Answer")
@@ -48,8 +52,7 @@ def describe(client: Client, name: str) -> Group:
         raise
     if found.state.name == _DEAD:
         raise _unknown(client, name)
-    state = found.state.name.replace("_", " ").title().replace(" ", "")
-    return Group(name, state, tuple(_member(member) for member in found.members))
+    return Group(name, _words(found.state.name), tuple(_member(member) for member in found.members))
 
 
 def _await_coordinator(client: Client, name: str) -> None:
@@ -72,12 +75,50 @@ def _await_coordinator(client: Client, name: str) -> None:
 
 def names(client: Client) -> list[str]:
     """All consumer groups that the cluster tells us of, sorted; raises ClusterFailure."""
+    return sorted(group.group_id for group in _listed(client))
+
+
+def _listed(client: Client) -> "list[ConsumerGroupListing]":
     with client.typed("list groups"):
         asked = client.admin().list_consumer_groups(request_timeout=client.timeout_s)
         found = asked.result(client.timeout_s)
     for error in found.errors:
         raise client.failure("list groups", error.args[0])
-    return sorted(group.group_id for group in found.valid)
+    return list(found.valid)
+
+
+def listings(client: Client) -> list[GroupListing]:
+    """All consumer groups that the cluster tells us of, by name; raises ClusterFailure."""
+    return [
+        GroupListing(group.group_id, _words(group.state.name), _words(group.type.name))
+        for group in sorted(_listed(client), key=lambda group: group.group_id)
+    ]
+
+
+def delete(client: Client, names: Sequence[str]) -> None:
+    """Delete groups with all that they committed.
+
+    Raises:
+        UnknownGroup: There is no such group.
+        GroupActive: It has members.
+        ClusterFailure: The cluster refuses, or can't be reached. Other groups may be deleted.
+    """
+    operation = f"delete {', '.join(names)}"
+    asked = client.admin().delete_consumer_groups(list(names), request_timeout=client.timeout_s)
+    for name, future in asked.items():
+        try:
+            client.results(operation, {name: future})
+        except ClusterFailure as error:
+            if error.error_code == codes.GROUP_ID_NOT_FOUND:
+                raise _unknown(client, name) from error
+            if error.error_code == codes.NON_EMPTY_GROUP:
+                raise GroupActive(f"group {name} has members ({error.reason})") from error
+            raise
+
+
+def _words(name: str) -> str:
+    """A state or kind as Kafka writes it, `PREPARING_REBALANCE` as `PreparingRebalance`."""
+    return name.replace("_", " ").title().replace(" ", "")
 
 
 def _unknown(client: Client, name: str) -> UnknownGroup:

@@ -38,6 +38,7 @@ from tidelog.types import (
     IsolationLevel,
     NewRecord,
     OffsetAndTimestamp,
+    TimestampType,
     TopicPartition,
 )
 
@@ -80,6 +81,11 @@ class RemoteDirectory:
     def cluster(self) -> Cluster:
         """The connection below, for groups and single records."""
         return self._cluster
+
+    @property
+    def reading(self) -> Reading:
+        """How its records are read, for those who plan themselves."""
+        return self._reading
 
     # -- topics ------------------------------------------------------------------------------
 
@@ -330,7 +336,7 @@ class RemoteDirectory:
         names = self._cluster.partitions(topic)
         for name, mark in self._cluster.watermarks(names, isolation=isolation).items():
             for record in self._cluster.records(name, mark.start, mark.end, isolation=isolation):
-                yield name, _record(record)
+                yield name, as_record(record)
 
     def read(  # noqa: PLR0913 - one keyword for each way to choose
         self,
@@ -462,7 +468,9 @@ def _by_time(times: Mapping[TopicPartition, int]) -> dict[int, list[TopicPartiti
     return found
 
 
-def _record(found: RemoteRecord) -> Record:
+def as_record(found: RemoteRecord) -> Record:
+    """A record as a directory hands it out; a broker's stamp leaves nothing of the create time."""
+    is_created = found.timestamp_type is TimestampType.CREATE_TIME
     return Record(
         offset=found.offset,
         timestamp=NO_TIMESTAMP if found.timestamp is None else found.timestamp,
@@ -470,6 +478,7 @@ def _record(found: RemoteRecord) -> Record:
         key=found.key,
         value=found.value,
         headers=found.headers,
+        create_timestamp=found.timestamp if is_created else None,
     )
 
 

@@ -88,6 +88,15 @@ class Group:
         return bool(self.members)
 
 
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """A consumer group as a list of them names it: its state and kind in Kafka's words."""
+
+    name: str
+    state: str
+    kind: str
+
+
 class ClusterView(Protocol):
     """The questions; every answer holds all partitions asked, and all raise ClusterFailure."""
 

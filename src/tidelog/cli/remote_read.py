@@ -1,0 +1,204 @@
+"""`tidelog read --bootstrap`: records of a running cluster, once or as they come."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from tidelog.cli.brokers import open_remote
+from tidelog.cli.choices import ReadFormat
+from tidelog.cli.cluster_options import Access
+from tidelog.cli.output import Cell, Writer
+from tidelog.cli.read import ReadOptions, RowMaker, chosen, say_untimed
+from tidelog.cli.selection import Selection, Untimed
+from tidelog.cli.surroundings import Surroundings
+from tidelog.cluster import codes
+from tidelog.cluster.remote import decoded, partition_of
+from tidelog.cluster.remote_directory import as_record
+from tidelog.cluster.remote_plan import plan_remote
+from tidelog.errors import OffsetOutOfRange
+from tidelog.scan.split import Split, Wanted
+from tidelog.timespec import OPEN_END, OPEN_START
+from tidelog.types import ClockName, IsolationLevel, TimestampType, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.cluster.remote_directory import RemoteDirectory
+    from tidelog.cluster.view import RemoteRecord
+
+_ROWS_AT_ONCE: Final = 500
+_POLL_S: Final = 0.2
+
+
+def read(
+    surroundings: Surroundings,
+    access: Access,
+    topic: str,
+    options: ReadOptions,
+    wanted: Selection,
+) -> None:
+    """Print the records of a topic that are wanted: partition by partition, by offset."""
+    with open_remote(surroundings, access) as cluster:
+        partitions = chosen(topic, cluster.partitions(topic), options.partition)
+        if options.format is ReadFormat.ARROW:
+            count = _write_arrow(surroundings, cluster, partitions, wanted, options.limit)
+            say_untimed(surroundings, count, options.clock)
+            return
+        _Reading(surroundings, cluster, partitions, options).run(wanted)
+
+
+def _splits(
+    cluster: "RemoteDirectory", partitions: list[TopicPartition], wanted: Selection
+) -> list[Split]:
+    """What there is to read now: offsets in which everything wanted lies."""
+    times = Wanted(
+        start_ms=None if wanted.start_ms == OPEN_START else wanted.start_ms,
+        end_ms=None if wanted.end_ms == OPEN_END else wanted.end_ms,
+    )
+    found = plan_remote(
+        cluster.cluster, partitions, times, clock=wanted.clock, isolation=wanted.isolation
+    )
+    cut = (
+        replace(
+            split,
+            start_offset=max(split.start_offset, wanted.start_offset or 0),
+            end_offset=min(split.end_offset, wanted.end_offset or split.end_offset),
+        )
+        for split in found
+    )
+    return [split for split in cut if split.start_offset < split.end_offset]
+
+
+def _write_arrow(
+    surroundings: Surroundings,
+    cluster: "RemoteDirectory",
+    partitions: list[TopicPartition],
+    wanted: Selection,
+    limit: int | None,
+) -> int:
+    """Write the records wanted as one Arrow stream; how many have no time on the asked clock."""
+    from tidelog.cli.arrow import COLUMNS, write_stream
+    from tidelog.frames import needs_arrow
+
+    needs_arrow()
+    from tidelog.scan import ScanStats, schema
+
+    stats = ScanStats()
+    batches = (
+        batch
+        for split in _splits(cluster, partitions, wanted)
+        for batch in cluster.reading.batches(split, COLUMNS, stats)
+    )
+    write_stream(surroundings, schema(COLUMNS), batches, limit)
+    return stats.without_time
+
+
+class _Reading:
+    """One run of the command."""
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        cluster: "RemoteDirectory",
+        partitions: list[TopicPartition],
+        options: ReadOptions,
+    ) -> None:
+        self._surroundings = surroundings
+        self._cluster = cluster
+        self._partitions = partitions
+        self._options = options
+        self._left = options.limit
+        self._untimed = Untimed()
+        self._maker = RowMaker(options)
+
+    def run(self, wanted: Selection) -> None:
+        """Write everything wanted, then what comes where that is asked for."""
+        out = self._maker.writer(self._surroundings)
+        try:
+            nexts = self._write_there(out, wanted)
+            if self._options.follow and self._left != 0:
+                self._follow(out, wanted, nexts)
+        except KeyboardInterrupt:
+            # The way to end a follower; anybody else is told that the output is not whole.
+            if not self._options.follow:
+                raise
+        out.close()
+        say_untimed(self._surroundings, self._untimed.count, self._options.clock)
+
+    def _write_there(self, out: Writer, wanted: Selection) -> dict[TopicPartition, int]:
+        """Write what is there now; the offset behind it in each partition."""
+        cluster, level = self._cluster, wanted.isolation
+        ends = cluster.end_offsets(self._partitions, isolation=level)
+        for split in _splits(cluster, self._partitions, wanted):
+            name = split.topic_partition
+            end = min(split.end_offset, ends[name])
+            records = cluster.cluster.records(name, split.start_offset, end, isolation=level)
+            self._write(out, name, records, wanted)
+        first = wanted.start_offset or 0
+        return {name: max(end, first) for name, end in ends.items()}
+
+    def _write(
+        self,
+        out: Writer,
+        name: TopicPartition,
+        records: "Iterable[RemoteRecord]",
+        wanted: Selection,
+    ) -> None:
+        rows = self._rows(name, records, wanted)
+        while self._left != 0:
+            size = _ROWS_AT_ONCE if self._left is None else min(_ROWS_AT_ONCE, self._left)
+            chunk: list[list[Cell]] = []
+            try:
+                chunk.extend(islice(rows, size))
+            finally:
+                out.write(chunk)
+            if self._left is not None:
+                self._left -= len(chunk)
+            if len(chunk) < size:
+                return
+
+    def _rows(
+        self, name: TopicPartition, records: "Iterable[RemoteRecord]", wanted: Selection
+    ) -> Iterator[list[Cell]]:
+        for record in records:
+            is_stamped = record.timestamp_type is TimestampType.LOG_APPEND_TIME
+            append_ms = record.timestamp if is_stamped else None
+            time_ms = append_ms if wanted.clock is ClockName.APPEND else record.timestamp
+            if not wanted.has_times or wanted.holds(time_ms):
+                yield self._maker.row(name.partition, as_record(record), append_ms)
+            elif time_ms is None:
+                self._untimed.count += 1
+
+    # -- following ---------------------------------------------------------------------------
+
+    def _follow(self, out: Writer, wanted: Selection, nexts: dict[TopicPartition, int]) -> None:
+        """Write what comes, until the limit is reached or somebody interrupts."""
+        from confluent_kafka import TopicPartition as Place
+
+        client = self._cluster.cluster
+        level = IsolationLevel(wanted.isolation).name.lower()
+        with closing(client.consumer(isolation_level=level)) as consumer:
+            places = [Place(n.topic, n.partition, at) for n, at in nexts.items()]
+            with client.typed("read records"):
+                consumer.assign(places)
+            while self._left != 0 and not self._is_over(wanted, nexts):
+                with client.typed("read records"):
+                    came = consumer.consume(_ROWS_AT_ONCE, timeout=_POLL_S)
+                for message in came:
+                    error = message.error()
+                    name = partition_of(message)
+                    if error is None:
+                        record = decoded(message)
+                        nexts[name] = record.offset + 1
+                        if wanted.end_offset is None or record.offset < wanted.end_offset:
+                            self._write(out, name, [record], wanted)
+                    elif error.code() in (codes.AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
+                        mark = client.watermarks([name])[name]
+                        raise OffsetOutOfRange(nexts[name], mark.start, mark.end, where=str(name))
+                    elif error.code() != codes.PARTITION_EOF:
+                        raise client.failure(f"read records of {name}", error)
+
+    @staticmethod
+    def _is_over(wanted: Selection, nexts: dict[TopicPartition, int]) -> bool:
+        """Whether every partition has come to the last offset wanted."""
+        return wanted.end_offset is not None and min(nexts.values()) >= wanted.end_offset

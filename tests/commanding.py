@@ -1,0 +1,178 @@
+"""What commands must do with `--bootstrap` with every broker: for Apache Kafka's and for ours.
+
+A module that brings the fixture `shell` makes a class of `Commands`.
+"""
+
+import io
+import json
+from dataclasses import dataclass
+from itertools import count
+
+import pyarrow as pa
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Place
+
+from tidelog.cli.main import run
+from tidelog.cli.problems import ExitCode
+from tidelog.cli.surroundings import Surroundings
+
+_NUMBERS = count()
+T0 = 1_700_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """Runs commands on one cluster, in this process."""
+
+    bootstrap: str
+
+    def run(self, *arguments: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
+        """Exit code, stdout and stderr."""
+        raw, err = io.BytesIO(), io.StringIO()
+        out = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
+        surroundings = Surroundings(stdin=io.BytesIO(stdin), stdout=out, stderr=err, variables={})
+        code = run([*arguments, "--bootstrap", self.bootstrap], surroundings)
+        out.flush()
+        return code, raw.getvalue(), err.getvalue()
+
+    def rows(self, *arguments: str, stdin: bytes = b"") -> list[dict[str, object]]:
+        """The objects that a command writes, which must end well."""
+        code, out, err = self.run(*arguments, "-o", "json", stdin=stdin)
+        assert code == ExitCode.OK, err
+        return [json.loads(line) for line in out.splitlines()]
+
+    def fresh(self, partitions: int = 1, *more: str) -> str:
+        """A new topic."""
+        name = f"shell-{next(_NUMBERS)}"
+        code, _, err = self.run("create", name, "--partitions", str(partitions), *more)
+        assert code == ExitCode.OK, err
+        return name
+
+    def filled(self, partitions: int = 1) -> str:
+        """A new topic of ten records, a minute each, the fifth one late."""
+        name = self.fresh(partitions)
+        minutes = [0, 1, 2, 3, 1, 5, 6, 7, 8, 9]
+        lines = "".join(
+            json.dumps({"key": f"k{n}", "time": T0 + minute * 60_000}) + "\n"
+            for n, minute in enumerate(minutes)
+        )
+        told = self.rows(
+            *("produce", name, "--from", "-", "--format", "json"),
+            *("--key", "key", "--time", "time"),
+            stdin=lines.encode(),
+        )
+        assert sum(int(str(row["records"])) for row in told) == 10
+        return name
+
+
+def only(found: object) -> dict[str, object]:
+    """The one object of a list."""
+    assert isinstance(found, list)
+    (one,) = found
+    assert isinstance(one, dict)
+    return one
+
+
+class Commands:
+    """The tests."""
+
+    def test_topics_are_made_shown_changed_and_deleted(self, shell: Shell) -> None:
+        name = shell.fresh(2, "--config", "retention.ms=60000")
+        rows = {str(row["topic"]): row for row in shell.rows("topics")}
+        assert rows[name]["partitions"] == 2
+        assert rows[name]["settings"] == "retention.ms=60000"
+        (told,) = shell.rows("config", name)
+        assert told == {"setting": "retention.ms", "value": "60000", "source": "topic"}
+        assert shell.run("config", name, "--unset", "retention.ms")[0] == ExitCode.OK
+        every = {row["setting"]: row["value"] for row in shell.rows("config", name, "--all")}
+        assert every["cleanup.policy"] == "delete"
+        code, _, err = shell.run("delete", name)
+        assert code == ExitCode.USAGE
+        assert "add --yes" in err
+        assert shell.run("delete", name, "--yes")[0] == ExitCode.OK
+        code, _, err = shell.run("describe", "shell-none")
+        assert code == ExitCode.ERROR
+        assert "has no topic shell-none" in err
+
+    def test_describe_tells_offsets_and_times(self, shell: Shell) -> None:
+        name = shell.filled()
+        (told,) = shell.rows("describe", name)
+        facts = only(told["partition_facts"])
+        assert (facts["log_start_offset"], facts["log_end_offset"]) == (0, 10)
+        assert facts["record"] == {"largest": "2023-11-14T22:22:20.000Z"} | {
+            "largest_ms": T0 + 9 * 60_000
+        }
+        code, out, _ = shell.run("describe", name)
+        assert code == ExitCode.OK
+        assert b"timestamps CreateTime" in out
+
+    def test_offsets_by_time_and_by_word(self, shell: Shell) -> None:
+        name = shell.filled()
+
+        def offset(at: str) -> object:
+            (row,) = shell.rows("offsets", name, "--at", at)
+            return row["offset"]
+
+        assert offset(str(T0 + 4 * 60_000)) == 5
+        assert (offset("earliest"), offset("latest"), offset("max")) == (0, 10, 9)
+        assert offset(str(T0 + 10 * 60_000)) is None
+
+    def test_a_range_of_time_is_exact(self, shell: Shell) -> None:
+        name = shell.filled()
+        start, end = str(T0 + 60_000), str(T0 + 3 * 60_000)
+        rows = shell.rows("read", name, "--from", start, "--to", end)
+        assert [row["offset"] for row in rows] == [1, 2, 4]
+        assert rows[0]["key"] == "k1"
+        assert rows[0]["create_time_ms"] == T0 + 60_000
+        rows = shell.rows("read", name, "--offset", "3..5")
+        assert [row["offset"] for row in rows] == [3, 4]
+        assert len(shell.rows("read", name, "--limit", "4")) == 4
+        code, out, err = shell.run("read", name, "--from", start, "--to", end, "-o", "arrow")
+        assert code == ExitCode.OK, err
+        table = pa.ipc.open_stream(out).read_all()
+        assert table.column("offset").to_pylist() == [1, 2, 4]
+        code, _, err = shell.run("read", name, "--partition", "7")
+        assert code == ExitCode.USAGE
+        assert "partitions 0 to 0" in err
+
+    def test_following_takes_what_comes(self, shell: Shell) -> None:
+        name = shell.filled(3)
+        rows = shell.rows("read", name, "--follow", "--limit", "10")
+        assert {row["key"] for row in rows} == {f"k{n}" for n in range(10)}
+        one = shell.filled()
+        rows = shell.rows("read", one, "--follow", "--offset", "8..10")
+        assert [row["offset"] for row in rows] == [8, 9]
+
+    def test_groups_are_listed_described_and_deleted(self, shell: Shell) -> None:
+        name = shell.filled()
+        group = f"planes-{name}"
+        config = {
+            "bootstrap.servers": shell.bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+        consumer = Consumer(config)
+        consumer.subscribe([name])
+        for _ in range(4):
+            message = consumer.poll(30)
+            assert message is not None
+            assert message.error() is None
+        consumer.commit(offsets=[Place(name, 0, 4)], asynchronous=False)
+        listed = {row["group"]: row["state"] for row in shell.rows("groups", "list")}
+        assert listed[group] == "Stable"
+        (told,) = shell.rows("groups", "describe", group)
+        offsets, member = only(told["offsets"]), only(told["members"])
+        assert (offsets["offset"], offsets["end"], offsets["lag"]) == (4, 10, 6)
+        assert member["partitions"] == f"{name}-0"
+        code, _, err = shell.run("groups", "delete", group, "--yes")
+        assert code == ExitCode.ERROR
+        assert "has members" in err
+        consumer.close()
+        code, _, err = shell.run("groups", "delete", group)
+        assert code == ExitCode.USAGE
+        assert "offsets of 1 partitions" in err
+        assert shell.run("groups", "delete", group, "--yes")[0] == ExitCode.OK
+        code, _, err = shell.run("groups", "describe", group)
+        assert code == ExitCode.ERROR
+        assert "no consumer group" in err

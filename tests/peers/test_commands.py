@@ -1,0 +1,16 @@
+"""Commands with `--bootstrap` on Apache Kafka."""
+
+import pytest
+from tests.commanding import Commands, Shell
+from tests.peers.broker import Broker
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def shell(kafka_broker: Broker) -> Shell:
+    return Shell(kafka_broker.bootstrap)
+
+
+class TestCommandsOnKafka(Commands):
+    """See `Commands`."""
