@@ -6,13 +6,12 @@ come before reading paused.
 """
 
 import asyncio
-from collections.abc import Awaitable
 from typing import cast
 
 from tidelog.errors import CorruptMessage, TidelogError
 from tidelog.protocol.connection import Frames
 from tidelog.server.clients import Clients
-from tidelog.server.dispatch import Pieces, answer
+from tidelog.server.dispatch import Later, Pieces, answer
 from tidelog.server.node import LOGGER, ConnectionFacts, Node
 from tidelog.server.outgoing import Outgoing
 from tidelog.server.requests import LENGTH_BYTES, Asked, api_name
@@ -153,8 +152,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._request_bytes = asked.size_bytes
                 self._in_flight.add(asked.size_bytes)
             self._task = asyncio.ensure_future(self._finish(said, asked))
+            # Cancelled before its first step it never gets to what it should wait for.
+            self._task.add_done_callback(lambda _: said.close())
 
-    async def _finish(self, said: Awaitable[Pieces | None], asked: Asked) -> None:
+    async def _finish(self, said: Later, asked: Asked) -> None:
         try:
             pieces = await said
         except asyncio.CancelledError:

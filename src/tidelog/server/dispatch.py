@@ -3,7 +3,8 @@
 Source: Kafka's protocol guide; KIP-511 (an unknown version of ApiVersions is answered in v0).
 """
 
-from collections.abc import Awaitable
+from asyncio import Future
+from collections.abc import Awaitable, Coroutine, Generator
 from typing import Final, TypeAlias
 
 from tidelog.errors import CorruptMessage, UnsupportedVersion
@@ -18,7 +19,31 @@ from tidelog.types import Buffer
 UNSUPPORTED_VERSION: Final = 35
 
 Pieces: TypeAlias = list[Buffer]
-Outcome: TypeAlias = Pieces | Awaitable[Pieces | None] | None
+
+
+class Later:
+    """An answer on its way: awaited once, or closed where nobody waits for it any more."""
+
+    def __init__(self, request: ReceivedRequest, said: "Awaitable[Response | None]") -> None:
+        self._request = request
+        self._said = said
+
+    def __await__(self) -> "Generator[object, None, Pieces | None]":
+        return self._written().__await__()
+
+    async def _written(self) -> Pieces | None:
+        response = await self._said
+        return None if response is None else write_response(self._request, response)
+
+    def close(self) -> None:
+        """Give up what was never awaited; nothing where it is over."""
+        if isinstance(self._said, Coroutine):
+            self._said.close()
+        elif isinstance(self._said, Future):
+            self._said.cancel()
+
+
+Outcome: TypeAlias = Pieces | Later | None
 
 
 def answer(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
@@ -42,13 +67,8 @@ def answer(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
     if said is None:
         return None
     if isinstance(said, Awaitable):
-        return _later(request, said)
+        return Later(request, said)
     return write_response(request, said)
-
-
-async def _later(request: ReceivedRequest, said: "Awaitable[Response | None]") -> Pieces | None:
-    response = await said
-    return None if response is None else write_response(request, response)
 
 
 def _versions_in_v0(correlation_id: int, *, legacy: bool) -> Pieces:
@@ -59,4 +79,4 @@ def _versions_in_v0(correlation_id: int, *, legacy: bool) -> Pieces:
     return write_response(asked, versions(legacy=legacy, error_code=UNSUPPORTED_VERSION))
 
 
-__all__ = ["CorruptMessage", "Outcome", "Pieces", "answer"]
+__all__ = ["CorruptMessage", "Later", "Outcome", "Pieces", "answer"]
