@@ -37,8 +37,7 @@ def bad_length(form: str, length: int, least: int, at: int, end: int, left: int)
 def too_much(what: str, at: int, end: int, left: int) -> CorruptMessage:
     """A message of too many objects."""
     return CorruptMessage(
-        f"{what}: with it a message of {end} bytes would take {-left} bytes of memory more than "
-        "8 for each and 1 MiB",
+        f"{what}: with it {end} bytes would take {-left} bytes of memory more than they may",
         at=at,
     )
 

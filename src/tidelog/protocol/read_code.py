@@ -6,9 +6,10 @@ early shows as an error of the unpacking. Lengths and counts are compared with t
 anything is sliced or allocated.
 
 Objects take more memory than the bytes that they come from (a list of empty strings: eight times),
-so each array is charged for what its items will take against an allowance of 7 bytes per byte
-of the message (the message itself is the eighth) and a mebibyte. Who exceeds it is refused before
-it is allocated. Strings count four times their length, which the widest characters need.
+so what is made is charged against an allowance: for a request 7 bytes per byte (itself is the
+eighth) and a mebibyte, and never more than 128 MiB; for an answer 63 and a mebibyte. Who exceeds it
+is refused before it is allocated. Strings count four times their length, which the widest
+characters need.
 """
 
 from collections.abc import Callable
@@ -35,10 +36,12 @@ Message = TypeVar("Message", bound="DataclassInstance")
 # What the message itself and what happens while one is read leave of 8 bytes per byte and 1 MiB:
 # a string is decoded before it is charged, and may be copied while it is.
 ALLOWANCE_PER_BYTE: Final = 7
-# Answers come from brokers that we chose to ask: a partition in Metadata has 26 bytes and takes
-# some 500 of memory.
-ANSWER_ALLOWANCE_PER_BYTE: Final = 63
 ALLOWANCE_BYTES: Final = 2**20 - 3 * 2**16
+# However long a request is: to make more objects than this would stop a loop for a second.
+ALLOWANCE_BYTES_MAX: Final = 2**27
+# Answers come from brokers that we chose to ask, and tell of thousands of partitions: one in
+# Metadata has 26 bytes and takes some 500 of memory.
+ANSWER_ALLOWANCE_PER_BYTE: Final = 63
 
 # Bytes that CPython takes for values. Small numbers, empty strings and defaults are shared.
 _NUMBER_BYTES: Final = 32
@@ -61,10 +64,7 @@ def make_reader(
         code.line("view = reader.view")
         code.line("at = reader.at")
         code.line("end = len(view)")
-        # Of answers many are small numbers and short lists: thousands of partitions, say.
-        is_answer = kind.__name__.endswith("Response")
-        per_byte = ANSWER_ALLOWANCE_PER_BYTE if is_answer else ALLOWANCE_PER_BYTE
-        code.line(f"left = end * {per_byte} + {ALLOWANCE_BYTES}")
+        code.line(f"left = {_allowance(kind)}")
         with code.block("try:"):
             made = code.struct(kind)
         with code.block(f"except ({code.name(struct_error)}, IndexError):"):
@@ -72,6 +72,17 @@ def make_reader(
         code.line("reader.at = at")
         code.line(f"return {made}")
     return cast("Callable[[Reader], Message]", code.made("read", f"read {what}"))
+
+
+def _allowance(kind: "type[DataclassInstance]") -> str:
+    """How much memory the objects of a message may take, by its bytes, `end`."""
+    if kind.__name__.endswith("Response"):
+        return f"end * {ANSWER_ALLOWANCE_PER_BYTE} + {ALLOWANCE_BYTES}"
+    whole = (ALLOWANCE_BYTES_MAX - ALLOWANCE_BYTES) // ALLOWANCE_PER_BYTE
+    return (
+        f"end * {ALLOWANCE_PER_BYTE} + {ALLOWANCE_BYTES} if end < {whole} "
+        f"else {ALLOWANCE_BYTES_MAX}"
+    )
 
 
 def least_bytes(kind: Kind[object], version: int, *, flexible: bool) -> int:
