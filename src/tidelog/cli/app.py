@@ -332,8 +332,9 @@ def _read(  # noqa: PLR0913 - one parameter for each option
     Exactly those in the range, partition by partition, in the order of their offsets.
     """
     from tidelog.cli import read
+    from tidelog.cli.read_rows import ReadOptions
 
-    options = read.ReadOptions(
+    options = ReadOptions(
         start=start,
         end=end,
         clock=clock,

@@ -2,74 +2,27 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from tidelog.cli import fields, output, times
-from tidelog.cli.choices import Encoding, Format, ReadFormat
+from tidelog.cli import times
+from tidelog.cli.choices import ReadFormat
 from tidelog.cli.cluster_options import Place
 from tidelog.cli.opening import open_directory
-from tidelog.cli.output import Cell, Column, Writer
+from tidelog.cli.output import Cell, Writer
 from tidelog.cli.problems import UsageProblem
+from tidelog.cli.read_rows import ReadOptions, RowMaker, chosen, say_untimed
 from tidelog.cli.selection import Selection, Untimed, select
 from tidelog.cli.surroundings import Surroundings
 from tidelog.directory import Directory
-from tidelog.record.record import Record
 from tidelog.storage.log_reader import LogReader
-from tidelog.types import ClockName, IsolationLevel, TopicPartition
+from tidelog.types import TopicPartition
 
 # How long a follower waits between two looks; appends of another process ring no bell.
 FOLLOW_SECONDS: Final = 0.2
 _ROWS_AT_ONCE: Final = 500
-_VALUE_CHARACTERS: Final = 60
 _OFFSETS: Final = re.compile(r"(\d{1,19})?\.\.(\d{1,19})?", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
-    """What `read` reads, and how it shows it.
-
-    Attributes:
-        start: First time wanted, or a whole range of time; None for no bound.
-        end: Time behind the last one wanted.
-        clock: Which of a record's two times both are about.
-        offsets: `A..B`, offsets from A up to and without B.
-        partition: The only one wanted.
-        isolation: Whether open and aborted transactions are seen.
-        follow: Go on with what is appended.
-        limit: So many records at most.
-        format: How records are written.
-        zone: Where times without a zone are meant, and how times are printed.
-        key: What keys are shown as.
-        value: What values are shown as.
-        wide: Do not cut long values in a table.
-    """
-
-    start: str | None
-    end: str | None
-    clock: ClockName
-    offsets: str | None
-    partition: int | None
-    isolation: IsolationLevel
-    follow: bool
-    limit: int | None
-    format: ReadFormat
-    zone: str | None
-    key: Encoding
-    value: Encoding
-    wide: bool
-
-
-_COLUMNS: Final[tuple[Column, ...]] = (
-    output.number("partition"),
-    output.number("offset"),
-    output.time("timestamp"),
-    output.time("append_time"),
-    output.text("key"),
-    output.text("value"),
-)
-_SCRIPT_COLUMNS: Final = (*_COLUMNS[:4], output.time("create_time"), *_COLUMNS[4:])
 
 
 def read(surroundings: Surroundings, place: Place, topic: str, options: ReadOptions) -> None:
@@ -93,15 +46,6 @@ def read(surroundings: Surroundings, place: Place, topic: str, options: ReadOpti
 
 def _partitions(directory: Directory, topic: str, number: int | None) -> list[TopicPartition]:
     return chosen(topic, directory.log_dir.partitions(topic), number)
-
-
-def chosen(topic: str, found: list[TopicPartition], number: int | None) -> list[TopicPartition]:
-    """All partitions, or the one of that number; raises UsageProblem for one that is not there."""
-    if number is None:
-        return found
-    if not 0 <= number < len(found):
-        raise UsageProblem(f"{topic} has partitions 0 to {len(found) - 1}, not {number}")
-    return [found[number]]
 
 
 def _selection(surroundings: Surroundings, options: ReadOptions) -> Selection:
@@ -134,33 +78,6 @@ def _offsets(text: str | None) -> tuple[int | None, int | None]:
     if start is not None and end is not None and start > end:
         raise UsageProblem(f"--offset {text}: the end lies before the start")
     return start, end
-
-
-class RowMaker:
-    """Makes rows of records, as the options want them."""
-
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
-        self._is_table = options.format is ReadFormat.TABLE
-        self._key = fields.decoder(options.key)
-        self._value = fields.decoder(options.value)
-
-    def writer(self, surroundings: Surroundings) -> Writer:
-        """Where the rows go."""
-        columns = _COLUMNS if self._is_table else (*_SCRIPT_COLUMNS, output.text("headers"))
-        kind = Format(self._options.format)
-        return output.writer(surroundings, columns, kind, zone=self._options.zone)
-
-    def row(self, partition: int, record: Record, append_ms: int | None) -> list[Cell]:
-        """One record's row."""
-        key, value = self._key(record.key), self._value(record.value)
-        row: list[Cell] = [partition, record.offset, record.timestamp, append_ms]
-        if not self._is_table:
-            headers = fields.headers_cell(record.headers)
-            return [*row, record.create_timestamp, key, value, headers]
-        if self._options.wide:
-            return [*row, key, value]
-        return [*row, *(fields.shortened(cell, _VALUE_CHARACTERS) for cell in (key, value))]
 
 
 class _Reading:
@@ -226,12 +143,6 @@ class _Reading:
         number = log.topic_partition.partition
         for record, append_ms in select(log, wanted, self._untimed):
             yield self._maker.row(number, record, append_ms)
-
-
-def say_untimed(surroundings: Surroundings, count: int, clock: ClockName) -> None:
-    """Say how many records met lie in no range, for want of a time."""
-    if count:
-        surroundings.say(f"{count} records met have no time on the {clock} clock: left out")
 
 
 def _next_offset(log: LogReader, wanted: Selection) -> int:

@@ -10,7 +10,7 @@ from tidelog.cli.brokers import open_remote
 from tidelog.cli.choices import ReadFormat
 from tidelog.cli.cluster_options import Access
 from tidelog.cli.output import Cell, Writer
-from tidelog.cli.read import ReadOptions, RowMaker, chosen, say_untimed
+from tidelog.cli.read_rows import ReadOptions, RowMaker, chosen, say_untimed
 from tidelog.cli.selection import Selection, Untimed
 from tidelog.cli.surroundings import Surroundings
 from tidelog.cluster import codes

@@ -1,0 +1,102 @@
+"""What both ways of `tidelog read` share: its options, and how records become rows."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.cli import fields, output
+from tidelog.cli.choices import Encoding, Format, ReadFormat
+from tidelog.cli.output import Cell, Column, Writer
+from tidelog.cli.problems import UsageProblem
+from tidelog.cli.surroundings import Surroundings
+from tidelog.record.record import Record
+from tidelog.types import ClockName, IsolationLevel, TopicPartition
+
+_VALUE_CHARACTERS: Final = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What `read` reads, and how it shows it.
+
+    Attributes:
+        start: First time wanted, or a whole range of time; None for no bound.
+        end: Time behind the last one wanted.
+        clock: Which of a record's two times both are about.
+        offsets: `A..B`, offsets from A up to and without B.
+        partition: The only one wanted.
+        isolation: Whether open and aborted transactions are seen.
+        follow: Go on with what is appended.
+        limit: So many records at most.
+        format: How records are written.
+        zone: Where times without a zone are meant, and how times are printed.
+        key: What keys are shown as.
+        value: What values are shown as.
+        wide: Do not cut long values in a table.
+    """
+
+    start: str | None
+    end: str | None
+    clock: ClockName
+    offsets: str | None
+    partition: int | None
+    isolation: IsolationLevel
+    follow: bool
+    limit: int | None
+    format: ReadFormat
+    zone: str | None
+    key: Encoding
+    value: Encoding
+    wide: bool
+
+
+_COLUMNS: Final[tuple[Column, ...]] = (
+    output.number("partition"),
+    output.number("offset"),
+    output.time("timestamp"),
+    output.time("append_time"),
+    output.text("key"),
+    output.text("value"),
+)
+_SCRIPT_COLUMNS: Final = (*_COLUMNS[:4], output.time("create_time"), *_COLUMNS[4:])
+
+
+class RowMaker:
+    """Makes rows of records, as the options want them."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._is_table = options.format is ReadFormat.TABLE
+        self._key = fields.decoder(options.key)
+        self._value = fields.decoder(options.value)
+
+    def writer(self, surroundings: Surroundings) -> Writer:
+        """Where the rows go."""
+        columns = _COLUMNS if self._is_table else (*_SCRIPT_COLUMNS, output.text("headers"))
+        kind = Format(self._options.format)
+        return output.writer(surroundings, columns, kind, zone=self._options.zone)
+
+    def row(self, partition: int, record: Record, append_ms: int | None) -> list[Cell]:
+        """One record's row."""
+        key, value = self._key(record.key), self._value(record.value)
+        row: list[Cell] = [partition, record.offset, record.timestamp, append_ms]
+        if not self._is_table:
+            headers = fields.headers_cell(record.headers)
+            return [*row, record.create_timestamp, key, value, headers]
+        if self._options.wide:
+            return [*row, key, value]
+        return [*row, *(fields.shortened(cell, _VALUE_CHARACTERS) for cell in (key, value))]
+
+
+def chosen(topic: str, found: list[TopicPartition], number: int | None) -> list[TopicPartition]:
+    """All partitions, or the one of that number; raises UsageProblem for one that is not there."""
+    if number is None:
+        return found
+    if not 0 <= number < len(found):
+        raise UsageProblem(f"{topic} has partitions 0 to {len(found) - 1}, not {number}")
+    return [found[number]]
+
+
+def say_untimed(surroundings: Surroundings, count: int, clock: ClockName) -> None:
+    """Say how many records met lie in no range, for want of a time."""
+    if count:
+        surroundings.say(f"{count} records met have no time on the {clock} clock: left out")
