@@ -8,6 +8,7 @@ Source: Kafka 4.3's own records in that topic.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidelog.errors import CorruptMessage
@@ -36,6 +37,8 @@ _GROUP_VALUE: Final = 3
 _OFFSET_VALUE: Final = 4
 # The only version that has room for a commit's own expiry.
 _EXPIRING_OFFSET_VALUE: Final = 1
+# Groups commit the same partitions again and again; this many keys are remembered.
+_KEYS_KEPT: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +74,7 @@ def offset_record(
     group_id: str, topic: str, partition: int, offset: CommittedOffset | None
 ) -> GroupRecord:
     """A commit, or the end of one."""
-    named = OffsetCommitKey(group=group_id, topic=topic, partition=partition)
-    key = OFFSET_COMMIT_KEY.write(_OFFSET_KEY, named)
+    key = _offset_key(group_id, topic, partition)
     if offset is None:
         return GroupRecord(key, None)
     version = _OFFSET_VALUE if offset.expire_ms == NO_EXPIRY else _EXPIRING_OFFSET_VALUE
@@ -85,6 +87,12 @@ def offset_record(
         topic_id=offset.topic_id,
     )
     return GroupRecord(key, OFFSET_COMMIT_VALUE.write(version, value))
+
+
+@lru_cache(maxsize=_KEYS_KEPT)
+def _offset_key(group_id: str, topic: str, partition: int) -> bytes:
+    named = OffsetCommitKey(group=group_id, topic=topic, partition=partition)
+    return OFFSET_COMMIT_KEY.write(_OFFSET_KEY, named)
 
 
 def group_record(
