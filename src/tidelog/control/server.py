@@ -89,7 +89,7 @@ class ControlServer:
             OSError: The socket can't be made.
         """
         assert log_dir.is_writable
-        listener = _listen(log_dir.path)
+        listener = listen(log_dir.path)
         try:
             return cls(log_dir, listener)
         except BaseException:
@@ -196,8 +196,13 @@ class ControlServer:
             link.close()
 
 
-def _listen(directory: str) -> socket.socket:
-    """A listening socket that only its owner may use; renamed into place when it is ready."""
+def listen(directory: str) -> socket.socket:
+    """A listening socket that only its owner may use; renamed into place when it is ready.
+
+    Raises:
+        InvalidRequest: The directory's path is too long for a socket.
+        OSError: It can't be made.
+    """
     made = f"{place.SOCKET_FILE}.tmp"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

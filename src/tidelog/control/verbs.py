@@ -69,9 +69,9 @@ def _attach(log_dir: LogDir, arguments: Arguments) -> Result:
 def _swap(log_dir: LogDir, arguments: Arguments) -> Result:
     topic, partition = arguments.get("topic"), arguments.get("partition")
     bases, segments = arguments.get("bases"), arguments.get("segments")
-    if not _is_topic(topic) or not _is_partition(partition):
+    if not is_topic(topic) or not is_partition(partition):
         raise CorruptMessage(f"swap: no partition {str(topic)[:80]!r}-{str(partition)[:20]!r}")
-    if not isinstance(bases, list) or not all(map(_is_count, bases)):
+    if not isinstance(bases, list) or not all(map(is_count, bases)):
         raise CorruptMessage(f"swap: no list of base offsets: {str(bases)[:80]}")
     if not isinstance(segments, list):
         raise CorruptMessage("swap: no list of segments")
@@ -118,7 +118,8 @@ def read_segment(told: object) -> StagedSegment:
     return StagedSegment(**{**told, "order": tuple(told["order"])})
 
 
-def _is_count(value: object) -> bool:
+def is_count(value: object) -> bool:
+    """Whether it is a number from 0 to the largest of 64 bits."""
     return type(value) is int and 0 <= value <= INT64_MAX
 
 
@@ -126,30 +127,32 @@ def _is_time(value: object) -> bool:
     return type(value) is int and -INT64_MAX - 1 <= value <= INT64_MAX
 
 
-def _is_partition(value: object) -> bool:
+def is_partition(value: object) -> bool:
+    """Whether it may be the number of a partition."""
     return type(value) is int and 0 <= value <= INT32_MAX
 
 
 def _is_order(value: object) -> bool:
-    return isinstance(value, list) and len(value) <= _ORDER_MAX and all(map(_is_count, value))
+    return isinstance(value, list) and len(value) <= _ORDER_MAX and all(map(is_count, value))
 
 
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
-def _is_topic(value: object) -> bool:
+def is_topic(value: object) -> bool:
+    """Whether it may be a topic's name."""
     return isinstance(value, str) and _TOPIC.fullmatch(value) is not None
 
 
 _KINDS: Final[Mapping[str, Callable[[object], bool]]] = {
-    "topic": _is_topic,
-    "partition": _is_partition,
+    "topic": is_topic,
+    "partition": is_partition,
     "name": _is_name,
     "order": _is_order,
-    "record_count": _is_count,
-    "size_bytes": _is_count,
-    "batch_bytes_max": _is_count,
+    "record_count": is_count,
+    "size_bytes": is_count,
+    "batch_bytes_max": is_count,
     "min_timestamp": _is_time,
     "max_timestamp": _is_time,
     "has_null_key": lambda value: type(value) is bool,
@@ -163,8 +166,8 @@ def encode_new(segment: NewSegment) -> dict[str, object]:
 
 _NEW_KINDS: Final[Mapping[str, Callable[[object], bool]]] = {
     "name": _is_name,
-    "base_offset": _is_count,
-    "size_bytes": _is_count,
+    "base_offset": is_count,
+    "size_bytes": is_count,
 }
 
 
@@ -237,6 +240,6 @@ def _rows(told: object) -> list[list[int]]:
 def read_exchanged(told: Mapping[str, object]) -> Exchanged:
     """What an exchange has done, from JSON; raises CorruptMessage for what is none."""
     names = ("segments_before", "segments_after", "bytes_before", "bytes_after")
-    if not all(_is_count(told.get(name)) for name in names):
+    if not all(is_count(told.get(name)) for name in names):
         raise CorruptMessage(f"no answer to swap: {str(told)[:200]}")
     return Exchanged(*[int(str(told[name])) for name in names])

@@ -76,6 +76,8 @@ class Background:
         info = self._node.topics.find(name.topic)
         if info is None or name.partition >= info.partitions:
             return
+        if self._node.partitions.holds.is_held(name.topic):
+            return  # its segments must stay as they are; the next look comes soon
         try:
             partition = self._node.partitions.get(name.topic, name.partition)
             if partition.failure is None:

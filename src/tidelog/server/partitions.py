@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from tidelog.errors import StorageFailure, TidelogError
+from tidelog.server.holds import Holds
 from tidelog.storage.appends import AppendOrigin
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.files import LEADER_EPOCH_CHECKPOINT_FILE, partition_dir_name, read_file
@@ -193,6 +194,7 @@ class Partitions:
 
     Attributes:
         epoch_changes: Counts up where a leader epoch may be another than was told before.
+        holds: Topics that somebody is rebuilding.
     """
 
     def __init__(self, log_dir: LogDir, *, syncs_all: bool = False) -> None:
@@ -202,6 +204,7 @@ class Partitions:
         self._open: dict[TopicPartition, Partition] = {}
         self._next_epochs: dict[TopicPartition, int] = {}
         self.epoch_changes = 0
+        self.holds = Holds()
 
     def get(self, topic: str, partition: int) -> Partition:
         """One partition, opened at its first use.

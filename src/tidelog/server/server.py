@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env
+from tidelog.errors import TidelogError
 from tidelog.server.background import Background
 from tidelog.server.clients import Clients
 from tidelog.server.connection import Connection
 from tidelog.server.deferring import Beside
 from tidelog.server.kernels import load_beside
-from tidelog.server.node import Address, Node
+from tidelog.server.node import LOGGER, Address, Node
 from tidelog.server.settings import parse_listener
 from tidelog.server.work import Work
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 
 if TYPE_CHECKING:
+    from tidelog.server.control import Control
     from tidelog.server.metrics_http import MetricsServer
 
 BACKLOG: Final = 1024
@@ -59,6 +61,7 @@ class Server:
         self.clients = Clients(node)
         self._wake: asyncio.TimerHandle | None = None
         self._pages: MetricsServer | None = None
+        self._control: Control | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen; the port, which the system chooses where `port` is 0.
@@ -82,8 +85,21 @@ class Server:
         # Groups are read from the log when clients can ask already.
         loop.call_soon(self.node.resume_groups)
         Background(self.node).start()
+        await self._serve_control()
         load_beside(self.node.partitions.use_kernels)
         return found
+
+    async def _serve_control(self) -> None:
+        """Let other processes ask for changes; a broker works without that, too."""
+        from tidelog.server.control import Control  # what it may be asked for is much
+
+        control = Control(self.node)
+        try:
+            await control.start()
+        except (TidelogError, OSError) as error:
+            LOGGER.warning("no control channel: %s", error)
+            return
+        self._control = control
 
     async def stop(self) -> None:
         """Close all connections, then the directory: a clean stop.
@@ -96,6 +112,8 @@ class Server:
         self.clients.close()
         if self._pages is not None:
             await self._pages.stop()
+        if self._control is not None:
+            await self._control.stop()
         # What was cancelled ends before the directory is closed under it.
         await asyncio.sleep(0)
         if self._wake is not None:

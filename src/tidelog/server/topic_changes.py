@@ -47,5 +47,6 @@ async def alter(
 
 async def delete(node: Node, name: str) -> None:
     """Delete a topic; errors as `LogDir.delete_topic`."""
+    await node.partitions.holds.wait([name])
     async with node.topics.changing:
         node.topics.delete(name)

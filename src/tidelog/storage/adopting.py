@@ -94,7 +94,15 @@ class AdoptingLog(WritableLog):
         self.recovery_point = end_offset
         self._unflushed_records = 0
         self._jitter_ms = roll.draw_jitter_ms(self._config, self.context.env.random)
-        zone_files.build_missing(adopted)
+        self._map_later(adopted)
+
+    def _map_later(self, segments: Sequence[ClosedSegment]) -> None:
+        """A map needs a look at every byte: that is left for later where anything is."""
+
+        def build() -> None:
+            zone_files.build_missing(segments)
+
+        self._defer(self.context.directory, "map zones", build)
 
     def fail_adoption(self, reason: str) -> None:
         """Go offline: the disk failed where only reopening can tell what is there."""
@@ -149,4 +157,4 @@ class AdoptingLog(WritableLog):
         behind = self._segments[at + len(old) :]
         self._replace_segments([*self._segments[:at], *shown, *behind])
         self._notes.exchanged([segment.base_offset for segment in old], shown)
-        zone_files.build_missing(shown)
+        self._map_later(shown)

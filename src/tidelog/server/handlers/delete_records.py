@@ -33,6 +33,7 @@ def delete_records(
 
 async def _delete(node: Node, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     topics = []
+    await node.partitions.holds.wait(topic.name for topic in request.topics)
     for topic in request.topics:
         results = [await _one(node, topic.name, asked) for asked in topic.partitions]
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))

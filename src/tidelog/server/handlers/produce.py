@@ -74,12 +74,15 @@ class _Waiting(NamedTuple):
 
 def produce(
     context: RequestContext, request: ProduceRequest
-) -> ProduceResponse | Awaitable[ProduceResponse] | None:
+) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     """Append each partition's records.
 
     Raises:
         Unanswered: With acks=0, where a partition refused its records.
     """
+    holds = context.node.partitions.holds
+    if holds and holds.stops_appends(_topic_names(context, request)):
+        return _when_free(context, request)
     common = _Request(context, request.acks, [])
     refusal = _refusal_of_all(request)
     responses = [
@@ -99,6 +102,22 @@ def produce(
     if not common.waiting:
         return response
     return _when_shown(common, response, request.timeout_ms)
+
+
+def _topic_names(context: RequestContext, request: ProduceRequest) -> list[str]:
+    """The topics of a request, those that are named by their ids included."""
+    by_id = context.version >= TOPIC_IDS_FIRST_VERSION
+    find = context.node.topics.find_by_id
+    found = (find(topic.topic_id) for topic in request.topic_data) if by_id else ()
+    names = [topic.name for topic in request.topic_data]
+    return [info.name for info in found if info is not None] if by_id else names
+
+
+async def _when_free(context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
+    """Append once segments that are being taken in are in their place."""
+    await context.node.partitions.holds.wait(_topic_names(context, request))
+    said = produce(context, request)
+    return await said if isinstance(said, Awaitable) else said
 
 
 async def _when_shown(

@@ -1,0 +1,249 @@
+"""The control channel of a running broker: attach, swap, flush, tier and status on its directory.
+
+Requests come in by the loop. What they ask for is long work (an attach walks every byte of its
+segments), so it is done in a thread, on stand-ins whose calls come back to the loop (`on_loop`);
+meanwhile appends to the topics concerned wait, reading goes on (`holds`). What becomes visible is
+shown to waiting fetches at once.
+
+Source: docs/control.md.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from tidelog.control import messages, place, verbs
+from tidelog.control.frames import FrameReader, Message, encode_frame
+from tidelog.control.server import CONNECTIONS_MAX, listen
+from tidelog.errors import Closed, CorruptMessage, InvalidRequest, TidelogError
+from tidelog.server.node import LOGGER, Node
+from tidelog.server.on_loop import LoopGate, log_dir_on_loop
+
+if TYPE_CHECKING:
+    import socket
+
+    from tidelog.errors import StorageFailure
+
+_Result = Mapping[str, object]
+_Verb = Callable[[Mapping[str, object]], Awaitable[_Result]]
+
+
+class Control:
+    """Serves the channel. start -> stop; belongs to the loop's thread."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._connections: dict[_Connection, None] = {}
+        self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
+        self._gate = LoopGate(asyncio.get_running_loop())
+        # One thing at a time changes segments, and one copies: a tier run must not hold up others.
+        self._changing = ThreadPoolExecutor(1, thread_name_prefix="tidelog-attach")
+        self._tiering = ThreadPoolExecutor(1, thread_name_prefix="tidelog-tier")
+        self._is_stopping = False
+        self.verbs: Mapping[str, _Verb] = {
+            "status": self._status,
+            "flush": self._flush,
+            "attach": partial(self._change, "attach"),
+            "swap": partial(self._change, "swap"),
+            "tier": self._tier,
+        }
+
+    async def start(self) -> None:
+        """Begin to listen.
+
+        Raises:
+            InvalidRequest: The directory's path is too long for a socket.
+            OSError: The socket can't be made.
+        """
+        self._listener = listen(self._node.log_dir.path)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(lambda: _Connection(self), sock=self._listener)
+
+    async def stop(self) -> None:
+        """Stop listening, and return when what runs has ended: copies end after a segment."""
+        self._is_stopping = True
+        if self._server is not None:
+            with suppress(OSError):
+                os.unlink(f"{self._node.log_dir.path}/{place.SOCKET_FILE}")  # noqa: PTH108
+            self._server.close()
+        running = [each.task for each in self._connections if each.task is not None]
+        await asyncio.gather(*running, return_exceptions=True)
+        for connection in list(self._connections):
+            connection.close()
+        self._gate.is_closed = True
+        self._changing.shutdown()
+        self._tiering.shutdown()
+
+    async def answer(self, message: Message) -> bytes:
+        """Carry out a request; its answer as a frame."""
+        try:
+            verb, arguments = messages.read_request(message)
+            found = self.verbs.get(verb)
+            if found is None:
+                known = ", ".join(self.verbs)
+                raise InvalidRequest(f"no verb {verb!r} on the control channel; there are: {known}")
+            return encode_frame(messages.answer(await found(arguments)))
+        except TidelogError as error:
+            return encode_frame(messages.refusal(error))
+
+    def admit(self, connection: "_Connection") -> None:
+        """Take a connection in, in the place of an idle one where there are too many."""
+        if len(self._connections) >= CONNECTIONS_MAX:
+            idle = [each for each in self._connections if each.task is None]
+            (idle or list(self._connections))[0].close()
+        self._connections[connection] = None
+
+    def dismiss(self, connection: "_Connection") -> None:
+        """A connection has gone."""
+        self._connections.pop(connection, None)
+
+    # -- verbs -------------------------------------------------------------------------------
+
+    async def _status(self, _: Mapping[str, object]) -> _Result:
+        place_ = self._node.address
+        return {
+            "path": self._node.log_dir.path,
+            "pid": os.getpid(),
+            "verbs": list(self.verbs),
+            "broker": f"{place_.host}:{place_.port}",
+        }
+
+    async def _flush(self, _: Mapping[str, object]) -> _Result:
+        """Sync all that was appended, beside the loop."""
+        loop = asyncio.get_running_loop()
+        waiting: list[asyncio.Future[StorageFailure | None]] = []
+        for partition in self._node.partitions.opened():
+            if partition.failure is None:
+                done: asyncio.Future[StorageFailure | None] = loop.create_future()
+                partition.log.flush_later(partial(_settle, done))
+                waiting.append(done)
+        for failure in await asyncio.gather(*waiting):
+            if failure is not None:
+                raise failure
+        return {}
+
+    async def _change(self, verb: str, arguments: Mapping[str, object]) -> _Result:
+        """Attach or swap, with appends to the topics concerned held up."""
+        topics = _topics_of(verb, arguments)
+        internal = sorted(filter(self._node.topics.is_internal, topics))
+        if internal:
+            raise InvalidRequest(f"{internal[0]} is the broker's own; nothing is attached to it")
+        async with self._node.partitions.holds.hold(topics, stops_appends=True):
+            log_dir = log_dir_on_loop(self._node.log_dir, self._gate)
+            try:
+                return await self._in(self._changing, verbs.run, log_dir, verb, arguments)
+            finally:
+                self._show(topics)
+
+    async def _tier(self, arguments: Mapping[str, object]) -> _Result:
+        """One partition's run: copies, retention, removal; see docs/tiers.md."""
+        from tidelog.control.tier_verb import read_wishes, run_tier
+
+        name, options = read_wishes(arguments, self._on_copied)
+        async with self._node.partitions.holds.hold([name.topic], stops_appends=False):
+            log_dir = log_dir_on_loop(self._node.log_dir, self._gate)
+            try:
+                return await self._in(self._tiering, run_tier, log_dir, name, options)
+            finally:
+                self._show([name.topic])
+
+    def _on_copied(self, _: int) -> None:
+        """After each segment, in the copying thread."""
+        if self._is_stopping:
+            raise Closed("the broker is stopping; the next run goes on")
+
+    async def _in(
+        self, pool: ThreadPoolExecutor, function: Callable[..., _Result], *args: object
+    ) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(pool, function, *args)
+
+    def _show(self, topics: Iterable[str]) -> None:
+        """Readers who wait for more see what there is now."""
+        names = set(topics)
+        for partition in self._node.partitions.opened():
+            if partition.name.topic in names:
+                partition.advance()
+
+
+def _settle(
+    done: "asyncio.Future[StorageFailure | None]", failure: "StorageFailure | None"
+) -> None:
+    if not done.done():
+        done.set_result(failure)
+
+
+def _topics_of(verb: str, arguments: Mapping[str, object]) -> set[str]:
+    """The topics that a change is about; what can't be read is refused by the verb itself."""
+    if verb == "swap":
+        return {str(arguments.get("topic"))}
+    segments = arguments.get("segments")
+    told = segments if isinstance(segments, list) else []
+    return {str(segment.get("topic")) for segment in told if isinstance(segment, dict)}
+
+
+class _Connection(asyncio.Protocol):
+    """One asker: bytes in, one request at a time, bytes out."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._reader = FrameReader()
+        self._requests: list[Message] = []
+        self._transport: asyncio.Transport | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Somebody has come."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._control.admit(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio names it
+        """The asker has gone; what it has asked for is carried out all the same."""
+        self._transport = None
+        if self.task is None:
+            self._control.dismiss(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what has come; a connection whose bytes make no sense is given up."""
+        try:
+            self._requests += self._reader.feed(data)
+        except CorruptMessage as error:
+            LOGGER.warning("control channel: %s", error)
+            self.close()
+            return
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self.task is None and self._requests and self._transport is not None:
+            # Nothing more is read before the answer: what waits is bounded.
+            self._transport.pause_reading()
+            self.task = asyncio.ensure_future(self._answer(self._requests.pop(0)))
+
+    async def _answer(self, message: Message) -> None:
+        try:
+            frame = await self._control.answer(message)
+        except Exception:  # noqa: BLE001 - one asker's trouble is not the broker's
+            LOGGER.exception("a request on the control channel failed")
+            frame = b""
+        self.task = None
+        if self._transport is None:
+            self._control.dismiss(self)
+        elif not frame:
+            self.close()
+        else:
+            self._transport.write(frame)
+            self._transport.resume_reading()
+            self._go_on()
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._transport is not None:
+            self._transport.close()
+        self._control.dismiss(self)
+
+
+__all__ = ["Control"]

@@ -1,0 +1,57 @@
+"""Topics that somebody is rebuilding beside the loop: what would change them waits.
+
+Segments that are attached or exchanged are made ready in a thread; the place where they are to go
+must be the same when they are shown. Reading goes on all the while.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+
+class Hold:
+    """Topics held by one change."""
+
+    def __init__(self, *, stops_appends: bool) -> None:
+        self.stops_appends = stops_appends
+        self.ended = asyncio.Event()
+
+
+class Holds:
+    """Which topics are held now. Belongs to the loop's thread."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Hold] = {}
+
+    def __bool__(self) -> bool:
+        """Whether any topic is held."""
+        return bool(self._held)
+
+    def is_held(self, topic: str) -> bool:
+        """Whether a topic's segments must stay as they are."""
+        return topic in self._held
+
+    def stops_appends(self, topics: Iterable[str]) -> bool:
+        """Whether appends to one of these have to wait."""
+        held = (self._held.get(topic) for topic in topics)
+        return any(hold is not None and hold.stops_appends for hold in held)
+
+    async def wait(self, topics: Iterable[str]) -> None:
+        """Return when none of these is held."""
+        names = list(topics)
+        while found := [self._held[name] for name in names if name in self._held]:
+            await found[0].ended.wait()
+
+    @asynccontextmanager
+    async def hold(self, topics: Iterable[str], *, stops_appends: bool) -> AsyncIterator[None]:
+        """Hold topics for a block, once nobody else holds one of them."""
+        names = set(topics)
+        await self.wait(names)
+        hold = Hold(stops_appends=stops_appends)
+        self._held |= dict.fromkeys(names, hold)
+        try:
+            yield
+        finally:
+            for name in names:
+                del self._held[name]
+            hold.ended.set()
