@@ -47,6 +47,7 @@ class Workload:
         self.env: SeededEnv = seeded_env(seed, files=files)
         self.files = self.env.files
         self.draw = random.Random(seed)
+        self.options = WRITABLE
         # Every other workload syncs inside appends too.
         self.settings = SETTINGS if seed % 2 else {**SETTINGS, "flush.messages": "9"}
         self.story: Story[DirPromise] = Story(self.files, DirPromise())
@@ -130,7 +131,7 @@ class Workload:
 
     def start(self) -> None:
         """Open the directory, which makes it."""
-        self.directory = LogDir.open(ROOT, env=self.env, options=WRITABLE)
+        self.directory = LogDir.open(ROOT, env=self.env, options=self.options)
         self.story.tell(DirPromise())
 
     def create_main(self) -> None:
@@ -165,7 +166,7 @@ class Workload:
         """Stop cleanly and open again, on a clock that may have been set back a little."""
         self.stop()
         self.env.clock.advance(self.draw.choice((0, 5000, -3000)))
-        self.directory = LogDir.open(ROOT, env=self.env, options=WRITABLE)
+        self.directory = LogDir.open(ROOT, env=self.env, options=self.options)
 
     # ---- appends
 

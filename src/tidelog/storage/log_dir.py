@@ -26,6 +26,7 @@ from tidelog.storage.log import Log, LogOptions
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.recovery import rewrite_unsynced
 from tidelog.storage.segment import SegmentContext
+from tidelog.storage.segment_notes import begin_notes
 from tidelog.storage.tiers.deleted import DeletedFolder, note_deleted
 from tidelog.storage.tiers.record import read_record
 from tidelog.storage.topics import PARTITION_COUNT_LIMIT, TopicInfo, find_topics, unknown_topic
@@ -154,6 +155,8 @@ class LogDir(DirectoryState):
             f"{path}/{files.PARTITION_METADATA_FILE}"
         ):
             files.write_partition_metadata(self.env.files, path, topic_id)
+        if self._options.deferrals is not None:
+            begin_notes(self.env.files, path)
         return path
 
     def delete_topic(self, name: str) -> None:
@@ -319,6 +322,10 @@ class LogDir(DirectoryState):
             leaves_flushes=deferrals is not None,
         )
         log = Log.open_writable(context, options)
+        if deferrals is not None:
+            with typed_reads(context.directory):
+                # So that recovery can tell a gap from a loss; of a partition made by others.
+                begin_notes(self.env.files, context.directory)
         for line in log.recovery_report.actions:
             self.report(line)
         return log

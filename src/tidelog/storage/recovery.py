@@ -25,6 +25,7 @@ from tidelog.storage.index_files import IndexBuilder
 from tidelog.storage.loading import list_bases, states_at
 from tidelog.storage.producers import ProducerStates
 from tidelog.storage.segment import SegmentContext, order_problem
+from tidelog.storage.segment_notes import has_notes, read_notes
 from tidelog.storage.txn_index import TxnIndex
 from tidelog.types import INT32_MAX, INT64_MAX
 
@@ -154,12 +155,33 @@ def recover(
         base = bases[number]
         scan = _scan(context, base, states, epochs)
         report.scanned_segments += 1
+        later = bases[number + 1 :]
         if scan.problem is not None:
-            _drop_segments(context, bases[number + 1 :], report)
-            _cut_log(context, base, scan, is_last=number + 1 == len(bases), report=report)
+            _drop_segments(context, later, report)
+            _cut_log(context, base, scan, is_last=not later, report=report)
+        has_hole = scan.problem is None and bool(later) and _ends_early(context, base, scan, later)
+        if has_hole:
+            report.actions.append(
+                f"{context.path(base, files.LOG_SUFFIX)}: ends at offset {scan.end_offset}, the"
+                f" next segment begins at {later[0]}: what lay between them was never synced"
+            )
+            _drop_segments(context, later, report)
         _write_derived(context, base, scan)
-        if scan.problem is not None:
+        if has_hole or scan.problem is not None:
             return
+
+
+def _ends_early(context: SegmentContext, base: int, scan: "_Scan", later: Sequence[int]) -> bool:
+    """Whether records between a segment's end and the next one's base were lost with the power.
+
+    Its sync may have been left for later, and never done, while the next one's name came to the
+    disk. A gap that a log has (compaction, copies of such logs) is told by the segment's note,
+    which is written behind its sync; in a directory without a file of notes any gap is believed.
+    """
+    if scan.end_offset >= later[0] or not has_notes(context.env.files, context.directory):
+        return False
+    note = read_notes(context)[0].get(base)
+    return note is None or note.end_offset != later[0]
 
 
 @dataclass(slots=True)
@@ -168,6 +190,7 @@ class _Scan:
 
     Attributes:
         valid_bytes: End of the last good batch.
+        end_offset: Offset behind it.
         file_bytes: Size of the file.
         problem: What is wrong behind `valid_bytes`, None where nothing is.
     """
@@ -175,6 +198,7 @@ class _Scan:
     indexes: IndexBuilder
     aborted: TxnIndex
     valid_bytes: int = 0
+    end_offset: int = 0
     file_bytes: int = 0
     problem: str | None = None
 
@@ -203,6 +227,7 @@ def _scan(
     else:
         if scan.valid_bytes < scan.file_bytes:
             scan.problem = f"{path}: an incomplete batch at position {scan.valid_bytes}"
+    scan.end_offset = expected
     return scan
 
 

@@ -22,6 +22,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile
 from tidelog.record.coding import crc32c
 from tidelog.storage import files
@@ -124,6 +125,21 @@ def read_notes(context: SegmentContext) -> tuple[dict[int, SegmentNote], list[st
         return {}, []
     except CorruptFile as error:
         return {}, [str(error)]
+
+
+def has_notes(fs: FileSystem, directory: str) -> bool:
+    """Whether a partition has a file of notes; raises OSError."""
+    return fs.exists(f"{directory}/{SEGMENT_NOTES_FILE}")
+
+
+def begin_notes(fs: FileSystem, directory: str) -> None:
+    """Make a file without notes where there is none, durably: from now on rolls are noted.
+
+    Raises:
+        OSError: The disk failed.
+    """
+    if not has_notes(fs, directory):
+        files.write_atomically(fs, f"{directory}/{SEGMENT_NOTES_FILE}", encode_notes([]))
 
 
 class NotesFile:

@@ -175,6 +175,8 @@ class WritableLog(OpeningLog):
         closed = ClosedSegment(self.context, active.base_offset, new_base)
         closed.set_append_times(active.append_times)
         self._segments = [*self._segments[:-1], closed, created]
+        if new_base > active.end_offset:
+            self._deferral.settle()  # recovery takes a gap that nothing explains for a loss
         self._unflushed_records = 0
         self._jitter_ms = roll.draw_jitter_ms(self._config, self.context.env.random)
         if reason is not RollReason.RETENTION:  # it is deleted at once

@@ -1,0 +1,44 @@
+"""A `Deferral` whose work is done when a test says so: a thread that is as slow as one likes."""
+
+from collections import deque
+
+from tidelog.storage.deferral import Done, Work
+
+
+class Later:
+    """Keeps jobs in their order until `work` is called."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Work, Done]] = deque()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits."""
+        return not self._waiting
+
+    def defer(self, work: Work, done: Done) -> None:
+        """Keep a job."""
+        self._waiting.append((work, done))
+
+    def work(self, count: int = 1) -> int:
+        """Do the next jobs; how many there were."""
+        done = 0
+        while self._waiting and done < count:
+            job, follow = self._waiting.popleft()
+            error: Exception | None = None
+            try:
+                job()
+            except Exception as raised:  # noqa: BLE001 - the log is told, as by a thread
+                error = raised
+            follow(error)
+            done += 1
+        return done
+
+    def settle(self) -> None:
+        """Do all that waits."""
+        while self.work():
+            pass
+
+    def drop(self) -> None:
+        """Forget what waits."""
+        self._waiting.clear()
