@@ -5,7 +5,9 @@ Equal to what `consumed_rows` makes of librdkafka's records, where that has the 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from tidelog.cluster.partition_fetch import Fetched, PartitionFetch
@@ -17,6 +19,9 @@ from tidelog.scan.filters import AbortedBatches, piece_filter
 from tidelog.scan.rows import RowMaker
 from tidelog.scan.split import AbortedSpan
 from tidelog.types import ClockName
+
+if TYPE_CHECKING:
+    from tidelog.record.kernels.memory import Longs
 
 
 def fetched(
@@ -42,6 +47,8 @@ def fetched(
         CorruptData: A batch is damaged; everything before it was yielded.
     """
     maker = RowMaker(split, columns)
+    if maker.needs_append_times:
+        fetch.want_append_times()
     for part in fetch.parts(split.start_offset, split.end_offset):
         stats.log_bytes += len(part.data)
         for batch in _decoded(split, part, fetch, maker, stats, rows):
@@ -69,6 +76,7 @@ def _decoded(
             offset_start=part.offset,
             offset_end=split.end_offset,
             record_time=split.time_range if split.clock is ClockName.RECORD else None,
+            append_times=_append_runs(part) if maker.needs_append_times else None,
             drop_batch=drop,
             rows=rows,
             stats=found,
@@ -83,6 +91,18 @@ def _decoded(
     stats.without_time += found.without_time
     if unstamped is not None:
         stats.without_time += unstamped.without_time
+
+
+def _append_runs(part: Fetched) -> "tuple[Longs, Longs] | None":
+    """First offsets and append times of the runs that the broker named, None where it named none.
+
+    Nothing is believed of a broker that names them out of order.
+    """
+    rows = np.array(part.append_times, np.int64)
+    if not len(rows) or len(rows) % 2:
+        return None
+    firsts, times = rows[0::2].copy(), rows[1::2].copy()
+    return (firsts, times) if bool((np.diff(firsts) > 0).all()) else None
 
 
 def _piece(split: Split) -> Piece:

@@ -11,9 +11,16 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
+from tidelog.cluster.append_runs import UNKNOWN_MS, AppendRuns
 from tidelog.cluster.follow_epochs import EpochEnd, OwnEpoch, parting_offset
 from tidelog.cluster.follow_leader import LeaderPartition, Position
-from tidelog.errors import ClusterFailure, CorruptBatch, LostOffsets, TidelogError
+from tidelog.errors import (
+    ClusterFailure,
+    CorruptBatch,
+    InvalidRequest,
+    LostOffsets,
+    TidelogError,
+)
 from tidelog.protocol.messages.fetch import PartitionData
 from tidelog.record.batch import MAGIC_2
 from tidelog.record.views import Batch, walk
@@ -233,7 +240,7 @@ class Copy:
                 self.drop_newest_epoch()
                 self.check_again("its next records don't fit those before")
                 return
-            self._append(records)
+            self._append(records, AppendRuns(data.append_times))
         if self.lag == 0:
             self.log.note_leader_epoch(self.led.leader_epoch)
 
@@ -250,26 +257,38 @@ class Copy:
         is_older = NO_LEADER_EPOCH < first.leader_epoch < self._last_epoch()
         return is_older or (self.log.has_records and first.base_offset < end <= first.last_offset)
 
-    def _append(self, records: memoryview) -> None:
+    def _append(self, records: memoryview, runs: AppendRuns) -> None:
         wanted = self._next_offset()
         is_first = not self.log.has_records
-        for first, last in self._appends(records, wanted):
+        for first, last in self._appends(records, wanted, runs):
             if not self.log.has_records and first.base_offset < self.log.log_end_offset:
                 # The leader's log starts inside this batch: so does ours.
                 self.log.begin_at(first.base_offset)
             end = last.at + last.size_bytes
-            self.log.append_as_follower(records[first.at : end])
+            self._append_timed(records[first.at : end], runs.time_of(first.last_offset))
             self.counts.size_bytes += end - first.at
         if is_first:
             self.log.advance_start(wanted)
 
-    def _appends(self, records: memoryview, wanted: int) -> Iterator[tuple[Batch, Batch]]:
-        """First and last batch of each append, none larger than a segment may be."""
+    def _append_timed(self, records: memoryview, append_ms: int) -> None:
+        """Append batches with the leader's append time, without where it would run back."""
+        try:
+            self.log.append_as_follower(records, append_ms=append_ms)
+        except InvalidRequest:
+            if append_ms == UNKNOWN_MS:
+                raise
+            self.log.append_as_follower(records)
+
+    def _appends(
+        self, records: memoryview, wanted: int, runs: AppendRuns
+    ) -> Iterator[tuple[Batch, Batch]]:
+        """First and last batch of each append: of one time, and none larger than a segment is."""
         limit = min(self.log.context.config.segment_size_limit, _APPEND_BYTES)
         first = last = None
         for batch in self._checked(records, wanted):
             if first is not None and last is not None:
-                if batch.at + batch.size_bytes - first.at > limit:
+                is_other = runs.time_of(batch.last_offset) != runs.time_of(first.last_offset)
+                if is_other or batch.at + batch.size_bytes - first.at > limit:
                     yield first, last
                     first = batch
             else:

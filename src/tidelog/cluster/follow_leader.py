@@ -260,6 +260,7 @@ class Leader:
             max_wait_ms=limits.max_wait_ms,
             min_bytes=1,
             max_bytes=limits.max_bytes,
+            with_append_times=True,
             topics=[
                 FetchTopic(topic=topic, topic_id=topic_id, partitions=partitions)
                 for (topic, topic_id), partitions in by_topic.items()

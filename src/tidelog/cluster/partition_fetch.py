@@ -8,7 +8,7 @@ Life cycle: parts* -> close. One owner. Source: Kafka's protocol guide; KIP-98, 
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from uuid import UUID
@@ -81,12 +81,15 @@ class Fetched:
         next_offset: Offset behind all of it.
         data: Whole batches, the last one perhaps cut.
         aborted: Aborted transactions among them, (producer id, first offset); READ_COMMITTED only.
+        append_times: Of each run of offsets the first one and when it was appended, in ms, -1 for
+            unknown; empty from brokers that don't keep them.
     """
 
     offset: int
     next_offset: int
     data: Buffer
     aborted: tuple[tuple[int, int], ...] = ()
+    append_times: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +133,7 @@ class PartitionFetch:
         self._topic_id = NO_UUID
         self._settings = settings or FetchSettings()
         self._isolation = self._settings.isolation
+        self._wants_append_times = False
         self._seams = seams
         self._bootstrap = bootstrap
         self._servers = [self._client(*split_server(server)) for server in bootstrap.split(",")]
@@ -146,6 +150,10 @@ class PartitionFetch:
     def place(self) -> str:
         """What an error calls the partition, `kafka://host:port/topic-0`."""
         return f"kafka://{self._bootstrap}/{self._name}"
+
+    def want_append_times(self) -> None:
+        """Ask for append times beside the records, which brokers other than ours step over."""
+        self._wants_append_times = True
 
     # -- records -----------------------------------------------------------------------------
 
@@ -186,7 +194,7 @@ class PartitionFetch:
             return None
         if following is None:
             return None
-        return Fetched(offset, following, data.batches, _aborted(data))
+        return Fetched(offset, following, data.batches, _aborted(data), data.append_times)
 
     def _send(self, offset: int) -> bool:
         """Ask for records; False where that has to be tried again."""
@@ -206,6 +214,7 @@ class PartitionFetch:
                 max_bytes=settings.max_bytes,
                 isolation_level=int(self._isolation),
                 topics=[topic],
+                with_append_times=self._wants_append_times,
             )
             leader.send(FETCH, question)
         except ClusterFailure as error:

@@ -49,12 +49,14 @@ class ByteRange:
         start: Position of the first batch.
         end: Position behind the last one.
         next_offset: Offset behind the last batch; the one asked for where the range holds none.
+        first_offset: Of the first batch; of a wrapper its last.
     """
 
     segment: Segment
     start: int
     end: int
     next_offset: int
+    first_offset: int
 
     @property
     def size_bytes(self) -> int:
@@ -124,16 +126,16 @@ def _range_from(
     """The bytes from a batch on, as many as the limits allow."""
     visible_end = _visible_end(segment, limits.end_offset, source)
     if first.position >= visible_end:
-        return ByteRange(segment, first.position, first.position, offset)
+        return ByteRange(segment, first.position, first.position, offset, first.base_offset)
     wanted = max(limits.max_bytes, first.size_bytes if limits.whole_first else 0)
     wanted_end = first.position + wanted
     if wanted_end >= visible_end:
         behind = min(segment.end_offset, limits.end_offset)
-        return ByteRange(segment, first.position, visible_end, behind)
+        return ByteRange(segment, first.position, visible_end, behind, first.base_offset)
     if wanted < first.size_bytes:
-        return ByteRange(segment, first.position, first.position, offset)
+        return ByteRange(segment, first.position, first.position, offset, first.base_offset)
     end, next_offset = _end_within(segment, first, wanted_end, source)
-    return ByteRange(segment, first.position, end, next_offset)
+    return ByteRange(segment, first.position, end, next_offset, first.base_offset)
 
 
 def _visible_end(segment: Segment, end_offset: int, source: SegmentBytes) -> int:

@@ -39,6 +39,9 @@ _STORAGE_ERROR_SINCE: Final = 6
 _LEADER_SINCE: Final = 16
 # What is read of a store at once: it lies in memory until the client takes it.
 TIER_BYTES: Final = 1 << 20
+# Of a partition, where append times come along: there may be one for each batch.
+TIMED_BYTES: Final = 4 << 20
+UNKNOWN_MS: Final = -1
 
 Records: TypeAlias = "Buffer | FilePiece"
 
@@ -53,6 +56,7 @@ class ReadOrder:
         is_follower: A copy of the log asks: it sees up to the log end.
         min_bytes: How much it waits for.
         max_bytes: How much all partitions give together; the first batch comes whole even so.
+        with_append_times: Whether append times are wanted beside the records.
     """
 
     version: int
@@ -60,6 +64,7 @@ class ReadOrder:
     is_follower: bool
     min_bytes: int
     max_bytes: int
+    with_append_times: bool = False
 
     @property
     def is_committed(self) -> bool:
@@ -75,11 +80,11 @@ class ReadOrder:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a read gives: bytes, where they lie, and the aborted transactions among them."""
+    """What a read gives: bytes, the aborted transactions among them, runs of append times."""
 
-    range: ByteRange
     records: Records
-    aborted: Sequence[AbortedTransaction]
+    aborted: Sequence[AbortedTransaction] = ()
+    append_times: Sequence[int] = ()
 
 
 class PartitionRead:
@@ -147,7 +152,9 @@ class PartitionRead:
             return None
         return Limits(
             end_offset=end_offset,
-            max_bytes=min(asked.partition_max_bytes, left),
+            max_bytes=min(
+                asked.partition_max_bytes, left, TIMED_BYTES if order.with_append_times else left
+            ),
             whole_first=whole_first,
         )
 
@@ -223,7 +230,8 @@ class PartitionRead:
             )
             found = find_range(segments, offset, small, source) or found
         aborted = _aborted(segments, offset, found, source) if order.is_committed else ()
-        return Found(found, source.records(found.segment, found.start, found.end), aborted)
+        times = _append_times(found, source) if order.with_append_times else ()
+        return Found(source.records(found.segment, found.start, found.end), aborted, times)
 
     def take(self, found: Found | None, order: ReadOrder) -> None:
         """Put what was found into the answer."""
@@ -235,6 +243,8 @@ class PartitionRead:
             self.answer.records = [cast("Buffer", found.records)]
         if order.is_committed:
             self.answer.aborted_transactions = list(found.aborted)
+        if found.append_times:
+            self.answer.append_times = list(found.append_times)
 
     def fail(self, error: Exception, order: ReadOrder) -> None:
         """Let the answer say what the read has met."""
@@ -269,9 +279,18 @@ def _converted(
         data = source.read(found.segment, found.start, found.end)
         records = down_convert(data, known_magic(version), offset)
         if records:
-            return Found(found, records if is_whole else records[: limits.max_bytes], ())
+            return Found(records if is_whole else records[: limits.max_bytes])
         at = found.next_offset
     return None
+
+
+def _append_times(found: ByteRange, source: SegmentBytes) -> list[int]:
+    """Of each run of offsets the first one and its append time in ms, -1 for unknown."""
+    runs = source.append_times(found.segment).runs(found.first_offset, found.next_offset)
+    rows: list[int] = []
+    for first, _, append_ms in runs:
+        rows += (first, UNKNOWN_MS if append_ms is None else append_ms)
+    return rows
 
 
 def _aborted(

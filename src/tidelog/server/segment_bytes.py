@@ -6,6 +6,7 @@ again with a source that may block, in a thread.
 
 from tidelog.env import local_file
 from tidelog.server.file_pieces import PIECE_MIN_BYTES, FilePiece
+from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.handles import FilePool
 from tidelog.storage.offset_index import OffsetIndex
@@ -63,6 +64,11 @@ class SegmentBytes:
         """Its aborted transactions; raises ColdRead where they were not loaded yet."""
         self._ensure(known=not isinstance(segment, ClosedSegment) or segment.has_txn_index)
         return segment.txn_index
+
+    def append_times(self, segment: Segment) -> AppendTimes:
+        """When its records were appended; raises ColdRead where that was not loaded yet."""
+        self._ensure(known=not isinstance(segment, ClosedSegment) or segment.has_append_times)
+        return segment.append_times
 
     def distrust(self, segment: Segment, problem: str) -> None:
         """Build a segment's indexes anew, which reads all of it; raises ColdRead."""

@@ -7,7 +7,8 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from tidelog.protocol.messages import BY_KEY, AnyApi
-from tidelog.protocol.schema import Form, Kind, fields_of
+from tidelog.protocol.messages.common import OWN_TAGS_START
+from tidelog.protocol.schema import Field, Form, Kind, fields_of
 from tidelog.protocol.wire import NO_UUID
 
 if TYPE_CHECKING:
@@ -19,6 +20,15 @@ DATA = (b"", b"\0", bytes(range(256)))
 
 # What a number may be, by the names of the fields that lead to it; None for anything.
 Choice = Callable[[tuple[str, ...], Kind[object]], list[int] | None]
+
+
+def kafkas_fields(kind: "type[DataclassInstance]", version: int) -> list[Field]:
+    """The fields of a version, without those that Kafka does not know."""
+    return [
+        field
+        for field in fields_of(kind, version)
+        if field.is_there and (field.tag or 0) < OWN_TAGS_START
+    ]
 
 
 class Fill(Enum):
@@ -42,7 +52,7 @@ class Sampler:
     def message(
         self, kind: "type[DataclassInstance]", path: tuple[str, ...] = ()
     ) -> "DataclassInstance":
-        there = [field for field in fields_of(kind, self._version) if field.is_there]
+        there = kafkas_fields(kind, self._version)
         made = {f.name: self._value(f.kind, (*path, f.name)) for f in there}
         if self._fill in (Fill.EMPTY, Fill.ANY):
             # Tagged fields with their defaults are not written at all.

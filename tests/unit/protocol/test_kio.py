@@ -17,12 +17,12 @@ from kio.schema.errors import ErrorCode
 from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
-from tests.unit.protocol.samples import Fill, Sampler, every_version
+from tests.unit.protocol.samples import Fill, Sampler, every_version, kafkas_fields
 
 from tidelog.protocol.compiler import Codec, struct_codec
 from tidelog.protocol.data_messages import ASSIGNMENT, SUBSCRIPTION
 from tidelog.protocol.messages import AnyApi
-from tidelog.protocol.schema import Field, Form, Kind, fields_of
+from tidelog.protocol.schema import Field, Form, Kind
 from tidelog.protocol.wire import NO_UUID, Reader, Writer
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def pairs(
     kind: type, theirs: Theirs, version: int
 ) -> "list[tuple[Field, dataclasses.Field[object]]]":
     """Our fields of a version with theirs: as many, in the same order, by the same names."""
-    ours = [field for field in fields_of(kind, version) if field.is_there]
+    ours = kafkas_fields(kind, version)
     found = list(zip(ours, dataclasses.fields(theirs), strict=True))
     for mine, other in found:
         assert mine.name.removesuffix(UNIT) == other.name.removesuffix(UNIT), theirs

@@ -18,6 +18,10 @@ Response_co = TypeVar("Response_co", bound="DataclassInstance", covariant=True)
 CONSUMER_REPLICA_ID: Final = -1
 NO_OPERATIONS: Final = -(2**31)
 
+# Tagged fields from this number on are our own (docs/fetch.md): a broker or client that does
+# not know them steps over them, and Kafka's own numbers are far below. Source: KIP-482.
+OWN_TAGS_START: Final = 10_000
+
 EARLIEST_TIMESTAMP: Final = -2
 LATEST_TIMESTAMP: Final = -1
 # The first offset that lies on the broker itself, not in a remote tier. Source: KIP-405.

@@ -7,8 +7,9 @@ KIP-227 (sessions), KIP-320 and KIP-595 (epochs), KIP-516 (topic ids).
 from dataclasses import dataclass
 from uuid import UUID
 
-from tidelog.protocol.messages.common import CONSUMER_REPLICA_ID
+from tidelog.protocol.messages.common import CONSUMER_REPLICA_ID, OWN_TAGS_START
 from tidelog.protocol.schema import (
+    BOOLEAN,
     INT8,
     INT16,
     INT32,
@@ -82,6 +83,8 @@ class FetchRequest:
     topics: list[FetchTopic] = wire(array(struct(FetchTopic)))
     forgotten_topics_data: list[ForgottenTopic] = wire(array(struct(ForgottenTopic)), since=7)
     rack_id: str = wire(STRING, since=11)
+    # Ours: whether append times are wanted beside the records.
+    with_append_times: bool = wire(BOOLEAN, since=12, tag=OWN_TAGS_START)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,6 +136,8 @@ class PartitionData:
     )
     preferred_read_replica: int = wire(INT32, since=11, default=-1)
     records: Pieces = wire(RECORD_PIECES)
+    # Ours: of each run of offsets the first one and when it was appended, in ms, -1 for unknown.
+    append_times: list[int] = wire(array(INT64), since=12, tag=OWN_TAGS_START)
 
     @property
     def batches(self) -> Buffer:

@@ -93,6 +93,7 @@ def _order(context: RequestContext, request: FetchRequest) -> ReadOrder:
         replica_id >= 0,
         min(request.min_bytes, most),
         most,
+        request.with_append_times,
     )
 
 

@@ -1,0 +1,125 @@
+"""Append times over the wire: beside the records, in lookups, on a standby, in rows of a reader."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.server.asking import Asking
+
+from tidelog.cluster.append_runs import AppendRuns
+from tidelog.cluster.fetched_rows import fetched
+from tidelog.cluster.follow import Follower
+from tidelog.cluster.follow_transport import connect_socket
+from tidelog.cluster.partition_fetch import FetchSeams, PartitionFetch
+from tidelog.env import os_env
+from tidelog.protocol.messages import FETCH, LIST_OFFSETS
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tidelog.protocol.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from tidelog.scan import ScanStats, Split
+from tidelog.server.in_process import Broker
+from tidelog.server.node import Node
+from tidelog.types import NewRecord, TopicPartition
+
+TOPIC = "late"
+
+
+def put(broker: Broker, config: dict[str, str] | None = None) -> list[int]:
+    """Records with times long ago, in three appends; when each record was appended."""
+
+    def append(node: Node) -> list[int]:
+        if node.topics.find(TOPIC) is None:
+            node.topics.create(TOPIC, 1, config)
+        found = node.partitions.get(TOPIC, 0)
+        times = []
+        for start in range(3):
+            records = [NewRecord(key=b"k", value=b"v", timestamp=start * 10 + i) for i in range(4)]
+            times += [found.log.append(records).append_time_ms] * 4
+        found.advance()
+        return times
+
+    return broker.call(append)
+
+
+def ask_times(broker: Broker, *, offset: int = 0, wants: bool = True) -> list[int]:
+    what = FetchRequest(
+        topics=[
+            FetchTopic(
+                topic=TOPIC,
+                partitions=[
+                    FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+                ],
+            )
+        ],
+        with_append_times=wants,
+    )
+    with Asking(broker) as client:
+        return client.ask(FETCH, 12, what).responses[0].partitions[0].append_times
+
+
+def lookup(broker: Broker, timestamp: int) -> ListOffsetsPartitionResponse:
+    asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    what = ListOffsetsRequest(topics=[ListOffsetsTopic(name=TOPIC, partitions=[asked])])
+    with Asking(broker) as client:
+        return client.ask(LIST_OFFSETS, 9, what).topics[0].partitions[0]
+
+
+def test_runs_come_to_who_asks_and_to_nobody_else(broker: Broker) -> None:
+    times = put(broker)
+    runs = AppendRuns(ask_times(broker))
+    assert [runs.time_of(offset) for offset in range(12)] == times
+    assert ask_times(broker, wants=False) == []
+
+
+@pytest.mark.parametrize("rows", [[1], [5, 10, 3, 20], []])
+def test_rows_that_can_not_be_are_not_believed(rows: list[int]) -> None:
+    assert AppendRuns(rows).time_of(7) == -1
+
+
+def test_lookups_go_by_the_clock_of_the_topic(broker: Broker) -> None:
+    times = put(broker, {"tidelog.lookup.clock": "append"})
+    assert lookup(broker, 0).offset == 0
+    assert lookup(broker, 0).timestamp == times[0]
+    last = lookup(broker, times[-1])
+    assert (last.offset, last.timestamp) == (times.index(times[-1]), times[-1])
+    assert lookup(broker, times[-1] + 1).offset == -1
+    newest = lookup(broker, -3)
+    assert (newest.offset, newest.timestamp) == (times.index(times[-1]), times[-1])
+
+
+def test_standby_knows_when_the_leader_took_the_records(broker: Broker, tmp_path: Path) -> None:
+    times = put(broker)
+    host, _, port = broker.bootstrap_servers.rpartition(":")
+    with Follower.open(str(tmp_path / "standby"), host, int(port)) as follower:
+        follower.catch_up()
+        log = follower.copies[TopicPartition(TOPIC, 0)].log
+        assert [log.append_time_of(offset) for offset in range(12)] == times
+        times = put(broker)
+        follower.catch_up()
+        assert [log.append_time_of(offset) for offset in range(12, 24)] == times
+
+
+def test_reader_of_rows_gets_the_column(broker: Broker) -> None:
+    times = put(broker)
+    columns = ("offset", "appendTimestamp")
+    fetch = PartitionFetch(
+        broker.bootstrap_servers,
+        TopicPartition(TOPIC, 0),
+        FetchSeams(connect=partial(connect_socket, timeout_s=20), clock=os_env().clock),
+    )
+    split = Split(topic=TOPIC, partition=0, start_offset=0, end_offset=12, directory="")
+    try:
+        rows = [
+            row
+            for batch in fetched(split, columns, fetch, ScanStats())
+            for row in batch.to_pylist()
+        ]
+    finally:
+        fetch.close()
+    assert [
+        (row["offset"], int(row["appendTimestamp"].timestamp() * 1000 + 0.5)) for row in rows
+    ] == list(enumerate(times))
