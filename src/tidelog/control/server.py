@@ -15,14 +15,11 @@ from typing import Final, Self
 
 from tidelog.control import messages, place, verbs
 from tidelog.control.frames import FrameReader, Message, encode_frame
+from tidelog.control.place import CONNECTIONS_MAX
 from tidelog.errors import CorruptMessage, TidelogError
 from tidelog.storage.log_dir import LogDir
 
-# Whoever comes when so many are there takes the place of the one that was silent for longest.
-CONNECTIONS_MAX: Final = 32
-MODE: Final = 0o600
 _READ_BYTES: Final = 1 << 16
-_BACKLOG: Final = 16
 
 
 class _Connection:
@@ -89,7 +86,7 @@ class ControlServer:
             OSError: The socket can't be made.
         """
         assert log_dir.is_writable
-        listener = listen(log_dir.path)
+        listener = place.listen(log_dir.path)
         try:
             return cls(log_dir, listener)
         except BaseException:
@@ -196,27 +193,4 @@ class ControlServer:
             link.close()
 
 
-def listen(directory: str) -> socket.socket:
-    """A listening socket that only its owner may use; renamed into place when it is ready.
-
-    Raises:
-        InvalidRequest: The directory's path is too long for a socket.
-        OSError: It can't be made.
-    """
-    made = f"{place.SOCKET_FILE}.tmp"
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        with suppress(OSError):  # not on macOS, where the name has another mode for a moment
-            os.fchmod(listener.fileno(), MODE)
-        with suppress(FileNotFoundError):
-            os.unlink(f"{directory}/{made}")  # noqa: PTH108 - paths are str here
-        with place.address(directory, made) as address:
-            listener.bind(address)
-        os.chmod(f"{directory}/{made}", MODE)  # noqa: PTH101
-        listener.listen(_BACKLOG)
-        listener.setblocking(False)
-        os.rename(f"{directory}/{made}", f"{directory}/{place.SOCKET_FILE}")  # noqa: PTH104
-    except BaseException:
-        listener.close()
-        raise
-    return listener
+__all__ = ["CONNECTIONS_MAX", "ControlServer"]

@@ -16,9 +16,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from tidelog.control import messages, place, verbs
+from tidelog.control import messages, place
 from tidelog.control.frames import FrameReader, Message, encode_frame
-from tidelog.control.server import CONNECTIONS_MAX, listen
 from tidelog.errors import Closed, CorruptMessage, InvalidRequest, TidelogError
 from tidelog.server.node import LOGGER, Node
 from tidelog.server.on_loop import LoopGate, log_dir_on_loop
@@ -60,7 +59,7 @@ class Control:
             InvalidRequest: The directory's path is too long for a socket.
             OSError: The socket can't be made.
         """
-        self._listener = listen(self._node.log_dir.path)
+        self._listener = place.listen(self._node.log_dir.path)
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(lambda: _Connection(self), sock=self._listener)
 
@@ -93,7 +92,7 @@ class Control:
 
     def admit(self, connection: "_Connection") -> None:
         """Take a connection in, in the place of an idle one where there are too many."""
-        if len(self._connections) >= CONNECTIONS_MAX:
+        if len(self._connections) >= place.CONNECTIONS_MAX:
             idle = [each for each in self._connections if each.task is None]
             (idle or list(self._connections))[0].close()
         self._connections[connection] = None
@@ -129,6 +128,8 @@ class Control:
 
     async def _change(self, verb: str, arguments: Mapping[str, object]) -> _Result:
         """Attach or swap, with appends to the topics concerned held up."""
+        from tidelog.control import verbs  # much, and not needed to listen
+
         topics = _topics_of(verb, arguments)
         internal = sorted(filter(self._node.topics.is_internal, topics))
         if internal:
