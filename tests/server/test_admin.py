@@ -1,0 +1,177 @@
+"""Topics, settings, log dirs and the cluster, through two clients' admin interfaces."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+from confluent_kafka import KafkaException, Producer, TopicCollection
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+)
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+from kafka.admin import KafkaAdminClient  # type: ignore[import-untyped]
+
+from tidelog.server.in_process import Broker
+
+TIMEOUT_S: Final = 30
+TOPIC: Final = "flights"
+
+
+@pytest.fixture
+def admin(broker: Broker) -> AdminClient:
+    """librdkafka's admin client."""
+    return AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+
+
+@pytest.fixture
+def java_like(broker: Broker) -> Iterator[KafkaAdminClient]:
+    """kafka-python's admin client, which asks in the newest versions."""
+    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    yield client
+    client.close()
+
+
+def create(admin: AdminClient, *topics: NewTopic, trial: bool = False) -> list[str]:
+    """Create topics; the names of the errors, empty where there is none."""
+    futures = admin.create_topics(list(topics), validate_only=trial)
+    return [error_of(future) for future in futures.values()]
+
+
+def error_of(future: object) -> str:
+    """The name of the error that a future brings, empty for none."""
+    try:
+        future.result(timeout=TIMEOUT_S)  # type: ignore[attr-defined] # no types there
+    except KafkaException as error:
+        return str(error.args[0].name())
+    return ""
+
+
+def settings_of(admin: AdminClient, kind: ResourceType, name: str) -> dict[str, ConfigEntry]:
+    """All settings of a topic or broker."""
+    (future,) = admin.describe_configs([ConfigResource(kind, name)]).values()
+    found: dict[str, ConfigEntry] = future.result(timeout=TIMEOUT_S)
+    return found
+
+
+def alter(admin: AdminClient, *entries: ConfigEntry, trial: bool = False) -> str:
+    """Change settings of the topic; the error's name, empty for none."""
+    resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=list(entries))
+    (future,) = admin.incremental_alter_configs([resource], validate_only=trial).values()
+    return error_of(future)
+
+
+def entry(name: str, value: str | None, operation: AlterConfigOpType) -> ConfigEntry:
+    """One change."""
+    return ConfigEntry(name, value, incremental_operation=operation)
+
+
+class TestTopics:
+    def test_life_of_a_topic(self, admin: AdminClient, broker: Broker) -> None:
+        config = {"retention.ms": "7"}
+        assert create(admin, NewTopic(TOPIC, 3, config=config), trial=True) == [""]
+        assert admin.list_topics(timeout=TIMEOUT_S).topics == {}
+        assert create(admin, NewTopic(TOPIC, 3, config=config)) == [""]
+        assert create(admin, NewTopic(TOPIC, 3)) == ["TOPIC_ALREADY_EXISTS"]
+        (grown,) = admin.create_partitions([NewPartitions(TOPIC, 5)]).values()
+        assert error_of(grown) == ""
+        (again,) = admin.create_partitions([NewPartitions(TOPIC, 5)]).values()
+        assert error_of(again) == "INVALID_PARTITIONS"
+        (described,) = admin.describe_topics(TopicCollection([TOPIC])).values()
+        found = described.result(timeout=TIMEOUT_S)
+        assert [part.id for part in found.partitions] == [0, 1, 2, 3, 4]
+        assert str(found.topic_id) != ""
+        assert broker.call(lambda node: node.log_dir.topic(TOPIC).config.retention_ms) == 7
+        (gone,) = admin.delete_topics([TOPIC]).values()
+        assert error_of(gone) == ""
+        (gone,) = admin.delete_topics([TOPIC]).values()
+        assert error_of(gone) == "UNKNOWN_TOPIC_OR_PART"
+        assert create(admin, NewTopic(TOPIC, 1)) == [""]
+
+    def test_what_is_refused(self, admin: AdminClient) -> None:
+        refused = create(
+            admin,
+            NewTopic("a b", 1),
+            NewTopic("two", 1, replication_factor=2),
+            NewTopic("nobody", 1, replica_assignment=[[7]]),
+            NewTopic("unset", 1, config={"retention.msec": "1"}),
+            NewTopic("fine", 2, replica_assignment=[[0], [0]]),
+        )
+        assert refused == [
+            "TOPIC_EXCEPTION",
+            "INVALID_REPLICATION_FACTOR",
+            "INVALID_REPLICA_ASSIGNMENT",
+            "INVALID_CONFIG",
+            "",
+        ]
+        assert len(admin.list_topics(timeout=TIMEOUT_S).topics["fine"].partitions) == 2
+
+
+class TestSettings:
+    def test_changes_count_at_once(self, admin: AdminClient, broker: Broker) -> None:
+        create(admin, NewTopic(TOPIC, 1))
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "retries": 0})
+        producer.produce(TOPIC, bytes(100))
+        assert producer.flush(TIMEOUT_S) == 0  # the partition is open
+        small = entry("max.message.bytes", "150", AlterConfigOpType.SET)
+        clock = entry("tidelog.retention.clock", "append", AlterConfigOpType.SET)
+        assert alter(admin, small, clock, trial=True) == ""
+        assert settings_of(admin, ResourceType.TOPIC, TOPIC)["max.message.bytes"].is_default
+        assert alter(admin, small, clock) == ""
+        found = settings_of(admin, ResourceType.TOPIC, TOPIC)
+        shown = found["max.message.bytes"]
+        assert shown.value == "150"
+        assert ConfigSource(shown.source) is ConfigSource.DYNAMIC_TOPIC_CONFIG
+        assert list(shown.synonyms) == ["max.message.bytes", "message.max.bytes"]
+        assert found["tidelog.retention.clock"].value == "append"
+        refused: list[str] = []
+        producer.produce(
+            TOPIC, bytes(1000), on_delivery=lambda e, _: refused.append(str(e and e.name()))
+        )
+        producer.flush(TIMEOUT_S)
+        assert refused == ["MSG_SIZE_TOO_LARGE"]
+        assert alter(admin, entry("max.message.bytes", None, AlterConfigOpType.DELETE)) == ""
+        producer.produce(TOPIC, bytes(1000))
+        assert producer.flush(TIMEOUT_S) == 0
+
+    def test_lists_and_what_is_refused(self, admin: AdminClient) -> None:
+        create(admin, NewTopic(TOPIC, 1))
+        policy = "cleanup.policy"
+        assert alter(admin, entry(policy, "compact", AlterConfigOpType.APPEND)) == ""
+        assert alter(admin, entry(policy, "delete", AlterConfigOpType.SUBTRACT)) == ""
+        assert settings_of(admin, ResourceType.TOPIC, TOPIC)[policy].value == "compact"
+        wrong = entry("retention.ms", "soon", AlterConfigOpType.SET)
+        good = entry(policy, "delete", AlterConfigOpType.SET)
+        assert alter(admin, good, wrong) == "INVALID_CONFIG"
+        assert settings_of(admin, ResourceType.TOPIC, TOPIC)[policy].value == "compact"
+        (unknown,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, "nope")]).values()
+        assert error_of(unknown) == "UNKNOWN_TOPIC_OR_PART"
+
+    def test_brokers_are_shown_and_stay(self, admin: AdminClient) -> None:
+        found = settings_of(admin, ResourceType.BROKER, "0")
+        assert found["offsets.topic.num.partitions"].value == "3"
+        assert found["log.retention.hours"].value == "168"
+        assert found["num.partitions"].is_read_only
+        change = [entry("num.partitions", "3", AlterConfigOpType.SET)]
+        resource = ConfigResource(ResourceType.BROKER, "0", incremental_configs=change)
+        (future,) = admin.incremental_alter_configs([resource]).values()
+        assert error_of(future) == "INVALID_REQUEST"
+
+
+def test_newest_versions_of_each(java_like: KafkaAdminClient, broker: Broker) -> None:
+    made = java_like.create_topics({TOPIC: {"num_partitions": 2, "replication_factor": 1}})
+    assert [topic["error_code"] for topic in made["topics"]] == [0]
+    cluster = java_like.describe_cluster()
+    assert cluster["controller_id"] == 0
+    assert [f"{b['host']}:{b['port']}" for b in cluster["brokers"]] == [broker.bootstrap_servers]
+    described = java_like.describe_topics([TOPIC])
+    assert [len(topic["partitions"]) for topic in described] == [2]
+    dirs = java_like.describe_log_dirs()
+    assert broker.data in str(dirs)
+    assert TOPIC in java_like.list_topics()
+    java_like.delete_topics([TOPIC])
+    assert TOPIC not in java_like.list_topics()
