@@ -27,8 +27,8 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PARTITIONS_MAX: Final = 10_000
 TOPICS_MAX: Final = 2_000
 COMMITS_MAX: Final = 10_000
-# Partitions looked at, or series written, before others run.
-_AT_ONCE: Final = 50
+# Partitions looked at, and ten times as many samples written, before others run.
+_AT_ONCE: Final = 20
 _MS: Final = 1000
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
@@ -170,7 +170,6 @@ class Exposition:
         async for text in self._groups():
             yield text
         yield _family(LEFT_OUT, ((_labels(kind=k), n) for k, n in self._left_out.items()))
-        yield _process()
 
     def _broker(self) -> str:
         counters = self._facts.counters
@@ -212,6 +211,7 @@ class Exposition:
         opened = list(self._facts.partitions())
         self._left_out["partitions"] = max(len(opened) - PARTITIONS_MAX, 0)
         facts: list[PartitionFacts] = []
+        labels: list[str] = []
         finders: dict[TopicPartition, FactFinder] = {}
         for number, partition in enumerate(opened[:PARTITIONS_MAX]):
             finder = self._finders.get(partition.name) or FactFinder()
@@ -220,10 +220,10 @@ class Exposition:
                 await asyncio.sleep(0)
             if not partition.is_gone:
                 facts.append(finder.find(partition))
+                labels.append(_partition_labels(partition.name))
             if not number % _AT_ONCE:
                 await asyncio.sleep(0)
         self._finders = finders
-        labels = [_partition_labels(fact.name) for fact in facts]
         for family, samples in _partition_families(facts, labels):
             yield family.head()
             while part := "".join(islice(samples, _AT_ONCE * 10)):
@@ -291,9 +291,9 @@ def _partition_families(
     yield LAST_ROLL, _times(LAST_ROLL.full_name, rolls)
     deletions = zip(labels, (fact.last_deletion_ms for fact in facts), strict=True)
     yield LAST_DELETION, _times(LAST_DELETION.full_name, deletions)
-    oldest = [(fact.oldest_record_ms, fact.oldest_append_ms) for fact in facts]
+    oldest = ((fact.oldest_record_ms, fact.oldest_append_ms) for fact in facts)
     yield OLDEST, _times(OLDEST.full_name, _by_clock(labels, oldest))
-    newest = [(fact.newest_record_ms, fact.newest_append_ms) for fact in facts]
+    newest = ((fact.newest_record_ms, fact.newest_append_ms) for fact in facts)
     yield NEWEST, _times(NEWEST.full_name, _by_clock(labels, newest))
 
 
@@ -339,8 +339,8 @@ def _labels(**labels: str | int) -> str:
     return f"{{{','.join(pairs)}}}"
 
 
-def _process() -> str:
-    """Figures of the process, from the client library: CPU, memory, descriptors."""
+def process_figures() -> str:
+    """Figures of the process, from the client library: CPU, memory, descriptors. For any thread."""
     from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
     from prometheus_client.exposition import generate_latest
 

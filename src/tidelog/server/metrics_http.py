@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from tidelog.server.exposition import CONTENT_TYPE, Exposition
+from tidelog.server.exposition import CONTENT_TYPE, Exposition, process_figures
 from tidelog.server.work import Work
 
 # Bounds of a request, and of who may ask at once.
@@ -108,7 +108,9 @@ class MetricsServer:
         if path == "/metrics":
             async with self._scraping:
                 text = [piece async for piece in self._exposition.pieces()]
-            return 200, CONTENT_TYPE, "".join(text).encode()
+                text.append(await self._work.run(process_figures))
+                body = await self._work.run("".join(text).encode)
+            return 200, CONTENT_TYPE, body
         if path == "/healthz":
             return 200, _PLAIN, b"alive\n"
         if path == "/readyz":
