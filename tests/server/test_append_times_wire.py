@@ -4,6 +4,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ConfluentPartition
 from tests.server.asking import Asking
 
 from tidelog.cluster.append_runs import AppendRuns
@@ -23,7 +25,7 @@ from tidelog.protocol.messages.offsets import (
 from tidelog.scan import ScanStats, Split
 from tidelog.server.in_process import Broker
 from tidelog.server.node import Node
-from tidelog.types import NewRecord, TopicPartition
+from tidelog.types import Codec, Header, NewRecord, TopicPartition
 
 TOPIC = "late"
 
@@ -123,3 +125,31 @@ def test_reader_of_rows_gets_the_column(broker: Broker) -> None:
     assert [
         (row["offset"], int(row["appendTimestamp"].timestamp() * 1000 + 0.5)) for row in rows
     ] == list(enumerate(times))
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_any_client_sees_the_time_as_a_header_where_the_topic_says_so(
+    broker: Broker, codec: Codec
+) -> None:
+    def append(node: Node) -> list[int]:
+        node.topics.create(TOPIC, 1, {"tidelog.expose.append.time": "true"})
+        found = node.partitions.get(TOPIC, 0)
+        own = Header("own", b"1")
+        records = [NewRecord(key=b"k", value=b"v", timestamp=5, headers=(own,))] * 3
+        times = [found.log.append(records, codec=codec).append_time_ms for _ in range(2)]
+        found.advance()
+        return [times[0]] * 3 + [times[1]] * 3
+
+    times = broker.call(append)
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "any"}
+    consumer = Consumer(settings)
+    consumer.assign([ConfluentPartition(TOPIC, 0, 0)])
+    seen = consumer.consume(6, 20)
+    consumer.close()
+    assert [message.offset() for message in seen] == list(range(6))
+    assert {message.timestamp()[1] for message in seen} == {5}
+    assert [message.headers() for message in seen] == [
+        [("own", b"1"), ("tidelog.append.time", time.to_bytes(8, "big"))] for time in times
+    ]
+    # A copy of the log is a copy: what asks for append times gets the batches as they are.
+    assert AppendRuns(ask_times(broker)).time_of(0) == times[0]

@@ -280,7 +280,7 @@ _TIDELOG: Final = (
         default="false",
         doc="Whether a broker adds each record's append time to what it answers to fetches, as the"
         " header `tidelog.append.time`: ms since the epoch, 8 bytes, big-endian. Batches are made"
-        " anew for it, which costs time; those of transactions, and old formats, stay as they are.",
+        " anew for it, which costs time; those of formats 0 and 1 know no headers and stay.",
     ),
     ConfigKey(
         name="tidelog.max.clock.jump.ms",

@@ -18,6 +18,7 @@ from tidelog.protocol.wire import NO_UUID
 from tidelog.server.byte_ranges import ByteRange, Limits, find_range
 from tidelog.server.down_conversion import MAGIC_2_SINCE, down_convert, known_magic
 from tidelog.server.epoch_checks import FENCED_LEADER_EPOCH, end_of_epoch, epoch_problem
+from tidelog.server.exposed_times import expose_append_times
 from tidelog.server.partitions import Partition
 from tidelog.server.segment_bytes import SegmentBytes
 from tidelog.types import NO_LEADER_EPOCH, NO_OFFSET, Buffer, IsolationLevel
@@ -37,7 +38,7 @@ INCONSISTENT_TOPIC_ID: Final = 103
 WHOLE_FIRST_SINCE: Final = 3
 _STORAGE_ERROR_SINCE: Final = 6
 _LEADER_SINCE: Final = 16
-# What is read of a store at once: it lies in memory until the client takes it.
+# What is read of a store, or made anew, at once: it lies in memory until the client takes it.
 TIER_BYTES: Final = 1 << 20
 # Of a partition, where append times come along: there may be one for each batch.
 TIMED_BYTES: Final = 4 << 20
@@ -65,6 +66,11 @@ class ReadOrder:
     min_bytes: int
     max_bytes: int
     with_append_times: bool = False
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether batches are wanted as they lie in the log, byte for byte."""
+        return self.is_follower or self.with_append_times
 
     @property
     def is_committed(self) -> bool:
@@ -221,16 +227,21 @@ class PartitionRead:
         if order.version < MAGIC_2_SINCE:
             source.ensure_blocking()
             return _converted(segments, offset, limits, source, order.version)
+        is_exposed = log.context.config.tidelog_expose_append_time and not order.is_copy
+        if is_exposed:
+            source.ensure_blocking()
         found = find_range(segments, offset, limits, source)
         if found is None or not found.size_bytes:
             return None
-        if found.segment.is_tiered and found.size_bytes > TIER_BYTES:
+        if found.size_bytes > TIER_BYTES and (is_exposed or found.segment.is_tiered):
             small = Limits(
                 end_offset=limits.end_offset, max_bytes=TIER_BYTES, whole_first=limits.whole_first
             )
             found = find_range(segments, offset, small, source) or found
         aborted = _aborted(segments, offset, found, source) if order.is_committed else ()
         times = _append_times(found, source) if order.with_append_times else ()
+        if is_exposed:
+            return Found(_exposed(found, source), aborted, times)
         return Found(source.records(found.segment, found.start, found.end), aborted, times)
 
     def take(self, found: Found | None, order: ReadOrder) -> None:
@@ -282,6 +293,12 @@ def _converted(
             return Found(records if is_whole else records[: limits.max_bytes])
         at = found.next_offset
     return None
+
+
+def _exposed(found: ByteRange, source: SegmentBytes) -> bytearray:
+    """The records with their append times as headers."""
+    times = source.append_times(found.segment)
+    return expose_append_times(source.read(found.segment, found.start, found.end), times.time_at)
 
 
 def _append_times(found: ByteRange, source: SegmentBytes) -> list[int]:
