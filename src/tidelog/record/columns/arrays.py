@@ -97,15 +97,21 @@ class Chunk:
         return np.repeat(values, np.diff(self.rows_end, prepend=0))
 
 
+def new_array(kind: type[Number], size: int) -> "npt.NDArray[Number]":
+    """An array of `size` numbers, not filled.
+
+    From Arrow's pool, which keeps its pages: NumPy's allocator gives them back after each batch,
+    and to have them zeroed anew takes as long as to fill them.
+    """
+    pages = cast("memoryview", pa.allocate_buffer(size * np.dtype(kind).itemsize))
+    return np.frombuffer(pages, kind)
+
+
 def new_binary(rows: int, capacity: int) -> Binary:
     """An empty binary column with room for `rows` values of together `capacity` bytes."""
-    ends = np.empty(rows + 1, np.int32)
+    ends = new_array(np.int32, rows + 1)
     ends[0] = 0
-    # From Arrow's pool, which keeps its pages: NumPy's allocator gives them back after each batch,
-    # and to have them zeroed anew takes as long as to fill them.
-    pages = cast("memoryview", pa.allocate_buffer(capacity))
-    data = np.frombuffer(pages, np.uint8)
-    return Binary(ends, data, np.full((rows + 7) >> 3, 0xFF, np.uint8))
+    return Binary(ends, new_array(np.uint8, capacity), np.full((rows + 7) >> 3, 0xFF, np.uint8))
 
 
 def build(name: str, chunk: Chunk) -> "Column":
@@ -181,7 +187,7 @@ def _offsets(chunk: Chunk) -> "Column":
 def _append_times(chunk: Chunk) -> "Column":
     if chunk.append_times is None:
         return _nulls(TIME, chunk.rows)
-    times = np.empty(chunk.rows, np.int64)
+    times = new_array(np.int64, chunk.rows)
     fill_append_times(chunk.filled.offsets[: chunk.rows], *chunk.append_times, times)
     return _fixed(TIME, times, _count_missing(times))
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.errors import CorruptRecord
-from tidelog.record.columns.arrays import Chunk, build, new_binary
+from tidelog.record.columns.arrays import Chunk, build, new_array, new_binary
 from tidelog.record.columns.bodies import is_plain, join_bodies
 from tidelog.record.columns.source import DecodeStats, Selection
 from tidelog.record.header import TIMESTAMP_TYPE_BIT
@@ -45,6 +45,7 @@ class Decoder:
         self._rows_limit = rows_limit
         self._append_times = append_times
         self._stats = stats
+        self._headers_at = np.empty(0, np.int64)  # used again, since no batch keeps them
         self._filter = _filter_of(
             selection, keys=int("key" in columns), values=int("value" in columns)
         )
@@ -93,13 +94,15 @@ class Decoder:
         left = int(rest[-1, layout.BODY_END] - rest[0, layout.BODY_START])
         rows = int(np.minimum(np.maximum(rest[:, layout.RECORD_COUNT], 0).sum(), self._rows_limit))
         size = min(left, capacity)
-        creates = np.empty(rows, np.int64)
+        creates = new_array(np.int64, rows)
+        if len(self._headers_at) < rows:
+            self._headers_at = np.empty(rows, np.int64)
         has_other_times = (rest[:, layout.ATTRIBUTES] & TIMESTAMP_TYPE_BIT).any()
         return Columns(
-            offsets=np.empty(rows, np.int64),
-            timestamps=np.empty(rows, np.int64) if has_other_times else creates,
+            offsets=new_array(np.int64, rows),
+            timestamps=new_array(np.int64, rows) if has_other_times else creates,
             creates=creates,
-            headers_at=np.empty(rows, np.int64),
+            headers_at=self._headers_at[:rows],
             rows_end=np.empty(len(table), np.int64),
             key=new_binary(rows, size),
             value=new_binary(rows, size),
