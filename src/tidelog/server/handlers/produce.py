@@ -10,7 +10,7 @@ Source: Kafka's protocol guide, API 0; KIP-467 (errors by record), KIP-516 (topi
 from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tidelog.errors import RefusedRecords, TidelogError
+from tidelog.errors import CorruptBatch, RefusedRecords, TidelogError
 from tidelog.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
@@ -22,12 +22,11 @@ from tidelog.protocol.messages.produce import (
 )
 from tidelog.record.batch import (
     ATTRIBUTES_AT,
-    HEADER_SIZE,
     MAGIC_2,
     MAGIC_AT,
     TRANSACTIONAL_BIT,
 )
-from tidelog.record.views import Batch, walk
+from tidelog.record.views import Batch, frame_size, walk
 from tidelog.server.errors import Unanswered
 from tidelog.server.partitions import Partition
 from tidelog.server.requests import RequestContext
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     import asyncio
 
 UNKNOWN_SERVER_ERROR: Final = -1
+CORRUPT_MESSAGE: Final = 2
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 REQUEST_TIMED_OUT: Final = 7
 INVALID_TOPIC: Final = 17
@@ -90,8 +90,8 @@ def produce(
             name=topic.name,
             topic_id=topic.topic_id,
             partition_responses=_append_topic(common, topic)
-            if not refusal
-            else [_refused(data.index, refusal) for data in topic.partition_data],
+            if refusal is None
+            else [_refused(data.index, *refusal) for data in topic.partition_data],
         )
         for topic in request.topic_data
     ]
@@ -141,26 +141,32 @@ async def _when_shown(
     return response
 
 
-def _refusal_of_all(request: ProduceRequest) -> int:
-    """The error that the whole request gets: records of a transaction that nobody named."""
-    if request.transactional_id is None and _has_transactional_records(request):
-        return TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    return 0
+def _refusal_of_all(request: ProduceRequest) -> tuple[int, str | None] | None:
+    """The error that the whole request gets, and what is said of it; None for none.
+
+    As Kafka's: one frame that can't be, or records of a transaction that nobody named, in whatever
+    partition they are.
+    """
+    try:
+        is_transactional = _has_transactional_records(request)
+    except CorruptBatch as error:
+        return CORRUPT_MESSAGE, str(error)
+    if is_transactional and request.transactional_id is None:
+        return TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None
+    return None
 
 
 def _has_transactional_records(request: ProduceRequest) -> bool:
-    """Whether a first batch of format 2 says so; a look at one byte, since nobody else walks."""
+    """Whether a first batch of format 2 says so; raises CorruptBatch where its frame can't be."""
     for topic in request.topic_data:
         for data in topic.partition_data:
             records = data.records
-            if records is not None and len(records) >= HEADER_SIZE and _is_transactional(records):
+            if records is None or frame_size(records, 0, len(records)) is None:
+                continue
+            is_marked = records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT
+            if is_marked and records[MAGIC_AT] == MAGIC_2:
                 return True
     return False
-
-
-def _is_transactional(records: Buffer) -> bool:
-    is_marked = records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT
-    return bool(is_marked) and records[MAGIC_AT] == MAGIC_2
 
 
 def _append_topic(common: _Request, topic: TopicProduceData) -> list[PartitionProduceResponse]:
@@ -240,8 +246,10 @@ def _refuse(answer: PartitionProduceResponse, code: int) -> None:
     answer.base_offset = answer.log_append_time_ms = answer.log_start_offset = -1
 
 
-def _refused(index: int, code: int) -> PartitionProduceResponse:
-    return PartitionProduceResponse(index=index, error_code=code, base_offset=-1)
+def _refused(index: int, code: int, reason: str | None = None) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index=index, error_code=code, base_offset=-1, error_message=reason
+    )
 
 
 def _failed(partition: Partition, index: int, error: TidelogError) -> PartitionProduceResponse:

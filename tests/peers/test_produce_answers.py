@@ -1,0 +1,258 @@
+"""Odd produce requests, to Kafka and to us: the same codes, offsets and errors by record."""
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tests.peers.broker import Broker as KafkaBroker
+from tests.server.raw import RawClient
+
+import tidelog
+from tidelog.protocol.messages import (
+    CREATE_TOPICS,
+    FIND_COORDINATOR,
+    INIT_PRODUCER_ID,
+    METADATA,
+    PRODUCE,
+)
+from tidelog.protocol.messages.groups import FindCoordinatorRequest
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tidelog.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    TopicProduceData,
+)
+from tidelog.protocol.messages.producers import InitProducerIdRequest
+from tidelog.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from tidelog.record.builder import build_batch, build_end_marker
+from tidelog.record.legacy_builder import build_legacy_set
+from tidelog.server.in_process import Broker
+from tidelog.types import Codec, NewRecord
+
+pytestmark = pytest.mark.kafka
+
+NOW_MS = 1_700_000_000_000
+NOT_LEADER = 6
+LOADING = 14
+Answer = tuple[object, ...]
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with tidelog.broker(str(tmp_path_factory.mktemp("ours"))) as running:
+        yield running
+
+
+def batch(*values: bytes, **more: object) -> bytearray:
+    records = [NewRecord(key=b"k", value=value, timestamp=NOW_MS) for value in values or (b"v",)]
+    return bytearray(build_batch(records, **more))  # type: ignore[arg-type]
+
+
+def damaged(place: int, value: int) -> bytes:
+    found = batch()
+    found[place] = value
+    return bytes(found)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One request to one partition of a topic with these settings."""
+
+    name: str
+    records: bytes | bytearray | None
+    version: int = 9
+    acks: int = -1
+    partition: int = 0
+    transactional_id: str | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+    times: int = 1
+
+
+COMPACTED = {"cleanup.policy": "compact"}
+STAMPED = {"message.timestamp.type": "LogAppendTime"}
+STRICT = {"message.timestamp.before.max.ms": "1000"}
+IDEMPOTENT: Mapping[str, object] = {"producer_id": 7_000, "producer_epoch": 1, "base_sequence": 0}
+NO_KEYS = bytes(
+    build_batch([NewRecord(key=key, value=b"v", timestamp=NOW_MS) for key in (b"k", None, None)])
+)
+
+CASES = [
+    Case("sound", batch()),
+    Case("acks 1", batch(), acks=1),
+    Case("acks 2", batch(), acks=2),
+    Case("empty records", b""),
+    Case("half a batch", batch()[:40]),
+    Case("a batch and half of another", batch() + batch()[:40]),
+    Case("two batches", batch() + batch()),
+    Case("frame too short", damaged(11, 1)),
+    Case("unknown magic", damaged(16, 9)),
+    Case("wrong checksum", damaged(65, 1)),
+    Case("base offset not 0", damaged(7, 5)),
+    Case("zstd in v6", batch(codec=Codec.ZSTD), version=6),
+    Case("zstd in v7", batch(codec=Codec.ZSTD), version=7),
+    Case("partition that is not there", batch(), partition=7),
+    Case("negative partition", batch(), partition=-1),
+    Case(
+        "control batch",
+        build_end_marker(
+            commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp=NOW_MS
+        ),
+    ),
+    Case("transactional, unnamed", batch(**IDEMPOTENT, transactional=True)),
+    Case("transactional, named", batch(**IDEMPOTENT, transactional=True), transactional_id="t"),
+    Case(
+        "transactional, named, v12",
+        batch(**IDEMPOTENT, transactional=True),
+        transactional_id="t",
+        version=12,
+    ),
+    Case("named, not transactional", batch(), transactional_id="t"),
+    Case("no sequence", batch(producer_id=7_001, producer_epoch=0)),
+    Case("sent twice", batch(**IDEMPOTENT), times=2),
+    Case(
+        "unknown producer begins late", batch(producer_id=7_002, producer_epoch=0, base_sequence=9)
+    ),
+    Case("without keys", NO_KEYS, config=COMPACTED),
+    Case("too old", batch(b"a", b"b"), config=STRICT),
+    Case("too large", batch(b"v" * 5000), config={"max.message.bytes": "1000"}),
+    Case("stamped", batch(), config=STAMPED),
+    Case("magic 1", build_legacy_set([NewRecord(value=b"v", timestamp=NOW_MS)], magic=1)),
+]
+
+
+def told(case: Case, bootstrap: str) -> list[Answer]:
+    """What a broker answers, without what its clock decides and without its words."""
+    name = f"t{uuid.uuid4().hex}"
+    with RawClient(bootstrap) as client:
+        create(client, name, case.config)
+        data = PartitionProduceData(index=case.partition, records=case.records)
+        request = ProduceRequest(
+            transactional_id=case.transactional_id,
+            acks=case.acks,
+            timeout_ms=10_000,
+            topic_data=[TopicProduceData(name=name, partition_data=[data])],
+        )
+        return [_facts(_ask(client, case, request)) for _ in range(case.times)]
+
+
+def _ask(client: RawClient, case: Case, request: ProduceRequest) -> PartitionProduceResponse:
+    """The answer, once Kafka's partition has found its leader."""
+    while True:
+        topics = client.ask(PRODUCE, case.version, request).responses
+        one = topics[0].partition_responses[0]
+        if one.error_code != NOT_LEADER:
+            return one
+
+
+def _facts(one: PartitionProduceResponse) -> Answer:
+    stamp_ms = one.log_append_time_ms
+    return (
+        one.index,
+        one.error_code,
+        one.base_offset,
+        stamp_ms if stamp_ms == NOW_MS else stamp_ms >= 0,
+        one.log_start_offset,
+        [each.batch_index for each in one.record_errors],
+        one.error_message is None,
+    )
+
+
+def create(client: RawClient, topic: str, config: Mapping[str, str]) -> None:
+    wanted = CreatableTopic(
+        name=topic,
+        num_partitions=1,
+        replication_factor=1,
+        configs=[CreatableTopicConfig(name=name, value=text) for name, text in config.items()],
+    )
+    answer = client.ask(CREATE_TOPICS, 5, CreateTopicsRequest(topics=[wanted], timeout_ms=10_000))
+    assert not answer.topics[0].error_code, answer
+    asked = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
+    while client.ask(METADATA, 9, asked).topics[0].error_code:
+        pass
+
+
+def wake_transactions(bootstrap: str) -> None:
+    """Let Kafka make and load the topic of transactions, which its coordinator waits for."""
+    asked = InitProducerIdRequest(transactional_id="other", transaction_timeout_ms=60_000)
+    wanted = FindCoordinatorRequest(key_type=1, coordinator_keys=["other"])
+    with RawClient(bootstrap) as client:
+        while client.ask(FIND_COORDINATOR, 4, wanted).coordinators[0].error_code:
+            pass
+        while client.ask(INIT_PRODUCER_ID, 4, asked).error_code:
+            pass
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_answers_are_equal(case: Case, kafka_broker: KafkaBroker, ours: Broker) -> None:
+    if case.transactional_id is not None:
+        wake_transactions(kafka_broker.bootstrap)
+    assert told(case, ours.bootstrap_servers) == told(case, kafka_broker.bootstrap)
+
+
+def test_unknown_ids_and_names(kafka_broker: KafkaBroker, ours: Broker) -> None:
+    def ask(bootstrap: str) -> list[int]:
+        data = [PartitionProduceData(index=0, records=batch())]
+        codes = []
+        with RawClient(bootstrap) as client:
+            for version, topic in (
+                (12, TopicProduceData(name="nobody", partition_data=data)),
+                (13, TopicProduceData(topic_id=uuid.uuid4(), partition_data=data)),
+            ):
+                request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[topic])
+                answer = client.ask(PRODUCE, version, request)
+                codes.append(answer.responses[0].partition_responses[0].error_code)
+        return codes
+
+    assert ask(ours.bootstrap_servers) == ask(kafka_broker.bootstrap) == [3, 100]
+
+
+@pytest.mark.parametrize("acks_error", [b"", b"garbage that is no batch, but long enough for one"])
+def test_refused_without_acknowledgement_closes(
+    acks_error: bytes, kafka_broker: KafkaBroker, ours: Broker
+) -> None:
+    for bootstrap in (ours.bootstrap_servers, kafka_broker.bootstrap):
+        data = PartitionProduceData(index=0, records=acks_error)
+        topic = TopicProduceData(name="nobody", partition_data=[data])
+        with RawClient(bootstrap) as client:
+            client.send(PRODUCE, 9, ProduceRequest(acks=0, timeout_ms=1, topic_data=[topic]))
+            with pytest.raises(ConnectionError):
+                client.receive()
+
+
+def test_producer_ids(kafka_broker: KafkaBroker, ours: Broker) -> None:
+    def ask(bootstrap: str) -> list[Answer]:
+        found: list[Answer] = []
+        with RawClient(bootstrap) as client:
+            for producer_id, epoch in ((-1, -1), (-1, 3), (3, -1), (3, 4)):
+                request = InitProducerIdRequest(
+                    transactional_id=None,
+                    transaction_timeout_ms=60_000,
+                    producer_id=producer_id,
+                    producer_epoch=epoch,
+                )
+                while (answer := client.ask(INIT_PRODUCER_ID, 4, request)).error_code == LOADING:
+                    pass  # Kafka's first block of ids is on its way
+                found.append((answer.error_code, answer.producer_id >= 0, answer.producer_epoch))
+            empty = InitProducerIdRequest(transactional_id="", transaction_timeout_ms=1)
+            found.append((client.ask(INIT_PRODUCER_ID, 4, empty).error_code,))
+        return found
+
+    assert ask(ours.bootstrap_servers) == ask(kafka_broker.bootstrap)
+
+
+def test_producer_ids_never_come_twice(tmp_path: Path) -> None:
+    given = list[int]()
+    for _ in range(3):
+        with (
+            tidelog.broker(str(tmp_path)) as running,
+            RawClient(running.bootstrap_servers) as client,
+        ):
+            given += [client.producer_id() for _ in range(1200)]
+    assert len(set(given)) == len(given)
