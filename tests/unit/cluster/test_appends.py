@@ -1,0 +1,156 @@
+"""What becomes of a call's records: answers, first errors, deliveries that prove nothing."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from tidelog.cluster.appends import Hear, Row, Sender
+from tidelog.cluster.client import Client
+from tidelog.env import ManualClock
+from tidelog.errors import Closed, ClusterFailure, InvalidTimestamp, MessageTooLarge
+from tidelog.types import Codec
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A delivery, as the client library tells of it."""
+
+    where: int
+    at: int | None
+    kind: int = 1
+    ms: int = 5
+
+    def partition(self) -> int:
+        return self.where
+
+    def offset(self) -> int | None:
+        return self.at
+
+    def timestamp(self) -> tuple[int, int]:
+        return self.kind, self.ms
+
+
+@dataclass(slots=True)
+class FakeProducer:
+    """Takes records, and delivers them at the next poll at the offsets it was told."""
+
+    offsets: dict[int, list[int | None]]
+    kind: int = 1
+    room: int = 1000
+    waiting: list[tuple[int, Hear]] = field(default_factory=list)
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        hear: Hear,
+        *_: object,
+    ) -> None:
+        if len(self.waiting) >= self.room:
+            raise BufferError
+        self.waiting.append((partition, hear))
+
+    def poll(self, _timeout_s: float) -> int:
+        while self.waiting:
+            partition, hear = self.waiting.pop(0)
+            hear(None, Message(partition, self.offsets[partition].pop(0), self.kind))  # type: ignore[arg-type]
+        return 0
+
+    def flush(self, timeout_s: float) -> int:
+        self.poll(timeout_s)
+        return len(self.waiting)
+
+    def __len__(self) -> int:
+        return len(self.waiting)
+
+
+class FakeClient(Client):
+    """Hands out one producer."""
+
+    def __init__(self, producer: FakeProducer) -> None:
+        super().__init__("nowhere:9092", {}, timeout_s=1, clock=ManualClock(0))
+        self.fake = producer
+        self.given: list[Mapping[str, object]] = []
+
+    def producer(self, settings: Mapping[str, object]) -> FakeProducer:  # type: ignore[override]
+        self.given.append(settings)
+        return self.fake
+
+
+def row(partition: int, time_ms: int = 7) -> Row:
+    return (partition, None, b"x", time_ms, None)
+
+
+@pytest.fixture
+def client() -> FakeClient:
+    return FakeClient(FakeProducer({0: [4, 5, 9], 1: [7]}))
+
+
+@pytest.fixture
+def sender(client: FakeClient) -> Iterator[Sender]:
+    found = Sender(client, "lz4")
+    yield found
+    found.close()
+
+
+def test_the_answer_has_first_and_last_offset(sender: Sender, client: FakeClient) -> None:
+    answer = sender.send("flights", [row(0), row(1), row(0), row(0)], None).result(10)
+    assert {n: (a.base_offset, a.last_offset) for n, a in answer.items()} == {0: (4, 9), 1: (7, 7)}
+    assert {a.append_time_ms for a in answer.values()} == {-1}
+    assert client.given[0]["compression.type"] == "lz4"
+    assert client.given[0]["enable.idempotence"] is True
+
+
+def test_stamps_of_brokers_are_append_times(sender: Sender, client: FakeClient) -> None:
+    client.fake.kind = 2
+    (answer,) = sender.send("flights", [row(1)], Codec.NONE).result(10).values()
+    assert (answer.append_time_ms, answer.log_append_time_ms) == (5, 5)
+    assert client.given[0]["compression.type"] == "none"
+
+
+def test_a_delivery_without_an_offset_is_no_proof(sender: Sender, client: FakeClient) -> None:
+    client.fake.offsets[0][1] = None
+    with pytest.raises(ClusterFailure, match="did not say where") as caught:
+        sender.send("flights", [row(0), row(0), row(0)], None).result(10)
+    assert caught.value.__notes__ == ["2 records of the call are in the log all the same"]
+
+
+def test_a_refused_record_ends_the_call(sender: Sender, client: FakeClient) -> None:
+    sent = sender.send("flights", [row(0), row(0, time_ms=0), row(0)], None)
+    with pytest.raises(InvalidTimestamp, match="flights-0"):
+        sent.result(10)
+    assert client.fake.offsets[0] == [5, 9]
+
+
+def test_room_is_waited_for(sender: Sender, client: FakeClient) -> None:
+    client.fake.room = 1
+    answer = sender.send("flights", [row(0), row(0), row(0)], None).result(10)
+    assert answer[0].last_offset == 9
+    client.fake.room = 0
+    with pytest.raises(MessageTooLarge, match=r"queue\.buffering\.max\.kbytes"):
+        sender.send("flights", [row(1)], None).result(10)
+
+
+def test_rows_that_fail_to_come_leave_no_call_behind(sender: Sender) -> None:
+    def rows() -> Iterator[Row]:
+        yield row(0)
+        raise KeyError("whoever makes the records")
+
+    with pytest.raises(KeyError):
+        sender.send("flights", rows(), None)
+    sender.flush()
+    answer = sender.send("flights", [row(1)], None).result(10)
+    assert answer[1].base_offset == 7
+
+
+def test_nothing_is_sent_when_closed(client: FakeClient) -> None:
+    sender = Sender(client, "none")
+    sender.send("flights", [row(1)], None)
+    sender.close()
+    sender.close()
+    assert not client.fake.waiting
+    with pytest.raises(Closed):
+        sender.send("flights", [row(0)], None)

@@ -1,0 +1,113 @@
+"""Which offsets a range of time asks for: never too few, on a cluster that is not there."""
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.cluster.fakes import FLIGHTS_0, FakeCluster
+
+from tidelog.cluster.remote_plan import plan_remote
+from tidelog.errors import ClusterFailure, InvalidRequest
+from tidelog.scan import Split, Wanted
+from tidelog.types import (
+    ClockName,
+    IsolationLevel,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
+
+times = st.lists(st.none() | st.integers(1, 30), max_size=20)
+bounds = st.none() | st.integers(0, 32)
+
+
+def plan(
+    cluster: FakeCluster,
+    start: int | None,
+    end: int | None,
+    clock: ClockName = ClockName.RECORD,
+) -> list[Split]:
+    return plan_remote(
+        cluster,
+        [FLIGHTS_0],
+        Wanted(start_ms=start, end_ms=end),
+        clock=clock,
+        isolation=IsolationLevel.READ_UNCOMMITTED,
+    )
+
+
+@given(given_times=times, start=bounds, end=bounds)
+def test_every_record_of_the_range_is_in_the_plan(
+    given_times: list[int | None], start: int | None, end: int | None
+) -> None:
+    low, high = 0 if start is None else start, 1_000 if end is None else end
+    cluster = FakeCluster().with_log(FLIGHTS_0, *given_times)
+    if low > high:
+        if start is not None and end is not None:
+            with pytest.raises(InvalidRequest, match="before its start"):
+                plan(cluster, start, end)
+        return
+    offsets = {n for split in plan(cluster, start, end) for n in _span(split)}
+    for offset, ms in enumerate(given_times):
+        if ms is not None and low <= ms < high:
+            assert offset in offsets
+
+
+def _span(split: Split) -> range:
+    return range(split.start_offset, split.end_offset)
+
+
+def test_it_begins_at_the_first_record_that_is_late_enough() -> None:
+    cluster = FakeCluster().with_log(FLIGHTS_0, 10, 20, 30, 15, 40)
+    (split,) = plan(cluster, 25, 35)
+    assert (split.start_offset, split.end_offset) == (2, 5)
+    assert split.time_range == (25, 35)
+    assert plan(cluster, 41, 50) == []
+    assert plan(cluster, 30, 30) == []
+
+
+def test_matches_that_kafka_hides_are_found() -> None:
+    cluster = FakeCluster().with_log(FLIGHTS_0, 10, 20, 30)
+    cluster.logs[FLIGHTS_0].hides_matches = True
+    (split,) = plan(cluster, 15, None)
+    assert split.start_offset == 1
+
+
+def test_stamps_rise_so_the_range_ends_too() -> None:
+    cluster = FakeCluster().with_log(FLIGHTS_0, 10, 20, 30, 40)
+    cluster.stamp(FLIGHTS_0)
+    (split,) = plan(cluster, 15, 35, ClockName.APPEND)
+    assert (split.start_offset, split.end_offset) == (1, 3)
+    assert plan(cluster, 41, 50, ClockName.APPEND) == []
+
+
+def test_append_times_that_nobody_knows_are_refused() -> None:
+    cluster = FakeCluster().with_log(FLIGHTS_0, 10, 20)
+    with pytest.raises(InvalidRequest, match="clock='append'"):
+        plan(cluster, 15, None, ClockName.APPEND)
+    (split,) = plan(cluster, None, None, ClockName.APPEND)
+    assert split.time_range is None
+
+
+class OldCluster(FakeCluster):
+    """Its brokers don't know the largest timestamp."""
+
+    code: int | None = 35
+
+    def offsets_for_times(
+        self,
+        times: Mapping[TopicPartition, int],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        raise ClusterFailure("nowhere", "look up", "too old", error_code=self.code)
+
+
+def test_brokers_that_can_not_search_are_read_from_the_start() -> None:
+    cluster = OldCluster()
+    cluster.with_log(FLIGHTS_0, 10, 20)
+    (split,) = plan(cluster, 15, None)
+    assert (split.start_offset, split.end_offset) == (0, 2)
+    cluster.code = None
+    with pytest.raises(ClusterFailure):
+        plan(cluster, 15, None)
