@@ -43,7 +43,7 @@ class Reader:
     __slots__ = ("at", "view")
 
     def __init__(self, data: Buffer) -> None:
-        view = memoryview(data)
+        view = data if isinstance(data, memoryview) else memoryview(data)
         self.view = view if view.format == "B" else view.cast("B")
         self.at = 0
 

@@ -141,7 +141,7 @@ def check(api: AnyApi, kind: "type[DataclassInstance]", texts: list[str], sizes:
         peak = peak_of(kind, api.last, data, flexible=flexible)
         times = 64 if kind is api.response else 8
         assert len(data) + abs(peak) <= times * len(data) + 2**20, (shape, text, size)
-    assert peak >= 0, "the smallest are always let through"
+    assert peak >= 0 or size > 10_000, "the smallest are always let through"
 
 
 @pytest.mark.parametrize("api", WORST, ids=lambda api: api.name)
@@ -152,7 +152,7 @@ def test_the_worst(api: AnyApi) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("api", "kind"), ALL, ids=lambda part: getattr(part, "name", "-"))
 def test_all(api: AnyApi, kind: "type[DataclassInstance]") -> None:
-    check(api, kind, TEXTS, [150_000, 50_000, 20_000, 10_000])
+    check(api, kind, TEXTS, [50_000, 10_000] if kind is api.response else [150_000, 50_000, 20_000])
 
 
 def test_tags_by_the_thousand() -> None:
