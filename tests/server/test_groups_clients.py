@@ -22,6 +22,7 @@ from tidelog.storage.group_offsets import (
 
 WAIT_S = 20
 PARTITIONS = 4
+TURNS = 500
 
 
 def fill(broker: Broker, topic: str, count: int = 40) -> None:
@@ -139,7 +140,9 @@ def test_members_go_on_over_a_restart(tmp_path: Path) -> None:
         settle([consumer], 4)
         before = generation(broker, "readers")
     with tidelog.broker(data, port=port, settings=SETTINGS) as broker:
-        while not commits(consumer, TopicPartition("flights", 0, 5)):
+        for _ in range(TURNS):
+            if commits(consumer, TopicPartition("flights", 0, 5)):
+                break
             consumer.poll(0.05)
         assert generation(broker, "readers") == before
         assert committed(consumer, "flights")[0] == 5
@@ -162,16 +165,22 @@ def test_kafka_python_rebalances(broker: Broker) -> None:
 
     first = consumer()
     seen: list[bytes] = []
-    while len(seen) < 40:
+    for _ in range(TURNS):
         polled = first.poll(timeout_ms=100)
         seen += [record.value for records in polled.values() for record in records]
+        if len(seen) == 40:
+            break
     first.commit()
     second = consumer()
-    while not len(first.assignment()) == len(second.assignment()) == 2:
+    for _ in range(TURNS):
+        if len(first.assignment()) == len(second.assignment()) == 2:
+            break
         assert not first.poll(timeout_ms=20)
         assert not second.poll(timeout_ms=20)
     second.close()
-    while len(first.assignment()) < 4:
+    for _ in range(TURNS):
+        if len(first.assignment()) == 4:
+            break
         first.poll(timeout_ms=20)
     assert [first.committed(place) for place in sorted(first.assignment())] == [10] * 4
     first.close()
@@ -196,14 +205,18 @@ def test_aiokafka_rebalances(broker: Broker) -> None:
     async def rebalance() -> list[int | None]:
         first = await started()
         for _ in range(40):
-            await first.getone()
+            await asyncio.wait_for(first.getone(), WAIT_S)
         await first.commit()
         second = await started()
-        while not len(first.assignment()) == len(second.assignment()) == 2:
+        for _ in range(TURNS):
+            if len(first.assignment()) == len(second.assignment()) == 2:
+                break
             await first.getmany(timeout_ms=20)
             await second.getmany(timeout_ms=20)
         await second.stop()
-        while len(first.assignment()) < 4:
+        for _ in range(TURNS):
+            if len(first.assignment()) == 4:
+                break
             await first.getmany(timeout_ms=20)
         found = [await first.committed(place) for place in sorted(first.assignment())]
         await first.stop()
