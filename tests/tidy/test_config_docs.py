@@ -1,5 +1,6 @@
-"""docs/config.md says what the table of settings says."""
+"""docs/config.md and docs/serve.md say what the tables of settings say."""
 
+from tools import serve_docs
 from tools.config_docs import TARGET, render
 
 from tidelog.config import TOPIC_CONFIGS
@@ -14,3 +15,8 @@ def test_every_setting_and_every_name_of_it_is_in_the_file() -> None:
     names = {key.name for key in TOPIC_CONFIGS}
     names |= {synonym.name for key in TOPIC_CONFIGS for synonym in key.synonyms}
     assert [name for name in sorted(names) if f"`{name}`" not in text] == []
+
+
+def test_broker_settings_are_what_the_script_would_write() -> None:
+    text = serve_docs.TARGET.read_text(encoding="utf-8")
+    assert text == serve_docs.render(text), "run tools/serve_docs.py"
