@@ -38,6 +38,9 @@ from tidelog.types import OffsetAndTimestamp
 ARRAY_LIMIT: Final = 16_384
 # The last segment is read by pieces of this size; a larger batch is left to the plain code.
 PIECE_BYTES: Final = 1 << 18
+# The first piece nearly always has the answer: some batches, and below what is had from the system.
+FIRST_PIECE_BYTES: Final = 1 << 16
+PROVEN_LIMIT: Final = 16_384
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
@@ -51,11 +54,23 @@ class SegmentArrays(NamedTuple):
     time_index: Bytes
 
 
+# A log file, and the entries of its time index and offset index that a search begins with.
+Proven = tuple[str, tuple[int, int], tuple[int, int]]
+
+
+def _entries(
+    segment: Segment, target: int, floor_offset: int
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    first = segment.time_index.lookup(target)
+    return first, segment.offset_index.lookup(max(first[1], floor_offset))
+
+
 class KernelSearch:
     """A `lookup.BatchSearch` by kernels. Safe for several threads."""
 
     def __init__(self) -> None:
         self._arrays: OrderedDict[str, SegmentArrays] = OrderedDict()
+        self._proven: set[Proven] = set()
 
     def __call__(
         self, segment: Segment, target: int, floor_offset: int, /
@@ -79,6 +94,7 @@ class KernelSearch:
     def clear(self) -> None:
         """Drop the arrays; the maps below them go with the last view."""
         self._arrays.clear()
+        self._proven.clear()
 
     def arrays_of(self, segment: ClosedSegment) -> SegmentArrays:
         """The segment's files as arrays, kept for the next search."""
@@ -125,20 +141,39 @@ class KernelSearch:
         self, segment: Segment, target: int, floor_offset: int
     ) -> OffsetAndTimestamp | None:
         """A segment that is not mapped, such as the last one, piece by piece, by position."""
-        _, offset = time_floor(segment, target)
-        position = position_floor(segment, max(offset, floor_offset))
+        position = self._place(segment, target, floor_offset)
+        piece_bytes = FIRST_PIECE_BYTES
         while position < segment.size_bytes:
-            end = min(position + PIECE_BYTES, segment.size_bytes)
+            end = min(position + piece_bytes, segment.size_bytes)
             piece = np.frombuffer(segment.view(position, end), np.uint8)
             status, found, timestamp, at = find_time(piece, 0, target, floor_offset)
             if status == FOUND:
                 batch = view_batch(piece.data, at)
                 if batch.is_valid():
                     return answer(found, timestamp, batch)
-            if status != NOT_FOUND or at == 0:
+            if status == NOT_FOUND and at:
+                position += at
+            elif piece_bytes == PIECE_BYTES:
                 return search_segment(segment, target, floor_offset)
-            position += at
+            piece_bytes = PIECE_BYTES
         return None
+
+    def _place(self, segment: Segment, target: int, floor_offset: int) -> int:
+        """Where a search in a segment that is not mapped begins.
+
+        Its indexes are in memory and only grow: what the log has proven of a pair of entries once
+        is not read again.
+        """
+        first, second = _entries(segment, target, floor_offset)
+        if (segment.log_path, first, second) in self._proven:
+            return second[1]
+        _, offset = time_floor(segment, target)
+        position = position_floor(segment, max(offset, floor_offset))
+        if len(self._proven) >= PROVEN_LIMIT:
+            self._proven.clear()
+        # Indexes that were wrong are others by now, and have to be asked again.
+        self._proven.add((segment.log_path, *_entries(segment, target, floor_offset)))
+        return position
 
     def nearest(self, segment: ClosedSegment, target: int) -> tuple[int, int]:
         """Offset and position of the index entry where a search for `target` begins."""
