@@ -131,6 +131,10 @@ class Commands:
         assert code == ExitCode.OK, err
         table = pa.ipc.open_stream(out).read_all()
         assert table.column("offset").to_pylist() == [1, 2, 4]
+        (counted,) = shell.rows("count", name, "--from", start, "--to", end)
+        assert (counted["records"], counted["without_time"]) == (3, 0)
+        code, _, err = shell.run("count", name, "--zone-cache", "x")
+        assert code == ExitCode.USAGE
         code, _, err = shell.run("read", name, "--partition", "7")
         assert code == ExitCode.USAGE
         assert "partitions 0 to 0" in err

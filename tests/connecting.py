@@ -306,9 +306,15 @@ class Suite:
         log.append(name, [NewRecord(value=b"x" * 1000)] * 3_000)
 
         async def work() -> int:
-            async with await tidelog.connect_async(log.bootstrap) as remote:
-                async for batch in remote.read(name):
-                    return batch.num_rows
-            return 0
+            remote = await tidelog.connect_async(log.bootstrap)
+            rows = 0
+            async for batch in remote.read(name):
+                rows = batch.num_rows
+                break
+            await remote.close()
+            await remote.close()
+            with pytest.raises(Closed):
+                await remote.topics()
+            return rows
 
         assert asyncio.run(work()) > 0

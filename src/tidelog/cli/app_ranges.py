@@ -5,6 +5,7 @@ from typing import Final
 import click
 
 from tidelog.cli.choices import ClockName, Format, Isolation
+from tidelog.cli.cluster_options import Place, place_options
 from tidelog.cli.options import (
     TIME_HELP,
     clock_option,
@@ -31,12 +32,13 @@ _zone_cache = click.option(
         "tidelog count flights --from 2013-02-08 --to 2013-02-09 --zone America/New_York",
         "tidelog count flights:0 --from -6h --clock append -o json",
         "tidelog count flights --isolation read_committed",
+        "tidelog count flights --from -6h --bootstrap broker:9092",
     ),
 )
 @_target
 @click.option("--from", "start", metavar="TIME", help=f"First time, or a range A..B. {TIME_HELP}.")
 @_end
-@data_option
+@place_options
 @clock_option
 @isolation_option
 @_zone_cache
@@ -48,7 +50,7 @@ def _count(  # noqa: PLR0913 - one parameter for each option
     target: str,
     start: str | None,
     end: str | None,
-    data: str | None,
+    place: Place,
     clock: ClockName,
     isolation: Isolation,
     zone_cache: str | None,
@@ -70,7 +72,7 @@ def _count(  # noqa: PLR0913 - one parameter for each option
         zone=zone,
         zone_cache=zone_cache,
     )
-    count.count(surroundings, data, target, question, kind)
+    count.count(surroundings, place, target, question, kind)
 
 
 @click.command(

@@ -4,14 +4,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidelog.cli import output, times
+from tidelog.cli.brokers import open_remote
 from tidelog.cli.choices import Format
+from tidelog.cli.cluster_options import Access, Place
 from tidelog.cli.opening import open_directory
+from tidelog.cli.problems import UsageProblem
+from tidelog.cli.read_rows import chosen
 from tidelog.cli.surroundings import Surroundings
 from tidelog.cli.targets import parse_target, partitions_of
+from tidelog.scan import ScanStats
+from tidelog.scan.count import Count, PartitionCount
 from tidelog.scan.count import count as count_records
 from tidelog.scan.split import Wanted
 from tidelog.timespec import OPEN_END, OPEN_START
-from tidelog.types import ClockName, IsolationLevel
+from tidelog.types import ClockName, IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.cli.output import Cell
@@ -39,23 +45,18 @@ class Question:
 
 
 def count(
-    surroundings: Surroundings, data: str | None, target: str, question: Question, kind: Format
+    surroundings: Surroundings, place: Place, target: str, question: Question, kind: Format
 ) -> None:
     """Print the count of each partition; a table ends with their sum where there are several."""
-    topic, number = parse_target(target)
     start_ms, end_ms = times.read_bounds(surroundings, question.start, question.end, question.zone)
-    with open_directory(surroundings, data) as directory:
-        found = count_records(
-            directory.log_dir,
-            partitions_of(directory, topic, number),
-            wanted=Wanted(
-                start_ms=None if start_ms == OPEN_START else start_ms,
-                end_ms=None if end_ms == OPEN_END else end_ms,
-            ),
-            clock=question.clock,
-            isolation=question.isolation,
-            zone_cache=question.zone_cache,
-        )
+    wanted = Wanted(
+        start_ms=None if start_ms == OPEN_START else start_ms,
+        end_ms=None if end_ms == OPEN_END else end_ms,
+    )
+    if place.access is None:
+        found = _counted(surroundings, place.data, target, question, wanted)
+    else:
+        found = _fetched(surroundings, place.access, target, question, wanted)
     rows: list[list[Cell]] = [
         [name.partition, one.records, one.without_time, one.told, one.log_bytes, one.sidecar_bytes]
         for name, one in found.partitions.items()
@@ -72,3 +73,47 @@ def count(
             f"{found.without_time} records have no time on the {question.clock} clock and lie in no"
             " range"
         )
+
+
+def _counted(
+    surroundings: Surroundings, data: str | None, target: str, question: Question, wanted: Wanted
+) -> Count:
+    topic, number = parse_target(target)
+    with open_directory(surroundings, data) as directory:
+        return count_records(
+            directory.log_dir,
+            partitions_of(directory, topic, number),
+            wanted=wanted,
+            clock=question.clock,
+            isolation=question.isolation,
+            zone_cache=question.zone_cache,
+        )
+
+
+def _fetched(
+    surroundings: Surroundings, access: Access, target: str, question: Question, wanted: Wanted
+) -> Count:
+    """Counted by fetching the records: brokers can't count."""
+    if question.zone_cache is not None:
+        raise UsageProblem("--zone-cache is about a directory's files; leave it out")
+    topic, number = parse_target(target)
+    found: dict[TopicPartition, PartitionCount] = {}
+    with open_remote(surroundings, access) as cluster:
+        for name in chosen(topic, cluster.partitions(topic), number):
+            stats = ScanStats()
+            batches = cluster.scan(
+                name,
+                start=wanted.start_ms,
+                end=wanted.end_ms,
+                clock=question.clock,
+                columns=("offset",),
+                isolation=question.isolation,
+            ).to_arrow(stats=stats)
+            found[name] = PartitionCount(
+                records=sum(batch.num_rows for batch in batches),
+                without_time=stats.without_time,
+                told=0,
+                log_bytes=stats.log_bytes,
+                sidecar_bytes=0,
+            )
+    return Count(partitions=found)

@@ -20,6 +20,7 @@ from tidelog.cluster.remote_directory import RemoteDirectory, connect
 from tidelog.cluster.topics import RemoteTopic
 from tidelog.directory import When
 from tidelog.env import Env
+from tidelog.errors import Closed
 from tidelog.record.record import Record
 from tidelog.storage.log import AppendResult
 from tidelog.types import (
@@ -53,6 +54,7 @@ class AsyncRemoteDirectory:
     def __init__(self, directory: RemoteDirectory) -> None:
         self._directory = directory
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tidelog-connect")
+        self._is_closed = False
 
     @property
     def bootstrap(self) -> str:
@@ -60,6 +62,8 @@ class AsyncRemoteDirectory:
         return self._directory.bootstrap
 
     async def _run(self, ask: Callable[[], _Answer]) -> _Answer:
+        if self._is_closed:
+            raise Closed(f"the connection to {self.bootstrap} is closed")
         return await asyncio.get_running_loop().run_in_executor(self._threads, ask)
 
     # -- topics ------------------------------------------------------------------------------
@@ -223,11 +227,10 @@ class AsyncRemoteDirectory:
         Who stops early, or is cancelled, leaves the iterator to a thread that closes it once it
         has come back from what it waits for.
         """
-        loop = asyncio.get_running_loop()
         steps = _Steps(begin)
         try:
             while True:
-                found = await loop.run_in_executor(self._threads, steps.take)
+                found = await self._run(steps.take)
                 if not found:
                     return
                 yield found[0]
@@ -238,8 +241,12 @@ class AsyncRemoteDirectory:
     # -- closing -----------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Wait for what is on its way, then let go; what is called later fails."""
-        await self._run(self._directory.close)
+        """Wait for what is on its way, then let go; what is called later raises Closed."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._threads, self._directory.close)
         self._threads.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:

@@ -23,9 +23,10 @@ from tidelog.server.partitions import Partition
 from tidelog.types import TopicPartition
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-# How many partitions, topics, and commits of groups are shown at most.
+# How many partitions, topics, groups, and commits of groups are shown at most.
 PARTITIONS_MAX: Final = 10_000
 TOPICS_MAX: Final = 2_000
+GROUPS_MAX: Final = 5_000
 COMMITS_MAX: Final = 10_000
 # Partitions looked at, and ten times as many samples written, before others run.
 _AT_ONCE: Final = 20
@@ -159,7 +160,7 @@ class Exposition:
 
     async def pieces(self) -> AsyncIterator[str]:
         """The text; others run between two pieces."""
-        self._left_out = {"partitions": 0, "topics": 0, "commits": 0}
+        self._left_out = {"partitions": 0, "topics": 0, "groups": 0, "commits": 0}
         yield self._broker()
         yield self._requests()
         for text in self._topics():
@@ -235,7 +236,9 @@ class Exposition:
     async def _groups(self) -> AsyncIterator[str]:
         members: list[str] = []
         commits: list[tuple[str, int, int | None, float | None]] = []
-        for number, group in enumerate(list(self._facts.groups())):
+        groups = list(self._facts.groups())
+        self._left_out["groups"] = max(len(groups) - GROUPS_MAX, 0)
+        for number, group in enumerate(groups[:GROUPS_MAX]):
             label = _labels(group=group.group_id)
             members.append(f"{GROUP_MEMBERS.full_name}{label} {group.members}\n")
             for topic, partition, offset in group.offsets:

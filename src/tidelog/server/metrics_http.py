@@ -98,7 +98,8 @@ class MetricsServer:
         await writer.drain()
         with suppress(OSError):
             writer.write_eof()
-            await reader.read()  # until whoever asked has taken it and closes
+            while await reader.read(REQUEST_BYTES_MAX):
+                pass  # until whoever asked has taken it and closes
 
     async def _page(self, method: str, path: str) -> tuple[int, str, bytes]:
         if not method:
@@ -109,7 +110,7 @@ class MetricsServer:
             async with self._scraping:
                 text = [piece async for piece in self._exposition.pieces()]
                 text.append(await self._work.run(process_figures))
-                body = await self._work.run("".join(text).encode)
+                body = await self._work.run("".join(text).encode, "utf-8", "replace")
             return 200, CONTENT_TYPE, body
         if path == "/healthz":
             return 200, _PLAIN, b"alive\n"

@@ -75,12 +75,15 @@ def test_what_would_end_a_label_is_escaped() -> None:
 def test_series_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exposition, "TOPICS_MAX", 2)
     monkeypatch.setattr(exposition, "COMMITS_MAX", 3)
-    facts = Facts(known_groups=[Group("planes", 0, [("flights", n, 5) for n in range(7)])])
+    monkeypatch.setattr(exposition, "GROUPS_MAX", 1)
+    planes = Group("planes", 0, [("flights", n, 5) for n in range(7)])
+    facts = Facts(known_groups=[planes, Group("other", 0, [])])
     for number in range(5):
         facts.counters.fetched(f"topic-{number}", 1, 1)
     found = told(facts)
     assert found["metrics_left_out", labels(kind="topics")] == 3
     assert found["metrics_left_out", labels(kind="commits")] == 4
+    assert found["metrics_left_out", labels(kind="groups")] == 1
     assert sum(name == "topic_bytes_out_total" for name, _ in found) == 2
     assert sum(name == "group_committed_offset" for name, _ in found) == 3
 
