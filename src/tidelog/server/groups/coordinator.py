@@ -5,7 +5,6 @@ Source: Kafka 4.3's group coordinator.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 from tidelog.server.groups.codes import Code
@@ -17,8 +16,8 @@ from tidelog.server.groups.rebalance import GroupTable, Rebalances
 from tidelog.server.groups.shards import Shards
 from tidelog.server.topics import OFFSETS_TOPIC
 
-# Groups looked at for expiry, or for a deleted topic, before others run.
-SWEEP_GROUPS: Final = 200
+# How long groups are looked at, for expiry or a deleted topic, before others run.
+SLICE_MS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +49,7 @@ class GroupCoordinator:
     def __init__(self, node: Host) -> None:
         clock, config = node.env.clock, node.config
         self._timers = node.timers
+        self._clock = clock
         self._check_ms = config.offsets_retention_check_interval_ms
         self._table = GroupTable(clock)
         self.shards = Shards(node)
@@ -94,16 +94,17 @@ class GroupCoordinator:
         self._timers.after(self._check_ms, self._expire)
 
     def _sweep(self, action: Callable[[ClassicGroup], None]) -> None:
-        """Do something to all groups, not all at once."""
+        """Do something to all groups, a few milliseconds at a time."""
         left = iter(tuple(self._table.groups.values()))
 
         def go_on() -> None:
-            part = tuple(islice(left, SWEEP_GROUPS))
-            for group in part:
+            end_ms = self._clock.monotonic_ms() + SLICE_MS
+            for group in left:
                 if self._table.get(group.group_id) is group:
                     action(group)
-            if part:
-                self._timers.after(0, go_on)
+                if self._clock.monotonic_ms() >= end_ms:
+                    self._timers.after(1, go_on)
+                    return
 
         go_on()
 

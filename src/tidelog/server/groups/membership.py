@@ -137,8 +137,6 @@ class Membership:
         if code is not Code.NONE:
             return _refused(code, asked.member_id)
         member = group.members[asked.member_id]
-        if group.is_empty:
-            return _refused(Code.UNKNOWN_MEMBER_ID, asked.member_id)
         is_same = member.protocols == asked.protocols
         # A leader joins again in a stable group because what it reads has changed.
         leads = group.is_in(GroupState.STABLE) and group.leader == member.member_id

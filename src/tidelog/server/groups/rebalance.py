@@ -106,8 +106,9 @@ class Rebalances:
             self.complete_join(group)
 
     def remove(self, group: ClassicGroup, member: Member) -> None:
-        """Let a member go; where it waits for its join it is told that nobody knows it."""
+        """Let a member go; where it waits for an answer it is told that nobody knows it."""
         group.answer_join(member, Joined(code=Code.UNKNOWN_MEMBER_ID))
+        group.answer_sync(member, Synced(code=Code.UNKNOWN_MEMBER_ID))
         group.remove(member.member_id)
 
     def _go_on_without(self, group: ClassicGroup) -> None:

@@ -58,7 +58,6 @@ class Shards:
         self._log = OffsetsLog(host)
         self._log.on_lost = self._lose
         self._standby = Standby(host, self._log)
-        self._is_promoting = False
         self.on_loaded: Callable[[Sequence[ClassicGroup]], None] = lambda _groups: None
         self.on_lost: Callable[[int | None], None] = lambda _number: None
         host.closers.append(self.close)
@@ -68,7 +67,6 @@ class Shards:
         if self._states or self.is_loading:
             return
         if self._standby.is_there:
-            self._is_promoting = True
             self._task = asyncio.get_running_loop().create_task(self._promote())
         elif (info := self._host.topics.find(OFFSETS_TOPIC)) is not None:
             self._adopt(info)
@@ -130,7 +128,10 @@ class Shards:
 
     async def ensure_topic(self) -> Code:
         """Create the topic where it is not there; why that can't be, `NONE` where it is."""
-        if self._is_promoting:
+        if self._states:
+            return Code.NONE
+        self.resume()
+        if not self._states and self.is_loading:  # what a standby knew comes first
             return Code.COORDINATOR_NOT_AVAILABLE
         return Code.NONE if self._states else await self._create_topic(ShardState.ACTIVE)
 
@@ -153,8 +154,7 @@ class Shards:
             return Code.COORDINATOR_NOT_AVAILABLE
         if not self._states:
             self._adopt(info, state)
-            if not self._is_promoting:
-                self._ensure_loading()
+            self._ensure_loading()
         return Code.NONE
 
     def _topic_settings(self) -> dict[str, str]:
@@ -200,7 +200,6 @@ class Shards:
             self._adopt(info)
         else:
             await self._create_topic(None)
-        self._is_promoting = False
         await self._load_all()
         if is_read and self._states and set(self._states) == {ShardState.ACTIVE}:
             await self._standby.finish(len(self._states))
@@ -226,6 +225,9 @@ class Shards:
                 await self._load(number)
             except TidelogError as error:
                 LOGGER.error("%s-%d can't be loaded: %s", OFFSETS_TOPIC, number, error)
+                self._set_state(number, ShardState.FAILED)
+            except Exception:  # noqa: BLE001 - one partition's trouble is not the others'
+                LOGGER.exception("%s-%d can't be loaded", OFFSETS_TOPIC, number)
                 self._set_state(number, ShardState.FAILED)
 
     def _set_state(self, number: int, state: ShardState) -> None:

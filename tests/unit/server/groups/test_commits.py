@@ -9,6 +9,7 @@ from tidelog.server.groups.commits import MINUTE_MS, Commit
 from tidelog.server.groups.group import GroupState
 from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.results import CommitAsked, MemberRef
+from tidelog.server.groups.subscriptions import subscribed_topics
 
 RETENTION_MS = 10_080 * MINUTE_MS
 READS_FLIGHTS = SUBSCRIPTION.write(0, ConsumerProtocolSubscription(topics=["flights"]))
@@ -171,6 +172,15 @@ class TestForgetting:
         world.commits.forget_topic(world.group, "flights")
         world.restart()
         assert [(topic, found.offset) for topic, _, found in world.group.offsets] == [("ships", 2)]
+
+
+def test_subscription_is_read_as_far_as_all_versions_agree() -> None:
+    lacks_owned_partitions = b"\0\1" + READS_FLIGHTS[2:]
+    assert subscribed_topics([READS_SHIPS, lacks_owned_partitions]) == frozenset(
+        {"flights", "ships"}
+    )
+    assert subscribed_topics([READS_FLIGHTS[:-6]]) is None
+    assert subscribed_topics([]) == frozenset()
 
 
 class TestDeleting:

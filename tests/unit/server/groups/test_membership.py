@@ -129,6 +129,14 @@ class TestRebalance:
         world.ask_join()
         assert answer.value == (Code.REBALANCE_IN_PROGRESS, b"")
 
+    def test_who_leaves_while_it_waits_is_told_so(self) -> None:
+        world = World()
+        joined = world.join_all([world.ask_join() for _ in range(2)])
+        follower = next(one for one in joined if one.leader != one.member_id)
+        answer = world.ask_sync(follower)
+        world.members.leave(GROUP, [MemberRef(follower.member_id)])
+        assert answer.value == (Code.UNKNOWN_MEMBER_ID, b"")
+
     def test_member_that_does_not_sync_is_out_after_the_rebalance_timeout(self) -> None:
         world = World()
         joined = world.join_all([world.ask_join(session_ms=60_000) for _ in range(2)])

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from tidelog.config import BrokerConfig
-from tidelog.env import Env, File, OsFileSystem
+from tidelog.env import Env, File, ManualClock, OsFileSystem
 from tidelog.errors import StorageFailure
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.commits import Commit
@@ -171,7 +171,8 @@ async def test_lost_partition_is_read_again_when_its_disk_works_again(tmp_path: 
         assert node.groups.find(GROUP) is None
         assert shards.code_for(GROUP) is Code.NOT_COORDINATOR
         disk.is_failing = False
-        node.partitions.reopen(OFFSETS_TOPIC, shards.number_of(GROUP))
+        number = shards.number_of(GROUP)
+        node.partitions.get(OFFSETS_TOPIC, number).use(node.log_dir.reopen(OFFSETS_TOPIC, number))
         assert shards.code_for(GROUP) is LOADING
         await until_loaded(node.groups)
         assert committed(node.groups) == 1
@@ -207,6 +208,22 @@ async def test_deleted_topics_take_offsets_and_groups_along(tmp_path: Path) -> N
         assert node.groups.shards.code_for(GROUP) is Code.NOT_COORDINATOR
         assert await node.groups.shards.ensure_topic() is Code.NONE
         assert commit(node.groups, 1).value == [Code.NONE]
+
+
+@on_a_loop
+async def test_expiry_runs_by_its_clock_over_many_groups(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000)
+    settings = {"offsets_retention_minutes": "1", "offsets_retention_check_interval_ms": "70000"}
+    async with broker(tmp_path, Env(clock=clock), **settings) as node:
+        await node.groups.shards.ensure_topic()
+        for number in range(500):
+            commit(node.groups, number, f"group {number}")
+        clock.advance(50_000)
+        commit(node.groups, 1)
+        for _ in range(3):
+            clock.advance(10_000)
+            node.timers.run_due()
+        assert [group.group_id for group in node.groups.groups()] == [GROUP]
 
 
 @on_a_loop
