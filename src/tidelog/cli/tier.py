@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.cli import output
 from tidelog.cli.choices import Format
@@ -15,7 +15,7 @@ from tidelog.cli.progress import byte_progress
 from tidelog.cli.surroundings import Surroundings
 from tidelog.cli.targets import parse_target, partitions_of
 from tidelog.directory import Directory
-from tidelog.errors import CorruptData
+from tidelog.errors import CorruptData, DirectoryLocked
 from tidelog.storage.dir_state import DirectoryState, LogDirOptions
 from tidelog.storage.log_dir import LogDir
 from tidelog.storage.tiering import (
@@ -31,6 +31,9 @@ from tidelog.storage.tiering import (
 from tidelog.storage.topics import TopicInfo
 from tidelog.timespec import parse_duration
 from tidelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.control.client import ControlClient
 
 Prepare = Callable[[DirectoryState], None]
 _NS_PER_MS: Final = 1_000_000
@@ -99,17 +102,56 @@ class TierCommand:
             raise UsageProblem("--to is for a topic: `tidelog tier TOPIC --to URL`")
         if wishes.dry_run:
             return self._dry_run(wishes)
-        grace_ms = self.grace_ms
-        with open_directory(self.surroundings, self.data, writable=True) as directory:
-            self._enable(directory, wishes.url)
-            names = self._moved(directory)
-            reports = [self._move(directory, name, wishes, grace_ms) for name in names]
-            rows = [_moved_row(directory, report) for report in reports]
+        try:
+            reports, rows = self._move_all(wishes)
+        except DirectoryLocked:
+            holder = self._holder()
+            if holder is None:
+                raise
+            with holder:
+                reports, rows = self._move_by(holder, wishes)
         self._print(_MOVED, rows)
         if not rows:
             self.surroundings.say("no topic has remote.storage.enable=true; see --to")
         is_whole = all(report.stopped is None for report in reports)
         return ExitCode.OK if is_whole else ExitCode.FINDINGS
+
+    def _move_all(self, wishes: MoveWishes) -> tuple[list[MoveReport], list[list[Cell]]]:
+        grace_ms = self.grace_ms
+        with open_directory(self.surroundings, self.data, writable=True) as directory:
+            self._enable(directory, wishes.url)
+            names = self._moved(directory)
+            reports = [self._move(directory, name, wishes, grace_ms) for name in names]
+            return reports, [_moved_row(directory, report) for report in reports]
+
+    def _holder(self) -> "ControlClient | None":
+        """The broker that holds the directory, where it moves segments on request."""
+        from tidelog.control.client import find_holder
+
+        holder = find_holder(self.data or "")
+        if holder is not None and "tier" not in cast("list[str]", holder.status()["verbs"]):
+            holder.close()
+            return None
+        return holder
+
+    def _move_by(
+        self, holder: "ControlClient", wishes: MoveWishes
+    ) -> tuple[list[MoveReport], list[list[Cell]]]:
+        """Let the broker that has the directory open do it, partition by partition."""
+        from tidelog.control import tier_verb
+
+        options = MoveOptions(
+            url=wishes.url,
+            grace_ms=self.grace_ms,
+            takes_over=wishes.takes_over,
+            roll=wishes.roll,
+        )
+        with open_directory(self.surroundings, self.data) as directory:
+            names = self._moved(directory)
+        told = [holder.ask("tier", tier_verb.wishes(name, options)) for name in names]
+        reports = [tier_verb.read_report(name, one) for name, one in zip(names, told, strict=True)]
+        with open_directory(self.surroundings, self.data) as directory:
+            return reports, [_moved_row(directory, report) for report in reports]
 
     def _enable(self, directory: Directory, url: str | None) -> None:
         if url is None:
@@ -268,7 +310,7 @@ def _moved_row(directory: Directory, report: MoveReport) -> list[Cell]:
         report.copied,
         report.copied_bytes,
         report.released,
-        len(report.deleted),
+        report.deleted_count,
         report.removed,
         found.local_start_offset,
         found.tier_end_offset,

@@ -58,22 +58,31 @@ def run_tier(log_dir: "LogDir", name: TopicPartition, options: MoveOptions) -> R
     return {
         "copied": report.copied,
         "copied_bytes": report.copied_bytes,
-        "deleted": len(report.deleted),
+        "deleted": report.deleted_count,
         "released": report.released,
         "removed": report.removed,
         "stopped": report.stopped,
     }
 
 
-def read_report(told: Mapping[str, object]) -> tuple[dict[str, int], str | None]:
-    """Counts by `MoveReport`'s names, and why copying stopped; raises CorruptMessage."""
+def read_report(name: TopicPartition, told: Mapping[str, object]) -> MoveReport:
+    """What a run has done, from JSON; raises CorruptMessage for what is none."""
     names = ("copied", "copied_bytes", "deleted", "released", "removed")
     stopped = told.get("stopped")
-    if not all(is_count(told.get(name)) for name in names):
+    if not all(is_count(told.get(each)) for each in names):
         raise CorruptMessage(f"no answer to tier: {str(told)[:200]}")
     if not (stopped is None or isinstance(stopped, str)):
         raise CorruptMessage(f"no answer to tier: {str(told)[:200]}")
-    return {name: int(str(told[name])) for name in names}, stopped
+    count = {each: int(str(told[each])) for each in names}
+    return MoveReport(
+        topic_partition=name,
+        copied=count["copied"],
+        copied_bytes=count["copied_bytes"],
+        told_deleted=count["deleted"],
+        released=count["released"],
+        removed=count["removed"],
+        stopped=stopped,
+    )
 
 
 __all__ = ["MoveReport", "read_report", "read_wishes", "run_tier", "wishes"]

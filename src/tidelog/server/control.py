@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, cast
 from tidelog.control import messages, place
 from tidelog.control.frames import FrameReader, Message, encode_frame
 from tidelog.errors import Closed, CorruptMessage, InvalidRequest, TidelogError
+from tidelog.server import topic_changes
 from tidelog.server.node import LOGGER, Node
 from tidelog.server.on_loop import LoopGate, log_dir_on_loop
 
@@ -146,6 +147,10 @@ class Control:
         from tidelog.control.tier_verb import read_wishes, run_tier
 
         name, options = read_wishes(arguments, self._on_copied)
+        if options.url is not None:
+            # As the command does where it has the directory itself: later runs and readers know.
+            enabled = {"remote.storage.enable": "true", "tidelog.tier.url": options.url}
+            await topic_changes.alter(self._node, name.topic, lambda _: enabled)
         async with self._node.partitions.holds.hold([name.topic], stops_appends=False):
             log_dir = log_dir_on_loop(self._node.log_dir, self._gate)
             try:

@@ -81,6 +81,7 @@ class MoveReport:
         released: Local segments that went because the tier has them.
         removed: Segments whose objects were removed from the store.
         stopped: Why a segment could not be copied, which ends the copying; None where all were.
+        told_deleted: How many `deleted` would name, where another process tells only that.
     """
 
     topic_partition: TopicPartition
@@ -90,6 +91,12 @@ class MoveReport:
     released: int = 0
     removed: int = 0
     stopped: str | None = None
+    told_deleted: int = 0
+
+    @property
+    def deleted_count(self) -> int:
+        """How many segments total retention took."""
+        return len(self.deleted) or self.told_deleted
 
 
 def tier_partition(
