@@ -48,7 +48,9 @@ class Beside:
             if self._running is None:
                 self._do(self._waiting.popleft())
             else:
-                wait([self._running[1]])
+                # Nobody tells who waits for a job that was cancelled when the threads were closed.
+                if not self._running[1].cancelled():
+                    wait([self._running[1]])
                 self._end()
 
     def drop(self) -> None:

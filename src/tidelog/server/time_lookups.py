@@ -4,7 +4,8 @@ A search in a thread goes over the segments as they were when it began, with run
 own; what it loads serves the next search, which finds it in memory.
 """
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final, TypeAlias
 
 from tidelog.server.byte_ranges import frames
@@ -19,41 +20,49 @@ from tidelog.types import NO_TIMESTAMP, ClockName, OffsetAndTimestamp
 # A search by append time may go through all rows of a segment.
 ROWS_ON_THE_LOOP: Final = 4096
 FoundTime: TypeAlias = OffsetAndTimestamp | None
+# A search that has to be waited for begins when it is called.
+Search: TypeAlias = Callable[[], Awaitable[FoundTime]]
 
 
-def find_time(log: Log, timestamp_ms: int, work: Work) -> FoundTime | Awaitable[FoundTime]:
+def find_time(log: Log, timestamp_ms: int, work: Work) -> FoundTime | Search:
     """The first offset at or after a time on the clock that the topic's lookups go by.
 
-    Errors as `LogReader.offset_for_time`, from the awaitable where there is one.
+    Errors as `LogReader.offset_for_time`, from the search where one has to be waited for.
     """
     if log.context.config.tidelog_lookup_clock is ClockName.APPEND:
         if all(_has_times(segment) for segment in log.segments):
             return log.offset_for_time(timestamp_ms, clock=ClockName.APPEND)
-        return work.run(_by_append_time, log, timestamp_ms)
+        return partial(work.run, _by_append_time, log, timestamp_ms)
     if log.is_warm_for(timestamp_ms):
         return log.offset_for_time(timestamp_ms)
-    return work.run(_by_record_time, log.segments, timestamp_ms, log.log_start_offset)
+    return partial(work.run, _by_record_time, log.segments, timestamp_ms, log.log_start_offset)
 
 
-def find_max_timestamp(log: Log, work: Work) -> FoundTime | Awaitable[FoundTime]:
+def find_max_timestamp(log: Log, work: Work) -> FoundTime | Search:
     """The first record with the largest time on the clock that the topic's lookups go by."""
     if log.context.config.tidelog_lookup_clock is ClockName.APPEND:
-        return work.run(_last_append_time, log)
+        return partial(work.run, _last_append_time, log)
     if all(_has_indexes(segment) for segment in log.segments):
         return log.max_timestamp()
-    return work.run(lookup.find_max_timestamp, log.segments, log.log_start_offset)
+    return partial(work.run, lookup.find_max_timestamp, log.segments, log.log_start_offset)
 
 
-def has_no_times(log: Log, work: Work) -> bool | Awaitable[bool]:
+def may_have_no_times(log: Log) -> bool:
+    """Whether it takes a look at the records to say that a search found nothing for want of times.
+
+    Cheap, and nearly always False: then some record has a time, or there is none.
+    """
+    if log.log_start_offset == log.log_end_offset:
+        return False
+    return log.segments[-1].largest_timestamp == NO_TIMESTAMP
+
+
+async def has_no_times(log: Log, work: Work) -> bool:
     """Whether a log holds records, and all of them are of magic 0, which knows no times.
 
     Source: KIP-79 (UNSUPPORTED_FOR_MESSAGE_FORMAT); mixed logs are searched where they have times.
     """
-    if log.log_start_offset == log.log_end_offset:
-        return False
-    if log.segments[-1].largest_timestamp != NO_TIMESTAMP:
-        return False
-    return work.run(_is_all_magic_0, log, log.segments)
+    return may_have_no_times(log) and await work.run(_is_all_magic_0, log, log.segments)
 
 
 def _has_indexes(segment: Segment) -> bool:

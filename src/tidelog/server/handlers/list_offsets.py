@@ -5,7 +5,8 @@ KIP-1023 (-6); for version 0 Kafka's getOffsetsBefore.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Final, TypeAlias, cast
 
 from tidelog.errors import StorageFailure, TidelogError
@@ -21,6 +22,7 @@ from tidelog.server.partitions import Partition
 from tidelog.server.requests import RequestContext
 from tidelog.server.time_lookups import (
     FoundTime,
+    Search,
     find_max_timestamp,
     find_time,
     has_no_times,
@@ -54,7 +56,8 @@ UNSUPPORTED_FOR_MESSAGE_FORMAT: Final = 43
 STORAGE_ERROR: Final = 56
 
 Found: TypeAlias = ListOffsetsPartitionResponse
-Maybe: TypeAlias = Found | Awaitable[Found]
+# What has to be waited for begins when it is called.
+Maybe: TypeAlias = Found | Callable[[], Awaitable[Found]]
 
 
 def list_offsets(
@@ -76,7 +79,7 @@ def list_offsets(
             elif count:
                 answers.append(_refused(asked, INVALID_REQUEST))
         found.append((topic.name, answers))
-    if any(isinstance(one, Awaitable) for _, answers in found for one in answers):
+    if any(callable(one) for _, answers in found for one in answers):
         return _later(found)
     return _response((name, cast("list[Found]", answers)) for name, answers in found)
 
@@ -84,7 +87,7 @@ def list_offsets(
 async def _later(found: Iterable[tuple[str, list[Maybe]]]) -> ListOffsetsResponse:
     return _response(
         [
-            (name, [await one if isinstance(one, Awaitable) else one for one in answers])
+            (name, [await one() if callable(one) else one for one in answers])
             for name, answers in found
         ]
     )
@@ -112,13 +115,13 @@ def _one(
     if asked.timestamp < 0 and context.version < SPECIAL_SINCE.get(asked.timestamp, 1 << 15):
         return _refused(asked, UNSUPPORTED_VERSION)
     try:
-        partition = context.node.partitions.get(topic, asked.partition_index)
-        code = epoch_problem(partition.log, asked.current_leader_epoch)
+        found = context.node.partitions.get(topic, asked.partition_index)
+        code = epoch_problem(found.log, asked.current_leader_epoch)
         if code:
             return _refused(asked, code)
         if context.version == 0:
-            return _old_style(context, request, partition, asked)
-        return _found(context, partition, _end_offset(request, partition), asked)
+            return partial(_old_style, context, request, found, asked)
+        return _found(context, found, _end_offset(request, found), asked)
     except TidelogError as error:
         return _failed(asked, error)
 
@@ -131,24 +134,24 @@ def _end_offset(request: ListOffsetsRequest, partition: Partition) -> int:
 
 
 def _found(
-    context: RequestContext, partition: Partition, end: int, asked: ListOffsetsPartition
+    context: RequestContext, place: Partition, end: int, asked: ListOffsetsPartition
 ) -> Maybe:
-    log, work = partition.log, context.node.work
+    log, work = place.log, context.node.work
     if asked.timestamp in SPECIAL_SINCE and asked.timestamp != MAX_TIMESTAMP:
         return _answer(asked, _special(log, asked.timestamp, end))
     if asked.timestamp == MAX_TIMESTAMP:
         found = find_max_timestamp(log, work)
     else:
         found = find_time(log, asked.timestamp, work)
-    if isinstance(found, Awaitable):
-        return _searched(found, log, work, end, asked)
+    if callable(found):
+        return partial(_searched, found, log, work, end, asked)
     if found is None and asked.timestamp >= 0 and may_have_no_times(log):
-        return _searched(None, log, work, end, asked)
+        return partial(_searched, None, log, work, end, asked)
     return _answer(asked, _visible(found, end))
 
 
 async def _searched(
-    search: Awaitable[FoundTime] | None,
+    search: Search | None,
     log: Log,
     work: Work,
     end: int,
@@ -156,7 +159,7 @@ async def _searched(
 ) -> Found:
     """The end of a search that has to be waited for."""
     try:
-        found = None if search is None else await search
+        found = None if search is None else await search()
         if found is None and asked.timestamp >= 0 and await has_no_times(log, work):
             return _refused(asked, UNSUPPORTED_FOR_MESSAGE_FORMAT)
     except OSError:
