@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from tidelog.errors import CorruptMessage, UnsupportedVersion
 from tidelog.protocol.messages.group_records import GroupMetadataValue
 from tidelog.record.batch import RecordBatch
+from tidelog.record.pairs import read_pairs
 from tidelog.record.record import ControlType
 from tidelog.record.views import Batch
 from tidelog.server.groups.group import ClassicGroup, GroupState, Member
@@ -54,11 +55,7 @@ class Replay:
             if isinstance(batch, RecordBatch):
                 self._end_transaction(producer_id, batch.control_type())
             return
-        records = [
-            (record.key, (record.value, record.offset))
-            for record in batch.records()
-            if record.key is not None
-        ]
+        records = _records(batch)
         if batch.is_transactional:
             self._pending.setdefault(producer_id, []).extend(records)
         else:
@@ -97,6 +94,15 @@ class Replay:
             group.value = change.value
         elif change.offset is not None:
             group.offsets.append((change.topic, change.partition, change.offset))
+
+
+def _records(batch: Batch) -> list[tuple[bytes, Value]]:
+    """Keys of a batch with their values."""
+    if not isinstance(batch, RecordBatch):  # of a Kafka from before 0.11
+        return [(r.key, (r.value, r.offset)) for r in batch.records() if r.key is not None]
+    base = batch.base_offset
+    pairs = read_pairs(bytes(batch.body()), batch.record_count)
+    return [(key, (value, base + delta)) for delta, key, value in pairs if key is not None]
 
 
 def revive(group_id: str, loaded: LoadedGroup, now_ms: int) -> ClassicGroup:
