@@ -1,0 +1,66 @@
+"""A directory or a cluster: which of the two a command is about."""
+
+import io
+
+import pytest
+
+from tidelog.cli import topics
+from tidelog.cli.choices import Format
+from tidelog.cli.cluster_options import Place
+from tidelog.cli.main import run
+from tidelog.cli.problems import ExitCode
+from tidelog.cli.surroundings import Surroundings
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Place]:
+    """The places that `tidelog topics` was asked about."""
+    found: list[Place] = []
+
+    def note(_surroundings: Surroundings, place: Place, _kind: Format) -> None:
+        found.append(place)
+
+    monkeypatch.setattr(topics, "list_topics", note)
+    for name in ("TIDELOG_DATA", "TIDELOG_BOOTSTRAP"):
+        monkeypatch.delenv(name, raising=False)
+    return found
+
+
+def call(*arguments: str) -> tuple[int, str]:
+    err = io.StringIO()
+    return run(["topics", *arguments], Surroundings(stderr=err)), err.getvalue()
+
+
+def named(place: Place) -> str | None:
+    return place.data if place.access is None else place.access.bootstrap
+
+
+def test_one_of_the_two_is_meant(asked: list[Place], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert call("--data", "here")[0] == ExitCode.OK
+    assert call("--bootstrap", "b:1", "--timeout", "2s")[0] == ExitCode.OK
+    monkeypatch.setenv("TIDELOG_DATA", "there")
+    assert call()[0] == ExitCode.OK
+    assert call("--bootstrap", "b:2")[0] == ExitCode.OK
+    monkeypatch.setenv("TIDELOG_BOOTSTRAP", "b:3")
+    assert call("--data", "here")[0] == ExitCode.OK
+    assert [named(place) for place in asked] == ["here", "b:1", "there", "b:2", "here"]
+    assert asked[1].access is not None
+    assert asked[1].access.timeout == "2s"
+
+
+def test_both_are_refused(asked: list[Place], monkeypatch: pytest.MonkeyPatch) -> None:
+    code, err = call("--data", "here", "--bootstrap", "b:1")
+    assert code == ExitCode.USAGE
+    assert "give one of them" in err
+    monkeypatch.setenv("TIDELOG_DATA", "there")
+    monkeypatch.setenv("TIDELOG_BOOTSTRAP", "b:3")
+    assert call()[0] == ExitCode.USAGE
+    assert asked == []
+
+
+@pytest.mark.parametrize("option", ["--command-config", "--timeout"])
+def test_what_goes_with_a_cluster_needs_one(asked: list[Place], option: str) -> None:
+    code, err = call("--data", "here", option, "5s")
+    assert code == ExitCode.USAGE
+    assert "go with --bootstrap" in err
+    assert asked == []
