@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeAlias
 
+from tidelog.errors import ClusterFailure
 from tidelog.types import Buffer
 
 TIMEOUT_S: Final = 30.0
@@ -30,6 +31,18 @@ class Transport(Protocol):
 
 # Takes host and port.
 Connect: TypeAlias = Callable[[str, int], Transport]
+
+
+def split_server(server: str) -> tuple[str, int]:
+    """Host and port of `host:port`, where the host may be an IPv6 address in brackets.
+
+    Raises:
+        ClusterFailure: It is no such text.
+    """
+    host, colon, port = server.strip().rpartition(":")
+    if not colon or not host or not port.isdecimal():
+        raise ClusterFailure(server, "connect", "host:port is needed")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 class SocketTransport:

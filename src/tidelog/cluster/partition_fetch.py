@@ -15,7 +15,7 @@ from uuid import UUID
 
 from tidelog.cluster import codes
 from tidelog.cluster.follow_client import LeaderClient
-from tidelog.cluster.follow_transport import Connect
+from tidelog.cluster.follow_transport import Connect, split_server
 from tidelog.env import Clock
 from tidelog.errors import ClusterFailure, OffsetOutOfRange, UnknownTopic
 from tidelog.protocol.messages import FETCH, LIST_OFFSETS, METADATA
@@ -387,18 +387,6 @@ class PartitionFetch:
             if client is not None:
                 client.close()
         self._leader = None
-
-
-def split_server(server: str) -> tuple[str, int]:
-    """Host and port of `host:port`, where the host may be an IPv6 address in brackets.
-
-    Raises:
-        ClusterFailure: It is no such text.
-    """
-    host, colon, port = server.strip().rpartition(":")
-    if not colon or not host or not port.isdecimal():
-        raise ClusterFailure(server, "connect", "host:port is needed")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _aborted(data: PartitionData) -> tuple[tuple[int, int], ...]:

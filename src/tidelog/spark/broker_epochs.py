@@ -8,8 +8,8 @@ from functools import partial
 from typing import Final
 
 from tidelog.cluster.follow_leader import Leader, LeaderPartition, LeaderTopic
-from tidelog.cluster.follow_transport import connect_socket
-from tidelog.cluster.partition_fetch import FetchSettings, split_server
+from tidelog.cluster.follow_transport import connect_socket, split_server
+from tidelog.cluster.partition_fetch import FetchSettings
 from tidelog.errors import ClusterFailure
 from tidelog.types import NO_LEADER_EPOCH, NO_OFFSET, TopicPartition
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from tests.unit.cluster.fake_leader import HOST, PORT, FakeLeader
 
+from tidelog.cluster.follow_transport import split_server
 from tidelog.cluster.partition_fetch import (
     Fetched,
     FetchSeams,
     FetchSettings,
     PartitionFetch,
-    split_server,
 )
 from tidelog.errors import ClusterFailure, OffsetOutOfRange, UnknownTopic
 from tidelog.protocol.connection import ReceivedRequest
