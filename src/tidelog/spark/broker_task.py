@@ -14,9 +14,11 @@ from tidelog.cluster import broker_rows
 from tidelog.cluster.broker_errors import PURGED, typed_error
 from tidelog.cluster.connection import connect
 from tidelog.cluster.properties import translate_settings
-from tidelog.errors import ConfigError, MessageTooLarge, TidelogError
+from tidelog.cluster.topics import await_leaders
+from tidelog.errors import ClusterFailure, ConfigError, MessageTooLarge, TidelogError
 from tidelog.spark.broker_markers import Marker, Markers, encode_marker, partition_count
 from tidelog.spark.routing import Router
+from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
     import confluent_kafka as ck
@@ -35,6 +37,7 @@ TRANSACTION_TIMEOUT_MS: Final = 300_000
 # For each step of a transaction; what takes longer is an error, and the task is tried again.
 STEP_TIMEOUT_S: Final = 60.0
 _WAIT_S: Final = 0.1
+_TOPIC_DENIED: Final = 29
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,20 @@ def client_settings(given: Mapping[str, str]) -> dict[str, str]:
     return translate_settings(rest) | own
 
 
+def _served_partitions(cluster: "Cluster", topic: str) -> int:
+    """How many partitions a topic has, once their leaders serve them; raises as `partition_count`.
+
+    A producer that begins before may lose its first records without an error (`await_leaders`).
+    """
+    count = partition_count(cluster, topic)
+    try:
+        await_leaders(cluster, [TopicPartition(topic, number) for number in range(count)])
+    except ClusterFailure as error:
+        if error.error_code != _TOPIC_DENIED:
+            raise  # who may not ask may still write, or hears of it then
+    return count
+
+
 class _Task:
     """One attempt. For one thread."""
 
@@ -132,7 +149,7 @@ class _Task:
         self._on_sent = on_sent
         self._clock = options.env().clock
         self._router = Router(
-            options.topic, lambda topic: partition_count(cluster, topic), task=task
+            options.topic, lambda topic: _served_partitions(cluster, topic), task=task
         )
         self._failure: TidelogError | None = None
         self._producer = cluster.producer(self._settings())
