@@ -48,6 +48,7 @@ class Control:
         self.verbs: Mapping[str, _Verb] = {
             "status": self._status,
             "flush": self._flush,
+            "reopen": self._reopen,
             "attach": partial(self._change, "attach"),
             "swap": partial(self._change, "swap"),
             "tier": self._tier,
@@ -126,6 +127,23 @@ class Control:
             if failure is not None:
                 raise failure
         return {}
+
+    async def _reopen(self, arguments: Mapping[str, object]) -> _Result:
+        """Open partitions anew that are offline since their disk failed."""
+        match arguments:
+            case {"topic": str(topic), "partition": None | int() as number}:
+                found = self._node.log_dir.partitions(topic)
+                names = [name for name in found if number in (None, name.partition)]
+            case {"topic": None, "partition": None}:
+                names = [partition.name for partition in self._node.partitions.opened()]
+            case _:
+                raise InvalidRequest("reopen: a topic or null, and a partition or null, expected")
+        reopened = [
+            f"{name}"
+            for name in names
+            if await self._node.partitions.reopen(name.topic, name.partition, self._node.work)
+        ]
+        return {"reopened": reopened}
 
     async def _change(self, verb: str, arguments: Mapping[str, object]) -> _Result:
         """Attach or swap, with appends to the topics concerned held up."""

@@ -7,6 +7,7 @@ from typing import Final
 
 from tidelog.errors import StorageFailure, TidelogError
 from tidelog.server.holds import Holds
+from tidelog.server.work import Work
 from tidelog.storage.appends import AppendOrigin
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.files import LEADER_EPOCH_CHECKPOINT_FILE, partition_dir_name, read_file
@@ -232,20 +233,30 @@ class Partitions:
             if partition.failure is None:
                 partition.log.use_kernels()
 
-    def reopen(self, topic: str, partition: int) -> Partition:
-        """Open a partition anew that is offline since its disk failed; another stays as it is.
+    async def reopen(self, topic: str, partition: int, work: Work) -> bool:
+        """Open a partition anew that is offline since its disk failed; whether it was offline.
 
         Raises:
-            UnknownTopic, StorageFailure: As `LogDir.reopen`.
+            UnknownTopic, StorageFailure: As `LogDir.reopen`; it stays offline, and is read still.
         """
         found = self.get(topic, partition)
-        if found.failure is not None:
-            log = self._log_dir.reopen(topic, partition)
-            if self.has_kernels:
-                log.use_kernels()
-            found.use(log)
-            self.epoch_changes += 1
-        return found
+        if found.failure is None:
+            return False
+        found.log.abandon()  # here: what it left for later belongs to this thread
+        log = await work.run(self._reopened, topic, partition)
+        if found.is_gone:
+            return False
+        if self.has_kernels:
+            log.use_kernels()
+        found.use(log)
+        self.epoch_changes += 1
+        return True
+
+    def _reopened(self, topic: str, partition: int) -> Log:
+        """In a thread: recovery reads all that was not synced, and copies it."""
+        log = self._log_dir.reopen(topic, partition)
+        log.flush()
+        return log
 
     def leader_epoch(self, topic: str, partition: int) -> int:
         """The epoch that a partition is led under, -1 where that can't be told.

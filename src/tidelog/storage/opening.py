@@ -189,7 +189,13 @@ class OpeningLog(LogReader):
 
     def _recover(self, recovery_point: int) -> None:
         before = self._epochs.entries
-        recovery.recover(self.context, recovery_point, self._epochs, self.recovery_report)
+        recovery.recover(
+            self.context,
+            recovery_point,
+            self._epochs,
+            self.recovery_report,
+            log_start_offset=self._checkpointed_start,
+        )
         if self._epochs.entries != before:
             self._write_epochs()
         self.leader_epoch = max(self.leader_epoch, self._epochs.latest_epoch + 1)

@@ -134,7 +134,12 @@ def _remove_orphans(context: SegmentContext, report: RecoveryReport) -> bool:
 
 
 def recover(
-    context: SegmentContext, recovery_point: int, epochs: LeaderEpochs, report: RecoveryReport
+    context: SegmentContext,
+    recovery_point: int,
+    epochs: LeaderEpochs,
+    report: RecoveryReport,
+    *,
+    log_start_offset: int = 0,
 ) -> None:
     """Scan the segments that may hold unsynced bytes, and put right what does not fit.
 
@@ -143,6 +148,7 @@ def recover(
         recovery_point: Offset below which everything is known to be on disk.
         epochs: The leader epochs; those that only batches still know are added.
         report: Takes what was done.
+        log_start_offset: Gaps below it are those of a deletion that was cut short.
 
     Raises:
         OSError: The disk failed; nothing that was valid has been removed.
@@ -159,7 +165,8 @@ def recover(
         if scan.problem is not None:
             _drop_segments(context, later, report)
             _cut_log(context, base, scan, is_last=not later, report=report)
-        has_hole = scan.problem is None and bool(later) and _ends_early(context, base, scan, later)
+        is_open = scan.problem is None and bool(later) and later[0] > log_start_offset
+        has_hole = is_open and _ends_early(context, base, scan, later)
         if has_hole:
             report.actions.append(
                 f"{context.path(base, files.LOG_SUFFIX)}: ends at offset {scan.end_offset}, the"

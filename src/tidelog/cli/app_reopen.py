@@ -1,0 +1,31 @@
+"""`tidelog reopen`, declared for click."""
+
+from typing import Final
+
+import click
+
+from tidelog.cli.options import data_option, examples
+from tidelog.cli.surroundings import Surroundings
+
+
+@click.command(
+    "reopen",
+    epilog=examples(
+        "tidelog reopen --data data",
+        "tidelog reopen flights:0 --data data",
+    ),
+)
+@click.argument("target", required=False, metavar="[TOPIC[:P]]")
+@data_option
+@click.pass_obj
+def _reopen(surroundings: Surroundings, target: str | None, data: str | None) -> int:
+    """Open a broker's partitions anew that went offline, once their disk has room or works.
+
+    What was acknowledged is recovered first; others are left alone.
+    """
+    from tidelog.cli import reopen as command
+
+    return command.run(surroundings, command.ReopenOptions(data=data, target=target))
+
+
+COMMANDS: Final[tuple[click.Command, ...]] = (_reopen,)
