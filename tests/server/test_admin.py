@@ -14,6 +14,7 @@ from confluent_kafka.admin._config import (
 )
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
+from kafka import TopicPartition as KafkaPartition  # type: ignore[import-untyped]
 from kafka.admin import KafkaAdminClient  # type: ignore[import-untyped]
 
 from tidelog.server.in_process import Broker
@@ -172,6 +173,12 @@ def test_newest_versions_of_each(java_like: KafkaAdminClient, broker: Broker) ->
     assert [len(topic["partitions"]) for topic in described] == [2]
     dirs = java_like.describe_log_dirs()
     assert broker.data in str(dirs)
+    # One broker, one directory: what asks for just these changes nothing, anything else can't be.
+    place = KafkaPartition(TOPIC, 0)
+    elected = java_like.elect_leaders(0, {TOPIC: [0, 1]}).replica_election_results
+    assert [(part[0], part[1]) for part in elected[0][1]] == [(0, 84), (1, 84)]
+    assert java_like.alter_partition_reassignments({place: [0]}) == {place: None}
+    assert java_like.list_partition_reassignments() == {}
     assert TOPIC in java_like.list_topics()
     java_like.delete_topics([TOPIC])
     assert TOPIC not in java_like.list_topics()

@@ -92,6 +92,16 @@ if TYPE_CHECKING:
         InitProducerIdRequest,
         InitProducerIdResponse,
     )
+    from tidelog.protocol.messages.replicas import (
+        AlterPartitionReassignmentsRequest,
+        AlterPartitionReassignmentsResponse,
+        AlterReplicaLogDirsRequest,
+        AlterReplicaLogDirsResponse,
+        ElectLeadersRequest,
+        ElectLeadersResponse,
+        ListPartitionReassignmentsRequest,
+        ListPartitionReassignmentsResponse,
+    )
     from tidelog.protocol.messages.topics import (
         CreatePartitionsRequest,
         CreatePartitionsResponse,
@@ -161,6 +171,18 @@ DESCRIBE_TOPIC_PARTITIONS: Final[
 DESCRIBE_LOG_DIRS: Final[Api[DescribeLogDirsRequest, DescribeLogDirsResponse]] = Api(
     "DescribeLogDirs", 35, 1, 5, 2, "cluster", 1
 )
+ALTER_REPLICA_LOG_DIRS: Final[Api[AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse]] = Api(
+    "AlterReplicaLogDirs", 34, 1, 2, 2, "replicas", 1
+)
+ELECT_LEADERS: Final[Api[ElectLeadersRequest, ElectLeadersResponse]] = Api(
+    "ElectLeaders", 43, 0, 2, 2, "replicas", 0
+)
+ALTER_PARTITION_REASSIGNMENTS: Final[
+    Api[AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse]
+] = Api("AlterPartitionReassignments", 45, 0, 1, 0, "replicas", 0)
+LIST_PARTITION_REASSIGNMENTS: Final[
+    Api[ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse]
+] = Api("ListPartitionReassignments", 46, 0, 0, 0, "replicas", 0)
 DESCRIBE_ACLS: Final[Api[DescribeAclsRequest, DescribeAclsResponse]] = Api(
     "DescribeAcls", 29, 1, 3, 2, "acls", 1
 )
@@ -211,6 +233,8 @@ def _by_key(*apis: AnyApi) -> Mapping[int, AnyApi]:
 
 BY_KEY: Final = _by_key(
     ALTER_CONFIGS,
+    ALTER_PARTITION_REASSIGNMENTS,
+    ALTER_REPLICA_LOG_DIRS,
     API_VERSIONS,
     CREATE_ACLS,
     CREATE_PARTITIONS,
@@ -226,6 +250,7 @@ BY_KEY: Final = _by_key(
     DESCRIBE_LOG_DIRS,
     DESCRIBE_PRODUCERS,
     DESCRIBE_TOPIC_PARTITIONS,
+    ELECT_LEADERS,
     FETCH,
     FIND_COORDINATOR,
     HEARTBEAT,
@@ -236,6 +261,7 @@ BY_KEY: Final = _by_key(
     LIST_CONFIG_RESOURCES,
     LIST_GROUPS,
     LIST_OFFSETS,
+    LIST_PARTITION_REASSIGNMENTS,
     METADATA,
     OFFSET_COMMIT,
     OFFSET_DELETE,
@@ -247,6 +273,8 @@ BY_KEY: Final = _by_key(
 
 __all__ = [
     "ALTER_CONFIGS",
+    "ALTER_PARTITION_REASSIGNMENTS",
+    "ALTER_REPLICA_LOG_DIRS",
     "API_VERSIONS",
     "BY_KEY",
     "CREATE_ACLS",
@@ -263,6 +291,7 @@ __all__ = [
     "DESCRIBE_LOG_DIRS",
     "DESCRIBE_PRODUCERS",
     "DESCRIBE_TOPIC_PARTITIONS",
+    "ELECT_LEADERS",
     "FETCH",
     "FIND_COORDINATOR",
     "HEARTBEAT",
@@ -273,6 +302,7 @@ __all__ = [
     "LIST_CONFIG_RESOURCES",
     "LIST_GROUPS",
     "LIST_OFFSETS",
+    "LIST_PARTITION_REASSIGNMENTS",
     "METADATA",
     "NEVER_FLEXIBLE",
     "OFFSET_COMMIT",

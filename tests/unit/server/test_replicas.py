@@ -1,0 +1,91 @@
+"""One broker, one directory: what may be asked of replicas, and what is answered."""
+
+from collections.abc import Iterator
+
+import pytest
+
+import tidelog
+from tidelog.protocol.messages import (
+    ALTER_PARTITION_REASSIGNMENTS,
+    ALTER_REPLICA_LOG_DIRS,
+    ELECT_LEADERS,
+    AnyApi,
+)
+from tidelog.protocol.messages.replicas import (
+    AlterPartitionReassignmentsRequest,
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+    ElectLeadersRequest,
+    ElectLeadersTopic,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from tidelog.server.handlers import replicas
+from tidelog.server.in_process import Broker
+from tidelog.server.node import ConnectionFacts, Node
+from tidelog.server.requests import RequestContext
+
+TOPIC = "flights"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker with one topic of two partitions."""
+    path = str(tmp_path_factory.mktemp("data"))
+    with tidelog.broker(path, settings={"node.id": "7"}) as found:
+        found.call(lambda node: node.topics.create(TOPIC, 2))
+        yield found
+
+
+def context(node: Node, api: AnyApi) -> RequestContext:
+    """A request of the newest version."""
+    return RequestContext(node, api, api.last, None, ConnectionFacts(1, "here"))
+
+
+def test_no_election_is_needed(broker: Broker) -> None:
+    named = ElectLeadersRequest(
+        topic_partitions=[ElectLeadersTopic(topic=TOPIC, partitions=[0, 2])]
+    )
+    told = broker.call(lambda n: replicas.elect_leaders(context(n, ELECT_LEADERS), named))
+    (topic,) = told.replica_election_results
+    assert [(p.partition_id, p.error_code) for p in topic.partition_result] == [(0, 84), (2, 3)]
+    every = ElectLeadersRequest(topic_partitions=None)
+    told = broker.call(lambda n: replicas.elect_leaders(context(n, ELECT_LEADERS), every))
+    assert (told.error_code, told.replica_election_results) == (0, [])
+
+
+def test_partitions_go_nowhere_else(broker: Broker) -> None:
+    wishes = [[7], [8], None, [], [7, 8]]
+    asked = [ReassignablePartition(partition_index=0, replicas=wish) for wish in wishes]
+    asked.append(ReassignablePartition(partition_index=9, replicas=[7]))
+    request = AlterPartitionReassignmentsRequest(
+        topics=[ReassignableTopic(name=TOPIC, partitions=asked)]
+    )
+    told = broker.call(
+        lambda n: replicas.alter_partition_reassignments(
+            context(n, ALTER_PARTITION_REASSIGNMENTS), request
+        )
+    )
+    (topic,) = told.responses
+    assert [each.error_code for each in topic.partitions] == [0, 39, 85, 39, 39, 3]
+
+
+def test_the_one_directory(broker: Broker) -> None:
+    there = AlterReplicaLogDirTopic(name=TOPIC, partitions=[0, 9])
+    elsewhere = AlterReplicaLogDirTopic(name=TOPIC, partitions=[1])
+    request = AlterReplicaLogDirsRequest(
+        dirs=[
+            AlterReplicaLogDir(path=broker.data, topics=[there]),
+            AlterReplicaLogDir(path="/elsewhere", topics=[elsewhere]),
+        ]
+    )
+    told = broker.call(
+        lambda n: replicas.alter_replica_log_dirs(context(n, ALTER_REPLICA_LOG_DIRS), request)
+    )
+    (topic,) = told.results
+    assert [(p.partition_index, p.error_code) for p in topic.partitions] == [
+        (0, 0),
+        (9, 3),
+        (1, 57),
+    ]
