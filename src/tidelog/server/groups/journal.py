@@ -15,7 +15,7 @@ from tidelog.server.groups.reply import Reply
 from tidelog.server.partitions import Partition
 from tidelog.server.topics import OFFSETS_TOPIC
 from tidelog.storage.appends import AppendOrigin
-from tidelog.types import NewRecord
+from tidelog.types import Codec, NewRecord
 
 
 class OffsetsLog:
@@ -27,6 +27,7 @@ class OffsetsLog:
 
     def __init__(self, host: Host) -> None:
         self._host = host
+        self._codec = Codec(host.config.offsets_topic_compression_codec)
         self._awaited: dict[int, Awaited] = {}
         self.on_lost: Callable[[int], None] = lambda _number: None
 
@@ -45,7 +46,8 @@ class OffsetsLog:
             return Reply.of(Code.NOT_COORDINATOR)
         now_ms = self._host.env.clock.now_ms()
         made = build_batch(
-            [NewRecord(key=record.key, value=record.value, timestamp=now_ms) for record in records]
+            [NewRecord(key=record.key, value=record.value, timestamp=now_ms) for record in records],
+            codec=self._codec,
         )
         try:
             result = partition.append(made, origin=AppendOrigin.COORDINATOR, owned=True)

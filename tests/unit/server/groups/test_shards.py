@@ -22,6 +22,7 @@ from tidelog.server.handlers.waiting import arrival
 from tidelog.server.node import Node
 from tidelog.server.server import open_node
 from tidelog.server.topics import OFFSETS_TOPIC
+from tidelog.types import Codec
 
 SETTINGS = {"offsets.topic.num.partitions": "3"}
 GROUP = "readers"
@@ -131,6 +132,20 @@ async def test_groups_are_refused_until_their_partition_is_loaded(tmp_path: Path
         assert shards.code_for(others[0]) is LOADING
         await until_loaded(node.groups)
         assert [committed(node.groups, name) for name in names] == list(range(300))
+
+
+@on_a_loop
+async def test_records_are_compressed_as_told(tmp_path: Path) -> None:
+    async with broker(tmp_path, offsets_topic_compression_codec="3") as node:
+        await node.groups.shards.ensure_topic()
+        assert commit(node.groups, 5).value == [Code.NONE]
+        log = node.partitions.get(OFFSETS_TOPIC, node.groups.shards.number_of(GROUP)).log
+        codecs = {batch.codec for part in log.slices() for _, batch in part.batches()}
+        assert codecs == {Codec.LZ4}
+    async with broker(tmp_path) as node:
+        node.groups.resume()
+        await until_loaded(node.groups)
+        assert committed(node.groups) == 5
 
 
 @on_a_loop
