@@ -9,7 +9,7 @@ from tidelog.cli.problems import ExitCode, UsageProblem
 from tidelog.cli.surroundings import Surroundings
 from tidelog.config import BrokerConfig
 from tidelog.server import loops
-from tidelog.server.logs import LogFormat, set_up
+from tidelog.server.logs import LogFormat, logging_to
 from tidelog.server.server import Server, open_node
 from tidelog.server.settings import (
     Endpoint,
@@ -45,8 +45,8 @@ def serve(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
     if config.tidelog_metrics_listen:
         place = parse_endpoint(config.tidelog_metrics_listen, name="--metrics")
         _refuse_open(place, options)
-    set_up(surroundings.stderr, options.log_format, surroundings.env.clock)
-    loops.run(_serve(surroundings, data, config, listen))
+    with logging_to(surroundings.stderr, options.log_format, surroundings.env.clock):
+        loops.run(_serve(surroundings, data, config, listen))
     return ExitCode.OK
 
 

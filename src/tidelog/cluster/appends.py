@@ -231,7 +231,11 @@ class _Lane:
             )
 
         def hear(error: "ck.KafkaError | None", message: "ck.Message") -> None:
-            self._hear(call, (topic, row[0]), error, message)
+            try:
+                self._hear(call, (topic, row[0]), error, message)
+            except Exception as problem:  # noqa: BLE001 - else nobody would hear of the others
+                reason = f"{where}: {problem!r}"
+                call.failed(ClusterFailure(self._client.bootstrap, "append", reason))
 
         call.sent()
         try:
@@ -275,7 +279,7 @@ class _Lane:
         error: "ck.KafkaError | None",
         message: "ck.Message",
     ) -> None:
-        """One record's end; it must not raise, or nobody would hear of the others."""
+        """One record's end."""
         topic, partition = place
         where = f"{topic}-{partition}"
         if error is None:

@@ -62,7 +62,8 @@ class RemoteDirectory:
         self, bootstrap: str, config: Mapping[str, str], *, timeout_s: float, env: Env
     ) -> None:
         client = translate_settings(config)
-        codec_name = client.pop("compression.type", Codec.NONE.config_name)
+        codec_name = client.pop("compression.codec", Codec.NONE.config_name)
+        codec_name = client.pop("compression.type", codec_name)
         self._env = env
         self._cluster = Cluster(bootstrap, client, timeout_s=timeout_s, clock=env.clock)
         self._cluster.admin()  # made now, so that threads need not agree who makes it

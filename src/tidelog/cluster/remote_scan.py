@@ -92,7 +92,11 @@ class Reading:
         from tidelog.cluster.follow_transport import connect_socket
         from tidelog.cluster.partition_fetch import FetchSeams, FetchSettings, PartitionFetch
 
-        settings = FetchSettings(isolation=split.isolation, timeout_ms=self._timeout_ms)
+        settings = FetchSettings(
+            isolation=split.isolation,
+            timeout_ms=self._timeout_ms,
+            client_id=self.client.get("client.id", "tidelog"),
+        )
         connect = partial(connect_socket, timeout_s=self.cluster.timeout_s)
         seams = FetchSeams(connect=connect, clock=self.env.clock)
         fetch = PartitionFetch(
@@ -183,6 +187,7 @@ class RemoteScan(ArrowSource):
                 everything that is right.
         """
         schema = self.schema
+        self._check_columns()
         import pyarrow as pa
 
         rows = self._rows(self.plan(), self._columns(), stats or ScanStats())
@@ -190,7 +195,7 @@ class RemoteScan(ArrowSource):
 
     def count(self) -> int:
         """How many records there are; they are all fetched, since brokers can't count."""
-        self._check()
+        needs_arrow()
         rows = self._rows(self.plan(), ("offset",), ScanStats())
         return sum(batch.num_rows for batch in rows)
 
@@ -214,11 +219,15 @@ class RemoteScan(ArrowSource):
 
     def _check(self) -> None:
         needs_arrow()
+        self._check_columns()
+        self._partitions()
+
+    def _check_columns(self) -> None:
+        """Raise InvalidRequest for a column that can't be had here."""
         if not self.reading.is_direct:
             from tidelog.cluster.consumed_rows import check_columns
 
             check_columns(self._columns())
-        self._partitions()
 
     def _partitions(self) -> list[TopicPartition]:
         cluster = self.reading.cluster

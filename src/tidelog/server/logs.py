@@ -7,6 +7,8 @@ and the next line that is let through says how many were left out.
 
 import json
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Final, Literal, TextIO
 
@@ -22,16 +24,23 @@ BURST: Final = 20
 WINDOW_MS: Final = 10_000
 
 
-def set_up(stream: TextIO, kind: LogFormat, clock: Clock) -> logging.Handler:
-    """Log to a stream from now on, what is a note or worse; the handler, to be removed again."""
+@contextmanager
+def logging_to(stream: TextIO, kind: LogFormat, clock: Clock) -> Iterator[None]:
+    """Log to a stream until the block ends: what is a note or worse."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines() if kind == "json" else TextLines())
     handler.addFilter(FloodGate(clock))
     logger = logging.getLogger("tidelog")
+    before = (logger.level, logger.propagate)
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    return handler
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
 
 
 class JsonLines(logging.Formatter):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from tidelog.env import ManualClock
-from tidelog.server.logs import BURST, WINDOW_MS, LogFormat, set_up
+from tidelog.server.logs import BURST, WINDOW_MS, LogFormat, logging_to
 
 LOGGER = logging.getLogger("tidelog.server")
 
@@ -17,14 +17,8 @@ LOGGER = logging.getLogger("tidelog.server")
 @contextmanager
 def logged(kind: LogFormat, clock: ManualClock | None = None) -> Iterator[io.StringIO]:
     stream = io.StringIO()
-    logger = logging.getLogger("tidelog")
-    before = (logger.level, logger.propagate)
-    handler = set_up(stream, kind, clock or ManualClock(0))
-    try:
+    with logging_to(stream, kind, clock or ManualClock(0)):
         yield stream
-    finally:
-        logger.removeHandler(handler)
-        logger.level, logger.propagate = before
 
 
 def warn(host: str = "10.0.0.1") -> None:
