@@ -1,5 +1,6 @@
 """Fetch over the wire: limits, waits, epochs, ids, sessions, pieces of files, damage."""
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from tidelog.protocol.messages.fetch import (
 from tidelog.record.views import walk
 from tidelog.server.in_process import Broker
 from tidelog.server.node import Node
+from tidelog.storage.closed import ClosedSegment
 from tidelog.types import INT32_MAX, NewRecord
 
 TOPIC = "flights"
@@ -303,3 +305,38 @@ def test_consumer_reads_all_of_many_partitions(broker: Broker) -> None:
             break
     consumer.close()
     assert all(found == list(range(300)) for found in seen.values())
+
+
+def test_what_is_not_in_memory_comes_all_the_same(broker: Broker) -> None:
+    create(broker, internal_segment_bytes="3000000")
+    put(broker, 6_000)
+
+    def forget_pages(node: Node) -> None:
+        log = node.partitions.get(TOPIC, 0).log
+        for segment in log.segments:
+            if isinstance(segment, ClosedSegment):
+                segment.unload()
+            fd = os.open(segment.log_path, os.O_RDONLY)
+            os.fsync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(fd)
+
+    broker.call(forget_pages)
+    offset, seen = 0, []
+    with Asking(broker) as client:
+        while offset < 6_000:
+            answer = client.ask(FETCH, 12, request(partition(0, offset, max_bytes=2_000_000)))
+            got = offsets(parts(answer)[0])
+            seen += [found for found in got if found >= offset]
+            offset = seen[-1] + 1
+    assert seen == list(range(6_000))
+
+
+def test_partitions_that_are_not_there_cost_little_and_hide_no_other(broker: Broker) -> None:
+    create(broker)
+    put(broker, 3)
+    missing = [partition(number) for number in range(1, 5_000)]
+    found = fetch(broker, request(*missing, partition(0)))
+    assert offsets(found[0]) == [0, 1, 2]
+    assert {found[number].error_code for number in range(1, 5_000)} == {3}
+    assert next(iter(found)) == 0

@@ -113,7 +113,7 @@ class PartitionRead:
         self.cached = cached
         self.partition = partition
         self.error_code = error_code
-        self.answer = self.refusal(error_code) if error_code else PartitionData()
+        self.answer = PartitionData()
         self.size_bytes = 0
 
     @property
@@ -145,6 +145,7 @@ class PartitionRead:
         self.size_bytes = 0
         partition, asked = self.partition, self.cached.asked
         if partition is None:
+            self.refuse(order, self.error_code)
             return None
         code = UNKNOWN_TOPIC if partition.is_gone else self._problem(partition)
         if code:

@@ -3,9 +3,6 @@
 Source: Kafka's protocol guide, API 23; KIP-101, KIP-320.
 """
 
-from typing import Final
-
-from tidelog.errors import StorageFailure, TidelogError
 from tidelog.protocol.messages.offsets import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -13,11 +10,9 @@ from tidelog.protocol.messages.offsets import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+from tidelog.server.asked_partitions import find_partition
 from tidelog.server.epoch_checks import end_of_epoch, epoch_problem
 from tidelog.server.requests import RequestContext
-
-UNKNOWN_TOPIC: Final = 3
-STORAGE_ERROR: Final = 56
 
 
 def offset_for_leader_epoch(
@@ -36,12 +31,10 @@ def offset_for_leader_epoch(
 
 
 def _one(context: RequestContext, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
-    try:
-        log = context.node.partitions.get(topic, asked.partition).log
-    except StorageFailure:
-        return EpochEndOffset(partition=asked.partition, error_code=STORAGE_ERROR)
-    except TidelogError:
-        return EpochEndOffset(partition=asked.partition, error_code=UNKNOWN_TOPIC)
+    found = find_partition(context.node, topic, asked.partition)
+    if isinstance(found, int):
+        return EpochEndOffset(partition=asked.partition, error_code=found)
+    log = found.log
     code = epoch_problem(log, asked.current_leader_epoch)
     if code:
         return EpochEndOffset(partition=asked.partition, error_code=code)

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Iterable, Sequence
 from typing import Final
 from uuid import UUID
 
-from tidelog.errors import StorageFailure, TidelogError
 from tidelog.protocol.messages.fetch import (
     FetchableTopic,
     FetchRequest,
@@ -16,6 +15,7 @@ from tidelog.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
+from tidelog.server.asked_partitions import find_partition
 from tidelog.server.fetch_reading import Reading, Wait, finish
 from tidelog.server.fetch_sessions import (
     CachedPartition,
@@ -24,12 +24,7 @@ from tidelog.server.fetch_sessions import (
     SessionRequest,
 )
 from tidelog.server.node import Node
-from tidelog.server.partition_reads import (
-    STORAGE_ERROR,
-    UNKNOWN_TOPIC,
-    PartitionRead,
-    ReadOrder,
-)
+from tidelog.server.partition_reads import PartitionRead, ReadOrder
 from tidelog.server.requests import RequestContext
 from tidelog.types import IsolationLevel
 
@@ -139,13 +134,11 @@ def _read(node: Node, cached: CachedPartition) -> PartitionRead:
         if info is None:
             return PartitionRead(cached, None, UNKNOWN_TOPIC_ID)
         topic = info.name
-    try:
-        cached.partition = node.partitions.get(topic, number)
-    except StorageFailure:
-        return PartitionRead(cached, None, STORAGE_ERROR)
-    except TidelogError:
-        return PartitionRead(cached, None, UNKNOWN_TOPIC)
-    return PartitionRead(cached, cached.partition)
+    found = find_partition(node, topic, number)
+    if isinstance(found, int):
+        return PartitionRead(cached, None, found)
+    cached.partition = found
+    return PartitionRead(cached, found)
 
 
 def _is_enough(request: FetchRequest, order: ReadOrder, reads: Sequence[PartitionRead]) -> bool:

@@ -17,6 +17,7 @@ from tidelog.protocol.messages.offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from tidelog.server.asked_partitions import find_partition
 from tidelog.server.epoch_checks import epoch_problem, epochs_of
 from tidelog.server.partitions import Partition
 from tidelog.server.requests import RequestContext
@@ -115,7 +116,9 @@ def _one(
     if asked.timestamp < 0 and context.version < SPECIAL_SINCE.get(asked.timestamp, 1 << 15):
         return _refused(asked, UNSUPPORTED_VERSION)
     try:
-        found = context.node.partitions.get(topic, asked.partition_index)
+        found = find_partition(context.node, topic, asked.partition_index)
+        if isinstance(found, int):
+            return _refused(asked, found)
         code = epoch_problem(found.log, asked.current_leader_epoch)
         if code:
             return _refused(asked, code)
