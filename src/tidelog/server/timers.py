@@ -4,10 +4,14 @@ A real loop wakes up for the next one; a test moves its clock and calls `run_due
 """
 
 import heapq
+import logging
 from collections.abc import Callable
 from itertools import count
+from typing import Final
 
 from tidelog.env import Clock
+
+_LOGGER: Final = logging.getLogger("tidelog.server")
 
 
 class Timer:
@@ -80,12 +84,15 @@ class Timers:
         return max(self._heap[0][0] - self._clock.monotonic_ms(), 0)
 
     def run_due(self) -> int:
-        """Do all whose time has come; how many there were."""
+        """Do all whose time has come; how many there were. One that fails is logged."""
         done = 0
         now = self._clock.monotonic_ms()
         while self._heap and self._heap[0][0] <= now:
             timer = heapq.heappop(self._heap)[2]
             if not timer.is_cancelled:
-                timer.fire()
+                try:
+                    timer.fire()
+                except Exception:  # one thing's trouble is not the others'
+                    _LOGGER.exception("what was due has failed")
                 done += 1
         return done

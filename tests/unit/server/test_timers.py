@@ -1,5 +1,7 @@
 """Timers by an injected clock: order, cancelling, what is due, and no pile of cancelled ones."""
 
+import pytest
+
 from tidelog.env import ManualClock
 from tidelog.server.timers import Timers
 
@@ -50,3 +52,18 @@ def test_cancelled_ones_do_not_pile_up() -> None:
     for _ in range(10_000):
         timers.after(30_000, lambda: None).cancel()
     assert timers.size <= 130
+
+
+def test_one_that_fails_leaves_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    clock, done = ManualClock(), list[str]()
+    timers = Timers(clock)
+
+    def fail() -> None:
+        raise ValueError("a defect")
+
+    timers.after(5, fail)
+    timers.after(5, lambda: done.append("other"))
+    clock.advance(5)
+    assert timers.run_due() == 2
+    assert done == ["other"]
+    assert "a defect" in caplog.text

@@ -23,6 +23,15 @@ CONSUMER_PROTOCOL: Final = "consumer"
 NO_TIME: Final = -1
 
 
+# What a protocol takes beside its name and data, about: many may have neither.
+PROTOCOL_BYTES: Final = 128
+
+
+def protocols_bytes(protocols: Protocols) -> int:
+    """What a member's protocols take in memory, about."""
+    return sum(PROTOCOL_BYTES + len(name) + len(data) for name, data in protocols)
+
+
 class GroupState(Enum):
     """Where a group stands; the values are what ListGroups and DescribeGroups say."""
 
@@ -73,7 +82,7 @@ class Member:
     @property
     def metadata_bytes(self) -> int:
         """What its protocols take."""
-        return sum(len(name) + len(data) for name, data in self.protocols)
+        return protocols_bytes(self.protocols)
 
     def metadata(self, protocol: str | None) -> bytes:
         """What it says for a protocol that it knows, or that nobody has chosen yet."""
@@ -271,7 +280,7 @@ class ClassicGroup:
 
     def _count(self, member: Member, sign: int) -> None:
         """A member's protocols begin or cease to count."""
-        for name, _ in member.protocols:
+        for name in {name for name, _ in member.protocols}:  # one may be named twice
             self._votes[name] += sign
             if not self._votes[name]:
                 del self._votes[name]

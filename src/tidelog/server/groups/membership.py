@@ -13,7 +13,7 @@ from typing import Final
 from tidelog.config import BrokerConfig
 from tidelog.env import Clock
 from tidelog.server.groups.codes import Code
-from tidelog.server.groups.group import ClassicGroup, GroupState, Member
+from tidelog.server.groups.group import ClassicGroup, GroupState, Member, protocols_bytes
 from tidelog.server.groups.rebalance import (
     NEW_MEMBER_JOIN_TIMEOUT_MS,
     GroupTable,
@@ -28,6 +28,8 @@ from tidelog.server.groups.results import JoinAsked, Joined, MemberRef, SyncAske
 # bound; a group near this one could not be written, since its record would be too large.
 MEMBER_METADATA_BYTES: Final = 8 << 20
 GROUP_METADATA_BYTES: Final = 128 << 20
+# Ids of a group that were given out and that nobody has joined with yet; likewise.
+PENDING_MAX: Final = 10_000
 
 
 class Membership:
@@ -94,6 +96,8 @@ class Membership:
         member_id = self._new_id(asked.client_id)
         if not asked.needs_member_id:
             return self._add(group, asked, member_id)
+        if len(group.pending) >= PENDING_MAX:
+            return _refused(Code.GROUP_MAX_SIZE_REACHED)
         self._rebalances.await_pending(group, member_id, asked.session_timeout_ms)
         return _refused(Code.MEMBER_ID_REQUIRED, member_id)
 
@@ -320,7 +324,7 @@ def _fits(group: ClassicGroup, asked: JoinAsked) -> bool:
     """Whether what the member says has room in the group."""
     member = group.members.get(asked.member_id)
     taken = 0 if member is None else member.metadata_bytes
-    size = sum(len(name) + len(data) for name, data in asked.protocols)
+    size = protocols_bytes(asked.protocols)
     total = group.metadata_bytes - taken + size
     return size <= MEMBER_METADATA_BYTES and total <= GROUP_METADATA_BYTES
 

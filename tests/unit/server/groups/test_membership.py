@@ -4,7 +4,7 @@ from tests.unit.server.groups.world import GROUP, REBALANCE_MS, SESSION_MS, Worl
 
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.group import GroupState
-from tidelog.server.groups.membership import MEMBER_METADATA_BYTES
+from tidelog.server.groups.membership import MEMBER_METADATA_BYTES, PENDING_MAX
 from tidelog.server.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
 from tidelog.server.groups.results import Joined, MemberRef
 
@@ -341,3 +341,42 @@ def test_storm_of_joins_costs_what_its_members_cost() -> None:
     joined = [reply.value for reply in replies]
     world.assign(joined)
     assert world.group.state is GroupState.STABLE
+
+
+class TestOddMembers:
+    def test_protocol_named_twice_counts_once(self) -> None:
+        world = World()
+        twice = (("range", b"1"), ("range", b"2"), ("sticky", b"3"))
+        joined = world.join_all([world.ask_join(protocols=twice)])
+        assert joined[0].protocol_name == "range"
+        assert world.ask_join(protocols=(("own", b""),)).value.code is (
+            Code.INCONSISTENT_GROUP_PROTOCOL
+        )
+        world.ask_join(protocols=(("sticky", b""),))
+        world.ask_join(joined[0].member_id, protocols=twice)
+        assert world.group.protocol_name == "sticky"
+
+    def test_empty_protocols_have_a_size_too(self) -> None:
+        names = tuple((f"{number}", b"") for number in range(70_000))
+        assert World().ask_join(protocols=names).value.code is Code.GROUP_MAX_SIZE_REACHED
+
+    def test_ids_that_nobody_joins_with_are_bounded(self) -> None:
+        world = World()
+        codes = [world.ask_join(needs_member_id=True).value.code for _ in range(PENDING_MAX + 1)]
+        assert set(codes[:-1]) == {Code.MEMBER_ID_REQUIRED}
+        assert codes[-1] is Code.GROUP_MAX_SIZE_REACHED
+        world.wait(SESSION_MS)
+        assert world.ask_join(needs_member_id=True).value.code is Code.MEMBER_ID_REQUIRED
+
+    def test_static_member_given_up_while_its_new_id_is_written_is_told(self) -> None:
+        world = World()
+        joined = world.join_all([world.ask_join(instance_id=name) for name in ("a", "b")])
+        leader = next(each for each in joined if each.leader == each.member_id)
+        world.ask_sync(leader)
+        world.journal.is_slow = True
+        other = "b" if leader is joined[0] else "a"
+        back = world.ask_join(instance_id=other)
+        world.wait(REBALANCE_MS)
+        assert back.is_done
+        world.journal.settle()
+        assert world.group.awaiting_join >= 0
