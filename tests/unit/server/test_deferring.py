@@ -1,0 +1,115 @@
+"""Work of logs in threads: in order, told on the loop, settled where somebody has to wait."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from tidelog.server.deferring import Beside
+from tidelog.server.work import Work
+
+
+class Notes:
+    """What happened, in which thread."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.threads: set[int] = set()
+
+    def job(self, name: str) -> Callable[[], None]:
+        def run() -> None:
+            self.threads.add(threading.get_ident())
+            self.lines.append(name)
+
+        return run
+
+    def told(self, name: str) -> Callable[[Exception | None], None]:
+        def done(error: Exception | None) -> None:
+            assert threading.get_ident() == threading.main_thread().ident
+            self.lines.append(f"{name} {'failed' if error else 'done'}")
+
+        return done
+
+
+def test_jobs_run_in_threads_and_in_order() -> None:
+    notes, work = Notes(), Work(4)
+    finished = asyncio.Event
+
+    async def story() -> None:
+        beside, over = Beside(work), finished()
+        for number in range(5):
+            beside.defer(notes.job(f"{number}"), notes.told(f"{number}"))
+        beside.defer(lambda: None, lambda _: over.set())
+        await over.wait()
+        assert beside.is_idle
+
+    asyncio.run(story())
+    work.close()
+    assert notes.lines == [line for n in range(5) for line in (f"{n}", f"{n} done")]
+    assert threading.get_ident() not in notes.threads
+
+
+def test_failure_is_told() -> None:
+    work, told = Work(1), list[str]()
+
+    def fail() -> None:
+        raise OSError(28, "no room")
+
+    async def story() -> None:
+        beside = Beside(work)
+        beside.defer(fail, lambda error: told.append(repr(error)))
+        beside.settle()
+
+    asyncio.run(story())
+    work.close()
+    assert told == ["OSError(28, 'no room')"]
+
+
+def test_settle_waits_for_what_runs_and_does_the_rest() -> None:
+    notes, work, gate = Notes(), Work(1), threading.Event()
+
+    async def story() -> None:
+        beside = Beside(work)
+        beside.defer(lambda: notes.lines.append(f"gate {gate.wait(20)}"), notes.told("gate"))
+        beside.defer(notes.job("next"), notes.told("next"))
+        threading.Timer(0, gate.set).start()
+        beside.settle()
+        assert beside.is_idle
+        await asyncio.sleep(0)  # what the thread told the loop comes too late and changes nothing
+
+    asyncio.run(story())
+    work.close()
+    assert notes.lines == ["gate True", "gate done", "next", "next done"]
+
+
+def test_dropped_work_is_not_told() -> None:
+    notes, work = Notes(), Work(1)
+
+    async def story() -> None:
+        beside = Beside(work)
+        beside.defer(notes.job("first"), notes.told("first"))
+        beside.defer(notes.job("second"), notes.told("second"))
+        beside.drop()
+        assert beside.is_idle
+        await asyncio.sleep(0)
+
+    asyncio.run(story())
+    work.close()
+    assert notes.lines in ([], ["first"])
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_without_loop_or_threads_all_is_done_at_once(*, is_closed: bool) -> None:
+    notes, work = Notes(), Work(1)
+    if is_closed:
+        work.close()
+
+        async def story() -> None:
+            Beside(work).defer(notes.job("job"), notes.told("job"))
+
+        asyncio.run(story())
+    else:
+        Beside(work).defer(notes.job("job"), notes.told("job"))
+        work.close()
+    assert notes.lines == ["job", "job done"]

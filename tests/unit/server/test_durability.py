@@ -1,0 +1,209 @@
+"""Group commit behind a partition: who waits, what readers see, what a failed disk leaves."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pytest
+from tests.faults import DamageFileSystem, Fault, FaultKind, seeded_env
+from tests.faults.later import Later
+
+from tidelog.errors import StorageFailure
+from tidelog.record.builder import build_batch
+from tidelog.server.partitions import STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION, Partition
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.types import NewRecord
+
+ALL: Final = -1
+ROOT = "/data"
+
+
+@dataclass
+class World:
+    """One partition whose syncs are done when the test says so."""
+
+    files: DamageFileSystem
+    log_dir: LogDir
+    later: Later
+    partition: Partition
+
+    def append(self, value: bytes = b"v", **more: object) -> tuple[int, bool]:
+        """Append one record; its offset, and whether an acks=all answer has to wait."""
+        batch = build_batch([NewRecord(value=value)], **more)  # type: ignore[arg-type]
+        result = self.partition.append(batch, owned=True)
+        return result.base_offset, self.partition.must_wait(result, ALL)
+
+    def is_offline(self) -> bool:
+        """Whether the partition takes nothing any more."""
+        return self.partition.failure is not None
+
+    def syncs(self) -> int:
+        """How often the log file was synced."""
+        return sum(
+            1
+            for entry in self.files.journal
+            if entry.path.endswith(".log") and type(entry.change).__name__ == "Sync"
+        )
+
+
+def make(config: dict[str, str] | None = None, *, syncs_all: bool = True) -> World:
+    env = seeded_env(1)
+    laters = list[Later]()
+
+    def deferral() -> Later:
+        laters.append(Later())
+        return laters[-1]
+
+    options = LogDirOptions(create=True, deferrals=deferral)
+    log_dir = LogDir.open(ROOT, env=env, options=options)
+    log_dir.create_topic("t", config=config)
+    partition = Partition(log_dir.log("t", 0), syncs_all=syncs_all)
+    return World(env.files, log_dir, laters[0], partition)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = make()
+    yield made
+    made.log_dir.abandon()
+
+
+def test_readers_see_what_was_synced(world: World) -> None:
+    told = list[int]()
+    world.partition.watch(lambda: told.append(world.partition.high_watermark))
+    assert world.append() == (0, True)
+    assert (world.partition.high_watermark, world.partition.log.log_end_offset) == (0, 1)
+    world.later.settle()
+    assert told == [1]
+    assert world.partition.high_watermark == world.partition.log.recovery_point == 1
+
+
+def test_next_group_gathers_while_one_syncs(world: World) -> None:
+    before = world.syncs()
+    for _ in range(10):
+        world.append()
+    world.later.work()
+    assert world.syncs() - before == 1
+    assert world.partition.high_watermark == 1  # the first was alone
+    world.later.work()
+    assert world.syncs() - before == 2
+    assert world.partition.high_watermark == 10  # the nine others went together
+    assert world.later.is_idle
+
+
+def test_append_times_are_synced_before_records(world: World) -> None:
+    world.append()
+    start = len(world.files.journal)
+    world.later.settle()
+    synced = [
+        entry.path.rpartition(".")[2]
+        for entry in world.files.journal[start:]
+        if type(entry.change).__name__ == "Sync"
+    ]
+    assert synced == ["appendtime", "log"]
+
+
+def test_acks_of_one_do_not_wait(world: World) -> None:
+    result = world.partition.append(build_batch([NewRecord(value=b"v")]), owned=True)
+    assert not world.partition.must_wait(result, 1)
+    assert world.partition.must_wait(result, ALL)
+
+
+def test_repeated_batch_waits_as_its_first_did(world: World) -> None:
+    idempotent = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0}
+    assert world.append(b"v", **idempotent) == (0, True)
+    assert world.append(b"v", **idempotent) == (0, True)
+    world.later.settle()
+    assert world.append(b"v", **idempotent) == (0, False)
+
+
+def test_waiting_answers_come_with_their_group(world: World) -> None:
+    async def story() -> list[int | None]:
+        world.append()
+        world.append()
+        first, second = (world.partition.when_shown(end) for end in (1, 2))
+        world.later.work()
+        assert (first.done(), second.done()) == (True, False)
+        world.later.work()
+        return [first.result(), second.result()]
+
+    assert asyncio.run(story()) == [0, 0]
+
+
+def test_failed_sync_is_never_acknowledged(world: World) -> None:
+    async def story() -> int:
+        world.append(b"kept")
+        world.later.settle()
+        world.append(b"lost")
+        waiting = world.partition.when_shown(2)
+        world.files.writes.fault = Fault(world.files.calls, FaultKind.EIO)
+        world.later.settle()
+        late = world.partition.when_shown(2)
+        assert late.result() == STORAGE_ERROR
+        return waiting.result()
+
+    assert asyncio.run(story()) == STORAGE_ERROR
+    assert world.partition.high_watermark == 1
+    calls = world.files.calls
+    with pytest.raises(StorageFailure):
+        world.append()
+    assert world.files.calls == calls
+    assert [record.value for record in world.partition.log.records()][:1] == [b"kept"]
+
+
+def test_offline_partition_comes_back(world: World) -> None:
+    world.append(b"kept")
+    world.files.writes.fault = Fault(world.files.calls, FaultKind.NO_SPACE)
+    world.later.settle()
+    assert world.is_offline()
+    world.files.writes.fault = None
+    log = world.log_dir.reopen("t", 0)
+    log.flush()
+    world.partition.use(log)
+    assert not world.is_offline()
+    assert world.partition.high_watermark == 1
+    result = world.partition.append(build_batch([NewRecord(value=b"next")]), owned=True)
+    assert result.base_offset == 1
+
+
+def test_deleted_topic_lets_go_of_who_waits(world: World) -> None:
+    async def story() -> int:
+        world.append()
+        waiting = world.partition.when_shown(1)
+        world.partition.close()
+        return waiting.result()
+
+    assert asyncio.run(story()) == UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_roll_is_synced_before_what_follows_it(world: World) -> None:
+    world.append(b"old")
+    world.partition.log.roll()
+    world.append(b"new")
+    world.later.work()  # the group of `old`
+    assert world.partition.high_watermark == 1
+    world.later.settle()
+    assert world.partition.high_watermark == 2
+    assert world.partition.log.recovery_point == 2
+
+
+def test_flush_messages_holds_up_the_append_that_is_due() -> None:
+    world = make({"flush.messages": "3"}, syncs_all=False)
+    assert [world.append() for _ in range(2)] == [(0, False), (1, False)]
+    assert world.partition.high_watermark == 2
+    assert world.append() == (2, True)
+    assert world.append() == (3, True)  # behind the flush, as in Kafka
+    assert world.partition.high_watermark == 2
+    world.later.settle()
+    assert world.partition.high_watermark == 4
+    assert world.partition.log.recovery_point == 3
+    world.log_dir.abandon()
+
+
+def test_page_cache_waits_for_nothing() -> None:
+    world = make(syncs_all=False)
+    assert world.append() == (0, False)
+    assert world.partition.high_watermark == 1
+    assert world.later.is_idle
+    world.log_dir.abandon()
