@@ -163,11 +163,18 @@ class _Reading:
         for record in records:
             is_stamped = record.timestamp_type is TimestampType.LOG_APPEND_TIME
             append_ms = record.timestamp if is_stamped else None
-            time_ms = append_ms if wanted.clock is ClockName.APPEND else record.timestamp
-            if not wanted.has_times or wanted.holds(time_ms):
+            if self._is_wanted(record, wanted):
                 yield self._maker.row(name.partition, as_record(record), append_ms)
-            elif time_ms is None:
+            elif record.timestamp is None:
                 self._untimed.count += 1
+
+    def _is_wanted(self, record: "RemoteRecord", wanted: Selection) -> bool:
+        """Whether a record is in the range of time; by append times the plan's offsets are that."""
+        if not wanted.has_times:
+            return True
+        if wanted.clock is ClockName.APPEND:
+            return wanted.start_ms <= self._surroundings.env.clock.now_ms()
+        return wanted.holds(record.timestamp)
 
     # -- following ---------------------------------------------------------------------------
 

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Final, Self
 
 from tidelog.cluster import appends, topics
 from tidelog.cluster.connection import TIMEOUT_S, Cluster, require_client
+from tidelog.cluster.lookup_clock import first_on_clock
 from tidelog.cluster.properties import translate_settings
 from tidelog.cluster.remote_scan import Reading, RemoteScan
-from tidelog.cluster.search import first_at_or_after
-from tidelog.cluster.stamps import first_stamped
 from tidelog.cluster.topics import RemoteTopic
 from tidelog.cluster.view import RemoteRecord
 from tidelog.directory import When
@@ -262,7 +261,8 @@ class RemoteDirectory:
 
         Args:
             times: ms since the epoch, 0 or more.
-            clock: `record`, or `append` where brokers stamp records themselves (LogAppendTime).
+            clock: `record`, or `append` where brokers know it: on topics with LogAppendTime, and on
+                our own broker's with `tidelog.lookup.clock=append`.
 
         Returns:
             Every partition asked; None where no record is that late.
@@ -277,10 +277,7 @@ class RemoteDirectory:
         found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
         for time_ms, partitions in _by_time(times).items():
             marks = self._cluster.watermarks(partitions)
-            answers = first_at_or_after(self._cluster, marks, time_ms)
-            if name is ClockName.APPEND:
-                answers = first_stamped(self._cluster, marks, answers, asked="clock='append'")
-            found |= answers
+            found |= first_on_clock(self._cluster, marks, time_ms, name)
         return {partition: found[partition] for partition in times}
 
     def offsets_at(

@@ -9,8 +9,8 @@ stamps rise with offsets, so there the range ends where the first later stamp is
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from tidelog.cluster.lookup_clock import first_on_clock, searched_by_append
 from tidelog.cluster.search import first_at_or_after
-from tidelog.cluster.stamps import first_stamped
 from tidelog.cluster.view import ClusterView, Watermarks
 from tidelog.errors import ClusterFailure, InvalidRequest
 from tidelog.scan import Split, Wanted
@@ -45,8 +45,9 @@ def plan_remote(
     times = _times(wanted)
     marks = cluster.watermarks(names, isolation=isolation)
     spans = {name: (mark.start, max(mark.end, mark.start)) for name, mark in marks.items()}
+    by_offsets = times is not None and clock is ClockName.APPEND
     if times is not None:
-        narrow = _by_stamp if clock is ClockName.APPEND else _by_create_time
+        narrow = _by_append_time if clock is ClockName.APPEND else _by_create_time
         spans = narrow(cluster, marks, times)
     return [
         Split(
@@ -56,7 +57,8 @@ def plan_remote(
             end_offset=spans[name][1],
             directory="",
             clock=clock,
-            time_range=times,
+            # Append times never fall: the offsets alone are the range.
+            time_range=None if by_offsets else times,
             isolation=isolation,
         )
         for name in names
@@ -79,8 +81,10 @@ def _by_create_time(
     spans = {name: (mark.start, mark.end) for name, mark in marks.items()}
     if times[0] <= 0 or times[0] >= times[1]:
         return spans if times[0] < times[1] else dict.fromkeys(marks, (0, 0))
+    by_append = searched_by_append(cluster, {name.topic for name in marks})
+    searched = {name: mark for name, mark in marks.items() if name.topic not in by_append}
     try:
-        hits = first_at_or_after(cluster, marks, times[0])
+        hits = first_at_or_after(cluster, searched, times[0]) if searched else {}
     except ClusterFailure as error:
         if error.error_code not in _UNSUPPORTED:
             raise
@@ -91,25 +95,24 @@ def _by_create_time(
     return spans
 
 
-def _by_stamp(
+def _by_append_time(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], times: tuple[int, int]
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Between the first record stamped at the start or later, and the first at the end or later."""
+    """From the first record appended at the start or later to the first at the end or later."""
     starts = {name: mark.start for name, mark in marks.items()}
     ends = {name: mark.end for name, mark in marks.items()}
     if times[0] > 0:
-        starts = _stamped(cluster, marks, times[0])
+        starts = _first_appended(cluster, marks, times[0])
     if times[1] < INT64_MAX:
-        ends = _stamped(cluster, marks, max(times[1], 0))
+        ends = _first_appended(cluster, marks, max(times[1], 0))
     return {name: (max(starts[name], marks[name].start), ends[name]) for name in marks}
 
 
-def _stamped(
+def _first_appended(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], time_ms: int
 ) -> dict[TopicPartition, int]:
-    found = cluster.offsets_for_times(dict.fromkeys(marks, time_ms))
-    checked = first_stamped(cluster, marks, found, asked="clock='append'")
+    found = first_on_clock(cluster, marks, time_ms, ClockName.APPEND)
     return {
         name: marks[name].end if hit is None else min(hit.offset, marks[name].end)
-        for name, hit in checked.items()
+        for name, hit in found.items()
     }

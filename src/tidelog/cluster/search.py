@@ -21,13 +21,14 @@ def first_at_or_after(
     for partition in unsure:
         largest = latest[partition]
         if largest is not None and largest.timestamp >= time_ms:
-            found[partition] = _read_until(cluster, partition, marks[partition], time_ms)
+            found[partition] = first_by_reading(cluster, partition, marks[partition], time_ms)
     return found
 
 
-def _read_until(
+def first_by_reading(
     cluster: ClusterView, partition: TopicPartition, mark: Watermarks, time_ms: int
 ) -> OffsetAndTimestamp | None:
+    """The same for one log, by reading its records from the start until the match."""
     for record in cluster.records(partition, mark.start, mark.end):
         if record.timestamp is not None and record.timestamp >= time_ms:
             return OffsetAndTimestamp(record.offset, record.timestamp, record.leader_epoch)

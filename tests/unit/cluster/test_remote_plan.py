@@ -11,6 +11,7 @@ from tidelog.cluster.remote_plan import plan_remote
 from tidelog.errors import ClusterFailure, InvalidRequest
 from tidelog.scan import Split, Wanted
 from tidelog.types import (
+    INT64_MAX,
     ClockName,
     IsolationLevel,
     OffsetAndTimestamp,
@@ -87,6 +88,15 @@ def test_append_times_that_nobody_knows_are_refused() -> None:
         plan(cluster, 15, None, ClockName.APPEND)
     (split,) = plan(cluster, None, None, ClockName.APPEND)
     assert split.time_range is None
+
+
+def test_a_search_by_append_time_says_nothing_of_create_times() -> None:
+    cluster = FakeCluster().with_log(FLIGHTS_0, 10, 20, 30)
+    cluster.settings["flights"] = {"tidelog.lookup.clock": "append"}
+    (split,) = plan(cluster, 25, None)
+    assert (split.start_offset, split.time_range) == (0, (25, INT64_MAX))
+    (split,) = plan(cluster, 15, 25, ClockName.APPEND)
+    assert (split.start_offset, split.end_offset, split.time_range) == (1, 2, None)
 
 
 class OldCluster(FakeCluster):

@@ -1,0 +1,58 @@
+"""By which clock a broker answers searches by time: Kafka's by timestamps, ours as a topic says.
+
+`tidelog.lookup.clock=append` makes ListOffsets a search by append time. Whoever means the record
+clock then has to look at the records, and whoever means the append clock needs no stamps.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from tidelog.cluster.search import first_at_or_after, first_by_reading
+from tidelog.cluster.stamps import first_stamped
+from tidelog.cluster.view import ClusterView, Watermarks
+from tidelog.errors import ClusterFailure
+from tidelog.types import ClockName, OffsetAndTimestamp, TopicPartition
+
+SETTING: Final = "tidelog.lookup.clock"
+# Who may not see a topic's settings asks another's broker: ours has no such rules.
+_DENIED: Final = frozenset({29, 31})
+
+
+def searched_by_append(cluster: ClusterView, topics: Iterable[str]) -> set[str]:
+    """The topics whose searches by time are about append times; raises ClusterFailure."""
+    found = set()
+    for topic in sorted(set(topics)):
+        try:
+            settings = cluster.topic_settings(topic)
+        except ClusterFailure as error:
+            if error.error_code not in _DENIED:
+                raise
+            continue
+        if settings.get(SETTING) == ClockName.APPEND:
+            found.add(topic)
+    return found
+
+
+def first_on_clock(
+    cluster: ClusterView,
+    marks: Mapping[TopicPartition, Watermarks],
+    time_ms: int,
+    clock: ClockName,
+) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    """The first record of each log whose time on a clock is `time_ms` or later, None for none.
+
+    Raises:
+        InvalidRequest: Append times are asked for that the brokers don't know.
+        ClusterFailure: They can't be asked.
+    """
+    by_append = searched_by_append(cluster, {name.topic for name in marks})
+    ours = {name: mark for name, mark in marks.items() if name.topic in by_append}
+    theirs = {name: mark for name, mark in marks.items() if name.topic not in by_append}
+    if clock is ClockName.RECORD:
+        found = first_at_or_after(cluster, theirs, time_ms) if theirs else {}
+        return found | {n: first_by_reading(cluster, n, m, time_ms) for n, m in ours.items()}
+    found = cluster.offsets_for_times(dict.fromkeys(marks, time_ms))
+    known = {name: found[name] for name in theirs}
+    if theirs:
+        known = first_stamped(cluster, theirs, known, asked="clock='append'")
+    return known | {name: found[name] for name in ours}
