@@ -22,12 +22,10 @@ from tidelog.errors import Closed, CorruptMessage, InvalidRequest, TidelogError
 from tidelog.server import topic_changes
 from tidelog.server.node import LOGGER, Node
 from tidelog.server.on_loop import LoopGate, log_dir_on_loop
+from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
     import socket
-
-    from tidelog.errors import StorageFailure
-
 _Result = Mapping[str, object]
 _Verb = Callable[[Mapping[str, object]], Awaitable[_Result]]
 
@@ -116,15 +114,10 @@ class Control:
 
     async def _flush(self, _: Mapping[str, object]) -> _Result:
         """Sync all that was appended, beside the loop."""
-        loop = asyncio.get_running_loop()
-        waiting: list[asyncio.Future[StorageFailure | None]] = []
-        for partition in self._node.partitions.opened():
-            if partition.failure is None:
-                done: asyncio.Future[StorageFailure | None] = loop.create_future()
-                partition.log.flush_later(partial(_settle, done))
-                waiting.append(done)
-        for failure in await asyncio.gather(*waiting):
-            if failure is not None:
+        found = [each for each in self._node.partitions.opened() if each.failure is None]
+        ended = await asyncio.gather(*(each.flushed() for each in found), return_exceptions=True)
+        for partition, failure in zip(found, ended, strict=True):
+            if failure is not None and not partition.is_gone:
                 raise failure
         return {}
 
@@ -138,12 +131,14 @@ class Control:
                 names = [partition.name for partition in self._node.partitions.opened()]
             case _:
                 raise InvalidRequest("reopen: a topic or null, and a partition or null, expected")
-        reopened = [
-            f"{name}"
-            for name in names
-            if await self._node.partitions.reopen(name.topic, name.partition, self._node.work)
-        ]
+        reopened = [f"{name}" for name in names if await self._was_reopened(name)]
         return {"reopened": reopened}
+
+    async def _was_reopened(self, name: TopicPartition) -> bool:
+        """Open one anew that is offline; neither twice at once nor while its topic goes."""
+        node = self._node
+        async with node.topics.changing:
+            return await node.partitions.reopen(name.topic, name.partition, node.work)
 
     async def _change(self, verb: str, arguments: Mapping[str, object]) -> _Result:
         """Attach or swap, with appends to the topics concerned held up."""
@@ -192,13 +187,6 @@ class Control:
         for partition in self._node.partitions.opened():
             if partition.name.topic in names:
                 partition.advance()
-
-
-def _settle(
-    done: "asyncio.Future[StorageFailure | None]", failure: "StorageFailure | None"
-) -> None:
-    if not done.done():
-        done.set_result(failure)
 
 
 def _topics_of(verb: str, arguments: Mapping[str, object]) -> set[str]:

@@ -3,9 +3,10 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final
+from contextlib import suppress
+from typing import Final, TypeVar
 
-from tidelog.errors import StorageFailure, TidelogError
+from tidelog.errors import StorageFailure, TidelogError, UnknownTopic
 from tidelog.server.holds import Holds
 from tidelog.server.work import Work
 from tidelog.storage.appends import AppendOrigin
@@ -14,6 +15,8 @@ from tidelog.storage.files import LEADER_EPOCH_CHECKPOINT_FILE, partition_dir_na
 from tidelog.storage.log import AppendResult, Log
 from tidelog.storage.log_dir import LogDir
 from tidelog.types import Buffer, IsolationLevel, TopicPartition
+
+_Result = TypeVar("_Result")
 
 Watcher = Callable[[], None]
 # Kafka's consumers ask with -1 where they know no epoch.
@@ -41,20 +44,18 @@ class Partition:
             log: Its log.
             syncs_all: Readers see only what was synced (`tidelog.durability=fsync`).
 
-        Raises:
-            StorageFailure: What recovery left could not be synced.
+        Where what recovery left can't be synced it begins offline, and what is durable is read.
         """
-        if syncs_all and log.recovery_point < log.log_end_offset:
-            log.flush()
         self.name: TopicPartition = log.topic_partition
         self.log = log
-        self.high_watermark = log.log_end_offset
+        self.high_watermark = _synced_end(log) if syncs_all else log.log_end_offset
         self.is_gone = False
         self.last_deletion_ms: int | None = None
         self._syncs_all = syncs_all
         self._sync_end: int | None = None  # what the running sync makes durable; None without one
         self._is_sync_due = False
         self._waiting: deque[tuple[int, asyncio.Future[int]]] = deque()
+        self._flushes: dict[asyncio.Future[TidelogError | None], None] = {}
         self._watchers: dict[Watcher, None] = {}
 
     @property
@@ -97,6 +98,23 @@ class Partition:
         """Make what was appended durable beside the loop; raises StorageFailure when offline."""
         self._is_sync_due = True
         self._sync()
+
+    async def flushed(self) -> None:
+        """Make what was appended durable beside the loop, and return when it is.
+
+        Raises:
+            StorageFailure: The partition is offline, or was.
+            UnknownTopic: The topic was deleted meanwhile.
+        """
+        done: asyncio.Future[TidelogError | None] = asyncio.get_running_loop().create_future()
+        self.log.flush_later(lambda failure: _settle(done, failure))
+        self._flushes[done] = None
+        try:
+            failure = await done
+        finally:
+            del self._flushes[done]
+        if failure is not None:
+            raise failure
 
     def _show(self, end: int) -> None:
         if end != self.high_watermark:
@@ -150,19 +168,26 @@ class Partition:
         for _, future in waiting:
             _settle(future, code)
 
+    def _give_up_flushes(self, reason: TidelogError) -> None:
+        """A log that is not used any more never says how its flushes ended."""
+        for future in self._flushes:
+            _settle(future, reason)
+
     def close(self) -> None:
         """The topic was deleted: tell who waits."""
         self.is_gone = True
         self._release(UNKNOWN_TOPIC_OR_PARTITION)
+        self._give_up_flushes(UnknownTopic(f"{self.name}: the topic was deleted"))
         self.notify()
 
     def use(self, log: Log) -> None:
         """Go on with a log that was opened anew."""
         self._release(STORAGE_ERROR)
+        if self.failure is not None:
+            self._give_up_flushes(self.failure)
+        self.notify()  # who waits for what the old one has not kept learns that by its failure
         self.log, self._sync_end, self._is_sync_due = log, None, False
-        if self._syncs_all and log.recovery_point < log.log_end_offset:
-            log.flush()
-        self._show(log.log_end_offset)
+        self._show(_synced_end(log) if self._syncs_all else log.log_end_offset)
 
     # -- watchers ----------------------------------------------------------------------------
 
@@ -185,9 +210,19 @@ class Partition:
             watcher()
 
 
-def _settle(future: "asyncio.Future[int]", code: int) -> None:
+def _settle(future: "asyncio.Future[_Result]", result: _Result) -> None:
     if not future.done():
-        future.set_result(code)
+        future.set_result(result)
+
+
+def _synced_end(log: Log) -> int:
+    """Offset behind what is durable, after a sync of what recovery left."""
+    if log.failure is None and log.recovery_point < log.log_end_offset:
+        with suppress(StorageFailure):
+            log.flush()  # a failure takes it offline, which is said to all who write
+    return (
+        log.log_end_offset if log.failure is None else max(log.recovery_point, log.log_start_offset)
+    )
 
 
 class Partitions:

@@ -9,7 +9,7 @@ import pytest
 from tests.faults import DamageFileSystem, Fault, FaultKind, seeded_env
 from tests.faults.later import Later
 
-from tidelog.errors import StorageFailure
+from tidelog.errors import StorageFailure, UnknownTopic
 from tidelog.record.builder import build_batch
 from tidelog.server.partitions import STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION, Partition
 from tidelog.storage.log_dir import LogDir, LogDirOptions
@@ -207,3 +207,58 @@ def test_page_cache_waits_for_nothing() -> None:
     assert world.partition.high_watermark == 1
     assert world.later.is_idle
     world.log_dir.abandon()
+
+
+def test_flush_of_a_log_that_is_given_up_ends_even_so(world: World) -> None:
+    async def story() -> list[object]:
+        world.append()
+        flushes = [asyncio.ensure_future(world.partition.flushed()) for _ in range(2)]
+        await asyncio.sleep(0)
+        world.log_dir.delete_topic("t")
+        world.partition.close()
+        return list(await asyncio.gather(*flushes, return_exceptions=True))
+
+    assert [type(each) for each in asyncio.run(story())] == [UnknownTopic] * 2
+
+
+def test_flush_that_fails_says_so(world: World) -> None:
+    async def story() -> None:
+        world.append()
+        flush = asyncio.ensure_future(world.partition.flushed())
+        await asyncio.sleep(0)
+        world.files.writes.fault = Fault(world.files.calls, FaultKind.EIO)
+        world.later.settle()
+        await flush
+
+    with pytest.raises(StorageFailure):
+        asyncio.run(story())
+
+
+def test_partition_that_cannot_be_synced_at_its_opening_is_read_and_comes_back() -> None:
+    world = make(syncs_all=False)
+    world.append(b"kept")
+    world.partition.log.flush()
+    world.append(b"not synced")
+    world.files.writes.fault = Fault(world.files.calls, FaultKind.EIO)
+    world.partition = Partition(world.partition.log, syncs_all=True)
+    assert world.is_offline()
+    assert world.partition.high_watermark == 1
+    world.files.writes.fault = None
+    world.partition.use(world.log_dir.reopen("t", 0))
+    assert not world.is_offline()
+    assert world.partition.high_watermark == 2
+    world.log_dir.abandon()
+
+
+def test_waiters_learn_of_a_failure_before_another_log_takes_its_place(world: World) -> None:
+    world.append(b"kept")
+    world.later.settle()
+    world.append(b"waits for its sync")
+    failures = list[object]()
+    world.partition.watch(lambda: failures.append(world.partition.failure))
+    world.files.writes.fault = Fault(world.files.calls, FaultKind.NO_SPACE)
+    with pytest.raises(StorageFailure):
+        world.append(b"fails")
+    world.files.writes.fault = None
+    world.partition.use(world.log_dir.reopen("t", 0))
+    assert failures[0] is not None

@@ -6,12 +6,11 @@ when they are durable. What the topic knows already stays; a commit beyond the e
 which the copy had not reached, becomes the end. Source: docs/follow.md, docs/groups.md.
 """
 
-import asyncio
 import posixpath
 from collections.abc import Iterator
 from typing import Final
 
-from tidelog.errors import StorageFailure, TidelogError
+from tidelog.errors import TidelogError
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.group import ClassicGroup
@@ -110,11 +109,7 @@ class Standby:
         partition = self._log.partition(number)
         if partition is None or partition.log.recovery_point >= partition.log.log_end_offset:
             return
-        done: asyncio.Future[StorageFailure | None] = asyncio.get_running_loop().create_future()
-        partition.log.flush_later(done.set_result)
-        failure = await done
-        if failure is not None:
-            raise failure
+        await partition.flushed()
 
     def _remove(self) -> None:
         self._host.env.files.remove(self._path)

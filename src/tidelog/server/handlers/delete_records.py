@@ -1,6 +1,5 @@
 """DeleteRecords: the start of a log moves up. Source: Kafka's protocol guide, API 21; KIP-107."""
 
-import asyncio
 from collections.abc import Awaitable
 from typing import Final
 
@@ -50,7 +49,7 @@ async def _one(
         start = _moved(partition, asked.offset)
         if start is None:
             return _result(asked, OFFSET_OUT_OF_RANGE)
-        await _durable(partition)
+        await partition.flushed()
     except StorageFailure:
         return _result(asked, STORAGE_ERROR)
     except TidelogError as error:
@@ -67,20 +66,6 @@ def _moved(partition: Partition, offset: int) -> int | None:
         partition.log.delete_records(partition.log.log_start_offset)
         return None
     return partition.log.delete_records(target)
-
-
-async def _durable(partition: Partition) -> None:
-    """Wait for what the log has left for later; raises StorageFailure."""
-    done: asyncio.Future[StorageFailure | None] = asyncio.get_running_loop().create_future()
-
-    def finish(failure: StorageFailure | None) -> None:
-        if not done.done():
-            done.set_result(failure)
-
-    partition.log.flush_later(finish)
-    failure = await done
-    if failure is not None:
-        raise failure
 
 
 def _result(
