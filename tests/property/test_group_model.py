@@ -4,6 +4,7 @@ One generation has one assignment; everybody who syncs gets it; nobody commits w
 what was committed stays; in the end members that do their part all have an assignment.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import hypothesis.strategies as st
@@ -143,6 +144,23 @@ class GroupMachine(RuleBasedStateMachine):
         if comes_back and client.instance_id is not None:
             self.clients.append(Client(client.instance_id))
 
+    @precondition(lambda self: self.clients)
+    @rule(silent=st.integers(0, 2 * MEMBERS_MAX))
+    def everybody_but_one_does_its_part(self, silent: int) -> None:
+        self.play([one for at, one in enumerate(self.clients) if at != silent])
+        self.world.wait(SESSION_MS // 3)
+        self.hear()
+
+    def play(self, clients: Sequence[Client]) -> None:
+        """Each does what a client does next."""
+        for client in clients:
+            if client.joined is None:
+                self.join(client)
+            elif not client.has_assignment:
+                self.sync(client)
+            else:
+                self.heartbeat(client)
+
     # -- offsets -----------------------------------------------------------------------------
 
     @precondition(lambda self: self.clients)
@@ -152,7 +170,9 @@ class GroupMachine(RuleBasedStateMachine):
         client = self.choose(data)
         if not client.seen:
             return
-        member = data.draw(st.sampled_from(client.seen))
+        self.commit_as(data.draw(st.sampled_from(client.seen)))
+
+    def commit_as(self, member: Joined) -> None:
         self.offsets += 1
         code = self.world.commit(self.offsets, member)
         group = self.world.table.get(GROUP)
@@ -250,25 +270,23 @@ class GroupMachine(RuleBasedStateMachine):
             assert group.state is not GroupState.EMPTY
         if group.is_in(GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             assert group.members
+            assert all(group.protocol_name in dict(member.protocols) for member in members)
             assert all(group.supports("consumer", member.protocols) for member in members)
 
     def teardown(self) -> None:
         """Members that do their part get there."""
         self.disk(is_broken=False)
         for _ in range(SETTLING_ROUNDS):
-            for client in self.clients:
-                if client.joined is None:
-                    self.join(client)
-                elif not client.has_assignment:
-                    self.sync(client)
-                else:
-                    self.heartbeat(client)
+            self.play(self.clients)
             self.world.wait(SESSION_MS // 2)
             self.hear()
             if all(client.has_assignment for client in self.clients):
                 break
         for client in self.clients:
             assert client.has_assignment, f"{client} never got an assignment"
+            for member in client.seen:
+                self.commit_as(member)
+        self.offsets_stay()
 
 
 TestGroupMachine = GroupMachine.TestCase

@@ -31,6 +31,8 @@ from tidelog.storage.topics import TopicInfo
 # How much one piece of loading reads, and how many groups are made of it, before others run.
 LOAD_PIECE_BYTES: Final = 1 << 20
 LOAD_PIECE_GROUPS: Final = 200
+# A partition that could not be read is tried again at most so often.
+RETRY_MS: Final = 30_000
 
 
 class ShardState(Enum):
@@ -54,6 +56,7 @@ class Shards:
         self._host = host
         self._states: list[ShardState] = []
         self._queue: deque[int] = deque()
+        self._failed_ms: dict[int, int] = {}
         self._task: asyncio.Task[None] | None = None
         self._log = OffsetsLog(host)
         self._log.on_lost = self._lose
@@ -106,6 +109,10 @@ class Shards:
         return Code.COORDINATOR_LOAD_IN_PROGRESS
 
     def _try_again(self, number: int) -> Code:
+        """A partition whose disk failed is read when that works again; a damaged one seldom."""
+        now_ms = self._host.env.clock.monotonic_ms()
+        if now_ms - self._failed_ms.get(number, now_ms - RETRY_MS) < RETRY_MS:
+            return Code.NOT_COORDINATOR
         partition = self._log.partition(number)
         if partition is None or partition.failure is not None:
             return Code.NOT_COORDINATOR
@@ -219,22 +226,21 @@ class Shards:
         except TidelogError as error:
             LOGGER.error("settings of %s can't be kept: %s", OFFSETS_TOPIC, error)
         while self._queue:
-            number = self._queue.popleft()
-            self._states[number] = ShardState.LOADING
+            # Another list stands for another topic, should this one be deleted meanwhile.
+            states, number = self._states, self._queue.popleft()
+            states[number] = ShardState.LOADING
             try:
-                await self._load(number)
+                await self._load(states, number)
             except TidelogError as error:
                 LOGGER.error("%s-%d can't be loaded: %s", OFFSETS_TOPIC, number, error)
-                self._set_state(number, ShardState.FAILED)
             except Exception:  # noqa: BLE001 - one partition's trouble is not the others'
                 LOGGER.exception("%s-%d can't be loaded", OFFSETS_TOPIC, number)
-                self._set_state(number, ShardState.FAILED)
+            if states[number] is ShardState.LOADING:
+                states[number] = ShardState.FAILED
+                self._failed_ms[number] = self._host.env.clock.monotonic_ms()
 
-    def _set_state(self, number: int, state: ShardState) -> None:
-        if number < len(self._states):  # else the topic was deleted meanwhile
-            self._states[number] = state
-
-    async def _load(self, number: int) -> None:
+    async def _load(self, states: list[ShardState], number: int) -> None:
+        """Read a partition; it is active then, unless what a standby knew can't be written."""
         log = self._host.partitions.get(OFFSETS_TOPIC, number).log
         replay = Replay()
         if log.log_end_offset > log.log_start_offset:
@@ -245,11 +251,8 @@ class Shards:
         for line in replay.skipped:
             LOGGER.warning("%s-%d: left out: %s", OFFSETS_TOPIC, number, line)
         groups = await self._revive(loaded)
-        if not self._states:
-            return
-        is_whole = self._standby.take_in(number, len(self._states), groups)
-        self._set_state(number, ShardState.ACTIVE if is_whole else ShardState.FAILED)
-        if is_whole:
+        if states is self._states and self._standby.take_in(number, len(states), groups):
+            states[number] = ShardState.ACTIVE
             self.on_loaded(tuple(groups.values()))
 
     async def _revive(self, loaded: dict[str, LoadedGroup]) -> dict[str, ClassicGroup]:

@@ -98,6 +98,7 @@ class Standby:
 
     async def finish(self, count: int) -> None:
         """All is in the topic: remove the file once that is durable."""
+        self._groups = {}
         try:
             for number in range(count):
                 await self._sync(number)

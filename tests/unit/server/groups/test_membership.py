@@ -280,6 +280,34 @@ class TestStaticMembers:
         assert again.value.generation == 2
         assert joined[0].member_id in world.group.members
 
+    def test_one_that_changes_what_most_prefer_begins_a_rebalance(self) -> None:
+        world = World()
+        both = [("range", b""), ("sticky", b"")]
+        joined = world.join_all(
+            [
+                world.ask_join(instance_id="seat", protocols=both),
+                world.ask_join(protocols=both),
+                world.ask_join(protocols=both[::-1]),
+            ]
+        )
+        world.assign(joined)
+        assert world.group.protocol_name == "range"
+        back = world.ask_join(instance_id="seat", protocols=both[::-1])
+        assert not back.is_done
+        assert world.group.state is GroupState.PREPARING_REBALANCE
+
+    def test_leader_that_misses_a_rebalance_leads_no_more(self) -> None:
+        world = World()
+        leader, other = world.form(2, ["seat"])
+        assert leader.leader == leader.member_id
+        world.ask_join(other.member_id, protocols=[("range", b"changed")])
+        for _ in range(6):
+            world.wait(REBALANCE_MS // 6 + 1)
+            world.heartbeat(leader, "seat")
+        assert world.group.state is GroupState.COMPLETING_REBALANCE
+        assert world.group.leader == other.member_id
+        assert leader.member_id in world.group.members
+
     def test_administrator_removes_one_by_its_instance(self) -> None:
         world = World()
         world.form(1, ["seat"])

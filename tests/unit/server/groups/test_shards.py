@@ -18,6 +18,7 @@ from tidelog.server.groups.commits import Commit
 from tidelog.server.groups.coordinator import GroupCoordinator
 from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.results import CommitAsked
+from tidelog.server.groups.shards import RETRY_MS
 from tidelog.server.handlers.waiting import arrival
 from tidelog.server.node import Node
 from tidelog.server.server import open_node
@@ -26,6 +27,7 @@ from tidelog.types import Codec
 
 SETTINGS = {"offsets.topic.num.partitions": "3"}
 GROUP = "readers"
+NAMES = [f"group {number}" for number in range(300)]
 TURNS_MAX = 1_000_000
 LOADING = Code.COORDINATOR_LOAD_IN_PROGRESS
 
@@ -122,16 +124,15 @@ async def test_groups_are_refused_until_their_partition_is_loaded(tmp_path: Path
             assert commit(node.groups, number, f"group {number}").value == [Code.NONE]
     async with broker(tmp_path) as node:
         shards = node.groups.shards
-        names = [f"group {number}" for number in range(300)]
-        assert {shards.code_for(name) for name in names} == {LOADING}
-        last = next(name for name in names if shards.number_of(name) == 2)
-        others = [name for name in names if shards.number_of(name) == 1]
+        assert {shards.code_for(name) for name in NAMES} == {LOADING}
+        last = next(name for name in NAMES if shards.number_of(name) == 2)
+        others = [name for name in NAMES if shards.number_of(name) == 1]
         assert shards.code_for(last) is LOADING  # which asks for its partition before the others
         await until(lambda: shards.code_for(last) is Code.NONE)
         assert committed(node.groups, last) == int(last.split()[1])
         assert shards.code_for(others[0]) is LOADING
         await until_loaded(node.groups)
-        assert [committed(node.groups, name) for name in names] == list(range(300))
+        assert [committed(node.groups, name) for name in NAMES] == list(range(300))
 
 
 @on_a_loop
@@ -192,6 +193,31 @@ async def test_lost_partition_is_read_again_when_its_disk_works_again(tmp_path: 
         await until_loaded(node.groups)
         assert committed(node.groups) == 1
         assert commit(node.groups, 3).value == [Code.NONE]
+
+
+@on_a_loop
+async def test_damaged_partition_is_refused_and_seldom_tried_again(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000)
+    async with broker(tmp_path, Env(clock=clock)) as node:
+        await node.groups.shards.ensure_topic()
+        commit(node.groups, 1)
+        number = node.groups.shards.number_of(GROUP)
+        others = next(name for name in NAMES if node.groups.shards.number_of(name) != number)
+        commit(node.groups, 2, others)
+    log = tmp_path / f"{OFFSETS_TOPIC}-{number}" / "00000000000000000000.log"
+    sound = log.read_bytes()
+    log.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+    async with broker(tmp_path, Env(clock=clock)) as node:
+        node.groups.resume()
+        await until_loaded(node.groups)
+        assert committed(node.groups, others) == 2
+        assert node.groups.shards.code_for(GROUP) is Code.NOT_COORDINATOR
+        assert not node.groups.shards.is_loading
+        log.write_bytes(sound)
+        clock.advance(RETRY_MS)
+        assert node.groups.shards.code_for(GROUP) is LOADING
+        await until_loaded(node.groups)
+        assert committed(node.groups) == 1
 
 
 @on_a_loop
