@@ -1,0 +1,67 @@
+"""Reads of what lies only in the tier: records, times, where the local part begins."""
+
+from pathlib import Path
+
+from tests.server.asking import Asking
+
+from tidelog.protocol.messages import FETCH, LIST_OFFSETS
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tidelog.protocol.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from tidelog.record.views import walk
+from tidelog.server.in_process import Broker
+from tidelog.server.node import Node
+from tidelog.storage.tiering.moving import MoveOptions, tier_partition
+from tidelog.types import NewRecord, TopicPartition
+
+TOPIC = "long"
+COUNT = 200
+
+
+def fill(node: Node, store: Path) -> None:
+    """Records in many segments, all finished ones only in the tier."""
+    config = {
+        "internal.segment.bytes": "10000",
+        "remote.storage.enable": "true",
+        "tidelog.tier.url": store.as_uri(),
+        "retention.ms": "-1",
+        "local.retention.bytes": "30000",
+        "file.delete.delay.ms": "0",
+    }
+    node.topics.create(TOPIC, 1, config)
+    found = node.partitions.get(TOPIC, 0)
+    for number in range(COUNT):
+        found.log.append([NewRecord(key=b"k", value=b"v" * 500, timestamp=number)])
+    found.advance()
+    tier_partition(node.log_dir, TopicPartition(TOPIC, 0), MoveOptions())
+
+
+def test_records_and_times_of_the_tier(broker: Broker, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    broker.call(lambda node: fill(node, store))
+    local_start = broker.call(lambda node: node.partitions.get(TOPIC, 0).log.local_start_offset)
+    assert 0 < local_start < COUNT
+    offset, seen = 0, []
+    with Asking(broker) as client:
+        while offset < COUNT:
+            asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+            what = FetchRequest(topics=[FetchTopic(topic=TOPIC, partitions=[asked])])
+            data = client.ask(FETCH, 12, what).responses[0].partitions[0]
+            assert data.error_code == 0
+            seen += [record.offset for batch in walk(data.batches) for record in batch.records()]
+            offset = seen[-1] + 1
+        assert seen == list(range(COUNT))
+        times = (3, local_start + 1, -2, -3, -4, -5, -6)
+        found = []
+        for timestamp in times:
+            wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+            topic = ListOffsetsTopic(name=TOPIC, partitions=[wanted])
+            answer = client.ask(LIST_OFFSETS, 11, ListOffsetsRequest(topics=[topic]))
+            found.append(answer.topics[0].partitions[0].offset)
+    # Finished segments are in the tier, the newest of them here as well.
+    active = broker.call(lambda node: node.partitions.get(TOPIC, 0).log.segments[-1].base_offset)
+    assert found == [3, local_start + 1, 0, COUNT - 1, local_start, active - 1, active]
