@@ -23,6 +23,8 @@ NO_SESSION: Final = 0
 FIRST_EPOCH: Final = 0
 LAST_EPOCH: Final = -1
 UNKNOWN: Final = -1
+# What all sessions may remember together, about 100 MB: clients may name partitions as they like.
+PARTITIONS_MAX: Final = 250_000
 
 SESSION_NOT_FOUND: Final = 70
 INVALID_SESSION_EPOCH: Final = 71
@@ -222,17 +224,20 @@ class FetchSessions:
     """All sessions of a broker, at most `slots`.
 
     Where there is no room, one that was unused for `eviction_ms` makes way, or one of less worth
-    that lives longer than that. Else the client goes on without a session.
+    that lives longer than that. Else the client goes on without a session, as it does where more
+    partitions would have to be remembered than may be.
 
     Attributes:
         slots: How many there may be.
         eviction_ms: How long one is safe.
         random: Where numbers are drawn from.
+        partitions_max: How many partitions they may remember together.
     """
 
     slots: int
     eviction_ms: int
     random: Random
+    partitions_max: int = PARTITIONS_MAX
     # In the order of their last use.
     _sessions: dict[int, FetchSession] = field(default_factory=dict)
 
@@ -262,7 +267,10 @@ class FetchSessions:
 
     def _go_on(self, session: FetchSession, request: SessionRequest, now_ms: int) -> Fetching:
         session.update(request.asked, request.forgotten)
+        is_too_much = bool(request.asked) and not self._has_room_for(0)
         del self._sessions[session.session_id]
+        if is_too_much:  # the client asks for all again, which goes without a session
+            return RefusedFetching(SESSION_NOT_FOUND)
         if not session.partitions:
             return Fetching(())
         self._sessions[session.session_id] = session
@@ -275,6 +283,8 @@ class FetchSessions:
     ) -> int:
         """Keep a new session; its number, 0 where there is no room."""
         rank = request.is_follower, len(partitions), 0
+        if not self._has_room_for(len(partitions)):
+            return NO_SESSION
         if len(self._sessions) >= self.slots and not self._evict(rank, now_ms):
             return NO_SESSION
         session_id = self._new_id()
@@ -288,6 +298,11 @@ class FetchSessions:
             partitions,
         )
         return session_id
+
+    def _has_room_for(self, partitions: int) -> bool:
+        """Whether so many more may be remembered."""
+        known = sum(len(session.partitions) for session in self._sessions.values())
+        return known + partitions <= self.partitions_max
 
     def _new_id(self) -> int:
         while True:

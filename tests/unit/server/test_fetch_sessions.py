@@ -188,3 +188,14 @@ def test_no_slots_no_sessions() -> None:
 
 def test_epochs_grow_and_go_round_to_one() -> None:
     assert [next_epoch(epoch) for epoch in (0, 1, INT32_MAX)] == [1, 2, 1]
+
+
+def test_clients_go_on_without_a_session_where_too_much_would_be_remembered() -> None:
+    found = FetchSessions(10, SAFE_MS, Random(7), partitions_max=8)
+    first, second = begin(found), begin(found)
+    assert min(first, second) > 0
+    assert run(found, request()) == (0, 0, [0, 1, 2])
+    assert run(found, request(first, 1, wanted=asked(3, 4)))[0] == 0
+    assert run(found, request(second, 1, wanted=asked(3)))[0] == SESSION_NOT_FOUND
+    assert len(found) == 1
+    assert begin(found) > 0
