@@ -38,8 +38,17 @@ def first_on_clock(
     marks: Mapping[TopicPartition, Watermarks],
     time_ms: int,
     clock: ClockName,
+    *,
+    asked: str = "clock='append'",
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
     """The first record of each log whose time on a clock is `time_ms` or later, None for none.
+
+    Args:
+        cluster: Where to look.
+        marks: Watermarks of the partitions.
+        time_ms: The time, 0 or more.
+        clock: Which of a record's two times it is about.
+        asked: How the append clock was chosen, for errors.
 
     Raises:
         InvalidRequest: Append times are asked for that the brokers don't know.
@@ -48,11 +57,11 @@ def first_on_clock(
     by_append = searched_by_append(cluster, {name.topic for name in marks})
     ours = {name: mark for name, mark in marks.items() if name.topic in by_append}
     theirs = {name: mark for name, mark in marks.items() if name.topic not in by_append}
+    found = first_at_or_after(cluster, theirs, time_ms) if theirs else {}
     if clock is ClockName.RECORD:
-        found = first_at_or_after(cluster, theirs, time_ms) if theirs else {}
         return found | {n: first_by_reading(cluster, n, m, time_ms) for n, m in ours.items()}
-    found = cluster.offsets_for_times(dict.fromkeys(marks, time_ms))
-    known = {name: found[name] for name in theirs}
     if theirs:
-        known = first_stamped(cluster, theirs, known, asked="clock='append'")
-    return known | {name: found[name] for name in ours}
+        found = first_stamped(cluster, theirs, found, asked=asked)
+    if ours:
+        found |= cluster.offsets_for_times(dict.fromkeys(ours, time_ms))
+    return found

@@ -14,9 +14,8 @@ from enum import StrEnum
 from typing import Final
 
 from tidelog.cluster.counting import Counter, by_offsets
+from tidelog.cluster.lookup_clock import first_on_clock
 from tidelog.cluster.own import OwnLogs
-from tidelog.cluster.search import first_at_or_after
-from tidelog.cluster.stamps import first_stamped
 from tidelog.cluster.view import ClusterView, Committed, Count, Watermarks
 from tidelog.errors import GroupActive, InvalidRequest, UnknownGroup
 from tidelog.types import ClockName, OffsetAndTimestamp, TopicPartition
@@ -178,13 +177,13 @@ def _found(
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
     time_ms = target.lookup_ms
     if target.clock is ClockName.RECORD:
-        return first_at_or_after(cluster, marks, time_ms)
+        return first_on_clock(cluster, marks, time_ms, target.clock)
     ours = [p for p in marks if own is not None and own.has(p)]
     found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
     if own is not None:
         found |= {p: own.first_appended(p, time_ms) for p in ours}
     rest = {p: mark for p, mark in marks.items() if p not in found}
-    return found | first_stamped(cluster, rest, first_at_or_after(cluster, rest, time_ms))
+    return found | first_on_clock(cluster, rest, time_ms, target.clock, asked="--clock append")
 
 
 def _move(

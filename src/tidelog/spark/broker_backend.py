@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from tidelog import scan
 from tidelog.cluster.connection import Cluster, connect
+from tidelog.cluster.lookup_clock import searched_by_append
 from tidelog.cluster.search import first_at_or_after
 from tidelog.cluster.stamps import first_stamped, last_record_below
 from tidelog.cluster.view import Watermarks
@@ -303,7 +304,14 @@ class BrokerBackend:
         if clock is ClockName.APPEND:
             return starts
         by_time: dict[int, dict[TopicPartition, Watermarks]] = {}
-        for name, found in bounds.items():
+        ranged = {name for name, found in bounds.items() if found.time_range is not None}
+        by_append = self._ask(
+            partial(searched_by_append, self._cluster, {name.topic for name in ranged})
+        )
+        for name in ranged:
+            found = bounds[name]
+            if name.topic in by_append:
+                continue  # the broker's search says nothing of create times
             first_ms = INT64_MIN if found.time_range is None else found.time_range[0]
             if first_ms > 0 and found.start < found.end:
                 mark = Watermarks(views[name].log_start_offset, views[name].log_end_offset)
