@@ -19,6 +19,7 @@ from tidelog.protocol.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
+from tidelog.record.batch import build_batch
 from tidelog.record.views import walk
 from tidelog.server.in_process import Broker
 from tidelog.server.node import Node
@@ -340,3 +341,40 @@ def test_partitions_that_are_not_there_cost_little_and_hide_no_other(broker: Bro
     assert offsets(found[0]) == [0, 1, 2]
     assert {found[number].error_code for number in range(1, 5_000)} == {3}
     assert next(iter(found)) == 0
+
+
+def test_committed_readers_see_up_to_open_transactions_and_are_told_of_aborted_ones(
+    broker: Broker,
+) -> None:
+    create(broker)
+
+    def transactions(node: Node) -> None:
+        found = node.partitions.get(TOPIC, 0)
+        for producer_id in (7, 8):
+            now = node.env.clock.now_ms()
+            records = [NewRecord(key=b"k", value=b"v", timestamp=now)] * 2
+            batch = build_batch(
+                records,
+                producer_id=producer_id,
+                producer_epoch=0,
+                base_sequence=0,
+                transactional=True,
+            )
+            found.log.append_batches(batch)
+        found.log.end_transaction(
+            producer_id=7, producer_epoch=0, coordinator_epoch=0, commit=False
+        )
+        found.advance()
+
+    broker.call(transactions)
+    plain = fetch(broker, request(partition()))[0]
+    assert (plain.high_watermark, plain.last_stable_offset) == (5, 2)
+    assert plain.aborted_transactions is None
+    assert len(list(walk(plain.batches))) == 3
+    committed = fetch(broker, request(partition(), isolation_level=1))[0]
+    assert [batch.producer_id for batch in walk(committed.batches)] == [7]
+    assert [(a.producer_id, a.first_offset) for a in committed.aborted_transactions or ()] == [
+        (7, 0)
+    ]
+    behind = fetch(broker, request(partition(0, 2), isolation_level=1))[0]
+    assert (behind.batches, behind.aborted_transactions) == (b"", [])
