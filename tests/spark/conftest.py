@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # pyspark is imported by the fixture alone: collecting these tests starts nothing.
+# Sessions here live for some small queries: what the JVM's second compiler makes of them would be
+# done when they are through. A quarter of the CPU time of a stream of twelve batches.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS = {
+    "spark.driver.extraJavaOptions": QUICK_JVM,
     "spark.ui.enabled": "false",
     "spark.driver.memory": "1g",
     "spark.driver.bindAddress": "127.0.0.1",

@@ -18,6 +18,7 @@ from typing import Final
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from tests.spark.conftest import QUICK_JVM
 
 from tidelog.directory import Directory
 from tidelog.storage import writers
@@ -71,7 +72,11 @@ class Run:
         command += ["--config", "internal.segment.bytes=150000", "--no-count", "-o", "json"]
         command += ["--master", master, "--conf", "spark.driver.memory=1g"]
         self.process = subprocess.Popen(
-            command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            command,
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"JAVA_TOOL_OPTIONS": QUICK_JVM},
         )
 
     def wait_for(self, is_so: Callable[[], bool]) -> bool:
