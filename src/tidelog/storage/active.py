@@ -154,7 +154,10 @@ class ActiveSegment(TailSegment):
         self._note_time(first, append_ms)
         position = self.size_bytes
         log = self.context.pool.get(self.log_path)
-        files.writev_fully(log, buffers, position)
+        if len(buffers) == 1:
+            files.write_fully(log, buffers[0], position)
+        else:
+            files.writev_fully(log, buffers, position)
         if self._first_timestamp is None and position == 0:
             self._first_timestamp = first.max_timestamp
         for batch in batches:

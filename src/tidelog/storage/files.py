@@ -173,9 +173,6 @@ def writev_fully(file: File, buffers: Sequence[Buffer], position: int) -> int:
     Raises:
         OSError: A call failed or wrote nothing; a prefix of the bytes may be in the file.
     """
-    if len(buffers) == 1:
-        write_fully(file, buffers[0], position)
-        return len(buffers[0])
     start = position
     for first in range(0, len(buffers), MAX_BUFFERS_PER_WRITE):
         group = [buffer for buffer in buffers[first : first + MAX_BUFFERS_PER_WRITE] if len(buffer)]
@@ -236,26 +233,23 @@ def read_file(files: FileSystem, path: str, *, limit: int = SMALL_FILE_LIMIT_BYT
         file.close()
 
 
-def write_atomically(files: FileSystem, path: str, data: Buffer, *, sync_name: bool = True) -> None:
+def write_atomically(fs: FileSystem, path: str, data: Buffer, *, sync_name: bool = True) -> None:
     """Give `path` new content so that a crash leaves the old or the new one, whole and durable.
 
-    Written to `path` + `.tmp`, synced, renamed, then the directory is synced, unless the caller
-    does that with `sync_name` False.
-
-    Raises:
-        OSError: A call failed; `path` has its old or its new content.
+    Written to `path` + `.tmp`, synced, renamed; the directory is synced then if `sync_name`. Raises
+    OSError where a call fails; `path` has its old or its new content.
     """
     temporary = path + TMP_SUFFIX
-    file = files.open(temporary, write=True, create=True)
+    file = fs.open(temporary, write=True, create=True)
     try:
         file.truncate(0)
         write_fully(file, data, 0)
         file.sync()
     finally:
         file.close()
-    files.rename(temporary, path)
+    fs.rename(temporary, path)
     if sync_name:
-        files.sync_dir(posixpath.dirname(path) or ".")
+        fs.sync_dir(posixpath.dirname(path) or ".")
 
 
 def encode_checkpoint(lines: Iterable[str]) -> bytes:

@@ -1,0 +1,75 @@
+"""Produce over the wire, where Kafka can't be the judge: ours alone, or by differing on purpose."""
+
+from collections.abc import Callable, Iterator
+from threading import Event
+
+import pytest
+from tests.server.raw import RawClient, produce_request
+
+from tidelog.protocol.messages import PRODUCE
+from tidelog.record.builder import build_batch
+from tidelog.server.in_process import Broker
+from tidelog.server.node import Node
+from tidelog.types import NewRecord
+
+TOPIC = "t"
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[RawClient]:
+    broker.call(lambda node: node.topics.create(TOPIC, 2))
+    with RawClient(broker.bootstrap_servers) as found:
+        yield found
+
+
+def batch(value: bytes = b"v") -> bytes:
+    return bytes(build_batch([NewRecord(value=value)]))
+
+
+def until(broker: Broker, holds: Callable[[Node], bool]) -> None:
+    for _ in range(2000):
+        if broker.call(holds):
+            return
+        Event().wait(0.01)
+    raise AssertionError("it never came to be")
+
+
+def test_null_records_are_answered(client: RawClient) -> None:
+    request = produce_request(TOPIC, b"")
+    request.topic_data[0].partition_data[0].records = None
+    (topic,) = client.ask(PRODUCE, 9, request).responses
+    assert topic.partition_responses[0].error_code == -1
+    assert client.produce(TOPIC, batch()).base_offset == 0
+
+
+def test_one_partition_is_refused_and_the_other_takes(client: RawClient) -> None:
+    request = produce_request(TOPIC, batch() + batch())
+    data = request.topic_data[0].partition_data
+    data.append(type(data[0])(index=1, records=batch()))
+    (topic,) = client.ask(PRODUCE, 9, request).responses
+    codes = [(one.error_code, one.base_offset) for one in topic.partition_responses]
+    assert codes == [(87, -1), (0, 0)]
+
+
+def test_without_acknowledgement_nothing_is_answered(broker: Broker, client: RawClient) -> None:
+    request = produce_request(TOPIC, batch())
+    request.acks = 0
+    for _ in range(3):
+        client.send(PRODUCE, 9, request)
+    client.send(PRODUCE, 9, produce_request(TOPIC, batch()))
+    answer = client.receive()
+    assert broker.call(lambda node: node.partitions.get(TOPIC, 0).high_watermark) == 4
+    assert type(answer).__name__ == "ProduceResponse"
+
+
+def test_flush_ms_needs_no_append(broker: Broker, client: RawClient) -> None:
+    broker.call(lambda node: node.topics.create("flushed", config={"flush.ms": "10"}))
+    client.produce("flushed", batch())
+    until(broker, lambda node: node.partitions.get("flushed", 0).log.recovery_point == 1)
+
+
+def test_unanswerable_versions_close(broker: Broker, client: RawClient) -> None:
+    client.send(PRODUCE, 2, produce_request(TOPIC, batch()))
+    with pytest.raises(ConnectionError):
+        client.receive()
+    assert broker.call(lambda node: node.partitions.get(TOPIC, 0).high_watermark) == 0
