@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+import tidelog
 from tidelog.record.record import Record
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.storage.partitioner import partition_of
@@ -252,4 +253,17 @@ def test_directory_that_is_in_use(spark: "SparkSession", root: str) -> None:
         pytest.raises(Exception, match="another process has it open for writing"),
     ):
         writer(frame, root).option("topic", TOPIC).option("lockWaitMs", "0").save()
+    assert leftovers(root) == []
+
+
+def test_directory_that_a_broker_serves(spark: "SparkSession", root: str) -> None:
+    with tidelog.broker(root) as broker:
+        writer(rows(spark, 300), root).option("topic", TOPIC).save()
+        ends = broker.call(
+            lambda node: [
+                node.partitions.get(TOPIC, number).high_watermark for number in range(PARTITIONS)
+            ]
+        )
+    assert sum(ends) == 300 + PARTITIONS
+    assert contents(new_records(root)) == Counter(map(content, expected(300).values()))
     assert leftovers(root) == []
