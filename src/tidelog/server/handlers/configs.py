@@ -67,8 +67,9 @@ _LISTABLE: Final = frozenset({TOPIC, BROKER, 8, CLIENT_METRICS, 32})
 def describe_configs(
     context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
-    """The settings of topics and of the broker."""
-    results = [_described(context.node, resource, request) for resource in request.resources]
+    """The settings of topics and of the broker; each resource once, however often it is named."""
+    asked = {(each.resource_type, each.resource_name): each for each in request.resources}
+    results = [_described(context.node, resource, request) for resource in asked.values()]
     return DescribeConfigsResponse(results=results)
 
 

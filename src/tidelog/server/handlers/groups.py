@@ -203,8 +203,8 @@ def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGrou
 def describe_groups(
     context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
-    """Groups with their members; one that is not there is dead."""
-    described = [_describe(context, group_id) for group_id in request.groups]
+    """Groups with their members, each once; one that is not there is dead."""
+    described = [_describe(context, group_id) for group_id in dict.fromkeys(request.groups)]
     if request.include_authorized_operations:
         for group in described:
             if not group.error_code:

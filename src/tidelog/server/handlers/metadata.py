@@ -28,7 +28,12 @@ from tidelog.server.errors import Refusal
 from tidelog.server.leader_epochs import AT_ONCE, numbers_of, read_in_slices, unread
 from tidelog.server.node import Node
 from tidelog.server.requests import Answer, RequestContext
-from tidelog.server.topic_rules import INVALID_REQUEST, UNKNOWN_TOPIC, ensure_name
+from tidelog.server.topic_rules import (
+    INVALID_REQUEST,
+    NEW_PARTITIONS_MAX,
+    UNKNOWN_TOPIC,
+    ensure_name,
+)
 from tidelog.storage.topics import TopicInfo
 
 UNKNOWN_TOPIC_ID: Final = 100
@@ -155,7 +160,7 @@ def _to_create(
     config = context.node.config
     if not request.allow_auto_topic_creation or not config.auto_create_topics_enable:
         return []
-    return [
+    names = [
         each.missing.name
         for each in found
         if each.missing is not None
@@ -163,6 +168,8 @@ def _to_create(
         and each.missing.error_code == UNKNOWN_TOPIC
         and not each.missing.is_internal
     ]
+    # As CreateTopics refuses so many at once, none is made.
+    return names if len(names) * config.num_partitions <= NEW_PARTITIONS_MAX else []
 
 
 # -- what is said of them ------------------------------------------------------------------------

@@ -32,9 +32,13 @@ NO_OFFSET: Final = -1
 
 
 async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
-    """What groups committed; nothing is told that a crash could still take back."""
+    """What groups committed; nothing is told that a crash could still take back.
+
+    Groups and partitions are told once, however often they are named: metadata may be long.
+    """
     if context.version >= BATCHED_FIRST_VERSION:
-        groups = [await _group(context, group) for group in request.groups]
+        asked_groups = {group.group_id: group for group in request.groups}
+        groups = [await _group(context, group) for group in asked_groups.values()]
         return OffsetFetchResponse(groups=groups)
     topics = request.topics
     asked = OffsetFetchGroup(
@@ -62,7 +66,10 @@ async def _group(context: RequestContext, asked: OffsetFetchGroup) -> OffsetFetc
     topics = (
         _all(context.node, offsets, by_id=by_id)
         if asked.topics is None
-        else [_asked_topic(context.node, offsets, topic, by_id=by_id) for topic in asked.topics]
+        else [
+            _asked_topic(context.node, offsets, topic, by_id=by_id)
+            for topic in {(each.name, each.topic_id): each for each in asked.topics}.values()
+        ]
     )
     return OffsetFetchGroupResponse(
         group_id=asked.group_id, topics=list(topics), error_code=Code.NONE
@@ -101,7 +108,8 @@ def _asked_topic(
         ]
     else:
         name = asked.name if info is None else info.name
-        partitions = [_partition(offsets, name, number) for number in asked.partition_indexes]
+        numbers = dict.fromkeys(asked.partition_indexes)
+        partitions = [_partition(offsets, name, number) for number in numbers]
     return OffsetFetchGroupTopicResponse(
         name=asked.name, topic_id=asked.topic_id, partitions=partitions
     )

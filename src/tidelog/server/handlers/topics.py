@@ -6,7 +6,7 @@ Source: Kafka's protocol guide, APIs 19, 20 and 37; Kafka 4.3's ReplicationContr
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -82,12 +82,12 @@ async def create_topics(
     return CreateTopicsResponse(topics=results)
 
 
-def _wanted(node: Node, topics: Iterable[CreatableTopic]) -> int:
-    """Partitions that are asked for in all."""
+def _wanted(node: Node, topics: Sequence[CreatableTopic]) -> int:
+    """Partitions that are asked for in all; a count that can't be takes nothing off the others."""
     default = node.config.num_partitions
+    counts = (default if topic.num_partitions == -1 else topic.num_partitions for topic in topics)
     return sum(
-        len(topic.assignments) or (default if topic.num_partitions == -1 else topic.num_partitions)
-        for topic in topics
+        len(topic.assignments) or max(count, 0) for topic, count in zip(topics, counts, strict=True)
     )
 
 
