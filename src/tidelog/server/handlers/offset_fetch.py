@@ -4,6 +4,7 @@ Source: Kafka's protocol guide, API 9; KIP-447 (stable offsets), KIP-709 (many g
 KIP-848 (topic ids).
 """
 
+import asyncio
 from collections.abc import Iterable
 from typing import Final
 
@@ -29,6 +30,8 @@ TOP_ERROR_FIRST_VERSION: Final = 2
 BATCHED_FIRST_VERSION: Final = 8
 TOPIC_IDS_FIRST_VERSION: Final = 10
 NO_OFFSET: Final = -1
+# Groups that are answered before others have the loop.
+GROUPS_AT_ONCE: Final = 100
 
 
 async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
