@@ -4,10 +4,12 @@ The registry's file and each partition's metadata are synced: none of that may h
 Everybody sees a new topic when all of it is there.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from tidelog.server.node import Node
+from tidelog.errors import StorageFailure
+from tidelog.server.node import LOGGER, Node
 from tidelog.storage.topics import TopicInfo
 
 
@@ -46,7 +48,16 @@ async def alter(
 
 
 async def delete(node: Node, name: str) -> None:
-    """Delete a topic; errors as `LogDir.delete_topic`."""
-    await node.partitions.holds.wait([name])
-    async with node.topics.changing:
-        node.topics.delete(name)
+    """Delete a topic; errors as `LogDir.set_topic_aside`. Its files go beside the loop."""
+    holds = node.partitions.holds
+    while True:
+        await holds.wait([name])
+        async with node.topics.changing:
+            if holds.is_held(name):  # by somebody who came while this one waited
+                continue
+            left = node.topics.delete(name)
+        break
+    try:
+        await asyncio.shield(node.work.run(node.log_dir.remove_set_aside, left))
+    except StorageFailure as error:
+        LOGGER.warning("files of %s stay until the next start: %s", name, error)

@@ -66,12 +66,17 @@ class Topics:
         count = self._config.num_partitions if partitions is None else partitions
         return self._log_dir.create_topic(name, partitions=count, config=config)[0]
 
-    def delete(self, name: str) -> None:
-        """Delete a topic; errors as `LogDir.delete_topic`."""
-        self._log_dir.delete_topic(name)
+    def delete(self, name: str) -> list[str]:
+        """Delete a topic, but for what is left of it; errors as `LogDir.set_topic_aside`.
+
+        Returns:
+            What `LogDir.remove_set_aside` is to remove, beside the loop.
+        """
+        left = self._log_dir.set_topic_aside(name)
         self._partitions.forget(name)
         for told in self.on_deleted:
             told(name)
+        return left
 
     @staticmethod
     def is_internal(name: str) -> bool:

@@ -168,6 +168,14 @@ class LogDir(DirectoryState):
         Raises:
             UnknownTopic, ReadOnly, StorageFailure: As their names say.
         """
+        self.remove_set_aside(self.set_topic_aside(name))
+
+    def set_topic_aside(self, name: str) -> list[str]:
+        """The part of `delete_topic` after which there is no such topic; errors as there.
+
+        Returns:
+            The directories that are left, for `remove_set_aside`.
+        """
         self._ensure_writable()
         self._registry.get(name)
         try:
@@ -176,10 +184,17 @@ class LogDir(DirectoryState):
             self.env.files.sync_dir(self.path)
             with self._topic_change:
                 self._registry.delete(name)
-            for path in renamed:
-                self._remove_tree(path)
         except OSError as error:
             raise as_storage_failure(error, self.path, f"delete topic {name}") from error
+        return renamed
+
+    def remove_set_aside(self, paths: Iterable[str]) -> None:
+        """The rest of `delete_topic`, which takes its time, for any thread; errors as there."""
+        try:
+            for path in paths:
+                self._remove_tree(path)
+        except OSError as error:
+            raise as_storage_failure(error, self.path, "remove deleted topics") from error
 
     def _note_tiers(self, topic: str) -> None:
         """What a topic has in stores is removed by the next collection, not while somebody waits.
