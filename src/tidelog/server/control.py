@@ -10,7 +10,7 @@ Source: docs/control.md.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -43,6 +43,8 @@ class Control:
         self._changing = ThreadPoolExecutor(1, thread_name_prefix="tidelog-attach")
         self._tiering = ThreadPoolExecutor(1, thread_name_prefix="tidelog-tier")
         self._is_stopping = False
+        # Those whose asker has gone, too: a thread that works for one waits for the loop.
+        self._running: set[asyncio.Task[None]] = set()
         self.verbs: Mapping[str, _Verb] = {
             "status": self._status,
             "flush": self._flush,
@@ -70,8 +72,7 @@ class Control:
             with suppress(OSError):
                 os.unlink(f"{self._node.log_dir.path}/{place.SOCKET_FILE}")  # noqa: PTH108
             self._server.close()
-        running = [each.task for each in self._connections if each.task is not None]
-        await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.gather(*self._running, return_exceptions=True)
         for connection in list(self._connections):
             connection.close()
         self._gate.is_closed = True
@@ -89,6 +90,13 @@ class Control:
             return encode_frame(messages.answer(await found(arguments)))
         except TidelogError as error:
             return encode_frame(messages.refusal(error))
+
+    def begin(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
+        """Do something that is waited for when the channel is closed."""
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
 
     def admit(self, connection: "_Connection") -> None:
         """Take a connection in, in the place of an idle one where there are too many."""
@@ -233,7 +241,7 @@ class _Connection(asyncio.Protocol):
         if self.task is None and self._requests and self._transport is not None:
             # Nothing more is read before the answer: what waits is bounded.
             self._transport.pause_reading()
-            self.task = asyncio.ensure_future(self._answer(self._requests.pop(0)))
+            self.task = self._control.begin(self._answer(self._requests.pop(0)))
 
     async def _answer(self, message: Message) -> None:
         try:

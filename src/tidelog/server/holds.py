@@ -1,11 +1,12 @@
 """Topics that somebody is rebuilding beside the loop: what would change them waits.
 
 Segments that are attached or exchanged are made ready in a thread; the place where they are to go
-must be the same when they are shown. Reading goes on all the while.
+must be the same when they are shown. Reading goes on all the while. A run of the tier holds its
+topic more lightly: retention leaves it alone, clients do as they like.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 
@@ -37,16 +38,20 @@ class Holds:
         return any(hold is not None and hold.stops_appends for hold in held)
 
     async def wait(self, topics: Iterable[str]) -> None:
-        """Return when none of these is held."""
+        """Return when none of these is held by what stops appends."""
+        await self._wait(topics, lambda hold: hold.stops_appends)
+
+    async def _wait(self, topics: Iterable[str], counts: Callable[[Hold], bool]) -> None:
         names = list(topics)
-        while found := [self._held[name] for name in names if name in self._held]:
+        held = self._held
+        while found := [held[name] for name in names if name in held and counts(held[name])]:
             await found[0].ended.wait()
 
     @asynccontextmanager
     async def hold(self, topics: Iterable[str], *, stops_appends: bool) -> AsyncIterator[None]:
         """Hold topics for a block, once nobody else holds one of them."""
         names = set(topics)
-        await self.wait(names)
+        await self._wait(names, lambda _: True)
         hold = Hold(stops_appends=stops_appends)
         self._held |= dict.fromkeys(names, hold)
         try:

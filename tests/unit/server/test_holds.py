@@ -1,0 +1,67 @@
+"""Topics that are held: who waits, for whom, and until when."""
+
+import asyncio
+
+from tidelog.server.holds import Holds
+
+
+async def turns(count: int = 3) -> None:
+    """Let others go on."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_appends_wait_and_go_on() -> None:
+    async def life() -> list[str]:
+        holds, told = Holds(), list[str]()
+
+        async def append(topic: str) -> None:
+            await holds.wait([topic])
+            told.append(topic)
+
+        async with holds.hold(["a"], stops_appends=True):
+            assert holds
+            assert holds.stops_appends(["b", "a"])
+            tasks = [asyncio.ensure_future(append(topic)) for topic in ("a", "b")]
+            await turns()
+            assert told == ["b"]
+        await asyncio.gather(*tasks)
+        assert not holds
+        return told
+
+    assert asyncio.run(life()) == ["b", "a"]
+
+
+def test_light_hold_stops_other_holds_alone() -> None:
+    async def life() -> None:
+        holds, told = Holds(), list[str]()
+
+        async def attach() -> None:
+            async with holds.hold(["a", "b"], stops_appends=True):
+                told.append("attached")
+
+        async with holds.hold(["a"], stops_appends=False):
+            task = asyncio.ensure_future(attach())
+            await turns()
+            assert told == []
+            assert holds.is_held("a")
+            assert not holds.stops_appends(["a"])
+            await holds.wait(["a"])
+        await task
+        assert told == ["attached"]
+
+    asyncio.run(life())
+
+
+def test_hold_ends_where_its_block_fails() -> None:
+    async def life() -> None:
+        holds = Holds()
+        try:
+            async with holds.hold(["a"], stops_appends=True):
+                raise RuntimeError
+        except RuntimeError:
+            pass
+        await holds.wait(["a"])
+        assert not holds
+
+    asyncio.run(life())
