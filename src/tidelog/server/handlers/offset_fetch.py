@@ -41,7 +41,11 @@ async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> 
     """
     if context.version >= BATCHED_FIRST_VERSION:
         asked_groups = {group.group_id: group for group in request.groups}
-        groups = [await _group(context, group) for group in asked_groups.values()]
+        groups = []
+        for number, group in enumerate(asked_groups.values(), start=1):
+            groups.append(await _group(context, group))
+            if number % GROUPS_AT_ONCE == 0:
+                await asyncio.sleep(0)
         return OffsetFetchResponse(groups=groups)
     topics = request.topics
     asked = OffsetFetchGroup(
