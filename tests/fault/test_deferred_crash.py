@@ -160,3 +160,25 @@ def test_reopened_partition_has_what_was_durable_and_goes_on() -> None:
     again.flush()
     assert again.recovery_point == end + 1
     workload.directory.close()
+
+
+def test_reopening_fails_where_there_is_no_room_and_leaves_nothing_behind() -> None:
+    workload = DeferringWorkload(1)
+    workload.take(workload.start)
+    workload.take(workload.create_main)
+    log = workload.log
+    log.append([NewRecord(value=b"kept" * 50)])
+    log.flush_later(lambda _: None)
+    workload.files.writes.fault = Fault(workload.files.calls, FaultKind.EIO)
+    workload.laters[0].settle()
+    workload.files.writes.fault = None
+    assert workload.directory is not None
+    workload.files.limit_bytes = 0
+    for _ in range(2):
+        with pytest.raises(StorageFailure):
+            workload.directory.reopen(MAIN.topic, MAIN.partition)
+        names = [entry.name for entry in workload.files.list_dir(log.context.directory)]
+        assert not [name for name in names if name.endswith(".tmp")]
+        assert len(list(log.records())) == 1
+    workload.files.limit_bytes = None
+    assert workload.directory.reopen(MAIN.topic, MAIN.partition).log_end_offset == 1

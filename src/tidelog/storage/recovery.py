@@ -13,6 +13,7 @@ Owns no open state. Source: Kafka 4.x LogLoader; KAFKA-6264; docs/recovery.md.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -332,7 +333,17 @@ def rewrite_unsynced(context: SegmentContext, recovery_point: int) -> None:
         for suffix in (files.APPEND_TIME_SUFFIX, files.LOG_SUFFIX):
             path = context.path(base, suffix)
             if context.env.files.exists(path):
-                replace_by_prefix(context, path, context.env.files.stat(path).size)
+                _rewrite(context, path)
+
+
+def _rewrite(context: SegmentContext, path: str) -> None:
+    fs = context.env.files
+    try:
+        replace_by_prefix(context, path, fs.stat(path).size)
+    except OSError:
+        with suppress(OSError):  # half a copy must not fill what is left of a disk
+            fs.remove(path + files.TMP_SUFFIX)
+        raise
 
 
 def _write_derived(context: SegmentContext, base: int, scan: _Scan) -> None:
