@@ -15,7 +15,8 @@ from tidelog.types import NewRecord
 
 @pytest.fixture(scope="module")
 def ours() -> Iterator[Broker]:
-    with tidelog.broker(settings=SETTINGS) as running:
+    # The tests' records are old: the default of a week would delete them.
+    with tidelog.broker(settings=SETTINGS | {"log.retention.ms": "-1"}) as running:
         yield running
 
 

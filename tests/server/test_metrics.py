@@ -22,7 +22,9 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Iterator[Broker]:
-    settings = SETTINGS | {"tidelog.metrics.listen": "127.0.0.1:0"}
+    # The tests' records are old: the default of a week would delete them.
+    ours = {"tidelog.metrics.listen": "127.0.0.1:0", "log.retention.ms": "-1"}
+    settings = SETTINGS | ours
     with tidelog.broker(str(tmp_path / "data"), settings=settings) as running:
         yield running
 
