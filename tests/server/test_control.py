@@ -1,5 +1,6 @@
 """The control channel of a running broker: what is attached by others, its clients see at once."""
 
+import asyncio
 import io
 import json
 import os
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient
 
 import tidelog
 from tidelog.cli.main import run
@@ -18,7 +20,9 @@ from tidelog.control.tier_verb import read_report, wishes
 from tidelog.env import os_env
 from tidelog.errors import CorruptMessage, InvalidRequest, UnknownTopic
 from tidelog.record.builder import build_batch
+from tidelog.server import topic_changes
 from tidelog.server.in_process import Broker
+from tidelog.server.node import Node
 from tidelog.storage.attach import WriterVersion
 from tidelog.storage.handles import FilePool
 from tidelog.storage.staging import RowFacts, StagedSegment, StagedWriter
@@ -183,3 +187,16 @@ def test_commands_on_a_directory_that_a_broker_holds(broker: Broker, tmp_path: P
     assert f"--bootstrap {broker.bootstrap_servers}" in err
     _, out, _ = command("read", TOPIC, "--data", broker.data, "-o", "json")
     assert len(out.splitlines()) == 2
+
+
+def test_topic_goes_while_its_segments_move(broker: Broker) -> None:
+    broker.call(lambda node: node.topics.create(TOPIC))
+
+    async def delete(node: Node) -> None:
+        async with node.partitions.holds.hold([TOPIC], stops_appends=False):
+            await topic_changes.delete(node, TOPIC)
+
+    node, loop = broker.call(lambda node: (node, asyncio.get_running_loop()))
+    asyncio.run_coroutine_threadsafe(delete(node), loop).result(TIMEOUT_S)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    assert TOPIC not in admin.list_topics(timeout=TIMEOUT_S).topics

@@ -53,7 +53,7 @@ async def delete(node: Node, name: str) -> None:
     while True:
         await holds.wait([name])
         async with node.topics.changing:
-            if holds.is_held(name):  # by somebody who came while this one waited
+            if holds.stops_appends([name]):  # somebody came while this one waited
                 continue
             left = node.topics.delete(name)
         break
