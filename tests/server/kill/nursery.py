@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 from importlib import import_module
 
 
@@ -23,8 +24,10 @@ def serve(arguments: list[str]) -> None:
     code = 1
     try:
         code = run(arguments, Surroundings())
-    finally:
-        os._exit(code)
+    except BaseException:  # noqa: BLE001 - nobody above would print it
+        traceback.print_exc()
+    print(f"ended by itself with {code}", file=sys.stderr, flush=True)
+    os._exit(code)
 
 
 def warm_up() -> None:

@@ -1,7 +1,7 @@
 """`kill -9` under load: nothing acknowledged is lost, nothing is there twice, order is kept.
 
 Three idempotent producers write to two partitions, a group commits, the broker is killed after
-some acknowledgements, started again on the same directory and port, and so on. The system keeps
+some acknowledgements, started again on the same directory, and so on. The system keeps
 what was written, as it does when a process is killed; power cuts are tests/fault's.
 """
 
@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.peers.broker import free_port
 from tests.server.kill.victims import Nursery, Victim
 from tests.server.kill.writers import (
     Committer,
@@ -108,7 +107,7 @@ def kill_again_and_again(tmp_path: Path, kills: int, seed: int, *options: str) -
     ]
     group = Committer("group", TOPIC)
     with Nursery(tmp_path / "log") as nursery:
-        victim = Victim(nursery, tmp_path / "data", free_port(), *OPTIONS, *options)
+        victim = Victim(nursery, tmp_path / "data", *OPTIONS, *options)
         try:
             victim.start()
             with RawClient(victim.bootstrap) as client:

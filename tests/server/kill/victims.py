@@ -12,14 +12,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.peers.broker import free_port
+
 NURSERY = Path(__file__).with_name("nursery.py")
-START_TIMEOUT_S = 60
+END_TIMEOUT_S = 60
+POLL_S = 0.005
+START_TRIES = 12_000
+PORT_TRIES = 5
 
 
 class Nursery:
     """Where brokers come from: forked from a process that has everything imported."""
 
     def __init__(self, log: Path) -> None:
+        self._path = log
         self._log = log.open("ab")
         self._process = subprocess.Popen(
             [sys.executable, str(NURSERY)],
@@ -45,6 +51,10 @@ class Nursery:
         self._process.stdout.close()
         self._log.close()
 
+    def said(self) -> str:
+        """What its children have written so far."""
+        return self._path.read_text()
+
     def start(self, arguments: Sequence[str]) -> int:
         """The process id of a new `tidelog` with these arguments."""
         assert self._process.stdin is not None
@@ -55,29 +65,45 @@ class Nursery:
 
 
 class Victim:
-    """`tidelog serve` on one directory and one port; (start -> kill)*."""
+    """`tidelog serve` on one directory; (start -> kill)*.
 
-    def __init__(self, nursery: Nursery, data: Path, port: int, *options: str) -> None:
+    Attributes:
+        bootstrap: Where it listens; another port at each start.
+    """
+
+    def __init__(self, nursery: Nursery, data: Path, *options: str) -> None:
         self._nursery = nursery
-        self.bootstrap = f"127.0.0.1:{port}"
-        self._arguments = ["serve", "--data", str(data), "--listen", self.bootstrap, *options]
+        self._data = str(data)
+        self._options = options
+        self.bootstrap = ""
         self._pid: int | None = None
         self._handle = -1
 
     def start(self) -> None:
         """Return when it listens."""
+        for _ in range(PORT_TRIES):
+            if self._start_on(free_port()):
+                return
+            # Somebody may have been given the port in between; anything else is a failure.
+            said = self._nursery.said()
+            assert "can't listen" in said.splitlines()[-2], said
+        raise AssertionError("no port is free")
+
+    def _start_on(self, port: int) -> bool:
         assert self._pid is None
-        self._pid = self._nursery.start(self._arguments)
+        self.bootstrap = f"127.0.0.1:{port}"
+        arguments = ["serve", "--data", self._data, "--listen", self.bootstrap, *self._options]
+        self._pid = self._nursery.start(arguments)
         self._handle = os.pidfd_open(self._pid)
-        host, port = self.bootstrap.split(":")
-        waited = 0
-        while not _listens(host, int(port)):
+        for _ in range(START_TRIES):
+            if _listens(port):
+                return True
             # A dead broker makes the handle readable; a live one is asked again in a moment.
-            waited += 1
-            if select.select([self._handle], [], [], 0.005)[0]:
+            if select.select([self._handle], [], [], POLL_S)[0]:
                 self._pid = None
-                raise AssertionError("the broker ended by itself")
-            assert waited < START_TIMEOUT_S / 0.005, "the broker never listened"
+                os.close(self._handle)
+                return False
+        raise AssertionError("the broker never listened")
 
     def kill(self) -> None:
         """As a crash of the process: nothing is flushed, nothing is said."""
@@ -91,14 +117,14 @@ class Victim:
     def _end(self, number: signal.Signals) -> None:
         assert self._pid is not None
         os.kill(self._pid, number)
-        assert select.select([self._handle], [], [], START_TIMEOUT_S)[0], "it would not end"
+        assert select.select([self._handle], [], [], END_TIMEOUT_S)[0], "it would not end"
         os.close(self._handle)
         self._pid = None
 
 
-def _listens(host: str, port: int) -> bool:
+def _listens(port: int) -> bool:
     try:
-        socket.create_connection((host, port), 1).close()
+        socket.create_connection(("127.0.0.1", port), 1).close()
     except OSError:
         return False
     return True
