@@ -19,6 +19,7 @@ SLICE_MS: Final = 3
 PAUSE_MS: Final = 10
 # How often logs are looked at for `flush.ms`, which appends alone would overlook.
 FLUSH_CHECK_MS: Final = 1000
+RETRY_MS: Final = 1000
 NEVER_MS: Final = INT64_MAX
 
 
@@ -105,8 +106,11 @@ class Background:
             self._node.timers.after(delay_ms, lambda: self._unlink(partition))
 
     def _unlink(self, partition: Partition) -> None:
-        if not partition.is_gone:
-            self._act(partition.name, lambda found: found.log.unlink_due())
+        if partition.is_gone or partition.failure is not None:
+            return
+        self._act(partition.name, lambda found: found.log.unlink_due())
+        if not partition.log.is_settled:  # the files may not have been set aside yet
+            self._node.timers.after(RETRY_MS, lambda: self._unlink(partition))
 
     def _flush(self, partition: Partition) -> None:
         log = partition.log
