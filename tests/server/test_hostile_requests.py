@@ -23,6 +23,7 @@ from tidelog.protocol.messages.groups import (
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tidelog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tidelog.server.in_process import Broker
+from tidelog.server.node import Node
 from tidelog.server.topic_rules import NEW_PARTITIONS_MAX, POLICY_VIOLATION
 
 TIMES: Final = 1000
@@ -70,3 +71,30 @@ def test_metadata_makes_no_more_topics_than_one_may_create_at_once(tmp_path: Pat
         answer = client.ask(METADATA, 9, message)
         assert {topic.error_code for topic in answer.topics} == {UNKNOWN_TOPIC}
         assert not broker.call(lambda node: len(node.topics.all()))
+
+
+def test_client_that_asks_without_end_leaves_others_their_turn(broker: Broker) -> None:
+    name = broker.call(lambda node: str(node.node_id))
+    asked = DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsResource(
+                resource_type=4, resource_name=name, configuration_keys=["node.id"]
+            )
+        ]
+    )
+    with (
+        RawClient(broker.bootstrap_servers) as client,
+        RawClient(broker.bootstrap_servers) as other,
+    ):
+        for _ in range(TIMES):
+            client.send(DESCRIBE_CONFIGS, 4, asked)
+        other.ask(METADATA, 9, MetadataRequest(topics=[]))
+        done = broker.call(_described)
+        assert done < TIMES / 2
+        for _ in range(TIMES):
+            client.receive()
+        assert broker.call(_described) == TIMES
+
+
+def _described(node: Node) -> int:
+    return sum(node.metrics.apis["DescribeConfigs"].seconds.counts)

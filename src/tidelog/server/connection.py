@@ -6,7 +6,7 @@ come before reading paused.
 """
 
 import asyncio
-from typing import cast
+from typing import Final, cast
 
 from tidelog.errors import CorruptMessage, TidelogError
 from tidelog.protocol.connection import Frames
@@ -16,6 +16,9 @@ from tidelog.server.node import LOGGER, ConnectionFacts, Node
 from tidelog.server.outgoing import Outgoing
 from tidelog.server.requests import LENGTH_BYTES, Asked, api_name
 from tidelog.types import Buffer
+
+# Requests of one client in a row, before others have their turn.
+TURN_REQUESTS: Final = 16
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -27,6 +30,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frames = Frames(self._node.config.socket_request_max_bytes, clients.spares)
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Future[None] | None = None
+        self._turn: asyncio.Handle | None = None  # when it goes on, while others have theirs
         self._out: Outgoing | None = None
         self._is_paused = False
         # What is counted of this connection: the request that is being read or worked on, and what
@@ -95,23 +99,29 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_busy(self) -> bool:
         """Whether a request waits for its answer, so that silence is not the client's."""
-        return self._task is not None or self._is_waiting
+        return self._task is not None or self._turn is not None or self._is_waiting
 
     @property
-    def _is_full(self) -> bool:
-        return self._out is not None and self._out.is_full
+    def _is_held_up(self) -> bool:
+        """Whether the next request has to wait: for an answer, for the client, for its turn."""
+        is_full = self._out is not None and self._out.is_full
+        return is_full or self._task is not None or self._turn is not None
 
     # -- requests ----------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """Work on what has come, until something is not ready."""
+        """Work on what has come, until something is not ready or others have their turn."""
+        left = TURN_REQUESTS
         try:
-            while self._transport is not None and self._task is None and not self._is_full:
+            while self._transport is not None and not self._is_held_up:
                 frame = self._frames.next()
                 if frame is None:
                     self._count_begun()
                     break
                 self._handle(frame)
+                left -= 1
+                if not left and self._transport is not None:
+                    self._turn = asyncio.get_running_loop().call_soon(self._next_turn)
         except TidelogError as error:
             if isinstance(error, CorruptMessage):
                 self._node.metrics.malformed()
@@ -120,6 +130,10 @@ class Connection(asyncio.BufferedProtocol):
             LOGGER.exception("a request of %s failed", self.facts.host)
             self._give_up("an error of our own")
         self._pace()
+
+    def _next_turn(self) -> None:
+        self._turn = None
+        self._go_on()
 
     def _count_begun(self) -> None:
         """Ask once for each request of which a part has come to be read to its end."""
@@ -182,8 +196,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _pace(self) -> None:
         """Read on until something waits: that has a bound, and a client that goes is noticed."""
-        is_held_up = self._task is not None or self._is_full
-        wants_pause = self._is_waiting or (is_held_up and not self._frames.is_empty)
+        wants_pause = self._is_waiting or (self._is_held_up and not self._frames.is_empty)
         if self._transport is None or wants_pause == self._is_paused:
             return
         self._is_paused = wants_pause
@@ -214,6 +227,9 @@ class Connection(asyncio.BufferedProtocol):
     def _let_go(self) -> None:
         """Send and read no more; the transport says itself when it has closed."""
         self._transport = None
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
         if self._out is not None:
             self._out.close()
             self._out = None

@@ -186,7 +186,7 @@ class Outgoing:
 
     def _have_read(self, reading: "asyncio.Future[bytes]") -> None:
         self._reading = None
-        if reading.cancelled():
+        if reading.cancelled() or (self._is_closed and reading.exception() is None):
             return
         error = reading.exception()
         if isinstance(error, OSError | StorageFailure):
