@@ -1,15 +1,12 @@
 """The append clock of a segment: what rows say, and what damage leaves of it."""
 
-import random
 from collections.abc import Callable
-from struct import Struct
 from uuid import UUID
 
 import pytest
 
 from tidelog.record.coding import crc32c
 from tidelog.storage.append_time import HEADER_SIZE, ROW_SIZE, AppendTimeRow, AppendTimes
-from tidelog.storage.append_time_rows import unpack_columns
 from tidelog.types import INT32_MAX, INT64_MAX
 
 TOPIC = UUID(int=(1 << 64) | 2)
@@ -401,12 +398,3 @@ def test_sealed_rows_are_believed_where_they_follow() -> None:
     times, damage = decode(sealed((5, 0), (-1, 2), (5, 2), (-1, 3)))
     assert damage is None
     assert times.runs(100, 104) == [(100, 103, 5), (103, 104, None)]
-
-
-@pytest.mark.parametrize("rows", [1, 63, 64, 300])
-def test_columns_are_those_of_rows_one_by_one(rows: int) -> None:
-    row = Struct(">qiII")
-    draw = random.Random(rows)
-    data = draw.randbytes(rows * row.size)
-    found = unpack_columns(row, data)
-    assert list(zip(*found, strict=True)) == list(row.iter_unpack(data))

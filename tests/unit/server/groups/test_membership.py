@@ -6,7 +6,7 @@ from tidelog.server.groups.codes import Code
 from tidelog.server.groups.group import GroupState
 from tidelog.server.groups.membership import MEMBER_METADATA_BYTES, PENDING_MAX
 from tidelog.server.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
-from tidelog.server.groups.results import Joined, MemberRef
+from tidelog.server.groups.results import MemberRef
 
 
 class TestFirstRebalance:
@@ -220,100 +220,6 @@ class TestFailures:
         assert world.group.state is GroupState.COMPLETING_REBALANCE
         world.journal.settle()
         assert answer.value == (Code.NONE, b"x")
-
-
-class TestStaticMembers:
-    def come_back(self, world: World, *, knows_skipping: bool = True) -> Joined:
-        return world.ask_join(instance_id="seat", knows_skipping=knows_skipping).value
-
-    def test_one_comes_back_without_a_rebalance(self) -> None:
-        world = World()
-        world.form(2, ["seat"])
-        back = self.come_back(world)
-        assert back.generation == 1
-        assert world.group.state is GroupState.STABLE
-        assert back.skip_assignment == (back.leader == back.member_id)
-        assert world.ask_sync(back).value[0] is Code.NONE
-
-    def test_old_client_that_leads_is_told_its_old_id_so_that_it_does_not_assign(self) -> None:
-        world = World()
-        (first,) = world.form(1, ["seat"])
-        back = self.come_back(world, knows_skipping=False)
-        assert back.leader == first.member_id != back.member_id
-        assert not back.members
-
-    def test_old_id_is_fenced(self) -> None:
-        world = World()
-        (first,) = world.form(1, ["seat"])
-        self.come_back(world)
-        assert world.heartbeat(first, "seat") is Code.FENCED_INSTANCE_ID
-        assert world.ask_join(first.member_id, "seat").value.code is Code.FENCED_INSTANCE_ID
-
-    def test_who_waits_under_the_old_id_is_fenced_at_once(self) -> None:
-        world = World()
-        first, _ = world.form(2, ["seat"])
-        world.ask_join()
-        waiting = world.ask_join(first.member_id, "seat")
-        assert not waiting.is_done
-        back = world.ask_join(instance_id="seat")
-        assert waiting.value.code is Code.FENCED_INSTANCE_ID
-        assert not back.is_done
-
-    def test_id_that_can_t_be_written_is_taken_back(self) -> None:
-        world = World()
-        (first,) = world.form(1, ["seat"])
-        world.journal.failure = Code.UNKNOWN_SERVER_ERROR
-        assert self.come_back(world).code is Code.UNKNOWN_SERVER_ERROR
-        world.journal.failure = Code.NONE
-        assert world.heartbeat(first, "seat") is Code.NONE
-        assert not world.group.awaiting_join
-
-    def test_static_member_keeps_its_place_in_a_rebalance_that_it_misses(self) -> None:
-        world = World()
-        joined = world.join_all(
-            [world.ask_join(instance_id="seat", session_ms=60_000), world.ask_join()]
-        )
-        world.assign(joined)
-        again = world.ask_join()
-        world.ask_join(joined[1].member_id)
-        world.wait(REBALANCE_MS)
-        assert again.value.generation == 2
-        assert joined[0].member_id in world.group.members
-
-    def test_one_that_changes_what_most_prefer_begins_a_rebalance(self) -> None:
-        world = World()
-        both = [("range", b""), ("sticky", b"")]
-        joined = world.join_all(
-            [
-                world.ask_join(instance_id="seat", protocols=both),
-                world.ask_join(protocols=both),
-                world.ask_join(protocols=both[::-1]),
-            ]
-        )
-        world.assign(joined)
-        assert world.group.protocol_name == "range"
-        back = world.ask_join(instance_id="seat", protocols=both[::-1])
-        assert not back.is_done
-        assert world.group.state is GroupState.PREPARING_REBALANCE
-
-    def test_leader_that_misses_a_rebalance_leads_no_more(self) -> None:
-        world = World()
-        leader, other = world.form(2, ["seat"])
-        assert leader.leader == leader.member_id
-        world.ask_join(other.member_id, protocols=[("range", b"changed")])
-        for _ in range(6):
-            world.wait(REBALANCE_MS // 6 + 1)
-            world.heartbeat(leader, "seat")
-        assert world.group.state is GroupState.COMPLETING_REBALANCE
-        assert world.group.leader == other.member_id
-        assert leader.member_id in world.group.members
-
-    def test_administrator_removes_one_by_its_instance(self) -> None:
-        world = World()
-        world.form(1, ["seat"])
-        codes = world.members.leave(GROUP, [MemberRef("", "seat"), MemberRef("", "none")])
-        assert codes == [Code.NONE, Code.UNKNOWN_MEMBER_ID]
-        assert world.group.state is GroupState.EMPTY
 
 
 class TestRestart:
