@@ -1,16 +1,12 @@
-"""Five clients behind one face: each writes, reads, looks up by time, and joins a group.
+"""Clients behind one face: each writes, reads, looks up by time, and joins a group.
 
-confluent-kafka (librdkafka), kafka-python, aiokafka, kcat, and Kafka's own Java client. A lookup
-that finds nothing is None, also where a broker says that the format has no times: that is how
-clients tell it.
+Here confluent-kafka (librdkafka), kafka-python and aiokafka; kcat and Kafka's own Java client,
+which run in processes of their own, stand in process_adapters. A lookup that finds nothing is None,
+also where a broker says that the format has no times: that is how clients tell it.
 """
 
 import asyncio
-import base64
-import shutil
-import subprocess
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast
 
@@ -19,8 +15,6 @@ from aiokafka import TopicPartition as AioPlace
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kafka import KafkaConsumer, KafkaProducer  # type: ignore[import-untyped]
 from kafka import TopicPartition as PyPlace
-from tests.conftest import need
-from tests.kafka_oracle import Oracle
 
 TIMEOUT_S = 60
 POLL_S = 0.05
@@ -281,129 +275,6 @@ class AioKafka:
         return Rebalance(sizes, values)
 
 
-class Kcat:
-    """kcat, a process for each thing."""
-
-    name = "kcat"
-
-    def __init__(self) -> None:
-        need(shutil.which("kcat") is not None, "kcat (apt install kcat)")
-
-    def _run(self, bootstrap: str, *arguments: str, data: str = "") -> str:
-        command = ["kcat", "-b", bootstrap, *arguments]
-        done = subprocess.run(
-            command, input=data, capture_output=True, text=True, timeout=TIMEOUT_S, check=True
-        )
-        return done.stdout
-
-    def produce(self, bootstrap: str, topic: str, values: Sequence[str]) -> None:
-        self._run(bootstrap, "-P", "-t", topic, "-p", "0", "-z", "lz4", data="\n".join(values))
-
-    def consume(self, bootstrap: str, topic: str) -> list[str]:
-        said = self._run(bootstrap, *("-C", "-t", topic, "-p", "0", "-o", "beginning", "-e", "-q"))
-        return said.splitlines()
-
-    def look_up(self, bootstrap: str, topic: str, times: Sequence[int]) -> Lookup:
-        begin, end, *found = (self._query(bootstrap, topic, time) for time in (-2, -1, *times))
-        assert begin is not None
-        assert end is not None
-        return Lookup(begin, end, found)
-
-    def _query(self, bootstrap: str, topic: str, time: int) -> int | None:
-        try:
-            said = self._run(bootstrap, "-Q", "-t", f"{topic}:0:{time}")
-        except subprocess.CalledProcessError as failure:
-            if "essage format" not in str(failure.stderr):
-                raise
-            return None
-        offset = int(said.split()[-1])
-        return offset if offset >= 0 else None
-
-    def rebalance(self, bootstrap: str, topic: str, group: str, records: int) -> Rebalance:
-        with self._member(bootstrap, topic, group) as first:
-            sizes = [self._settled(first, PARTITIONS)]
-            with self._member(bootstrap, topic, group) as second:
-                sizes += [self._settled(one, PARTITIONS // 2) for one in (first, second)]
-            sizes.append(self._settled(first, PARTITIONS))
-        said = self._run(bootstrap, *("-C", "-t", topic, "-o", "beginning", "-e", "-q"))
-        assert len(said.splitlines()) == records
-        return Rebalance(sizes, set(said.splitlines()))
-
-    @contextmanager
-    def _member(self, bootstrap: str, topic: str, group: str) -> "Iterator[subprocess.Popen[str]]":
-        command = ["kcat", "-b", bootstrap, "-G", group, topic]
-        more = ("-X", "auto.offset.reset=earliest", "-X", "heartbeat.interval.ms=100")
-        process = subprocess.Popen(
-            [*command[:3], *more, *command[3:]],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.communicate(timeout=TIMEOUT_S)
-
-    @staticmethod
-    def _settled(process: "subprocess.Popen[str]", each: int) -> int:
-        """Read what it says of its partitions until it has so many."""
-        assert process.stderr is not None
-        for line in process.stderr:
-            if "assigned:" in line and "revoked" not in line.split("assigned:")[0].split()[-1:]:
-                count = line.split("assigned:")[1].count("[")
-                if count == each:
-                    return count
-        raise AssertionError("kcat ended")
-
-
-class Java:
-    """Kafka's own client, in the oracle's JVM."""
-
-    name = "java"
-
-    def __init__(self, oracle: Oracle) -> None:
-        self._oracle = oracle
-
-    def produce(self, bootstrap: str, topic: str, values: Sequence[str]) -> None:
-        records = [{"value": value.encode()} for value in values]
-        config = {"bootstrap.servers": bootstrap, "compression.type": "zstd"}
-        self._oracle.ask("produce", config=config, topic=topic, partition=0, records=records)
-
-    def consume(self, bootstrap: str, topic: str) -> list[str]:
-
-        config = {"bootstrap.servers": bootstrap, "enable.auto.commit": "false"}
-        told = self._oracle.ask("consume", config=config, topic=topic)
-        lines = cast("list[dict[str, str | None]]", told)
-        return [base64.b64decode(line["value"] or "").decode() for line in lines]
-
-    def look_up(self, bootstrap: str, topic: str, times: Sequence[int]) -> Lookup:
-        told = self._oracle.ask("look_up", bootstrap=bootstrap, topic=topic, times=list(times))
-        said = cast("dict[str, object]", told)
-        found = cast("list[list[int] | None]", said["found"])
-        return Lookup(
-            cast("int", said["begin"]),
-            cast("int", said["end"]),
-            [None if one is None else one[0] for one in found],
-        )
-
-    def rebalance(self, bootstrap: str, topic: str, group: str, records: int) -> Rebalance:
-        assignor = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
-        config = {
-            "bootstrap.servers": bootstrap,
-            "group.id": group,
-            "auto.offset.reset": "earliest",
-            "session.timeout.ms": "6000",
-            "heartbeat.interval.ms": "100",
-            "partition.assignment.strategy": assignor,
-        }
-        told = self._oracle.ask(
-            "rebalance", config=config, topic=topic, partitions=PARTITIONS, records=records
-        )
-        said = cast("dict[str, list[object]]", told)
-        return Rebalance(cast("list[int]", said["sizes"]), set(cast("list[str]", said["values"])))
-
-
 def _in_turns(
     member: Callable[[], T],
     poll: Callable[[T], int],
@@ -432,6 +303,3 @@ def _in_turns(
         poll(first)
     close(first)
     return Rebalance(sizes, values)
-
-
-__all__ = ["AioKafka", "Client", "Confluent", "Java", "KafkaPython", "Kcat"]

@@ -13,10 +13,9 @@ from tests.server.clients.adapters import (
     AioKafka,
     Client,
     Confluent,
-    Java,
     KafkaPython,
-    Kcat,
 )
+from tests.server.clients.process_adapters import Java, Kcat
 from tests.server.conftest import SETTINGS
 
 import tidelog
