@@ -1,9 +1,12 @@
 """Small requests that ask for much: what they can make the broker do has a bound."""
 
+import contextlib
+import socket
 from pathlib import Path
 from typing import Final
 
-from tests.server.raw import RawClient
+import pytest
+from tests.server.raw import TIMEOUT_S, RawClient
 
 import tidelog
 from tidelog.protocol.messages import (
@@ -22,9 +25,12 @@ from tidelog.protocol.messages.groups import (
 )
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tidelog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
+from tidelog.record.builder import build_batch
+from tidelog.server import clients
 from tidelog.server.in_process import Broker
 from tidelog.server.node import Node
 from tidelog.server.topic_rules import NEW_PARTITIONS_MAX, POLICY_VIOLATION
+from tidelog.types import NewRecord
 
 TIMES: Final = 1000
 UNKNOWN_TOPIC: Final = 3
@@ -94,6 +100,23 @@ def test_client_that_asks_without_end_leaves_others_their_turn(broker: Broker) -
         for _ in range(TIMES):
             client.receive()
         assert broker.call(_described) == TIMES
+
+
+def test_begun_requests_that_never_end_hold_others_up_for_a_while_only(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "STALLED_MS", 100)
+    host, _, port = broker.bootstrap_servers.rpartition(":")
+    begun = (100 << 20).to_bytes(4, "big") + b"\0"
+    with contextlib.ExitStack() as slow, RawClient(broker.bootstrap_servers) as client:
+        client.auto_create("t")
+        for _ in range(3):
+            sender = slow.enter_context(socket.create_connection((host, int(port)), TIMEOUT_S))
+            sender.sendall(begun)
+        while broker.call(lambda node: node.metrics.connections) < 4:
+            pass
+        answer = client.produce("t", bytes(build_batch([NewRecord(value=bytes(500_000))])))
+    assert answer.error_code == 0
 
 
 def _described(node: Node) -> int:

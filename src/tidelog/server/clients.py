@@ -10,6 +10,9 @@ from tidelog.server.in_flight import InFlight
 from tidelog.server.node import ConnectionFacts, Node
 
 IDLE_CHECK_MS: Final = 1000
+# While others wait for room: who sends nothing of a begun request, or sends it for longer, goes.
+STALLED_MS: Final = 5000
+SENDING_MS: Final = 30_000
 # Buffers of large requests that may serve again, of all connections together.
 SPARE_BYTES: Final = 16 << 20
 
@@ -19,6 +22,7 @@ class Client(Protocol):
 
     facts: ConnectionFacts
     last_active_ms: int
+    sending_since_ms: int | None
 
     @property
     def is_busy(self) -> bool:
@@ -78,17 +82,26 @@ class Clients:
             del self._by_host[host]
 
     def watch_idle(self) -> None:
-        """Close who has been silent for too long, now and from time to time."""
+        """Close who has been silent or holds others up for too long, now and from time to time."""
+        now_ms = self._node.env.clock.monotonic_ms()
         limit_ms = self._node.config.connections_max_idle_ms
-        if limit_ms < 0:
-            return
-        silent_since_ms = self._node.env.clock.monotonic_ms() - limit_ms
         for client in tuple(self._clients):
-            if client.last_active_ms < silent_since_ms and not client.is_busy:
+            silent_ms = now_ms - client.last_active_ms
+            is_idle = 0 <= limit_ms < silent_ms and not client.is_busy
+            if is_idle or (self.in_flight.is_full and _holds_up(client, now_ms)):
                 client.close()
-        self._node.timers.after(min(limit_ms, IDLE_CHECK_MS), self.watch_idle)
+        delay_ms = IDLE_CHECK_MS if limit_ms < 0 else min(limit_ms, IDLE_CHECK_MS)
+        self._node.timers.after(delay_ms, self.watch_idle)
 
     def close(self) -> None:
         """Close all."""
         for client in tuple(self._clients):
             client.close()
+
+
+def _holds_up(client: Client, now_ms: int) -> bool:
+    """Whether a client has begun a request that takes up room, and does not get on with it."""
+    if client.sending_since_ms is None:
+        return False
+    is_stalled = now_ms - client.last_active_ms > STALLED_MS
+    return is_stalled or now_ms - client.sending_since_ms > SENDING_MS

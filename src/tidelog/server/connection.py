@@ -39,6 +39,8 @@ class Connection(asyncio.BufferedProtocol):
         self._request_bytes = 0
         self._unsent_bytes = 0
         self._is_waiting = False
+        # Since when a request is being read that was counted; None between requests.
+        self.sending_since_ms: int | None = None
         self.facts = ConnectionFacts(clients.next_number(), "")
         self._key: int | None = None
         self._now = asyncio.get_running_loop().time
@@ -142,12 +144,18 @@ class Connection(asyncio.BufferedProtocol):
         size = self._frames.begun_bytes
         if size:
             self._is_waiting = not self._in_flight.admit(size, self._admitted)
-            self._request_bytes = 0 if self._is_waiting else size
+            if not self._is_waiting:
+                self._begin_request(size)
 
     def _admitted(self) -> None:
         self._is_waiting = False
-        self._request_bytes = self._frames.begun_bytes
+        self._begin_request(self._frames.begun_bytes)
+        self.last_active_ms = self._node.env.clock.monotonic_ms()  # its silence was ours
         self._pace()
+
+    def _begin_request(self, size: int) -> None:
+        self._request_bytes = size
+        self.sending_since_ms = self._node.env.clock.monotonic_ms()
 
     def _release_request(self) -> None:
         size, self._request_bytes = self._request_bytes, 0
@@ -155,6 +163,7 @@ class Connection(asyncio.BufferedProtocol):
             self._in_flight.release(size)
 
     def _handle(self, frame: Buffer) -> None:
+        self.sending_since_ms = None
         self._key = key = int.from_bytes(frame[:2], "big")
         asked = Asked(key, len(frame) + LENGTH_BYTES, self._now())
         said = answer(self._node, self.facts, frame)

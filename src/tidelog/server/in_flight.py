@@ -28,6 +28,11 @@ class InFlight:
         self._waiting: dict[Callable[[], None], int] = {}
 
     @property
+    def is_full(self) -> bool:
+        """Whether somebody has to wait."""
+        return bool(self._waiting)
+
+    @property
     def _has_room(self) -> bool:
         return self._limit_bytes == NO_BOUND or self.used_bytes < self._limit_bytes
 
