@@ -85,6 +85,8 @@ class Background:
                 action(partition)
         except TidelogError as error:
             LOGGER.warning("%s: %s", name, error)
+        except Exception:  # noqa: BLE001 - as above, and the round goes on
+            LOGGER.exception("%s: what is done beside requests has failed", name)
 
     def _names(self) -> Iterator[TopicPartition]:
         """All partitions, opened or not: what nobody asks for grows old, too."""

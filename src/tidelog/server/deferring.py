@@ -82,8 +82,10 @@ class Beside:
         """A job's thread has ended, unless `settle` or `drop` were here before."""
         if self._running is None or self._running[1] is not future:
             return
-        self._end()
-        self._go_on()
+        try:
+            self._end()
+        finally:  # what goes wrong with one must not hold up those behind it
+            self._go_on()
 
     def _end(self) -> None:
         assert self._running is not None

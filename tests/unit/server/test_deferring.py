@@ -113,3 +113,23 @@ def test_without_loop_or_threads_all_is_done_at_once(*, is_closed: bool) -> None
         Beside(work).defer(notes.job("job"), notes.told("job"))
         work.close()
     assert notes.lines == ["job", "job done"]
+
+
+def test_whoever_fails_when_told_holds_nobody_up() -> None:
+    notes, work = Notes(), Work(1)
+
+    def fail(_: Exception | None) -> None:
+        raise ValueError("a defect")
+
+    async def story() -> list[str]:
+        beside, over, told = Beside(work), asyncio.Event(), list[str]()
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: told.append(str(context["exception"])))
+        beside.defer(notes.job("first"), fail)
+        beside.defer(notes.job("second"), lambda _: over.set())
+        await asyncio.wait_for(over.wait(), 30)
+        return told
+
+    assert asyncio.run(story()) == ["a defect"]
+    work.close()
+    assert notes.lines == ["first", "second"]
