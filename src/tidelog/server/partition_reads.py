@@ -80,7 +80,7 @@ class ReadOrder:
     def end_offset(self, partition: Partition) -> int:
         """Offset behind the last record that the asker sees."""
         if self.is_follower:
-            return partition.log.log_end_offset
+            return partition.replica_end_offset
         return partition.end_offset(self.isolation)
 
 

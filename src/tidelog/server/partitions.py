@@ -74,6 +74,11 @@ class Partition:
             return self.last_stable_offset
         return self.high_watermark
 
+    @property
+    def replica_end_offset(self) -> int:
+        """Offset behind the last record for who says it copies the log, which anybody may say."""
+        return self.high_watermark if self._syncs_all else self.log.log_end_offset
+
     def append(
         self,
         data: Buffer,

@@ -11,9 +11,10 @@ from tests.faults.later import Later
 
 from tidelog.errors import StorageFailure, UnknownTopic
 from tidelog.record.builder import build_batch
+from tidelog.server.partition_reads import ReadOrder
 from tidelog.server.partitions import STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION, Partition
 from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.types import NewRecord
+from tidelog.types import IsolationLevel, NewRecord
 
 ALL: Final = -1
 ROOT = "/data"
@@ -262,3 +263,11 @@ def test_waiters_learn_of_a_failure_before_another_log_takes_its_place(world: Wo
     world.files.writes.fault = None
     world.partition.use(world.log_dir.reopen("t", 0))
     assert failures[0] is not None
+
+
+def test_whoever_says_it_copies_the_log_sees_what_was_synced_too(world: World) -> None:
+    order = ReadOrder(12, IsolationLevel.READ_UNCOMMITTED, True, 1, 1 << 20)
+    world.append()
+    assert order.end_offset(world.partition) == 0
+    world.later.settle()
+    assert order.end_offset(world.partition) == 1

@@ -132,7 +132,7 @@ def _one(
 def _end_offset(request: ListOffsetsRequest, partition: Partition) -> int:
     """Offset behind the last record that the asker may see."""
     if request.replica_id >= 0:
-        return partition.log.log_end_offset
+        return partition.replica_end_offset
     return partition.end_offset(IsolationLevel(1 if request.isolation_level == 1 else 0))
 
 
