@@ -13,7 +13,7 @@ Inner messages of magic 0 in a magic-1 wrapper are read (KAFKA-4298); nothing el
 Source: docs/format.md#magic-0-and-1; KIP-31 (relative offsets), KIP-32 (timestamps).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from tidelog.errors import (
     CorruptBatch,
@@ -101,10 +101,13 @@ class LegacyBatch:
     max_timestamp: int
     size_bytes: int
 
-    def __init__(self, buffer: Buffer, at: int = 0) -> None:
-        """View the message that begins at `at`; use `views.walk` for bytes from outside."""
+    def __init__(self, buffer: Buffer, at: int = 0, *, base_offset: int | None = None) -> None:
+        """View the message that begins at `at`; use `views.walk` for bytes from outside.
+
+        `base_offset` spares the opening of a wrapper to who knows it already.
+        """
         self._buffer = buffer
-        self._base_offset: int | None = None
+        self._base_offset = base_offset
         self.at = at
         self.last_offset, length, self.crc, self.magic, self.attributes = FRAME.unpack_from(
             buffer, at
@@ -140,8 +143,8 @@ class LegacyBatch:
         if not self.is_wrapper:
             return self.last_offset
         if self._base_offset is None:
-            inner = self._open(DEFAULT_DECOMPRESSION_LIMIT)
-            self._base_offset = self._inner_base(inner) + inner[0].last_offset
+            first, last = self._span(self.body())
+            self._base_offset = self._inner_base(last) + first
         return self._base_offset
 
     @property
@@ -284,11 +287,12 @@ class LegacyBatch:
             self.ensure_valid()
         if not self.is_wrapper:
             return iter((self._record(self.last_offset, self),))
-        inner = self._open(limit)
-        base = self._inner_base(inner)
-        if not 0 <= base + inner[0].last_offset <= base + inner[-1].last_offset <= INT64_MAX:
+        body = self.body(limit)
+        first, last = self._span(body)
+        base = self._inner_base(last)
+        if not 0 <= base + first <= base + last <= INT64_MAX:
             raise self._corrupt(CorruptRecord, "inner offsets outside 63 bits")
-        return (self._inner_record(base, message) for message in inner)
+        return (self._inner_record(base, message) for message in self.inner_messages(body))
 
     def _inner_record(self, base: int, message: "LegacyBatch") -> Record:
         """The record of an inner message, its place given as this wrapper's."""
@@ -328,23 +332,34 @@ class LegacyBatch:
             raise self._corrupt(CorruptRecord, f"a {what} of {size} bytes, {end - at} are left")
         return bytes(self._buffer[at : at + size]), at + size
 
-    def _open(self, limit: int) -> list["LegacyBatch"]:
-        """Views of the messages in this wrapper: at least one, offsets ascending."""
-        body = self.body(limit)
-        inner: list[LegacyBatch] = []
-        at, last = 0, -1
+    def inner_messages(self, body: Buffer) -> Iterator["LegacyBatch"]:
+        """Views of the messages in this wrapper as they lie; offsets and CRCs are the caller's.
+
+        Args:
+            body: What the wrapper decompresses to.
+
+        Raises:
+            CorruptRecord: There is none, or the frame of one, its magic or its codec can't be.
+        """
+        if not body:
+            raise self._corrupt(CorruptRecord, "a wrapper without messages")
+        at = 0
         while at < len(body):
             message = self._inner_view(body, at)
+            yield message
+            at += message.size_bytes
+
+    def _span(self, body: Buffer) -> tuple[int, int]:
+        """The first and the last inner offset; all of them have to ascend."""
+        first = last = -1
+        for message in self.inner_messages(body):
             if message.last_offset <= last:
                 raise self._corrupt(
                     CorruptRecord, f"inner offset {message.last_offset} after {last}"
                 )
-            inner.append(message)
+            first = message.last_offset if last < 0 else first
             last = message.last_offset
-            at += message.size_bytes
-        if not inner:
-            raise self._corrupt(CorruptRecord, "a wrapper without messages")
-        return inner
+        return first, last
 
     def _inner_view(self, body: Buffer, at: int) -> "LegacyBatch":
         """The message at `at` of the decompressed set, its frame checked."""
@@ -364,9 +379,8 @@ class LegacyBatch:
             raise self._corrupt(CorruptRecord, "a compressed message inside a wrapper")
         return message
 
-    def _inner_base(self, inner: Sequence["LegacyBatch"]) -> int:
-        """What to add to inner offsets."""
-        last = inner[-1].last_offset
+    def _inner_base(self, last: int) -> int:
+        """What to add to inner offsets, the last of which is `last`."""
         if self.magic == 1 and self.last_offset == 0:
             return 0
         if self.magic == 1 and self.last_offset > last:

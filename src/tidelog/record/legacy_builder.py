@@ -1,4 +1,4 @@
-"""Builds messages and message sets of magic 0 and 1, for old data and for tests.
+"""Builds messages and message sets of magic 0 and 1, and changes what a log has to set in them.
 
 Source: docs/format.md#magic-0-and-1; KIP-31, KIP-32.
 """
@@ -14,8 +14,11 @@ from tidelog.record.legacy_header import (
     FRAME,
     FRAME_V1,
     LENGTH,
+    MESSAGE_ATTRIBUTES_AT,
     MESSAGE_CRC_AT,
     MESSAGE_MAGIC_AT,
+    OFFSET,
+    TIMED,
 )
 from tidelog.record.record import RecordLike, timestamps_of
 from tidelog.types import INT32_MAX, NO_TIMESTAMP, Codec
@@ -58,6 +61,32 @@ def build_legacy_message(
         message += field or b""
     CRC.pack_into(message, MESSAGE_CRC_AT, crc32(memoryview(message)[MESSAGE_MAGIC_AT:]))
     return message
+
+
+def assign_message_offset(buffer: bytearray | memoryview, at: int, offset: int) -> None:
+    """Give the message at `at` its offset, which the CRC does not cover."""
+    OFFSET.pack_into(buffer, at, offset)
+
+
+def stamp_message(
+    buffer: bytearray | memoryview, at: int, *, timestamp: int, attributes: int
+) -> None:
+    """Give the message of magic 1 at `at` another time and other attributes, and the CRC of them.
+
+    Args:
+        buffer: Holds the whole message.
+        at: Its place.
+        timestamp: In ms.
+        attributes: Codec number and timestamp type bit.
+    """
+    _, length, _, _, old_attributes, old_timestamp = FRAME_V1.unpack_from(buffer, at)
+    if (old_timestamp, old_attributes) == (timestamp, attributes):
+        return
+    TIMED.pack_into(buffer, at + MESSAGE_ATTRIBUTES_AT, attributes, timestamp)
+    end = at + LOG_OVERHEAD + length
+    CRC.pack_into(
+        buffer, at + MESSAGE_CRC_AT, crc32(memoryview(buffer)[at + MESSAGE_MAGIC_AT : end])
+    )
 
 
 def _field_size(field: bytes | None) -> int:

@@ -85,9 +85,12 @@ class Partition:
         *,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         owned: bool = False,
+        takes_legacy: bool = False,
     ) -> AppendResult:
         """Append batches and show them; arguments and errors as `Log.append_batches`."""
-        result = self.log.append_batches(data, origin=origin, owned=owned)
+        result = self.log.append_batches(
+            data, origin=origin, owned=owned, takes_legacy=takes_legacy
+        )
         self.advance()
         return result
 

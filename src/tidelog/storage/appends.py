@@ -52,6 +52,7 @@ class AppendContext:
         owned: Whether a writable buffer may be changed in place instead of being copied.
         trusted: The caller has just built and sealed the batches (origin SINK only): neither CRC
             nor records are looked at, unless a rule of the topic needs the records.
+        takes_legacy: Whether message sets of magic 0 and 1 are taken, and kept in their format.
     """
 
     next_offset: int
@@ -61,6 +62,7 @@ class AppendContext:
     origin: AppendOrigin = AppendOrigin.CLIENT
     owned: bool = False
     trusted: bool = False
+    takes_legacy: bool = False
 
 
 @dataclass(slots=True)
@@ -147,3 +149,14 @@ def summarize(
         record_count,
         is_rebuilt,
     )
+
+
+def writable(data: Buffer, last: Batch, context: AppendContext) -> bytearray | memoryview:
+    """The buffer up to the end of the last batch, to be changed: a copy unless it is ours."""
+    size_bytes = last.at + last.size_bytes
+    view = memoryview(data)
+    if context.owned and not view.readonly:
+        if isinstance(data, bytearray) and len(data) == size_bytes:
+            return data
+        return view[:size_bytes]
+    return bytearray(view[:size_bytes])

@@ -91,6 +91,7 @@ class Log(FollowingLog):
         origin: AppendOrigin = AppendOrigin.CLIENT,
         owned: bool = False,
         trusted: bool = False,
+        takes_legacy: bool = False,
     ) -> AppendResult:
         """Append prepared batches of magic 2; offsets and leader epoch are assigned here.
 
@@ -99,6 +100,7 @@ class Log(FollowingLog):
             origin: Who appends, which decides what is checked.
             owned: Whether the buffer may be patched in place.
             trusted: The batches were built by us; records are not opened again.
+            takes_legacy: A message set of magic 0 or 1 may come instead, and stays one.
 
         Raises:
             CorruptBatch, CorruptRecord, InvalidRecord, InvalidTimestamp, MessageTooLarge,
@@ -109,23 +111,25 @@ class Log(FollowingLog):
         self._ensure_writable()
         append_ms = self._next_append_ms()
         now_ms = self.context.env.clock.now_ms()
+        stamp_ms = max(append_ms, now_ms) if append_ms != UNKNOWN_MS else now_ms
         valid = self._validator.validate(
             data,
             AppendContext(
                 next_offset=self.log_end_offset,
                 leader_epoch=self.leader_epoch,
                 now_ms=now_ms,
-                append_time_ms=max(append_ms, now_ms) if append_ms != UNKNOWN_MS else now_ms,
+                append_time_ms=stamp_ms,
                 origin=origin,
                 owned=owned,
                 trusted=trusted,
+                takes_legacy=takes_legacy,
             ),
         )
         duplicate = self._check_producers(valid, origin)
         if duplicate is not None:
             return self._duplicate_result(duplicate)
         self._write(valid, append_ms, origin)
-        return self._result(valid, append_ms)
+        return self._result(valid, append_ms, stamp_ms)
 
     def append_as_follower(self, data: Buffer, *, append_ms: int = UNKNOWN_MS) -> AppendResult:
         """Append a leader's batches as they are: their offsets, epochs and timestamps stay.
@@ -157,7 +161,7 @@ class Log(FollowingLog):
         self._append_clock.observe(append_ms)
         self._note_stamps(valid.batches)
         self._outgrow_epochs()
-        return self._result(valid, append_ms)
+        return self._result(valid, append_ms, valid.max_timestamp)
 
     def _copied_append_ms(self, append_ms: int) -> int:
         """The leader's append time, held against the last one."""
@@ -247,13 +251,13 @@ class Log(FollowingLog):
         elif is_due:
             self._note_flush(now, self.log_end_offset)
 
-    def _result(self, valid: ValidatedAppend, append_ms: int) -> AppendResult:
+    def _result(self, valid: ValidatedAppend, append_ms: int, stamp_ms: int) -> AppendResult:
         stamped = self._config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
         return AppendResult(
             valid.first_offset,
             valid.last_offset,
             append_ms,
-            valid.max_timestamp if stamped else NO_TIMESTAMP,
+            stamp_ms if stamped else NO_TIMESTAMP,
             self._log_start_offset,
         )
 

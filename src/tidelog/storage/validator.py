@@ -9,13 +9,13 @@ Followers' appends are only framed, summed and checked for growing offsets: the 
 
 Where we differ from Kafka: wrong offset deltas are repaired (Kafka writes them, or fails on them
 in a compressed batch); times of a batch that a producer flags LogAppendTime are its records' own;
-only format 2 is taken.
+formats 0 and 1 are taken only where old clients are served, and kept (`legacy_sets`).
 
 Source: Kafka 4.x LogValidator, UnifiedLog; KIP-32; docs/differences.md.
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from tidelog.config import TopicConfig
 from tidelog.errors import (
@@ -23,9 +23,6 @@ from tidelog.errors import (
     InvalidRecord,
     InvalidRequest,
     InvalidTimestamp,
-    MessageTooLarge,
-    RecordError,
-    RecordListTooLarge,
 )
 from tidelog.record.batch import (
     CODEC_MASK,
@@ -36,12 +33,15 @@ from tidelog.record.batch import (
     set_create_time_max,
     stamp_append_time,
 )
+from tidelog.record.legacy import LegacyBatch
 from tidelog.record.views import Batch, walk
+from tidelog.storage.append_rules import RECORD_ERROR_LIMIT, RecordRules, Refused
 from tidelog.storage.appends import (
     AppendContext,
     AppendOrigin,
     ValidatedAppend,
     summarize,
+    writable,
     write_anew,
 )
 from tidelog.storage.body_check import (
@@ -52,6 +52,7 @@ from tidelog.storage.body_check import (
     walk_body,
     wrapped_sum,
 )
+from tidelog.storage.legacy_sets import MessageSets
 from tidelog.types import (
     INT64_MAX,
     NO_SEQUENCE,
@@ -63,6 +64,7 @@ from tidelog.types import (
 )
 
 __all__ = [
+    "RECORD_ERROR_LIMIT",
     "AppendContext",
     "AppendOrigin",
     "BodyCheck",
@@ -71,9 +73,6 @@ __all__ = [
     "Validator",
     "check_body",
 ]
-
-# How many refused records an error lists: a compressed batch can hold millions of them.
-RECORD_ERROR_LIMIT: Final = 1000
 
 
 class _Checked(NamedTuple):
@@ -109,6 +108,8 @@ class Validator:
         self._stamps = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
         self._has_past_limit = config.message_timestamp_before_max_ms < INT64_MAX
         self._is_compacted = config.is_compacted
+        self._rules = RecordRules(self._where, config)
+        self._sets = MessageSets(self._rules)
 
     def validate(self, data: Buffer, context: AppendContext) -> ValidatedAppend:
         """The batches of `data`, checked and with their offsets, ready to be written.
@@ -134,6 +135,8 @@ class Validator:
             return self._accept_copy(data, batches, context)
         for batch in batches:
             self._check_whole(batch, context)
+        if context.takes_legacy and isinstance(batches[0], LegacyBatch):
+            return self._sets.validate(data, batches, context)
         self._check_kind(batches, context)
         checked, is_rebuilt = [], False
         for batch in batches:
@@ -141,8 +144,8 @@ class Validator:
             entry = self._check(batch, context)
             checked.append(entry)
             is_rebuilt |= entry.body is not None
-        result = self._rebuild(checked) if is_rebuilt else _writable(data, batches[-1], context)
-        self._check_total(len(result))
+        result = self._rebuild(checked) if is_rebuilt else writable(data, batches[-1], context)
+        self._rules.check_total(len(result))
         views = self._assign(result, checked, context)
         return summarize(result, views, is_rebuilt=is_rebuilt)
 
@@ -152,7 +155,7 @@ class Validator:
         if is_client and batch.magic == MAGIC_2 and batch.base_offset != 0:
             raise self._invalid(f"base offset {batch.base_offset}, producers must send 0")
         if batch.size_bytes > self._config.max_message_bytes:
-            raise self._too_large(batch.size_bytes)
+            raise self._rules.too_large(batch.size_bytes)
         if not context.trusted:
             batch.ensure_valid()
 
@@ -225,57 +228,22 @@ class Validator:
             return
         if flagged and batch.max_timestamp == NO_TIMESTAMP:
             raise InvalidTimestamp(f"{self._where}: a LogAppendTime batch without a time")
-        if not self._is_allowed(facts.max_timestamp, context.now_ms) or (
+        if not self._rules.is_allowed(facts.max_timestamp, context.now_ms) or (
             facts.min_timestamp != INT64_MAX
-            and not self._is_allowed(facts.min_timestamp, context.now_ms)
+            and not self._rules.is_allowed(facts.min_timestamp, context.now_ms)
         ):
             self._refuse(batch, body, context)
 
-    def _is_allowed(self, timestamp: int, now_ms: int) -> bool:
-        """Whether a create time is within both limits, which are inclusive; -1 always is."""
-        config = self._config
-        return timestamp == NO_TIMESTAMP or (
-            now_ms - timestamp <= config.message_timestamp_before_max_ms
-            and timestamp - now_ms <= config.message_timestamp_after_max_ms
-        )
-
     def _refuse(self, batch: RecordBatch, body: Buffer, context: AppendContext) -> None:
         """Raise with every refused record, one rule each: the key's before the timestamp's."""
-        found: list[RecordError] = []
-        has_time_error = False
-        for index, frame in enumerate(walk_body(body, batch.record_count if body else 0)):
+        if not body:  # a batch of our own, judged by its header
+            reason = self._rules.time_reason(batch.max_timestamp, context.now_ms)
+            raise InvalidTimestamp(f"{self._where}: {reason}")
+        refused = Refused(self._rules, context.now_ms)
+        for index, frame in enumerate(walk_body(body, batch.record_count)):
             timestamp = wrapped_sum(batch.base_timestamp, frame.timestamp_delta)
-            if self._is_compacted and not frame.has_key:
-                found.append(RecordError(index, "no key, which a compacted topic needs"))
-            elif not self._stamps and not self._is_allowed(timestamp, context.now_ms):
-                has_time_error = True
-                found.append(RecordError(index, self._time_reason(timestamp, context.now_ms)))
-        raise self._refusal(batch, found, context, has_time_error=has_time_error or not body)
-
-    def _refusal(
-        self,
-        batch: RecordBatch,
-        found: list[RecordError],
-        context: AppendContext,
-        *,
-        has_time_error: bool,
-    ) -> InvalidRecord | InvalidTimestamp:
-        if found:
-            reason = f"record {found[0].index}: {found[0].reason}"
-        else:
-            reason = self._time_reason(batch.max_timestamp, context.now_ms)
-        more = f" ({len(found)} records refused)" if len(found) > 1 else ""
-        kind = InvalidTimestamp if has_time_error else InvalidRecord
-        kept = tuple(found[:RECORD_ERROR_LIMIT])
-        return kind(f"{self._where}: {reason}{more}", record_errors=kept)
-
-    def _time_reason(self, timestamp: int, now_ms: int) -> str:
-        before = self._config.message_timestamp_before_max_ms
-        after = self._config.message_timestamp_after_max_ms
-        return (
-            f"timestamp {timestamp} is {timestamp - now_ms} ms from the log's clock ({now_ms}),"
-            f" allowed are -{before} to +{after}"
-        )
+            refused.judge(index, timestamp, has_key=frame.has_key)
+        raise refused.error()
 
     def _rebuild(self, checked: list[_Checked]) -> bytearray:
         """All batches back to back, those that must change written anew."""
@@ -288,7 +256,7 @@ class Validator:
             level = self._config.compression_level(entry.codec)
             out += write_anew(entry.batch, entry.body, codec=entry.codec, level=level)
             if len(out) - start > self._config.max_message_bytes:
-                raise self._too_large(len(out) - start)
+                raise self._rules.too_large(len(out) - start)
         return out
 
     def _assign(
@@ -326,21 +294,8 @@ class Validator:
                 raise InvalidRequest(f"{self._where}: {reason}")
             expected = batch.last_offset + 1
         end = batches[-1].at + batches[-1].size_bytes
-        self._check_total(end)
+        self._rules.check_total(end)
         return summarize(data if end == len(data) else memoryview(data)[:end], batches)
-
-    def _check_total(self, size_bytes: int) -> None:
-        limit = self._config.segment_size_limit
-        if size_bytes > limit:
-            raise RecordListTooLarge(
-                f"{self._where}: an append of {size_bytes} bytes, segment.bytes is {limit}"
-            )
-
-    def _too_large(self, size_bytes: int) -> MessageTooLarge:
-        limit = self._config.max_message_bytes
-        return MessageTooLarge(
-            f"{self._where}: a batch of {size_bytes} bytes, max.message.bytes is {limit}"
-        )
 
     def _invalid(self, reason: str) -> InvalidRecord:
         return InvalidRecord(f"{self._where}: {reason}")
@@ -349,14 +304,3 @@ class Validator:
 def _trusted_facts(batch: RecordBatch) -> BodyFacts:
     """What the header of a batch that we built ourselves says of its records."""
     return BodyFacts(batch.max_timestamp, INT64_MAX, has_null_key=False, deltas_in_order=True)
-
-
-def _writable(data: Buffer, last: Batch, context: AppendContext) -> bytearray | memoryview:
-    """The buffer up to the end of the last batch, to be changed: a copy unless it is ours."""
-    size_bytes = last.at + last.size_bytes
-    view = memoryview(data)
-    if context.owned and not view.readonly:
-        if isinstance(data, bytearray) and len(data) == size_bytes:
-            return data
-        return view[:size_bytes]
-    return bytearray(view[:size_bytes])

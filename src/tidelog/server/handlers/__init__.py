@@ -45,7 +45,7 @@ class Row:
 
 ROWS: Final = (
     # As Kafka: librdkafka compresses only for brokers that announce version 0.
-    Row(0, "produce", "produce", 3, 13, announced_first=0),
+    Row(0, "produce", "produce", 3, 13, legacy_first=0, announced_first=0),
     Row(1, "fetch", "fetch", 4, 18, legacy_first=0),
     Row(2, "list_offsets", "list_offsets", 1, 11, legacy_first=0),
     Row(3, "metadata", "metadata", 0, 13),

@@ -41,6 +41,7 @@ UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 REQUEST_TIMED_OUT: Final = 7
 INVALID_TOPIC: Final = 17
 INVALID_REQUIRED_ACKS: Final = 21
+UNSUPPORTED_FOR_MESSAGE_FORMAT: Final = 43
 INVALID_PRODUCER_ID_MAPPING: Final = 49
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
 UNSUPPORTED_COMPRESSION: Final = 76
@@ -197,7 +198,10 @@ def _append(common: _Request, topic: str, data: PartitionProduceData) -> Partiti
         if code:
             return _refused(index, code)
         assert data.records is not None
-        result = partition.append(data.records, owned=True)
+        is_legacy = context.version < BATCHES_FIRST_VERSION
+        if is_legacy and not data.records:
+            return PartitionProduceResponse(index=index, error_code=0, base_offset=-1)
+        result = partition.append(data.records, owned=True, takes_legacy=is_legacy)
         context.node.metrics.produced(topic, data.records, result)
     except TidelogError as error:
         return _failed(partition, index, error)
@@ -221,6 +225,8 @@ def _refusal_of(context: RequestContext, topic: str, records: Buffer | None) -> 
     """
     if records is None:
         return UNKNOWN_SERVER_ERROR  # Kafka's code: it comes to nothing there
+    if context.version < BATCHES_FIRST_VERSION:
+        return _legacy_refusal(context, topic, records)
     batches = walk(records)
     first = next(batches, None)
     if first is None or first.magic != MAGIC_2:
@@ -229,6 +235,19 @@ def _refusal_of(context: RequestContext, topic: str, records: Buffer | None) -> 
         return UNSUPPORTED_COMPRESSION
     if first.size_bytes < len(records) and next(batches, None) is not None:
         return INVALID_RECORD
+    return _refusal_to(context, topic, first)
+
+
+def _legacy_refusal(context: RequestContext, topic: str, records: Buffer) -> int:
+    """The same for clients that know no record batches.
+
+    As Kafka took it from them, a set of no messages is no error; a set of batches is one.
+    """
+    first = next(walk(records), None)
+    if first is None:
+        return INVALID_RECORD if records else 0
+    if first.magic == MAGIC_2:
+        return UNSUPPORTED_FOR_MESSAGE_FORMAT
     return _refusal_to(context, topic, first)
 
 

@@ -1,0 +1,245 @@
+"""Message sets of magic 0 and 1 from old producers: checked, given offsets, kept in their format.
+
+In place where the rules allow: single messages, and a wrapper of magic 1 whose inner offsets count
+from 0. Else the set is written anew in its own format: a wrapper of magic 0 (its inner offsets are
+absolute), inner offsets that count otherwise, another codec. Nothing is changed before all checks
+passed.
+
+Source: Kafka 3.x LogValidator, AbstractLegacyRecordBatch; KIP-31, KIP-32.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, cast
+
+from tidelog.errors import (
+    CorruptBatch,
+    CorruptRecord,
+    InvalidRecord,
+    InvalidTimestamp,
+    UnsupportedCompression,
+)
+from tidelog.record.compression import compress
+from tidelog.record.header import TIMESTAMP_TYPE_BIT
+from tidelog.record.legacy import LegacyBatch
+from tidelog.record.legacy_builder import (
+    assign_message_offset,
+    build_legacy_message,
+    stamp_message,
+)
+from tidelog.record.views import Batch, walk
+from tidelog.storage.append_rules import RecordRules, Refused
+from tidelog.storage.appends import AppendContext, ValidatedAppend, summarize, writable
+from tidelog.types import NO_TIMESTAMP, Buffer, Codec, TimestampType
+
+
+class _Set(NamedTuple):
+    """A message set on its way: one wrapper, or single messages."""
+
+    outer: LegacyBatch
+    messages: Sequence[LegacyBatch]
+    body: Buffer  # what the wrapper holds
+    codec: Codec
+
+    def inner(self) -> Iterable[LegacyBatch]:
+        """The messages that are records."""
+        if self.codec is Codec.NONE:
+            return self.messages
+        return self.outer.inner_messages(self.body)
+
+
+class _Facts(NamedTuple):
+    """What the check found: how many, the largest time, whether offsets count 0, 1, 2 ..."""
+
+    record_count: int
+    max_timestamp: int
+    counts_from_0: bool
+
+
+class MessageSets:
+    """The rules of one topic for message sets. Holds no state."""
+
+    def __init__(self, rules: RecordRules) -> None:
+        """Those of `rules`."""
+        self._rules = rules
+        self._target = rules.config.compression_type.target_codec
+
+    def validate(
+        self, data: Buffer, batches: Sequence[Batch], context: AppendContext
+    ) -> ValidatedAppend:
+        """The messages, checked and with their offsets, ready to be written.
+
+        Args:
+            data: Holds them; changed only if owned, and never when an error is raised.
+            batches: Views of them, sizes and checksums already checked; the first is legacy.
+            context: What to judge by.
+
+        Raises:
+            CorruptBatch: An inner checksum or the compressed stream is broken.
+            CorruptRecord: A message breaks the format.
+            InvalidRecord: Mixed formats, more beside a wrapper, no key in a compacted topic.
+            InvalidTimestamp: A time outside the topic's limits, or flagged LogAppendTime.
+            MessageTooLarge: A message over max.message.bytes once it is written anew.
+            RecordListTooLarge: Together they are over segment.bytes.
+            UnsupportedCompression: A codec that the format has not.
+        """
+        found = self._open(batches)
+        target = found.codec if self._target is None else self._target
+        if target is Codec.ZSTD:
+            raise UnsupportedCompression(
+                f"{self._rules.where}: compression.type is zstd, which format"
+                f" {found.outer.magic} has not"
+            )
+        facts = self._check(found, context)
+        is_plain = found.codec is Codec.NONE
+        is_kept = found.codec is target and (
+            is_plain or (found.outer.magic == 1 and facts.counts_from_0)
+        )
+        out: bytearray | memoryview
+        if not is_kept:
+            out = self._rebuild(found, facts, target, context)
+        else:
+            self._rules.check_total(batches[-1].at + batches[-1].size_bytes)
+            out = writable(data, batches[-1], context)
+            self._patch(out, found, facts, context)
+        result = summarize(out, _views(out, facts, context), is_rebuilt=not is_kept)
+        result.record_count = facts.record_count
+        return result
+
+    def _open(self, batches: Sequence[Batch]) -> _Set:
+        """The set, if it is one: of one format, and a wrapper alone."""
+        for batch in batches:
+            if batch.magic != batches[0].magic:
+                raise self._invalid(f"formats {batches[0].magic} and {batch.magic} in one set")
+        messages = cast("Sequence[LegacyBatch]", batches)
+        if len(messages) > 1 and any(message.is_wrapper for message in messages):
+            raise self._invalid(f"{len(messages)} messages beside a wrapper, which stands alone")
+        outer = messages[0]
+        codec = outer.codec
+        return _Set(outer, messages, b"" if codec is Codec.NONE else outer.body(), codec)
+
+    # -- checks --------------------------------------------------------------------------------
+
+    def _check(self, found: _Set, context: AppendContext) -> _Facts:
+        """Every message against the rules of the format and of the topic."""
+        outer, is_plain = found.outer, found.codec is Codec.NONE
+        refused = Refused(self._rules, context.now_ms)
+        count, last, max_timestamp, counts_from_0 = 0, -1, NO_TIMESTAMP, True
+        for message in found.inner():
+            has_key = self._check_format(message, outer, is_inner=not is_plain)
+            if is_plain or not count:
+                self._check_flag(message if is_plain else outer)
+            refused.judge(count, message.max_timestamp, has_key=has_key)
+            last = message.last_offset
+            counts_from_0 &= last == count
+            max_timestamp = max(max_timestamp, message.max_timestamp)
+            count += 1
+        if refused:
+            raise refused.error()
+        # As Kafka: an offset of 0 says nothing, an old librdkafka wrote that.
+        if not is_plain and outer.magic == 1 and 0 != outer.last_offset < last:
+            raise self._invalid(f"offset {outer.last_offset} of a wrapper that ends with {last}")
+        return _Facts(count, max_timestamp, counts_from_0)
+
+    def _check_format(self, message: LegacyBatch, outer: LegacyBatch, *, is_inner: bool) -> bool:
+        """Whether the message has a key; raises where it is none of the outer one's format."""
+        if message.magic != outer.magic:
+            raise self._invalid(f"a message of format {message.magic} in one of {outer.magic}")
+        place = f" (byte {message.at} of the decompressed messages)" if is_inner else ""
+        try:
+            (record,) = message.records(check_crc=is_inner)  # the others' CRC was looked at
+        except (CorruptBatch, CorruptRecord) as error:
+            at = None if is_inner else error.at
+            raise type(error)(f"{self._rules.where}: {error.reason}{place}", at=at) from None
+        return record.key is not None
+
+    def _check_flag(self, message: LegacyBatch) -> None:
+        """The timestamp type, which is the log's to set."""
+        if message.timestamp_type is not TimestampType.LOG_APPEND_TIME:
+            return
+        where = self._rules.where
+        if self._rules.stamps:
+            raise InvalidTimestamp(
+                f"{where}: a producer must not flag LogAppendTime, the log sets it"
+            )
+        if message.max_timestamp == NO_TIMESTAMP:
+            raise InvalidTimestamp(f"{where}: a LogAppendTime message without a time")
+
+    def _invalid(self, reason: str) -> InvalidRecord:
+        return InvalidRecord(f"{self._rules.where}: {reason}")
+
+    # -- changes -------------------------------------------------------------------------------
+
+    def _patch(
+        self, out: bytearray | memoryview, found: _Set, facts: _Facts, context: AppendContext
+    ) -> None:
+        """Give the messages, or the wrapper, offset and time in place."""
+        if found.codec is not Codec.NONE:
+            assign_message_offset(out, 0, context.next_offset + facts.record_count - 1)
+            self._stamp(out, 0, facts.max_timestamp, context, found.codec)
+            return
+        for offset, message in enumerate(found.messages, context.next_offset):
+            timestamp = message.max_timestamp
+            assign_message_offset(out, message.at, offset)
+            if message.magic == 1:
+                self._stamp(out, message.at, timestamp, context)
+
+    def _stamp(
+        self,
+        out: bytearray | memoryview,
+        at: int,
+        timestamp: int,
+        context: AppendContext,
+        codec: Codec = Codec.NONE,
+    ) -> None:
+        """Time and timestamp type of a message of magic 1, as the topic has them."""
+        if self._rules.stamps:
+            timestamp = context.append_time_ms
+        stamp_message(out, at, timestamp=timestamp, attributes=self._type_bit | codec)
+
+    @property
+    def _type_bit(self) -> int:
+        return TIMESTAMP_TYPE_BIT if self._rules.stamps else 0
+
+    def _rebuild(
+        self, found: _Set, facts: _Facts, target: Codec, context: AppendContext
+    ) -> bytearray:
+        """The set written anew with that codec, in its own format."""
+        magic = found.outer.magic
+        is_relative = magic == 1 and target is not Codec.NONE
+        messages = bytearray()
+        for offset, message in enumerate(found.inner(), 0 if is_relative else context.next_offset):
+            at = len(messages)
+            messages += message.view
+            assign_message_offset(messages, at, offset)
+            if magic == 1:
+                self._stamp(messages, at, message.max_timestamp, context)
+        if target is not Codec.NONE:
+            messages = self._wrap(messages, magic, facts, target, context)
+        self._rules.check_total(len(messages))
+        for batch in walk(messages):
+            if batch.size_bytes > self._rules.config.max_message_bytes:
+                raise self._rules.too_large(batch.size_bytes)
+        return messages
+
+    def _wrap(
+        self, messages: bytearray, magic: int, facts: _Facts, codec: Codec, context: AppendContext
+    ) -> bytearray:
+        level = self._rules.config.compression_level(codec)
+        time = context.append_time_ms if self._rules.stamps else facts.max_timestamp
+        return build_legacy_message(
+            None,
+            compress(codec, messages, level=level, magic=magic),
+            magic=magic,
+            offset=context.next_offset + facts.record_count - 1,
+            timestamp=NO_TIMESTAMP if magic == 0 else time,
+            attributes=codec if magic == 0 else self._type_bit | codec,
+        )
+
+
+def _views(out: Buffer, facts: _Facts, context: AppendContext) -> list[Batch]:
+    """Views of what is to be written; a wrapper is told where it begins."""
+    views: list[Batch] = list(walk(out))
+    if len(views) == 1:
+        return [LegacyBatch(out, base_offset=context.next_offset)]
+    assert len(views) == facts.record_count
+    return views

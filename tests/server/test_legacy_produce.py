@@ -1,0 +1,171 @@
+"""Produce v0 to v2, with `tidelog.legacy.clients`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.server.asking import Asking
+from tests.server.raw import produce_request
+
+import tidelog
+from tidelog.protocol.messages import FETCH, LIST_OFFSETS, PRODUCE
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tidelog.protocol.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from tidelog.protocol.messages.produce import PartitionProduceResponse
+from tidelog.record.builder import build_batch
+from tidelog.record.legacy_builder import build_legacy_set
+from tidelog.record.record import Record
+from tidelog.record.views import walk
+from tidelog.server.in_process import Broker
+from tidelog.types import Buffer, Codec, NewRecord
+
+SETTINGS = {"tidelog.legacy.clients": "true", "auto.create.topics.enable": "false"}
+TOPIC = "old"
+STAMPED = "stamped"
+CONFIG = {"internal.segment.bytes": "2000", "index.interval.bytes": "100"}
+NOW = 1_700_000_000_000
+CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    """A broker for old clients."""
+    with tidelog.broker(str(tmp_path / "data"), settings=SETTINGS) as running:
+        running.call(lambda node: node.topics.create(TOPIC, 1, CONFIG))
+        running.call(
+            lambda node: node.topics.create(STAMPED, 1, {"message.timestamp.type": "LogAppendTime"})
+        )
+        yield running
+
+
+def records(first: int, count: int = 3) -> list[NewRecord]:
+    return [
+        NewRecord(key=b"k", value=b"%d" % index * 30, timestamp=NOW + index)
+        for index in range(first, first + count)
+    ]
+
+
+def produce(
+    broker: Broker, version: int, data: bytes | bytearray, topic: str = TOPIC
+) -> PartitionProduceResponse:
+    with Asking(broker) as client:
+        answer = client.ask(PRODUCE, version, produce_request(topic, bytes(data)))
+    return answer.responses[0].partition_responses[0]
+
+
+def fetch(broker: Broker, version: int, offset: int, topic: str = TOPIC) -> Buffer:
+    asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    what = FetchRequest(topics=[FetchTopic(topic=topic, partitions=[asked])])
+    with Asking(broker) as client:
+        found = client.ask(FETCH, version, what).responses[0].partitions[0]
+    assert found.error_code == 0
+    return found.batches
+
+
+def read(broker: Broker, version: int, end: int, topic: str = TOPIC) -> tuple[list[Record], str]:
+    """All records, and the formats that they came in, one digit for a batch."""
+    seen: list[Record] = []
+    magics = ""
+    while len(seen) < end:
+        batches = list(walk(fetch(broker, version, len(seen), topic)))
+        assert batches
+        for batch in batches:
+            batch.ensure_valid()
+            magics += str(batch.magic)
+            seen += [record for record in batch.records() if record.offset >= len(seen)]
+    return seen, magics
+
+
+def fill(broker: Broker) -> int:
+    """Sets of all codecs and both formats from Produce v0 to v2, then a batch; the log end."""
+    end = 0
+    for version in (0, 1, 2):
+        for magic in (0, 1):
+            for codec in CODECS:
+                sent = build_legacy_set(records(end), magic=magic, codec=codec)
+                answer = produce(broker, version, sent)
+                assert (answer.error_code, answer.base_offset) == (0, end)
+                assert answer.log_append_time_ms == -1
+                end += 3
+    assert produce(broker, 9, build_batch(records(end))).base_offset == end
+    return end + 3
+
+
+def check(broker: Broker, end: int) -> None:
+    """What any client finds: formats as they were sent where it knows them, else converted."""
+    sent_formats = ("000" + "000" + "111" + "111") * 3 + "2"
+    for version in (0, 1, 2, 3, 4, 12):
+        found, magics = read(broker, version, end)
+        assert [record.offset for record in found] == list(range(end))
+        assert [record.value for record in found] == [r.value for r in records(0, end)]
+        if version >= 4:
+            assert magics == sent_formats
+            times = [r.timestamp for r in found]
+            assert times == [
+                -1 if n // 12 % 2 == 0 and n < end - 3 else NOW + n for n in range(end)
+            ]
+        elif version >= 2:
+            assert set(magics) == {"0", "1"}
+        else:
+            assert set(magics) == {"0"}
+    for offset in (12, 17, 23, 40, end - 1):  # found by time where the record has one
+        assert lookup(broker, NOW + offset) == (offset, NOW + offset)
+
+
+def lookup(broker: Broker, timestamp: int) -> tuple[int, int]:
+    asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    what = ListOffsetsRequest(topics=[ListOffsetsTopic(name=TOPIC, partitions=[asked])])
+    with Asking(broker) as client:
+        found = client.ask(LIST_OFFSETS, 1, what).topics[0].partitions[0]
+    assert found.error_code == 0
+    return found.offset, found.timestamp
+
+
+def test_what_old_producers_send_is_kept_and_read_by_all_also_after_a_restart(
+    broker: Broker, tmp_path: Path
+) -> None:
+    end = fill(broker)
+    check(broker, end)
+    broker.close()
+    with tidelog.broker(str(tmp_path / "data"), settings=SETTINGS) as again:
+        check(again, end)
+        answer = produce(again, 2, build_legacy_set(records(end), magic=1, codec=Codec.GZIP))
+        assert answer.base_offset == end
+        assert len(read(again, 4, end + 3)[0]) == end + 3
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_append_time_is_told_and_stamped(broker: Broker, codec: Codec) -> None:
+    sent = build_legacy_set(records(0), magic=1, codec=codec)
+    assert produce(broker, 1, sent, STAMPED).error_code == 0
+    stamped = produce(broker, 2, sent, STAMPED).log_append_time_ms
+    assert stamped > NOW
+    found, _ = read(broker, 3, 6, STAMPED)
+    assert [record.timestamp for record in found[3:]] == [stamped] * 3
+
+
+def test_refusals(broker: Broker) -> None:
+    message = bytes(build_legacy_set(records(0, 1), magic=1))
+    cases = [
+        (0, b"", TOPIC, 0),  # as Kafka: nothing to append is no error
+        (2, message[:-1], TOPIC, 87),
+        (2, message[:-1] + b"?", TOPIC, 2),
+        (2, bytes(build_batch(records(0))), TOPIC, 43),
+        (3, message, TOPIC, 87),
+        (9, message, TOPIC, 87),
+        (1, message, "nowhere", 3),
+    ]
+    for version, data, topic, code in cases:
+        answer = produce(broker, version, data, topic)
+        assert (answer.error_code, answer.base_offset) == (code, -1)
+
+
+def test_other_brokers_take_nothing_below_version_3(tmp_path: Path) -> None:
+    with tidelog.broker(str(tmp_path / "new")) as running:
+        running.call(lambda node: node.topics.create(TOPIC, 1))
+        with pytest.raises(ConnectionResetError):
+            produce(running, 2, build_legacy_set(records(0), magic=1))

@@ -1,0 +1,179 @@
+"""Message sets of magic 0 and 1 from old producers: what is refused, kept and written anew."""
+
+from collections.abc import Sequence
+
+import pytest
+from tests.unit.storage.appending import HOUR, NOW, bare_records, context, read, validate
+
+from tidelog.errors import (
+    CorruptBatch,
+    CorruptRecord,
+    InvalidRecord,
+    InvalidTimestamp,
+    MessageTooLarge,
+    RecordListTooLarge,
+    TidelogError,
+    UnsupportedCompression,
+)
+from tidelog.record.builder import build_batch
+from tidelog.record.compression import compress
+from tidelog.record.legacy import build_legacy_message, build_legacy_set
+from tidelog.storage.validator import RECORD_ERROR_LIMIT, AppendContext, ValidatedAppend
+from tidelog.types import Buffer, Codec, NewRecord
+
+APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
+FLAG = 8
+
+
+def old_context() -> AppendContext:
+    found = context()
+    found.takes_legacy = True
+    return found
+
+
+def take(data: Buffer, given: dict[str, str] | None = None) -> ValidatedAppend:
+    return validate(data, given, old_context())
+
+
+def message(
+    offset: int = 0,
+    magic: int = 1,
+    timestamp: int = NOW,
+    attributes: int = 0,
+    value: bytes = b"v",
+) -> bytes:
+    time = timestamp if magic else -1
+    return bytes(
+        build_legacy_message(
+            b"k", value, magic=magic, offset=offset, timestamp=time, attributes=attributes
+        )
+    )
+
+
+def wrapper(
+    inner: bytes, magic: int = 1, offset: int = 0, attributes: int = 0, time: int = NOW
+) -> bytes:
+    return bytes(
+        build_legacy_message(
+            None,
+            compress(Codec.GZIP, inner, magic=magic),
+            magic=magic,
+            offset=offset,
+            timestamp=time if magic else -1,
+            attributes=attributes | Codec.GZIP,
+        )
+    )
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+BATCH = bytes(build_batch([NewRecord(value=b"v")]))
+
+REFUSED: list[tuple[str, bytes, dict[str, str], type[TidelogError]]] = [
+    ("crc", flipped(message(), -1), {}, CorruptBatch),
+    ("crc of a later message", message() + flipped(message(1), -1), {}, CorruptBatch),
+    ("crc in a wrapper", wrapper(flipped(message(), -1)), {}, CorruptBatch),
+    ("a stream that is none", message(attributes=Codec.GZIP), {}, CorruptBatch),
+    ("a wrapper without a value", bytes(build_legacy_message(None, None, magic=1, offset=0,
+        attributes=Codec.GZIP)), {}, CorruptRecord),
+    ("a wrapper of nothing", wrapper(b""), {}, CorruptRecord),
+    ("a cut inner message", wrapper(message()[:-1]), {}, CorruptRecord),
+    ("a wrapper in a wrapper", wrapper(wrapper(message())), {}, CorruptRecord),
+    ("format 1 in format 0", wrapper(message(), magic=0), {}, CorruptRecord),
+    ("format 0 in format 1", wrapper(message(magic=0)), {}, InvalidRecord),
+    ("formats side by side", message() + message(1, magic=0), {}, InvalidRecord),
+    ("a batch behind a message", message() + BATCH, {}, InvalidRecord),
+    ("a wrapper and more", wrapper(message()) + message(), {}, InvalidRecord),
+    ("an end before the last inner offset", wrapper(message(0) + message(5), offset=3), {},
+        InvalidRecord),
+    ("zstd", message(attributes=Codec.ZSTD), {}, UnsupportedCompression),
+    ("zstd that the topic wants", message(), {"compression.type": "zstd"}, UnsupportedCompression),
+    ("a flag on CreateTime, no time", message(timestamp=-1, attributes=FLAG), {}, InvalidTimestamp),
+    ("a flag on LogAppendTime", message(attributes=FLAG), APPEND_TIME, InvalidTimestamp),
+    ("a flagged wrapper", wrapper(message(), attributes=FLAG), APPEND_TIME, InvalidTimestamp),
+    ("from the future", message(timestamp=NOW + 2 * HOUR), {}, InvalidTimestamp),
+    ("from the future, in a wrapper", wrapper(message(timestamp=NOW + 2 * HOUR)), {},
+        InvalidTimestamp),
+    ("a large message", message() + message(1, value=bytes(200)), {"max.message.bytes": "100"},
+        MessageTooLarge),
+    ("large once it is opened", wrapper(message(value=bytes(2000))),
+        {"max.message.bytes": "1000", "compression.type": "uncompressed"}, MessageTooLarge),
+    ("a large set", message() * 100, {"internal.segment.bytes": "1000"}, RecordListTooLarge),
+    ("a large set of wrappers opened", wrapper(message() * 100),
+        {"internal.segment.bytes": "1000", "compression.type": "uncompressed"},
+        RecordListTooLarge),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("data", "given", "kind"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED]
+)
+def test_refused(data: bytes, given: dict[str, str], kind: type[TidelogError]) -> None:
+    with pytest.raises(kind) as caught:
+        take(data, given)
+    assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_no_key_in_a_compacted_topic_is_told_by_record(magic: int, codec: Codec) -> None:
+    records = [NewRecord(key=key, value=b"v", timestamp=NOW) for key in (b"", None, b"k", None)]
+    with pytest.raises(InvalidRecord, match="2 records refused") as caught:
+        take(build_legacy_set(records, magic=magic, codec=codec), {"cleanup.policy": "compact"})
+    assert [one.index for one in caught.value.record_errors] == [1, 3]
+
+
+def test_list_of_refused_records_is_bounded() -> None:
+    count = RECORD_ERROR_LIMIT + 10
+    records = [NewRecord(key=None, value=b"v", timestamp=NOW)] * count
+    with pytest.raises(InvalidRecord, match=f"{count} records refused") as caught:
+        take(build_legacy_set(records, magic=1), {"cleanup.policy": "compact"})
+    assert len(caught.value.record_errors) == RECORD_ERROR_LIMIT
+
+
+def test_without_old_clients_nothing_of_it_is_taken() -> None:
+    with pytest.raises(InvalidRecord, match="format 1"):
+        validate(message())
+
+
+@pytest.mark.parametrize("offsets", [[0, 0, 0], [0, 1, 3], [5, 4, 3], [7, 8, 9]])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_inner_offsets_that_count_otherwise_are_made_right(
+    magic: int, offsets: Sequence[int]
+) -> None:
+    """Some old clients give all messages in a wrapper the offset 0."""
+    inner = b"".join(message(offset, magic) for offset in offsets)
+    result = take(wrapper(inner, magic, offset=9))
+    assert result.is_rebuilt
+    assert [record.offset for record in read(result)] == [100, 101, 102]
+
+
+def test_wrapper_of_format_1_is_kept_but_for_offset_time_and_checksum() -> None:
+    inner = message(0, timestamp=NOW - 5) + message(1, timestamp=NOW - 9)
+    sent = wrapper(inner, offset=0, time=NOW)
+    result = take(sent)
+    assert not result.is_rebuilt
+    assert result.batches[0].max_timestamp == NOW - 5
+    assert bytes(result.data)[26:] == sent[26:]
+    assert [record.offset for record in read(result)] == [100, 101]
+
+
+def test_flag_of_a_producer_is_taken_off() -> None:
+    for sent in (message(attributes=FLAG), wrapper(message(), attributes=FLAG)):
+        (record,) = read(take(sent))
+        assert (record.timestamp, record.create_timestamp) == (NOW, NOW)
+
+
+def test_append_time_goes_into_the_wrapper_and_inner_times_stay() -> None:
+    (batch,) = take(wrapper(message(timestamp=NOW - 7)), APPEND_TIME).batches
+    assert [record.timestamp for record in batch.records()] == [NOW + 5]
+    assert build_legacy_message(
+        b"k", b"v", magic=1, offset=0, timestamp=NOW - 7
+    ) == bytes(batch.body())  # fmt: skip
+
+
+def test_partial_message_at_the_end_is_left_out() -> None:
+    sent = bytes(build_legacy_set(bare_records(), magic=0))
+    assert take(sent + sent[:20]).record_count == 3
