@@ -1,12 +1,14 @@
 """kcat and Kafka's Java client behind the face of `adapters.Client`."""
 
 import base64
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
+import pytest
 from tests.conftest import need
 from tests.kafka_oracle import Oracle
 from tests.server.clients.adapters import PARTITIONS, TIMEOUT_S, Lookup, Rebalance
@@ -18,6 +20,8 @@ class Kcat:
     name = "kcat"
 
     def __init__(self) -> None:
+        if os.environ.get("TIDELOG_WITHOUT_KCAT"):
+            pytest.skip("TIDELOG_WITHOUT_KCAT: kcat can't be had on this machine")
         need(shutil.which("kcat") is not None, "kcat (apt install kcat)")
 
     def _run(self, bootstrap: str, *arguments: str, data: str = "") -> str:
