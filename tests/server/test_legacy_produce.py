@@ -148,6 +148,36 @@ def test_append_time_is_told_and_stamped(broker: Broker, codec: Codec) -> None:
     assert [record.timestamp for record in found[3:]] == [stamped] * 3
 
 
+@pytest.mark.parametrize(
+    ("version", "codec"), [("0.8.2", "lz4"), ("0.9.0", "gzip"), ("0.9.0", "snappy")]
+)
+def test_librdkafka_as_if_it_spoke_to_an_old_broker(
+    broker: Broker, version: str, codec: str
+) -> None:
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+    topic = "t" * 100  # with a short one it allots too little for Metadata v0
+    broker.call(lambda node: node.topics.create(topic, 1, {}))
+    client = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "api.version.request": False,
+        "broker.version.fallback": version,
+    }
+    failures: list[object] = []
+    producer = Producer({**client, "compression.type": codec, "linger.ms": 20})
+    values = [b"%d" % index * 20 for index in range(40)]
+    for value in values:
+        producer.produce(topic, value, on_delivery=lambda error, _: failures.append(error))
+    assert producer.flush(20) == 0
+    assert failures == [None] * 40
+    assert set(read(broker, 4, 40, topic)[1]) == {"0"}
+    consumer = Consumer({**client, "group.id": "g", "check.crcs": True})
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    found = [message.value() for message in consumer.consume(40, 20)]
+    consumer.close()
+    assert found == values
+
+
 def test_refusals(broker: Broker) -> None:
     message = bytes(build_legacy_set(records(0, 1), magic=1))
     cases = [
