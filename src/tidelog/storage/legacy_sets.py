@@ -20,7 +20,7 @@ from tidelog.errors import (
 )
 from tidelog.record.compression import compress
 from tidelog.record.header import TIMESTAMP_TYPE_BIT
-from tidelog.record.legacy import LegacyBatch
+from tidelog.record.legacy import KEY_LENGTH_AT, LENGTH, LegacyBatch
 from tidelog.record.legacy_builder import (
     assign_message_offset,
     build_legacy_message,
@@ -146,11 +146,12 @@ class MessageSets:
             raise self._invalid(f"a message of format {message.magic} in one of {outer.magic}")
         place = f" (byte {message.at} of the decompressed messages)" if is_inner else ""
         try:
-            (record,) = message.records(check_crc=is_inner)  # the others' CRC was looked at
+            if is_inner:  # the others' CRC was looked at
+                message.ensure_valid()
+            return _has_key(message)
         except (CorruptBatch, CorruptRecord) as error:
             at = None if is_inner else error.at
             raise type(error)(f"{self._rules.where}: {error.reason}{place}", at=at) from None
-        return record.key is not None
 
     def _check_flag(self, message: LegacyBatch) -> None:
         """The timestamp type, which is the log's to set."""
@@ -234,6 +235,21 @@ class MessageSets:
             timestamp=NO_TIMESTAMP if magic == 0 else time,
             attributes=codec if magic == 0 else self._type_bit | codec,
         )
+
+
+def _has_key(message: LegacyBatch) -> bool:
+    """Whether it has a key; raises CorruptRecord unless key and value fill it. Copies nothing."""
+    view = message.view
+    end, key_at = len(view), KEY_LENGTH_AT[message.magic]
+    (key_size,) = LENGTH.unpack_from(view, key_at)  # the smallest frame has room for two lengths
+    value_at = key_at + LENGTH.size + max(key_size, 0)
+    is_whole = key_size >= -1 and value_at + LENGTH.size <= end
+    if is_whole:
+        (value_size,) = LENGTH.unpack_from(view, value_at)
+        is_whole = value_size >= -1 and value_at + LENGTH.size + max(value_size, 0) == end
+    if not is_whole:
+        next(message.records(check_crc=False))  # which says what is wrong
+    return bool(key_size != -1)
 
 
 def _views(out: Buffer, facts: _Facts, context: AppendContext) -> list[Batch]:

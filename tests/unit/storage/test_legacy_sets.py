@@ -1,5 +1,6 @@
 """Message sets of magic 0 and 1 from old producers: what is refused, kept and written anew."""
 
+import zlib
 from collections.abc import Sequence
 
 import pytest
@@ -69,6 +70,14 @@ def flipped(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
+def misfit(at: int, size: int, attributes: int = 0) -> bytes:
+    """A message whose key (at 26) or value (at 31) has a length that does not fit, CRC right."""
+    found = bytearray(message(attributes=attributes))
+    found[at : at + 4] = size.to_bytes(4, "big", signed=True)
+    found[12:16] = zlib.crc32(found[16:]).to_bytes(4, "big")
+    return bytes(found)
+
+
 BATCH = bytes(build_batch([NewRecord(value=b"v")]))
 
 REFUSED: list[tuple[str, bytes, dict[str, str], type[TidelogError]]] = [
@@ -88,6 +97,9 @@ REFUSED: list[tuple[str, bytes, dict[str, str], type[TidelogError]]] = [
     ("a wrapper and more", wrapper(message()) + message(), {}, InvalidRecord),
     ("an end before the last inner offset", wrapper(message(0) + message(5), offset=3), {},
         InvalidRecord),
+    *((f"a length of {size} at {at}", data, {}, CorruptRecord)
+        for at in (26, 31) for size in (-2, 0, 2, 1 << 30, -1 << 31)
+        for data in (misfit(at, size), wrapper(misfit(at, size)))),
     ("zstd", message(attributes=Codec.ZSTD), {}, UnsupportedCompression),
     ("zstd that the topic wants", message(), {"compression.type": "zstd"}, UnsupportedCompression),
     ("a flag on CreateTime, no time", message(timestamp=-1, attributes=FLAG), {}, InvalidTimestamp),
