@@ -7,13 +7,19 @@ segment: only an append does.
 Source: Kafka's LogManager (log.retention.check.interval.ms and the settings beside it).
 """
 
+import asyncio
 from collections.abc import Callable, Iterator
-from typing import Final
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import TidelogError
 from tidelog.server.node import LOGGER, Node
 from tidelog.server.partitions import Partition
 from tidelog.types import INT64_MAX, TopicPartition
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 SLICE_MS: Final = 3
 PAUSE_MS: Final = 10
@@ -28,6 +34,8 @@ class Background:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._saving: Future[None] | None = None
+        self._openings = set[asyncio.Task[None]]()
 
     def start(self) -> None:
         """Begin; the first look comes `log.initial.task.delay.ms` from now, as in Kafka."""
@@ -66,11 +74,27 @@ class Background:
         clock = self._node.env.clock
         end_ms = clock.monotonic_ms() + SLICE_MS
         for name in names:
+            if self._node.partitions.must_open(name):
+                left = chain([name], names)
+                self._open_first(name, partial(self._slice, left, action, done))
+                return
             self._act(name, action)
             if clock.monotonic_ms() >= end_ms:
                 self._node.timers.after(PAUSE_MS, lambda: self._slice(names, action, done))
                 return
         done()
+
+    def _open_first(self, name: TopicPartition, go_on: Callable[[], None]) -> None:
+        """Open a partition that nobody has used yet, then go on; one at a time, beside the loop."""
+        opening = asyncio.ensure_future(self._node.partitions.open_beside([name], self._node.work))
+        self._openings.add(opening)  # else nobody keeps it
+
+        def opened(ended: asyncio.Task[None]) -> None:
+            self._openings.discard(ended)
+            if not ended.cancelled() and ended.exception() is None:
+                go_on()
+
+        opening.add_done_callback(opened)
 
     def _act(self, name: TopicPartition, action: Callable[[Partition], None]) -> None:
         """One partition's trouble is not the others'; a topic may have gone meanwhile."""
@@ -128,8 +152,9 @@ class Background:
 
     def _checkpoint(self) -> None:
         """Recovery points and log starts, written in a thread, so that a kill costs less."""
-        save = self._node.log_dir.note_checkpoints()
-        self._node.work.submit(lambda: _logged(save))
+        if self._saving is None or self._saving.done():  # a slow disk is not asked again meanwhile
+            save = self._node.log_dir.note_checkpoints()
+            self._saving = self._node.work.submit(lambda: _logged(save))
         interval_ms = max(self._node.config.log_flush_offset_checkpoint_interval_ms, PAUSE_MS)
         self._node.timers.after(interval_ms, self._checkpoint)
 
