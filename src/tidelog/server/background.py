@@ -9,7 +9,6 @@ Source: Kafka's LogManager (log.retention.check.interval.ms and the settings bes
 
 import asyncio
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -75,8 +74,7 @@ class Background:
         end_ms = clock.monotonic_ms() + SLICE_MS
         for name in names:
             if self._node.partitions.must_open(name):
-                left = chain([name], names)
-                self._open_first(name, partial(self._slice, left, action, done))
+                self._open_first(name, lambda left: self._slice(left, action, done), names)
                 return
             self._act(name, action)
             if clock.monotonic_ms() >= end_ms:
@@ -84,15 +82,24 @@ class Background:
                 return
         done()
 
-    def _open_first(self, name: TopicPartition, go_on: Callable[[], None]) -> None:
-        """Open a partition that nobody has used yet, then go on; one at a time, beside the loop."""
+    def _open_first(
+        self,
+        name: TopicPartition,
+        go_on: Callable[[Iterator[TopicPartition]], None],
+        others: Iterator[TopicPartition],
+    ) -> None:
+        """Open a partition that nobody has used yet, then go on with it; without it if need be."""
         opening = asyncio.ensure_future(self._node.partitions.open_beside([name], self._node.work))
         self._openings.add(opening)  # else nobody keeps it
 
         def opened(ended: asyncio.Task[None]) -> None:
             self._openings.discard(ended)
-            if not ended.cancelled() and ended.exception() is None:
-                go_on()
+            if ended.cancelled():
+                return
+            error = ended.exception()
+            if error is not None:
+                LOGGER.error("%s could not be opened: %s", name, error, exc_info=error)
+            go_on(others if error is not None else chain([name], others))
 
         opening.add_done_callback(opened)
 
