@@ -245,6 +245,7 @@ class Partitions:
         self._syncs_all = syncs_all
         self.has_kernels = False
         self._open: dict[TopicPartition, Partition] = {}
+        self._used: set[tuple[str, int]] = set()  # what is open, for a look in next to no time
         self._opening_room = asyncio.Semaphore(OPENINGS)
         self._next_epochs: dict[TopicPartition, int] = {}
         self.epoch_changes = 0
@@ -265,6 +266,7 @@ class Partitions:
                 log.use_kernels()
             found = Partition(log, syncs_all=self._syncs_all)
             self._open[name] = found
+            self._used.add((topic, partition))
             if self._next_epochs.pop(name, None) != log.leader_epoch:
                 self.epoch_changes += 1
         return found
@@ -273,7 +275,9 @@ class Partitions:
 
     def unopened(self, names: Iterable[tuple[str, int]]) -> list[TopicPartition]:
         """Those of these partitions that are there and that `get` would have to open itself."""
-        return [name for name in (TopicPartition(*each) for each in names) if self.must_open(name)]
+        used, must_open = self._used, self.must_open
+        left = [TopicPartition(*name) for name in names if name not in used]
+        return [name for name in left if must_open(name)]
 
     def must_open(self, name: TopicPartition) -> bool:
         """Whether `get` would have to open it; False where there is no such partition."""
@@ -384,6 +388,7 @@ class Partitions:
     def forget(self, topic: str) -> None:
         """A topic was deleted: let go of its partitions, and tell who waits for them."""
         for name in [name for name in self._open if name.topic == topic]:
+            self._used.discard((name.topic, name.partition))
             self._open.pop(name).close()
         for name in [name for name in self._next_epochs if name.topic == topic]:
             del self._next_epochs[name]
