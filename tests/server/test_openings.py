@@ -139,3 +139,23 @@ def test_slow_reads_do_not_hold_up_changes(broker: Broker) -> None:
             assert client.producer_id() >= 0
     finally:
         gate.set()
+
+
+def test_broker_stops_while_retention_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with tidelog.broker(str(tmp_path), settings=NEVER) as broker:
+        broker.call(lambda node: node.topics.create("t", COUNT))
+    has_begun, may_open, opening = Event(), Event(), LogDir._open_log
+
+    def watched(self: LogDir, name: TopicPartition, **more: int | None) -> object:
+        has_begun.set()
+        assert may_open.wait(WAIT_S)
+        return opening(self, name, **more)
+
+    monkeypatch.setattr(LogDir, "_open_log", watched)
+    with tidelog.broker(str(tmp_path), settings={"log.initial.task.delay.ms": "0"}):
+        assert has_begun.wait(WAIT_S)
+        threading.Timer(0.05, may_open.set).start()
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    assert not [line for line in caplog.messages if "t-" in line]

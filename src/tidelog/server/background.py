@@ -39,6 +39,7 @@ class Background:
     def start(self) -> None:
         """Begin; the first look comes `log.initial.task.delay.ms` from now, as in Kafka."""
         config = self._node.config
+        self._node.closers.append(self._stop_opening)
         first_ms = config.log_initial_task_delay_ms
         self._repeat(first_ms, config.log_retention_check_interval_ms, self._names, self._retain)
         self._repeat(FLUSH_CHECK_MS, FLUSH_CHECK_MS, self._open, self._flush)
@@ -102,6 +103,11 @@ class Background:
             go_on(others if error is not None else chain([name], others))
 
         opening.add_done_callback(opened)
+
+    def _stop_opening(self) -> None:
+        """The broker stops: nothing more is opened for what is done beside requests."""
+        for opening in tuple(self._openings):
+            opening.cancel()
 
     def _act(self, name: TopicPartition, action: Callable[[Partition], None]) -> None:
         """One partition's trouble is not the others'; a topic may have gone meanwhile."""
