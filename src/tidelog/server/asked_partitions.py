@@ -1,10 +1,18 @@
-"""The partition that a request names, or the error code that says why it can't be had."""
+"""The partition that a request names, or the error code that says why it can't be had.
 
-from typing import Final
+Partitions that nobody has used yet are opened beside the loop before a request is worked on: its
+handler then finds all of them open, and what is open already is answered at once.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, TypeVar
 
 from tidelog.errors import StorageFailure, TidelogError
 from tidelog.server.node import Node
 from tidelog.server.partitions import Partition
+from tidelog.types import TopicPartition
+
+_Response = TypeVar("_Response")
 
 UNKNOWN_SERVER_ERROR: Final = -1
 UNKNOWN_TOPIC: Final = 3
@@ -25,3 +33,14 @@ def find_partition(node: Node, topic: str, number: int) -> Partition | int:
         return STORAGE_ERROR
     except TidelogError as error:
         return UNKNOWN_SERVER_ERROR if error.code is None else error.code
+
+
+async def opened_first(
+    node: Node,
+    names: Iterable[TopicPartition],
+    then: "Callable[[], _Response | Awaitable[_Response]]",
+) -> _Response:
+    """Open partitions beside the loop, then answer."""
+    await node.partitions.open_beside(names, node.work)
+    said = then()
+    return await said if isinstance(said, Awaitable) else said

@@ -7,13 +7,18 @@ segment: only an append does.
 Source: Kafka's LogManager (log.retention.check.interval.ms and the settings beside it).
 """
 
+import asyncio
 from collections.abc import Callable, Iterator
-from typing import Final
+from itertools import chain
+from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import TidelogError
 from tidelog.server.node import LOGGER, Node
 from tidelog.server.partitions import Partition
 from tidelog.types import INT64_MAX, TopicPartition
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 SLICE_MS: Final = 3
 PAUSE_MS: Final = 10
@@ -28,10 +33,13 @@ class Background:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._saving: Future[None] | None = None
+        self._openings = set[asyncio.Task[None]]()
 
     def start(self) -> None:
         """Begin; the first look comes `log.initial.task.delay.ms` from now, as in Kafka."""
         config = self._node.config
+        self._node.closers.append(self._stop_opening)
         first_ms = config.log_initial_task_delay_ms
         self._repeat(first_ms, config.log_retention_check_interval_ms, self._names, self._retain)
         self._repeat(FLUSH_CHECK_MS, FLUSH_CHECK_MS, self._open, self._flush)
@@ -66,11 +74,40 @@ class Background:
         clock = self._node.env.clock
         end_ms = clock.monotonic_ms() + SLICE_MS
         for name in names:
+            if self._node.partitions.must_open(name):
+                self._open_first(name, lambda left: self._slice(left, action, done), names)
+                return
             self._act(name, action)
             if clock.monotonic_ms() >= end_ms:
                 self._node.timers.after(PAUSE_MS, lambda: self._slice(names, action, done))
                 return
         done()
+
+    def _open_first(
+        self,
+        name: TopicPartition,
+        go_on: Callable[[Iterator[TopicPartition]], None],
+        others: Iterator[TopicPartition],
+    ) -> None:
+        """Open a partition that nobody has used yet, then go on with it; without it if need be."""
+        opening = asyncio.ensure_future(self._node.partitions.open_beside([name], self._node.work))
+        self._openings.add(opening)  # else nobody keeps it
+
+        def opened(ended: asyncio.Task[None]) -> None:
+            self._openings.discard(ended)
+            if ended.cancelled():
+                return
+            error = ended.exception()
+            if error is not None:
+                LOGGER.error("%s could not be opened: %s", name, error, exc_info=error)
+            go_on(others if error is not None else chain([name], others))
+
+        opening.add_done_callback(opened)
+
+    def _stop_opening(self) -> None:
+        """The broker stops: nothing more is opened for what is done beside requests."""
+        for opening in tuple(self._openings):
+            opening.cancel()
 
     def _act(self, name: TopicPartition, action: Callable[[Partition], None]) -> None:
         """One partition's trouble is not the others'; a topic may have gone meanwhile."""
@@ -128,8 +165,9 @@ class Background:
 
     def _checkpoint(self) -> None:
         """Recovery points and log starts, written in a thread, so that a kill costs less."""
-        save = self._node.log_dir.note_checkpoints()
-        self._node.work.submit(lambda: _logged(save))
+        if self._saving is None or self._saving.done():  # a slow disk is not asked again meanwhile
+            save = self._node.log_dir.note_checkpoints()
+            self._saving = self._node.work.submit(lambda: _logged(save))
         interval_ms = max(self._node.config.log_flush_offset_checkpoint_interval_ms, PAUSE_MS)
         self._node.timers.after(interval_ms, self._checkpoint)
 

@@ -51,7 +51,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has come: it stays if there is room."""
         self._transport = cast("asyncio.Transport", transport)
-        self._out = Outgoing(self._transport, self._node.work, self._go_on, self._cut_off)
+        self._out = Outgoing(self._transport, self._node.reads, self._go_on, self._cut_off)
         peer = transport.get_extra_info("peername")
         self.facts.host = peer[0] if isinstance(peer, tuple) else "local"
         if not self._clients.admit(self):

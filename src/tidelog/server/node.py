@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tidelog.server.groups.coordinator import GroupCoordinator
 
 LOGGER: Final = logging.getLogger("tidelog.server")
+# More than for changes: a slow store must not hold up what lies on a disk.
+READ_THREADS: Final = 8
 
 
 @dataclass(slots=True)
@@ -45,6 +47,8 @@ class Node:
         env: Clock, files, randomness.
         log_dir: The directory, open for writing.
         address: Where clients find the broker; known when it listens.
+        work: Threads for changes: topics, checkpoints, openings.
+        reads: Others for what has to be read from a disk or a store, which nothing else waits for.
         metrics: What it counts.
         metrics_address: Where /metrics is served, None for nowhere.
         closers: Called in reverse order before the directory is closed.
@@ -66,6 +70,7 @@ class Node:
         self.timers = Timers(self.env.clock)
         self.metrics = Counters()
         self.work = Work()
+        self.reads = Work(READ_THREADS)
         self._syncs = syncs
         syncs_all = config.tidelog_durability is Durability.FSYNC
         self.partitions = Partitions(log_dir, syncs_all=syncs_all)
@@ -124,6 +129,7 @@ class Node:
         for closer in reversed(self.closers):
             closer()
         self.work.close()
+        self.reads.close()
         if self._syncs is not None:
             self._syncs.close()
         self.log_dir.close()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Final, TypeVar
 
@@ -24,6 +24,8 @@ NO_EPOCH: Final = -1
 ALL_REPLICAS: Final = -1
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 STORAGE_ERROR: Final = 56
+# Partitions that are opened in threads at a time, for whomever.
+OPENINGS: Final = 3
 
 
 class Partition:
@@ -246,6 +248,8 @@ class Partitions:
         self._syncs_all = syncs_all
         self.has_kernels = False
         self._open: dict[TopicPartition, Partition] = {}
+        self._used: set[tuple[str, int]] = set()  # what is open, for a look in next to no time
+        self._opening_room = asyncio.Semaphore(OPENINGS)
         self._next_epochs: dict[TopicPartition, int] = {}
         self.epoch_changes = 0
         self.holds = Holds()
@@ -265,9 +269,56 @@ class Partitions:
                 log.use_kernels()
             found = Partition(log, syncs_all=self._syncs_all)
             self._open[name] = found
+            self._used.add((topic, partition))
             if self._next_epochs.pop(name, None) != log.leader_epoch:
                 self.epoch_changes += 1
         return found
+
+    # -- opening beside the loop -------------------------------------------------------------
+
+    def unopened(self, names: Iterable[tuple[str, int]]) -> list[TopicPartition]:
+        """Those of these partitions that are there and that `get` would have to open itself."""
+        used, must_open = self._used, self.must_open
+        left = [TopicPartition(*name) for name in names if name not in used]
+        return [name for name in left if must_open(name)]
+
+    def must_open(self, name: TopicPartition) -> bool:
+        """Whether `get` would have to open it; False where there is no such partition."""
+        if name in self._open or self._log_dir.is_opened(name):
+            return False
+        info = self._log_dir.topics().get(name.topic)
+        if info is None:
+            return False
+        return name.partition in (info.present if info.foreign else range(info.partitions))
+
+    async def open_beside(self, names: Iterable[TopicPartition], work: Work) -> None:
+        """Open partitions in threads, several at a time, each once whoever else wants it.
+
+        What could not be opened is said by the next `get`.
+        """
+        left = iter(dict.fromkeys(names))
+
+        async def go_on() -> None:
+            for name in left:
+                async with self._opening_room:
+                    await self._open_one(name, work)
+
+        await asyncio.gather(*(go_on() for _ in range(OPENINGS)))
+
+    async def _open_one(self, name: TopicPartition, work: Work) -> None:
+        if not self.must_open(name):
+            return
+        try:
+            opening = self._log_dir.open_beside(name.topic, name.partition, work.submit)
+        except TidelogError:
+            return  # it is gone, or was never there
+        if opening is not None:
+            opened = asyncio.wrap_future(opening)
+            # Where who waits here goes away, the opening goes on: others may wait for it.
+            await asyncio.wait([opened])
+            if not opened.cancelled() and opened.exception() is None:
+                with suppress(TidelogError):  # deleted meanwhile
+                    self.get(name.topic, name.partition)
 
     def use_kernels(self) -> None:
         """Let open logs, and those opened from now on, check and search with kernels."""
@@ -340,6 +391,7 @@ class Partitions:
     def forget(self, topic: str) -> None:
         """A topic was deleted: let go of its partitions, and tell who waits for them."""
         for name in [name for name in self._open if name.topic == topic]:
+            self._used.discard((name.topic, name.partition))
             self._open.pop(name).close()
         for name in [name for name in self._next_epochs if name.topic == topic]:
             del self._next_epochs[name]

@@ -3,22 +3,38 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Final, TypeVar
 
 _Result = TypeVar("_Result")
 
 THREADS: Final = 4
+# Calls that are handed to the threads at a time; whoever comes then waits for room, in order.
+CALL_LIMIT: Final = 64
 
 
 class Work:
-    """Threads for syncs, unlinks, maps and cold reads. Belongs to the loop's thread."""
+    """Threads for syncs, unlinks, maps and cold reads. Belongs to the loop's thread.
 
-    def __init__(self, threads: int = THREADS) -> None:
+    A broker has several, so that what may take long (reads of a disk or a store) holds up only its
+    like. Calls of clients wait for room outside, at most one for each connection; what is submitted
+    is bounded by whoever submits it: one sync for each log, one checkpoint, a few openings.
+    """
+
+    def __init__(self, threads: int = THREADS, *, calls: int = CALL_LIMIT) -> None:
+        """Threads that begin when they are needed.
+
+        Args:
+            threads: How many calls run at a time.
+            calls: How many `run` hands to them at a time, those that run included.
+        """
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tidelog-work")
+        self._room = asyncio.Semaphore(calls)
 
     async def run(self, function: Callable[..., _Result], *arguments: object) -> _Result:
-        """Call a function in a thread; what it raises is raised here."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+        """Call a function in a thread, once there is room; what it raises is raised here."""
+        async with self._room:
+            return await asyncio.wrap_future(self.submit(partial(function, *arguments)))
 
     def submit(self, function: Callable[[], _Result]) -> "Future[_Result]":
         """Call a function in a thread; whoever asks the future gets what it returns or raises."""

@@ -24,12 +24,14 @@ from tidelog.errors import (
     InvalidRequest,
     ReadOnly,
     StorageFailure,
+    TidelogError,
 )
 from tidelog.storage import commits, files
 from tidelog.storage.append_clock import ClockWatch
 from tidelog.storage.body_check import BodyCheck, check_body
 from tidelog.storage.handles import FilePool, MapCache, as_storage_failure, typed_reads
 from tidelog.storage.log import Log
+from tidelog.storage.log_openings import LogOpenings
 from tidelog.storage.meta_properties import read_meta_properties, write_meta_properties
 from tidelog.storage.tiers.tier_files import TierFiles, tier_files_of
 from tidelog.storage.tiers.view import TierAccess
@@ -83,6 +85,7 @@ class DirectoryState:
         self._tiers = TierAccess.over(tier_files_of(env))
         self._lock: LockHandle | None = None
         self._logs: dict[TopicPartition, Log] = {}
+        self._openings = LogOpenings()
         self._readers: dict[TopicPartition, LogReader] = {}
         self._was_clean = True
         self._found_topics: Mapping[str, TopicInfo] | None = None
@@ -207,6 +210,13 @@ class DirectoryState:
         """Open, and so recover, every partition."""
         raise AssertionError("LogDir knows the partitions")
 
+    def _take_opened(self, name: TopicPartition) -> Log | None:
+        """Take in a log that was opened beside; None where it was not. Errors as `LogDir.log`."""
+        found = self._openings.take(name)
+        if found is not None:
+            self._logs[name] = found
+        return found
+
     # -- checkpoints and closing -------------------------------------------------------------
 
     def flush(self) -> None:
@@ -304,6 +314,9 @@ class DirectoryState:
 
     def _close_writable(self) -> None:
         failure: StorageFailure | None = None
+        for name in self._openings.names():
+            with suppress(TidelogError, OSError):  # nobody has seen it open
+                self._take_opened(name)
         for log in self._logs.values():
             try:
                 log.close()

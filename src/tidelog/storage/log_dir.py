@@ -12,17 +12,25 @@ Source: Kafka 4.x LogManager; KAFKA-10471 (the marker goes before anything is lo
 
 import uuid
 from collections.abc import Iterable, Mapping
-from typing import Final, Self
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Self
 
 from tidelog.config import ConfigNote, TopicConfig
 from tidelog.env import Env, forget, is_remote
-from tidelog.errors import CorruptFile, ReadOnly, UnknownTopic, UnsupportedVersion
+from tidelog.errors import (
+    CorruptFile,
+    ReadOnly,
+    TidelogError,
+    UnknownTopic,
+    UnsupportedVersion,
+)
 from tidelog.objects import env_for, local_path
 from tidelog.storage import commits, files
 from tidelog.storage.deferral import AT_ONCE
 from tidelog.storage.dir_state import DELETED_DIR_SUFFIX, DirectoryState, LogDirOptions
 from tidelog.storage.handles import as_storage_failure, typed_reads
 from tidelog.storage.log import Log, LogOptions
+from tidelog.storage.log_openings import Submit
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.recovery import rewrite_unsynced
 from tidelog.storage.segment import SegmentContext
@@ -31,6 +39,9 @@ from tidelog.storage.tiers.deleted import DeletedFolder, note_deleted
 from tidelog.storage.tiers.record import read_record
 from tidelog.storage.topics import PARTITION_COUNT_LIMIT, TopicInfo, find_topics, unknown_topic
 from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp, TopicPartition
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 NO_TOPIC_ID: Final = uuid.UUID(int=0)
 
@@ -178,6 +189,9 @@ class LogDir(DirectoryState):
         """
         self._ensure_writable()
         self._registry.get(name)
+        for opening in self._openings.names(name):
+            with suppress(TidelogError, OSError):
+                self._take_opened(opening)  # else it might make a directory behind us
         try:
             self._note_tiers(name)
             renamed = [self._set_aside(TopicPartition(name, n)) for n in self._present(name)]
@@ -289,9 +303,37 @@ class LogDir(DirectoryState):
         found = self._logs.get(name)
         if found is None:
             self._ensure_writable()
-            found = self._open_log(name)
-            self._logs[name] = found
+            found = self._take_opened(name)
+            if found is None:
+                found = self._logs[name] = self._open_log(name)
+            else:  # the settings may be others by now
+                found.configure(self._existing(name).config)
         return found
+
+    def open_beside(self, topic: str, partition: int, submit: Submit) -> "Future[Log] | None":
+        """Begin to open a partition in another thread; `log` is what takes it in afterwards.
+
+        Args:
+            topic: Its topic.
+            partition: Its number.
+            submit: Calls a function in a thread. What that raises is what `log` raises then.
+
+        Returns:
+            When it is open, or could not be opened; None where it is open already.
+
+        Raises:
+            UnknownTopic, ReadOnly: As `log`.
+        """
+        name = TopicPartition(topic, partition)
+        if name in self._logs:
+            return None
+        self._ensure_writable()
+        self._existing(name)
+        return self._openings.begin(name, lambda: self._open_log(name), submit)
+
+    def is_opened(self, name: TopicPartition) -> bool:
+        """Whether `log` need open nothing: it is open, or was opened beside, well or not."""
+        return name in self._logs or self._openings.is_over(name)
 
     def reopen(self, topic: str, partition: int) -> Log:
         """Open a partition anew that is offline since its disk failed; another stays as it is.

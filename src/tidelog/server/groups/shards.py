@@ -27,6 +27,7 @@ from tidelog.server.groups.standby import Standby
 from tidelog.server.topics import OFFSETS_TOPIC
 from tidelog.storage.reading import LogSlice
 from tidelog.storage.topics import TopicInfo
+from tidelog.types import TopicPartition
 
 # How much one piece of loading reads, and how many groups are made of it, before others run.
 LOAD_PIECE_BYTES: Final = 1 << 20
@@ -241,7 +242,9 @@ class Shards:
 
     async def _load(self, states: list[ShardState], number: int) -> None:
         """Read a partition; it is active then, unless what a standby knew can't be written."""
-        log = self._host.partitions.get(OFFSETS_TOPIC, number).log
+        partitions = self._host.partitions
+        await partitions.open_beside([TopicPartition(OFFSETS_TOPIC, number)], self._host.work)
+        log = partitions.get(OFFSETS_TOPIC, number).log
         replay = Replay()
         if log.log_end_offset > log.log_start_offset:
             pieces = _pieces(log.slices(), replay)

@@ -51,6 +51,9 @@ class Standby:
             LOGGER.error("groups of the leader are not known: %s", error)
             return False
         self._groups = {} if found is None else {n: list(c) for n, c in found.groups.items()}
+        partitions = self._host.partitions
+        places = {(each.topic, each.partition) for all_ in self._groups.values() for each in all_}
+        await partitions.open_beside(partitions.unopened(places), self._host.work)
         return True
 
     def take_in(self, number: int, count: int, groups: dict[str, ClassicGroup]) -> bool:

@@ -32,7 +32,14 @@ def delete_records(
 
 async def _delete(node: Node, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     topics = []
-    await node.partitions.holds.wait(topic.name for topic in request.topics)
+    partitions = node.partitions
+    names = [
+        (topic.name, asked.partition_index)
+        for topic in request.topics
+        for asked in topic.partitions
+    ]
+    await partitions.open_beside(partitions.unopened(names), node.work)
+    await partitions.holds.wait(topic.name for topic in request.topics)
     for topic in request.topics:
         results = [await _one(node, topic.name, asked) for asked in topic.partitions]
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))

@@ -3,6 +3,8 @@
 Source: Kafka's protocol guide, API 23; KIP-101, KIP-320.
 """
 
+from collections.abc import Awaitable
+
 from tidelog.protocol.messages.offsets import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -10,15 +12,26 @@ from tidelog.protocol.messages.offsets import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from tidelog.server.asked_partitions import find_partition
+from tidelog.server.asked_partitions import find_partition, opened_first
 from tidelog.server.epoch_checks import end_of_epoch, epoch_problem
 from tidelog.server.requests import RequestContext
 
 
 def offset_for_leader_epoch(
     context: RequestContext, request: OffsetForLeaderEpochRequest
-) -> OffsetForLeaderEpochResponse:
+) -> OffsetForLeaderEpochResponse | Awaitable[OffsetForLeaderEpochResponse]:
     """The largest epoch not above the one asked, and its end."""
+    missing = context.node.partitions.unopened(
+        (topic.topic, asked.partition) for topic in request.topics for asked in topic.partitions
+    )
+    if missing:
+        return opened_first(context.node, missing, lambda: _answers(context, request))
+    return _answers(context, request)
+
+
+def _answers(
+    context: RequestContext, request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(

@@ -4,7 +4,7 @@ Source: Kafka's protocol guide, API 1; Kafka 4.x KafkaApis.handleFetchRequest, R
 KIP-74 (limits), KIP-227 (sessions), KIP-320 and KIP-595 (epochs), KIP-516 (topic ids), KIP-951.
 """
 
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -15,7 +15,7 @@ from tidelog.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
-from tidelog.server.asked_partitions import find_partition
+from tidelog.server.asked_partitions import find_partition, opened_first
 from tidelog.server.fetch_reading import Reading, Wait, finish
 from tidelog.server.fetch_sessions import (
     CachedPartition,
@@ -42,6 +42,16 @@ def fetch(
     fetching = node.fetch_sessions.open(_session_request(context, request), now_ms)
     if fetching.error_code:
         return _response(context, fetching, ())
+    missing = node.partitions.unopened(_unused(node, fetching.partitions))
+    if missing:
+        return opened_first(node, missing, lambda: _answer(context, request, order, fetching))
+    return _answer(context, request, order, fetching)
+
+
+def _answer(
+    context: RequestContext, request: FetchRequest, order: ReadOrder, fetching: Fetching
+) -> FetchResponse | Awaitable[FetchResponse]:
+    node = context.node
     reads = _reads(node, fetching.partitions)
     reading = Reading(order, reads)
     if not reading.go() or not _is_enough(request, order, reads):
@@ -67,10 +77,10 @@ async def _later(
 ) -> FetchResponse:
     """Read what is not in memory; wait for enough bytes, an error or the time to pass."""
     node = context.node
-    await finish(reading, node.work)
+    await finish(reading, node.reads)
     if not _is_enough(request, asked.order, asked.reads):
         await Wait(asked.order, asked.reads).wait(node.timers, request.max_wait_ms)
-        await finish(Reading(asked.order, asked.reads), node.work)
+        await finish(Reading(asked.order, asked.reads), node.reads)
     return _response(context, asked.fetching, asked.reads)
 
 
@@ -122,6 +132,17 @@ def _reads(node: Node, partitions: Iterable[CachedPartition]) -> list[PartitionR
     if all(read.partition is not None for read in reads):
         return reads
     return sorted(reads, key=lambda read: read.partition is None)
+
+
+def _unused(node: Node, partitions: Iterable[CachedPartition]) -> Iterator[tuple[str, int]]:
+    """Those that no request of this session has found yet, by name."""
+    for cached in partitions:
+        if cached.partition is None or cached.partition.is_gone:
+            topic, number = cached.key
+            info = None if isinstance(topic, str) else node.topics.find_by_id(topic)
+            name = topic if info is None else info.name
+            if isinstance(name, str):
+                yield name, number
 
 
 def _read(node: Node, cached: CachedPartition) -> PartitionRead:

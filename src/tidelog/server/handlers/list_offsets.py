@@ -17,7 +17,7 @@ from tidelog.protocol.messages.offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from tidelog.server.asked_partitions import find_partition
+from tidelog.server.asked_partitions import find_partition, opened_first
 from tidelog.server.epoch_checks import epoch_problem, epochs_of
 from tidelog.server.partitions import Partition
 from tidelog.server.requests import RequestContext
@@ -65,6 +65,20 @@ def list_offsets(
     context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
     """One answer for each partition that was asked about; one that was named twice is refused."""
+    node = context.node
+    missing = node.partitions.unopened(
+        (topic.name, asked.partition_index)
+        for topic in request.topics
+        for asked in topic.partitions
+    )
+    if missing:
+        return opened_first(node, missing, lambda: _answers(context, request))
+    return _answers(context, request)
+
+
+def _answers(
+    context: RequestContext, request: ListOffsetsRequest
+) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
     named = Counter(
         (topic.name, asked.partition_index)
         for topic in request.topics
@@ -139,7 +153,7 @@ def _end_offset(request: ListOffsetsRequest, partition: Partition) -> int:
 def _found(
     context: RequestContext, place: Partition, end: int, asked: ListOffsetsPartition
 ) -> Maybe:
-    log, work = place.log, context.node.work
+    log, work = place.log, context.node.reads
     if asked.timestamp in SPECIAL_SINCE and asked.timestamp != MAX_TIMESTAMP:
         return _answer(asked, _special(log, asked.timestamp, end))
     if asked.timestamp == MAX_TIMESTAMP:
@@ -225,7 +239,7 @@ async def _old_style(
     """
     log, node = partition.log, context.node
     try:
-        starts = await node.work.run(_starts, log.segments, log.log_start_offset)
+        starts = await node.reads.run(_starts, log.segments, log.log_start_offset)
     except OSError:
         return _refused(asked, STORAGE_ERROR)
     if log.segments[-1].size_bytes:

@@ -30,7 +30,7 @@ async def describe_log_dirs(
     node = context.node
     names = _asked(node, request)
     env, path = node.env, node.log_dir.path
-    sizes, (total, usable) = await node.work.run(measure, env, path, names)
+    sizes, (total, usable) = await node.reads.run(measure, env, path, names)
     result = DescribeLogDirsResult(
         error_code=0, log_dir=path, topics=_topics(sizes), total_bytes=total, usable_bytes=usable
     )

@@ -7,7 +7,7 @@ acks=0 nothing is answered; a refusal closes the connection, which is all that s
 Source: Kafka's protocol guide, API 0; KIP-467 (errors by record), KIP-516 (topic ids).
 """
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.errors import CorruptBatch, RefusedRecords, TidelogError
@@ -30,7 +30,7 @@ from tidelog.record.views import Batch, frame_size, walk
 from tidelog.server.errors import Unanswered
 from tidelog.server.partitions import Partition
 from tidelog.server.requests import RequestContext
-from tidelog.types import Buffer, Codec
+from tidelog.types import Buffer, Codec, TopicPartition
 
 if TYPE_CHECKING:
     import asyncio
@@ -84,6 +84,15 @@ def produce(
     holds = context.node.partitions.holds
     if holds and holds.stops_appends(_topic_names(context, request)):
         return _when_free(context, request)
+    missing = context.node.partitions.unopened(_names(context, request))
+    if missing:
+        return _when_open(context, request, missing)
+    return _append_all(context, request)
+
+
+def _append_all(
+    context: RequestContext, request: ProduceRequest
+) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     common = _Request(context, request.acks, [])
     refusal = _refusal_of_all(request)
     responses = [
@@ -118,6 +127,26 @@ async def _when_free(context: RequestContext, request: ProduceRequest) -> Produc
     """Append once segments that are being taken in are in their place."""
     await context.node.partitions.holds.wait(_topic_names(context, request))
     said = produce(context, request)
+    return await said if isinstance(said, Awaitable) else said
+
+
+def _names(context: RequestContext, request: ProduceRequest) -> Iterator[tuple[str, int]]:
+    for topic in request.topic_data:
+        name = _name_of(context, topic)
+        if name is not None:
+            for data in topic.partition_data:
+                yield name, data.index
+
+
+async def _when_open(
+    context: RequestContext, request: ProduceRequest, missing: Iterable[TopicPartition]
+) -> ProduceResponse | None:
+    """Append once partitions are open that nobody has used yet."""
+    partitions = context.node.partitions
+    await partitions.open_beside(missing, context.node.work)
+    if partitions.holds.stops_appends(_topic_names(context, request)):
+        return await _when_free(context, request)
+    said = _append_all(context, request)
     return await said if isinstance(said, Awaitable) else said
 
 

@@ -1,0 +1,161 @@
+"""Partitions that nobody has used yet: no request opens one on the loop, nor does retention."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Event
+
+import pytest
+from tests.server.raw import RawClient
+
+import tidelog
+from tidelog.protocol.messages import DELETE_RECORDS, FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tidelog.protocol.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from tidelog.protocol.messages.topics import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from tidelog.record.builder import build_batch
+from tidelog.server.in_process import Broker
+from tidelog.server.node import Node
+from tidelog.storage.log_dir import LogDir
+from tidelog.types import NewRecord, TopicPartition
+
+WAIT_S = 20
+COUNT = 12
+NUMBERS = range(COUNT)
+NEVER = {"log.initial.task.delay.ms": "3600000"}
+
+
+@pytest.fixture
+def opened_in(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """In which threads partitions of the topic were opened."""
+    threads = list[int]()
+    opening = LogDir._open_log
+
+    def watched(self: LogDir, name: TopicPartition, **more: int | None) -> object:
+        if name.topic == "t":
+            threads.append(threading.get_ident())
+        return opening(self, name, **more)
+
+    monkeypatch.setattr(LogDir, "_open_log", watched)
+    return threads
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with tidelog.broker(str(tmp_path), settings=NEVER) as found:
+        found.call(lambda node: node.topics.create("t", COUNT))
+        yield found
+
+
+def list_offsets(client: RawClient) -> list[int]:
+    asked = [ListOffsetsPartition(partition_index=n, timestamp=-1) for n in NUMBERS]
+    request = ListOffsetsRequest(
+        replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=asked)]
+    )
+    return [p.error_code for p in client.ask(LIST_OFFSETS, 9, request).topics[0].partitions]
+
+
+def fetch(client: RawClient) -> list[int]:
+    asked = [FetchPartition(partition=n, partition_max_bytes=1 << 20) for n in NUMBERS]
+    request = FetchRequest(
+        replica_id=-1,
+        max_wait_ms=0,
+        max_bytes=1 << 20,
+        session_epoch=-1,
+        topics=[FetchTopic(topic="t", partitions=asked)],
+    )
+    return [p.error_code for p in client.ask(FETCH, 12, request).responses[0].partitions]
+
+
+def epochs(client: RawClient) -> list[int]:
+    asked = [OffsetForLeaderPartition(partition=n, leader_epoch=0) for n in NUMBERS]
+    request = OffsetForLeaderEpochRequest(
+        replica_id=-1, topics=[OffsetForLeaderTopic(topic="t", partitions=asked)]
+    )
+    answer = client.ask(OFFSET_FOR_LEADER_EPOCH, 4, request)
+    return [p.error_code for p in answer.topics[0].partitions]
+
+
+def delete_records(client: RawClient) -> list[int]:
+    asked = [DeleteRecordsPartition(partition_index=n, offset=0) for n in NUMBERS]
+    request = DeleteRecordsRequest(
+        topics=[DeleteRecordsTopic(name="t", partitions=asked)], timeout_ms=1000
+    )
+    return [p.error_code for p in client.ask(DELETE_RECORDS, 2, request).topics[0].partitions]
+
+
+def produce(client: RawClient) -> list[int]:
+    batch = bytes(build_batch([NewRecord(value=b"v", timestamp=1)]))
+    return [client.produce("t", batch, n).error_code for n in NUMBERS]
+
+
+@pytest.mark.parametrize("ask", [list_offsets, fetch, epochs, delete_records, produce])
+def test_request_opens_what_it_names_beside_the_loop(
+    ask: Callable[[RawClient], list[int]], broker: Broker, opened_in: list[int]
+) -> None:
+    loop = broker.call(lambda _: threading.get_ident())
+    with RawClient(broker.bootstrap_servers) as client:
+        assert ask(client) == [0] * COUNT
+        assert ask(client) == [0] * COUNT
+    assert len(opened_in) == COUNT
+    assert loop not in opened_in
+
+
+def test_retention_opens_all_beside_the_loop(tmp_path: Path, opened_in: list[int]) -> None:
+    with tidelog.broker(str(tmp_path), settings=NEVER) as broker:
+        broker.call(lambda node: node.topics.create("t", COUNT))
+    settings = {"log.initial.task.delay.ms": "0"}
+    with tidelog.broker(str(tmp_path), settings=settings) as broker:
+        loop = broker.call(lambda _: threading.get_ident())
+        for _ in range(WAIT_S * 100):
+            if broker.call(lambda node: len(list(node.partitions.opened()))) == COUNT:
+                break
+            Event().wait(0.01)
+    assert len(opened_in) == COUNT
+    assert loop not in opened_in
+
+
+def test_slow_reads_do_not_hold_up_changes(broker: Broker) -> None:
+    gate, held = Event(), list["asyncio.Future[bool]"]()
+
+    def begin(node: Node) -> None:
+        held.extend(asyncio.ensure_future(node.reads.run(gate.wait, WAIT_S)) for _ in range(100))
+
+    broker.call(begin)
+    try:
+        with RawClient(broker.bootstrap_servers) as client:
+            assert client.producer_id() >= 0
+    finally:
+        gate.set()
+
+
+def test_broker_stops_while_retention_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with tidelog.broker(str(tmp_path), settings=NEVER) as broker:
+        broker.call(lambda node: node.topics.create("t", COUNT))
+    has_begun, may_open, opening = Event(), Event(), LogDir._open_log
+
+    def watched(self: LogDir, name: TopicPartition, **more: int | None) -> object:
+        has_begun.set()
+        assert may_open.wait(WAIT_S)
+        return opening(self, name, **more)
+
+    monkeypatch.setattr(LogDir, "_open_log", watched)
+    with tidelog.broker(str(tmp_path), settings={"log.initial.task.delay.ms": "0"}):
+        assert has_begun.wait(WAIT_S)
+        threading.Timer(0.05, may_open.set).start()
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    assert not [line for line in caplog.messages if "t-" in line]

@@ -1,0 +1,49 @@
+"""Threads beside the loop: what is handed to them has a bound, and the rest waits its turn."""
+
+import asyncio
+import threading
+
+import pytest
+
+from tidelog.server.work import Work
+
+WAIT_S = 20
+
+
+def test_calls_beyond_the_bound_wait_outside() -> None:
+    work, gate, begun = Work(8, calls=2), threading.Event(), list[int]()
+    both = threading.Barrier(3)
+
+    def call(number: int) -> int:
+        begun.append(number)
+        if not gate.is_set():
+            both.wait(WAIT_S)
+        assert gate.wait(WAIT_S)
+        return number
+
+    async def story() -> list[int]:
+        calls = [asyncio.ensure_future(work.run(call, number)) for number in range(5)]
+        assert await asyncio.to_thread(both.wait, WAIT_S) >= 0
+        calls[2].cancel()
+        await asyncio.sleep(0)
+        assert sorted(begun) == [0, 1]
+        gate.set()
+        done = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(done.pop(2), asyncio.CancelledError)
+        return [number for number in done if isinstance(number, int)]
+
+    assert asyncio.run(story()) == [0, 1, 3, 4]
+    assert 2 not in begun
+    work.close()
+
+
+def test_what_a_call_raises_is_raised() -> None:
+    work = Work(1, calls=1)
+
+    async def story() -> None:
+        for _ in range(2):  # it gives its room back
+            with pytest.raises(ZeroDivisionError):
+                await work.run(divmod, 1, 0)
+
+    asyncio.run(story())
+    work.close()
