@@ -36,6 +36,7 @@ from tidelog.record.batch import (
     set_create_time_max,
     stamp_append_time,
 )
+from tidelog.record.scratch import Scratch
 from tidelog.record.views import Batch, walk
 from tidelog.storage.appends import (
     AppendContext,
@@ -74,6 +75,8 @@ __all__ = [
 
 # How many refused records an error lists: a compressed batch can hold millions of them.
 RECORD_ERROR_LIMIT: Final = 1000
+# Bodies are looked at and let go.
+_SCRATCH: Final = Scratch()
 
 
 class _Checked(NamedTuple):
@@ -176,7 +179,7 @@ class Validator:
         if context.trusted and target is codec and not self._needs_records:
             self._check_times(batch, _trusted_facts(batch), context)
             return _Checked(batch, batch.max_timestamp, target, None)
-        body = batch.view[HEADER_SIZE:] if codec is Codec.NONE else batch.body()
+        body = batch.view[HEADER_SIZE:] if codec is Codec.NONE else batch.body(scratch=_SCRATCH)
         facts = self._check_body(batch, body, context)
         if not facts.deltas_in_order:
             renumbered = renumber_body(body, batch.record_count)
