@@ -4,7 +4,6 @@ A large buffer that is made and dropped for each batch costs more than what is d
 system hands out its pages one by one, each of them cleared.
 """
 
-import threading
 from typing import Final
 
 # A larger buffer is made anew each time, and not kept.
@@ -13,27 +12,35 @@ _STEP_BYTES: Final = 64 << 10
 
 
 class Scratch:
-    """One buffer for each thread, handed out again only when no view of it is left."""
+    """A buffer that is handed out again when no view of it is left. Safe for several threads."""
 
     def __init__(self) -> None:
-        self._local = threading.local()
+        # None or one. `pop` and `append` of a list are atomic: who has popped it is alone with it.
+        self._kept: list[bytearray] = []
 
     def take(self, size_bytes: int) -> memoryview:
         """`size_bytes` to write into; what they hold before is anything.
 
         They stay the taker's for as long as he holds the view, or a view of it.
         """
-        kept: bytearray | None = getattr(self._local, "kept", None)
-        if kept is None or len(kept) < size_bytes or not is_free(kept):
-            if size_bytes > SCRATCH_BYTES_MAX:
-                return memoryview(bytearray(size_bytes))
-            steps = max(1, -(-size_bytes // _STEP_BYTES))
-            self._local.kept = kept = bytearray(steps * _STEP_BYTES)
-        return memoryview(kept)[:size_bytes]
+        if size_bytes > SCRATCH_BYTES_MAX:
+            return memoryview(bytearray(size_bytes))
+        try:
+            buffer = self._kept.pop()
+        except IndexError:
+            buffer = bytearray()
+        if len(buffer) < size_bytes or not is_free(buffer):
+            buffer = bytearray(max(1, -(-size_bytes // _STEP_BYTES)) * _STEP_BYTES)
+        room = memoryview(buffer)[:size_bytes]
+        if not self._kept:
+            self._kept.append(buffer)
+        return room
 
 
 def is_free(buffer: bytearray) -> bool:
-    """Whether no view of a buffer is left."""
+    """Whether no view of a buffer is left; nobody else may use it meanwhile."""
+    if not buffer:
+        return True
     try:
         # Python refuses to change the size of a buffer that somebody looks at.
         buffer.append(buffer.pop())

@@ -2,7 +2,6 @@
 
 import contextlib
 import struct
-import threading
 import tracemalloc
 import zlib
 
@@ -107,16 +106,6 @@ def test_memory_serves_again_once_nobody_looks_at_it(codec: Codec) -> None:
     assert isinstance(third, memoryview)
     assert third.obj is buffer
     assert (bytes(first), bytes(third)) == (TEXT, TEXT)
-
-
-def test_no_thread_gets_the_memory_of_another() -> None:
-    scratch, found = Scratch(), []
-    mine = scratch.take(10).obj
-    thread = threading.Thread(target=lambda: found.append(scratch.take(10).obj))
-    thread.start()
-    thread.join()
-    assert found[0] is not mine
-    assert scratch.take(10).obj is mine
 
 
 def test_large_memory_is_not_kept() -> None:
