@@ -15,9 +15,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Self
 
 from tidelog.config import ConfigNote, TopicConfig
-from tidelog.env import Env, forget, is_remote
+from tidelog.env import Env, forget, is_remote, os_env
 from tidelog.errors import CorruptFile, ReadOnly, UnknownTopic, UnsupportedVersion
-from tidelog.objects import env_for, local_path
 from tidelog.storage import commits, files
 from tidelog.storage.deferral import AT_ONCE
 from tidelog.storage.dir_state import DELETED_DIR_SUFFIX, DirectoryState, LogDirOptions
@@ -33,6 +32,16 @@ from tidelog.storage.topics import PARTITION_COUNT_LIMIT, TopicInfo, find_topics
 from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp, TopicPartition
 
 NO_TOPIC_ID: Final = uuid.UUID(int=0)
+
+
+def _reach(path: str, env: Env | None) -> tuple[str, Env]:
+    """The path of a URL of a file, else the path as it is, and surroundings that can read it."""
+    if "://" not in path:
+        return path, os_env() if env is None else env
+    from tidelog.objects import env_for, local_path  # a start without a store needs none of it
+
+    path = local_path(path)
+    return path, env_for(path, env)
 
 
 class LogDir(DirectoryState):
@@ -56,8 +65,8 @@ class LogDir(DirectoryState):
             CorruptFile: The list of topics can't be read.
             StorageFailure: The disk failed during recovery, or the store did not answer.
         """
-        path = local_path(path)
-        directory = cls(path.rstrip("/") or "/", env_for(path, env), options or LogDirOptions())
+        path, env = _reach(path, env)
+        directory = cls(path.rstrip("/") or "/", env, options or LogDirOptions())
         if directory.is_writable and is_remote(directory.env.files, path):
             raise ReadOnly(
                 f"{path}: a directory in an object store is read only; write to one on disk and"
