@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidelog.cli import brokers, output
 from tidelog.cli.choices import Format
-from tidelog.cli.opening import NO_DATA
 from tidelog.cli.output import Cell, Column
-from tidelog.cli.problems import ExitCode, UsageProblem
+from tidelog.cli.problems import NO_DATA, ExitCode, UsageProblem
 from tidelog.cli.surroundings import Surroundings
 from tidelog.errors import ClusterFailure
 

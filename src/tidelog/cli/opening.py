@@ -4,13 +4,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from tidelog.cli.problems import UsageProblem
+from tidelog.cli.problems import NO_DATA, UsageProblem
 from tidelog.cli.surroundings import Surroundings
 from tidelog.directory import Directory
 from tidelog.errors import DirectoryLocked, TidelogError
 
 HOLDER_TIMEOUT_S: Final = 5.0
-NO_DATA = "which directory? Give --data DIR, or set TIDELOG_DATA"
 
 
 @contextmanager

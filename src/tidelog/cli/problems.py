@@ -17,6 +17,8 @@ from tidelog.errors import (
     UnsupportedVersion,
 )
 
+NO_DATA: Final = "which directory? Give --data DIR, or set TIDELOG_DATA"
+
 
 class ExitCode(IntEnum):
     """What a command's end says to a script."""

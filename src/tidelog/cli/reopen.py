@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import cast
 
-from tidelog.cli.opening import NO_DATA
-from tidelog.cli.problems import UsageProblem
+from tidelog.cli.problems import NO_DATA, UsageProblem
 from tidelog.cli.surroundings import Surroundings
 from tidelog.cli.targets import parse_target
 from tidelog.control.client import find_holder

@@ -4,8 +4,7 @@ import asyncio
 import signal
 from dataclasses import dataclass
 
-from tidelog.cli.opening import NO_DATA
-from tidelog.cli.problems import ExitCode, UsageProblem
+from tidelog.cli.problems import NO_DATA, ExitCode, UsageProblem
 from tidelog.cli.surroundings import Surroundings
 from tidelog.config import BrokerConfig
 from tidelog.server import loops

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.cli import output
 from tidelog.cli.choices import Format
-from tidelog.cli.opening import NO_DATA, open_directory
+from tidelog.cli.opening import open_directory
 from tidelog.cli.output import Cell
-from tidelog.cli.problems import ExitCode, UsageProblem
+from tidelog.cli.problems import NO_DATA, ExitCode, UsageProblem
 from tidelog.cli.progress import byte_progress
 from tidelog.cli.surroundings import Surroundings
 from tidelog.cli.targets import parse_target, partitions_of

@@ -14,6 +14,7 @@ from collections import deque
 from typing import Final
 
 from tidelog.errors import CorruptMessage
+from tidelog.record.scratch import is_free
 from tidelog.types import Buffer
 
 LENGTH_BYTES: Final = 4
@@ -55,16 +56,6 @@ class Spares:
         self._held_bytes += len(buffer)
         while self._held_bytes > self._limit_bytes or len(self._buffers) > _SPARES_MAX:
             self._held_bytes -= len(self._buffers.pop(0))
-
-
-def is_free(buffer: bytearray) -> bool:
-    """Whether no view of a buffer is left."""
-    try:
-        # Python refuses to change the size of a buffer that somebody looks at.
-        buffer.append(buffer.pop())
-    except BufferError:
-        return False
-    return True
 
 
 class Frames:

@@ -60,6 +60,7 @@ from tidelog.record.record import (
     read_end_marker,
     wrap_sequence,
 )
+from tidelog.record.scratch import Scratch
 from tidelog.types import NO_PRODUCER_ID, NO_SEQUENCE, Buffer, Codec, TimestampType
 
 __all__ = [
@@ -267,8 +268,14 @@ class RecordBatch:
         if computed != self.crc:
             raise self._corrupt(f"CRC-32C is {computed:#010x}, the header says {self.crc:#010x}")
 
-    def body(self, limit: int = DEFAULT_DECOMPRESSION_LIMIT) -> bytes | memoryview:
+    def body(
+        self, limit: int = DEFAULT_DECOMPRESSION_LIMIT, *, scratch: Scratch | None = None
+    ) -> bytes | memoryview:
         """The records section, decompressed to at most `limit` bytes; a view where it is plain.
+
+        Args:
+            limit: Bytes that may come out, inclusive.
+            scratch: Where to decompress to, for who keeps no view of it; None takes new memory.
 
         Raises:
             CorruptBatch: It does not decompress within the limit.
@@ -279,7 +286,7 @@ class RecordBatch:
         if codec is Codec.NONE:
             return section
         try:
-            return decompress(codec, section, limit=limit)
+            return decompress(codec, section, limit=limit, scratch=scratch)
         except CorruptBatch as error:
             raise self._corrupt(error.reason) from None
 

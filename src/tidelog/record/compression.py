@@ -14,6 +14,7 @@ from typing import Final
 
 from tidelog.errors import CorruptBatch, InvalidRequest, UnsupportedCompression
 from tidelog.record import lz4_frame, snappy_frame, zstd_frame
+from tidelog.record.scratch import Scratch
 from tidelog.types import Buffer, Codec
 
 # What one batch may grow to. Far above any batch that Kafka's limits let in (1 MiB by default),
@@ -65,7 +66,9 @@ def compress(codec: Codec, data: Buffer, *, level: int | None = None, magic: int
             return zstd_frame.compress(data, level=level)
 
 
-def decompress(codec: Codec, data: Buffer, *, limit: int, magic: int = 2) -> bytes | memoryview:
+def decompress(
+    codec: Codec, data: Buffer, *, limit: int, magic: int = 2, scratch: Scratch | None = None
+) -> bytes | memoryview:
     """What `data` decompresses to, at most `limit` bytes.
 
     Memory stays within `limit` and a small constant, whatever the bytes declare.
@@ -75,6 +78,7 @@ def decompress(codec: Codec, data: Buffer, *, limit: int, magic: int = 2) -> byt
         data: One compressed stream, nothing after it.
         limit: Bytes allowed to come out, inclusive.
         magic: Of the records; in magic 0 the lz4 header checksum is not looked at.
+        scratch: Where to decompress to, for who keeps no view of it; None takes new memory.
 
     Raises:
         CorruptBatch: Malformed, cut, followed by other bytes, or more than `limit` comes out.
@@ -89,12 +93,12 @@ def decompress(codec: Codec, data: Buffer, *, limit: int, magic: int = 2) -> byt
         case Codec.GZIP:
             return _gunzip(data, limit)
         case Codec.SNAPPY:
-            return snappy_frame.decompress(data, limit)
+            return snappy_frame.decompress(data, limit, scratch=scratch)
         case Codec.LZ4:
-            return lz4_frame.decompress(data, limit, check_header=magic != 0)
+            return lz4_frame.decompress(data, limit, check_header=magic != 0, scratch=scratch)
         case Codec.ZSTD:
             _check_zstd_magic(magic)
-            return zstd_frame.decompress(data, limit)
+            return zstd_frame.decompress(data, limit, scratch=scratch)
 
 
 def _gunzip(data: Buffer, limit: int) -> bytes:

@@ -13,9 +13,11 @@ Source: docs/format.md#lz4; the LZ4 frame format 1.6.
 import struct
 from typing import Final
 
+import cramjam
 import lz4.frame  # type: ignore[import-untyped]  # ships no types
 
 from tidelog.errors import CorruptBatch
+from tidelog.record.scratch import SCRATCH_BYTES_MAX, Scratch
 from tidelog.types import Buffer
 
 MAGIC: Final = bytes.fromhex("04224d18")
@@ -71,13 +73,16 @@ def compress(data: Buffer, *, level: int | None = None, broken_checksum: bool = 
     return bytes(frame)
 
 
-def decompress(data: Buffer, limit: int, *, check_header: bool = True) -> bytes:
+def decompress(
+    data: Buffer, limit: int, *, check_header: bool = True, scratch: Scratch | None = None
+) -> bytes | memoryview:
     """What the frame in `data` holds, at most `limit` bytes.
 
     Args:
         data: One frame, nothing after it.
         limit: Bytes allowed to come out, inclusive.
         check_header: Whether a wrong header checksum matters; it does not in magic 0.
+        scratch: Where to decompress frames to that are like Kafka's; None takes new memory.
 
     Raises:
         CorruptBatch: Malformed, cut, followed by other bytes, or more than `limit` comes out.
@@ -85,6 +90,10 @@ def decompress(data: Buffer, limit: int, *, check_header: bool = True) -> bytes:
     view = memoryview(data)
     content_at = _header_size(view)
     bound = _output_bound(view, content_at)
+    if scratch is not None and view[4] == FLAGS and bound <= min(limit, SCRATCH_BYTES_MAX):
+        if check_header:
+            _check_header_sum(view)
+        return _decompress_blocks(view, scratch.take(bound))
     frame = bytes(view) if check_header else _with_right_checksum(view, content_at)
     stream = lz4.frame.LZ4FrameDecompressor()
     try:
@@ -96,6 +105,47 @@ def decompress(data: Buffer, limit: int, *, check_header: bool = True) -> bytes:
     if not stream.eof:
         raise CorruptBatch("lz4: the frame is cut")
     return out
+
+
+def _check_header_sum(view: memoryview) -> None:
+    expected = _header_sum(bytes(view[4:_HEADER_CHECKSUM_AT]))
+    if view[_HEADER_CHECKSUM_AT] != expected:
+        raise CorruptBatch(
+            f"lz4: the header's checksum is {expected:#04x}, not {view[_HEADER_CHECKSUM_AT]:#04x}"
+        )
+
+
+def _decompress_blocks(view: memoryview, out: memoryview) -> memoryview:
+    """The blocks of a frame without checksums and content size, which `_output_bound` has walked.
+
+    The library would copy what comes in, and again what comes out.
+
+    Args:
+        view: The frame.
+        out: Room for all that the blocks can hold.
+    """
+    block_size, at, end = _BLOCK_SIZES[view[5]], _HEADER_SIZE, 0
+    while word := _WORD.unpack_from(view, at)[0]:
+        at += _WORD.size
+        size = word & ~_STORED_BIT
+        block = view[at : at + size]
+        at += size
+        if word & _STORED_BIT:
+            out[end : end + size] = block
+            end += size
+        else:
+            room = min(block_size, size * _GROWTH_MAX)
+            end += _decompress_block(block, out[end : end + room])
+    return out[:end]
+
+
+def _decompress_block(block: memoryview, room: memoryview) -> int:
+    """Bytes that were put into `room`."""
+    try:
+        size: int = cramjam.lz4.decompress_block_into(block, room, output_len=len(room))
+    except cramjam.DecompressionError as error:
+        raise CorruptBatch(f"lz4: {error}") from None
+    return size
 
 
 def _header_size(view: memoryview) -> int:
@@ -137,8 +187,13 @@ def _with_right_checksum(view: memoryview, header_size: int) -> bytes:
     """A copy of the frame whose header checksum is right."""
     frame = bytearray(view)
     checksum_at = header_size - 1
-    frame[checksum_at] = _xxh32_short(bytes(view[4:checksum_at])) >> 8 & 0xFF
+    frame[checksum_at] = _header_sum(bytes(view[4:checksum_at]))
     return bytes(frame)
+
+
+def _header_sum(descriptor: bytes) -> int:
+    """The checksum byte of a frame descriptor."""
+    return _xxh32_short(descriptor) >> 8 & 0xFF
 
 
 def _xxh32_short(data: bytes) -> int:

@@ -16,6 +16,7 @@ from typing import Final
 import cramjam
 
 from tidelog.errors import CorruptBatch
+from tidelog.record.scratch import Scratch
 from tidelog.types import Buffer
 
 MAGIC: Final = b"\x82SNAPPY\x00"
@@ -38,21 +39,40 @@ def compress(data: Buffer) -> bytes:
     return b"".join(parts)
 
 
-def decompress(data: Buffer, limit: int) -> bytes:
+def decompress(data: Buffer, limit: int, *, scratch: Scratch | None = None) -> memoryview:
     """What the blocks of `data` hold, at most `limit` bytes.
+
+    Args:
+        data: Framed blocks, or one raw block.
+        limit: Bytes allowed to come out, inclusive.
+        scratch: Where to decompress to; None takes new memory.
 
     Raises:
         CorruptBatch: A block is malformed or cut, or more than `limit` bytes come out.
     """
     view = memoryview(data)
-    if bytes(view[:8]) != MAGIC:
-        return _decompress_block(view, limit)
+    blocks = _framed(view) if bytes(view[:8]) == MAGIC else [view]
+    sizes, left = [], limit
+    for block in blocks:
+        sizes.append(_size_of(block, left))
+        left -= sizes[-1]
+    total = limit - left
+    out = memoryview(bytearray(total)) if scratch is None else scratch.take(total)
+    at = 0
+    for block, size in zip(blocks, sizes, strict=True):
+        _decompress_block(block, out[at : at + size])
+        at += size
+    return out
+
+
+def _framed(view: memoryview) -> list[memoryview]:
+    """The raw blocks behind the header."""
     if len(view) < HEADER.size:
         raise CorruptBatch("snappy: the header is cut")
     _, _, compatible = HEADER.unpack_from(view)
     if compatible < VERSION:
         raise CorruptBatch(f"snappy: compatible from version {compatible}, not from {VERSION}")
-    parts: list[bytes] = []
+    blocks: list[memoryview] = []
     at = HEADER.size
     while at < len(view):
         if len(view) - at < _SIZE.size:
@@ -61,26 +81,28 @@ def decompress(data: Buffer, limit: int) -> bytes:
         at += _SIZE.size
         if not 0 < size <= len(view) - at:
             raise CorruptBatch(f"snappy: a block of {size} bytes, {len(view) - at} are left")
-        parts.append(_decompress_block(view[at : at + size], limit))
-        limit -= len(parts[-1])
+        blocks.append(view[at : at + size])
         at += size
-    return b"".join(parts)
+    return blocks
 
 
-def _decompress_block(block: memoryview, limit: int) -> bytes:
-    """One raw block. Its declared size is compared with the cap and with what it can hold."""
+def _size_of(block: memoryview, limit: int) -> int:
+    """What one raw block declares, compared with the cap and with what it can hold."""
     try:
-        size = cramjam.snappy.decompress_raw_len(block)
+        size: int = cramjam.snappy.decompress_raw_len(block)
     except cramjam.DecompressionError as error:
         raise CorruptBatch(f"snappy: {error}") from None
     if size > limit:
         raise CorruptBatch(f"snappy: a block of {size} bytes when {limit} more are allowed")
     if size > len(block) * _GROWTH_MAX:
         raise CorruptBatch(f"snappy: {len(block)} bytes can't hold {size}")
-    out = bytearray(size)
+    return size
+
+
+def _decompress_block(block: memoryview, out: memoryview) -> None:
+    """One raw block, which must fill `out`."""
     try:
         written = cramjam.snappy.decompress_raw_into(block, out)
     except cramjam.DecompressionError as error:
         raise CorruptBatch(f"snappy: {error}") from None
-    assert written == size
-    return bytes(out)
+    assert written == len(out)

@@ -13,6 +13,7 @@ from typing import Final
 import zstandard
 
 from tidelog.errors import CorruptBatch
+from tidelog.record.scratch import SCRATCH_BYTES_MAX, Scratch
 from tidelog.types import Buffer
 
 DEFAULT_LEVEL: Final = 3
@@ -34,8 +35,13 @@ def compress(data: Buffer, *, level: int | None = None) -> bytes:
     return zstandard.ZstdCompressor(DEFAULT_LEVEL if level is None else level).compress(data)
 
 
-def decompress(data: Buffer, limit: int) -> bytes:
+def decompress(data: Buffer, limit: int, *, scratch: Scratch | None = None) -> bytes | memoryview:
     """What the frames of `data` hold, at most `limit` bytes.
+
+    Args:
+        data: Frames, nothing after the last.
+        limit: Bytes allowed to come out, inclusive.
+        scratch: Where to decompress a single frame to; None takes new memory.
 
     Raises:
         CorruptBatch: Malformed, cut, a window over 128 MiB, or more than `limit` comes out.
@@ -47,6 +53,9 @@ def decompress(data: Buffer, limit: int) -> bytes:
         end = _skippable_end(view, at)
         if end is None:
             end, bound = _frame_end(view, at)
+            is_alone = at == 0 and end == len(view)
+            if scratch is not None and is_alone and bound <= min(limit, SCRATCH_BYTES_MAX):
+                return _decompress_to(view, scratch.take(bound + 1))
             parts.append(_decompress_frame(view[at:end], bound, limit))
             limit -= len(parts[-1])
         at = end
@@ -73,19 +82,40 @@ def _decompress_frame(frame: memoryview, bound: int, limit: int) -> bytes:
     return out
 
 
+def _decompress_to(frame: memoryview, out: memoryview) -> memoryview:
+    """One whole frame into room for a byte more than its blocks can make: its end is read too."""
+    decompressor, end = _free_decompressor(), 0
+    try:
+        with decompressor.stream_reader(frame, closefd=False) as reader:
+            while count := reader.readinto(out[end:]):
+                end += count
+    except zstandard.ZstdError as error:
+        raise CorruptBatch(f"zstd: {error}") from None
+    _keep(decompressor)
+    return out[:end]
+
+
 def _decompress(frame: memoryview, room: int) -> bytes:
-    """Decompress with a decompressor that is free: making one costs more than a small frame.
+    decompressor = _free_decompressor()
+    out = decompressor.decompress(frame, max_output_size=room)
+    _keep(decompressor)
+    return out
+
+
+def _free_decompressor() -> zstandard.ZstdDecompressor:
+    """One that nobody uses just now: making one costs more than a small frame.
 
     One serves one thread at a time; `pop` and `append` of a list are atomic.
     """
     try:
-        decompressor = _FREE.pop()
+        return _FREE.pop()
     except IndexError:
-        decompressor = zstandard.ZstdDecompressor()
-    out = decompressor.decompress(frame, max_output_size=room)
+        return zstandard.ZstdDecompressor()
+
+
+def _keep(decompressor: zstandard.ZstdDecompressor) -> None:
     if len(_FREE) < _FREE_MAX:
         _FREE.append(decompressor)
-    return out
 
 
 def _frame_end(view: memoryview, at: int) -> tuple[int, int]:

@@ -4,7 +4,7 @@ A piece holds its file open: the segment may be rolled, deleted or replaced mean
 stay what they were. So an answer of any size takes next to no memory until it is sent.
 """
 
-from typing import Final
+from typing import Final, final
 
 from tidelog.env import File, local_file
 from tidelog.errors import StorageFailure
@@ -15,6 +15,7 @@ PROBE_BYTES: Final = 256 << 10
 PIECE_MIN_BYTES: Final = 16 << 10
 
 
+@final
 class FilePiece:
     """Bytes [position, position + size) of a file; a read may be asked of any part of it."""
 

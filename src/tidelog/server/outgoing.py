@@ -74,7 +74,7 @@ class Outgoing:
 
     def send(self, pieces: Sequence[Piece]) -> None:
         """Send pieces behind those that wait."""
-        if not self._pieces and not any(isinstance(piece, FilePiece) for piece in pieces):
+        if not self._pieces and FilePiece not in map(type, pieces):
             self._transport.writelines(pieces)  # type: ignore[arg-type] # all are buffers
             return
         self._pieces.extend(pieces)

@@ -3,7 +3,6 @@
 Source: java.util.Properties for the first form; TOML has the same names, dotted or in tables.
 """
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -73,6 +72,8 @@ def read_settings(name: str, content: str) -> dict[str, str]:
 
 
 def _read_toml(name: str, content: str) -> dict[str, str]:
+    import tomllib  # costs a start without such a file 5 ms
+
     try:
         return dict(_flat("", tomllib.loads(content), name))
     except tomllib.TOMLDecodeError as error:

@@ -38,8 +38,9 @@ from tidelog.types import OffsetAndTimestamp
 ARRAY_LIMIT: Final = 16_384
 # The last segment is read by pieces of this size; a larger batch is left to the plain code.
 PIECE_BYTES: Final = 1 << 18
-# The first piece nearly always has the answer: some batches, and below what is had from the system.
-FIRST_PIECE_BYTES: Final = 1 << 16
+# The first piece nearly always has the answer: two batches of 16 KB, as clients send them unless
+# told, and below what is had from the system.
+FIRST_PIECE_BYTES: Final = 40 << 10
 PROVEN_LIMIT: Final = 16_384
 
 Bytes = npt.NDArray[np.uint8]

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
 from tidelog.config import ConfigNote, TopicConfig
-from tidelog.env import Env, forget, is_remote
+from tidelog.env import Env, forget, is_remote, os_env
 from tidelog.errors import (
     CorruptFile,
     ReadOnly,
@@ -24,7 +24,6 @@ from tidelog.errors import (
     UnknownTopic,
     UnsupportedVersion,
 )
-from tidelog.objects import env_for, local_path
 from tidelog.storage import commits, files
 from tidelog.storage.deferral import AT_ONCE
 from tidelog.storage.dir_state import DELETED_DIR_SUFFIX, DirectoryState, LogDirOptions
@@ -44,6 +43,16 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 NO_TOPIC_ID: Final = uuid.UUID(int=0)
+
+
+def _reach(path: str, env: Env | None) -> tuple[str, Env]:
+    """The path of a URL of a file, else the path as it is, and surroundings that can read it."""
+    if "://" not in path:
+        return path, os_env() if env is None else env
+    from tidelog.objects import env_for, local_path  # a start without a store needs none of it
+
+    path = local_path(path)
+    return path, env_for(path, env)
 
 
 class LogDir(DirectoryState):
@@ -67,8 +76,8 @@ class LogDir(DirectoryState):
             CorruptFile: The list of topics can't be read.
             StorageFailure: The disk failed during recovery, or the store did not answer.
         """
-        path = local_path(path)
-        directory = cls(path.rstrip("/") or "/", env_for(path, env), options or LogDirOptions())
+        path, env = _reach(path, env)
+        directory = cls(path.rstrip("/") or "/", env, options or LogDirOptions())
         if directory.is_writable and is_remote(directory.env.files, path):
             raise ReadOnly(
                 f"{path}: a directory in an object store is read only; write to one on disk and"

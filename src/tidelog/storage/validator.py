@@ -34,6 +34,7 @@ from tidelog.record.batch import (
     stamp_append_time,
 )
 from tidelog.record.legacy import LegacyBatch
+from tidelog.record.scratch import Scratch
 from tidelog.record.views import Batch, walk
 from tidelog.storage.append_rules import RECORD_ERROR_LIMIT, RecordRules, Refused
 from tidelog.storage.appends import (
@@ -73,6 +74,9 @@ __all__ = [
     "Validator",
     "check_body",
 ]
+
+# Bodies are looked at and let go.
+_SCRATCH: Final = Scratch()
 
 
 class _Checked(NamedTuple):
@@ -179,7 +183,7 @@ class Validator:
         if context.trusted and target is codec and not self._needs_records:
             self._check_times(batch, _trusted_facts(batch), context)
             return _Checked(batch, batch.max_timestamp, target, None)
-        body = batch.view[HEADER_SIZE:] if codec is Codec.NONE else batch.body()
+        body = batch.view[HEADER_SIZE:] if codec is Codec.NONE else batch.body(scratch=_SCRATCH)
         facts = self._check_body(batch, body, context)
         if not facts.deltas_in_order:
             renumbered = renumber_body(body, batch.record_count)

@@ -4,12 +4,15 @@ import io
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
+import click
 import pytest
 from tests.unit.cli.running import Cli
 
 from tidelog.cli import problems
+from tidelog.cli.app import HOMES, app
 from tidelog.cli.main import run
 from tidelog.cli.problems import ExitCode
 from tidelog.cli.surroundings import Surroundings, wait_seconds
@@ -176,6 +179,35 @@ def loaded(*arguments: str) -> set[str]:
 def test_help_loads_no_storage() -> None:
     modules = loaded("--help")
     assert not modules & {*HEAVY, "tidelog.directory", "tidelog.storage.log", "tidelog.timespec"}
+
+
+def test_a_command_loads_its_own_declarations_alone() -> None:
+    modules = loaded("serve", "--help")
+    assert {name for name in modules if name.startswith("tidelog.cli.app_")} == {
+        "tidelog.cli.app_serve"
+    }
+
+
+def test_every_declared_command_is_found_where_it_is_said_to_be() -> None:
+    homes = {
+        command.name: home
+        for home in set(HOMES.values())
+        for command in import_module(f"tidelog.cli.{home}").COMMANDS
+    }
+    assert homes == HOMES
+    context = click.Context(app)
+    assert app.list_commands(context) == sorted(HOMES)
+    assert all(app.get_command(context, name) is not None for name in HOMES)
+
+
+def test_a_broker_loads_no_objects_and_nothing_heavy_before_it_listens() -> None:
+    code = "import sys; from tidelog.cli import serve; print(*sys.modules)"
+    command = [sys.executable, "-c", code]
+    modules = set(
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    )
+    needless = {"tidelog.directory", "tidelog.objects", "tidelog.scan", "tomllib", "tempfile"}
+    assert not modules & {*HEAVY, *needless}
 
 
 def test_plain_commands_load_nothing_heavy(flights: Cli) -> None:

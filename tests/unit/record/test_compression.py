@@ -17,9 +17,11 @@ from tidelog.record.compression import (
     compress,
     decompress,
 )
+from tidelog.record.scratch import SCRATCH_BYTES_MAX, Scratch
 from tidelog.types import Codec
 
 LIMIT = 1 << 20
+SCRATCH = Scratch()
 MIB = 1 << 20
 TEXT = b"the quick brown fox jumps over the lazy dog, " * 4000
 REAL_CODECS = [codec for codec in Codec if codec is not Codec.NONE]
@@ -28,7 +30,15 @@ NOISE = b"".join(zlib.crc32(bytes([i & 255, i >> 8])).to_bytes(4, "big") for i i
 
 
 def opened(codec: Codec, data: bytes, limit: int = LIMIT, magic: int = 2) -> bytes:
-    return bytes(decompress(codec, data, limit=limit, magic=magic))
+    """What comes out, or the error: the same in new memory and in memory that serves again."""
+    try:
+        found = bytes(decompress(codec, data, limit=limit, magic=magic))
+    except (CorruptBatch, UnsupportedCompression) as error:
+        with pytest.raises(type(error)):
+            decompress(codec, data, limit=limit, magic=magic, scratch=SCRATCH)
+        raise
+    assert decompress(codec, data, limit=limit, magic=magic, scratch=SCRATCH) == found
+    return found
 
 
 @pytest.mark.parametrize("data", [b"", b"a", TEXT, NOISE], ids=["empty", "one", "text", "noise"])
@@ -80,6 +90,31 @@ def test_a_flipped_byte_gives_another_text_or_a_typed_error(codec: Codec) -> Non
         with contextlib.suppress(CorruptBatch):
             opened(codec, bytes(data))
         data[at] ^= 0x55
+
+
+@pytest.mark.parametrize("codec", [Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_memory_serves_again_once_nobody_looks_at_it(codec: Codec) -> None:
+    scratch = Scratch()
+    data, other = compress(codec, TEXT), compress(codec, TEXT[::-1])
+    first = decompress(codec, data, limit=LIMIT, scratch=scratch)
+    second = decompress(codec, other, limit=LIMIT, scratch=scratch)
+    assert (bytes(first), bytes(second)) == (TEXT, TEXT[::-1])
+    assert isinstance(second, memoryview)
+    buffer = second.obj
+    del second
+    third = decompress(codec, data, limit=LIMIT, scratch=scratch)
+    assert isinstance(third, memoryview)
+    assert third.obj is buffer
+    assert (bytes(first), bytes(third)) == (TEXT, TEXT)
+
+
+def test_large_memory_is_not_kept() -> None:
+    scratch = Scratch()
+    large = scratch.take(SCRATCH_BYTES_MAX + 1)
+    assert len(large) == SCRATCH_BYTES_MAX + 1
+    kept = large.obj
+    del large
+    assert scratch.take(SCRATCH_BYTES_MAX + 1).obj is not kept
 
 
 def bomb(codec: Codec) -> bytes:
