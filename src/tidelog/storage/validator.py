@@ -15,7 +15,7 @@ Source: Kafka 4.x LogValidator, UnifiedLog; KIP-32; docs/differences.md.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidelog.config import TopicConfig
 from tidelog.errors import (
