@@ -12,8 +12,8 @@ from tidelog.protocol.framing import (
     CHUNK_BYTES_MIN,
     Frames,
     Spares,
-    is_free,
 )
+from tidelog.record.scratch import is_free
 
 LARGE = CHUNK_BYTES_MAX + 1
 
