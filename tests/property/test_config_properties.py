@@ -14,6 +14,7 @@ WORDS = {
     "message.timestamp.type": ["CreateTime", "LogAppendTime"],
     "tidelog.tier.url": ["", "s3://bucket/logs", " file:///srv/tier "],
     "tidelog.retention.clock": ["record", "append", " record-capped "],
+    "tidelog.lookup.clock": ["record", " append "],
 }
 
 
