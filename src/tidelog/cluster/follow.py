@@ -18,7 +18,7 @@ from typing import Final, Self, TypeAlias
 
 from tidelog.cluster.follow_check import check_copies
 from tidelog.cluster.follow_copy import Copy
-from tidelog.cluster.follow_groups import group_offsets
+from tidelog.cluster.follow_groups import NOT_READY, group_offsets
 from tidelog.cluster.follow_leader import NO_LEADER, FetchLimits, Leader, LeaderTopic, Position
 from tidelog.cluster.follow_topics import TopicChoice, chosen, ensure_same_ids, sync_topic
 from tidelog.cluster.follow_transport import Connect, connect_socket
@@ -179,7 +179,13 @@ class Follower:
 
     def _sync_groups(self, topics: Mapping[str, LeaderTopic]) -> None:
         by_id = {topic.topic_id: name for name, topic in topics.items()}
-        groups = group_offsets(self._leader, by_id)
+        try:
+            groups = group_offsets(self._leader, by_id)
+        except ClusterFailure as failure:
+            if failure.error_code not in NOT_READY:
+                raise
+            self._tell([f"{failure}: group offsets come with the next look at the leader"])
+            return
         found = GroupOffsets(self._clock.now_ms(), groups)
         try:
             write_group_offsets(self._directory.env.files, self._directory.path, found)

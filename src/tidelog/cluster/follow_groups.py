@@ -23,6 +23,8 @@ from tidelog.storage.group_offsets import GroupOffset
 # Only these belong to a group's offsets; share groups keep theirs elsewhere.
 _PROTOCOL: Final = ("consumer", "")
 _MANY_GROUPS: Final = 8
+# A coordinator that loads, is not there yet, or has moved: soon it answers.
+NOT_READY: Final = frozenset({14, 15, 16})
 
 
 def group_offsets(leader: Leader, topics: Mapping[UUID, str]) -> dict[str, list[GroupOffset]]:
@@ -138,4 +140,4 @@ def _refusal(leader: Leader, operation: str, code: int) -> ClusterFailure:
     return ClusterFailure(leader.place, operation, f"error {code}", error_code=code)
 
 
-__all__ = ["NO_UUID", "coordinator_of", "group_offsets"]
+__all__ = ["NOT_READY", "NO_UUID", "coordinator_of", "group_offsets"]

@@ -43,6 +43,7 @@ class FakeLeader:
         nodes: How many brokers there are; one listens on `PORT`, the next on the next.
         first_epoch: Added to every log's leader epoch: Kafka's grow by more than one.
         groups: What groups committed.
+        groups_error: What listing them answers.
         versions: Highest version of an API by its key, where not the declarations' last.
         mangle: Called with every answer.
         wire: Called with an answer's bytes.
@@ -54,6 +55,7 @@ class FakeLeader:
     nodes: int = 1
     shift: int = 0
     groups: dict[str, list[GroupOffset]] = field(default_factory=dict)
+    groups_error: int = 0
     versions: dict[int, int] = field(default_factory=dict)
     mangle: Mangle = lambda _request, answer: answer
     wire: Callable[[bytes], bytes] = lambda data: data
@@ -268,7 +270,10 @@ class FakeLeader:
 
     def _list_groups(self, _request: ReceivedRequest) -> "DataclassInstance":
         return gr.ListGroupsResponse(
-            groups=[gr.ListedGroup(group_id=name, protocol_type="consumer") for name in self.groups]
+            error_code=self.groups_error,
+            groups=[
+                gr.ListedGroup(group_id=name, protocol_type="consumer") for name in self.groups
+            ],
         )
 
     def _offset_fetch(self, request: ReceivedRequest) -> "DataclassInstance":

@@ -239,6 +239,22 @@ class TestTopics:
         assert found is not None
         assert found.groups == {"g": [GroupOffset("t", 0, 1)]}
 
+    def test_groups_of_a_coordinator_that_loads_come_later(
+        self, leader: FakeLeader, env: SeededEnv
+    ) -> None:
+        leader.put(b"a")
+        leader.groups = {"g": [GroupOffset("t", 0, 1)]}
+        leader.groups_error = 14
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            assert values(follower._directory.log("t", 0)) == [b"a"]
+            assert read_group_offsets(env.files, STANDBY) is None
+            leader.groups_error = 0
+            follower.sync()
+            found = read_group_offsets(env.files, STANDBY)
+        assert found is not None
+        assert list(found.groups) == ["g"]
+
     def test_one_follower_at_a_time(self, leader: FakeLeader, env: SeededEnv) -> None:
         with follow(leader, env), pytest.raises(DirectoryLocked):
             follow(leader, env)
