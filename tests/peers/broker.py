@@ -31,6 +31,7 @@ CLEAN_TIMEOUT_S = 60
 # The cleaner has done with a log: cleaned it, or stumbled over it and left it alone for good.
 CLEANED = re.compile(r"cleaned log (\S+) \(dirty section|when cleaning log Log\(dir=\S*/([^/,]+),")
 REQUEST_TIMEOUT_S = 30
+CREATE_TRIES = 1000
 STARTED = "Kafka Server started"
 
 SETTINGS = {
@@ -224,12 +225,21 @@ class Broker:
             pass
 
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> None:
-        """Create a topic; `config` by Kafka's names with underscores for dots."""
+        """Create a topic and wait until it is served.
+
+        `config` by Kafka's names with underscores for dots.
+        """
         settings = {key.replace("_", "."): value for key, value in config.items()}
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
         admin = AdminClient(self.client_config())
         for future in admin.create_topics([topic]).values():
             future.result(timeout=REQUEST_TIMEOUT_S)
+        # The controller has it before the broker tells of it. Bounded by tries, not by time.
+        for _ in range(CREATE_TRIES):
+            found = admin.list_topics(name, timeout=REQUEST_TIMEOUT_S).topics[name]
+            if found.error is None and all(p.leader >= 0 for p in found.partitions.values()):
+                return
+        raise AssertionError(f"{name} was created, and is not served")
 
     def client_config(self, **more: str | int | float | bool) -> ClientConfig:
         """librdkafka settings for this broker; `more` with underscores for dots."""
