@@ -1,8 +1,9 @@
 """The load generator: replays prepared requests over raw sockets and does nothing per record.
 
 Requests lie in a memory file and go out by `sendfile`; records that come in are dropped by the
-kernel (`MSG_TRUNC`), only the rows before them are looked at. So the generator stays far below the
-brokers that it measures. One thread; sockets block, or wait in one `epoll`.
+kernel (`MSG_TRUNC`) once all of a row's are there (`SO_RCVLOWAT`), only the rows before them are
+looked at. So the generator stays far below the brokers that it measures. One thread; sockets block,
+or wait in one `epoll`.
 """
 
 import os
@@ -21,12 +22,19 @@ Address = tuple[str, int]
 IN_FLIGHT: Final = 5
 SOCKET_TIMEOUT_S: Final = 60
 BUFFER_BYTES: Final = 1 << 20
+# Read at a time of what stands between records.
+HEAD_BYTES: Final = 64
 _SIZE: Final = struct.Struct(">i")
+_TIMEOUT: Final = struct.Struct("@ll")
+_DROP: Final = socket.MSG_TRUNC | socket.MSG_DONTWAIT
 
 
 def connect(address: Address) -> socket.socket:
-    """A connection without Nagle's delay."""
+    """A connection without Nagle's delay; its time-out is the kernel's, which costs no calls."""
     sock = socket.create_connection(address, SOCKET_TIMEOUT_S)
+    sock.settimeout(None)
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        sock.setsockopt(socket.SOL_SOCKET, option, _TIMEOUT.pack(SOCKET_TIMEOUT_S, 0))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
 
@@ -55,18 +63,51 @@ class Answers:
         read_exactly(self._sock, self._buffer[:size])
         return self._buffer[:size]
 
-    def read_some(self, size: int) -> memoryview:
+
+class Stream:
+    """Reads answers that are mostly records: small parts as bytes, records not at all."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._head = b""
+        self._room = select.poll()
+        self._room.register(sock, select.POLLIN)
+
+    def ahead(self, least: int) -> bytes:
+        """At least the next `least` bytes, which stay to be taken."""
+        while len(self._head) < least:
+            got = self._sock.recv(HEAD_BYTES)
+            if not got:
+                raise ConnectionError("the broker closed the connection")
+            self._head += got
+        return self._head
+
+    def take(self, size: int) -> bytes:
         """The next `size` bytes."""
-        read_exactly(self._sock, self._buffer[:size])
-        return self._buffer[:size]
+        taken = self.ahead(size)[:size]
+        self._head = self._head[size:]
+        return taken
 
     def drop(self, size: int) -> None:
         """Leave `size` bytes out, uncopied."""
+        have = min(size, len(self._head))
+        self._head = self._head[have:]
+        size -= have
         while size > 0:
-            got = self._sock.recv_into(self._buffer, min(size, BUFFER_BYTES), socket.MSG_TRUNC)
+            part = min(size, BUFFER_BYTES)
+            self._wake_at(part)
+            # A call that waits would take some now, and then wait for as much again.
+            self._room.poll(SOCKET_TIMEOUT_S * 1000)
+            got = self._sock.recv_into(self._buffer, part, _DROP)
             if not got:
                 raise ConnectionError("the broker closed the connection")
             size -= got
+        self._wake_at(1)
+
+    def _wake_at(self, size: int) -> None:
+        """Let the kernel wake us when so much is there."""
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
 
 class Replay:
@@ -118,7 +159,7 @@ class Reading:
 
     def __init__(self, address: Address, topic: str, partitions: int, shape: BatchShape) -> None:
         self._sock = connect(address)
-        self._answers = Answers(self._sock)
+        self._stream = Stream(self._sock)
         self._topic, self._partitions, self._shape = topic, partitions, shape
 
     def run(self, end: int) -> int:
@@ -131,26 +172,26 @@ class Reading:
         return total
 
     def _read(self, offsets: list[int]) -> int:
-        size = _SIZE.unpack(self._answers.read_some(4))[0]
+        stream = self._stream
+        left = _SIZE.unpack(stream.take(4))[0]
         head = wire.first_partition_at(self._topic, self._partitions, before=10)
-        self._answers.read_some(head)
-        left = size - head
+        stream.take(head)
+        left -= head
         total = 0
         for _ in offsets:
-            index, records, used = self._row()
-            self._answers.drop(records)
+            index, records, used = self._row(left)
+            stream.take(used)
+            stream.drop(records)
+            stream.take(1)
             left -= used + records + 1
-            self._answers.read_some(1)
             offsets[index] += records // self._shape.size * self._shape.records
             total += records
-        self._answers.read_some(left)
+        stream.take(left)
         return total
 
-    def _row(self) -> tuple[int, int, int]:
-        """The row's fixed fields, then the length byte by byte: it says how long it is."""
-        row = bytearray(self._answers.read_some(wire.FETCHED_SIZE + 1))
-        while row[-1] > 127:
-            row += self._answers.read_some(1)
+    def _row(self, left: int) -> tuple[int, int, int]:
+        """The row's fields: none is longer than the length that says how long it is."""
+        row = self._stream.ahead(min(wire.FETCHED_SIZE + wire.VARINT_MAX_BYTES, left))
         return wire.fetched_row(row)
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ TIMEOUT_MS: Final = 30_000
 CLIENT_ID: Final = b"bench"
 FETCH_MAX_BYTES: Final = 52_428_800
 PARTITION_MAX_BYTES: Final = 1_048_576
+VARINT_MAX_BYTES: Final = 5
 
 _HEADER: Final = struct.Struct(">hhih")
 _PRODUCED: Final = struct.Struct(">ihqqq")

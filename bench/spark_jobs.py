@@ -231,9 +231,9 @@ def arrow_cases(topic: ranges.Topic) -> Iterator[Case]:
         file = f"{folder}/rows.parquet"
         write_parquet(directory.scan(ranges.TOPIC).to_arrow(), file)
 
-        def ours(columns: tuple[str, ...]) -> Callable[[], float]:
+        def ours(columns: tuple[str, ...], *, views: bool = False) -> Callable[[], float]:
             def run() -> float:
-                for _ in directory.scan(ranges.TOPIC, columns=columns).to_arrow():
+                for _ in directory.scan(ranges.TOPIC, columns=columns).to_arrow(views=views):
                     pass
                 return gigabytes
 
@@ -259,6 +259,12 @@ def arrow_cases(topic: ranges.Topic) -> Iterator[Case]:
                 goal=goal,
                 note="bytes of log",
             )
+        yield Case(
+            case="to_arrow on two cores, all usual columns, views",
+            unit="GB/s",
+            ours=ours(scan.COLUMNS, views=True),
+            note="bytes of log; keys and values are not copied",
+        )
         note = "the same rows, bytes of log; Parquet without compression, page cache warm"
         for name, rival in (
             (f"DuckDB {duckdb.__version__}", by_duckdb),

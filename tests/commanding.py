@@ -11,6 +11,7 @@ from itertools import count
 import pyarrow as pa
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
+from tests.waiting import PATIENCE_S, until_equal
 
 from tidelog.cli.main import run
 from tidelog.cli.problems import ExitCode
@@ -31,7 +32,8 @@ class Shell:
         raw, err = io.BytesIO(), io.StringIO()
         out = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
         surroundings = Surroundings(stdin=io.BytesIO(stdin), stdout=out, stderr=err, variables={})
-        code = run([*arguments, "--bootstrap", self.bootstrap], surroundings)
+        place = ("--bootstrap", self.bootstrap, "--timeout", f"{PATIENCE_S}s")
+        code = run([*arguments, *place], surroundings)
         out.flush()
         return code, raw.getvalue(), err.getvalue()
 
@@ -159,7 +161,7 @@ class Commands:
         consumer = Consumer(config)
         consumer.subscribe([name])
         for _ in range(4):
-            message = consumer.poll(30)
+            message = consumer.poll(PATIENCE_S)
             assert message is not None
             assert message.error() is None
         consumer.commit(offsets=[Place(name, 0, 4)], asynchronous=False)
@@ -173,6 +175,10 @@ class Commands:
         assert code == ExitCode.ERROR
         assert "has members" in err
         consumer.close()
+        until_equal(
+            "Empty",
+            lambda: {row["group"]: row["state"] for row in shell.rows("groups", "list")}[group],
+        )
         code, _, err = shell.run("groups", "delete", group)
         assert code == ExitCode.USAGE
         assert "offsets of 1 partitions" in err

@@ -5,10 +5,12 @@ red run is red for what it changed; `sweep` (by `./run sweep`) many more, always
 `TIDELOG_HYPOTHESIS` names one outright. A failure prints a `reproduce_failure` line.
 """
 
+import gc
 import os
 import re
 import shutil
 import subprocess
+import threading
 from functools import cache
 from pathlib import Path
 
@@ -27,6 +29,9 @@ settings.register_profile(
     "ci", settings.get_profile("quick"), derandomize=True, database=None, max_examples=100
 )
 settings.register_profile("sweep", settings.get_profile("quick"), max_examples=2_000)
+
+# Where no compiled code is kept, loading means compiling all of it.
+KERNELS_S = 300
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -67,6 +72,26 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs Java where there is none, unless the run demands it."""
     if "spark" in item.keywords or "kafka" in item.keywords:
         need(_has_java(), "Java 17 or newer on the PATH or in JAVA_HOME")
+
+
+@pytest.hookimpl(trylast=True)  # when the fixtures have let go
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Let end what outlives a test, and would be the next one's loss or blame.
+
+    The first broker of a process loads kernels in a thread that outlives it: the next test may
+    count memory or patch what loads. What Spark leaves open the garbage collector finds later.
+    """
+    for thread in threading.enumerate():
+        if thread.name == "tidelog-kernels":
+            thread.join(KERNELS_S)
+    if _may_leave_open(item) and not (nextitem is not None and _may_leave_open(nextitem)):
+        gc.collect()
+
+
+def _may_leave_open(item: pytest.Item) -> bool:
+    """Whether the libraries under it leave sockets to the garbage collector: Spark's, Jupyter's."""
+    marks = item.iter_markers("filterwarnings")
+    return any("ResourceWarning" in str(given) for mark in marks for given in mark.args)
 
 
 def need(found: bool, what: str) -> None:

@@ -12,12 +12,14 @@ from itertools import count
 
 import pyarrow as pa
 import pytest
+from tests.waiting import PATIENCE_S, until_so
 
 import tidelog
 from tidelog.cluster.remote_directory import RemoteDirectory
 from tidelog.errors import (
     Closed,
     ConfigError,
+    InexactTable,
     InvalidPartitions,
     InvalidRequest,
     InvalidTimestamp,
@@ -30,7 +32,6 @@ from tidelog.errors import (
 from tidelog.storage.partitioner import partition_of
 from tidelog.types import Codec, Header, NewRecord, TimestampType, TopicPartition
 
-TRIES = 200
 T0 = 1_700_000_000_000
 _NUMBERS = count()
 
@@ -51,13 +52,14 @@ def out_of_order(number: int, seed: int) -> list[NewRecord]:
     ]
 
 
+def state_of(table: pa.Table) -> dict[bytes, bytes]:
+    """Values by key."""
+    return {row["key"]: row["value"] for row in table.to_pylist()}
+
+
 def eventually(is_so: Callable[[], bool]) -> None:
     """Return when it is so: brokers learn of changes to topics a moment after they are made."""
-    for _ in range(TRIES):
-        if is_so():
-            return
-        threading.Event().wait(0.05)
-    raise AssertionError("it never came about")
+    until_so(is_so)
 
 
 def values(batches: Sequence[pa.RecordBatch]) -> list[object]:
@@ -183,7 +185,7 @@ class Suite:
 
     def test_a_closed_connection_appends_nothing(self, log: RemoteDirectory) -> None:
         name = fresh(log)
-        with tidelog.connect(log.bootstrap) as other:
+        with tidelog.connect(log.bootstrap, timeout_s=PATIENCE_S) as other:
             other.append(name, [NewRecord(value=b"x")])
         other.close()
         with pytest.raises(Closed):
@@ -273,13 +275,44 @@ class Suite:
         with pytest.raises(MissingTimestamps):
             log.read(name, end=T0 + 1, strict=True).read_all()
 
+    # -- tables by key -----------------------------------------------------------------------
+
+    def test_a_table_as_of_a_time_and_what_changed_since(self, log: RemoteDirectory) -> None:
+        name = fresh(log, partitions=2)
+        kept = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"b", None), (b"c", b"4"), (None, b"5")]
+        for number, (key, value) in enumerate(kept):
+            log.append(name, [NewRecord(key=key, value=value, timestamp=T0 + number)])
+        table = log.table(name, columns=("key", "value"))
+        assert state_of(table.to_table()) == {b"a": b"3", b"c": b"4"}
+        then = log.table(name, at=T0 + 1, columns=("key", "value"))
+        assert then.doubts() == []
+        assert state_of(then.to_table()) == {b"a": b"1", b"b": b"2"}
+        rows = log.diff(name, T0 + 1).to_table().to_pylist()
+        assert {(row["key"], row["change"], row["after"]) for row in rows} == {
+            (b"a", "changed", b"3"),
+            (b"b", "deleted", None),
+            (b"c", "added", b"4"),
+        }
+        assert state_of(tidelog.table(log, name, columns=("key", "value")).to_table())
+
+    def test_what_a_broker_has_compacted_nobody_knows(self, log: RemoteDirectory) -> None:
+        name = fresh(log, cleanup_policy="compact")
+        log.append(name, [NewRecord(key=b"a", value=b"1", timestamp=T0)])
+        with pytest.raises(InexactTable, match="brokers don't say what that took away"):
+            log.table(name, at=T0).to_table()
+        marked = log.table(name, at=T0, inexact="mark")
+        assert len(marked.doubts()) == 1
+        assert marked.to_table()["key"].to_pylist() == [b"a"]
+        assert log.table(name).to_table()["key"].to_pylist() == [b"a"]
+
     # -- asyncio -----------------------------------------------------------------------------
 
     def test_tasks_of_a_loop_share_a_connection(self, log: RemoteDirectory) -> None:
         name = fresh(log, partitions=2)
 
         async def work() -> tuple[int, int, int]:
-            async with await tidelog.connect_async(log.bootstrap) as remote:
+            connecting = tidelog.connect_async(log.bootstrap, timeout_s=PATIENCE_S)
+            async with await connecting as remote:
                 sent = [
                     remote.append(name, [NewRecord(key=b"%d" % n, timestamp=T0 + n)])
                     for n in range(60)
@@ -306,7 +339,7 @@ class Suite:
         log.append(name, [NewRecord(value=b"x" * 1000)] * 3_000)
 
         async def work() -> int:
-            remote = await tidelog.connect_async(log.bootstrap)
+            remote = await tidelog.connect_async(log.bootstrap, timeout_s=PATIENCE_S)
             rows = 0
             async for batch in remote.read(name):
                 rows = batch.num_rows

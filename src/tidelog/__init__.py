@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from tidelog.cluster.remote_asyncio import AsyncRemoteDirectory, connect_async
     from tidelog.cluster.remote_directory import RemoteDirectory, connect
+    from tidelog.cluster.tables import table
     from tidelog.directory import Directory, open_directory
     from tidelog.env import Env, ManualClock, os_env
     from tidelog.errors import TidelogError
@@ -57,6 +58,7 @@ _HOMES: Final = {
     "connect_async": "cluster.remote_asyncio",
     "open": "directory",
     "os_env": "env",
+    "table": "cluster.tables",
 }
 
 __all__ = [
@@ -79,6 +81,7 @@ __all__ = [
     "connect_async",
     "open",
     "os_env",
+    "table",
 ]
 
 

@@ -11,10 +11,10 @@ Over 400 lines because every call stands here with its contract; the work is don
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
+from tidelog.closing import Closing
 from tidelog.config import ConfigNote
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest
@@ -39,13 +39,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidelog.frames import Scan, TopicChoice
+    from tidelog.keyed import Diff, Table
     from tidelog.scan import ScanStats
 
 # What a point in time may be given as: ms since the epoch, or text in the grammar of docs/time.md.
 When = int | str
 
 
-class Directory:
+class Directory(Closing):
     """A directory of topics."""
 
     def __init__(self, log_dir: LogDir) -> None:
@@ -442,6 +443,77 @@ class Directory:
             strict=strict,
         )
 
+    # -- tables by key -----------------------------------------------------------------------
+
+    def table(
+        self,
+        topic: str | TopicPartition,
+        *,
+        at: When | None = None,
+        clock: str = ClockName.RECORD,
+        columns: Sequence[str] | None = None,
+        inexact: str = "refuse",
+    ) -> "Table":
+        """A topic as a table as of a time: the winning record of each key (docs/tables.md).
+
+        Of the committed records of a partition up to and with the time the one that the topic's
+        compaction rule prefers, unless it is a tombstone. Records without a key are left out.
+
+        Args:
+            topic: Its name, or one of its partitions.
+            at: The time; all that the log holds where None.
+            clock: Which of a record's two times it is about: `record` or `append`.
+            columns: Names out of `tidelog.scan.ALL_COLUMNS`; the usual ones where None.
+            inexact: `refuse` raises where compaction or retention has taken away what the table
+                was made of then; `mark` answers with what is left, and `Table.doubts` says why.
+
+        Raises:
+            InvalidTime, InvalidRequest: A time or a word that can't be read. The rest with its
+                first rows, see `Table.to_arrow`.
+        """
+        from tidelog.keyed import DirectoryHome, Table
+
+        return Table(
+            home=DirectoryHome(self._log_dir, self._log_dir.env),
+            topic=topic,
+            at_ms=_maybe(self.point, at),
+            clock=ClockName(clock),
+            columns=columns,
+            inexact=inexact,
+        )
+
+    def diff(
+        self,
+        topic: str | TopicPartition,
+        before: When,
+        after: When | None = None,
+        *,
+        clock: str = ClockName.RECORD,
+        inexact: str = "refuse",
+    ) -> "Diff":
+        """What changed in a topic's table between two times: keys added, changed, deleted.
+
+        Args:
+            topic: Its name, or one of its partitions.
+            before: The earlier time; records of that time are in the first table.
+            after: The later one; all that the log holds where None.
+            clock: Which of a record's two times both are about.
+            inexact: As of `table`.
+
+        Raises:
+            InvalidTime, InvalidRequest: As `table`, or the times are the wrong way round.
+        """
+        from tidelog.keyed import Diff, DirectoryHome
+
+        return Diff(
+            home=DirectoryHome(self._log_dir, self._log_dir.env),
+            topic=topic,
+            before_ms=self.point(before),
+            after_ms=_maybe(self.point, after),
+            clock=ClockName(clock),
+            inexact=inexact,
+        )
+
     def _repr_html_(self) -> str:
         """The directory for a notebook: its topics and their sizes."""
         from tidelog.frames import directory_html
@@ -460,17 +532,6 @@ class Directory:
     def close(self) -> None:
         """Close everything; a writable directory leaves the mark of a clean stop."""
         self._log_dir.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _maybe(read: Callable[[When], int], when: When | None) -> int | None:

@@ -35,6 +35,8 @@ SMALL_MAP_BYTES: Final = 4096
 # Not every system can read without waiting, and not every file system of one that can.
 _ASKS_CACHE: Final = hasattr(os, "RWF_NOWAIT")
 _NOT_SUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+# Where the byte goes that shows whether its page is in memory; nobody looks at it.
+_PROBED: Final = (bytearray(1),)
 
 
 class Clock(Protocol):
@@ -46,6 +48,10 @@ class Clock(Protocol):
 
     def monotonic_ms(self) -> int:
         """Milliseconds since some fixed moment; never runs back, whatever is set."""
+        ...
+
+    def monotonic_ns(self) -> int:
+        """The same in ns, for what takes less than a millisecond."""
         ...
 
 
@@ -251,6 +257,10 @@ class SystemClock:
         """Milliseconds since some fixed moment."""
         return time.clock_gettime_ns(_RUNNING_CLOCK) // 1_000_000
 
+    def monotonic_ns(self) -> int:
+        """Nanoseconds since that moment."""
+        return time.clock_gettime_ns(_RUNNING_CLOCK)
+
 
 class ManualClock:
     """A clock that its owner moves: for tests, replays and loading of old data.
@@ -270,6 +280,10 @@ class ManualClock:
     def monotonic_ms(self) -> int:
         """Milliseconds passed since the clock was made."""
         return self._monotonic_ms
+
+    def monotonic_ns(self) -> int:
+        """The same in ns."""
+        return self._monotonic_ms * 1_000_000
 
     def advance(self, delta_ms: int) -> None:
         """Let `delta_ms` pass; a negative value moves wall time back and leaves monotonic time."""
@@ -310,6 +324,15 @@ class _OsFile:
         return b"".join(parts)
 
     def is_cached(self, position: int) -> bool:
+        if _ASKS_CACHE:
+            try:
+                if os.preadv(self._fd, _PROBED, position, os.RWF_NOWAIT):
+                    return True
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                if error.errno not in _NOT_SUPPORTED:
+                    raise
         return self.read_cached(1, position) is not None
 
     def read_cached(self, size: int, position: int) -> Buffer | None:

@@ -310,6 +310,18 @@ class MissingTimestamps(RequestError):
     """A strict time range met records without a time on the asked clock."""
 
 
+class InexactTable(RequestError):
+    """A table as of a time of which records have gone since: nothing was handed out.
+
+    Attributes:
+        exact_since_ms: Earliest time whose table is whole, in ms; None where that is not known.
+    """
+
+    def __init__(self, reason: str, *, exact_since_ms: int | None = None) -> None:
+        self.exact_since_ms = exact_since_ms
+        super().__init__(reason)
+
+
 class ReadOnly(RequestError):
     """A change was asked of a directory that was opened for reading."""
 
@@ -396,6 +408,14 @@ class TierConflict(TidelogError):
 
     Nothing was changed by the caller; the text says what was found and what to do.
     """
+
+
+class CleaningAborted(TidelogError):
+    """A partition changed while it was compacted: the job is given up, and may be tried again."""
+
+
+class CleaningFailed(TidelogError):
+    """A compaction's process ended, said what can't be understood, or has not the room it needs."""
 
 
 class NotAuthorized(ClusterFailure):

@@ -7,7 +7,7 @@ by the calls that name them, numpy, pyarrow and numba by all that read.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -164,13 +164,20 @@ class Scan(ArrowSource):
         )
 
     def to_arrow(
-        self, *, threads: int | None = None, stats: ScanStats | None = None
+        self,
+        *,
+        threads: int | None = None,
+        stats: ScanStats | None = None,
+        views: bool = False,
     ) -> "pa.RecordBatchReader":
         """The records as an Arrow reader, decoded by several threads, in bounded memory.
 
         Args:
             threads: How many; as many as there are cores where None.
             stats: Counted up while reading.
+            views: Keys and values as Arrow's `binary_view`: views of the log's own bytes instead of
+                copies. Polars and DuckDB take them; of pyarrow's functions some do not. Who holds
+                such rows holds the mapped files, deleted ones too.
 
         Returns:
             Records by topic, partition and offset. It reads while it is read: threads start with
@@ -178,14 +185,15 @@ class Scan(ArrowSource):
 
         Raises:
             UnknownTopic, InvalidRequest: At once.
-            MissingDependency: pyarrow, numpy or numba is not installed.
+            MissingDependency: pyarrow, numpy or numba is not installed, or too old for views.
             MissingTimestamps, CorruptData: While reading, behind everything that is right.
         """
         needs_arrow()
         from tidelog.scan.parallel import to_parallel_reader
 
+        options = replace(self._options(), views=views)
         return to_parallel_reader(
-            self.plan(), self._columns(), options=self._options(), stats=stats, threads=threads
+            self.plan(), self._columns(), options=options, stats=stats, threads=threads
         )
 
     def count(self) -> int:

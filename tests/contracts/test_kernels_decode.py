@@ -13,14 +13,20 @@ from tests.contracts.kernel_logs import batches, damaged_logs
 from tests.contracts.kernel_runs import Guarded, frozen, run_guarded
 
 from tidelog.errors import CorruptBatch
-from tidelog.record.header import MAGIC_2
+from tidelog.record.coding import crc32c
+from tidelog.record.header import ATTRIBUTES_AT, MAGIC_2
 from tidelog.record.kernels import layout, plain, scan_batches
+from tidelog.record.kernels.checksums import NONE_BAD, find_bad_sum, shifts
 from tidelog.record.kernels.counts import count_matches
 from tidelog.record.kernels.decode import (
     AT,
+    COPIED,
+    LEFT_OUT,
     PROGRESS_FIELDS,
     ROWS,
     UNOPENED,
+    VIEW_WORDS,
+    VIEWED,
     Binary,
     Columns,
     Filter,
@@ -33,6 +39,7 @@ from tidelog.record.views import walk
 from tidelog.types import INT64_MAX, Codec
 
 CAPACITY = 6
+NO_SUMS = np.empty(0, np.int64)
 
 Scan = Callable[[Bytes, int, int, Longs], tuple[int, int, int]]
 
@@ -105,28 +112,38 @@ def test_table_says_what_the_headers_say(data: bytes) -> None:
     ]
 
 
-def binary(guarded: Guarded, rows: int, capacity: int) -> Binary:
+def binary(guarded: Guarded, rows: int, capacity: int, *, is_viewed: bool = False) -> Binary:
     """An empty guarded column."""
     column = Binary(
         guarded.array(rows + 1, np.int32),
         guarded.array(capacity, np.uint8),
         guarded.array((rows + 7) // 8, np.uint8),
+        guarded.array(rows * VIEW_WORDS if is_viewed else 0, np.int32),
     )
     column.ends[0] = 0
     column.valid[:] = 0xFF
     return column
 
 
-def empty_columns(guarded: Guarded, rows: int, batch_count: int, capacity: int) -> Columns:
+def empty_columns(
+    guarded: Guarded,
+    rows: int,
+    batch_count: int,
+    capacity: int,
+    wanted: Filter,
+    *,
+    has_all: bool = True,
+) -> Columns:
     """Room for so many rows, whose keys and values have so many bytes."""
+    some = rows if has_all else 0
     return Columns(
         offsets=guarded.array(rows, np.int64),
-        timestamps=guarded.array(rows, np.int64),
-        creates=guarded.array(rows, np.int64),
-        headers_at=guarded.array(rows, np.int64),
+        timestamps=guarded.array(some, np.int64),
+        creates=guarded.array(some, np.int64),
+        headers_at=guarded.array(some, np.int64),
         rows_end=guarded.array(batch_count, np.int64),
-        key=binary(guarded, rows, capacity),
-        value=binary(guarded, rows, capacity),
+        key=binary(guarded, rows, capacity, is_viewed=wanted.keys == VIEWED),
+        value=binary(guarded, rows, capacity, is_viewed=wanted.values == VIEWED),
     )
 
 
@@ -137,13 +154,21 @@ filters = st.builds(
     by_time=st.integers(0, 1),
     time_start=st.integers(-5, 10),
     time_end=st.integers(0, INT64_MAX),
-    keys=st.integers(0, 1),
-    values=st.integers(0, 1),
+    keys=st.sampled_from((LEFT_OUT, COPIED, VIEWED)),
+    values=st.sampled_from((LEFT_OUT, COPIED, VIEWED)),
 )
 
 
 def decode_all(
-    guarded: Guarded, decode: "Decode", log: Bytes, table: Longs, rows: Filter, capacity: int
+    guarded: Guarded,
+    decode: "Decode",
+    log: Bytes,
+    table: Longs,
+    rows: Filter,
+    capacity: int,
+    sums: Longs,
+    *,
+    has_all: bool,
 ) -> list[tuple[int, int]]:
     """Everything that a decoder says of a table, called until it is through."""
     progress = np.zeros(PROGRESS_FIELDS, np.int64)
@@ -151,27 +176,66 @@ def decode_all(
     said = []
     while True:
         progress[ROWS:] = 0
-        out = empty_columns(guarded, CAPACITY, len(table), capacity)
-        said.append(decode(log, table, rows, out, progress))
+        out = empty_columns(guarded, CAPACITY, len(table), capacity, rows, has_all=has_all)
+        said.append(decode(log, table, rows, out, progress, sums))
         if said[-1][0] != layout.FULL or not progress[ROWS]:
             return said
 
 
-Decode = Callable[[Bytes, Longs, Filter, Columns, Longs], tuple[int, int]]
+Decode = Callable[[Bytes, Longs, Filter, Columns, Longs, Longs], tuple[int, int]]
 
 
-@given(data=damaged_logs(), rows=filters, capacity=st.sampled_from((0, 7, 300, 3000)))
+@given(
+    data=damaged_logs(),
+    rows=filters,
+    capacity=st.sampled_from((0, 7, 300, 3000)),
+    has_sums=st.booleans(),
+    has_all=st.booleans(),
+)
 def test_decoder_is_equal_compiled_and_interpreted(
-    data: bytes, rows: Filter, capacity: int
+    data: bytes, rows: Filter, capacity: int, has_sums: bool, has_all: bool
 ) -> None:
     log = frozen(data)
     table, _, _ = scanned(log)
     table = table[table[:, layout.MAGIC] == MAGIC_2]  # compressed bodies are as good as any noise
-    assert run_guarded(
-        lambda guarded: decode_all(guarded, decode_batches, log, table, rows, capacity)
-    ) == run_guarded(
-        lambda guarded: decode_all(guarded, plain(decode_batches), log, table, rows, capacity)
+    sums = shifts() if has_sums else NO_SUMS
+
+    def run(guarded: Guarded, decode: Decode) -> list[tuple[int, int]]:
+        return decode_all(guarded, decode, log, table, rows, capacity, sums, has_all=has_all)
+
+    assert run_guarded(lambda guarded: run(guarded, decode_batches)) == run_guarded(
+        lambda guarded: run(guarded, plain(decode_batches))
     )
+
+
+@given(data=damaged_logs(), start=st.integers(0, 50), size=st.integers(0, 4000))
+def test_sums_are_those_of_the_plain_path(data: bytes, start: int, size: int) -> None:
+    """Spans of every kind of length: runs far and near, words, and single bytes."""
+    noise = frozen((data * (1 + 4100 // max(len(data), 1)))[:4100] or bytes(4100))
+    batch = np.zeros((1, layout.BATCH_FIELDS), np.int64)
+    batch[0, layout.MAGIC] = MAGIC_2
+    batch[0, layout.POSITION] = start
+    batch[0, layout.BODY_END] = start + ATTRIBUTES_AT + size
+    sound = crc32c(noise[start + ATTRIBUTES_AT : start + ATTRIBUTES_AT + size].tobytes())
+    for expected, found in ((sound, (NONE_BAD, 0)), (sound ^ 1, (0, sound))):
+        batch[0, layout.CRC] = expected
+        assert find_bad_sum(noise, batch, shifts()) == found
+        assert plain(find_bad_sum)(noise, batch, shifts()) == found
+
+
+@given(data=damaged_logs())
+def test_bad_sums_are_equal_compiled_interpreted_and_plain(data: bytes) -> None:
+    log = frozen(data)
+    table, _, _ = scanned(log)
+    found = find_bad_sum(log, table, shifts())
+    assert found == plain(find_bad_sum)(log, table, shifts())
+    sums = [
+        (slot, crc32c(data[row[layout.POSITION] + ATTRIBUTES_AT : row[layout.BODY_END]]))
+        for slot, row in enumerate(table.tolist())
+        if row[layout.MAGIC] == MAGIC_2
+    ]
+    bad = [(slot, crc) for slot, crc in sums if crc != table[slot, layout.CRC]]
+    assert found == (bad[0] if bad else (NONE_BAD, 0))
 
 
 @given(data=damaged_logs(), rows=filters)
@@ -204,10 +268,10 @@ def test_headers_are_equal_also_where_bytes_change_between_the_passes(
     table, _, _ = scanned(log)
     everything = Filter(0, INT64_MAX, 0, 0, 0, 0, 0)
     rows = 100
-    out = empty_columns(Guarded(), rows, len(table), len(data))
+    out = empty_columns(Guarded(), rows, len(table), len(data), everything)
     progress = np.zeros(PROGRESS_FIELDS, np.int64)
     progress[AT] = UNOPENED
-    status, _ = decode_batches(log, table, everything, out, progress)
+    status, _ = decode_batches(log, table, everything, out, progress, NO_SUMS)
     assert status == layout.DONE
     places = out.headers_at[: progress[ROWS]]
     changed = bytearray(data)

@@ -34,6 +34,7 @@ def run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     client = NotebookClient(
         book,
         timeout=CELL_TIMEOUT_S,
+        startup_timeout=CELL_TIMEOUT_S,
         kernel_name="python3",
         resources={"metadata": {"path": str(folder)}},
     )

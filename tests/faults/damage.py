@@ -90,6 +90,7 @@ class DamageFileSystem(Machine):
             self.writes.enter("create", path)
             now_ms = self.clock.now_ms()
             node = self._tree.add_file(parent, name, now_ms)
+            parent.mtime_ms = now_ms
             self.record(path, Link(node.number, parent.number, name, False, now_ms))
         return node
 
@@ -137,6 +138,7 @@ class DamageFileSystem(Machine):
             self.writes.enter("mkdir", path)
             now_ms = self.clock.now_ms()
             node = self._tree.add_dir(parent, name, now_ms)
+            parent.mtime_ms = now_ms
             self.record(path, Link(node.number, parent.number, name, True, now_ms))
         elif isinstance(there, FileNode) and last:
             raise os_error(errno.EEXIST, path)
@@ -147,6 +149,7 @@ class DamageFileSystem(Machine):
         parent, name = self._tree.place(path)
         self.writes.enter("remove", path)
         node = self._tree.unlink(parent, name)
+        parent.mtime_ms = self.clock.now_ms()
         self.record(path, Unlink(node.number, parent.number, name))
 
     def remove_dir(self, path: str) -> None:
@@ -156,6 +159,7 @@ class DamageFileSystem(Machine):
             raise os_error(errno.ENOTEMPTY, path)
         self.writes.enter("remove_dir", path)
         node = self._tree.unlink(parent, name)
+        parent.mtime_ms = self.clock.now_ms()
         self.record(path, Unlink(node.number, parent.number, name))
 
     def rename(self, source: str, target: str) -> None:
@@ -169,6 +173,7 @@ class DamageFileSystem(Machine):
         if name in parent.names:
             self._tree.unlink(parent, name)
         number = parent.names[name] = old_parent.names.pop(old_name)
+        parent.mtime_ms = old_parent.mtime_ms = self.clock.now_ms()
         self.record(source, Rename(number, old_parent.number, parent.number, name))
 
     def sync_dir(self, path: str) -> None:

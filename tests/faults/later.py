@@ -1,6 +1,7 @@
 """A `Deferral` whose work is done when a test says so: a thread that is as slow as one likes."""
 
 from collections import deque
+from collections.abc import Callable
 
 from tidelog.storage.deferral import Done, Work
 
@@ -39,6 +40,7 @@ class Later:
         while self.work():
             pass
 
-    def drop(self) -> None:
-        """Forget what waits."""
+    def give_up(self) -> Callable[[], None]:
+        """Forget what waits; nothing runs."""
         self._waiting.clear()
+        return self.settle

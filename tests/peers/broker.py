@@ -7,21 +7,27 @@ can work on `log_dir` in between.
 """
 
 import base64
+import contextlib
 import queue
+import random
 import re
 import socket
 import subprocess
 import threading
 import uuid
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TypeAlias
 
-from confluent_kafka import TopicCollection
+from confluent_kafka import TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 from tests.kafka_oracle import Oracle
 from tests.peers.home import QUICK_JVM, KafkaHome
+from tests.waiting import until_so
+
+from tidelog.cluster.offsets import EARLIEST
 
 ClientConfig: TypeAlias = dict[str, str | int | float | bool]
 
@@ -30,7 +36,7 @@ STOP_TIMEOUT_S = 60
 CLEAN_TIMEOUT_S = 60
 # The cleaner has done with a log: cleaned it, or stumbled over it and left it alone for good.
 CLEANED = re.compile(r"cleaned log (\S+) \(dirty section|when cleaning log Log\(dir=\S*/([^/,]+),")
-REQUEST_TIMEOUT_S = 30
+REQUEST_TIMEOUT_S = 90
 CREATE_TRIES = 1000
 STARTED = "Kafka Server started"
 
@@ -45,7 +51,12 @@ SETTINGS = {
     "transaction.state.log.num.partitions": "1",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
     "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.assignment.interval.ms": "0",
+    # Nobody is given up because a busy machine stood still.
+    "group.consumer.session.timeout.ms": "600000",
+    "group.consumer.max.session.timeout.ms": "600000",
     "auto.create.topics.enable": "false",
     "unstable.api.versions.enable": "false",
     # Old timestamps must live: the default of a week would delete a replayed log within minutes.
@@ -60,19 +71,36 @@ SETTINGS = {
     "controller.quorum.election.backoff.max.ms": "100",
     "controller.quorum.fetch.timeout.ms": "200",
     "broker.heartbeat.interval.ms": "200",
-    "broker.session.timeout.ms": "1000",
     "num.network.threads": "2",
     "num.io.threads": "2",
     "background.threads": "2",
 }
 
+# A busy machine must not end the broker's session: its partitions would have no leader. After a
+# kill, however, the next start waits for just this end.
+PATIENT = {"broker.session.timeout.ms": "30000"}
+IMPATIENT = {"broker.session.timeout.ms": "3000"}
+
+# The system takes ports of connections, and those of who asks for any, from above these: a broker
+# finds its own free when it starts, also again.
+PORTS = range(20_000, 32_000)
+
+
+def client_settings(bootstrap: str, **more: str | int | float | bool) -> ClientConfig:
+    """librdkafka settings for a broker; `more` with underscores for dots."""
+    settings: ClientConfig = {"bootstrap.servers": bootstrap, "log_level": 2}
+    settings.update((key.replace("_", "."), value) for key, value in more.items())
+    return settings
+
 
 def free_port() -> int:
-    """A loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A loopback port that is free, and that nobody is given by chance before it is used."""
+    draw = random.SystemRandom()  # the seed of tests is the same in each process of a run
+    while True:
+        port = draw.choice(PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def new_cluster_id() -> str:
@@ -124,8 +152,8 @@ class Broker:
             "metadata.log.dir": str(self._folder / "metadata"),
         }
         self.log_dir.mkdir(parents=True)
-        lines = [f"{key}={value}" for key, value in (self._settings | places).items()]
-        self._properties.write_text("\n".join(lines) + "\n")
+        self._settings |= places
+        self._write_properties(PATIENT)
         told = oracle.ask(
             "format_storage",
             args=["format", "-t", new_cluster_id(), "-c", str(self._properties)],
@@ -133,8 +161,12 @@ class Broker:
         assert isinstance(told, dict)
         assert told["status"] == 0, told
 
+    def _write_properties(self, more: Mapping[str, str]) -> None:
+        lines = [f"{key}={value}" for key, value in (dict(more) | self._settings).items()]
+        self._properties.write_text("\n".join(lines) + "\n")
+
     def start(self) -> None:
-        """Start the process and return when the broker says that it has started."""
+        """Start the process and return when it has started and leads what it has in its files."""
         assert self._process is None
         command = self._home.java_command(
             "tidelog.kafka.Node", str(self._properties), jvm=self._jvm
@@ -144,6 +176,33 @@ class Broker:
         )
         threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
         self.await_line(STARTED)
+        if any(self.log_dir.glob("*-*/")):
+            self._await_own()
+
+    def _await_own(self) -> None:
+        """Return when the topics that were there before have leaders that answer.
+
+        The broker says that it has started before the controller gives it its partitions. One that
+        never gets a leader is the test's own matter: the tries are bounded.
+        """
+        admin = AdminClient(self.client_config())
+        for name, led in self._led(admin).items():
+            self._await_leaders(admin, name, led)
+
+    @staticmethod
+    def _led(admin: AdminClient) -> dict[str, list[int]]:
+        """The partitions that have leaders, by topic: all of them, or those after many tries."""
+        found: dict[str, list[int]] = {}
+        for _ in range(CREATE_TRIES):
+            topics = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics.values()
+            found = {
+                str(topic.topic): [n for n, p in topic.partitions.items() if p.leader >= 0]
+                for topic in topics
+            }
+            missing = sum(len(topic.partitions) - len(found[str(topic.topic)]) for topic in topics)
+            if not missing:
+                break
+        return found
 
     def _listen(self, process: "subprocess.Popen[str]") -> None:
         assert process.stderr is not None
@@ -170,8 +229,20 @@ class Broker:
                 return
 
     def await_cleaning(self, topic: str, end: int, partition: int = 0) -> None:
-        """Return when the log cleaner has cleaned a partition up to offset `end`, exclusive."""
+        """Return when the log cleaner has cleaned a partition up to `end`, exclusive, and noted it.
+
+        It tells of it before it writes its checkpoint, which a kill then would find old.
+        """
         self.await_line(rf"cleaned log {topic}-{partition} \(dirty section = \[\d+, {end}\]\)")
+        checkpoint = self.log_dir / "cleaner-offset-checkpoint"
+        place = [topic, str(partition)]
+
+        def is_noted() -> bool:
+            lines = checkpoint.read_text().splitlines() if checkpoint.exists() else []
+            rows = [line.rsplit(" ", 2) for line in lines]
+            return any(row[:2] == place and int(row[2]) >= end for row in rows)
+
+        until_so(is_noted, f"{topic}-{partition} cleaned to {end} in {checkpoint}")
 
     def await_cleaned(self, names: Set[str]) -> None:
         """Return when the log cleaner has done with each of these (`topic-partition`) once.
@@ -206,6 +277,7 @@ class Broker:
         if self._process is not None:
             self._process.kill()
             self._wait(STOP_TIMEOUT_S)
+            self._write_properties(IMPATIENT)
 
     def _wait(self, timeout_s: int) -> None:
         assert self._process is not None
@@ -234,18 +306,30 @@ class Broker:
         admin = AdminClient(self.client_config())
         for future in admin.create_topics([topic]).values():
             future.result(timeout=REQUEST_TIMEOUT_S)
-        # The controller has it before the broker tells of it. Bounded by tries, not by time.
-        for _ in range(CREATE_TRIES):
+
+        def is_served() -> bool:
             found = admin.list_topics(name, timeout=REQUEST_TIMEOUT_S).topics[name]
-            if found.error is None and all(p.leader >= 0 for p in found.partitions.values()):
-                return
-        raise AssertionError(f"{name} was created, and is not served")
+            return found.error is None and all(p.leader >= 0 for p in found.partitions.values())
+
+        # The controller has it before the broker tells of it.
+        until_so(is_served, f"{name}, which was created, is served")
+        self._await_leaders(admin, name, range(partitions))
+
+    def _await_leaders(self, admin: AdminClient, name: str, numbers: Iterable[int]) -> None:
+        """Return when each partition answers: its broker is told of a leader before it leads."""
+        # Its constructor hands out an object of the subclass that fits.
+        earliest = OffsetSpec(EARLIEST)  # type: ignore[abstract]
+        asked = dict.fromkeys((TopicPartition(name, n) for n in numbers), earliest)
+
+        def do_answer() -> bool:
+            answers = admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S).values()
+            return not any(answer.exception(timeout=REQUEST_TIMEOUT_S) for answer in answers)
+
+        until_so(do_answer, f"the leaders of {name} answer")
 
     def client_config(self, **more: str | int | float | bool) -> ClientConfig:
         """librdkafka settings for this broker; `more` with underscores for dots."""
-        settings: ClientConfig = {"bootstrap.servers": self.bootstrap, "log_level": 2}
-        settings.update((key.replace("_", "."), value) for key, value in more.items())
-        return settings
+        return client_settings(self.bootstrap, **more)
 
     def partition_dir(self, topic: str, partition: int = 0) -> Path:
         """Where the broker keeps a partition's files."""

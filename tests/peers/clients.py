@@ -9,6 +9,8 @@ from confluent_kafka import Producer
 from tests.kafka_oracle import Oracle
 from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
 from tests.peers.samples import tell_records
+from tests.server.raw import RawClient
+from tests.waiting import until_so
 
 from tidelog.record.record import Record
 from tidelog.storage.log_reader import LogReader
@@ -87,7 +89,10 @@ def produce(
     commit: bool = True,
     partition: int = 0,
 ) -> list[int]:
-    """Send records by Kafka's own producer, in one transaction where it is named; their offsets."""
+    """Send records by Kafka's own producer, in one transaction where it is named; their offsets.
+
+    Returns when the transaction's marker is there: a broker writes it after it has answered.
+    """
     config = {"bootstrap.servers": broker.bootstrap, "compression.type": codec.config_name}
     if transaction is not None:
         config["transactional.id"] = transaction
@@ -99,7 +104,23 @@ def produce(
         records=tell_records(records),
         commit=commit,
     )
-    return [cast("int", line["offset"]) for line in cast("list[Told]", told)]
+    offsets = [cast("int", line["offset"]) for line in cast("list[Told]", told)]
+    if transaction is not None and offsets:
+        await_ended(broker.bootstrap, topic, partition, end=offsets[-1] + 1)
+    return offsets
+
+
+def await_ended(bootstrap: str, topic: str, partition: int = 0, *, end: int | None = None) -> None:
+    """Return when no transaction is open in the partition, below an offset or at all."""
+    with RawClient(bootstrap) as client:
+
+        def is_ended() -> bool:
+            stable = client.list_offsets(topic, -1, partition=partition, isolation_level=1)[0]
+            last = client.list_offsets(topic, -1, partition=partition)[0]
+            assert not stable.error_code, stable
+            return stable.offset >= (last.offset if end is None else end)
+
+        until_so(is_ended, f"the transactions of {topic}-{partition} have ended")
 
 
 def produce_by_librdkafka(

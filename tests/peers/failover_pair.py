@@ -3,12 +3,15 @@
 import io
 import json
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from tests.peers.broker import Broker
+from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
+from tests.peers.clients import await_ended
+from tests.waiting import with_time
 
 from tidelog.cli.main import run
 from tidelog.cli.surroundings import Surroundings
@@ -86,13 +89,13 @@ class Pair:
                 value=b"value %d" % number + b"." * size,
                 timestamp=self.created.get(number, START + number * 1_000),
             )
-        assert producer.flush(30) == 0
+        assert producer.flush(REQUEST_TIMEOUT_S) == 0
 
     def transact(self, broker: Broker, batches: list[list[int]], aborted: list[int]) -> None:
         """Each batch in a transaction of its own, the aborted records in one before the last."""
         config = broker.client_config(transactional_id=f"t-{self.topic}")
         producer = Producer(config)
-        producer.init_transactions(30)
+        producer.init_transactions(REQUEST_TIMEOUT_S)
         for numbers in (*batches[:-1], aborted, batches[-1]):
             producer.begin_transaction()
             for number in numbers:
@@ -103,10 +106,11 @@ class Pair:
                     timestamp=START + number * 1_000,
                 )
             if numbers is aborted:
-                producer.flush(30)
-                producer.abort_transaction(30)
+                producer.flush(REQUEST_TIMEOUT_S)
+                producer.abort_transaction(REQUEST_TIMEOUT_S)
             else:
-                producer.commit_transaction(30)
+                producer.commit_transaction(REQUEST_TIMEOUT_S)
+        await_ended(broker.bootstrap, self.topic)
 
     def commit(self, broker: Broker, offset: int, partition: int = 0) -> None:
         consumer = Consumer(broker.client_config(group_id=GROUP + self.topic))
@@ -116,7 +120,9 @@ class Pair:
 
     def committed(self, broker: Broker, partition: int = 0) -> int:
         consumer = Consumer(broker.client_config(group_id=GROUP + self.topic))
-        (found,) = consumer.committed([TopicPartition(self.topic, partition)], timeout=30)
+        (found,) = consumer.committed(
+            [TopicPartition(self.topic, partition)], timeout=REQUEST_TIMEOUT_S
+        )
         consumer.close()
         return int(found.offset)
 
@@ -125,7 +131,7 @@ class Pair:
         consumer = Consumer(broker.client_config(group_id="reader", enable_partition_eof=True))
         consumer.assign([TopicPartition(self.topic, 0, 0)])
         found: dict[int, int] = {}
-        while (message := consumer.poll(30)) is not None and message.error() is None:
+        while (message := consumer.poll(REQUEST_TIMEOUT_S)) is not None and message.error() is None:
             key = message.key()
             assert isinstance(key, bytes)
             found[int(key)] = message.timestamp()[1]
@@ -143,6 +149,16 @@ class Pair:
         result = self._run(*arguments)
         assert not result.out
         return result.code, result.err
+
+    def sampled(
+        self, is_enough: Callable[[Result], bool], *more: str, least_s: int
+    ) -> tuple[int, Result]:
+        """Seconds, and what comes of samples of that length: longer ones on a busy machine."""
+        return with_time(
+            lambda seconds: self._run("--sample-for", f"{seconds}s", *more),
+            is_enough,
+            least_s=least_s,
+        )
 
     def _run(self, *arguments: str) -> Result:
         out, err = io.StringIO(), io.StringIO()
@@ -178,7 +194,7 @@ class Traffic:
                 producer.poll(0)
             number += 1
         for producer in producers:
-            producer.flush(30)
+            producer.flush(REQUEST_TIMEOUT_S)
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -192,4 +208,4 @@ def delete_before(broker: Broker, topic: str, offset: int) -> None:
     place = TopicPartition(topic, 0, offset)
     admin = AdminClient(broker.client_config())
     for future in admin.delete_records([place]).values():
-        future.result(timeout=30)
+        future.result(timeout=REQUEST_TIMEOUT_S)

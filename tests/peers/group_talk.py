@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 from tests.server.raw import RawClient
+from tests.waiting import until, until_so
 
 from tidelog.protocol.messages import (
     DESCRIBE_GROUPS,
@@ -59,7 +60,8 @@ Response = TypeVar("Response", bound="DataclassInstance")
 
 TOPIC = "journeys"
 PARTITIONS = 2
-TRIES = 2000
+# Nobody is given up because a busy machine stood still.
+SESSION_MS = 600_000
 RANDOM_ID = re.compile(r"[\w.-]*[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 # A consumer's subscription to TOPIC, in the oldest form.
 SUBSCRIBED = b"\0\0\0\0\0\1\0\x08journeys\xff\xff\xff\xff"
@@ -102,13 +104,15 @@ class Talk:
     def _await_coordinator(self) -> None:
         asked = FindCoordinatorRequest(coordinator_keys=[self.group])
         message = OffsetFetchRequest(groups=[OffsetFetchGroup(group_id=self.group, topics=None)])
-        for _ in range(TRIES):
+
+        def is_there() -> bool:
             found = self.client("a").ask(FIND_COORDINATOR, 4, asked).coordinators[0]
-            if found.error_code == 0:
-                groups = self.client("a").ask(OFFSET_FETCH, 8, message).groups
-                if groups[0].error_code not in {LOADING, NOT_AVAILABLE, NOT_COORDINATOR}:
-                    return
-        raise AssertionError(f"{self.group} has no coordinator")
+            if found.error_code:
+                return False
+            groups = self.client("a").ask(OFFSET_FETCH, 8, message).groups
+            return groups[0].error_code not in {LOADING, NOT_AVAILABLE, NOT_COORDINATOR}
+
+        until_so(is_there, f"{self.group} has a coordinator")
 
     @property
     def topic_id(self) -> UUID:
@@ -152,10 +156,7 @@ class Talk:
 
     def until(self, question: Callable[[], int], code: int) -> None:
         """Ask until the answer is this code; nothing is written down."""
-        for _ in range(TRIES):
-            if question() == code:
-                return
-        raise AssertionError(f"never {code}")
+        until_so(lambda: question() == code, f"the answer is {code}")
 
     # -- members -----------------------------------------------------------------------------
 
@@ -163,8 +164,8 @@ class Talk:
         """A JoinGroup of a consumer; `more` replaces fields."""
         asked = JoinGroupRequest(
             group_id=self.group,
-            session_timeout_ms=30_000,
-            rebalance_timeout_ms=30_000,
+            session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=SESSION_MS,
             member_id=member_id,
             group_instance_id=None,
             protocol_type="consumer",
@@ -287,6 +288,10 @@ class Talk:
 
     def listed(self, states: list[str] | None = None, types: list[str] | None = None) -> None:
         asked = ListGroupsRequest(states_filter=states or [], types_filter=types or [])
-        answer = self.client("a").ask(LIST_GROUPS, 5, asked)
+        answer = until(  # other groups' partitions come later than ours
+            lambda: self.client("a").ask(LIST_GROUPS, 5, asked),
+            lambda found: found.error_code != LOADING,
+        )
+        assert answer.error_code == 0
         mine = [one for one in answer.groups if one.group_id == self.group]
         self.told.append(self._shared(mine))

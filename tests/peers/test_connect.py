@@ -7,6 +7,7 @@ from tests.connecting import Suite, fresh
 from tests.kafka_oracle import Oracle
 from tests.peers.broker import Broker
 from tests.peers.clients import produce
+from tests.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.cluster.remote_directory import RemoteDirectory
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.kafka
 
 @pytest.fixture(scope="module")
 def log(kafka_broker: Broker) -> Iterator[RemoteDirectory]:
-    with tidelog.connect(kafka_broker.bootstrap) as found:
+    with tidelog.connect(kafka_broker.bootstrap, timeout_s=PATIENCE_S) as found:
         yield found
 
 

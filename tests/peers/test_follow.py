@@ -23,6 +23,7 @@ from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
 from tests.peers.clients import our_view, produce, produce_by_librdkafka, read_ours
 from tests.peers.home import KafkaHome
 from tests.peers.samples import draw_records
+from tests.waiting import until_so
 
 from tidelog.cli.main import run
 from tidelog.cli.surroundings import Surroundings
@@ -310,8 +311,12 @@ def test_a_topic_created_anew_is_refused(
     admin = AdminClient(broker.client_config())
     for future in admin.delete_topics(["anew"]).values():
         future.result(timeout=REQUEST_TIMEOUT_S)
+    # The broker knows the old one for a moment; the new one then is no other's.
+    until_so(
+        lambda: "anew" not in admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics, "it is gone"
+    )
     broker.create_topic("anew")
-    produce(kafka_oracle, broker, "anew", some(random.Random(8)))  # returns when it is there
+    produce(kafka_oracle, broker, "anew", some(random.Random(8)))
     with pytest.raises(InconsistentTopicId, match="created anew"):
         follow(broker, tmp_path, "anew")
     assert log_bytes(tmp_path / "anew-0") == known

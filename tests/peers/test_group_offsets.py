@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,12 @@ from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
 from tests.peers.groups import commit, member
 from tests.peers.home import KafkaHome
 from tests.server.raw import RawClient
+from tests.waiting import until, until_so
 
 import tidelog
+from tidelog.cluster.directory_groups import observe, read_groups
+from tidelog.directory import Directory
+from tidelog.env import os_env
 from tidelog.protocol.messages import HEARTBEAT, OFFSET_COMMIT
 from tidelog.protocol.messages.commits import (
     OffsetCommitRequest,
@@ -29,17 +34,19 @@ from tidelog.protocol.messages.commits import (
     OffsetCommitRequestTopic,
 )
 from tidelog.protocol.messages.membership import HeartbeatRequest
+from tidelog.server.groups.group import ClassicGroup
 from tidelog.server.groups.records import read_change
 from tidelog.server.in_process import Broker as OurBroker
 from tidelog.server.node import Node
 from tidelog.server.topics import OFFSETS_TOPIC
 from tidelog.storage.log_dir import LogDir
+from tidelog.types import IsolationLevel
+from tidelog.types import TopicPartition as Partition
 
 pytestmark = pytest.mark.kafka
 
 TOPIC = "voyages"
 PARTITIONS = 2
-TRIES = 1000
 LATER = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -79,16 +86,20 @@ def ours(broker: Broker) -> Iterator[tuple[OurBroker, AdminClient]]:
 def committed(admin: AdminClient, group: str) -> dict[int, int]:
     """What a group has committed, by partition; asked again while its partition is loaded."""
     asked = ConsumerGroupTopicPartitions(group)
-    for _ in range(TRIES):
+
+    def ask() -> Sequence[TopicPartition] | None:
         try:
             told = admin.list_consumer_group_offsets([asked])[group].result(REQUEST_TIMEOUT_S)
         except KafkaException as error:
             if error.args[0].code() not in LATER:
                 raise
-            continue
+            return None
         places: Sequence[TopicPartition] = told.topic_partitions
-        return {place.partition: place.offset for place in places}
-    raise AssertionError(f"{group} is never loaded")
+        return places
+
+    found = until(ask, lambda places: places is not None)
+    assert found is not None, f"{group} is never loaded"
+    return {place.partition: place.offset for place in found}
 
 
 def commit_in_a_transaction(broker: Broker, group: str, offset: int, *, ends: str) -> None:
@@ -130,6 +141,7 @@ def test_groups_go_back_and_forth(kafka: Broker) -> None:
             consumer.commit(offsets=[TopicPartition(TOPIC, 0, 4)], asynchronous=False)
             kafka_says = committed(admin, "alive")
             kafka.kill()
+    check_files(kafka, kafka_says)
     with ours(kafka) as (broker, admin):
         check_kafkas(admin)
         assert committed(admin, "alive") == kafka_says
@@ -164,6 +176,27 @@ def check_kafkas(admin: AdminClient) -> None:
     assert len(alive.members[0].assignment.topic_partitions) == PARTITIONS
 
 
+def check_files(kafka: Broker, alive: dict[int, int]) -> None:
+    """The files of a broker that was killed tell all that; and how far a group is behind."""
+    env = os_env()
+    with Directory.open(str(kafka.log_dir)) as directory:
+        found = read_groups(directory, env)
+        assert found is not None
+        behind = observe(directory, env, Partition(TOPIC, 0), 3, IsolationLevel.READ_UNCOMMITTED)
+    assert found.notes == ()
+    assert found.partitions == 5
+    assert not found.missing
+    told = {
+        group: {name.partition: offset for name, offset in places.items()}
+        for group, places in found.positions.items()
+    }
+    simple = {f"simple {n}": {0: n, 1: 100 + n} for n in range(20)} | {"simple 3": {0: 33, 1: 103}}
+    twice = {"twice": {0: 5, 1: 6}}
+    assert told == simple | twice | {"exact commit": {0: 50}, "alive": alive}
+    assert (behind.end, behind.left.records) == (5, 2)
+    assert behind.unread is not None
+
+
 def change_offsets(admin: AdminClient) -> None:
     """Move a group's offsets, and delete a group."""
     moved = [TopicPartition(TOPIC, 0, 77), TopicPartition(TOPIC, 1, 78)]
@@ -177,13 +210,21 @@ def member_of_ours(broker: OurBroker) -> HeartbeatRequest:
     settings = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 2}
     consumer = Consumer(
         settings
-        | {"group.id": "our own", "group.instance.id": "seat", "session.timeout.ms": 45_000}
+        | {
+            "group.id": "our own",
+            "group.instance.id": "seat",
+            # It is to be there when Kafka has started.
+            "session.timeout.ms": 600_000,
+            "max.poll.interval.ms": 600_000,
+        }
     )
     consumer.subscribe([TOPIC])
-    for _ in range(TRIES):
-        if consumer.assignment():
-            break
+
+    def is_in() -> bool:
         consumer.poll(0.1)
+        return bool(consumer.assignment())
+
+    until_so(is_in, "the member has its partitions")
     member_id = consumer.memberid()
     consumer.close()  # a static member does not leave
     assert member_id is not None
@@ -198,8 +239,10 @@ def member_of_ours(broker: OurBroker) -> HeartbeatRequest:
 def await_heartbeat(kafka: Broker, beat: HeartbeatRequest) -> None:
     """Kafka knows the member of our generation."""
     with RawClient(kafka.bootstrap) as raw:
-        codes = (raw.ask(HEARTBEAT, 4, beat).error_code for _ in range(TRIES))
-        assert next(code for code in codes if code not in LATER) == 0
+        code = until(
+            lambda: raw.ask(HEARTBEAT, 4, beat).error_code, lambda found: found not in LATER
+        )
+        assert code == 0
 
 
 def commit_twice(bootstrap: str) -> None:
@@ -215,16 +258,21 @@ def commit_twice(bootstrap: str) -> None:
     ]
     topics = [OffsetCommitRequestTopic(name=TOPIC, partitions=places)]
     plain = OffsetCommitRequest(group_id="twice", topics=topics)
-    expiring = OffsetCommitRequest(group_id="twice", retention_time_ms=60_000, topics=topics)
+    expiring = OffsetCommitRequest(group_id="twice", retention_time_ms=6_000_000, topics=topics)
     with RawClient(bootstrap) as raw:
         for version, asked in ((9, plain), (3, expiring)):
-            answer = raw.ask(OFFSET_COMMIT, version, asked)
-            assert not any(place.error_code for place in answer.topics[0].partitions)
+            codes = until(partial(commit_codes, raw, version, asked), LATER.isdisjoint)
+            assert not any(codes)
+
+
+def commit_codes(raw: RawClient, version: int, asked: OffsetCommitRequest) -> list[int]:
+    answer = raw.ask(OFFSET_COMMIT, version, asked)
+    return [place.error_code for place in answer.topics[0].partitions]
 
 
 def generation_of(node: Node, group: str) -> int:
     found = node.groups.find(group)
-    assert found is not None
+    assert isinstance(found, ClassicGroup)
     return found.generation
 
 

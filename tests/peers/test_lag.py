@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.kafka_oracle import Oracle
-from tests.peers.broker import Broker
+from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
 from tests.peers.clients import produce
 from tests.peers.groups import Ended, commit, consume_all, member, send, tidelog
 
@@ -163,7 +163,7 @@ def test_retention_that_outran_the_group_is_told(kafka_broker: Broker) -> None:
     commit(kafka_broker, group, topic, {0: 2})
     admin = AdminClient(kafka_broker.client_config())
     for future in admin.delete_records([Place(topic, 0, 6)]).values():
-        future.result(timeout=30)
+        future.result(timeout=REQUEST_TIMEOUT_S)
     row = only(lag(kafka_broker, group))
     assert (row["offsets_lost"], row["offset_lag"], row["unread_offset"]) == (4, 4, 6)
     assert row["state"] == "records lost"

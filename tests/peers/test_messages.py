@@ -13,11 +13,26 @@ from tests.unit.protocol.test_messages import encode
 from tidelog.protocol.compiler import struct_codec
 from tidelog.protocol.data_messages import (
     ASSIGNMENT,
+    CONSUMER_GROUP_KEY,
+    CONSUMER_GROUP_VALUE,
+    CONSUMER_MEMBER_KEY,
+    CONSUMER_MEMBER_VALUE,
+    CURRENT_ASSIGNMENT_KEY,
+    CURRENT_ASSIGNMENT_VALUE,
     GROUP_METADATA_KEY,
     GROUP_METADATA_VALUE,
+    MEMBER_TARGET_KEY,
+    MEMBER_TARGET_VALUE,
     OFFSET_COMMIT_KEY,
     OFFSET_COMMIT_VALUE,
+    PARTITION_METADATA_KEY,
+    REGULAR_EXPRESSION_KEY,
+    REGULAR_EXPRESSION_VALUE,
     SUBSCRIPTION,
+    TARGET_KEY,
+    TARGET_VALUE,
+    TRANSACTION_LOG_KEY,
+    TRANSACTION_LOG_VALUE,
     DataMessage,
 )
 from tidelog.protocol.messages import BY_KEY, AnyApi
@@ -87,6 +102,14 @@ def check(oracle: Oracle, name: str, version: int, written: bytes, message: obje
     assert base64.b64decode(str(answer["data"])) == written, where
 
 
+def package_of(name: str) -> str:
+    """Where Kafka has the class of a message that lies in others or in records."""
+    if "ConsumerProtocol" in name:
+        return ""
+    coordinator = "transaction" if name.startswith("TransactionLog") else "group"
+    return f"org.apache.kafka.coordinator.{coordinator}.generated."
+
+
 @pytest.mark.parametrize("api", BY_KEY.values(), ids=lambda api: api.name)
 def test_kafka_reads_the_same_fields_and_writes_the_same_bytes(
     kafka_oracle: Oracle, api: AnyApi
@@ -107,14 +130,28 @@ def test_kafka_reads_the_same_fields_and_writes_the_same_bytes(
         OFFSET_COMMIT_VALUE,
         GROUP_METADATA_KEY,
         GROUP_METADATA_VALUE,
+        CONSUMER_GROUP_KEY,
+        CONSUMER_GROUP_VALUE,
+        PARTITION_METADATA_KEY,
+        CONSUMER_MEMBER_KEY,
+        CONSUMER_MEMBER_VALUE,
+        TARGET_KEY,
+        TARGET_VALUE,
+        MEMBER_TARGET_KEY,
+        MEMBER_TARGET_VALUE,
+        CURRENT_ASSIGNMENT_KEY,
+        CURRENT_ASSIGNMENT_VALUE,
+        REGULAR_EXPRESSION_KEY,
+        REGULAR_EXPRESSION_VALUE,
+        TRANSACTION_LOG_KEY,
+        TRANSACTION_LOG_VALUE,
     ],
     ids=lambda data: data.kind.__name__,
 )
-def test_kafka_reads_what_lies_in_groups_and_their_records(
+def test_kafka_reads_what_lies_in_records_of_coordinators(
     kafka_oracle: Oracle, data: DataMessage["DataclassInstance"]
 ) -> None:
-    is_record = "ConsumerProtocol" not in data.kind.__name__
-    package = "org.apache.kafka.coordinator.group.generated." if is_record else ""
+    package = package_of(data.kind.__name__)
     for version in range(data.first, data.last + 1):
         for message in samples(data.kind, version):
             written = data.write(version, message)

@@ -1,11 +1,13 @@
-"""A mirror's batch in a real Kafka: where brokers put it is what the map says, also next time."""
+"""A mirror's batch at a broker: where brokers put it is what the map says, also next time."""
 
 from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
+from tests.peers.broker import REQUEST_TIMEOUT_S
+from tests.peers.clients import await_ended
+from tests.peers.either import AnyBroker, either_broker
 from tests.unit.spark.jobs.frames import T0, frame, origin_batch, value
 
 from tidelog.cluster.offset_map import MapRow, Partitioning
@@ -13,10 +15,12 @@ from tidelog.spark.jobs.mirror_commit import BrokerTarget
 from tidelog.spark.jobs.mirror_tasks import Routes
 from tidelog.spark.sink_options import SinkOptions
 
+__all__ = ["either_broker"]
+
 pytestmark = pytest.mark.kafka
 
 
-def target(broker: Broker, topic: str) -> BrokerTarget:
+def target(broker: AnyBroker, topic: str) -> BrokerTarget:
     routes = Routes(
         pairs=((0, "orders", topic),), counts=((topic, 2),), partitioning=Partitioning.KEPT
     )
@@ -24,8 +28,9 @@ def target(broker: Broker, topic: str) -> BrokerTarget:
     return BrokerTarget(options=options, routes=routes, mirror_id=f"of-{topic}")
 
 
-def seen(broker: Broker, topic: str, partition: int) -> dict[bytes, tuple[int, int]]:
+def seen(broker: AnyBroker, topic: str, partition: int) -> dict[bytes, tuple[int, int]]:
     """Offset and time of each committed record, by value; fails where one is there twice."""
+    await_ended(broker.bootstrap, topic, partition)
     settings = broker.client_config(
         group_id="reader", enable_partition_eof=True, isolation_level="read_committed"
     )
@@ -59,12 +64,12 @@ def check(rows: tuple[MapRow, ...], places: dict[bytes, tuple[int, int]], partit
                 assert place[0] - row.target_start == offset - row.source_start
 
 
-def test_what_the_map_says_is_where_records_are(kafka_broker: Broker) -> None:
+def test_what_the_map_says_is_where_records_are(either_broker: AnyBroker) -> None:
     """Others write in between, an attempt fails, the batch comes again: the map stays right."""
     topic = "mirror-places"
-    kafka_broker.create_topic(topic, 2)
-    other = Producer(kafka_broker.client_config(linger_ms=0))
-    mirror, gaps = target(kafka_broker, topic), [0, 1, 2, 5, 6, 9]
+    either_broker.create_topic(topic, 2)
+    other = Producer(either_broker.client_config(linger_ms=0))
+    mirror, gaps = target(either_broker, topic), [0, 1, 2, 5, 6, 9]
 
     def failing() -> Iterator[pa.RecordBatch]:
         yield origin_batch("orders", 0, gaps)
@@ -82,12 +87,12 @@ def test_what_the_map_says_is_where_records_are(kafka_broker: Broker) -> None:
         ]
         first = mirror.write(frame(parts), batch_id)
         assert (first.records, first.was_done) == (56, False)
-        again = target(kafka_broker, topic).write(frame(parts), batch_id)
+        again = target(either_broker, topic).write(frame(parts), batch_id)
         assert again.was_done
         assert (again.map_batch, again.records) == (first.map_batch, 56)
         rows += first.map_batch.rows
     for partition in range(2):
-        places = seen(kafka_broker, topic, partition)
+        places = seen(either_broker, topic, partition)
         check(rows, places, partition)
         copies = [text for text in places if not text.startswith(b"other")]
         assert len(copies) == 3 * (6, 50)[partition]

@@ -136,7 +136,7 @@ def told(case: Case, bootstrap: str) -> list[Answer]:
         request = ProduceRequest(
             transactional_id=case.transactional_id,
             acks=case.acks,
-            timeout_ms=10_000,
+            timeout_ms=90_000,
             topic_data=[TopicProduceData(name=name, partition_data=[data])],
         )
         return [_facts(_ask(client, case, request)) for _ in range(case.times)]
@@ -171,7 +171,7 @@ def create(client: RawClient, topic: str, config: Mapping[str, str]) -> None:
         replication_factor=1,
         configs=[CreatableTopicConfig(name=name, value=text) for name, text in config.items()],
     )
-    answer = client.ask(CREATE_TOPICS, 5, CreateTopicsRequest(topics=[wanted], timeout_ms=10_000))
+    answer = client.ask(CREATE_TOPICS, 5, CreateTopicsRequest(topics=[wanted], timeout_ms=90_000))
     assert not answer.topics[0].error_code, answer
     asked = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
     while client.ask(METADATA, 9, asked).topics[0].error_code:
@@ -179,7 +179,7 @@ def create(client: RawClient, topic: str, config: Mapping[str, str]) -> None:
 
 
 def wake_transactions(bootstrap: str) -> None:
-    """Let Kafka make and load the topic of transactions, which its coordinator waits for."""
+    """Let a broker make and load the topic of transactions, which its coordinator waits for."""
     asked = InitProducerIdRequest(transactional_id="other", transaction_timeout_ms=60_000)
     wanted = FindCoordinatorRequest(key_type=1, coordinator_keys=["other"])
     with RawClient(bootstrap) as client:
@@ -193,6 +193,7 @@ def wake_transactions(bootstrap: str) -> None:
 def test_answers_are_equal(case: Case, kafka_broker: KafkaBroker, ours: Broker) -> None:
     if case.transactional_id is not None:
         wake_transactions(kafka_broker.bootstrap)
+        wake_transactions(ours.bootstrap_servers)
     assert told(case, ours.bootstrap_servers) == told(case, kafka_broker.bootstrap)
 
 

@@ -179,7 +179,7 @@ def test_deleted_records_are_gone_alike(pair: Pair, count: int) -> None:
     for offset in (3, end // 2, 1, end + 1, -1):
         partition = DeleteRecordsPartition(partition_index=0, offset=offset)
         message = DeleteRecordsRequest(
-            topics=[DeleteRecordsTopic(name=topic, partitions=[partition])], timeout_ms=10_000
+            topics=[DeleteRecordsTopic(name=topic, partitions=[partition])], timeout_ms=90_000
         )
         kafka_says, we_say = (one.ask(DELETE_RECORDS, 2, message) for one in pair.clients())
         assert kafka_says.topics == we_say.topics, offset

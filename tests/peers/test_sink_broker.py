@@ -10,6 +10,8 @@ import confluent_kafka as ck
 import pyarrow as pa
 import pytest
 from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
+from tests.peers.clients import await_ended
+from tests.peers.either import AnyBroker, either_broker
 
 from tidelog.cluster.connection import connect
 from tidelog.errors import (
@@ -29,6 +31,8 @@ from tidelog.spark.sink_options import SinkOptions
 from tidelog.storage.partitioner import partition_of
 from tidelog.types import Codec
 
+__all__ = ["either_broker"]
+
 pytestmark = pytest.mark.kafka
 
 T0 = 1_360_342_800_000
@@ -36,7 +40,7 @@ SCRIPT = Path(__file__).parent / "sink_attempt.py"
 
 
 def options(
-    broker: Broker, topic: str | None, *, exactly_once: bool = False, **more: str
+    broker: AnyBroker, topic: str | None, *, exactly_once: bool = False, **more: str
 ) -> SinkOptions:
     """Options of a write; `more` are the client's settings, with underscores for dots."""
     client = {name.replace("_", "."): value for name, value in more.items()}
@@ -49,30 +53,37 @@ def rows(count: int, label: str = "row") -> pa.RecordBatch:
     return pa.record_batch({"value": [f"{label} {n}".encode() for n in range(count)]})
 
 
-def once(broker: Broker, topic: str, batch: int, *given: pa.RecordBatch) -> Sent:
+def once(broker: AnyBroker, topic: str, batch: int, *given: pa.RecordBatch) -> Sent:
     claim = Claim(f"test/{topic}/0", batch)
     return send(options(broker, topic, exactly_once=True), iter(given), task=0, claim=claim)
 
 
-def read(broker: Broker, topic: str, isolation: str = "read_committed") -> list[ck.Message]:
+def read(broker: AnyBroker, topic: str, isolation: str = "read_committed") -> list[ck.Message]:
     """All records of a topic, to the end as of now."""
     with connect(broker.bootstrap) as cluster:
         count = len(cluster.partitions(topic))
         consumer = cluster.consumer(auto_offset_reset="earliest", isolation_level=isolation)
         consumer.assign([ck.TopicPartition(topic, number, 0) for number in range(count)])
-        found, ended = [], 0
-        while ended < count:
+        found: list[ck.Message] = []
+        ended: set[int | None] = set()
+        while len(ended) < count:
             message = consumer.poll(REQUEST_TIMEOUT_S)
-            assert message is not None
-            if message.error():
-                ended += 1
-            else:
+            assert message is not None, f"partitions {ended} ended, then nothing came"
+            error = message.error()
+            if error is None:
                 found.append(message)
+            else:
+                assert error.code() == ck.KafkaError._PARTITION_EOF, error
+                ended.add(message.partition())
         consumer.close()
     return found
 
 
-def values(broker: Broker, topic: str) -> list[bytes | None]:
+def values(broker: AnyBroker, topic: str) -> list[bytes | None]:
+    """All values of a topic where no transaction goes on: the last markers come by themselves."""
+    with connect(broker.bootstrap) as cluster:
+        for place in cluster.partitions(topic):
+            await_ended(broker.bootstrap, topic, place.partition)
     return [message.value() for message in read(broker, topic)]
 
 
@@ -121,34 +132,34 @@ def test_codec_and_batches(kafka_broker: Broker) -> None:
     assert len(values(kafka_broker, "sink-codec")) == 3_000
 
 
-def test_a_batch_that_comes_again_adds_nothing(kafka_broker: Broker) -> None:
-    kafka_broker.create_topic("sink-again")
-    assert once(kafka_broker, "sink-again", 3, rows(5, "a"), rows(5, "b")) == Sent(10)
+def test_a_batch_that_comes_again_adds_nothing(either_broker: AnyBroker) -> None:
+    either_broker.create_topic("sink-again")
+    assert once(either_broker, "sink-again", 3, rows(5, "a"), rows(5, "b")) == Sent(10)
     for batch in (3, 2):
-        assert once(kafka_broker, "sink-again", batch, rows(9)) == Sent(0, was_done=True)
-    assert once(kafka_broker, "sink-again", 4) == Sent(0)
-    assert once(kafka_broker, "sink-again", 5, rows(1, "c")) == Sent(1)
-    assert len(values(kafka_broker, "sink-again")) == 11
+        assert once(either_broker, "sink-again", batch, rows(9)) == Sent(0, was_done=True)
+    assert once(either_broker, "sink-again", 4) == Sent(0)
+    assert once(either_broker, "sink-again", 5, rows(1, "c")) == Sent(1)
+    assert len(values(either_broker, "sink-again")) == 11
 
 
-def test_an_attempt_that_is_killed_between_write_and_commit(kafka_broker: Broker) -> None:
+def test_an_attempt_that_is_killed_between_write_and_commit(either_broker: AnyBroker) -> None:
     topic = "sink-killed"
-    kafka_broker.create_topic(topic)
-    command = [sys.executable, str(SCRIPT), kafka_broker.bootstrap, topic, "50"]
+    either_broker.create_topic(topic)
+    command = [sys.executable, str(SCRIPT), either_broker.bootstrap, topic, "50"]
     with subprocess.Popen(command) as process:
-        while len(read(kafka_broker, topic, "read_uncommitted")) < 50:
+        while len(read(either_broker, topic, "read_uncommitted")) < 50:
             assert process.poll() is None
         process.kill()
-    assert values(kafka_broker, topic) == []
-    assert once(kafka_broker, topic, 0, rows(50)) == Sent(50)
-    assert values(kafka_broker, topic) == [f"row {n}".encode() for n in range(50)]
-    assert len(read(kafka_broker, topic, "read_uncommitted")) == 100
+    assert read(either_broker, topic) == []
+    assert once(either_broker, topic, 0, rows(50)) == Sent(50)
+    assert values(either_broker, topic) == [f"row {n}".encode() for n in range(50)]
+    assert len(read(either_broker, topic, "read_uncommitted")) == 100
 
 
-def test_a_zombie_is_fenced(kafka_broker: Broker) -> None:
+def test_a_zombie_is_fenced(either_broker: AnyBroker) -> None:
     """An attempt that was given up goes on when another has done its work."""
     topic = "sink-zombie"
-    kafka_broker.create_topic(topic)
+    either_broker.create_topic(topic)
     began, go_on = threading.Event(), threading.Event()
     ended: list[TidelogError] = []
 
@@ -161,37 +172,37 @@ def test_a_zombie_is_fenced(kafka_broker: Broker) -> None:
     def zombie() -> None:
         try:
             claim = Claim(f"test/{topic}/0", 0)
-            send(options(kafka_broker, topic, exactly_once=True), slowly(), task=0, claim=claim)
+            send(options(either_broker, topic, exactly_once=True), slowly(), task=0, claim=claim)
         except TidelogError as error:
             ended.append(error)
 
     thread = threading.Thread(target=zombie)
     thread.start()
     assert began.wait(REQUEST_TIMEOUT_S)
-    assert once(kafka_broker, topic, 0, rows(7)) == Sent(7)
+    assert once(either_broker, topic, 0, rows(7)) == Sent(7)
     go_on.set()
     thread.join()
     assert [type(error) for error in ended] == [WriterFenced]
-    assert values(kafka_broker, topic) == [f"row {n}".encode() for n in range(7)]
-    assert once(kafka_broker, topic, 0, rows(7)).was_done
+    assert values(either_broker, topic) == [f"row {n}".encode() for n in range(7)]
+    assert once(either_broker, topic, 0, rows(7)).was_done
 
 
-def test_writers_do_not_wait_for_each_other(kafka_broker: Broker) -> None:
+def test_writers_do_not_wait_for_each_other(either_broker: AnyBroker) -> None:
     """Another task's open transaction, its marker written, holds up nobody's next batch."""
     topic = "sink-open"
-    kafka_broker.create_topic(topic)
-    once(kafka_broker, topic, 0, rows(1))
-    with connect(kafka_broker.bootstrap) as cluster:
-        markers = Markers(cluster, options(kafka_broker, topic).marker_topic)
+    either_broker.create_topic(topic)
+    once(either_broker, topic, 0, rows(1))
+    with connect(either_broker.bootstrap) as cluster:
+        markers = Markers(cluster, options(either_broker, topic).marker_topic)
         place = markers.partition_of(f"test/{topic}/0")
         other = cluster.producer({"transactional.id": "another-task"})
         other.init_transactions(REQUEST_TIMEOUT_S)
         other.begin_transaction()
         other.produce(markers.topic, b'{"version": 1, "batch": 9}', b"another-task", place)
         other.flush()
-        assert once(kafka_broker, topic, 1, rows(1)) == Sent(1)
+        assert once(either_broker, topic, 1, rows(1)) == Sent(1)
         other.abort_transaction(REQUEST_TIMEOUT_S)
-    assert once(kafka_broker, topic, 1, rows(1)).was_done
+    assert once(either_broker, topic, 1, rows(1)).was_done
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])

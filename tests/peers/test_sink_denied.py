@@ -4,12 +4,18 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._acl import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+)
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from tests.kafka_oracle import Oracle
 from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
 from tests.peers.home import KafkaHome
 from tests.peers.test_sink_broker import once, options, rows
+from tests.waiting import until_so
 
 from tidelog.errors import NotAuthorized
 from tidelog.spark.broker_task import send
@@ -35,7 +41,8 @@ def strict_broker(
 
 
 def deny(broker: Broker, kind: ResourceType, name: str) -> None:
-    binding = AclBinding(
+    """Make the rule, and return when the broker goes by it: that is after it has answered."""
+    rule = (
         kind,
         name,
         ResourcePatternType.LITERAL,
@@ -45,8 +52,12 @@ def deny(broker: Broker, kind: ResourceType, name: str) -> None:
         AclPermissionType.DENY,
     )
     admin = AdminClient(broker.client_config())  # held: what it was asked ends with it
-    for future in admin.create_acls([binding]).values():
+    for future in admin.create_acls([AclBinding(*rule)]).values():
         future.result(timeout=REQUEST_TIMEOUT_S)
+    until_so(
+        lambda: bool(admin.describe_acls(AclBindingFilter(*rule)).result(REQUEST_TIMEOUT_S)),
+        f"the rule about {name}",
+    )
 
 
 def test_topics_and_transactional_ids_that_are_denied(strict_broker: Broker) -> None:

@@ -93,6 +93,18 @@ def test_an_offset_range_takes_exactly_its_records(
     ]
 
 
+@given(log=logs, start=st.integers(0, 110), rows=st.integers(1, 20))
+def test_views_are_what_copies_are(log: bytes, start: int, rows: int) -> None:
+    copies = as_rows(list(decode(log, offset_start=start, rows=rows)))
+    stats, copied = DecodeStats(), DecodeStats()
+    viewed = list(decode(log, offset_start=start, rows=rows, views=True, stats=stats))
+    for batch in viewed:
+        batch.validate(full=True)
+    assert as_rows(viewed) == copies
+    list(decode(log, offset_start=start, rows=rows, stats=copied))
+    assert stats == copied
+
+
 @given(log=logs, start=times, end=times)
 def test_a_time_range_takes_exactly_its_records_and_counts_those_without(
     log: bytes, start: int, end: int

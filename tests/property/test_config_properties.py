@@ -15,6 +15,11 @@ WORDS = {
     "tidelog.tier.url": ["", "s3://bucket/logs", " file:///srv/tier "],
     "tidelog.retention.clock": ["record", "append", " record-capped "],
     "tidelog.lookup.clock": ["record", " append "],
+    "tidelog.compaction.strategy": ["offset", " timestamp "],
+    "tidelog.compaction.strategy.header": [""],
+    "tidelog.compaction.scheduler": ["brute-force", " generational "],
+    "tidelog.compaction.space.factor": ["1.1", " 2 ", "99.5"],
+    "tidelog.cleaner.hash": ["siphash", " md5 "],
 }
 
 

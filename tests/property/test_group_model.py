@@ -175,7 +175,7 @@ class GroupMachine(RuleBasedStateMachine):
     def commit_as(self, member: Joined) -> None:
         self.offsets += 1
         code = self.world.commit(self.offsets, member)
-        group = self.world.table.get(GROUP)
+        group = self.world.table.classic(GROUP)
         generation = -1 if group is None else group.generation
         if code is Code.NONE:
             assert member.generation == generation, "a commit of another generation was taken"
@@ -186,7 +186,7 @@ class GroupMachine(RuleBasedStateMachine):
     @rule()
     def commit_without_membership(self) -> None:
         self.offsets += 1
-        group = self.world.table.get(GROUP)
+        group = self.world.table.classic(GROUP)
         is_free = group is None or group.is_empty
         code = self.world.commit(self.offsets)
         assert is_free or code is Code.UNKNOWN_MEMBER_ID
@@ -203,7 +203,7 @@ class GroupMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.world.restart()
-        group = self.world.table.get(GROUP)
+        group = self.world.table.classic(GROUP)
         known = 0 if group is None else group.generation
         # What was not written down comes to nothing, and its number is used again.
         self.tokens = {at: token for at, token in self.tokens.items() if at <= known}
@@ -255,7 +255,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def books_are_straight(self) -> None:
-        group = self.world.table.get(GROUP)
+        group = self.world.table.classic(GROUP)
         if group is None:
             return
         members = group.members.values()

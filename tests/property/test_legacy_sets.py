@@ -11,6 +11,7 @@ from tidelog.config import TopicConfig
 from tidelog.errors import CorruptData, RequestError, TidelogError
 from tidelog.record.legacy import build_legacy_set
 from tidelog.record.record import Record
+from tidelog.storage.kernel_sets import KernelPasses
 from tidelog.storage.validator import AppendContext, ValidatedAppend, Validator
 from tidelog.types import Codec, NewRecord, TimestampType, TopicPartition
 
@@ -34,6 +35,7 @@ class Sent:
     stamps: bool
     is_compacted: bool
     is_owned: bool
+    by_kernels: bool
 
     @property
     def data(self) -> bytes:
@@ -61,7 +63,9 @@ class Sent:
             owned=self.is_owned,
             takes_legacy=True,
         )
-        return Validator(TopicPartition("old", 0), TopicConfig.parse(given)[0]).validate(
+        passes = KernelPasses() if self.by_kernels else None
+        config = TopicConfig.parse(given)[0]
+        return Validator(TopicPartition("old", 0), config, set_passes=passes).validate(
             data, context
         )
 
@@ -101,6 +105,7 @@ sent_sets = st.builds(
     stamps=st.booleans(),
     is_compacted=st.booleans(),
     is_owned=st.booleans(),
+    by_kernels=st.booleans(),
 )
 
 

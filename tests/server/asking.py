@@ -1,9 +1,12 @@
 """A client that says exactly what it is told to, in the version it is told to."""
 
+import select
 import socket
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
+from tests.waiting import PATIENCE_S
+
+from tidelog.closing import Closing
 from tidelog.protocol.connection import ClientConnection
 from tidelog.server.in_process import Broker
 
@@ -15,11 +18,10 @@ if TYPE_CHECKING:
 
 Request = TypeVar("Request", bound="DataclassInstance")
 Response = TypeVar("Response", bound="DataclassInstance")
-PATIENCE_S = 20
 READ_BYTES = 1 << 16
 
 
-class Asking:
+class Asking(Closing):
     """One connection to a broker."""
 
     def __init__(self, broker: Broker) -> None:
@@ -46,17 +48,10 @@ class Asking:
         self.send(api, version, request)
         return self.receive(api)
 
+    def await_answer(self) -> None:
+        """Return when some bytes have come that nobody has received."""
+        assert select.select([self._socket], [], [], PATIENCE_S)[0]
+
     def close(self) -> None:
         """Close the connection."""
         self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -4,10 +4,13 @@ What our codecs are worth is shown against kio (tests/unit/protocol); here they 
 same thing.
 """
 
+import select
 import socket
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
+from tests.waiting import PATIENCE_S
+
+from tidelog.closing import Closing
 from tidelog.protocol.connection import ClientConnection
 from tidelog.protocol.messages import (
     FETCH,
@@ -38,7 +41,7 @@ from tidelog.record.views import walk
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-TIMEOUT_S = 30
+TIMEOUT_S = PATIENCE_S
 ACKS_ALL = -1
 PRODUCE_VERSION = 9
 FETCH_VERSION = 12
@@ -61,25 +64,14 @@ class Refused(Exception):
         super().__init__(f"error {code}: {message}")
 
 
-class RawClient:
+class RawClient(Closing):
     """One connection. Not for two threads."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, name: str = "raw") -> None:
         host, _, port = bootstrap.rpartition(":")
         self._sock = socket.create_connection((host, int(port)), TIMEOUT_S)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._connection = ClientConnection("raw")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+        self._connection = ClientConnection(name)
 
     def close(self) -> None:
         """End the connection."""
@@ -101,6 +93,10 @@ class RawClient:
                 raise ConnectionError("the broker closed the connection")
             self._connection.feed(data)
         return found
+
+    def has_answer(self) -> bool:
+        """Whether some bytes have come that nobody has received."""
+        return bool(select.select([self._sock], [], [], 0)[0])
 
     def ask(self, api: Api[Request, Response], version: int, message: Request) -> Response:
         """The answer to one question."""

@@ -16,10 +16,11 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 from kafka import TopicPartition as KafkaPartition  # type: ignore[import-untyped]
 from kafka.admin import KafkaAdminClient  # type: ignore[import-untyped]
+from tests.waiting import PATIENCE_S
 
 from tidelog.server.in_process import Broker
 
-TIMEOUT_S: Final = 30
+TIMEOUT_S: Final = PATIENCE_S
 TOPIC: Final = "flights"
 
 

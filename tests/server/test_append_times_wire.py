@@ -7,6 +7,7 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from tests.server.asking import Asking
+from tests.waiting import PATIENCE_S
 
 from tidelog.cluster.append_runs import AppendRuns
 from tidelog.cluster.fetched_rows import fetched
@@ -111,7 +112,7 @@ def test_reader_of_rows_gets_the_column(broker: Broker) -> None:
     fetch = PartitionFetch(
         broker.bootstrap_servers,
         TopicPartition(TOPIC, 0),
-        FetchSeams(connect=partial(connect_socket, timeout_s=20), clock=os_env().clock),
+        FetchSeams(connect=partial(connect_socket, timeout_s=PATIENCE_S), clock=os_env().clock),
     )
     split = Split(topic=TOPIC, partition=0, start_offset=0, end_offset=12, directory="")
     try:
@@ -144,7 +145,7 @@ def test_any_client_sees_the_time_as_a_header_where_the_topic_says_so(
     settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "any"}
     consumer = Consumer(settings)
     consumer.assign([ConfluentPartition(TOPIC, 0, 0)])
-    seen = consumer.consume(6, 20)
+    seen = consumer.consume(6, PATIENCE_S)
     consumer.close()
     assert [message.offset() for message in seen] == list(range(6))
     assert {message.timestamp()[1] for message in seen} == {5}

@@ -6,6 +6,7 @@ import pytest
 from tests.commanding import Commands, Shell
 from tests.connecting import Suite, fresh
 from tests.server.conftest import SETTINGS
+from tests.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.cluster.remote_directory import RemoteDirectory
@@ -27,7 +28,7 @@ def shell(ours: Broker) -> Shell:
 
 @pytest.fixture
 def log(ours: Broker) -> Iterator[RemoteDirectory]:
-    with tidelog.connect(ours.bootstrap_servers) as found:
+    with tidelog.connect(ours.bootstrap_servers, timeout_s=PATIENCE_S) as found:
         yield found
 
 

@@ -1,9 +1,11 @@
 """The control channel of a running broker: what is attached by others, its clients see at once."""
 
 import asyncio
+import contextlib
 import io
 import json
 import os
+import socket
 import threading
 from pathlib import Path
 
@@ -11,33 +13,42 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
+from tests.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.cli.main import run
 from tidelog.cli.surroundings import Surroundings
+from tidelog.control import place
 from tidelog.control.client import ControlClient, find_holder
+from tidelog.control.frames import FrameReader, encode_frame
 from tidelog.control.tier_verb import read_report, wishes
 from tidelog.env import os_env
 from tidelog.errors import CorruptMessage, InvalidRequest, UnknownTopic
 from tidelog.record.builder import build_batch
+from tidelog.record.views import walk
 from tidelog.server import topic_changes
 from tidelog.server.in_process import Broker
 from tidelog.server.node import Node
 from tidelog.storage.attach import WriterVersion
+from tidelog.storage.exchange import NewSegment
 from tidelog.storage.handles import FilePool
-from tidelog.storage.staging import RowFacts, StagedSegment, StagedWriter
+from tidelog.storage.log_dir import LogDir
+from tidelog.storage.staging import RowFacts, StagedSegment, StagedWriter, staging_path
 from tidelog.storage.tiering import MoveOptions
 from tidelog.types import NewRecord, TopicPartition
 
-TIMEOUT_S = 30
+TIMEOUT_S = PATIENCE_S
+# A send that waits for so long is taken for one that will never end.
+BLOCKED_S = 1
+ENDLESS_BYTES = 32 << 20
 TOPIC = "tides"
 COMMIT_ID = "0" * 32
 PARTITION = TopicPartition(TOPIC, 0)
 
 
 def holder_of(broker: Broker) -> ControlClient:
-    """The channel of a broker."""
-    found = find_holder(broker.data, timeout_s=TIMEOUT_S)
+    """The channel of a broker, which may have to compile kernels before it answers."""
+    found = find_holder(broker.data)
     assert found is not None
     return found
 
@@ -82,7 +93,32 @@ def test_status_names_the_broker(broker: Broker) -> None:
     assert (status["pid"], status["broker"]) == (os.getpid(), broker.bootstrap_servers)
     verbs = status["verbs"]
     assert isinstance(verbs, list)
-    assert {"status", "flush", "attach", "swap", "tier"} <= set(verbs)
+    assert {"status", "flush", "attach", "swap", "erase", "tier"} <= set(verbs)
+
+
+def test_a_key_is_erased_while_the_broker_runs(broker: Broker) -> None:
+    broker.call(lambda node: node.topics.create(TOPIC))
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for number in range(6):
+        producer.produce(TOPIC, b"%d" % number, key=b"the one" if number % 2 else b"another")
+    assert producer.flush(TIMEOUT_S) == 0
+    with holder_of(broker) as holder:
+        looked = holder.erase(TOPIC, b"the one", execute=False)
+        assert (looked["records"], looked["executed"]) == (3, False)
+        receipt = holder.erase(TOPIC, b"the one", execute=True)
+    assert receipt["complete"]
+    with Consumer(
+        {"bootstrap.servers": broker.bootstrap_servers, "group.id": "unused"}
+    ) as consumer:
+        consumer.assign([Place(TOPIC, 0, 0)])
+        found = consumer.consume(4, timeout=TIMEOUT_S)
+    assert [(m.offset(), m.key(), m.value()) for m in found] == [
+        (0, b"another", b"0"),
+        (2, b"another", b"2"),
+        (4, b"another", b"4"),
+        (6, b"the one", None),
+    ]
+    produce(broker, ["d"])
 
 
 def test_waiting_consumer_gets_what_another_process_attaches(broker: Broker) -> None:
@@ -99,7 +135,7 @@ def test_waiting_consumer_gets_what_another_process_attaches(broker: Broker) -> 
         staged = stage(broker, "job-0", ["b", "c"])
         done = holder.attach(staged, commit_id=COMMIT_ID, version=version)
         again = holder.attach(staged, commit_id="1" * 32, version=version)
-    thread.join(TIMEOUT_S)
+    thread.join()
     assert waiting == ["b", "c"]
     assert (done.record_count, done.partitions[PARTITION].first_offset) == (2, 1)
     assert again.was_done
@@ -117,7 +153,7 @@ def test_appends_wait_for_an_attach_and_lose_nothing(broker: Broker) -> None:
         for number in range(5):
             staged = stage(broker, f"job-{number}", [f"attached {number}"])
             holder.attach(staged, commit_id=f"{number:032x}")
-    thread.join(TIMEOUT_S)
+    thread.join()
     consumer = consumer_of(broker, 0)
     found = values(consumer, len(texts) + 5)
     consumer.close()
@@ -131,8 +167,8 @@ def test_errors_come_back_as_their_types(broker: Broker) -> None:
     with holder_of(broker) as holder:
         with pytest.raises(UnknownTopic, match="no topic 'nope'"):
             holder.ask("tier", wishes(TopicPartition("nope", 0), MoveOptions()))
-        with pytest.raises(InvalidRequest, match="no verb 'erase'"):
-            holder.ask("erase", {})
+        with pytest.raises(InvalidRequest, match="no verb 'burn'"):
+            holder.ask("burn", {})
         with pytest.raises(CorruptMessage, match="no list of segments"):
             holder.ask("attach", {})
         segment = {"topic": "__consumer_offsets"}
@@ -152,6 +188,95 @@ def test_flush_and_a_tier_run_beside_clients(broker: Broker, tmp_path: Path) -> 
     consumer = consumer_of(broker, 0)
     assert values(consumer, 3) == ["a", "b", "c"]
     consumer.close()
+
+
+def fill(broker: Broker) -> None:
+    """A finished segment with a record in each of four batches, and an active one."""
+
+    def append(node: Node) -> None:
+        partition = node.partitions.get(TOPIC, 0)
+        for number in range(6):
+            partition.log.append([NewRecord(key=b"k", value=b"%d" % number)])
+            if number == 3:
+                partition.log.roll()
+        partition.advance()
+
+    broker.call(lambda node: node.topics.create(TOPIC))
+    broker.call(append)
+
+
+def stage_cleaned(data: str, kept: tuple[int, ...]) -> NewSegment:
+    """These batches of the first segment, staged as by another process."""
+    path = Path(data) / f"{TOPIC}-0" / f"{0:020}.log"
+    cleaned = b"".join(
+        bytes(batch.view) for batch in walk(path.read_bytes()) if batch.base_offset in kept
+    )
+    Path(staging_path(data, PARTITION, "cleaned")).write_bytes(cleaned)
+    return NewSegment(name="cleaned", base_offset=0, size_bytes=len(cleaned))
+
+
+def test_swapped_segments_are_read_at_once_and_appends_go_on(broker: Broker) -> None:
+    fill(broker)
+    with holder_of(broker) as holder:
+        new = stage_cleaned(broker.data, (0, 2))
+        done = holder.swap(PARTITION, [0], [new], commit_id=COMMIT_ID)
+        assert (done.segments_before, done.segments_after) == (1, 1)
+        assert done.bytes_after == new.size_bytes < done.bytes_before
+        with pytest.raises(InvalidRequest):
+            holder.swap(PARTITION, [4], [new], commit_id=COMMIT_ID)
+        with pytest.raises(CorruptMessage, match="no list of base offsets"):
+            holder.ask("swap", {"topic": TOPIC, "partition": 0, "bases": [-1], "segments": []})
+    produce(broker, ["6"])
+    consumer = consumer_of(broker, 0)
+    assert values(consumer, 5) == ["0", "2", "4", "5", "6"]
+    consumer.close()
+
+
+def test_what_the_channel_is_asked_about_is_opened_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, threads, opening = str(tmp_path), list[int](), LogDir._open_log
+    with tidelog.broker(data) as broker:
+        fill(broker)
+
+    def watched(self: LogDir, name: TopicPartition, **more: int | None) -> object:
+        threads.append(threading.get_ident())
+        return opening(self, name, **more)
+
+    monkeypatch.setattr(LogDir, "_open_log", watched)
+    tier = wishes(PARTITION, MoveOptions(url=f"file://{tmp_path}/store", grace_ms=0))
+    for verb in ("swap", "attach", "tier"):
+        threads.clear()
+        with tidelog.broker(data) as broker, holder_of(broker) as holder:
+            loop = broker.call(lambda _: threading.get_ident())
+            if verb == "swap":
+                holder.swap(PARTITION, [0], [stage_cleaned(data, (0,))], commit_id=COMMIT_ID)
+            elif verb == "attach":
+                holder.attach(stage(broker, "job-0", ["b"]), commit_id=COMMIT_ID)
+            else:
+                holder.ask("tier", tier)
+        assert threads
+        assert loop not in threads
+
+
+def test_asker_that_reads_no_answers_is_read_no_further(broker: Broker) -> None:
+    question = encode_frame({"version": 1, "verb": "status", "arguments": {}})
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with found, place.address(broker.data) as address:
+        found.connect(address)
+        found.settimeout(BLOCKED_S)
+        sent = 0
+        with contextlib.suppress(TimeoutError):
+            while sent < ENDLESS_BYTES:
+                sent += found.send(question * 1000)
+        assert sent < ENDLESS_BYTES
+        found.settimeout(TIMEOUT_S)
+        # What was taken is answered, one by one.
+        reader, answers = FrameReader(), 0
+        while answers < sent // len(question):
+            answers += len(list(reader.feed(found.recv(1 << 16))))
+    with holder_of(broker) as holder:
+        assert holder.status()["pid"] == os.getpid()
 
 
 def test_channel_goes_with_the_broker(tmp_path: Path) -> None:

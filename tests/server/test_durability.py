@@ -1,10 +1,11 @@
 """A broker that syncs, rolls, deletes and comes back: with a real client, on a real disk."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from confluent_kafka import Producer
+from tests.server.test_produce import until
 from tests.unit.cli.running import Cli
+from tests.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.errors import StorageFailure
@@ -12,19 +13,7 @@ from tidelog.server.in_process import Broker
 from tidelog.server.node import Node
 from tidelog.types import NewRecord
 
-WAIT_S = 20
 SEGMENT = "1048576"
-
-
-def until(broker: Broker, holds: Callable[[Node], bool]) -> None:
-    """Wait, bounded, for the broker to come to a state."""
-    from threading import Event
-
-    for _ in range(WAIT_S * 100):
-        if broker.call(holds):
-            return
-        Event().wait(0.01)
-    raise AssertionError("it never came to be")
 
 
 def produce(broker: Broker, count: int, size: int = 100) -> list[int]:
@@ -37,7 +26,7 @@ def produce(broker: Broker, count: int, size: int = 100) -> list[int]:
             "t", b"x" * size, on_delivery=lambda error, told: offsets.append(told.offset())
         )
         producer.poll(0)
-    assert not producer.flush(WAIT_S)
+    assert not producer.flush(PATIENCE_S)
     return sorted(offset for offset in offsets if offset is not None)
 
 

@@ -1,16 +1,17 @@
 """Fetch over the wire: limits, waits, epochs, ids, sessions, pieces of files, damage."""
 
 import os
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from kafka import KafkaConsumer  # type: ignore[import-untyped]
 from kafka import TopicPartition as KafkaPartition
 from tests.server.asking import Asking
+from tests.waiting import PATIENCE_S, until_so
 
-from tidelog.protocol.messages import FETCH
+import tidelog
+from tidelog.protocol.messages import DESCRIBE_CLUSTER, FETCH, METADATA
+from tidelog.protocol.messages.cluster import DescribeClusterRequest
 from tidelog.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -19,6 +20,7 @@ from tidelog.protocol.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
+from tidelog.protocol.messages.metadata import MetadataRequest
 from tidelog.record.batch import build_batch
 from tidelog.record.views import walk
 from tidelog.server.in_process import Broker
@@ -28,7 +30,7 @@ from tidelog.types import INT32_MAX, NewRecord
 
 TOPIC = "flights"
 VALUE = b"v" * 1000
-LATER_MS = 20_000
+LATER_MS = PATIENCE_S * 2_000
 
 
 def create(broker: Broker, partitions: int = 1, **config: str) -> None:
@@ -131,22 +133,13 @@ def test_wait_ends_with_its_time_its_topic_or_its_connection(broker: Broker) -> 
     kept = broker.call(lambda node: node.partitions.get(TOPIC, 0))
     with Asking(broker) as client:
         client.send(FETCH, 12, request(partition(), max_wait_ms=LATER_MS))
-        wait_until(lambda: bool(kept.watcher_count))
-    wait_until(lambda: not kept.watcher_count)
+        until_so(lambda: bool(kept.watcher_count))
+    until_so(lambda: not kept.watcher_count)
     with Asking(broker) as client:
         client.send(FETCH, 12, request(partition(), max_wait_ms=LATER_MS))
-        wait_until(lambda: bool(kept.watcher_count))
+        until_so(lambda: bool(kept.watcher_count))
         broker.call(lambda node: node.topics.delete(TOPIC))
         assert parts(client.receive(FETCH))[0].error_code == 3
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(2_000):
-        if is_so():
-            return
-        pause.wait(0.005)
-    raise AssertionError("it never came to be")
 
 
 @pytest.mark.parametrize(
@@ -216,6 +209,13 @@ def test_topic_ids(broker: Broker) -> None:
         assert response.responses[0].partitions[0].error_code == code
 
 
+def test_the_rack_is_told_with_the_broker_s_address() -> None:
+    with tidelog.broker(settings={"broker.rack": "r1"}) as broker, Asking(broker) as client:
+        (told,) = client.ask(METADATA, 12, MetadataRequest(topics=[])).brokers
+        (also,) = client.ask(DESCRIBE_CLUSTER, 0, DescribeClusterRequest()).brokers
+        assert (told.rack, also.rack) == ("r1", "r1")
+
+
 def test_session_answers_what_changed(broker: Broker) -> None:
     create(broker, partitions=3)
     put(broker, 2)
@@ -253,8 +253,7 @@ def test_answer_stays_whole_while_its_segment_is_rolled_and_deleted(broker: Brok
     with Asking(broker) as client:
         client.send(FETCH, 12, request(partition(0, 0, max_bytes=INT32_MAX)))
         # The client takes nothing yet: most of the answer still lies in the file.
-        kept = broker.call(lambda node: node.partitions.get(TOPIC, 0))
-        wait_until(lambda: kept.high_watermark == 4_000)
+        client.await_answer()
         broker.call(_drop_all)
         got = offsets(parts(client.receive(FETCH))[0])
     assert got == list(range(4_000))
@@ -280,7 +279,7 @@ def test_read_error_is_of_one_partition_only(broker: Broker) -> None:
 
     kept = broker.call(lambda node: node.partitions.get(TOPIC, 0).log)
     broker.call(lambda _: kept.roll())
-    wait_until(lambda: broker.call(lambda _: kept.is_settled))
+    until_so(lambda: broker.call(lambda _: kept.is_settled))
     gone = broker.call(break_file)
     found = fetch(broker, request(partition(0), partition(1)))
     assert (found[0].error_code, found[1].error_code) == (56, 0)
@@ -294,7 +293,9 @@ def test_consumer_reads_all_of_many_partitions(broker: Broker) -> None:
     for number in range(5):
         put(broker, 300, partition=number)
     consumer = KafkaConsumer(
-        bootstrap_servers=broker.bootstrap_servers, consumer_timeout_ms=2_000, max_poll_records=700
+        bootstrap_servers=broker.bootstrap_servers,
+        consumer_timeout_ms=PATIENCE_S * 1000,
+        max_poll_records=700,
     )
     names = [KafkaPartition(TOPIC, number) for number in range(5)]
     consumer.assign(names)

@@ -1,16 +1,20 @@
 """Groups as real clients make them: rebalances, static and cooperative members, a restart."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer  # type: ignore[import-untyped]
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from kafka import KafkaConsumer  # type: ignore[import-untyped]
+from tests.peers.broker import free_port
 from tests.server.conftest import SETTINGS
+from tests.waiting import PATIENCE_S, Patience, until_so
 
 import tidelog
 from tidelog.env import os_env
+from tidelog.server.groups.group import ClassicGroup
 from tidelog.server.in_process import Broker
 from tidelog.server.node import Node
 from tidelog.storage.group_offsets import (
@@ -20,9 +24,19 @@ from tidelog.storage.group_offsets import (
     write_group_offsets,
 )
 
-WAIT_S = 20
 PARTITIONS = 4
-TURNS = 500
+# What a client says while its broker is away or reads its groups; it asks again, but not for long.
+NOT_READY = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError._WAIT_COORD,
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+}
+# Nobody is taken for dead where the machine stands still for a while; who could not say good-bye
+# is in time.
+SESSION_MS = PATIENCE_S * 500
 
 
 def fill(broker: Broker, topic: str, count: int = 40) -> None:
@@ -31,7 +45,7 @@ def fill(broker: Broker, topic: str, count: int = 40) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 5})
     for number in range(count):
         producer.produce(topic, value=str(number), partition=number % PARTITIONS)
-    assert producer.flush(WAIT_S) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def member(broker: Broker, group: str, topic: str, **more: str) -> Consumer:
@@ -42,7 +56,7 @@ def member(broker: Broker, group: str, topic: str, **more: str) -> Consumer:
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
         "heartbeat.interval.ms": 50,
-        "session.timeout.ms": 6000,
+        "session.timeout.ms": SESSION_MS,
         "log_level": 2,
     }
     settings.update((key.replace("_", "."), value) for key, value in more.items())
@@ -53,19 +67,18 @@ def member(broker: Broker, group: str, topic: str, **more: str) -> Consumer:
 
 def settle(consumers: Sequence[Consumer], each: int) -> None:
     """Poll until every consumer has so many partitions."""
-    for _ in range(WAIT_S * 50):
-        if all(len(consumer.assignment()) == each for consumer in consumers):
-            return
+    patience = Patience()
+    while any(len(consumer.assignment()) != each for consumer in consumers):
+        patience.check([consumer.assignment() for consumer in consumers])
         for consumer in consumers:
             consumer.poll(0.02 / len(consumers))
-    raise AssertionError([consumer.assignment() for consumer in consumers])
 
 
 def take(consumer: Consumer, count: int) -> list[bytes]:
     """The next so many values."""
     found: list[bytes] = []
     while len(found) < count:
-        message = consumer.poll(WAIT_S)
+        message = consumer.poll(PATIENCE_S)
         assert message is not None, f"{len(found)} of {count} came"
         assert message.error() is None, message.error()
         value = message.value()
@@ -75,8 +88,16 @@ def take(consumer: Consumer, count: int) -> list[bytes]:
 
 
 def committed(consumer: Consumer, topic: str) -> list[int]:
+    """What is committed, once the broker is ready to tell."""
     places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
-    return [place.offset for place in consumer.committed(places, timeout=WAIT_S)]
+    patience = Patience()
+    while True:
+        patience.check()
+        try:
+            return [place.offset for place in consumer.committed(places, timeout=PATIENCE_S)]
+        except KafkaException as error:
+            if error.args[0].code() not in NOT_READY:
+                raise
 
 
 def test_librdkafka_rebalances_and_goes_on_after_a_restart(tmp_path: Path) -> None:
@@ -133,16 +154,16 @@ def test_static_member_comes_back_without_a_rebalance(broker: Broker) -> None:
 def test_members_go_on_over_a_restart(tmp_path: Path) -> None:
     """The broker goes and comes again; its members do not rebalance."""
     data = str(tmp_path / "data")
-    with tidelog.broker(data, settings=SETTINGS) as broker:
+    port = free_port()  # which nobody is given while the broker is away
+    with tidelog.broker(data, port=port, settings=SETTINGS) as broker:
         fill(broker, "flights")
-        port = int(broker.bootstrap_servers.rpartition(":")[2])
         consumer = member(broker, "readers", "flights")
         settle([consumer], 4)
         before = generation(broker, "readers")
     with tidelog.broker(data, port=port, settings=SETTINGS) as broker:
-        for _ in range(TURNS):
-            if commits(consumer, TopicPartition("flights", 0, 5)):
-                break
+        patience = Patience()
+        while not commits(consumer, TopicPartition("flights", 0, 5)):
+            patience.check()
             consumer.poll(0.05)
         assert generation(broker, "readers") == before
         assert committed(consumer, "flights")[0] == 5
@@ -160,27 +181,27 @@ def test_kafka_python_rebalances(broker: Broker) -> None:
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             heartbeat_interval_ms=50,
-            session_timeout_ms=6000,
+            session_timeout_ms=SESSION_MS,
         )
 
     first = consumer()
     seen: list[bytes] = []
-    for _ in range(TURNS):
+    patience = Patience()
+    while len(seen) < 40:
+        patience.check(seen)
         polled = first.poll(timeout_ms=100)
         seen += [record.value for records in polled.values() for record in records]
-        if len(seen) == 40:
-            break
     first.commit()
     second = consumer()
-    for _ in range(TURNS):
-        if len(first.assignment()) == len(second.assignment()) == 2:
-            break
+    patience = Patience()
+    while not len(first.assignment()) == len(second.assignment()) == 2:
+        patience.check()
         assert not first.poll(timeout_ms=20)
         assert not second.poll(timeout_ms=20)
     second.close()
-    for _ in range(TURNS):
-        if len(first.assignment()) == 4:
-            break
+    patience = Patience()
+    while len(first.assignment()) < 4:
+        patience.check()
         first.poll(timeout_ms=20)
     assert [first.committed(place) for place in sorted(first.assignment())] == [10] * 4
     first.close()
@@ -197,7 +218,7 @@ def test_aiokafka_rebalances(broker: Broker) -> None:
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             heartbeat_interval_ms=50,
-            session_timeout_ms=6000,
+            session_timeout_ms=SESSION_MS,
         )
         await consumer.start()
         return consumer
@@ -205,18 +226,18 @@ def test_aiokafka_rebalances(broker: Broker) -> None:
     async def rebalance() -> list[int | None]:
         first = await started()
         for _ in range(40):
-            await asyncio.wait_for(first.getone(), WAIT_S)
+            await asyncio.wait_for(first.getone(), PATIENCE_S)
         await first.commit()
         second = await started()
-        for _ in range(TURNS):
-            if len(first.assignment()) == len(second.assignment()) == 2:
-                break
+        patience = Patience()
+        while not len(first.assignment()) == len(second.assignment()) == 2:
+            patience.check()
             await first.getmany(timeout_ms=20)
             await second.getmany(timeout_ms=20)
         await second.stop()
-        for _ in range(TURNS):
-            if len(first.assignment()) == 4:
-                break
+        patience = Patience()
+        while len(first.assignment()) < 4:
+            patience.check()
             await first.getmany(timeout_ms=20)
         found = [await first.committed(place) for place in sorted(first.assignment())]
         await first.stop()
@@ -230,7 +251,7 @@ def commits(consumer: Consumer, place: TopicPartition) -> bool:
     try:
         consumer.commit(offsets=[place], asynchronous=False)
     except KafkaException as error:
-        if not error.args[0].retriable():
+        if error.args[0].code() not in NOT_READY:
             raise
         return False
     return True
@@ -241,9 +262,13 @@ def generation(broker: Broker, group: str) -> int:
 
     def ask(node: Node) -> int:
         found = node.groups.find(group)
-        return -1 if found is None else found.generation
+        return found.generation if isinstance(found, ClassicGroup) else -1
 
     return broker.call(ask)
+
+
+def is_loaded(broker: Broker) -> bool:
+    return broker.call(lambda node: not node.groups.shards.is_loading)
 
 
 def test_groups_of_a_standby_go_on_where_it_is_served(tmp_path: Path) -> None:
@@ -259,12 +284,5 @@ def test_groups_of_a_standby_go_on_where_it_is_served(tmp_path: Path) -> None:
             consumer = member(broker, "readers", "flights")
             assert committed(consumer, "flights") == [4, 10, -1001, -1001]
             consumer.close()
-            wait_until(broker, lambda node: not node.groups.shards.is_loading)
+            until_so(partial(is_loaded, broker))
         assert read_group_offsets(os_env().files, data) is None
-
-
-def wait_until(broker: Broker, is_so: Callable[[Node], bool]) -> None:
-    for _ in range(WAIT_S * 1000):
-        if broker.call(is_so):
-            return
-    raise AssertionError("it never was")

@@ -2,11 +2,13 @@
 
 import contextlib
 import socket
+import threading
 from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.server.raw import TIMEOUT_S, RawClient
+from tests.server.raw import RawClient
+from tests.waiting import PATIENCE_S, until_so
 
 import tidelog
 from tidelog.protocol.messages import (
@@ -28,12 +30,16 @@ from tidelog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tidelog.record.builder import build_batch
 from tidelog.server import clients
 from tidelog.server.in_process import Broker
+from tidelog.server.metrics import Counters
 from tidelog.server.node import Node
 from tidelog.server.topic_rules import NEW_PARTITIONS_MAX, POLICY_VIOLATION
 from tidelog.types import NewRecord
 
 TIMES: Final = 1000
+# Of hundreds of kilobytes each: more than the system keeps for a connection.
+ANSWERS: Final = 60
 UNKNOWN_TOPIC: Final = 3
+NEVER_MS: Final = 1 << 60
 
 
 def test_what_is_named_often_is_told_once(broker: Broker) -> None:
@@ -79,7 +85,17 @@ def test_metadata_makes_no_more_topics_than_one_may_create_at_once(tmp_path: Pat
         assert not broker.call(lambda node: len(node.topics.all()))
 
 
-def test_client_that_asks_without_end_leaves_others_their_turn(broker: Broker) -> None:
+def test_client_that_asks_without_end_leaves_others_their_turn(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, done = Counters.request, list[int]()
+
+    def watched(counters: Counters, name: str, seconds: float, come: int, gone: int) -> None:
+        request(counters, name, seconds, come, gone)
+        if name == "Metadata":  # the other's answer was handed to the system
+            done.append(_described(counters))
+
+    monkeypatch.setattr(Counters, "request", watched)
     name = broker.call(lambda node: str(node.node_id))
     asked = DescribeConfigsRequest(
         resources=[
@@ -92,32 +108,96 @@ def test_client_that_asks_without_end_leaves_others_their_turn(broker: Broker) -
         RawClient(broker.bootstrap_servers) as client,
         RawClient(broker.bootstrap_servers) as other,
     ):
+        is_held, both_sent = threading.Event(), threading.Event()
+
+        def hold(_node: Node) -> None:
+            is_held.set()
+            assert both_sent.wait(PATIENCE_S)
+
+        # The broker looks at nothing before both have asked, however slow this machine is.
+        held = threading.Thread(target=broker.call, args=(hold,))
+        held.start()
+        assert is_held.wait(PATIENCE_S)
         for _ in range(TIMES):
             client.send(DESCRIBE_CONFIGS, 4, asked)
-        other.ask(METADATA, 9, MetadataRequest(topics=[]))
-        done = broker.call(_described)
-        assert done < TIMES / 2
+        other.send(METADATA, 9, MetadataRequest(topics=[]))
+        both_sent.set()
+        held.join()
+        other.receive()
         for _ in range(TIMES):
             client.receive()
-        assert broker.call(_described) == TIMES
+        assert done[0] < TIMES / 2
+        assert broker.call(lambda node: _described(node.metrics)) == TIMES
 
 
 def test_begun_requests_that_never_end_hold_others_up_for_a_while_only(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clients, "STALLED_MS", 100)
-    host, _, port = broker.bootstrap_servers.rpartition(":")
-    begun = (100 << 20).to_bytes(4, "big") + b"\0"
+    settings = {"queued.max.request.bytes": "1000000"}
+    with tidelog.broker(str(tmp_path), settings=settings) as broker:
+        with contextlib.ExitStack() as slow, RawClient(broker.bootstrap_servers) as client:
+            client.auto_create("t")
+            for _ in range(3):
+                _begin(slow, broker, 400_000)
+            while broker.call(lambda node: node.metrics.connections) < 4:
+                pass
+            answer = client.produce("t", bytes(build_batch([NewRecord(value=bytes(500_000))])))
+        assert answer.error_code == 0
+
+
+def test_requests_that_are_only_announced_hold_up_nobody(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "STALLED_MS", NEVER_MS)
+    monkeypatch.setattr(clients, "SENDING_MS", NEVER_MS)
     with contextlib.ExitStack() as slow, RawClient(broker.bootstrap_servers) as client:
         client.auto_create("t")
-        for _ in range(3):
-            sender = slow.enter_context(socket.create_connection((host, int(port)), TIMEOUT_S))
-            sender.sendall(begun)
-        while broker.call(lambda node: node.metrics.connections) < 4:
+        for _ in range(5):
+            _begin(slow, broker, 1)
+        while broker.call(lambda node: node.metrics.connections) < 6:
             pass
         answer = client.produce("t", bytes(build_batch([NewRecord(value=bytes(500_000))])))
     assert answer.error_code == 0
 
 
-def _described(node: Node) -> int:
-    return sum(node.metrics.apis["DescribeConfigs"].seconds.counts)
+def test_answers_that_nobody_takes_are_not_kept_at_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "STALLED_MS", NEVER_MS)
+    monkeypatch.setattr(clients, "SENDING_MS", NEVER_MS)
+    settings = {"queued.max.request.bytes": "1000"}
+    with (
+        tidelog.broker(str(tmp_path), settings=settings) as broker,
+        RawClient(broker.bootstrap_servers) as client,
+        contextlib.ExitStack() as silent,
+    ):
+        names = [f"t{number}" for number in range(40)]
+        broker.call(lambda node: [node.topics.create(name) for name in names])
+        for count in range(36, 40):  # answers of different sizes
+            sender = silent.enter_context(RawClient(broker.bootstrap_servers))
+            for _ in range(ANSWERS):
+                sender.send(DESCRIBE_CONFIGS, 4, _with_texts(names[:count]))
+        monkeypatch.setattr(clients, "STALLED_MS", 100)  # now that all is sent
+        until_so(lambda: broker.call(lambda node: node.metrics.connections) == 1)
+        assert broker.call(lambda node: _described(node.metrics)) < 4 * ANSWERS
+        assert client.ask(METADATA, 9, MetadataRequest(topics=[])).topics == []
+
+
+def _with_texts(topics: list[str]) -> DescribeConfigsRequest:
+    return DescribeConfigsRequest(
+        resources=[DescribeConfigsResource(resource_type=2, resource_name=name) for name in topics],
+        include_synonyms=True,
+        include_documentation=True,
+    )
+
+
+def _begin(slow: contextlib.ExitStack, broker: Broker, size: int) -> None:
+    """Announce a request of 100 MiB, send so much of it, and be silent."""
+    host, _, port = broker.bootstrap_servers.rpartition(":")
+    sender = slow.enter_context(socket.create_connection((host, int(port)), PATIENCE_S))
+    sender.sendall((100 << 20).to_bytes(4, "big") + bytes(size))
+
+
+def _described(counters: Counters) -> int:
+    return sum(counters.apis["DescribeConfigs"].seconds.counts)

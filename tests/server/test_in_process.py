@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from tests.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.errors import Closed, ConfigError, DirectoryLocked
@@ -12,8 +13,8 @@ from tidelog.server.in_process import Broker
 
 def test_client_sees_broker_and_creates_a_topic_by_asking(broker: Broker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    asked = admin.list_topics("flights", timeout=10)
-    every = admin.list_topics(timeout=10)
+    asked = admin.list_topics("flights", timeout=PATIENCE_S)
+    every = admin.list_topics(timeout=PATIENCE_S)
     found = [(b.id, f"{b.host}:{b.port}") for b in asked.brokers.values()]
     assert found == [(0, broker.bootstrap_servers)]
     assert list(every.topics) == ["flights"]

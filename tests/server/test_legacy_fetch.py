@@ -26,7 +26,9 @@ CONFIG = {"internal.segment.bytes": "2000"}
 @pytest.fixture
 def broker() -> Iterator[Broker]:
     """A broker for old clients, with records of all formats: 0 at offsets 0-2, 1 at 3-5, then 2."""
-    with tidelog.broker(settings={"tidelog.legacy.clients": "true"}) as running:
+    # The records are old: the default of a week would delete them.
+    settings = {"tidelog.legacy.clients": "true", "log.retention.ms": "-1"}
+    with tidelog.broker(settings=settings) as running:
         running.call(_fill)
         yield running
 

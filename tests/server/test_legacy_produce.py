@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.server.asking import Asking
 from tests.server.raw import produce_request
+from tests.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.protocol.messages import FETCH, LIST_OFFSETS, PRODUCE
@@ -23,7 +24,12 @@ from tidelog.record.views import walk
 from tidelog.server.in_process import Broker
 from tidelog.types import Buffer, Codec, NewRecord
 
-SETTINGS = {"tidelog.legacy.clients": "true", "auto.create.topics.enable": "false"}
+# The records are old: the default of a week would delete them.
+SETTINGS = {
+    "tidelog.legacy.clients": "true",
+    "auto.create.topics.enable": "false",
+    "log.retention.ms": "-1",
+}
 TOPIC = "old"
 STAMPED = "stamped"
 CONFIG = {"internal.segment.bytes": "2000", "index.interval.bytes": "100"}
@@ -168,12 +174,12 @@ def test_librdkafka_as_if_it_spoke_to_an_old_broker(
     values = [b"%d" % index * 20 for index in range(40)]
     for value in values:
         producer.produce(topic, value, on_delivery=lambda error, _: failures.append(error))
-    assert producer.flush(20) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert failures == [None] * 40
     assert set(read(broker, 4, 40, topic)[1]) == {"0"}
     consumer = Consumer({**client, "group.id": "g", "check.crcs": True})
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-    found = [message.value() for message in consumer.consume(40, 20)]
+    found = [message.value() for message in consumer.consume(40, PATIENCE_S)]
     consumer.close()
     assert found == values
 

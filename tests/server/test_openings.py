@@ -8,6 +8,7 @@ from threading import Event
 
 import pytest
 from tests.server.raw import RawClient
+from tests.waiting import PATIENCE_S, until_so
 
 import tidelog
 from tidelog.protocol.messages import DELETE_RECORDS, FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
@@ -31,7 +32,6 @@ from tidelog.server.node import Node
 from tidelog.storage.log_dir import LogDir
 from tidelog.types import NewRecord, TopicPartition
 
-WAIT_S = 20
 COUNT = 12
 NUMBERS = range(COUNT)
 NEVER = {"log.initial.task.delay.ms": "3600000"}
@@ -119,10 +119,7 @@ def test_retention_opens_all_beside_the_loop(tmp_path: Path, opened_in: list[int
     settings = {"log.initial.task.delay.ms": "0"}
     with tidelog.broker(str(tmp_path), settings=settings) as broker:
         loop = broker.call(lambda _: threading.get_ident())
-        for _ in range(WAIT_S * 100):
-            if broker.call(lambda node: len(list(node.partitions.opened()))) == COUNT:
-                break
-            Event().wait(0.01)
+        until_so(lambda: broker.call(lambda node: len(list(node.partitions.opened()))) == COUNT)
     assert len(opened_in) == COUNT
     assert loop not in opened_in
 
@@ -131,7 +128,9 @@ def test_slow_reads_do_not_hold_up_changes(broker: Broker) -> None:
     gate, held = Event(), list["asyncio.Future[bool]"]()
 
     def begin(node: Node) -> None:
-        held.extend(asyncio.ensure_future(node.reads.run(gate.wait, WAIT_S)) for _ in range(100))
+        held.extend(
+            asyncio.ensure_future(node.reads.run(gate.wait, PATIENCE_S)) for _ in range(100)
+        )
 
     broker.call(begin)
     try:
@@ -150,12 +149,12 @@ def test_broker_stops_while_retention_opens(
 
     def watched(self: LogDir, name: TopicPartition, **more: int | None) -> object:
         has_begun.set()
-        assert may_open.wait(WAIT_S)
+        assert may_open.wait(PATIENCE_S)
         return opening(self, name, **more)
 
     monkeypatch.setattr(LogDir, "_open_log", watched)
     with tidelog.broker(str(tmp_path), settings={"log.initial.task.delay.ms": "0"}):
-        assert has_begun.wait(WAIT_S)
+        assert has_begun.wait(PATIENCE_S)
         threading.Timer(0.05, may_open.set).start()
     assert (tmp_path / ".kafka_cleanshutdown").exists()
     assert not [line for line in caplog.messages if "t-" in line]

@@ -1,10 +1,10 @@
 """Produce over the wire, where Kafka can't be the judge: ours alone, or by differing on purpose."""
 
 from collections.abc import Callable, Iterator
-from threading import Event
 
 import pytest
 from tests.server.raw import RawClient, produce_request
+from tests.waiting import until_so
 
 from tidelog.protocol.messages import PRODUCE
 from tidelog.record.builder import build_batch
@@ -27,11 +27,7 @@ def batch(value: bytes = b"v") -> bytes:
 
 
 def until(broker: Broker, holds: Callable[[Node], bool]) -> None:
-    for _ in range(2000):
-        if broker.call(holds):
-            return
-        Event().wait(0.01)
-    raise AssertionError("it never came to be")
+    until_so(lambda: broker.call(holds))
 
 
 def test_null_records_are_answered(client: RawClient) -> None:

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from tests.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.cli.problems import ExitCode
 
-TIMEOUT_S = 60
+TIMEOUT_S = PATIENCE_S
 
 
 def command(*options: str) -> list[str]:

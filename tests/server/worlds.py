@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from tidelog.config import BrokerConfig
+from tidelog.env import Env
 from tidelog.server.clients import Clients
 from tidelog.server.connection import Connection
 from tidelog.server.node import Node
@@ -128,9 +129,9 @@ class World:
         self._clients = Clients(node)
 
     @classmethod
-    def open(cls, folder: Path, errors: Errors) -> Self:
+    def open(cls, folder: Path, errors: Errors, env: Env | None = None) -> Self:
         """A node on a directory."""
-        return cls(open_node(str(folder), BrokerConfig.parse(SETTINGS)[0]), errors)
+        return cls(open_node(str(folder), BrokerConfig.parse(SETTINGS)[0], env=env), errors)
 
     def connect(self) -> Talk:
         """A new client."""

@@ -9,16 +9,19 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import tidelog.spark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
+    from pyspark.sql.streaming.query import StreamingQuery
 
 STREAM_TIMEOUT_S = 300
+STARTS = 5
 
 
 def connect(place: str, conf: dict[str, str]) -> SparkSession:
@@ -65,24 +68,64 @@ def workers(rows: DataFrame) -> list[str]:
     return sorted(row["folder"] for row in found)
 
 
+def pythons(rows: DataFrame) -> list[str]:
+    """The Python and the package that the tasks of a read ran, without the executor's folder."""
+
+    def tell(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        import sys
+        from pathlib import Path
+
+        import pyarrow as pa
+
+        import tidelog
+
+        here = str(Path.cwd())
+        for _ in batches:
+            places = [str(Path(sys.prefix)), str(Path(tidelog.__file__))]
+            found = [place.replace(here, ".") for place in places]
+            yield pa.RecordBatch.from_pydict({"place": found})
+
+    found = rows.select("partition").mapInArrow(tell, "place string").distinct().collect()
+    return sorted(row["place"] for row in found)
+
+
+def java_version(spark: SparkSession) -> str:
+    """The driver's; a client of Spark Connect has none."""
+    jvm = getattr(spark, "_jvm", None)
+    return "" if jvm is None else str(jvm.java.lang.System.getProperty("java.version"))
+
+
+def await_end(start: "Callable[[], StreamingQuery]") -> None:
+    """Start a query, also again where Spark gave up a Python that needed ten seconds to come up."""
+    for _ in range(STARTS):
+        try:
+            if start().awaitTermination(STREAM_TIMEOUT_S):
+                return
+            raise SystemExit("the stream did not end")
+        except StreamingQueryException as error:
+            if "Python worker failed to connect back" not in str(error):
+                raise
+    raise SystemExit("the stream did not start")
+
+
 def main(given: dict[str, str], conf: dict[str, str], store: dict[str, str]) -> None:
     spark = connect(given["spark"], conf)
     settings = {f"store.{name}": value for name, value in store.items()}
     log = read(spark, given["data"], given["topic"], splitBytes="2048", **settings)
     found: dict[str, object] = {"version": spark.version, "read": summary(log)}
+    found["java"] = java_version(spark)
     found["workers"] = workers(log)
+    found["pythons"] = pythons(log)
     stream = spark.readStream.format("tidelog").option("startingOffsets", "earliest")
-    query = (
+    writer = (
         stream.options(subscribe=given["topic"], **settings)
         .load(given["data"])
         .writeStream.format("tidelog")
         .option("topic", "copied")
         .option("checkpointLocation", given["checkpoint"])
         .trigger(availableNow=True)
-        .start(given["target"])
     )
-    if not query.awaitTermination(STREAM_TIMEOUT_S):
-        raise SystemExit("the stream did not end")
+    await_end(lambda: writer.start(given["target"]))
     found["copied"] = summary(read(spark, given["target"], "copied"))
     log.write.format("tidelog").mode("append").option("topic", "again").save(given["target"])
     found["again"] = summary(read(spark, given["target"], "again"))

@@ -24,6 +24,8 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
+    # A task of a write that is aborted cleans up when its rows end, however busy the machine.
+    "spark.python.task.killTimeout": "60s",
 }
 
 

@@ -6,9 +6,11 @@ python stream_child.py DIRECTORY WORK
 import os
 import sys
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.spark.conftest import SETTINGS
+from tests.spark.streams import to_end
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,15 +19,15 @@ if TYPE_CHECKING:
 PER_TRIGGER = 150
 
 
-def start(spark: "SparkSession", root: str, work: str, *, to_end: bool) -> "StreamingQuery":
+def start(spark: "SparkSession", root: str, work: str, *, is_last: bool) -> "StreamingQuery":
     """The query; its checkpoint and its rows are in `work`."""
     reader = spark.readStream.format("tidelog").option("path", root).option("subscribe", "t")
     # At the end it takes more than before: a restart may change limits.
-    limit = 20 * PER_TRIGGER if to_end else PER_TRIGGER
+    limit = 20 * PER_TRIGGER if is_last else PER_TRIGGER
     frame = reader.option("startingOffsets", "latest").option("maxOffsetsPerTrigger", limit).load()
     writer = frame.select("partition", "offset", "value").writeStream.format("parquet")
     writer = writer.option("checkpointLocation", f"{work}/checkpoint")
-    if to_end:
+    if is_last:
         writer = writer.trigger(availableNow=True)
     return writer.start(f"{work}/rows")
 
@@ -41,7 +43,7 @@ def main(root: str, work: str) -> None:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    start(spark, root, work, to_end=False).awaitTermination()
+    to_end(partial(start, spark, root, work, is_last=False))
 
 
 if __name__ == "__main__":

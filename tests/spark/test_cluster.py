@@ -4,7 +4,8 @@ Each runs as a program of its own (cluster_child.py), as users' programs do, on 
 topic: batch read by splits, streaming read into a directory sink, batch write.
 
 Other versions run where they are there: TIDELOG_SPARK_42 names a folder that holds pyspark 4.2,
-TIDELOG_JAVA_21 the home of a Java 21, TIDELOG_JAVA_OTHER that of one that is to be refused.
+TIDELOG_JAVA_21 the home of a Java 21, TIDELOG_JAVA_OTHER that of one that is to be refused,
+TIDELOG_SPARK_ARCHIVE a virtual environment with tidelog[spark,objects] and venv-pack.
 """
 
 import json
@@ -40,7 +41,9 @@ SMALL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.executor.memory": "512m",
+    # Both workers take part, however long their Javas take to start.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
@@ -80,8 +83,11 @@ class Data:
 
 def run(processes: Processes, logs: Path, spark: str, data: Data | None = None) -> Result:
     """What the program says; its process must end well."""
-    done = start(processes, logs, spark, data)
-    assert done.returncode == 0, done.stderr[-4000:]
+    return result_of(start(processes, logs, spark, data))
+
+
+def result_of(done: "subprocess.CompletedProcess[str]") -> Result:
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))
     found: Result = json.loads(line.removeprefix("RESULT"))
     return found
@@ -92,6 +98,12 @@ def start(
 ) -> subprocess.CompletedProcess[str]:
     conf = {"spark.pyspark.python": sys.executable}
     conf |= {} if spark.startswith("sc:") else SMALL
+    given = asked(logs, spark, conf, data)
+    return program(processes, logs, [sys.executable, str(CHILD), given])
+
+
+def asked(logs: Path, spark: str, conf: dict[str, str], data: Data | None = None) -> str:
+    """What the program is called with."""
     where = data or Data(str(logs / "logs"))
     given = {
         "spark": spark,
@@ -102,8 +114,14 @@ def start(
         "target": str(logs / "target"),
         "checkpoint": str(logs / "checkpoint"),
     }
+    return json.dumps(given)
+
+
+def program(
+    processes: Processes, logs: Path, command: list[str]
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(CHILD), json.dumps(given)],
+        command,
         env=processes.environment(),
         cwd=logs,
         capture_output=True,
@@ -161,6 +179,36 @@ def test_spark_4_2_on_java_21(processes: Processes, logs: Path) -> None:
     found = run(processes, logs, "local[2]")
     check(found, logs)
     assert str(found["version"]).startswith("4.2.")
+
+
+@pytest.mark.slow
+def test_java_21(processes: Processes, logs: Path) -> None:
+    """The newest Spark on both its Javas: the other tests run on the machine's own."""
+    processes.java_home = there("TIDELOG_JAVA_21")
+    found = run(processes, logs, "local[2]")
+    check(found, logs)
+    assert str(found["java"]).startswith("21")
+
+
+@pytest.mark.slow
+def test_an_archive_brings_the_environment(processes: Processes, logs: Path) -> None:
+    """As docs/deploy.md says it: the nodes have a Python and nothing else."""
+    env = Path(there("TIDELOG_SPARK_ARCHIVE"))
+    packed = [str(env / "bin" / "venv-pack"), "-q", "-p", str(env), "-o", str(logs / "env.tar.gz")]
+    subprocess.run(packed, check=True)
+    processes.variables = {"PYTHONPATH": "", "PYSPARK_PYTHON": "/nowhere/python"}
+    master = start_standalone(processes)
+    conf = SMALL | {
+        "spark.pyspark.python": "./env/bin/python",
+        "spark.pyspark.driver.python": str(env / "bin" / "python"),
+        "spark.executorEnv.NUMBA_CACHE_DIR": str(logs / "kernels"),
+    }
+    shown = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
+    submit = str(processes.home / "bin" / "spark-submit")
+    command = [submit, "--master", master, "--archives", f"{logs / 'env.tar.gz'}#env", *shown]
+    found = result_of(program(processes, logs, [*command, str(CHILD), asked(logs, master, {})]))
+    check(found, logs)
+    assert len(list(processes.folder.glob("work-*/app-*/*/env/bin/python"))) == 2
 
 
 @pytest.mark.slow

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.kafka_oracle import kafka_jars, kafka_oracle
-from tests.peers.broker import Broker
 from tests.peers.conftest import kafka_broker
+from tests.peers.either import AnyBroker, either_broker
+from tests.peers.settled import await_markers
 from tests.peers.test_sink_broker import read, values
 
 import tidelog
@@ -18,7 +19,7 @@ from tidelog.storage.log_dir import LogDir, LogDirOptions
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["kafka_broker", "kafka_jars", "kafka_oracle"]
+__all__ = ["either_broker", "kafka_broker", "kafka_jars", "kafka_oracle"]
 
 TOPIC = "tides"
 T0 = 1_360_342_800_000
@@ -127,42 +128,44 @@ def test_a_version_is_in_the_directory_once(spark: "SparkSession", root: str) ->
 @pytest.mark.kafka
 @pytest.mark.xdist_group("kafka")
 def test_a_batch_that_comes_again_is_at_the_broker_once(
-    spark: "SparkSession", kafka_broker: Broker, tmp_path: Path
+    spark: "SparkSession", either_broker: AnyBroker, tmp_path: Path
 ) -> None:
     """And with the default delivery it is there twice, which is what at least once means."""
-    kafka_broker.create_topic("stream-once", 2)
-    kafka_broker.create_topic("stream-more", 2)
-    broker = {"kafka.bootstrap.servers": kafka_broker.bootstrap}
+    either_broker.create_topic("stream-once", 2)
+    either_broker.create_topic("stream-more", 2)
+    broker = {"kafka.bootstrap.servers": either_broker.bootstrap}
     once = Stream(
         spark, tmp_path / "a", broker | {"topic": "stream-once", "delivery": "exactly-once"}
     )
     once.add(0, 300)
     once.again()
     once.add(300, 350)
-    found = read(kafka_broker, "stream-once")
+    await_markers(either_broker, "stream-once")
+    found = read(either_broker, "stream-once")
     assert Counter((m.key(), m.value(), m.timestamp()[1]) for m in found) == expected(350)
     more = Stream(spark, tmp_path / "b", broker | {"topic": "stream-more"})
     more.add(0, 10)
     more.again()
-    assert Counter(values(kafka_broker, "stream-more")) == Counter(
+    assert Counter(values(either_broker, "stream-more")) == Counter(
         {b"%d" % n: 2 for n in range(10)}
     )
 
 
 @pytest.mark.kafka
 @pytest.mark.xdist_group("kafka")
-def test_a_version_is_at_the_broker_once(spark: "SparkSession", kafka_broker: Broker) -> None:
-    kafka_broker.create_topic("batch-once", 2)
+def test_a_version_is_at_the_broker_once(spark: "SparkSession", either_broker: AnyBroker) -> None:
+    either_broker.create_topic("batch-once", 2)
     for version in ("3", "3", "2"):
         writer = rows(spark, 0, 100).write.format("tidelog").mode("append")
-        writer = writer.option("kafka.bootstrap.servers", kafka_broker.bootstrap)
+        writer = writer.option("kafka.bootstrap.servers", either_broker.bootstrap)
         writer = writer.option("topic", "batch-once").option("txnAppId", "app")
         writer.option("txnVersion", version).save()
-    assert Counter(values(kafka_broker, "batch-once")) == Counter(b"%d" % n for n in range(100))
+    await_markers(either_broker, "batch-once")
+    assert Counter(values(either_broker, "batch-once")) == Counter(b"%d" % n for n in range(100))
     frame = spark.range(1).selectExpr("'v' as value", "timestamp_millis(0) as timestamp")
     writer = frame.write.format("tidelog").mode("append").option("topic", "batch-once")
     with pytest.raises(Exception, match="InvalidTimestamp: a row whose timestamp is 1970"):
-        writer.option("kafka.bootstrap.servers", kafka_broker.bootstrap).save()
+        writer.option("kafka.bootstrap.servers", either_broker.bootstrap).save()
 
 
 BROKER = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": TOPIC}
@@ -186,7 +189,7 @@ BROKER = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": TOPIC}
         (BROKER | {"delivery": "exactly-once"}, "needs txnAppId"),
         (BROKER | {"kafka.transactional.id": "t"}, "give delivery=exactly-once"),
         (BROKER | {"kafka.enable.idempotence": "false"}, "always idempotent"),
-        (BROKER | {"kafka.value.serializer": "x"}, "bytes or text"),
+        (BROKER | {"kafka.value.serializer": "x"}, "give valueAs"),
     ],
 )
 def test_options_that_contradict(given: dict[str, str], said: str) -> None:

@@ -1,10 +1,12 @@
 """`spark.readStream.format("tidelog")` over a directory: every record once, losses by name."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.spark.streams import to_end
 
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.types import NewRecord
@@ -42,16 +44,14 @@ def run(spark: "SparkSession", root: Path, work: Path, **options: str) -> "Strea
     """Read what is there now into Parquet files, until the end; its offsets are in `work`."""
     reader = spark.readStream.format("tidelog").option("path", str(root))
     given = {"startingOffsets": "earliest", "columns": "topic,partition,offset,value"}
-    query = (
+    writer = (
         reader.options(**given | options)
         .load()
         .writeStream.format("parquet")
         .option("checkpointLocation", str(work / "checkpoint"))
         .trigger(availableNow=True)
-        .start(str(work / "rows"))
     )
-    query.awaitTermination()
-    return query
+    return to_end(partial(writer.start, str(work / "rows")))
 
 
 def rows(spark: "SparkSession", work: Path) -> list[Row]:

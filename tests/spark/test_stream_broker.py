@@ -2,16 +2,18 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions
 from tests.kafka_oracle import kafka_jars, kafka_oracle
 from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
 from tests.peers.conftest import kafka_broker
+from tests.peers.settled import add_partitions, delete_topic
+from tests.spark.streams import to_end
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,10 +30,17 @@ Run = Callable[..., "StreamingQuery"]
 
 def produce(broker: Broker, partition: int, first: int, end: int) -> None:
     """Write records whose value is their offset."""
-    producer = Producer(broker.client_config(linger_ms=0))
+    failed: list[object] = []
+    producer = Producer(
+        {
+            **broker.client_config(linger_ms=0),
+            "on_delivery": lambda error, _message: failed.append(error) if error else None,
+        }
+    )
     for number in range(first, end):
         producer.produce(TOPIC, value=str(number).encode(), partition=partition)
     assert producer.flush(REQUEST_TIMEOUT_S) == 0
+    assert failed == []
 
 
 def committed(admin: AdminClient) -> dict[int, int]:
@@ -52,15 +61,13 @@ def run(spark: "SparkSession", kafka_broker: Broker, tmp_path: Path) -> Run:
             "commitGroup": GROUP,
         }
         frame = spark.readStream.format("tidelog").options(**given | options).load()
-        query = (
+        writer = (
             frame.selectExpr("partition", "offset", "cast(value as string)")
             .writeStream.format("parquet")
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
-            .start(str(tmp_path / "rows"))
         )
-        query.awaitTermination()
-        return query
+        return to_end(partial(writer.start, str(tmp_path / "rows")))
 
     return start
 
@@ -89,8 +96,7 @@ def test_stream_from_a_broker(
     assert len(source["endOffset"]["topics"][TOPIC]["id"]) == 32
     assert committed(admin) == {0: 100, 1: 10}
 
-    for future in admin.create_partitions([NewPartitions(TOPIC, 3)]).values():
-        future.result(timeout=REQUEST_TIMEOUT_S)
+    add_partitions(kafka_broker, TOPIC, 3)
     produce(kafka_broker, 0, 100, 120)
     produce(kafka_broker, 2, 0, 7)
     for place in admin.delete_records([TopicPartition(TOPIC, 0, 105)]).values():
@@ -101,8 +107,7 @@ def test_stream_from_a_broker(
     expected = rows(0, 0, 100) + rows(0, 105, 120) + rows(1, 0, 10) + rows(2, 0, 7)
     assert read() == expected
 
-    for future in admin.delete_topics([TOPIC]).values():
-        future.result(timeout=REQUEST_TIMEOUT_S)
+    delete_topic(kafka_broker, TOPIC)
     kafka_broker.create_topic(TOPIC, partitions=1)
     produce(kafka_broker, 0, 0, 3)
     with pytest.raises(Exception, match="the topic was deleted and created anew"):

@@ -10,6 +10,7 @@ from tests.tidy.test_format_docs import CODES, example, section, tables
 from tidelog.storage import append_time, files, offset_index, producer_snapshot, time_index
 from tidelog.storage import txn_index as aborted
 from tidelog.storage.append_time import AppendTimes
+from tidelog.storage.compaction_history import CompactionHistory
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.producer_snapshot import SnapshotEntry, encode_snapshot
@@ -121,6 +122,14 @@ def test_the_texts() -> None:
                 SegmentNote(42, 50, 305_419_896, RollReason.UNKNOWN, -1, TIME + 1_000),
             ]
         ),
+        CompactionHistory(
+            end_offset=200,
+            record_exact_ms=TIME + 900,
+            append_exact_ms=TIME + 950,
+            run_ms=TIME + 1_000,
+            horizons_ms=(TIME + 86_401_000,),
+            segments=frozenset({(0, 52_000), (0, 9_000)}),
+        ).encode(),
         files.encode_partition_metadata(TOPIC_ID) + b"\n",
         files.CLEAN_SHUTDOWN_TEXT + b"\n",
     ]

@@ -5,12 +5,15 @@ import dataclasses
 import pytest
 
 from tidelog.config import BROKER_CONFIGS, TOPIC_CONFIGS, BrokerConfig, Durability, NoteKind
-from tidelog.config.broker_keys import WITHOUT_EFFECT
+from tidelog.config.without_effect import WITHOUT_EFFECT
 from tidelog.errors import ConfigError
 
 
 def test_fields_are_the_tables_rows_with_their_defaults() -> None:
-    fields = {field.name for field in dataclasses.fields(BrokerConfig)} - {"topic_defaults"}
+    fields = {field.name for field in dataclasses.fields(BrokerConfig)} - {
+        "topic_defaults",
+        "without_effect",
+    }
     assert fields == {key.attribute for key in BROKER_CONFIGS}
     for key in BROKER_CONFIGS:
         assert getattr(BrokerConfig(), key.attribute) == key.default_value, key.name
@@ -20,9 +23,9 @@ def test_every_name_stands_once() -> None:
     names = [key.name for key in BROKER_CONFIGS]
     topics = {synonym.name for key in TOPIC_CONFIGS for synonym in key.synonyms}
     assert len(names) == len(set(names))
-    assert not set(names) & WITHOUT_EFFECT
+    assert not set(names) & WITHOUT_EFFECT.keys()
     assert not set(names) & topics
-    assert not set(names) & (WITHOUT_EFFECT | topics)
+    assert not set(names) & (WITHOUT_EFFECT.keys() | topics)
 
 
 def test_values_and_topic_defaults() -> None:
@@ -39,6 +42,13 @@ def test_values_and_topic_defaults() -> None:
 def test_what_has_no_effect_is_noted() -> None:
     _, notes = BrokerConfig.parse({"process.roles": "broker,controller"})
     assert [(note.given, note.kind) for note in notes] == [("process.roles", NoteKind.NO_EFFECT)]
+
+
+def test_what_has_no_effect_is_kept_and_must_be_of_its_type() -> None:
+    config, _ = BrokerConfig.parse({"num.io.threads": " 3 ", "controller.quorum.voters": "1@a:1"})
+    assert config.without_effect == {"num.io.threads": "3", "controller.quorum.voters": "1@a:1"}
+    with pytest.raises(ConfigError, match=r"num\.io\.threads"):
+        BrokerConfig.parse({"num.io.threads": "many"})
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,22 @@ class TestEveryWayGivesTheSame:
         assert rows_of(alone.to_table()) == [row for row in expected(path) if row[0] == 1]
         assert directory.scan().count() == directory.scan([TOPIC]).count() == len(expected(path))
 
+    @pytest.mark.parametrize("times", [None, MIDDLE])
+    def test_views_show_the_same_to_every_tool(
+        self, path: str, directory: Directory, times: tuple[int, int] | None
+    ) -> None:
+        start, end = times or (None, None)
+        chosen = directory.scan(TOPIC, start=start, end=end)
+        copies, views = chosen.to_table(), chosen.to_arrow(views=True).read_all()
+        assert views.schema.field("value").type == pa.binary_view()
+        assert rows_of(views) == expected(path, times=times)
+        assert views.cast(copies.schema).equals(copies)
+        assert pl.DataFrame(views).equals(pl.DataFrame(copies))
+        assert views.to_pandas().equals(copies.to_pandas())
+        with duckdb.connect() as connection:
+            relation = connection.from_arrow(views).order('"partition", "offset"')
+            assert rows_of(relation.to_arrow_table()) == rows_of(copies)
+
     def test_columns_in_the_order_asked(self, directory: Directory) -> None:
         columns = ["offset", "appendTimestamp", "topic"]
         table = directory.scan(TOPIC, columns=columns).to_table()

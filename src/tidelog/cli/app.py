@@ -14,13 +14,17 @@ from tidelog.cli.options import examples
 
 # Command -> module of this package; it is one of the module's COMMANDS.
 HOMES: Final = {
+    "audit": "app_audit",
+    "compact": "app_compact",
     "config": "app_topics",
     "count": "app_ranges",
     "create": "app_topics",
     "delete": "app_topics",
     "describe": "app_topics",
+    "diff": "app_tables",
     "doctor": "app_checks",
     "dump": "app_records",
+    "erase": "app_tables",
     "failover": "app_cluster",
     "follow": "app_cluster",
     "groups": "app_groups",
@@ -33,6 +37,7 @@ HOMES: Final = {
     "rewind": "app_cluster",
     "serve": "app_serve",
     "spark": "app_spark",
+    "standby": "app_standby",
     "tier": "app_tier",
     "topics": "app_topics",
     "why": "app_time",

@@ -334,6 +334,7 @@ def _follow(  # noqa: PLR0913 - one parameter for each option
         once=once,
         every=every,
         retain=retain,
+        control=True,
     )
     return follow.follow(surroundings, options, kind)
 

@@ -9,6 +9,7 @@ from tidelog.cli.choices import (
     ClockName,
     Encoding,
     Format,
+    Inexact,
     InputFormat,
     Isolation,
     ReadFormat,
@@ -19,9 +20,13 @@ from tidelog.cli.options import (
     clock_option,
     examples,
     format_option,
+    inexact_option,
     isolation_option,
+    key_as_option,
     one_of,
+    refuse_typed,
     topic_argument,
+    value_as_option,
     zone_option,
 )
 from tidelog.cli.surroundings import Surroundings
@@ -51,6 +56,8 @@ from tidelog.cli.surroundings import Surroundings
 @click.option("--time", metavar="COL", help=f"Column of the create time: {TIME_HELP}.")
 @click.option("--value", metavar="COL", help="Column of the value; the row as JSON if left out.")
 @click.option("--headers", metavar="COL", help="Column of headers, an object of names and values.")
+@key_as_option
+@value_as_option
 @click.option("--partition", type=int, metavar="N", help="For all records; by key if left out.")
 @click.option("--codec", type=click.Choice(CODECS), default=CODECS[0], help="Compression.")
 @click.option(
@@ -76,6 +83,8 @@ def _produce(  # noqa: PLR0913 - one parameter for each option
     time: str | None,
     value: str | None,
     headers: str | None,
+    key_as: Encoding,
+    value_as: Encoding,
     partition: int | None,
     codec: str,
     accept_clock: bool,
@@ -89,7 +98,14 @@ def _produce(  # noqa: PLR0913 - one parameter for each option
     options = produce.ProduceOptions(
         source=source,
         format=input_format,
-        columns=Columns(key=key, time=time, value=value, headers=headers),
+        columns=Columns(
+            key=key,
+            time=time,
+            value=value,
+            headers=headers,
+            key_as=key_as,
+            value_as=value_as,
+        ),
         partition=partition,
         codec=produce.codec_of(codec),
         zone=zone,
@@ -140,6 +156,7 @@ def _offsets(  # noqa: PLR0913 - one parameter for each option
         "tidelog read flights --from -1h --follow --bootstrap broker:9092",
         "tidelog read flights --offset 100..110 --partition 2 -o json",
         "tidelog read flights --from 2013-02-08..+1d --zone UTC -o arrow > flights.arrows",
+        "tidelog read flights --table --at '2013-02-08 12:00 America/New_York'",
     ),
 )
 @topic_argument
@@ -160,13 +177,11 @@ def _offsets(  # noqa: PLR0913 - one parameter for each option
     default=ReadFormat.TABLE,
     text="How records are written.",
 )
-@one_of(
-    "--key-type",
-    kind=Encoding,
-    default=Encoding.AUTO,
-    text="What keys are; auto is text, else base64.",
-)
-@one_of("--value-type", kind=Encoding, default=Encoding.AUTO, text="What values are.")
+@key_as_option
+@value_as_option
+@click.option("--table", "is_table", is_flag=True, help="The last record of each key alone.")
+@click.option("--at", metavar="TIME", help=f"With --table: as of this time. {TIME_HELP}.")
+@inexact_option
 @click.option("--wide", is_flag=True, help="Tables with whole values.")
 @zone_option
 @click.pass_obj
@@ -183,14 +198,18 @@ def _read(  # noqa: PLR0913 - one parameter for each option
     follow: bool,
     limit: int | None,
     kind: ReadFormat,
-    key_type: Encoding,
-    value_type: Encoding,
+    key_as: Encoding,
+    value_as: Encoding,
+    is_table: bool,
+    at: str | None,
+    inexact: Inexact,
     wide: bool,
     zone: str | None,
 ) -> None:
     """Print records by time and by offset.
 
-    Exactly those in the range, partition by partition, in the order of their offsets.
+    Exactly those in the range, partition by partition, in the order of their offsets. With --table
+    the record that stands for each key, of committed records up to and with a time.
     """
     from tidelog.cli import read
     from tidelog.cli.read_rows import ReadOptions
@@ -206,10 +225,17 @@ def _read(  # noqa: PLR0913 - one parameter for each option
         limit=limit,
         format=kind,
         zone=zone,
-        key=key_type,
-        value=value_type,
+        key=key_as,
+        value=value_as,
         wide=wide,
     )
+    if is_table:
+        from tidelog.cli import read_table
+
+        refuse_typed(("isolation",), "--table shows committed records alone")
+        read_table.read_table(surroundings, place, topic, options, at, inexact)
+        return
+    refuse_typed(("at", "inexact"), "it goes with --table")
     read.read(surroundings, place, topic, options)
 
 
@@ -222,13 +248,17 @@ def _read(  # noqa: PLR0913 - one parameter for each option
 )
 @click.argument("paths", nargs=-1, required=True, metavar="FILE...")
 @click.option("--deep", is_flag=True, help="Records, not only their batches.")
+@key_as_option
+@value_as_option
 @format_option
 @zone_option
 @click.pass_obj
-def _dump(
+def _dump(  # noqa: PLR0913 - one parameter for each option
     surroundings: Surroundings,
     paths: tuple[str, ...],
     deep: bool,
+    key_as: Encoding,
+    value_as: Encoding,
     kind: Format,
     zone: str | None,
 ) -> int:
@@ -239,7 +269,10 @@ def _dump(
     """
     from tidelog.cli import dump
 
-    return dump.dump(surroundings, paths, deep=deep, kind=kind, zone=zone)
+    if not deep:
+        refuse_typed(("key_as", "value_as"), "it goes with --deep")
+    shown = dump.Shown(deep=deep, key=key_as, value=value_as, zone=zone)
+    return dump.dump(surroundings, paths, shown, kind)
 
 
 COMMANDS: Final[tuple[click.Command, ...]] = (_produce, _offsets, _read, _dump)

@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from tidelog.cli.app_spark_compact import compact_command
 from tidelog.cli.app_spark_mirror import mirror_command
 from tidelog.cli.app_spark_reports import JOBS as REPORTS
 from tidelog.cli.choices import CODECS, ClockName, Format, Isolation
@@ -250,7 +251,13 @@ def _bootstrap(  # noqa: PLR0913 - one parameter for each option
     return spark_bootstrap.bootstrap(surroundings, access, request, kind)
 
 
-_JOBS: Final[tuple[click.Command, ...]] = (_bootstrap, mirror_command, *REPORTS, _replay)
+_JOBS: Final[tuple[click.Command, ...]] = (
+    _bootstrap,
+    compact_command,
+    mirror_command,
+    *REPORTS,
+    _replay,
+)
 
 
 @click.group(

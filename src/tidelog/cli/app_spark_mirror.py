@@ -22,12 +22,36 @@ from tidelog.cli.surroundings import Surroundings
         "tidelog spark mirror kafka://east:9092 orders --to kafka://west:9092 --checkpoint m",
         "tidelog spark mirror kafka://east:9092 kafka://north:9092 orders bills --to data"
         " --checkpoint m --create --continuous",
+        "tidelog spark mirror kafka://east:9092 --pattern 'shop\\..*' --name east.{topic}"
+        " --to kafka://west:9092 --checkpoint m --create --continuous --settings sync",
         "tidelog spark mirror s3://logs/east flights --to standby --checkpoint m"
         " --rename flights=east.flights --partitions key --report mirror.html",
         "tidelog failover --group planes --from east:9092 --to west:9092 --map m/offsets.map",
     ),
 )
-@click.argument("names", metavar="FROM... TOPIC...", nargs=-1, required=True)
+@click.argument("names", metavar="FROM... [TOPIC...]", nargs=-1, required=True)
+@click.option(
+    "--pattern",
+    metavar="REGEX",
+    help="Topics with such whole names too, also those made while it runs.",
+)
+@click.option(
+    "--exclude",
+    "excluded",
+    multiple=True,
+    metavar="REGEX",
+    help="But none of these of the pattern.",
+)
+@click.option(
+    "--name", metavar="NAME", help="Name there of those the pattern finds, {topic} for their own."
+)
+@click.option(
+    "--settings",
+    type=click.Choice(["report", "sync"]),
+    default="report",
+    show_default=True,
+    help="Where those of a topic and its copy differ: say so, or set the copy's.",
+)
 @click.option("--to", required=True, metavar="PLACE", help=f"{PLACE_HELP}; no object store.")
 @click.option(
     "--checkpoint",
@@ -53,7 +77,9 @@ from tidelog.cli.surroundings import Surroundings
 @click.option(
     "--rename", "renames", multiple=True, metavar="[FROM/]TOPIC=NAME", help="Its name there."
 )
-@click.option("--create", is_flag=True, help="Make missing topics, like their source.")
+@click.option(
+    "--create", is_flag=True, help="Make missing topics and partitions, like their source."
+)
 @one_of(
     "--isolation",
     kind=Isolation,
@@ -90,6 +116,10 @@ from tidelog.cli.surroundings import Surroundings
 def mirror_command(  # noqa: PLR0913 - one parameter for each option
     surroundings: Surroundings,
     names: tuple[str, ...],
+    pattern: str | None,
+    excluded: tuple[str, ...],
+    name: str | None,
+    settings: str,
     to: str,
     checkpoint: str,
     continuous: bool,
@@ -121,6 +151,10 @@ def mirror_command(  # noqa: PLR0913 - one parameter for each option
 
     request = spark_mirror.Request(
         names=names,
+        pattern=pattern,
+        excluded=excluded,
+        name=name,
+        settings=settings,
         to=to,
         checkpoint=checkpoint,
         partitions=partitions,

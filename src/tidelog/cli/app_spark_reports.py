@@ -104,6 +104,7 @@ def _latency(  # noqa: PLR0913 - one parameter for each option
         "tidelog spark lag kafka://broker:9092 --data /var/lib/kafka --report lag.html",
         "tidelog spark lag kafka://broker:9092 --group loader --show hours -o json",
         "tidelog spark lag standby --topic flights --max-lag 100000",
+        "tidelog spark lag /var/lib/kafka --report lag.html",
     ),
 )
 @click.argument("source", metavar="PLACE")
@@ -152,9 +153,9 @@ def _lag(  # noqa: PLR0913 - one parameter for each option
 ) -> int:
     """Show how far all consumer groups are behind, by partition or by hour.
 
-    PLACE is kafka://HOST:PORT, or the directory of a standby, which knows its leader's groups. Each
-    unread record is read once, however many groups wait for it: by the cluster's own directory
-    where --data names it, else from the brokers.
+    PLACE is kafka://HOST:PORT, or a directory that knows of groups: a broker's, Kafka's too,
+    whether it runs or not, or a standby's. Each unread record is read once, however many groups
+    wait for it: by the cluster's own directory where --data names it, else from the brokers.
     """
     from tidelog.cli import spark_lag
 

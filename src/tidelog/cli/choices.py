@@ -7,9 +7,11 @@ from tidelog.types import ClockName, Codec, IsolationLevel
 
 __all__ = [
     "CODECS",
+    "AuditShow",
     "ClockName",
     "Encoding",
     "Format",
+    "Inexact",
     "InputFormat",
     "Isolation",
     "LagShow",
@@ -27,6 +29,15 @@ class Format(StrEnum):
     TABLE = "table"
     JSON = "json"
     CSV = "csv"
+
+
+class AuditShow(StrEnum):
+    """Which table of an audit is printed."""
+
+    DIFFERENCES = "differences"
+    TOPICS = "topics"
+    BUCKETS = "buckets"
+    CUTS = "cuts"
 
 
 class LatencyShow(StrEnum):
@@ -80,6 +91,13 @@ class Encoding(StrEnum):
     DOUBLE = "double"
     UUID = "uuid"
     JSON = "json"
+
+
+class Inexact(StrEnum):
+    """What becomes of a table as of a time that is not whole any more."""
+
+    REFUSE = "refuse"
+    MARK = "mark"
 
 
 class Isolation(StrEnum):

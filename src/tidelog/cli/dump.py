@@ -2,10 +2,11 @@
 
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from tidelog.cli import dump_indexes, output
-from tidelog.cli.choices import Format
+from tidelog.cli.choices import Encoding, Format
 from tidelog.cli.dump_file import Dumped, DumpFile
 from tidelog.cli.dump_log import dump_log
 from tidelog.cli.dump_texts import TEXT_FILES, dump_text
@@ -25,15 +26,31 @@ _BY_SUFFIX: Final[Mapping[str, Callable[[DumpFile], Dumped]]] = {
 }
 
 
-def dump(
-    surroundings: Surroundings,
-    paths: Sequence[str],
-    *,
-    deep: bool,
-    kind: Format,
-    zone: str | None,
-) -> ExitCode:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What is shown of a file.
+
+    Attributes:
+        deep: Records, not only their batches.
+        key: What keys are shown as.
+        value: What values are shown as.
+        zone: Of times printed.
+    """
+
+    deep: bool = False
+    key: Encoding = Encoding.AUTO
+    value: Encoding = Encoding.AUTO
+    zone: str | None = None
+
+
+def dump(surroundings: Surroundings, paths: Sequence[str], shown: Shown, kind: Format) -> ExitCode:
     """Print what is in files, or in all files of directories; findings go to stderr.
+
+    Args:
+        surroundings: Streams and files.
+        paths: Files, and directories of partitions.
+        shown: What of them.
+        kind: How rows are written.
 
     Raises:
         UsageProblem: A path is missing, or a file of a kind that is not known.
@@ -43,12 +60,12 @@ def dump(
     count = 0
     for path in found:
         dumped_file = DumpFile(path, file_system, _base_offset(path))
-        dumped = _dump(dumped_file, deep=deep)
+        dumped = _dump(dumped_file, shown)
         if kind is Format.JSON:
             dumped = _with_path(path, dumped)
         elif len(found) > 1:
             surroundings.stdout.write(f"\n{path}\n")
-        output.print_rows(surroundings, dumped.columns, dumped.rows, kind, zone=zone)
+        output.print_rows(surroundings, dumped.columns, dumped.rows, kind, zone=shown.zone)
         for line in dumped_file.notes:
             surroundings.say(f"note: {line}")
         for line in dumped_file.findings:
@@ -96,11 +113,11 @@ def _base_offset(path: str) -> int:
     return 0 if parsed is None else parsed[0]
 
 
-def _dump(dumped: DumpFile, *, deep: bool) -> Dumped:
+def _dump(dumped: DumpFile, shown: Shown) -> Dumped:
     kind = _kind(dumped.path)
     assert kind is not None
     if kind == files.LOG_SUFFIX:
-        return dump_log(dumped, deep=deep)
+        return dump_log(dumped, deep=shown.deep, key=shown.key, value=shown.value)
     if kind in TEXT_FILES:
         return dump_text(dumped, kind)
     return _BY_SUFFIX[kind](dumped)

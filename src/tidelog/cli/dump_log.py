@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
+from typing import TypeAlias
 
 from tidelog.cli import fields, output
 from tidelog.cli.choices import Encoding
@@ -10,6 +12,8 @@ from tidelog.cli.output import Cell, Row
 from tidelog.errors import CorruptData, UnsupportedCompression
 from tidelog.record.record import Record, read_control_type, read_end_marker
 from tidelog.record.views import Batch
+
+_Decode: TypeAlias = Callable[[bytes | None], Cell]
 
 _BATCH_COLUMNS = [
     output.number("position"),
@@ -41,10 +45,18 @@ _RECORD_COLUMNS = [
 ]
 
 
-def dump_log(dump: DumpFile, *, deep: bool) -> Dumped:
-    """The batches of a log file, or their records; damage ends the rows and is noted."""
+def dump_log(dump: DumpFile, *, deep: bool, key: Encoding, value: Encoding) -> Dumped:
+    """The batches of a log file, or their records; damage ends the rows and is noted.
+
+    Args:
+        dump: The file.
+        deep: Records.
+        key: What their keys are shown as.
+        value: What their values are shown as.
+    """
     if deep:
-        return Dumped(_RECORD_COLUMNS, _rows(dump, _record_rows))
+        rows_of = partial(_record_rows, fields.decoder(key), fields.decoder(value))
+        return Dumped(_RECORD_COLUMNS, _rows(dump, rows_of))
     return Dumped(_BATCH_COLUMNS, _rows(dump, _batch_rows))
 
 
@@ -122,10 +134,11 @@ def _flags(batch: Batch) -> str | None:
     return ",".join(found) or None
 
 
-def _record_rows(dump: DumpFile, position: int, batch: Batch, is_valid: bool) -> Iterator[Row]:
+def _record_rows(
+    key: _Decode, value: _Decode, dump: DumpFile, position: int, batch: Batch, is_valid: bool
+) -> Iterator[Row]:
     if not is_valid:
         return
-    text = fields.decoder(Encoding.AUTO)
     try:
         for record in batch.records():
             shown = _control(record) if batch.is_control else None
@@ -135,7 +148,7 @@ def _record_rows(dump: DumpFile, position: int, batch: Batch, is_valid: bool) ->
                 record.timestamp,
                 record.create_timestamp,
                 _known(record.sequence),
-                *(shown or (text(record.key), text(record.value))),
+                *(shown or (key(record.key), value(record.value))),
                 fields.headers_cell(record.headers),
             ]
     except UnsupportedCompression as error:

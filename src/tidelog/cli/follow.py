@@ -51,6 +51,7 @@ class StandbyOptions:
         once: Catch up and stop.
         every: Length of time between two reports.
         retain: Whether the topics' retention runs here.
+        control: Whether other processes may ask it; see `tidelog standby`.
     """
 
     leader: str
@@ -60,6 +61,7 @@ class StandbyOptions:
     once: bool = False
     every: str = "5s"
     retain: bool = True
+    control: bool = False
 
 
 def follow(surroundings: Surroundings, options: StandbyOptions, kind: Format) -> ExitCode:
@@ -132,7 +134,7 @@ def _follow_options(options: StandbyOptions) -> "FollowOptions":
         settings[key] = value
     TopicConfig.parse(settings)
     choice = TopicChoice(patterns=options.topics, overrides=normalize(settings)[0])
-    return FollowOptions(choice=choice, retain=options.retain)
+    return FollowOptions(choice=choice, retain=options.retain, control=options.control)
 
 
 class _Reporter:
@@ -199,7 +201,7 @@ def _go_on(
 ) -> None:
     """Round after round; a leader that has gone is waited for."""
     failed = ""
-    while not stopped.is_set():
+    while not stopped.is_set() and not follower.is_promoted:
         try:
             follower.round()
             failed = ""
@@ -225,6 +227,8 @@ def _verdict(
     if options.once and stopped.is_set() and not follower.is_caught_up:
         return ExitCode.INTERRUPTED
     groups = follower.group_count
+    if follower.is_promoted:
+        surroundings.say("somebody has asked for the end of following (`tidelog standby promote`)")
     surroundings.say(
         f"{len(follower.copies)} partitions of {follower.place} copied to {options.data},"
         f" offsets of {groups} groups"

@@ -15,9 +15,10 @@ from pathlib import PurePath
 from typing import BinaryIO, Final
 from uuid import UUID
 
-from tidelog.cli.choices import InputFormat
+from tidelog.cli.choices import Encoding, InputFormat
+from tidelog.cli.fields import encoder
 from tidelog.cli.problems import Refused, UsageProblem
-from tidelog.errors import InvalidTime, MissingDependency
+from tidelog.errors import InvalidTime, MissingDependency, SerdeError
 from tidelog.types import Header, NewRecord
 
 _PARQUET_ROWS: Final = 8_192
@@ -48,15 +49,29 @@ class Columns:
         time: Its create time, in the grammar of docs/time.md; null is the log's clock.
         value: Its value alone; the whole row where None.
         headers: An object of header names and values.
+        key_as: What the key's cell becomes; text and JSON by what the cell is where `auto`.
+        value_as: What the value's cell becomes, or a line of a file of lines.
     """
 
     key: str | None = None
     time: str | None = None
     value: str | None = None
     headers: str | None = None
+    key_as: Encoding = Encoding.AUTO
+    value_as: Encoding = Encoding.AUTO
 
     def __bool__(self) -> bool:
         return any((self.key, self.time, self.value, self.headers))
+
+    def ensure_consistent(self, kind: InputFormat) -> None:
+        """Raise UsageProblem for encodings of what is not there."""
+        if self.key is None and self.key_as is not Encoding.AUTO:
+            raise UsageProblem(f"--key-as {self.key_as} needs the column of the key: --key COL")
+        is_row = self.value is None and kind is not InputFormat.LINES
+        if is_row and self.value_as not in (Encoding.AUTO, Encoding.JSON):
+            raise UsageProblem(
+                f"--value-as {self.value_as}: a whole row is JSON; give its column: --value COL"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +104,11 @@ def read_records(
         Refused: A row that can't be read, or lacks a column; it names the line.
         MissingDependency: Parquet without pyarrow.
     """
+    columns.ensure_consistent(kind)
     if kind is InputFormat.LINES:
         if columns:
             raise UsageProblem("lines have no columns; say --format json, csv or parquet")
-        return (NewRecord(value=line) for line in _lines(source))
+        return _line_records(source, name, columns.value_as)
     rows = _READERS[kind](source, name)
     return (_record(row, columns, parse_time) for row in rows)
 
@@ -100,6 +116,19 @@ def read_records(
 def _lines(source: BinaryIO) -> Iterator[bytes]:
     for line in source:
         yield line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def _line_records(source: BinaryIO, name: str, value_as: Encoding) -> Iterator[NewRecord]:
+    if value_as is Encoding.AUTO:
+        yield from (NewRecord(value=line) for line in _lines(source))
+        return
+    encode = encoder(value_as)
+    for number, line in enumerate(_lines(source), 1):
+        place = f"{name} line {number}"
+        try:
+            yield NewRecord(value=encode(line.decode()))
+        except (SerdeError, UnicodeDecodeError) as error:
+            raise Refused(f"{place}: {error}") from error
 
 
 def _json_rows(source: BinaryIO, name: str) -> Iterator[InputRow]:
@@ -157,9 +186,10 @@ _READERS: Final[Mapping[InputFormat, Callable[[BinaryIO, str], Iterable[InputRow
 
 
 def _record(row: InputRow, columns: Columns, parse_time: Callable[[str], int]) -> NewRecord:
+    key, value = columns.key, columns.value
     return NewRecord(
-        key=None if columns.key is None else _bytes(_field(row, columns.key), empty=None),
-        value=row.raw if columns.value is None else _bytes(_field(row, columns.value)),
+        key=None if key is None else _encoded(row, key, columns.key_as, empty=None),
+        value=row.raw if value is None else _encoded(row, value, columns.value_as),
         timestamp=None if columns.time is None else _time(row, columns.time, parse_time),
         headers=() if columns.headers is None else _headers(row, columns.headers),
     )
@@ -170,6 +200,19 @@ def _field(row: InputRow, name: str) -> object:
         known = ", ".join(list(row.fields)[:_SHOWN])
         raise Refused(f"{row.place}: no column {name!r}; there are {known}")
     return row.fields[name]
+
+
+def _encoded(
+    row: InputRow, name: str, encoding: Encoding, *, empty: bytes | None = b""
+) -> bytes | None:
+    """A cell as bytes, by the encoding that was asked for."""
+    content = _field(row, name)
+    if encoding is Encoding.AUTO or (content == "" and empty is None):
+        return _bytes(content, empty=empty)
+    try:
+        return encoder(encoding)(content)
+    except SerdeError as error:
+        raise Refused(f"{row.place}: {name}: {error}") from error
 
 
 def _bytes(content: object, *, empty: bytes | None = b"") -> bytes | None:

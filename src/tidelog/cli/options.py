@@ -6,8 +6,10 @@ from enum import StrEnum
 from typing import Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
-from tidelog.cli.choices import ClockName, Format, Isolation
+from tidelog.cli.choices import ClockName, Encoding, Format, Inexact, Isolation
+from tidelog.cli.problems import UsageProblem
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
@@ -38,6 +40,15 @@ def one_of(
         show_default=default is not None,
         help=text,
     )
+
+
+def refuse_typed(names: tuple[str, ...], reason: str) -> None:
+    """Raise UsageProblem for an option that was typed and has no meaning here."""
+    context = click.get_current_context()
+    for name in names:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = next(one for one in context.command.params if one.name == name)
+            raise UsageProblem(f"{option.opts[0]}: {reason}")
 
 
 topic_argument: Final = click.argument("topic", metavar="TOPIC")
@@ -109,4 +120,28 @@ isolation_option: Final = one_of(
     kind=Isolation,
     default=Isolation.READ_UNCOMMITTED,
     text="read_committed leaves out open and aborted transactions.",
+)
+
+# The older names stay: scripts have them.
+key_as_option: Final = one_of(
+    "--key-as",
+    "--key-type",
+    "key_as",
+    kind=Encoding,
+    default=Encoding.AUTO,
+    text="What keys are; auto is text, else base64.",
+)
+value_as_option: Final = one_of(
+    "--value-as",
+    "--value-type",
+    "value_as",
+    kind=Encoding,
+    default=Encoding.AUTO,
+    text="What values are.",
+)
+inexact_option: Final = one_of(
+    "--inexact",
+    kind=Inexact,
+    default=Inexact.REFUSE,
+    text="Where compaction or retention has taken the past away: no answer, or what is left.",
 )

@@ -11,7 +11,7 @@ from tidelog.cli.surroundings import Surroundings
 from tidelog.record.record import Record
 from tidelog.types import ClockName, IsolationLevel, TopicPartition
 
-_VALUE_CHARACTERS: Final = 60
+VALUE_CHARACTERS: Final = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class RowMaker:
             return [*row, record.create_timestamp, key, value, headers]
         if self._options.wide:
             return [*row, key, value]
-        return [*row, *(fields.shortened(cell, _VALUE_CHARACTERS) for cell in (key, value))]
+        return [*row, *(fields.shortened(cell, VALUE_CHARACTERS) for cell in (key, value))]
 
 
 def chosen(topic: str, found: list[TopicPartition], number: int | None) -> list[TopicPartition]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidelog.cli.problems import NO_DATA, ExitCode, UsageProblem
@@ -9,11 +10,11 @@ from tidelog.cli.surroundings import Surroundings
 from tidelog.config import BrokerConfig
 from tidelog.server import loops
 from tidelog.server.logs import LogFormat, logging_to
-from tidelog.server.server import Server, open_node
+from tidelog.server.security.listeners import ListenerPlan
+from tidelog.server.server import Server, open_node, planned
 from tidelog.server.settings import (
     Endpoint,
     parse_endpoint,
-    parse_listener,
     parse_settings,
     read_settings,
 )
@@ -40,12 +41,12 @@ def serve(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
     data = options.data or config.log_dirs
     if not data:
         raise UsageProblem(NO_DATA)
-    listen = _listen_at(options, config)
+    plans = _listen_at(options, config)
     if config.tidelog_metrics_listen:
         place = parse_endpoint(config.tidelog_metrics_listen, name="--metrics")
         _refuse_open(place, options)
     with logging_to(surroundings.stderr, options.log_format, surroundings.env.clock):
-        loops.run(_serve(surroundings, data, config, listen))
+        loops.run(_serve(surroundings, data, config, plans))
     return ExitCode.OK
 
 
@@ -69,25 +70,25 @@ def _configure(surroundings: Surroundings, options: ServeOptions) -> BrokerConfi
     return config
 
 
-def _listen_at(options: ServeOptions, config: BrokerConfig) -> Endpoint:
-    if options.listen is not None:
-        found = parse_endpoint(options.listen)
-    else:
-        found = parse_listener("listeners", config.listeners)
-    _refuse_open(found, options)
-    return found
+def _listen_at(options: ServeOptions, config: BrokerConfig) -> tuple[ListenerPlan, ...]:
+    place = None if options.listen is None else parse_endpoint(options.listen)
+    plans = planned(config, place)
+    for plan in plans:
+        if not plan.is_safe(config):
+            _refuse_open(plan.place, options)
+    return plans
 
 
 def _refuse_open(place: Endpoint, options: ServeOptions) -> None:
     if not place.is_loopback and not options.insecure:
         raise UsageProblem(
-            f"{place} can be reached by other machines, and there is no TLS and no log-in yet;"
-            " listen on 127.0.0.1, or say --insecure"
+            f"{place} can be reached by other machines, and is not encrypted or asks nobody who he"
+            " is; let it be SASL_SSL, listen on 127.0.0.1, or say --insecure"
         )
 
 
 async def _serve(
-    surroundings: Surroundings, data: str, config: BrokerConfig, listen: Endpoint
+    surroundings: Surroundings, data: str, config: BrokerConfig, plans: Sequence[ListenerPlan]
 ) -> None:
     server = Server(open_node(data, config, env=surroundings.env))
     stopping = asyncio.Event()
@@ -96,10 +97,12 @@ async def _serve(
         loop.add_signal_handler(number, stopping.set)
     try:
         try:
-            port = await server.start(listen.host, listen.port)
+            ports = await server.open_doors(plans)
         except OSError as error:
-            raise UsageProblem(f"can't listen on {listen}: {error}") from error
-        surroundings.stdout.write(f"listening on {Endpoint(listen.host, port)}, data in {data}\n")
+            asked = ", ".join(str(plan.place) for plan in plans)
+            raise UsageProblem(f"can't listen on {asked}: {error}") from error
+        found = ", ".join(str(Endpoint(plan.place.host, ports[plan.name])) for plan in plans)
+        surroundings.stdout.write(f"listening on {found}, data in {data}\n")
         surroundings.stdout.flush()
         await stopping.wait()
     finally:

@@ -17,7 +17,14 @@ from tidelog.cli.spark_summary import report_table, save_report
 from tidelog.cli.surroundings import Surroundings
 from tidelog.cluster.offset_map import Partitioning
 from tidelog.spark.jobs.checks import Finding, lines
-from tidelog.spark.jobs.mirror_plan import BatchDone, MirrorPlan, plan_mirror, read_renames
+from tidelog.spark.jobs.mirror_plan import (
+    TOPIC_WORD,
+    BatchDone,
+    MirrorPlan,
+    excluding,
+    plan_mirror,
+    read_renames,
+)
 from tidelog.spark.report import Items, Plot, Report, Section, Text
 from tidelog.spark.svg import Axis, Series
 from tidelog.types import IsolationLevel
@@ -47,6 +54,10 @@ class Request:
 
     Attributes:
         names: Places, the first one at least, and topics behind them.
+        pattern: Of topics that are copied too, None for none.
+        excluded: Patterns of topics that `pattern` does not mean.
+        name: Name at the target of topics found by the pattern.
+        settings: `report` or `sync`.
         to: The target.
         checkpoint: Folder that makes it restartable.
         partitions: `kept` or `key`.
@@ -66,6 +77,10 @@ class Request:
     """
 
     names: tuple[str, ...]
+    pattern: str | None
+    excluded: tuple[str, ...]
+    name: str | None
+    settings: str
     to: str
     checkpoint: str
     partitions: str
@@ -95,6 +110,7 @@ def mirror(
         losses_told(surroundings) as told,
         open_session(surroundings, access, name="mirror") as spark,
     ):
+        from tidelog.spark.jobs.mirror_growth import read_settings
         from tidelog.spark.jobs.mirror_run import MirrorOptions, running
         from tidelog.spark.jobs.mirror_summary import lags_by_batch, summary_rows
 
@@ -105,24 +121,26 @@ def mirror(
             trigger_ms=request.trigger_ms,
             create=request.create,
             force=request.force,
+            settings=read_settings(request.settings),
             sink=() if request.compression is None else (("compression", request.compression),),
         )
 
         def watch(done: BatchDone) -> None:
-            progress.note(batch_line(done))
+            for line in (*done.notes, batch_line(done)):
+                progress.note(line)
 
         with (
             progress.shown(spark),
             _stopped_by_signals() as stopped,
             running(spark, plan, options, surroundings.env, watch=watch) as started,
         ):
-            for line in lines(started.findings):
+            for line in (*lines(started.findings), *started.notes):
                 progress.note(line)
             started.await_end(stopped)
             rows = summary_rows(started, surroundings.env)
-            lags = lags_by_batch(started.query)
+            lags, copied = lags_by_batch(started.query), started.plan
         if request.report is not None:
-            page = report_of(plan, rows, started.batches.done, lags, started.findings)
+            page = report_of(copied, rows, started.batches.done, lags, started.findings)
             save_report(surroundings, request.report, page)
         output.print_rows(surroundings, COLUMNS, rows, kind)
         surroundings.say(f"offset map: {started.batches.path} (for failover --map)")
@@ -131,7 +149,8 @@ def mirror(
 
 def read_plan(surroundings: Surroundings, request: Request) -> MirrorPlan:
     """What is to be copied; raises UsageProblem, InvalidRequest, InvalidTopic."""
-    texts, topics = split_names(surroundings, request.names)
+    pattern = read_pattern(request)
+    texts, topics = split_names(surroundings, request.names, needs_topics=request.pattern is None)
     places = [
         read_place(
             surroundings,
@@ -142,7 +161,9 @@ def read_plan(surroundings: Surroundings, request: Request) -> MirrorPlan:
         for text in texts
     ]
     return plan_mirror(
-        read_renames(request.renames, places, topics),
+        read_renames(
+            request.renames, places, topics, pattern=pattern, name=request.name or TOPIC_WORD
+        ),
         (),
         read_place(surroundings, request.to, command_config=request.to_command_config),
         partitioning=Partitioning(request.partitions),
@@ -151,7 +172,18 @@ def read_plan(surroundings: Surroundings, request: Request) -> MirrorPlan:
     )
 
 
-def split_names(surroundings: Surroundings, names: Sequence[str]) -> tuple[list[str], list[str]]:
+def read_pattern(request: Request) -> str | None:
+    """The pattern without what is excluded; raises UsageProblem where there is none to change."""
+    if request.pattern is None:
+        if request.excluded or request.name is not None:
+            raise UsageProblem("--exclude and --name are about topics that a --pattern finds")
+        return None
+    return excluding(request.pattern, request.excluded)
+
+
+def split_names(
+    surroundings: Surroundings, names: Sequence[str], *, needs_topics: bool = True
+) -> tuple[list[str], list[str]]:
     """Places and topics. Topics have no slash in them; a directory may do without one, if it is.
 
     Raises:
@@ -165,8 +197,10 @@ def split_names(surroundings: Surroundings, names: Sequence[str]) -> tuple[list[
             places.append(name)
         else:
             topics.append(name)
-    if not places or not topics:
-        raise UsageProblem("name at least one place to copy from, then at least one topic")
+    if not places or (needs_topics and not topics):
+        raise UsageProblem(
+            "name at least one place to copy from, then at least one topic, or a --pattern"
+        )
     return places, topics
 
 

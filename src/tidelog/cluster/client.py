@@ -4,7 +4,7 @@ Nothing waits longer than its time-out, and whatever the library reports becomes
 that names the cluster, what was tried and what the broker said.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
@@ -24,6 +24,8 @@ _Answer = TypeVar("_Answer")
 
 # A future is waited for a little longer than its request, whose own error says more.
 _GRACE_S: Final = 2.0
+# Between two questions to a cluster that is not ready to answer.
+_PAUSE_S: Final = 0.1
 # librdkafka needs a group's name even where no group is used; nothing is ever committed under it.
 _NO_GROUP: Final = "tidelog"
 
@@ -143,6 +145,20 @@ class Client:
                 key: future.result(timeout=self.timeout_s + _GRACE_S)
                 for key, future in futures.items()
             }
+
+    def answer(self, ask: Callable[[], _Answer], *, unready: Collection[int]) -> _Answer:
+        """What `ask` brings, asked again within one time-out while it fails by an `unready` code.
+
+        For questions alone, which may be asked twice.
+        """
+        left_s = self.deadline()
+        while True:
+            try:
+                return ask()
+            except ClusterFailure as error:
+                if error.error_code not in unready or left_s() <= 0:
+                    raise
+            self.admin().poll(_PAUSE_S)
 
     def deadline(self, *, times: int = 1) -> Callable[[], float]:
         """A function that says how many seconds are left of one request's time-out, or several."""

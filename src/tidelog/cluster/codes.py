@@ -49,6 +49,18 @@ LEADER_CHANGES: Final = frozenset(
     }
 )
 
+# A partition's leader is about to be there, as after a topic's creation or a broker's end.
+LEADER_COMES: Final = frozenset(
+    {
+        LEADER_NOT_AVAILABLE,
+        NOT_LEADER_OR_FOLLOWER,
+        REPLICA_NOT_AVAILABLE,
+        FENCED_LEADER_EPOCH,
+        UNKNOWN_LEADER_EPOCH,
+        OFFSET_NOT_AVAILABLE,
+    }
+)
+
 # What brokers answer to a commit from outside a group that has members.
 OVERRULED: Final = frozenset(
     {

@@ -8,9 +8,9 @@ Life cycle: connect -> calls -> close, best by `with`. For one thread.
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from tidelog.closing import Closing
 from tidelog.cluster import groups, offsets, remote
 from tidelog.cluster.client import Client
 from tidelog.cluster.view import Committed, Group, GroupListing, RemoteRecord, Watermarks
@@ -54,7 +54,7 @@ def connect(
     return Cluster(bootstrap, config or {}, timeout_s=timeout_s, clock=clock or SystemClock())
 
 
-class Cluster(Client):
+class Cluster(Closing, Client):
     """One cluster; a `ClusterView`."""
 
     # -- topics ------------------------------------------------------------------------------
@@ -177,14 +177,3 @@ class Cluster(Client):
     def close(self) -> None:
         """Close what was opened; a closed connection opens again at its next question."""
         self._admin = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
-from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
+from tidelog.closing import Closing
 from tidelog.env import Env
 
 DIGEST_SIZE: Final = 16
@@ -68,7 +68,7 @@ class Spill:
     buffer_bytes: int = BUFFER_BYTES
 
 
-class DigestCounts:
+class DigestCounts(Closing):
     """Counts of digests by place."""
 
     def __init__(self, spill: Spill, *, expected: int) -> None:
@@ -160,17 +160,6 @@ class DigestCounts:
                 self._files.remove(self._path(bucket))
         if made:
             self._files.remove_dir(self._folder)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _unpacked(packed: int) -> Counts:

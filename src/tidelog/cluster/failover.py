@@ -15,8 +15,9 @@ Let p be the group's position on A and r a record that it has not consumed. Why 
 2. Where A tells append times (LogAppendTime), R = a(q). Else only c(q) is known, and
    a(q) >= c(q) - S, so R = c(q) - S. Either way a(r) >= R.
 3. c(r) >= a(r) - L >= R - L: no unconsumed record was created before R - L.
-4. On B, where a search sees create times, r has c(r) >= R - L; where it sees append times,
-   b(r) >= c(r) - S >= R - L - S. So whatever B shows for r is at least T = R - L - S.
+4. On B, where a search sees create times, r has c(r) >= R - L; where it sees append times (by
+   LogAppendTime, or a broker of ours by `tidelog.lookup.clock`), b(r) >= c(r) - S >= R - L - S.
+   So whatever B shows for r is at least T = R - L - S.
 5. A search answers the FIRST offset whose time is >= T: everything before it shows a time < T.
    So r is not before it, in whatever order B has its records, and B's own latency does not count.
 
@@ -39,6 +40,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from tidelog.cluster.lookup_clock import searched_by_append
 from tidelog.cluster.view import ClusterView, Committed, RemoteRecord, Watermarks
 from tidelog.types import ClockName, TimestampType, TopicPartition
 
@@ -290,7 +292,10 @@ def find_starts(
     marks = view.watermarks(times)
     asked = {partition: time_ms for partition, time_ms in times.items() if time_ms is not None}
     answers = view.offsets_for_times(asked)
-    latest = view.max_timestamps([p for p in asked if answers[p] is None])
+    # Ours finds all that there is; that it finds nothing by append time is the answer.
+    by_append = searched_by_append(view, {p.topic for p in asked if answers[p] is None})
+    unsure = [p for p in asked if answers[p] is None and p.topic not in by_append]
+    latest = view.max_timestamps(unsure)
     starts = []
     for partition, time_ms in times.items():
         why = reasons.get(partition, "")
@@ -309,7 +314,7 @@ def find_starts(
                     reason=why + note,
                 )
             )
-        elif (last := latest[partition]) is not None and last.timestamp >= time_ms:
+        elif (last := latest.get(partition)) is not None and last.timestamp >= time_ms:
             # Kafka gives up where the first segment's matches lie below the log start.
             text = "B found nothing by time although it has later records"
             starts.append(_beginning(partition, mark, text))

@@ -35,6 +35,7 @@ from tidelog.cluster.digest_counts import (
 )
 from tidelog.cluster.failover import Found, Start, find_starts
 from tidelog.cluster.failover_plan import Plan
+from tidelog.cluster.lookup_clock import searched_by_append
 from tidelog.cluster.view import ClusterView, Committed, RemoteRecord, Watermarks
 from tidelog.errors import InvalidRequest
 from tidelog.types import IsolationLevel, TimestampType, TopicPartition
@@ -217,9 +218,13 @@ class _Comparison:
     def _since(
         self, view: ClusterView, ranges: Iterable[Range], times: Mapping[TopicPartition, float]
     ) -> list[Range]:
-        """The ends of ranges, from the first record on whose time is so late."""
+        """The ends of ranges, from the first record on whose time is so late.
+
+        All of them where the brokers search by another time than records show.
+        """
+        by_append = searched_by_append(view, {p.topic for p in times})
         asked = {
-            p: None if ms == _UNKNOWN else max(int(ms), 0)
+            p: None if ms == _UNKNOWN or p.topic in by_append else max(int(ms), 0)
             for p, ms in times.items()
             if ms != _NOTHING
         }

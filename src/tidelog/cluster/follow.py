@@ -13,10 +13,11 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
+from tidelog.closing import Closing
 from tidelog.cluster.follow_check import check_copies
+from tidelog.cluster.follow_control import serve
 from tidelog.cluster.follow_copy import Copy
 from tidelog.cluster.follow_groups import NOT_READY, group_offsets
 from tidelog.cluster.follow_leader import NO_LEADER, FetchLimits, Leader, LeaderTopic, Position
@@ -29,6 +30,9 @@ from tidelog.storage.group_offsets import GroupOffsets, write_group_offsets
 from tidelog.storage.handles import as_storage_failure
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.control.server import ControlServer
 
 OFFSET_OUT_OF_RANGE: Final = 1
 # Errors that another look at the cluster explains: moved, fenced, unknown, not yet available.
@@ -50,6 +54,7 @@ class FollowOptions:
         sync_interval_ms: How often topics, settings and groups are looked at, in ms.
         flush_interval_ms: How often records and checkpoints are made durable, in ms.
         retain: Whether the topics' retention runs here, by the standby's own clock.
+        control: Whether others may ask by the directory's control channel; see `follow_control`.
     """
 
     choice: TopicChoice = field(default_factory=TopicChoice)
@@ -57,6 +62,7 @@ class FollowOptions:
     sync_interval_ms: int = 30_000
     flush_interval_ms: int = 5_000
     retain: bool = True
+    control: bool = False
 
 
 # Takes seconds; comes back early where somebody wants to stop.
@@ -73,13 +79,14 @@ class Seams:
     pause: Pause = _REAL_PAUSE
 
 
-class Follower:
+class Follower(Closing):
     """A directory that follows a cluster.
 
     Attributes:
         copies: The partitions, in order.
         notes: What was found on the way and should be told; whoever tells clears them.
         group_count: Groups whose offsets were copied last.
+        is_promoted: Somebody has asked for its end: its owner closes it.
     """
 
     def __init__(
@@ -98,6 +105,8 @@ class Follower:
         self.copies: dict[TopicPartition, Copy] = {}
         self.notes: list[str] = []
         self.group_count = 0
+        self.is_promoted = False
+        self._control: ControlServer | None = None
         self._told: set[str] = set()
         self._needs_look = True
         self._synced_ms = self._flushed_ms = self._clock.monotonic_ms()
@@ -131,10 +140,24 @@ class Follower:
         follower = cls(directory, leader, options, pause=seams.pause)
         try:
             follower.sync()
+            if follower._options.control:
+                follower._control = serve(follower, directory, follower.notes)
         except BaseException:
             follower.close()
             raise
         return follower
+
+    def answer(self) -> None:
+        """Carry out what others ask for by the control channel; between two rounds."""
+        if self._control is not None:
+            self._control.wait(0.0)
+            self._control.run_pending()
+
+    def make_durable(self) -> None:
+        """Make all that was copied durable; raises StorageFailure."""
+        self._directory.flush()
+        self._directory.checkpoint()
+        self._flushed_ms = self._clock.monotonic_ms()
 
     @property
     def place(self) -> str:
@@ -228,6 +251,9 @@ class Follower:
             raise
 
     def _round(self) -> int:
+        self.answer()
+        if self.is_promoted:
+            return 0
         self._maintain()
         by_node = self._by_node()
         for node_id, copies in by_node.items():
@@ -315,9 +341,7 @@ class Follower:
             self.sync()
             self._retain()
         if now - self._flushed_ms >= self._options.flush_interval_ms:
-            self._directory.flush()
-            self._directory.checkpoint()
-            self._flushed_ms = now
+            self.make_durable()
 
     def _retain(self) -> None:
         if not self._options.retain:
@@ -346,7 +370,9 @@ class Follower:
         for copy in self.copies.values():
             copy.high_watermark = None  # what was known of it may have been passed since
         idle = 0
-        while not all(copy.problem or copy.is_caught_up for copy in self.copies.values()):
+        while not self.is_promoted and not all(
+            copy.problem or copy.is_caught_up for copy in self.copies.values()
+        ):
             came = self.round()
             idle = 0 if came else idle + 1
             if idle > _IDLE_ROUNDS:
@@ -365,15 +391,10 @@ class Follower:
     def close(self) -> None:
         """Make all durable, close connections and directory; raises StorageFailure."""
         self._leader.close()
-        self._directory.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+        if self._control is not None:
+            self._control.retire()
+        try:
+            self._directory.close()
+        finally:
+            if self._control is not None:  # the end of connections tells that the lock has gone
+                self._control.close()

@@ -1,6 +1,6 @@
 """Consumer groups of a cluster: who is in them, what they committed, and commits for them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tidelog.cluster import codes
@@ -21,19 +21,6 @@ if TYPE_CHECKING:
 _Answer = TypeVar("_Answer")
 
 _DEAD: Final = "DEAD"
-_PAUSE_S: Final = 0.1
-
-
-def _when_coordinated(client: Client, ask: Callable[[], _Answer]) -> _Answer:
-    """The answer, asked for again within one time-out while the group's coordinator starts."""
-    left_s = client.deadline()
-    while True:
-        try:
-            return ask()
-        except ClusterFailure as error:
-            if error.error_code not in codes.COORDINATOR_COMES or left_s() <= 0:
-                raise
-        client.admin().poll(_PAUSE_S)
 
 
 def describe(client: Client, name: str) -> Group:
@@ -45,7 +32,7 @@ def describe(client: Client, name: str) -> Group:
         return found
 
     try:
-        found = _when_coordinated(client, ask)
+        found = client.answer(ask, unready=codes.COORDINATOR_COMES)
     except ClusterFailure as error:
         if error.error_code == codes.GROUP_ID_NOT_FOUND:
             raise _unknown(client, name) from error
@@ -67,7 +54,7 @@ def _await_coordinator(client: Client, name: str) -> None:
         client.results(f"describe group {name}", asked)
 
     try:
-        _when_coordinated(client, ask)
+        client.answer(ask, unready=codes.COORDINATOR_COMES)
     except ClusterFailure as error:
         if error.error_code != codes.GROUP_ID_NOT_FOUND:
             raise
@@ -152,7 +139,7 @@ def committed(
         found = client.results(operation, asked)[group].topic_partitions or []
         return {_partition(p): _committed(client, operation, p) for p in found}
 
-    return _when_coordinated(client, ask)
+    return client.answer(ask, unready=codes.COORDINATOR_COMES)
 
 
 def _partition(place: "ck.TopicPartition") -> TopicPartition:
@@ -193,7 +180,7 @@ def commit(client: Client, group: str, offsets: Mapping[TopicPartition, Committe
                 raise client.failure(f"{operation} at {_partition(place)}", place.error)
 
     try:
-        _when_coordinated(client, ask)
+        client.answer(ask, unready=codes.COORDINATOR_COMES)
     except ClusterFailure as error:
         if error.error_code in codes.OVERRULED:
             raise GroupActive(f"group {group} has active members ({error.reason})") from error

@@ -1,11 +1,15 @@
 """Offsets and settings of a cluster's partitions, through its admin client."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from tidelog.cluster import codes
 from tidelog.cluster.client import Client
 from tidelog.cluster.view import Watermarks
 from tidelog.types import IsolationLevel, OffsetAndTimestamp, TopicPartition
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import ListOffsetsResultInfo  # type: ignore[attr-defined]
 
 # Special times of ListOffsets. Source: Kafka's protocol guide.
 LATEST: Final = -1
@@ -41,10 +45,15 @@ def lookup(
         Place(p.topic, p.partition): OffsetSpec(ms)  # type: ignore[abstract]
         for p, ms in times.items()
     }
-    futures = client.admin().list_offsets(
-        places, isolation_level=level, request_timeout=client.timeout_s
-    )
-    found = client.results("look up offsets", futures)
+
+    def ask() -> "dict[Place, ListOffsetsResultInfo]":
+        futures = client.admin().list_offsets(
+            places, isolation_level=level, request_timeout=client.timeout_s
+        )
+        return client.results("look up offsets", futures)
+
+    # The client library asks once, also in the moment in which a partition changes its leader.
+    found = client.answer(ask, unready=codes.LEADER_COMES)
     return {
         TopicPartition(place.topic, place.partition): OffsetAndTimestamp(
             answer.offset, answer.timestamp, answer.leader_epoch

@@ -11,9 +11,9 @@ Over 400 lines because every call stands here with its contract; the work is don
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
+from tidelog.closing import Closing
 from tidelog.cluster import appends, topics
 from tidelog.cluster.connection import TIMEOUT_S, Cluster, require_client
 from tidelog.cluster.lookup_clock import first_on_clock
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidelog.frames import TopicChoice
+    from tidelog.keyed import Diff, Table
     from tidelog.scan import ScanStats
 
 # How long a topic's number of partitions is believed, as Kafka's clients do (metadata.max.age.ms).
@@ -54,7 +55,7 @@ _COUNTS_MAX_AGE_MS: Final = 300_000
 _COUNTS_MAX: Final = 10_000
 
 
-class RemoteDirectory:
+class RemoteDirectory(Closing):
     """The topics of a cluster, called as those of a `tidelog.Directory`."""
 
     def __init__(
@@ -417,6 +418,56 @@ class RemoteDirectory:
             strict=strict,
         )
 
+    # -- tables by key -----------------------------------------------------------------------
+
+    def table(
+        self,
+        topic: str | TopicPartition,
+        *,
+        at: When | None = None,
+        clock: str = ClockName.RECORD,
+        columns: Sequence[str] | None = None,
+        inexact: str = "refuse",
+    ) -> "Table":
+        """A topic as a table as of a time; as `tidelog.Directory.table`.
+
+        Brokers don't say what compaction took away: of a compacted topic every table as of a time
+        is inexact, and of one that no longer begins with its first record.
+        """
+        from tidelog.cluster.remote_tables import ClusterHome
+        from tidelog.keyed import Table
+
+        return Table(
+            home=ClusterHome(self._reading),
+            topic=topic,
+            at_ms=None if at is None else self.point(at),
+            clock=ClockName(clock),
+            columns=columns,
+            inexact=inexact,
+        )
+
+    def diff(
+        self,
+        topic: str | TopicPartition,
+        before: When,
+        after: When | None = None,
+        *,
+        clock: str = ClockName.RECORD,
+        inexact: str = "refuse",
+    ) -> "Diff":
+        """What changed in a topic's table between two times; as `tidelog.Directory.diff`."""
+        from tidelog.cluster.remote_tables import ClusterHome
+        from tidelog.keyed import Diff
+
+        return Diff(
+            home=ClusterHome(self._reading),
+            topic=topic,
+            before_ms=self.point(before),
+            after_ms=None if after is None else self.point(after),
+            clock=ClockName(clock),
+            inexact=inexact,
+        )
+
     def _wanted(self, start: When | None, end: When | None, during: str | None) -> Wanted:
         if during is None:
             return Wanted(
@@ -441,17 +492,6 @@ class RemoteDirectory:
         """Wait for what is on its way, then let go; what is appended later raises Closed."""
         self._sender.close()
         self._cluster.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _headers(record: NewRecord) -> appends.Headers | None:

@@ -173,7 +173,10 @@ def _by_kind(cluster: Watched, topics: list[str]) -> tuple[list[str], list[str]]
 
 
 def _exact(cluster: Watched, topic: str, sampling: Sampling, now_ms: int) -> TopicLatency:
-    """Out of the batches that were appended since `for_ms` ago."""
+    """Out of the batches that were appended since `for_ms` ago.
+
+    Stamps are append times: by whichever of the two its broker searches, it finds these.
+    """
     assert cluster.stamped is not None
     latency = TopicLatency(cluster.name, topic, sampling.for_ms, is_exact=True)
     since = dict.fromkeys(cluster.view.partitions(topic), max(now_ms - sampling.for_ms, 0))

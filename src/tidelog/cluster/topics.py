@@ -40,6 +40,8 @@ _REFUSED: Final[dict[int, type[TidelogError]]] = {
     42: InvalidRequest,
     44: PolicyViolation,
 }
+# What the library itself says where no partition that was asked about has a leader.
+_NO_LEADER_YET: Final = codes.LEADER_CHANGES | {-156}
 _INVALID_CONFIG: Final = 40
 _NOT_AUTHORIZED: Final = frozenset({29, 31})
 
@@ -163,9 +165,28 @@ def await_leaders(client: Client, partitions: Sequence[TopicPartition]) -> None:
             watermarks(client, partitions, IsolationLevel.READ_UNCOMMITTED)
             return
         except ClusterFailure as error:
-            if error.error_code not in codes.LEADER_CHANGES or left_s() <= 0:
+            if error.error_code not in _NO_LEADER_YET or left_s() <= 0:
                 raise
         client.admin().poll(_PAUSE_S)
+        with client.typed("list topics"):  # what the library keeps of leaders may be old
+            client.admin().list_topics(timeout=client.timeout_s)
+
+
+def add_partitions(client: Client, name: str, partitions: int) -> None:
+    """Raise a topic's number of partitions to `partitions`, and see them there.
+
+    Raises:
+        UnknownTopic, InvalidPartitions: Nothing was changed.
+        NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
+    """
+    from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
+
+    wanted = NewPartitions(name, partitions)
+    with _typed(client, f"add partitions to {name}", name) as operation:
+        asked = client.admin().create_partitions([wanted], request_timeout=client.timeout_s)
+        client.results(operation, asked)
+        _await_metadata(client, name, partitions)
+        await_leaders(client, [TopicPartition(name, number) for number in range(partitions)])
 
 
 def delete(client: Client, name: str) -> None:

@@ -7,14 +7,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self, cast
 
-from tidelog.config.broker_keys import BROKER_CONFIGS, WITHOUT_EFFECT
+from tidelog.config.broker_keys import BROKER_CONFIGS
+from tidelog.config.door_keys import PROTOCOLS, TOKEN_ALGORITHMS
 from tidelog.config.keys import ConfigKey
 from tidelog.config.resolve import ConfigNote, NoteKind, broker_names
 from tidelog.config.topic import TopicConfig
-from tidelog.config.values import ConfigValue, Durability, text_of
+from tidelog.config.values import ConfigValue, Durability, MigrationPolicy, text_of
+from tidelog.config.without_effect import WITHOUT_EFFECT
 from tidelog.errors import ConfigError
 from tidelog.types import INT32_MAX
 
+# Kafka's: with less, a log is read over and over.
+CLEANER_MAP_BYTES_MIN: Final = 1 << 20
 BROKER_CONFIG_BY_NAME: Final = {key.name: key for key in BROKER_CONFIGS}
 
 
@@ -27,11 +31,36 @@ class BrokerConfig:
 
     Attributes:
         topic_defaults: Settings of topics that have none of their own, under the broker's names.
+        without_effect: Texts of settings that have no use here, as they were given.
     """
 
     node_id: int = 0
+    broker_rack: str | None = None
     listeners: str = "PLAINTEXT://127.0.0.1:9092"
     advertised_listeners: str = ""
+    listener_security_protocol_map: str = ",".join(f"{name}:{name}" for name in PROTOCOLS)
+    sasl_enabled_mechanisms: tuple[str, ...] = ()
+    tidelog_sasl_plain_users_file: str = ""
+    sasl_oauthbearer_jwks_endpoint_url: str = ""
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = 3_600_000
+    sasl_oauthbearer_expected_audience: str = ""
+    sasl_oauthbearer_expected_issuer: str = ""
+    sasl_oauthbearer_clock_skew_seconds: int = 30
+    sasl_oauthbearer_sub_claim_name: str = "sub"
+    tidelog_sasl_oauthbearer_algorithms: tuple[str, ...] = TOKEN_ALGORITHMS
+    connections_max_reauth_ms: int = 0
+    connection_failed_authentication_delay_ms: int = 100
+    ssl_keystore_location: str = ""
+    ssl_keystore_type: str = "PEM"
+    ssl_key_password: str = field(default="", repr=False)
+    ssl_truststore_location: str = ""
+    ssl_truststore_type: str = "PEM"
+    ssl_client_auth: str = "none"
+    ssl_enabled_protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
+    ssl_principal_mapping_rules: str = "DEFAULT"
+    authorizer_class_name: str = ""
+    super_users: str = ""
+    allow_everyone_if_no_acl_found: bool = False
     log_dirs: str = ""
     num_partitions: int = 1
     default_replication_factor: int = 1
@@ -41,6 +70,7 @@ class BrokerConfig:
     queued_max_request_bytes: int = 268_435_456
     max_connections: int = INT32_MAX
     max_connections_per_ip: int = INT32_MAX
+    max_connections_per_ip_overrides: tuple[str, ...] = ()
     connections_max_idle_ms: int = 600_000
     fetch_max_bytes: int = 57_671_680
     max_incremental_fetch_session_cache_slots: int = 1000
@@ -49,6 +79,19 @@ class BrokerConfig:
     group_max_session_timeout_ms: int = 1_800_000
     group_initial_rebalance_delay_ms: int = 3000
     group_max_size: int = INT32_MAX
+    group_consumer_session_timeout_ms: int = 45_000
+    group_consumer_min_session_timeout_ms: int = 45_000
+    group_consumer_max_session_timeout_ms: int = 60_000
+    group_consumer_heartbeat_interval_ms: int = 5000
+    group_consumer_min_heartbeat_interval_ms: int = 5000
+    group_consumer_max_heartbeat_interval_ms: int = 15_000
+    group_consumer_assignment_interval_ms: int = 1000
+    group_consumer_min_assignment_interval_ms: int = 0
+    group_consumer_max_assignment_interval_ms: int = 15_000
+    group_consumer_max_size: int = INT32_MAX
+    group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
+    group_consumer_migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
+    group_consumer_regex_refresh_interval_ms: int = 600_000
     offsets_topic_num_partitions: int = 50
     offsets_topic_replication_factor: int = 3
     offsets_topic_segment_bytes: int = 104_857_600
@@ -56,15 +99,28 @@ class BrokerConfig:
     offsets_retention_minutes: int = 10_080
     offsets_retention_check_interval_ms: int = 600_000
     offset_metadata_max_bytes: int = 4096
+    transaction_max_timeout_ms: int = 900_000
+    transactional_id_expiration_ms: int = 604_800_000
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
+    transaction_state_log_num_partitions: int = 50
+    transaction_state_log_segment_bytes: int = 104_857_600
     log_retention_check_interval_ms: int = 300_000
     log_initial_task_delay_ms: int = 30_000
     log_flush_offset_checkpoint_interval_ms: int = 60_000
     producer_id_expiration_ms: int = 86_400_000
     producer_id_expiration_check_interval_ms: int = 600_000
+    log_cleaner_enable: bool = True
+    log_cleaner_threads: int = 1
+    log_cleaner_dedupe_buffer_size: int = 134_217_728
+    log_cleaner_io_buffer_load_factor: float = 0.9
+    log_cleaner_io_max_bytes_per_second: float = 1.7976931348623157e308
+    log_cleaner_backoff_ms: int = 15_000
     tidelog_durability: Durability = Durability.PAGE_CACHE
     tidelog_legacy_clients: bool = False
     tidelog_metrics_listen: str = ""
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
+    without_effect: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> tuple[Self, list[ConfigNote]]:
@@ -78,20 +134,51 @@ class BrokerConfig:
         """
         values: dict[str, ConfigValue] = {}
         topics: dict[str, str] = {}
+        idle: dict[str, str] = {}
         notes: list[ConfigNote] = []
         for name, text in given.items():
             key = BROKER_CONFIG_BY_NAME.get(name)
             if key is not None:
                 values[key.attribute] = _read(key, text)
             elif name in WITHOUT_EFFECT:
+                idle[name] = text_of(_read(WITHOUT_EFFECT[name], text))
                 notes.append(ConfigNote(NoteKind.NO_EFFECT, name, "has no effect here"))
             elif name in broker_names():
                 topics[name] = text
             else:
                 raise _unknown(name)
         _, topic_notes = TopicConfig.parse({}, broker=topics)
-        made = cast("Callable[..., Self]", cls)(**values, topic_defaults=topics)
+        make = cast("Callable[..., Self]", cls)
+        made = make(**values, topic_defaults=topics, without_effect=idle)
+        made.ensure_consistent()
         return made, notes + topic_notes
+
+    @property
+    def cleaner_map_bytes(self) -> int:
+        """Memory of one cleaner's offset map."""
+        return self.log_cleaner_dedupe_buffer_size // max(self.log_cleaner_threads, 1)
+
+    def ensure_consistent(self) -> None:
+        """Check what no single key can: raises ConfigError where two settings contradict."""
+        if self.cleaner_map_bytes < CLEANER_MAP_BYTES_MIN:
+            raise ConfigError(
+                "log.cleaner.dedupe.buffer.size",
+                str(self.log_cleaner_dedupe_buffer_size),
+                f"must be {CLEANER_MAP_BYTES_MIN} or more for each of"
+                f" log.cleaner.threads={self.log_cleaner_threads}",
+            )
+
+        for name in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms"):
+            self._ensure_between(name)
+
+    def _ensure_between(self, name: str) -> None:
+        """A setting of consumer groups lies between its bounds, which are settings too."""
+        texts = [f"group.consumer.{part}{name}" for part in ("min.", "", "max.")]
+        low, value, high = (int(self.text(text)) for text in texts)
+        if not low <= value <= high:
+            raise ConfigError(
+                texts[1], str(value), f"must lie between {texts[0]}={low} and {texts[2]}={high}"
+            )
 
     def text(self, name: str) -> str:
         """A setting's value as Kafka prints it; raises ConfigError for an unknown name."""
@@ -111,7 +198,7 @@ def _read(key: ConfigKey, text: str) -> ConfigValue:
 def _unknown(name: str) -> ConfigError:
     import difflib  # only for errors: it costs 3 ms
 
-    known = (*BROKER_CONFIG_BY_NAME, *broker_names())
+    known = (*BROKER_CONFIG_BY_NAME, *WITHOUT_EFFECT, *broker_names())
     words = difflib.get_close_matches(name.lower().replace("_", "."), known, n=1)
     hint = f"; did you mean {words[0]}?" if words else ""
     return ConfigError(name, None, f"is not a broker setting{hint}")

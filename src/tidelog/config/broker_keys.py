@@ -3,13 +3,27 @@
 Names, defaults and ranges are Kafka 4.3's where Kafka has the setting. Settings of topics that a
 broker gives defaults for (`log.retention.hours` and the like) are in `topic_keys`, as synonyms.
 
-Source: Kafka 4.3's `KafkaConfig`, `GroupCoordinatorConfig`, `SocketServerConfigs`.
+Source: Kafka 4.3's `KafkaConfig`, `GroupCoordinatorConfig`, `TransactionStateManagerConfig`,
+`TransactionLogConfig`, `SocketServerConfigs`.
 """
 
 from typing import Final
 
+from tidelog.config.door_keys import DOOR_CONFIGS
 from tidelog.config.keys import ConfigKey
-from tidelog.config.values import DURABILITY, FLAG, TEXT, ValueKind, whole_number
+from tidelog.config.values import (
+    DURABILITY,
+    FLAG,
+    LOAD_FACTOR,
+    MIGRATION_POLICY,
+    RATE,
+    TEXT,
+    TEXTS,
+    ValueKind,
+    address_limits,
+    whole_number,
+    words_once,
+)
 from tidelog.types import INT32_MAX
 
 
@@ -27,16 +41,13 @@ def _key(name: str, kind: ValueKind, default: str, doc: str) -> ConfigKey:
 
 _PLACE: Final = (
     _key("node.id", _int(0), "0", "The broker's number in answers."),
-    _key(
-        "listeners", TEXT, "PLAINTEXT://127.0.0.1:9092", "Where it listens: PLAINTEXT://HOST:PORT."
+    _key("log.dirs", TEXTS, "", "The directory of topics, one; --data wins."),
+    ConfigKey(
+        name="broker.rack",
+        kind=TEXT,
+        default=None,
+        doc="Where the broker stands, as clients are told it.",
     ),
-    _key(
-        "advertised.listeners",
-        TEXT,
-        "",
-        "What clients are told to connect to: PLAINTEXT://HOST:PORT; as listeners where empty.",
-    ),
-    _key("log.dirs", TEXT, "", "The directory of topics, one; --data wins."),
 )
 
 _TOPICS: Final = (
@@ -71,7 +82,13 @@ _CONNECTIONS: Final = (
         " -1 for no bound.",
     ),
     _key("max.connections", _int(1), str(INT32_MAX), "Connections; more are closed at once."),
-    _key("max.connections.per.ip", _int(1), str(INT32_MAX), "Connections from one address."),
+    _key("max.connections.per.ip", _int(0), str(INT32_MAX), "Connections from one address."),
+    _key(
+        "max.connections.per.ip.overrides",
+        address_limits(),
+        "",
+        "Other numbers for some addresses: ADDRESS:COUNT,ADDRESS:COUNT.",
+    ),
     _key(
         "connections.max.idle.ms",
         _long(1, extra=-1),
@@ -96,6 +113,54 @@ _FETCH: Final = (
     ),
 )
 
+_CONSUMER_GROUPS: Final = (
+    _key(
+        "group.consumer.session.timeout.ms",
+        _int(1),
+        "45000",
+        "A member of the consumer protocol that is silent for so long is given up.",
+    ),
+    _key("group.consumer.min.session.timeout.ms", _int(1), "45000", "The least that may be."),
+    _key("group.consumer.max.session.timeout.ms", _int(1), "60000", "The most that may be."),
+    _key(
+        "group.consumer.heartbeat.interval.ms",
+        _int(1),
+        "5000",
+        "How often members of the consumer protocol are told to say that they are there.",
+    ),
+    _key("group.consumer.min.heartbeat.interval.ms", _int(1), "5000", "The least that may be."),
+    _key("group.consumer.max.heartbeat.interval.ms", _int(1), "15000", "The most that may be."),
+    _key(
+        "group.consumer.assignment.interval.ms",
+        _int(0),
+        "1000",
+        "A group gets a new assignment at most so often; 0 for at once.",
+    ),
+    _key("group.consumer.min.assignment.interval.ms", _int(0), "0", "The least that may be."),
+    _key("group.consumer.max.assignment.interval.ms", _int(0), "15000", "The most that may be."),
+    _key(
+        "group.consumer.max.size", _int(1), str(INT32_MAX), "Members of a consumer protocol group."
+    ),
+    _key(
+        "group.consumer.assignors",
+        words_once("uniform", "range"),
+        "uniform,range",
+        "Assignors of the broker; the first one where members ask for none.",
+    ),
+    _key(
+        "group.consumer.migration.policy",
+        MIGRATION_POLICY,
+        "bidirectional",
+        "Which way a group may change its protocol while it is used.",
+    ),
+    _key(
+        "group.consumer.regex.refresh.interval.ms",
+        _int(10_000),
+        "600000",
+        "Expressions that groups subscribed to are looked up again after so long at the latest.",
+    ),
+)
+
 _GROUPS: Final = (
     _key("group.min.session.timeout.ms", _int(1), "6000", "Shortest session of a group's member."),
     _key("group.max.session.timeout.ms", _int(1), "1800000", "Longest session of a member."),
@@ -106,10 +171,11 @@ _GROUPS: Final = (
         "How long an empty group waits for more members before its first rebalance.",
     ),
     _key("group.max.size", _int(1), str(INT32_MAX), "Members of a group."),
+    *_CONSUMER_GROUPS,
     _key("offsets.topic.num.partitions", _int(1), "50", "Partitions of __consumer_offsets."),
     _key(
         "offsets.topic.replication.factor",
-        _int(1),
+        whole_number("short", 1),
         "3",
         "Replicas of __consumer_offsets; one broker holds one, whatever is written here.",
     ),
@@ -133,6 +199,34 @@ _GROUPS: Final = (
         "How often offsets are looked at for their retention.",
     ),
     _key("offset.metadata.max.bytes", _int(0), "4096", "Text kept with a committed offset."),
+)
+
+_TRANSACTIONS: Final = (
+    _key("transaction.max.timeout.ms", _int(1), "900000", "Longest time-out of a transaction."),
+    _key(
+        "transactional.id.expiration.ms",
+        _int(1),
+        "604800000",
+        "A transactional id is forgotten when nobody has used it for so long.",
+    ),
+    _key(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        _int(1),
+        "10000",
+        "How often transactions are looked at for their time-out.",
+    ),
+    _key(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        _int(1),
+        "3600000",
+        "How often transactional ids are looked at for their expiration.",
+    ),
+    _key(
+        "transaction.state.log.num.partitions", _int(1), "50", "Partitions of __transaction_state."
+    ),
+    _key(
+        "transaction.state.log.segment.bytes", _int(1), "104857600", "segment.bytes of that topic."
+    ),
 )
 
 _LOGS: Final = (
@@ -163,6 +257,41 @@ _LOGS: Final = (
     ),
 )
 
+_CLEANER: Final = (
+    _key("log.cleaner.enable", FLAG, "true", "Whether compacted topics are compacted."),
+    _key(
+        "log.cleaner.threads",
+        _int(0),
+        "1",
+        "How many partitions are compacted at a time, each in a process of its own.",
+    ),
+    _key(
+        "log.cleaner.dedupe.buffer.size",
+        _long(1_048_576),
+        "134217728",
+        "Memory of the offset maps of all threads together, in bytes; at least 1 MiB each.",
+    ),
+    _key(
+        "log.cleaner.io.buffer.load.factor",
+        LOAD_FACTOR,
+        "0.9",
+        "Part of an offset map's slots that is used before a compaction goes on in another pass.",
+    ),
+    _key(
+        "log.cleaner.io.max.bytes.per.second",
+        RATE,
+        "1.7976931348623157E308",
+        "What compactions read and write at most, all threads together.",
+    ),
+    _key(
+        "log.cleaner.backoff.ms",
+        _long(0),
+        "15000",
+        "How long to wait where nothing is to be compacted; also before a partition whose"
+        " compaction has failed is tried again, twice as long each time, up to an hour.",
+    ),
+)
+
 _OURS: Final = (
     _key(
         "tidelog.durability",
@@ -187,44 +316,13 @@ _OURS: Final = (
 
 BROKER_CONFIGS: Final[tuple[ConfigKey, ...]] = (
     *_PLACE,
+    *DOOR_CONFIGS,
     *_TOPICS,
     *_CONNECTIONS,
     *_FETCH,
     *_GROUPS,
+    *_TRANSACTIONS,
     *_LOGS,
+    *_CLEANER,
     *_OURS,
-)
-
-# Settings of Kafka's that one process without a controller has no use for: taken with a note.
-WITHOUT_EFFECT: Final = frozenset(
-    {
-        "background.threads",
-        "broker.heartbeat.interval.ms",
-        "broker.id",
-        "broker.session.timeout.ms",
-        "controller.listener.names",
-        "controller.quorum.bootstrap.servers",
-        "controller.quorum.voters",
-        "group.coordinator.append.linger.ms",
-        "group.coordinator.threads",
-        "inter.broker.listener.name",
-        "listener.security.protocol.map",
-        "num.io.threads",
-        "num.network.threads",
-        "num.recovery.threads.per.data.dir",
-        "num.replica.fetchers",
-        "offsets.commit.timeout.ms",
-        "offsets.load.buffer.size",
-        "process.roles",
-        "queued.max.requests",
-        "share.coordinator.state.topic.min.isr",
-        "share.coordinator.state.topic.replication.factor",
-        "socket.listen.backlog.size",
-        "socket.receive.buffer.bytes",
-        "socket.send.buffer.bytes",
-        "transaction.state.log.min.isr",
-        "transaction.state.log.num.partitions",
-        "transaction.state.log.replication.factor",
-        "unstable.api.versions.enable",
-    }
 )

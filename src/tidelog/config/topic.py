@@ -14,7 +14,15 @@ from tidelog.config.topic_keys import (
     TOPIC_CONFIG_BY_NAME,
     TOPIC_CONFIGS,
 )
-from tidelog.config.values import CompressionType, ConfigValue, RetentionClock, text_of
+from tidelog.config.values import (
+    CompactionScheduler,
+    CompactionStrategy,
+    CompressionType,
+    ConfigValue,
+    KeyHash,
+    RetentionClock,
+    text_of,
+)
 from tidelog.errors import ConfigError
 from tidelog.types import INT64_MAX, ClockName, Codec, TimestampType
 
@@ -39,7 +47,7 @@ class TopicConfig:
     preallocate: bool = False
     flush_messages: int = INT64_MAX
     flush_ms: int = INT64_MAX
-    cleanup_policy: frozenset[str] = frozenset({CLEANUP_DELETE})
+    cleanup_policy: tuple[str, ...] = (CLEANUP_DELETE,)
     retention_ms: int = 604_800_000
     retention_bytes: int = -1
     file_delete_delay_ms: int = 60_000
@@ -47,6 +55,13 @@ class TopicConfig:
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = INT64_MAX
+    tidelog_compaction_min_dirty_bytes: int = -1
+    tidelog_compaction_strategy: CompactionStrategy = CompactionStrategy.OFFSET
+    tidelog_compaction_strategy_header: str = ""
+    tidelog_compaction_scheduler: CompactionScheduler = CompactionScheduler.BRUTE_FORCE
+    tidelog_compaction_space_factor: float = 2.0
+    tidelog_cleaner_hash: KeyHash = KeyHash.SIPHASH
+    tidelog_cleaner_verify_keys: bool = False
     max_message_bytes: int = 1_048_588
     compression_type: CompressionType = CompressionType.PRODUCER
     compression_gzip_level: int = -1
@@ -98,6 +113,13 @@ class TopicConfig:
                 "min.compaction.lag.ms",
                 str(self.min_compaction_lag_ms),
                 f"must not be over max.compaction.lag.ms={self.max_compaction_lag_ms}",
+            )
+        by_header = self.tidelog_compaction_strategy is CompactionStrategy.HEADER
+        if by_header != bool(self.tidelog_compaction_strategy_header):
+            raise ConfigError(
+                "tidelog.compaction.strategy.header",
+                self.tidelog_compaction_strategy_header,
+                "must be given with tidelog.compaction.strategy=header, and only with that",
             )
 
     def text(self, name: str) -> str:

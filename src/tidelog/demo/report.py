@@ -26,6 +26,8 @@ class Report:
         why: Why they differ, a paragraph each.
         reads: Rows and bytes that were read, and those in the topic.
         why_bytes: Why those differ, a paragraph.
+        aircraft: The last flight of some aircraft, as of two dates.
+        why_aircraft: What that shows, a paragraph.
         files: The files of the log.
         checked: One line for each figure that was checked.
     """
@@ -37,6 +39,8 @@ class Report:
     why: Sequence[str]
     reads: Table
     why_bytes: str
+    aircraft: Table
+    why_aircraft: str
     files: Table
     checked: Sequence[str]
 
@@ -66,6 +70,8 @@ def _sections(report: Report) -> list[Section]:
         *map(Text, report.why),
         _titled(report.reads, "What was read"),
         Text(report.why_bytes),
+        _titled(report.aircraft, "Where each aircraft was last"),
+        Text(report.why_aircraft),
         _titled(report.files, "Files of the log"),
         Items(report.checked, "How the figures were checked"),
     ]

@@ -222,3 +222,35 @@ def reads_table(reads: Sequence[tuple[int, "ScanPlan"]]) -> Table:
             [name, f"{count:,}", f"{plan.scan_bytes:,}", f"{plan.log_bytes:,}", f"{share:.1f} %"]
         )
     return Table(columns, rows)
+
+
+# So many aircraft are shown of those that flew on both dates.
+_AIRCRAFT_SHOWN: Final = 8
+
+
+def aircraft_table(then: "pd.DataFrame", last: "pd.DataFrame") -> Table:
+    """The last flight of some aircraft, as of two dates."""
+    columns = ["aircraft", "due", "flight", "due at the year's end", "flight at the year's end"]
+    both = then.join(last, rsuffix="_last", how="inner")
+    rows = [
+        [
+            str(row["tailnum"]),
+            local(int(row["due_ms"])),
+            "{carrier} {flight} {origin}-{dest}".format_map(row),
+            local(int(row["due_ms_last"])),
+            "{carrier_last} {flight_last} {origin_last}-{dest_last}".format_map(row),
+        ]
+        for row in both.head(_AIRCRAFT_SHOWN).reset_index().to_dict("records")
+    ]
+    return Table(columns, rows)
+
+
+def why_aircraft(written: int, kept: int, aircraft: int) -> str:
+    """What the chapter on keys shows, with its own figures."""
+    return (
+        f"{written:,} flights by {aircraft:,} aircraft were written to a compacted topic. Before"
+        " compaction every date can be asked for. Compaction left"
+        f" {kept:,} records, the last of each aircraft among them: what the log said of an earlier"
+        " date is gone then, and a question for it is refused, with the date from which on answers"
+        " are exact."
+    )

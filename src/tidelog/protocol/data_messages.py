@@ -3,7 +3,8 @@
     version, subscription = SUBSCRIPTION.read(data)
     data = OFFSET_COMMIT_VALUE.write(3, OffsetCommitValue(offset=42))
 
-Source: Kafka's consumer protocol (KIP-429 and others), records of `__consumer_offsets`.
+Source: Kafka's consumer protocol (KIP-429 and others), records of `__consumer_offsets` and of
+`__transaction_state`.
 """
 
 from dataclasses import dataclass
@@ -15,12 +16,28 @@ from tidelog.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
 )
+from tidelog.protocol.messages.consumer_records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+)
 from tidelog.protocol.messages.group_records import (
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from tidelog.protocol.messages.transaction_records import TransactionLogKey, TransactionLogValue
 from tidelog.protocol.schema import ANY_VERSION
 from tidelog.protocol.wire import Reader, Writer
 from tidelog.types import Buffer
@@ -97,3 +114,20 @@ OFFSET_COMMIT_KEY: Final = DataMessage(OffsetCommitKey, 0, 1)
 GROUP_METADATA_KEY: Final = DataMessage(GroupMetadataKey, 2, 2)
 OFFSET_COMMIT_VALUE: Final = DataMessage(OffsetCommitValue, 0, 4, flexible=4)
 GROUP_METADATA_VALUE: Final = DataMessage(GroupMetadataValue, 0, 4, flexible=4)
+TRANSACTION_LOG_KEY: Final = DataMessage(TransactionLogKey, 0, 0)
+TRANSACTION_LOG_VALUE: Final = DataMessage(TransactionLogValue, 0, 1, flexible=1)
+CONSUMER_GROUP_KEY: Final = DataMessage(ConsumerGroupMetadataKey, 3, 3)
+CONSUMER_GROUP_VALUE: Final = DataMessage(ConsumerGroupMetadataValue, 0, 0, flexible=0)
+PARTITION_METADATA_KEY: Final = DataMessage(ConsumerGroupPartitionMetadataKey, 4, 4)
+CONSUMER_MEMBER_KEY: Final = DataMessage(ConsumerGroupMemberMetadataKey, 5, 5)
+CONSUMER_MEMBER_VALUE: Final = DataMessage(ConsumerGroupMemberMetadataValue, 0, 0, flexible=0)
+TARGET_KEY: Final = DataMessage(ConsumerGroupTargetAssignmentMetadataKey, 6, 6)
+TARGET_VALUE: Final = DataMessage(ConsumerGroupTargetAssignmentMetadataValue, 0, 0, flexible=0)
+MEMBER_TARGET_KEY: Final = DataMessage(ConsumerGroupTargetAssignmentMemberKey, 7, 7)
+MEMBER_TARGET_VALUE: Final = DataMessage(ConsumerGroupTargetAssignmentMemberValue, 0, 0, flexible=0)
+CURRENT_ASSIGNMENT_KEY: Final = DataMessage(ConsumerGroupCurrentMemberAssignmentKey, 8, 8)
+CURRENT_ASSIGNMENT_VALUE: Final = DataMessage(
+    ConsumerGroupCurrentMemberAssignmentValue, 0, 0, flexible=0
+)
+REGULAR_EXPRESSION_KEY: Final = DataMessage(ConsumerGroupRegularExpressionKey, 16, 16)
+REGULAR_EXPRESSION_VALUE: Final = DataMessage(ConsumerGroupRegularExpressionValue, 0, 0, flexible=0)

@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 
 __all__ = ["bad_length", "bad_tag", "cut", "refusal", "too_much", "unpack_from"]
 
-_BITS: Final = {Form.INT8: 8, Form.INT16: 16, Form.INT32: 32, Form.INT64: 64}
+_BITS: Final = {
+    Form.INT8: 8,
+    Form.INT16: 16,
+    Form.UINT16: 16,
+    Form.INT32: 32,
+    Form.INT64: 64,
+}
 
 
 def cut(what: str, at: int, end: int) -> CorruptMessage:
@@ -110,5 +116,8 @@ def _fixed_fault(form: Form, value: object) -> str | None:
         return None
     if not isinstance(value, int):
         return f"{value!r} where there must be a number"
-    fits = -(1 << bits - 1) <= value < 1 << bits - 1
+    low, end = -(1 << bits - 1), 1 << bits - 1
+    if form is Form.UINT16:
+        low, end = 0, 1 << bits
+    fits = low <= value < end
     return None if fits else f"{value!r} does not fit into {bits // 8} bytes"

@@ -81,6 +81,10 @@ class Frames:
         # Large frames that nobody has taken yet; they came before what is in the chunk.
         self._ready: deque[memoryview] = deque()
 
+    def allow(self, max_frame_bytes: int) -> None:
+        """From the next frame on, none may be longer than this."""
+        self._max_frame_bytes = max_frame_bytes
+
     @property
     def wanted_bytes(self) -> int:
         """How many bytes are missing to the end of the present frame, or of its length."""
@@ -94,18 +98,20 @@ class Frames:
         return max(LENGTH_BYTES + self._length() - have, 0)
 
     @property
+    def missing_bytes(self) -> int:
+        """How many bytes are missing to the end of a large frame; 0 where none is on its way."""
+        return 0 if self._large is None else self._large_bytes - self._large_have
+
+    @property
     def begun_bytes(self) -> int:
-        """Size, its length included, of a frame of which a part has come; 0 where that is unknown.
+        """How many bytes have come of a frame whose rest is missing; 0 up to its length field.
 
         For whoever has taken all whole ones by `next`.
         """
         if self._large is not None:
-            return self._large_bytes
+            return self._large_have
         have = self._end - self._start
-        if have < LENGTH_BYTES:
-            return 0
-        size = LENGTH_BYTES + self._length()
-        return size if have < size else 0
+        return have if have >= LENGTH_BYTES else 0
 
     @property
     def is_empty(self) -> bool:

@@ -13,6 +13,7 @@ characters need.
 """
 
 from collections.abc import Callable
+from struct import calcsize
 from struct import error as struct_error
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
@@ -88,9 +89,7 @@ def _allowance(kind: "type[DataclassInstance]") -> str:
 def least_bytes(kind: Kind[object], version: int, *, flexible: bool) -> int:
     """What the shortest value takes on the wire, at least 1."""
     if kind.form in FIXED:
-        return {Form.INT16: 2, Form.INT32: 4, Form.INT64: 8, Form.FLOAT64: 8, Form.UUID: 16}.get(
-            kind.form, 1
-        )
+        return calcsize(f">{kind.form.value}")
     if kind.form is Form.STRUCT:
         if kind.may_be_null(version):
             return 1
@@ -212,14 +211,14 @@ class _ReadCode(Source):
         ]
         return raw
 
-    def _inner(self, kind: Kind[object]) -> str:
+    def _inner(self, kind: Kind[object], first_there: int = 0) -> str:
         inner = struct_of(kind)
         if not kind.may_be_null(self.version):
             return self.struct(inner)
         flag, target = self._take("b", "n"), self.fresh("v")
         self._flush()
         self.line(f"{target} = None")
-        with self.block(f"if {flag} >= 0:"):
+        with self.block(f"if {flag} >= {first_there}:"):
             self.line(f"{target} = {self.struct(inner)}")
         return target
 
@@ -318,7 +317,7 @@ class _ReadCode(Source):
         for field in fields:
             with self.block(f"if {tag} == {field.tag}:"):
                 self._charge(_memory_bytes(field.kind, self.version))
-                self.line(f"{values[field.name]} = {self._value_now(field.kind)}")
+                self.line(f"{values[field.name]} = {self._tagged(field.kind)}")
                 with self.block(f"if at != {stop}:"):
                     self.line(f"raise {self.name(faults.bad_tag)}({tag}, at, {stop})")
         self.line(f"at = {stop}")
@@ -328,6 +327,14 @@ class _ReadCode(Source):
         with self.block("if left < 0:"):
             self.line(f"raise {self.name(faults.too_much)}('tagged field', at, end, left)")
 
+    def _tagged(self, kind: Kind[object]) -> str:
+        """A tagged field's value; a struct that may be null has 0 there, not -1, where it is."""
+        if kind.form is not Form.STRUCT:
+            return self._value_now(kind)
+        value = self._inner(kind, first_there=1)
+        self._flush()
+        return value
+
     def _value_now(self, kind: Kind[object]) -> str:
         value = self._value(kind)
         self._flush()
@@ -335,5 +342,4 @@ class _ReadCode(Source):
 
 
 def _size(letters: str) -> int:
-    sizes = {"b": 1, "B": 1, "?": 1, "h": 2, "i": 4, "q": 8, "d": 8}
-    return sum(sizes[letter] for letter in letters.replace("16s", "")) + 16 * letters.count("16s")
+    return calcsize(f">{letters}")

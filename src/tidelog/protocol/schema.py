@@ -39,6 +39,7 @@ class Form(Enum):
 
     INT8 = "b"
     INT16 = "h"
+    UINT16 = "H"
     INT32 = "i"
     INT64 = "q"
     FLOAT64 = "d"
@@ -76,6 +77,7 @@ class Kind(Generic[T]):
 
 INT8: Final = Kind(Form.INT8, 0)
 INT16: Final = Kind(Form.INT16, 0)
+UINT16: Final = Kind(Form.UINT16, 0)
 INT32: Final = Kind(Form.INT32, 0)
 INT64: Final = Kind(Form.INT64, 0)
 FLOAT64: Final = Kind(Form.FLOAT64, 0.0)
@@ -115,7 +117,10 @@ def struct(kind: type[Message]) -> Kind[Message]:
 
 
 def nullable_struct(kind: type[Message]) -> Kind[Message | None]:
-    """Another declaration, inside, behind a byte that is -1 where there is none."""
+    """Another declaration, inside, behind a byte that is -1 where there is none.
+
+    As a tagged field it is always written, and the byte is 0 where there is none.
+    """
     return Kind(Form.STRUCT, None, 0, None, kind)
 
 

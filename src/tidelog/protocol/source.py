@@ -15,7 +15,16 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 FIXED: Final = frozenset(
-    (Form.INT8, Form.INT16, Form.INT32, Form.INT64, Form.FLOAT64, Form.BOOLEAN, Form.UUID)
+    (
+        Form.INT8,
+        Form.INT16,
+        Form.UINT16,
+        Form.INT32,
+        Form.INT64,
+        Form.FLOAT64,
+        Form.BOOLEAN,
+        Form.UUID,
+    )
 )
 
 

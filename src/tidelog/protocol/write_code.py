@@ -125,7 +125,7 @@ class _WriteCode(Source):
         else:
             self._bytes(kind, value)
 
-    def _inner(self, kind: Kind[object], value: str) -> None:
+    def _inner(self, kind: Kind[object], value: str, none: bytes = b"\xff") -> None:
         inner = self.fresh("o")
         self.line(f"{inner} = {value}")
         if not kind.may_be_null(self.version):
@@ -133,7 +133,7 @@ class _WriteCode(Source):
             return
         self.flush()
         with self.block(f"if {inner} is None:"):
-            self.line(rf"add({self.name(bytes((255,)))})")
+            self.line(f"add({self.name(none)})")
         with self.block("else:"):
             self._put("b", "1")
             self.struct(struct_of(kind), inner)
@@ -164,7 +164,6 @@ class _WriteCode(Source):
         self.line(f"add({text})")
 
     def _bytes(self, kind: Kind[object], value: str) -> None:
-        assert not self._in_tag, "large pieces go to the writer, around a tag's own ones"
         data, length = self.fresh("d"), self.fresh("n")
         self.line(f"{data} = {value}")
         buffers = self.name(_BUFFERS, "buffers")
@@ -172,6 +171,11 @@ class _WriteCode(Source):
         size = f"(len({data}) if {data}.__class__ in {buffers} else {several})"
         self._counted(kind, data, length, size, 'b""')
         self._put_length("i", length)
+        if self._in_tag:
+            # The tag's size comes before it: all of it is collected first.
+            joined = f'b"".join({data})'
+            self.line(f"add({data} if {data}.__class__ in {buffers} else {joined})")
+            return
         with self.block(f"if {length} < {COPY_LIMIT_BYTES} and {data}.__class__ in {buffers}:"):
             self.line(f"add({data})")
         with self.block("else:"):
@@ -215,9 +219,12 @@ class _WriteCode(Source):
         self.line(f"{inner} = []")
         self.line(f"{outer} = add")
         self.line(f"add = {inner}.append")
-        self._in_tag = True
-        self._value(field.kind, value)
-        self._in_tag = False
+        was_in_tag, self._in_tag = self._in_tag, True
+        if field.kind.form is Form.STRUCT:
+            self._inner(field.kind, value, none=b"\0")
+        else:
+            self._value(field.kind, value)
+        self._in_tag = was_in_tag
         self.flush()
         self.line("add = " + outer)
         self.line(f'{inner} = b"".join({inner})')
@@ -225,7 +232,12 @@ class _WriteCode(Source):
         self.line(f"add({inner})")
 
     def _differs(self, field: Field, value: str) -> str:
-        """A condition: the field has not its default."""
+        """A condition: the field has not its default.
+
+        A struct that may be null has none: Kafka writes it always.
+        """
+        if field.kind.form is Form.STRUCT and field.kind.may_be_null(self.version):
+            return "True"
         if field.default is None:
             return f"{value} is not None"
         if field.default is list:

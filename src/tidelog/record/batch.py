@@ -8,7 +8,7 @@ Layout and changes in place live in `header`, builders in `builder`, records in 
 Source: docs/format.md#batch; KIP-98.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -61,7 +61,14 @@ from tidelog.record.record import (
     wrap_sequence,
 )
 from tidelog.record.scratch import Scratch
-from tidelog.types import NO_PRODUCER_ID, NO_SEQUENCE, Buffer, Codec, TimestampType
+from tidelog.types import (
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    Buffer,
+    Codec,
+    TimestampType,
+)
 
 __all__ = [
     "ATTRIBUTES_AT",
@@ -106,8 +113,7 @@ __all__ = [
     "stamp_append_time",
 ]
 
-# By number; calling the enum costs ten times as much.
-_CODECS: Final = tuple(Codec)
+_CODECS: Final = tuple(Codec)  # by number; calling the enum costs ten times as much
 
 
 class RecordBatch:
@@ -192,6 +198,10 @@ class RecordBatch:
             f"RecordBatch(offsets {self.base_offset}..{self.last_offset}, "
             f"{self.record_count} records, {self.size_bytes} bytes)"
         )
+
+    def let_go(self) -> None:
+        """Keep the fields of the header alone, so that nothing holds the buffer any more."""
+        self._buffer = b""
 
     @property
     def view(self) -> memoryview:
@@ -318,6 +328,43 @@ class RecordBatch:
         )
         records = decode_records(bytes(self.body(limit)), self.record_count, inherited)
         return _forget_lost_times(list(records)) if self._may_be_rewritten() else records
+
+    def rebuilt(
+        self,
+        records: Sequence[RecordLike],
+        offsets: Sequence[int],
+        *,
+        default_timestamp: int = NO_TIMESTAMP,
+    ) -> bytearray:
+        """The batch again with some of its records, or with others in their places.
+
+        Its offsets, leader epoch, producer, codec, stamp and delete horizon stay. Of data alone.
+
+        Args:
+            records: In offset order, at least one.
+            offsets: Of each, inside the batch.
+            default_timestamp: Time in ms of records whose timestamp is None.
+
+        Raises:
+            As `build_batch`.
+        """
+        is_stamped = self.timestamp_type is TimestampType.LOG_APPEND_TIME
+        return build_batch(
+            records,
+            base_offset=self.base_offset,
+            leader_epoch=self.leader_epoch,
+            codec=self.codec,
+            timestamp_type=self.timestamp_type,
+            append_time_ms=self.max_timestamp if is_stamped else None,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            base_sequence=self.base_sequence,
+            transactional=self.is_transactional,
+            delete_horizon_ms=self.delete_horizon_ms,
+            offset_deltas=[offset - self.base_offset for offset in offsets],
+            last_offset_delta=self.last_offset_delta,
+            default_timestamp=default_timestamp,
+        )
 
     def _may_be_rewritten(self) -> bool:
         """Whether a cleaner may have put the append time in the place of the producer's times."""

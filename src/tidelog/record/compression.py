@@ -17,9 +17,13 @@ from tidelog.record import lz4_frame, snappy_frame, zstd_frame
 from tidelog.record.scratch import Scratch
 from tidelog.types import Buffer, Codec
 
-# What one batch may grow to. Far above any batch that Kafka's limits let in (1 MiB by default),
-# low enough that one hostile batch can't take a small machine down.
-DEFAULT_DECOMPRESSION_LIMIT: Final = 128 * 1024 * 1024
+# What a batch that is appended may grow to. Far above any batch that Kafka's limits let in (1 MiB
+# by default), low enough that one hostile batch can't take a small machine down.
+APPEND_DECOMPRESSION_LIMIT: Final = 128 * 1024 * 1024
+# What a batch that lies in a log may grow to. Who takes records out of it writes the times of the
+# others against another base: each of them is 10 bytes longer then at most, however often that is
+# done, and none has less than 7.
+DEFAULT_DECOMPRESSION_LIMIT: Final = APPEND_DECOMPRESSION_LIMIT * (7 + 10) // 7
 
 # zlib's way of saying "with a gzip header and trailer".
 _GZIP_WINDOW_BITS: Final = 31

@@ -332,18 +332,18 @@ class LegacyBatch:
             raise self._corrupt(CorruptRecord, f"a {what} of {size} bytes, {end - at} are left")
         return bytes(self._buffer[at : at + size]), at + size
 
-    def inner_messages(self, body: Buffer) -> Iterator["LegacyBatch"]:
+    def inner_messages(self, body: Buffer, at: int = 0) -> Iterator["LegacyBatch"]:
         """Views of the messages in this wrapper as they lie; offsets and CRCs are the caller's.
 
         Args:
             body: What the wrapper decompresses to.
+            at: Where in it to begin.
 
         Raises:
             CorruptRecord: There is none, or the frame of one, its magic or its codec can't be.
         """
         if not body:
             raise self._corrupt(CorruptRecord, "a wrapper without messages")
-        at = 0
         while at < len(body):
             message = self._inner_view(body, at)
             yield message

@@ -25,8 +25,8 @@ from tidelog.scan.stats import ScanStats
 
 # What decoded batches that wait for their turn may take.
 HELD_BYTES: Final = 64 << 20
-# Rows of a record batch: each costs some Python under the GIL, and should stay in a core's cache.
-ROWS: Final = 32_768
+# Rows of a record batch: each costs some Python under the GIL.
+ROWS: Final = 65_536
 THREADS_MAX: Final = 32
 
 
@@ -62,11 +62,12 @@ def to_parallel_reader(
         InvalidRequest: An unknown column, or no thread.
         As `tidelog.scan.read`: While reading, once everything before was handed out.
     """
-    schema = rows_schema(columns)
+    how = options or ReadOptions(rows=ROWS)
+    schema = rows_schema(columns, views=how.views)
     count = thread_count() if threads is None else threads
     if count < 1 or held_bytes < 0:
         raise InvalidRequest(f"threads={threads}, held_bytes={held_bytes}: at least 1, and 0")
-    pool = _Pool(tuple(splits), tuple(columns), options or ReadOptions(rows=ROWS), held_bytes)
+    pool = _Pool(tuple(splits), tuple(columns), how, held_bytes)
     return pa.RecordBatchReader.from_batches(schema, pool.batches(count, stats or ScanStats()))
 
 

@@ -61,6 +61,8 @@ class ReadOptions:
         env: Files and clock, where `ranges` or a new plan need them; the machine's where None,
             and the store's where the split's directory is a URL.
         ranges: Where bytes come from; the directory's files where None.
+        views: Keys and values as `binary_view`: views of the log's bytes, not copies. Who holds
+            the rows then holds the mapped file.
         counts_only: Hand out nothing; `ScanStats.rows` tells how many rows there would be.
         store_options: Settings of the object store that a directory is in (docs/objects.md).
     """
@@ -71,6 +73,7 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     env: Env | None = None
     ranges: Ranges | None = None
+    views: bool = False
     counts_only: bool = False
     store_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -113,7 +116,8 @@ def to_reader(
     batches = (
         batch for split in splits for batch in read(split, columns, options=options, stats=total)
     )
-    return pa.RecordBatchReader.from_batches(rows_schema(columns), batches)
+    kind = rows_schema(columns, views=options is not None and options.views)
+    return pa.RecordBatchReader.from_batches(kind, batches)
 
 
 def to_table(
@@ -148,7 +152,7 @@ class _SplitReader:
         directory = self.split.directory
         self._env = env_for(directory, self.options.env, self.options.store_options)
         self._ranges = self.options.ranges or all_ranges(self._env, directory)
-        self._maker = RowMaker(self.split, self.columns)
+        self._maker = RowMaker(self.split, self.columns, views=self.options.views)
         self._next_offset = self.split.start_offset
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -270,6 +274,7 @@ class _SplitReader:
             drop_batch=drop,
             check_crc=self.options.check_crc,
             rows=self.options.rows,
+            views=self.options.views,
             stats=found,
         )
 

@@ -1,6 +1,7 @@
 """Rows as a scan hands them out: decoded columns, with topic and partition beside them."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -8,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import InvalidRequest
-from tidelog.record.columns import COLUMN_TYPES, ROWS
+from tidelog.record.columns import COLUMN_TYPES, ROWS, view_types
 from tidelog.scan.split import Split
 from tidelog.types import TimestampType
 
@@ -26,8 +27,8 @@ ALL_COLUMNS: Final = (*COLUMNS, *(name for name in COLUMN_TYPES if name not in C
 _APPEND_TIME: Final = "appendTimestamp"
 
 
-def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
-    """The schema of what a scan yields for these columns.
+def schema(columns: Sequence[str] = COLUMNS, *, views: bool = False) -> pa.Schema:
+    """The schema of what a scan yields for these columns; keys and values may be views.
 
     Raises:
         InvalidRequest: A column that does not exist, or one twice.
@@ -36,7 +37,8 @@ def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
         raise InvalidRequest(f"no column {unknown[0]!r}; there are: {', '.join(ALL_COLUMNS)}")
     if len(set(columns)) != len(columns):
         raise InvalidRequest(f"a column is named twice: {', '.join(columns)}")
-    return pa.schema([pa.field(name, _TYPES[name]) for name in columns])
+    types = _TYPES | view_types() if views else _TYPES
+    return pa.schema([pa.field(name, types[name]) for name in columns])
 
 
 class RowMaker:
@@ -47,16 +49,18 @@ class RowMaker:
             reader knows how far it got.
     """
 
-    def __init__(self, split: Split, columns: Sequence[str]) -> None:
-        self._schema = schema(columns)
+    def __init__(self, split: Split, columns: Sequence[str], *, views: bool = False) -> None:
+        self._schema = schema(columns, views=views)
         self._columns = tuple(columns)
         wanted = [name for name in columns if name in COLUMN_TYPES]
         needed = ["offset"]
         if _APPEND_TIME in columns:
             needed += ["timestamp", "timestampType"]
         self.decoded = (*wanted, *(name for name in needed if name not in wanted))
-        self._constants = {"topic": split.topic, "partition": split.partition}
-        self._repeated: dict[str, Column] = {}
+        self._constants: dict[str, str | int] = {
+            "topic": split.topic,
+            "partition": split.partition,
+        }
 
     @property
     def needs_append_times(self) -> bool:
@@ -83,16 +87,15 @@ class RowMaker:
         return batch.column(name)
 
     def _constant(self, name: str, rows: int) -> "Column":
-        """The same value `rows` times: a slice of an array that is made once."""
-        known = self._repeated.get(name)
-        if known is None or len(known) < rows:
-            capacity = max(rows, ROWS)
-            if name == "topic":
-                known = pa.repeat(pa.scalar(self._constants[name], pa.string()), capacity)
-            else:
-                known = pa.array(np.full(capacity, self._constants[name], np.int32))
-            self._repeated[name] = known
-        return known.slice(0, rows)
+        """The same value `rows` times: a slice of an array that all splits share."""
+        return _repeated(self._constants[name], -(-rows // ROWS) * ROWS).slice(0, rows)
+
+
+@lru_cache(maxsize=4)
+def _repeated(value: str | int, capacity: int) -> "Column":
+    if isinstance(value, str):
+        return pa.repeat(pa.scalar(value, pa.string()), capacity)
+    return pa.array(np.full(capacity, value, np.int32))
 
 
 def stamped_append_times(batch: pa.RecordBatch) -> "Column":

@@ -120,6 +120,8 @@ class Split:
         time_range: Times in ms wanted, [start, end); None for all.
         isolation: What a reader sees of transactions.
         aborted: Aborted transactions that touch the split.
+        compacted_max: Of a split of a table: how far its partition may be compacted once it was
+            read. Beyond that a record of it may have gone for one that is in no split.
     """
 
     topic: str
@@ -133,6 +135,7 @@ class Split:
     time_range: tuple[int, int] | None = None
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     aborted: tuple[AbortedSpan, ...] = ()
+    compacted_max: int = INT64_MAX
 
     @property
     def topic_partition(self) -> TopicPartition:

@@ -24,6 +24,9 @@ def find_partition(node: Node, topic: str, number: int) -> Partition | int:
 
     What is not there is cheap to say: a request may name very many of them.
     """
+    found = node.partitions.find_used(topic, number)
+    if found is not None:
+        return found
     info = node.topics.find(topic)
     if info is None or not (info.foreign or 0 <= number < info.partitions):
         return UNKNOWN_TOPIC

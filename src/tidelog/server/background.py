@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.errors import TidelogError
 from tidelog.server.node import LOGGER, Node
 from tidelog.server.partitions import Partition
+from tidelog.storage.log import Log
 from tidelog.types import INT64_MAX, TopicPartition
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class Background:
         self._node = node
         self._saving: Future[None] | None = None
         self._openings = set[asyncio.Task[None]]()
+        # Partitions that are looked at again for files that wait to be unlinked.
+        self._unlinking = set[Partition]()
 
     def start(self) -> None:
         """Begin; the first look comes `log.initial.task.delay.ms` from now, as in Kafka."""
@@ -138,18 +141,37 @@ class Background:
 
     def _retain(self, partition: Partition) -> None:
         log = partition.log
-        if log.apply_retention():
-            partition.last_deletion_ms = self._node.env.clock.now_ms()
+        if not log.apply_retention():
+            return
+        partition.last_deletion_ms = self._node.env.clock.now_ms()
+        if partition not in self._unlinking:
+            self._unlinking.add(partition)
             # By the clock of the files' own time-out, which begins now.
-            delay_ms = log.context.config.file_delete_delay_ms + 1
-            self._node.timers.after(delay_ms, lambda: self._unlink(partition))
+            self._unlink_in(log.context.config.file_delete_delay_ms + 1, partition)
+
+    def _unlink_in(self, delay_ms: int, partition: Partition) -> None:
+        self._node.timers.after(delay_ms, lambda: self._unlink(partition))
 
     def _unlink(self, partition: Partition) -> None:
-        if partition.is_gone or partition.failure is not None:
-            return
-        self._act(partition.name, lambda found: found.log.unlink_due())
-        if not partition.log.is_settled:  # the files may not have been set aside yet
-            self._node.timers.after(RETRY_MS, lambda: self._unlink(partition))
+        if not partition.is_gone and partition.failure is None:
+            self._act(partition.name, lambda found: found.log.unlink_due())
+            delay_ms = self._next_unlink_ms(partition.log)
+            if delay_ms is not None:
+                self._unlink_in(delay_ms, partition)
+                return
+        self._unlinking.discard(partition)
+
+    def _next_unlink_ms(self, log: Log) -> int | None:
+        """In how many ms there may be files to unlink, None for never.
+
+        Some may be on their way to be set aside. Wall time may run back behind what is due by it:
+        nobody waits for longer than the delay itself before the next look.
+        """
+        due_ms = log.next_unlink_ms
+        if due_ms is None:
+            return None if log.is_settled else RETRY_MS
+        left_ms = due_ms - self._node.env.clock.now_ms() + 1
+        return max(min(left_ms, log.context.config.file_delete_delay_ms), RETRY_MS)
 
     def _flush(self, partition: Partition) -> None:
         log = partition.log
@@ -162,6 +184,7 @@ class Background:
         expiration_ms = self._node.config.producer_id_expiration_ms
         now_ms = self._node.env.clock.now_ms()
         partition.log.producer_states().expire(now_ms, expiration_ms)
+        partition.transactions.expire(now_ms, expiration_ms)
 
     def _checkpoint(self) -> None:
         """Recovery points and log starts, written in a thread, so that a kill costs less."""

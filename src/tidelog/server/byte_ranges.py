@@ -11,15 +11,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NamedTuple
+from weakref import ref
 
 from tidelog.errors import CorruptBatch
 from tidelog.record.batch import HEADER_SIZE, LENGTH_MIN, LOG_OVERHEAD, MAGIC_2
 from tidelog.server.segment_bytes import SegmentBytes
 from tidelog.storage.proof import batch_at, misfit
 from tidelog.storage.segment import Segment
+from tidelog.types import Buffer
 
 # Between two entries of an index lie 4 KiB and one batch by default.
 WINDOW_BYTES: Final = 4096 + HEADER_SIZE
+# Reads of one partition whose ends are remembered.
+READ_ENDS_MAX: Final = 256
 _FRAME: Final = Struct(">qiiB")
 _LAST_DELTA: Final = Struct(">i")
 _LAST_DELTA_AT: Final = 23
@@ -40,7 +44,8 @@ class Frame(NamedTuple):
         return self.position + self.size_bytes
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, here and below: one is made for each partition of a fetch.
+@dataclass(slots=True)
 class ByteRange:
     """Bytes [start, end) of a segment's log file.
 
@@ -64,7 +69,7 @@ class ByteRange:
         return self.end - self.start
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Limits:
     """How far a read may go.
 
@@ -79,8 +84,37 @@ class Limits:
     whole_first: bool
 
 
+class ReadEnds:
+    """Where reads of a partition ended: the next one mostly goes on there, without an index.
+
+    What is said here is only a guess: who goes by it looks whether a batch of that offset is there.
+    A segment that was replaced is another one. Safe for several threads.
+    """
+
+    __slots__ = ("_places",)
+
+    def __init__(self) -> None:
+        self._places: dict[int, tuple[ref[Segment], int]] = {}
+
+    def place_of(self, segment: Segment, offset: int) -> int | None:
+        """Position in the segment where a batch may begin that begins with the offset."""
+        found = self._places.get(offset)
+        return None if found is None or found[0]() is not segment else found[1]
+
+    def note(self, found: "ByteRange") -> None:
+        """A read has found these bytes."""
+        places = self._places
+        if len(places) >= READ_ENDS_MAX:
+            places.clear()
+        places[found.next_offset] = ref(found.segment), found.end
+
+
 def find_range(
-    segments: Sequence[Segment], offset: int, limits: Limits, source: SegmentBytes
+    segments: Sequence[Segment],
+    offset: int,
+    limits: Limits,
+    source: SegmentBytes,
+    ends: ReadEnds | None = None,
 ) -> ByteRange | None:
     """The bytes that answer a read from an offset on; None where there is nothing at or behind it.
 
@@ -89,20 +123,41 @@ def find_range(
         offset: First offset wanted; the first batch may begin before it.
         limits: How far it may go.
         source: How bytes of a segment are had.
+        ends: Where earlier reads ended; this one's end is noted.
 
     Raises:
         ColdRead: It can't be said without waiting for a disk, and the source may not.
         CorruptBatch: A frame that can't be; located.
         OSError: The system failed a read.
     """
-    number = max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
+    number = len(segments) - 1
+    if number > 0 and segments[number].base_offset > offset:  # most read the newest one
+        number = max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
     for segment in segments[number:]:
         if segment.base_offset >= limits.end_offset:
             return None
-        first = _first_reaching(segment, offset, source)
+        first = None if ends is None else _first_at(segment, offset, source, ends)
+        first = first or _first_reaching(segment, offset, source)
         if first is not None:
-            return _range_from(segment, first, offset, limits, source)
+            found = _range_from(segment, first, offset, limits, source)
+            if ends is not None and found.size_bytes:
+                ends.note(found)
+            return found
     return None
+
+
+def _first_at(segment: Segment, offset: int, source: SegmentBytes, ends: ReadEnds) -> Frame | None:
+    """The batch that begins with `offset`, where a read before has ended; None for not found."""
+    place = ends.place_of(segment, offset)
+    if place is None:
+        return None
+    try:
+        first = next(frames(segment, place, segment.size_bytes, source), None)
+    except CorruptBatch:
+        return None  # the guess may be wrong
+    if first is None or first.magic != MAGIC_2 or first.base_offset != offset:
+        return None
+    return first if first.last_offset >= offset else None
 
 
 def _base_offset(segment: Segment) -> int:
@@ -113,8 +168,10 @@ def _first_reaching(segment: Segment, offset: int, source: SegmentBytes) -> Fram
     """The first batch whose last offset is `offset` or more."""
     if segment.end_offset <= offset:
         return None
-    start = 0 if offset <= segment.base_offset else _floor(segment, offset, source)
-    for frame in frames(segment, start, segment.size_bytes, source):
+    start, window = 0, None
+    if offset > segment.base_offset:
+        start, window = _floor(segment, offset, source)
+    for frame in frames(segment, start, segment.size_bytes, source, window):
         if frame.last_offset >= offset:
             return frame
     return None
@@ -149,8 +206,8 @@ def _visible_end(segment: Segment, end_offset: int, source: SegmentBytes) -> int
 def _end_within(segment: Segment, first: Frame, end: int, source: SegmentBytes) -> tuple[int, int]:
     """Position behind the last batch that ends at or before `end`, and the offset behind it."""
     behind, next_offset = first.end, first.last_offset + 1
-    start = _floor_of_position(segment, first, end, source)
-    for frame in frames(segment, start, segment.size_bytes, source):
+    start, window = _floor_of_position(segment, first, end, source)
+    for frame in frames(segment, start, segment.size_bytes, source, window):
         if frame.end > end:
             # What the index leads to may be too long itself: the one before it ends where it is.
             return max(behind, frame.position), max(next_offset, frame.base_offset)
@@ -158,42 +215,73 @@ def _end_within(segment: Segment, first: Frame, end: int, source: SegmentBytes) 
     return behind, next_offset
 
 
-def _floor(segment: Segment, offset: int, source: SegmentBytes) -> int:
-    """Position of a batch that ends at or before an offset, by the index; 0 where it has none."""
+def _floor(segment: Segment, offset: int, source: SegmentBytes) -> tuple[int, Buffer | None]:
+    """Position of a batch that ends at or before an offset, by the index; 0 where it has none.
+
+    With it come bytes from there on, where they were read.
+    """
     key, position = source.offset_index(segment).lookup(offset)
-    if position and not _leads_to(segment, key, position, source):
-        source.distrust(segment, misfit(segment.log_path, key, position))
-        return segment.offset_index.lookup(offset)[1]
-    return position
+    if not position:
+        return 0, None
+    window = _window(segment, position, source)
+    if _is_proven(segment, key, window):
+        return position, window
+    source.distrust(segment, misfit(segment.log_path, key, position))
+    return segment.offset_index.lookup(offset)[1], None
 
 
-def _floor_of_position(segment: Segment, first: Frame, end: int, source: SegmentBytes) -> int:
-    """Position of a batch at or before `end` that the index names, behind `first` or its own."""
+def _floor_of_position(
+    segment: Segment, first: Frame, end: int, source: SegmentBytes
+) -> tuple[int, Buffer | None]:
+    """Position of a batch at or before `end` that the index names, behind `first` or its own.
+
+    With it come bytes from there on, where they were read.
+    """
     index = source.offset_index(segment)
     slot = index.slot_at_or_before_position(end)
     key, position = index.entry(slot) if slot >= 0 else (0, 0)
     if position <= first.position:
-        return first.position
-    if _leads_to(segment, key, position, source):
-        return position
+        return first.position, None
+    window = _window(segment, position, source)
+    if _is_proven(segment, key, window):
+        return position, window
     source.distrust(segment, misfit(segment.log_path, key, position))
-    return first.position
+    return first.position, None
 
 
-def _leads_to(segment: Segment, key: int, position: int, source: SegmentBytes) -> bool:
-    """Whether a batch lies at `position` that ends at or before offset `key`."""
-    last = batch_at(memoryview(source.read(segment, position, position + HEADER_SIZE)))
+def _window(segment: Segment, position: int, source: SegmentBytes) -> Buffer:
+    return source.read(segment, position, min(position + WINDOW_BYTES, segment.size_bytes))
+
+
+def _is_proven(segment: Segment, key: int, window: Buffer) -> bool:
+    """Whether bytes begin with a batch that ends at or before offset `key`."""
+    last = batch_at(memoryview(window)[:HEADER_SIZE])
     return last is not None and segment.base_offset <= last <= key
 
 
-def frames(segment: Segment, position: int, end: int, source: SegmentBytes) -> Iterator[Frame]:
+def frames(
+    segment: Segment,
+    position: int,
+    end: int,
+    source: SegmentBytes,
+    window: Buffer | None = None,
+) -> Iterator[Frame]:
     """The batches in bytes [position, end), by their frames; one that is not whole ends it.
+
+    Args:
+        segment: Whose.
+        position: Where the first batch begins.
+        end: Position behind the last byte to look at.
+        source: How bytes of a segment are had.
+        window: Bytes from `position` on, where they were read already.
 
     Raises:
         ColdRead, OSError: As `find_range`.
         CorruptBatch: A frame that can't be; located.
     """
-    window, at = source.read(segment, position, min(position + WINDOW_BYTES, end)), 0
+    at = 0
+    if window is None:
+        window = source.read(segment, position, min(position + WINDOW_BYTES, end))
     while position < end:
         if len(window) - at < min(HEADER_SIZE, end - position):
             window, at = source.read(segment, position, min(position + WINDOW_BYTES, end)), 0

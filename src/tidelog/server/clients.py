@@ -1,16 +1,18 @@
 """Who is connected: limits on their number, and an end for those that say nothing.
 
-Source: Kafka's `max.connections`, `max.connections.per.ip`, `connections.max.idle.ms`.
+Source: Kafka's `max.connections`, `max.connections.per.ip` and its overrides,
+`connections.max.idle.ms`.
 """
 
 from typing import Final, Protocol
 
 from tidelog.protocol.framing import Spares
 from tidelog.server.in_flight import InFlight
-from tidelog.server.node import ConnectionFacts, Node
+from tidelog.server.node import LOGGER, ConnectionFacts, Node
 
 IDLE_CHECK_MS: Final = 1000
 # While others wait for room: who sends nothing of a begun request, or sends it for longer, goes.
+# At the bound, too, who takes nothing of an answer, or takes it for longer.
 STALLED_MS: Final = 5000
 SENDING_MS: Final = 30_000
 # Buffers of large requests that may serve again, of all connections together.
@@ -23,10 +25,25 @@ class Client(Protocol):
     facts: ConnectionFacts
     last_active_ms: int
     sending_since_ms: int | None
+    taking_since_ms: int | None
+
+    @property
+    def held_bytes(self) -> int:
+        """What of its answers lies in our memory, until it takes it."""
+        ...
+
+    @property
+    def shows_progress(self) -> bool:
+        """Whether it counts as active with each piece that it takes, not with the last one."""
+        ...
 
     @property
     def is_busy(self) -> bool:
         """Whether a request waits for its answer, so that silence is not the client's."""
+        ...
+
+    def attend(self) -> bool:
+        """Let each byte that comes be told; whether some may have come of which nobody knew."""
         ...
 
     def close(self) -> None:
@@ -46,6 +63,8 @@ class Clients:
         self._node = node
         self._clients: dict[Client, None] = {}
         self._by_host: dict[str, int] = {}
+        self._limits_read: tuple[str, ...] = ()
+        self._limits: dict[str, int] = {}
         self._numbers = 0
         self.in_flight = InFlight(node.config.queued_max_request_bytes)
         self.spares = Spares(SPARE_BYTES)
@@ -62,13 +81,24 @@ class Clients:
         """Take a connection in; False where there are as many as there may be."""
         config, host = self._node.config, client.facts.host
         count = self._by_host.get(host, 0)
-        if len(self._clients) >= config.max_connections or count >= config.max_connections_per_ip:
+        limit = self._limit_of(host)
+        if len(self._clients) >= config.max_connections or count >= limit:
             self._node.metrics.connection_refused()
             return False
         self._node.metrics.connection_opened()
         self._by_host[host] = count + 1
         self._clients[client] = None
         return True
+
+    def _limit_of(self, host: str) -> int:
+        """How many may come from an address, as the settings have it now."""
+        config = self._node.config
+        texts = config.max_connections_per_ip_overrides
+        if texts != self._limits_read:
+            pairs = (text.rpartition(":") for text in texts)
+            self._limits = {address: int(count) for address, _, count in pairs}
+            self._limits_read = texts
+        return self._limits.get(host, config.max_connections_per_ip)
 
     def dismiss(self, client: Client) -> None:
         """A connection has gone; fine where it was not taken in."""
@@ -84,14 +114,41 @@ class Clients:
     def watch_idle(self) -> None:
         """Close who has been silent or holds others up for too long, now and from time to time."""
         now_ms = self._node.env.clock.monotonic_ms()
-        limit_ms = self._node.config.connections_max_idle_ms
+        self._make_room(now_ms)
         for client in tuple(self._clients):
-            silent_ms = now_ms - client.last_active_ms
-            is_idle = 0 <= limit_ms < silent_ms and not client.is_busy
-            if is_idle or (self.in_flight.is_full and _holds_up(client, now_ms)):
+            if self._is_over(client, now_ms):
                 client.close()
+        limit_ms = self._node.config.connections_max_idle_ms
         delay_ms = IDLE_CHECK_MS if limit_ms < 0 else min(limit_ms, IDLE_CHECK_MS)
         self._node.timers.after(delay_ms, self.watch_idle)
+
+    def _make_room(self, now_ms: int) -> None:
+        """At the bound, close those who don't take what they hold, most first, until there is room.
+
+        Who holds next to nothing, as where an answer lies in files, is not to blame.
+        """
+        least = self.in_flight.small_bytes
+        slow = [each for each in self._clients if _takes_too_long(each, now_ms)]
+        for client in sorted(slow, key=lambda each: each.held_bytes, reverse=True):
+            if not self.in_flight.is_over or client.held_bytes <= least:
+                return
+            text = "connection %d of %s closed: at the bound of all, it does not take its answer"
+            LOGGER.warning(text, client.facts.number, client.facts.host)
+            client.close()
+
+    def _is_over(self, client: Client, now_ms: int) -> bool:
+        """Whether a client has been silent, or at its request, for longer than it may.
+
+        Of a large request the system tells from time to time only: who was not listened to byte by
+        byte can't be told from one that is silent, and is listened to from now on.
+        """
+        is_slow = self.in_flight.is_full and _is_reading(client)
+        if is_slow and _sends_too_long(client, now_ms):
+            return True
+        silent_ms = now_ms - client.last_active_ms
+        is_idle = 0 <= self._node.config.connections_max_idle_ms < silent_ms
+        is_silent = (is_idle and not client.is_busy) or (is_slow and silent_ms > STALLED_MS)
+        return is_silent and not client.attend()
 
     def close(self) -> None:
         """Close all."""
@@ -99,9 +156,20 @@ class Clients:
             client.close()
 
 
-def _holds_up(client: Client, now_ms: int) -> bool:
-    """Whether a client has begun a request that takes up room, and does not get on with it."""
-    if client.sending_since_ms is None:
+def _is_reading(client: Client) -> bool:
+    """Whether a client has begun a request that takes up room, and only itself keeps it back."""
+    return client.sending_since_ms is not None and not client.is_busy  # such as by our want of room
+
+
+def _sends_too_long(client: Client, now_ms: int) -> bool:
+    since_ms = client.sending_since_ms
+    return since_ms is not None and now_ms - since_ms > SENDING_MS
+
+
+def _takes_too_long(client: Client, now_ms: int) -> bool:
+    """Whether a client keeps an answer in our memory that it does not take, or not in time."""
+    since_ms = client.taking_since_ms
+    if since_ms is None:
         return False
-    is_stalled = now_ms - client.last_active_ms > STALLED_MS
-    return is_stalled or now_ms - client.sending_since_ms > SENDING_MS
+    stalled_ms = STALLED_MS if client.shows_progress else SENDING_MS
+    return now_ms - client.last_active_ms > stalled_ms or now_ms - since_ms > SENDING_MS

@@ -3,11 +3,12 @@
 Source: KIP-339; Kafka 4.3's ConfigurationControlManager.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
 from tidelog.config import TopicConfig
+from tidelog.config.dynamic import TOPIC_DEFAULTS, is_list
 from tidelog.config.topic_keys import TOPIC_CONFIG_BY_NAME
 from tidelog.server.errors import UNKNOWN_SERVER_ERROR, Refusal
 from tidelog.server.topic_rules import INVALID_CONFIG, INVALID_REQUEST, parsed
@@ -44,35 +45,42 @@ def changed_settings(
     Raises:
         Refusal: A change that can't be made; values are not looked at here.
     """
+    return _changed(changes, lambda change: _changed_list(change, given, config))
+
+
+def _changed(
+    changes: Iterable[Change], changed_list: Callable[[Change], str]
+) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for change in changes:
-        if change.name in found:
-            raise Refusal(INVALID_REQUEST, "Error due to duplicate config keys")
-        if change.value is None and change.operation != Operation.DELETE:
-            raise Refusal(INVALID_REQUEST, f"Null value not supported for : {change.name}")
-        found[change.name] = _new_text(change, given, config)
+        _ensure_sound(change, found)
+        match change.operation:
+            case Operation.SET:
+                found[change.name] = change.value
+            case Operation.DELETE:
+                found[change.name] = None
+            case Operation.APPEND | Operation.SUBTRACT:
+                found[change.name] = changed_list(change)
+            case _:
+                raise Refusal(UNKNOWN_SERVER_ERROR)
     return found
-
-
-def _new_text(change: Change, given: Mapping[str, str], config: TopicConfig) -> str | None:
-    match change.operation:
-        case Operation.SET:
-            return change.value
-        case Operation.DELETE:
-            return None
-        case Operation.APPEND | Operation.SUBTRACT:
-            return _changed_list(change, given, config)
-    raise Refusal(UNKNOWN_SERVER_ERROR)
 
 
 def _changed_list(change: Change, given: Mapping[str, str], config: TopicConfig) -> str:
     key = TOPIC_CONFIG_BY_NAME.get(change.name)
     if key is None or key.kind.type_name != "list":
-        word = Operation(change.operation).name
-        text = f"Can't {word} to key {change.name} because its type is not LIST."
-        raise Refusal(INVALID_CONFIG, text)
-    now = _items(given.get(change.name, config.text(change.name)))
-    items = _items(change.value or "")
+        raise _no_list(change)
+    return _with_items(change, given.get(change.name, config.text(change.name)))
+
+
+def _no_list(change: Change) -> Refusal:
+    word = Operation(change.operation).name
+    text = f"Can't {word} to key {change.name} because its type is not LIST."
+    return Refusal(INVALID_CONFIG, text)
+
+
+def _with_items(change: Change, text: str) -> str:
+    now, items = _items(text), _items(change.value or "")
     if change.operation == Operation.APPEND:
         return ",".join([*now, *(item for item in items if item not in now)])
     return ",".join(item for item in now if item not in items)
@@ -80,6 +88,49 @@ def _changed_list(change: Change, given: Mapping[str, str], config: TopicConfig)
 
 def _items(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def changed_broker_settings(
+    changes: Iterable[Change], given: Mapping[str, str], texts: Mapping[str, str]
+) -> dict[str, str | None]:
+    """The same for a broker's settings.
+
+    Args:
+        changes: What is asked.
+        given: What was set there before.
+        texts: What holds of those that can be changed, for lists.
+
+    Raises:
+        Refusal: A change that can't be made; values are not looked at here.
+    """
+    return _changed(changes, lambda change: _changed_broker_list(change, given, texts))
+
+
+def changed_group_settings(changes: Iterable[Change]) -> dict[str, str | None]:
+    """The same for a group's settings, none of which is a list; raises Refusal."""
+
+    def refuse(change: Change) -> str:
+        raise _no_list(change)
+
+    return _changed(changes, refuse)
+
+
+def _ensure_sound(change: Change, found: Mapping[str, str | None]) -> None:
+    if change.name in found:
+        raise Refusal(INVALID_REQUEST, "Error due to duplicate config keys")
+    if change.value is None and change.operation != Operation.DELETE:
+        raise Refusal(INVALID_REQUEST, f"Null value not supported for : {change.name}")
+
+
+def _changed_broker_list(change: Change, given: Mapping[str, str], texts: Mapping[str, str]) -> str:
+    if not is_list(change.name):
+        word = Operation(change.operation).name.lower()
+        text = f"Config value {word} is not allowed for config key: {change.name}"
+        raise Refusal(INVALID_CONFIG, text)
+    now = given.get(change.name, texts.get(change.name))
+    if now is None:
+        now = TOPIC_DEFAULTS[change.name].default or ""
+    return _with_items(change, now)
 
 
 def replaced_settings(

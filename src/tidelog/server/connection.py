@@ -3,69 +3,143 @@
 As in Kafka a connection's next request is looked at when the answer to the last one was handed to
 the system. So what one client can make the broker hold is one request, one answer, and what had
 come before reading paused.
+
+Over 400 lines because all that happens to a connection changes one small state.
 """
 
 import asyncio
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.errors import CorruptMessage, TidelogError
 from tidelog.protocol.connection import Frames
 from tidelog.server.clients import Clients
-from tidelog.server.dispatch import Later, Pieces, answer
+from tidelog.server.dispatch import Answering, Later, Pieces, answer
 from tidelog.server.node import LOGGER, ConnectionFacts, Node
 from tidelog.server.outgoing import Outgoing
 from tidelog.server.requests import LENGTH_BYTES, Asked, api_name
 from tidelog.types import Buffer
 
+if TYPE_CHECKING:
+    from tidelog.server.doors import Door
+    from tidelog.server.gate import Gate
+    from tidelog.server.timers import Timer
+
 # Requests of one client in a row, before others have their turn.
 TURN_REQUESTS: Final = 16
+# So much of a large request may gather in the system before it is read: who sends less of it in
+# `clients.STALLED_MS` seems to send nothing.
+WAKE_BYTES_MAX: Final = 256 << 10
 
 
 class Connection(asyncio.BufferedProtocol):
     """One client. Belongs to the loop's thread."""
 
-    def __init__(self, node: Node, clients: Clients) -> None:
+    def __init__(self, node: Node, clients: Clients, door: "Door | None" = None) -> None:
+        """A connection that nobody has made yet; without a door everybody may come in."""
         self._node = node
+        self._door = door
+        self._answer: Answering = answer
+        self._gate: Gate | None = None
+        self._deadline: Timer | None = None  # of who has not logged in yet
         self._clients = clients
         self._frames = Frames(self._node.config.socket_request_max_bytes, clients.spares)
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Future[None] | None = None
         self._turn: asyncio.Handle | None = None  # when it goes on, while others have theirs
+        self._silence: Timer | None = None  # of who has used more than a quota allows
         self._out: Outgoing | None = None
         self._is_paused = False
         # What is counted of this connection: the request that is being read or worked on, and what
         # the client has not taken of answers.
         self._in_flight = clients.in_flight
         self._request_bytes = 0
-        self._unsent_bytes = 0
+        self._unsent_bytes = 0  # the transport's
+        self._held_bytes = 0  # ours
         self._is_waiting = False
-        # Since when a request is being read that was counted; None between requests.
+        self._is_in = False
+        # Since when a request is being read, pauses for want of room left out; None between them.
         self.sending_since_ms: int | None = None
+        # Since when some of an answer waits for the client in our memory; None where none does.
+        self.taking_since_ms: int | None = None
         self.facts = ConnectionFacts(clients.next_number(), "")
         self._key: int | None = None
-        self._now = asyncio.get_running_loop().time
-        self.last_active_ms = self._node.env.clock.monotonic_ms()
+        # The loop's own time may know no less than milliseconds.
+        self._now_ns = node.env.clock.monotonic_ns
+        self._monotonic_ms = node.env.clock.monotonic_ms
+        self.last_active_ms = self._monotonic_ms()
 
     # -- what asyncio calls ------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has come: it stays if there is room."""
         self._transport = cast("asyncio.Transport", transport)
-        self._out = Outgoing(self._transport, self._node.reads, self._go_on, self._cut_off)
+        self._out = Outgoing(
+            self._transport, self._node.reads, self._go_on, self._cut_off, self._progressed
+        )
         peer = transport.get_extra_info("peername")
-        self.facts.host = peer[0] if isinstance(peer, tuple) else "local"
-        if not self._clients.admit(self):
+        self.last_active_ms = self._monotonic_ms()  # a handshake may have taken its time
+        if not self._is_in and not self.come_from(peer[0] if isinstance(peer, tuple) else "local"):
             self._transport.abort()
+        elif self._door is not None:
+            self._knock(self._door)
+
+    def come_from(self, host: str) -> bool:
+        """Count from now on; False where there are as many as there may be.
+
+        Called before `connection_made` where much may happen before that, as in TLS.
+        """
+        self.facts.host = host
+        self._is_in = self._clients.admit(self)
+        return self._is_in
+
+    def _knock(self, door: "Door") -> None:
+        """Find out who it is, or let it say so before anything else."""
+        assert self._transport is not None
+        self.facts.address = door.address
+        try:
+            self.facts.principal = door.principal(self._transport)
+        except TidelogError as error:
+            self._give_up(str(error))
+            return
+        if door.has_sasl:
+            from tidelog.server.gate import DEADLINE_MS, FRAME_BYTES_MAX, Gate
+
+            self._gate = Gate(self._node, self.facts, door)
+            self._answer = self._gate.answer
+            self._frames.allow(FRAME_BYTES_MAX)
+            self._deadline = self._node.timers.after(DEADLINE_MS, self._miss_deadline)
+
+    def _miss_deadline(self) -> None:
+        # Where it has failed it hears so, and is sent away, when its time has come.
+        if self._gate is None or not self._gate.is_closing:
+            self._give_up("it has not logged in in time")
+
+    def _pass(self, gate: "Gate") -> None:
+        """After each answer of a gate: close, or let more come in once it is open."""
+        if gate.is_closing:
+            transport = self._transport
+            self._let_go()
+            if transport is not None:
+                transport.close()
+        elif gate.is_open and self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+            self._frames.allow(self._node.config.socket_request_max_bytes)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio names it
         """The client has gone, or was sent away: nobody waits for an answer any more."""
         self._let_go()
         if self._task is not None:
             self._task.cancel()
-        self._in_flight.forget(self._admitted)
-        self._in_flight.release(self._request_bytes + self._unsent_bytes)
-        self._request_bytes = self._unsent_bytes = 0
+        request_bytes, self._request_bytes = self._request_bytes, 0
+        self._in_flight.end_read(self._read_on)
+        self._in_flight.release(request_bytes)
+        self._drop_answers()
         self._clients.dismiss(self)
+
+    def _drop_answers(self) -> None:
+        held_bytes, self._unsent_bytes, self._held_bytes = self.held_bytes, 0, 0
+        self._in_flight.release(held_bytes)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio names it
         """Where the next bytes go."""
@@ -79,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """So many bytes have come."""
         if self._transport is not None:
-            self.last_active_ms = self._node.env.clock.monotonic_ms()
+            self.last_active_ms = self._monotonic_ms()
             self._frames.filled(nbytes)
             self._go_on()
 
@@ -89,91 +163,155 @@ class Connection(asyncio.BufferedProtocol):
             self._unsent_bytes += (unsent := self._transport.get_write_buffer_size())
             self._in_flight.add(unsent)
             self._out.pause()
+            self._note_taking()
 
     def resume_writing(self) -> None:
         """The client has taken what there was."""
-        self.last_active_ms = self._node.env.clock.monotonic_ms()
+        self.last_active_ms = self._monotonic_ms()
         unsent, self._unsent_bytes = self._unsent_bytes, 0
         self._in_flight.release(unsent)
+        self._note_taking()
         if self._out is not None:
             self._out.resume()
+
+    def _progressed(self) -> None:
+        """The client takes an answer piece by piece: count what memory waits for it."""
+        self.last_active_ms = self._monotonic_ms()
+        held, self._held_bytes = self._held_bytes, 0 if self._out is None else self._out.held_bytes
+        self._in_flight.add(self._held_bytes)
+        self._in_flight.release(held)
+        self._note_taking()
+
+    def _note_taking(self) -> None:
+        if not self.held_bytes:
+            self.taking_since_ms = None
+        elif self.taking_since_ms is None:
+            self.taking_since_ms = self._monotonic_ms()
+
+    @property
+    def held_bytes(self) -> int:
+        """What of its answers lies in our memory, until it takes it."""
+        return self._unsent_bytes + self._held_bytes
+
+    @property
+    def shows_progress(self) -> bool:
+        """Whether it counts as active with each piece that it takes, not with the last one."""
+        return self._out is not None and self._out.has_socket
 
     @property
     def is_busy(self) -> bool:
         """Whether a request waits for its answer, so that silence is not the client's."""
-        return self._task is not None or self._turn is not None or self._is_waiting
+        is_held_up = self._turn is not None or self._silence is not None
+        return self._task is not None or is_held_up or self._is_waiting
 
     @property
     def _is_held_up(self) -> bool:
-        """Whether the next request has to wait: for an answer, for the client, for its turn."""
+        """Whether the next request has to wait: for an answer, the client, its turn, a quota."""
         is_full = self._out is not None and self._out.is_full
-        return is_full or self._task is not None or self._turn is not None
+        is_silent = self._turn is not None or self._silence is not None
+        return is_full or self._task is not None or is_silent
 
     # -- requests ----------------------------------------------------------------------------
 
     def _go_on(self) -> None:
         """Work on what has come, until something is not ready or others have their turn."""
-        left = TURN_REQUESTS
         try:
-            while self._transport is not None and not self._is_held_up:
-                frame = self._frames.next()
-                if frame is None:
-                    self._count_begun()
-                    break
-                self._handle(frame)
-                left -= 1
-                if not left and self._transport is not None:
-                    self._turn = asyncio.get_running_loop().call_soon(self._next_turn)
+            self._work()
         except TidelogError as error:
             if isinstance(error, CorruptMessage):
                 self._node.metrics.malformed()
+            self._flush()
             self._give_up(str(error), error.code)
         except Exception:  # noqa: BLE001 - one connection's trouble is not the others'
             LOGGER.exception("a request of %s failed", self.facts.host)
+            self._flush()
             self._give_up("an error of our own")
+        self._flush()
         self._pace()
+        if self._out is not None:
+            # A few calls for a large request cost less than one for each packet of it. Where others
+            # wait for room each byte is a sign that it goes on.
+            wanted = self._frames.missing_bytes
+            if self._in_flight.is_full:
+                wanted = 0
+            self._out.wake_at(min(wanted, WAKE_BYTES_MAX) or 1)
+
+    def _work(self) -> None:
+        """The requests that have come, at most a turn of them."""
+        frames = self._frames
+        for _ in range(TURN_REQUESTS):
+            if self._transport is None or self._is_held_up:
+                return
+            frame = frames.next()
+            if frame is None:
+                self._count_begun()
+                return
+            self._handle(frame)
+            if frames.is_empty:  # mostly there is one at a time
+                return
+        if self._transport is not None:
+            self._turn = asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _flush(self) -> None:
+        """Send answers that waited for the next one."""
+        if self._out is not None:
+            self._out.flush()
+
+    def attend(self) -> bool:
+        """Let each byte that comes be told; whether some may have come of which nobody knew.
+
+        Then it counts as active until now.
+        """
+        if self._out is None or not self._out.wakes_late:
+            return False
+        self._out.wake_at(1)
+        self.last_active_ms = self._monotonic_ms()
+        return True
 
     def _next_turn(self) -> None:
         self._turn = None
         self._go_on()
 
     def _count_begun(self) -> None:
-        """Ask once for each request of which a part has come to be read to its end."""
-        if self._request_bytes or self._is_waiting:
-            return
+        """Count what has come of a request; its rest may have to wait."""
         size = self._frames.begun_bytes
-        if size:
-            self._is_waiting = not self._in_flight.admit(size, self._admitted)
-            if not self._is_waiting:
-                self._begin_request(size)
+        if size <= self._request_bytes:
+            return
+        if self.sending_since_ms is None:
+            self.sending_since_ms = self._monotonic_ms()
+        come_bytes, self._request_bytes = size - self._request_bytes, size
+        self._is_waiting = not self._in_flight.read(come_bytes, self._read_on)
 
-    def _admitted(self) -> None:
+    def _read_on(self) -> None:
+        """There is room again."""
         self._is_waiting = False
-        self._begin_request(self._frames.begun_bytes)
-        self.last_active_ms = self._node.env.clock.monotonic_ms()  # its silence was ours
+        # Its silence was ours.
+        self.last_active_ms = self.sending_since_ms = self._monotonic_ms()
         self._pace()
-
-    def _begin_request(self, size: int) -> None:
-        self._request_bytes = size
-        self.sending_since_ms = self._node.env.clock.monotonic_ms()
 
     def _release_request(self) -> None:
         size, self._request_bytes = self._request_bytes, 0
         if size:
             self._in_flight.release(size)
 
+    def _end_read(self) -> None:
+        if self.sending_since_ms is not None:
+            self.sending_since_ms, self._is_waiting = None, False
+            self._in_flight.end_read(self._read_on)
+
     def _handle(self, frame: Buffer) -> None:
-        self.sending_since_ms = None
+        self._end_read()
         self._key = key = int.from_bytes(frame[:2], "big")
-        asked = Asked(key, len(frame) + LENGTH_BYTES, self._now())
-        said = answer(self._node, self.facts, frame)
+        asked = Asked(key, len(frame) + LENGTH_BYTES, self._now_ns())
+        said = self._answer(self._node, self.facts, frame)
         if said is None or isinstance(said, list):
-            self._send(said, asked)
+            # Answers to requests that came together go together.
+            self._send(said, asked, more=not self._frames.is_empty)
             self._release_request()
         else:
-            if not self._request_bytes:
-                self._request_bytes = asked.size_bytes
-                self._in_flight.add(asked.size_bytes)
+            self._flush()
+            self._in_flight.add(asked.size_bytes - self._request_bytes)
+            self._request_bytes = asked.size_bytes
             self._task = asyncio.ensure_future(self._finish(said, asked))
             # Cancelled before its first step it never gets to what it should wait for.
             self._task.add_done_callback(lambda _: said.close())
@@ -193,19 +331,36 @@ class Connection(asyncio.BufferedProtocol):
         self._task = None
         self._send(pieces, asked)
         self._release_request()
+        if self._gate is not None:
+            self._flush()
+            self._pass(self._gate)
         self._go_on()
 
-    def _send(self, pieces: Pieces | None, asked: Asked) -> None:
+    def _send(self, pieces: Pieces | None, asked: Asked, *, more: bool = False) -> None:
         size = 0
         if pieces is not None and self._out is not None:
-            size = sum(map(len, pieces))
-            self._out.send(pieces)
-        seconds = self._now() - asked.began_s
+            size = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
+            self._out.send(pieces, more=more)
+        if self.facts.throttle_ms:
+            self._be_silent()
+        seconds = (self._now_ns() - asked.began_ns) * 1e-9
         self._node.metrics.request(api_name(asked.key), seconds, asked.size_bytes, size)
+
+    def _be_silent(self) -> None:
+        """Look at no request for a while: the client has had its answer, and knows how long."""
+        delay_ms, self.facts.throttle_ms = self.facts.throttle_ms, 0
+        if self._transport is not None:
+            self._silence = self._node.timers.after(delay_ms, self._end_silence)
+
+    def _end_silence(self) -> None:
+        self._silence = None
+        # Its silence was ours.
+        self.last_active_ms = self._monotonic_ms()
+        self._go_on()
 
     def _pace(self) -> None:
         """Read on until something waits: that has a bound, and a client that goes is noticed."""
-        wants_pause = self._is_waiting or (self._is_held_up and not self._frames.is_empty)
+        wants_pause = self._is_waiting or (not self._frames.is_empty and self._is_held_up)
         if self._transport is None or wants_pause == self._is_paused:
             return
         self._is_paused = wants_pause
@@ -232,10 +387,17 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
             self._let_go()
+            self._drop_answers()
 
     def _let_go(self) -> None:
         """Send and read no more; the transport says itself when it has closed."""
         self._transport = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
         if self._turn is not None:
             self._turn.cancel()
             self._turn = None

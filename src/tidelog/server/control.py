@@ -1,4 +1,4 @@
-"""The control channel of a running broker: attach, swap, flush, tier and status on its directory.
+"""The control channel of a running broker: attach, swap, erase, flush, tier, status.
 
 Requests come in by the loop. What they ask for is long work (an attach walks every byte of its
 segments), so it is done in a thread, on stand-ins whose calls come back to the loop (`on_loop`);
@@ -26,6 +26,8 @@ from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
     import socket
+
+    from tidelog.server.compaction import Compaction
 _Result = Mapping[str, object]
 _Verb = Callable[[Mapping[str, object]], Awaitable[_Result]]
 
@@ -33,8 +35,9 @@ _Verb = Callable[[Mapping[str, object]], Awaitable[_Result]]
 class Control:
     """Serves the channel. start -> stop; belongs to the loop's thread."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, compaction: "Compaction") -> None:
         self._node = node
+        self._compaction = compaction
         self._connections: dict[_Connection, None] = {}
         self._server: asyncio.Server | None = None
         self._listener: socket.socket | None = None
@@ -51,7 +54,11 @@ class Control:
             "reopen": self._reopen,
             "attach": partial(self._change, "attach"),
             "swap": partial(self._change, "swap"),
+            "erase": partial(self._change, "erase"),
             "tier": self._tier,
+            "compact": self._compact,
+            "lend": self._lend,
+            "take_back": self._take_back,
         }
 
     async def start(self) -> None:
@@ -149,7 +156,7 @@ class Control:
             return await node.partitions.reopen(name.topic, name.partition, node.work)
 
     async def _change(self, verb: str, arguments: Mapping[str, object]) -> _Result:
-        """Attach or swap, with appends to the topics concerned held up."""
+        """Attach, swap or erase, with appends to the topics concerned held up."""
         from tidelog.control import verbs  # much, and not needed to listen
 
         topics = _topics_of(verb, arguments)
@@ -157,6 +164,7 @@ class Control:
         if internal:
             raise InvalidRequest(f"{internal[0]} is the broker's own; nothing is attached to it")
         async with self._node.partitions.holds.hold(topics, stops_appends=True):
+            await self._open(self._partitions_of(verb, arguments))
             log_dir = log_dir_on_loop(self._node.log_dir, self._gate)
             try:
                 return await self._in(self._changing, verbs.run, log_dir, verb, arguments)
@@ -173,11 +181,58 @@ class Control:
             enabled = {"remote.storage.enable": "true", "tidelog.tier.url": options.url}
             await topic_changes.alter(self._node, name.topic, lambda _: enabled)
         async with self._node.partitions.holds.hold([name.topic], stops_appends=False):
+            await self._open([name])
             log_dir = log_dir_on_loop(self._node.log_dir, self._gate)
             try:
                 return await self._in(self._tiering, run_tier, log_dir, name, options)
             finally:
                 self._show([name.topic])
+
+    async def _compact(self, arguments: Mapping[str, object]) -> _Result:
+        """Compact one partition now; see docs/compaction.md."""
+        from tidelog.control.compact_verb import encode_report, read_wishes
+
+        wanted = read_wishes(arguments)
+        report = await self._compaction.clean_now(
+            wanted.name, roll=wanted.roll, is_asked=wanted.is_asked
+        )
+        return encode_report(report)
+
+    async def _lend(self, arguments: Mapping[str, object]) -> _Result:
+        """A partition's cleaning for the asker to carry out; see docs/control.md."""
+        from tidelog.control.compact_verb import read_wishes
+        from tidelog.control.lending_verbs import encode_lent
+
+        wanted = read_wishes(arguments)
+        lending = self._compaction.lending
+        found = await lending.begin(wanted.name, roll=wanted.roll, is_asked=wanted.is_asked)
+        return encode_lent(*found)
+
+    async def _take_back(self, arguments: Mapping[str, object]) -> _Result:
+        """Swap in what the asker has made of it."""
+        from tidelog.control.lending_verbs import read_take_back
+
+        made = read_take_back(arguments)
+        try:
+            more = await self._compaction.lending.take_back(made)
+        finally:
+            self._show([made.name.topic])
+        return {"more": more}
+
+    def _partitions_of(self, verb: str, arguments: Mapping[str, object]) -> list[TopicPartition]:
+        """The partitions that a change is about; what can't be read is refused by the verb."""
+        found = []
+        for told in _told_of(verb, arguments):
+            topic, number = told.get("topic"), told.get("partition")
+            if isinstance(topic, str) and isinstance(number, int):
+                found.append(TopicPartition(topic, number))
+            elif isinstance(topic, str) and self._node.topics.find(topic) is not None:
+                found += self._node.log_dir.partitions(topic)
+        return found
+
+    async def _open(self, names: Iterable[TopicPartition]) -> None:
+        """Open partitions beside the loop; what the work does on it finds them open."""
+        await self._node.partitions.open_beside(names, self._node.work)
 
     def _on_copied(self, _: int) -> None:
         """After each segment, in the copying thread."""
@@ -199,11 +254,16 @@ class Control:
 
 def _topics_of(verb: str, arguments: Mapping[str, object]) -> set[str]:
     """The topics that a change is about; what can't be read is refused by the verb itself."""
-    if verb == "swap":
-        return {str(arguments.get("topic"))}
+    return {str(told.get("topic")) for told in _told_of(verb, arguments)}
+
+
+def _told_of(verb: str, arguments: Mapping[str, object]) -> list[Mapping[str, object]]:
+    """What names a topic and a partition."""
+    if verb in ("swap", "erase"):
+        return [arguments]
     segments = arguments.get("segments")
     told = segments if isinstance(segments, list) else []
-    return {str(segment.get("topic")) for segment in told if isinstance(segment, dict)}
+    return [segment for segment in told if isinstance(segment, dict)]
 
 
 class _Connection(asyncio.Protocol):
@@ -214,6 +274,8 @@ class _Connection(asyncio.Protocol):
         self._reader = FrameReader()
         self._requests: list[Message] = []
         self._transport: asyncio.Transport | None = None
+        self._is_full = False  # the asker takes no more answers for now
+        self._is_paused = False
         self.task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -237,11 +299,33 @@ class _Connection(asyncio.Protocol):
             return
         self._go_on()
 
+    def pause_writing(self) -> None:
+        """The asker reads no answers: nothing more of it is read or carried out."""
+        self._is_full = True
+        self._pace()
+
+    def resume_writing(self) -> None:
+        """It has taken what there was."""
+        self._is_full = False
+        self._go_on()
+
     def _go_on(self) -> None:
-        if self.task is None and self._requests and self._transport is not None:
-            # Nothing more is read before the answer: what waits is bounded.
-            self._transport.pause_reading()
+        """Carry out the next request."""
+        is_free = self.task is None and not self._is_full and self._transport is not None
+        if is_free and self._requests:
             self.task = self._control.begin(self._answer(self._requests.pop(0)))
+        self._pace()
+
+    def _pace(self) -> None:
+        """Read nothing while a request is carried out or an answer waits: what waits is bounded."""
+        wants_pause = self.task is not None or self._is_full
+        if self._transport is None or wants_pause == self._is_paused:
+            return
+        self._is_paused = wants_pause
+        if wants_pause:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
 
     async def _answer(self, message: Message) -> None:
         try:
@@ -256,7 +340,6 @@ class _Connection(asyncio.Protocol):
             self.close()
         else:
             self._transport.write(frame)
-            self._transport.resume_reading()
             self._go_on()
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ Source of the seam: `tidelog.storage.deferral`.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from typing import NamedTuple
@@ -19,6 +20,10 @@ class _Item(NamedTuple):
 
     job: Job
     done: Done
+
+
+def _await(running: "Future[None]") -> None:
+    wait([running])
 
 
 class Beside:
@@ -53,12 +58,13 @@ class Beside:
                     wait([self._running[1]])
                 self._end()
 
-    def drop(self) -> None:
-        """Forget what waits; wait for what runs."""
+    def give_up(self) -> Callable[[], None]:
+        """Forget what waits; what waits for that which runs, in any thread."""
         self._waiting.clear()
         running, self._running = self._running, None
-        if running is not None and not running[1].cancel():
-            wait([running[1]])
+        if running is None or running[1].cancel():
+            return lambda: None
+        return lambda: _await(running[1])
 
     def _go_on(self) -> None:
         """Begin with the next job, unless one runs."""

@@ -4,19 +4,20 @@ Source: Kafka's protocol guide; KIP-511 (an unknown version of ApiVersions is an
 """
 
 from asyncio import Future
-from collections.abc import Awaitable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Final, TypeAlias
 
-from tidelog.errors import CorruptMessage, UnsupportedVersion
+from tidelog.errors import CorruptMessage, UnsupportedRequest
 from tidelog.protocol.connection import ReceivedRequest, read_request, write_response
-from tidelog.protocol.messages import API_VERSIONS
-from tidelog.protocol.wire import Reader
-from tidelog.server.handlers import BY_KEY, handler_of
-from tidelog.server.node import ConnectionFacts, Node
-from tidelog.server.requests import RequestContext, Response
+from tidelog.protocol.messages import API_VERSIONS, LIST_OFFSETS, PRODUCE
+from tidelog.server.handlers import handler_of, served_versions
+from tidelog.server.node import ConnectionFacts, FrameAnswers, Node
+from tidelog.server.produce_charges import charge_of
+from tidelog.server.requests import Long, RequestContext, Response
 from tidelog.types import Buffer
 
 UNSUPPORTED_VERSION: Final = 35
+_LIST_OFFSETS_KEY: Final = LIST_OFFSETS.key.to_bytes(2, "big")
 
 Pieces: TypeAlias = list[Buffer]
 
@@ -24,15 +25,27 @@ Pieces: TypeAlias = list[Buffer]
 class Later:
     """An answer on its way: awaited once, or closed where nobody waits for it any more."""
 
-    def __init__(self, request: ReceivedRequest, said: "Awaitable[Response | None]") -> None:
+    def __init__(
+        self,
+        node: Node,
+        request: ReceivedRequest,
+        said: "Awaitable[Response | Long | None]",
+        charge: "Charge | None" = None,
+    ) -> None:
+        self._node = node
         self._request = request
         self._said = said
+        self._charge = charge
 
     def __await__(self) -> "Generator[object, None, Pieces | None]":
         return self._written().__await__()
 
     async def _written(self) -> Pieces | None:
         response = await self._said
+        if self._charge is not None and not isinstance(response, Long):
+            self._charge(response)
+        if isinstance(response, Long):
+            return await self._node.work.run(_write_long, self._request, response)
         return None if response is None else write_response(self._request, response)
 
     def close(self) -> None:
@@ -43,7 +56,17 @@ class Later:
             self._said.cancel()
 
 
+def _write_long(request: ReceivedRequest, said: Long) -> Pieces:
+    pieces = write_response(request, said.response)
+    said.let_go()
+    return pieces
+
+
 Outcome: TypeAlias = Pieces | Later | None
+# Counts a request for a quota once its answer is known.
+Charge: TypeAlias = Callable[["Response | None"], None]
+# How a connection gets from a frame to what is sent: `answer`, or one that asks first who it is.
+Answering: TypeAlias = Callable[[Node, ConnectionFacts, Buffer], Outcome]
 
 
 def answer(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
@@ -53,22 +76,44 @@ def answer(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
         CorruptMessage: The frame breaks a rule; the connection is to be closed.
         UnsupportedVersion: An API or version that is not served, as Kafka closes the connection.
     """
-    reader = Reader(frame)
-    key, version, correlation_id = reader.int16(), reader.int16(), reader.int32()
-    row = BY_KEY.get(key)
+    if frame[:2] == _LIST_OFFSETS_KEY and node.authorizer is None:
+        found = (node.repeated_lookups or _begin_lookups(node)).answer(connection, frame)
+        if found is not None:
+            return found
     legacy = node.config.tidelog_legacy_clients
-    if row is None or not row.first_for(legacy=legacy) <= version <= row.last:
-        if key == API_VERSIONS.key:
-            return _versions_in_v0(correlation_id, legacy=legacy)
-        raise UnsupportedVersion(f"API {key} v{version} is not served")
-    request = read_request(frame)
-    context = RequestContext(node, request.api, version, request.client_id, connection)
-    said = handler_of(key)(context, request.message)
+    try:
+        request = read_request(frame, served_versions(legacy))
+    except UnsupportedRequest as error:
+        if error.api_key == API_VERSIONS.key:
+            return _versions_in_v0(error.correlation_id, legacy=legacy)
+        raise
+    api = request.api
+    context = RequestContext(node, api, request.version, request.client_id, connection)
+    if node.authorizer is None:
+        said = handler_of(api.key)(context, request.message)
+    else:
+        from tidelog.server.guards import guarded
+
+        said = guarded(context, request.message)
+    charge: Charge | None = None
+    if node.throttles is not None and api is PRODUCE:
+        charge = charge_of(context, len(frame))
+        if charge is not None and (said is None or type(said) is api.response):
+            charge(said)
     if said is None:
         return None
-    if isinstance(said, Awaitable):
-        return Later(request, said)
-    return write_response(request, said)
+    if type(said) is api.response:
+        return write_response(request, said)
+    assert isinstance(said, Awaitable)
+    return Later(node, request, said, charge)
+
+
+def _begin_lookups(node: Node) -> FrameAnswers:
+    from tidelog.server.repeated_lookups import RepeatedLookups  # most clients ask for none
+
+    found = RepeatedLookups(node, served_versions(node.config.tidelog_legacy_clients))
+    node.repeated_lookups = found
+    return found
 
 
 def _versions_in_v0(correlation_id: int, *, legacy: bool) -> Pieces:

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Final
 
 from tidelog.errors import CorruptData
-from tidelog.record.batch import MAGIC_2, RecordBatch, build_batch
+from tidelog.record.batch import MAGIC_2, RecordBatch
 from tidelog.record.views import walk
-from tidelog.types import Buffer, Header, TimestampType
+from tidelog.types import Buffer, Header
 
 HEADER_KEY: Final = "tidelog.append.time"
 _VALUE_BYTES: Final = 8
@@ -45,19 +45,4 @@ def _with_header(batch: RecordBatch, append_ms: int) -> Buffer:
     records = [replace(r, headers=(*r.headers, header)) for r in batch.records()]
     if not records:
         return batch.view
-    is_stamped = batch.timestamp_type is TimestampType.LOG_APPEND_TIME
-    return build_batch(
-        records,
-        base_offset=batch.base_offset,
-        leader_epoch=batch.leader_epoch,
-        codec=batch.codec,
-        timestamp_type=batch.timestamp_type,
-        append_time_ms=batch.max_timestamp if is_stamped else None,
-        producer_id=batch.producer_id,
-        producer_epoch=batch.producer_epoch,
-        base_sequence=batch.base_sequence,
-        transactional=batch.is_transactional,
-        delete_horizon_ms=batch.delete_horizon_ms,
-        offset_deltas=[r.offset - batch.base_offset for r in records],
-        last_offset_delta=batch.last_offset_delta,
-    )
+    return batch.rebuilt(records, [record.offset for record in records])

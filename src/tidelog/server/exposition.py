@@ -67,6 +67,7 @@ REFUSED: Final = _counter("connections_refused_total", "Clients turned away sinc
 MALFORMED: Final = _counter(
     "malformed_requests_total", "Requests that broke the protocol and closed their connection."
 )
+LOGINS: Final = _counter("logins_total", "Log-ins by SASL, by mechanism and outcome.")
 LEFT_OUT: Final = _gauge("metrics_left_out", "Series that are not shown, beyond the bound.")
 REQUEST_SECONDS: Final = Family(
     "request_seconds", "histogram", "From a request's last byte to its answer, by API."
@@ -83,13 +84,11 @@ LATENCY: Final = Family(
     "Append time less the largest create time of each batch; below 0 where a clock is ahead.",
 )
 LOG_START: Final = _gauge("partition_log_start_offset", "First offset that can be read.")
-HIGH_WATERMARK: Final = _gauge(
-    "partition_high_watermark", "Offset behind the last record that consumers may see."
-)
-LAST_STABLE: Final = _gauge(
-    "partition_last_stable_offset", "Offset below which no transaction is open."
-)
+HIGH_WATERMARK: Final = _gauge("partition_high_watermark", "Offset behind what consumers may see.")
+LAST_STABLE: Final = _gauge("partition_last_stable_offset", "No transaction is open below it.")
 LOG_END: Final = _gauge("partition_log_end_offset", "Offset behind the last record.")
+PRODUCERS: Final = _gauge("partition_producers", "Producers with an id that are remembered.")
+OPEN: Final = _gauge("partition_open_transactions", "Transactions that have not been ended.")
 SEGMENTS: Final = _gauge("partition_segments", "Segments, those in a tier included.")
 SIZE: Final = _gauge("partition_size_bytes", "Bytes of log files.")
 OFFLINE: Final = _gauge("partition_offline", "1 where the disk failed it: it takes no appends.")
@@ -102,6 +101,28 @@ LAST_ROLL: Final = _gauge(
 )
 LAST_DELETION: Final = _gauge(
     "partition_last_deletion_time_seconds", "When segments were last deleted, since the start."
+)
+CLEANER_RUNS: Final = _counter("cleaner_runs_total", "Compactions that ended well.")
+CLEANER_FAILURES: Final = _counter("cleaner_failures_total", "Compactions that failed.")
+CLEANER_AT_WORK: Final = _gauge("cleaner_at_work", "Partitions that are being compacted now.")
+CLEANER_SECONDS: Final = _counter(
+    "cleaner_busy_seconds_total", "Time for which cleaners were at work."
+)
+CLEANER_READ: Final = _counter("cleaner_read_bytes_total", "Log bytes that compactions read.")
+CLEANER_WRITTEN: Final = _counter(
+    "cleaner_written_bytes_total", "Log bytes that compactions wrote."
+)
+CLEANER_REMOVED: Final = _counter(
+    "cleaner_removed_records_total", "Records that compactions took away."
+)
+DIRTY_RATIO: Final = _gauge(
+    "partition_dirty_ratio", "Dirty share of what can be compacted, as it was last looked at."
+)
+COMPACTION_FAILING: Final = _gauge(
+    "partition_compaction_failing", "1 where the last compaction failed; it is tried again."
+)
+LAST_COMPACTION: Final = _gauge(
+    "partition_last_compaction_time_seconds", "When it was last compacted, since the start."
 )
 GROUP_MEMBERS: Final = _gauge("group_members", "Members of a consumer group.")
 COMMITTED: Final = _gauge("group_committed_offset", "Next offset that a group will read.")
@@ -163,6 +184,7 @@ class Exposition:
         self._left_out = {"partitions": 0, "topics": 0, "groups": 0, "commits": 0}
         yield self._broker()
         yield self._requests()
+        yield self._cleaner()
         for text in self._topics():
             yield text
             await asyncio.sleep(0)
@@ -174,6 +196,7 @@ class Exposition:
 
     def _broker(self) -> str:
         counters = self._facts.counters
+        logins = counters.logins.items()
         return "".join(
             (
                 _family(BUILD, [(_labels(version=version("tidelog")), 1)]),
@@ -181,6 +204,7 @@ class Exposition:
                 _family(OPENED, [("", counters.connections_opened)]),
                 _family(REFUSED, [("", counters.connections_refused)]),
                 _family(MALFORMED, [("", counters.malformed_requests)]),
+                _family(LOGINS, ((_labels(mechanism=m, outcome=o), n) for (m, o), n in logins)),
             )
         )
 
@@ -191,6 +215,26 @@ class Exposition:
             f"{REQUEST_SECONDS.head()}{seconds}"
             + _family(REQUEST_BYTES, [(_labels(api=n), t.bytes_in) for n, t in apis])
             + _family(RESPONSE_BYTES, [(_labels(api=n), t.bytes_out) for n, t in apis])
+        )
+
+    def _cleaner(self) -> str:
+        tally = self._facts.counters.cleaner
+        ratios = list(islice(tally.ratios.items(), PARTITIONS_MAX))
+        failing = list(islice(tally.failing, PARTITIONS_MAX))
+        last = list(islice(tally.last_ms.items(), PARTITIONS_MAX))
+        return "".join(
+            (
+                _family(CLEANER_RUNS, [("", tally.runs)]),
+                _family(CLEANER_FAILURES, [("", tally.failures)]),
+                _family(CLEANER_AT_WORK, [("", tally.at_work)]),
+                _family(CLEANER_SECONDS, [("", tally.busy_ms / _MS)]),
+                _family(CLEANER_READ, [("", tally.bytes_read)]),
+                _family(CLEANER_WRITTEN, [("", tally.bytes_written)]),
+                _family(CLEANER_REMOVED, [("", tally.records_removed)]),
+                _family(DIRTY_RATIO, ((_partition_labels(n), ratio) for n, ratio in ratios)),
+                _family(COMPACTION_FAILING, ((_partition_labels(n), 1) for n in failing)),
+                _family(LAST_COMPACTION, ((_partition_labels(n), ms / _MS) for n, ms in last)),
+            )
         )
 
     def _topics(self) -> Iterator[str]:
@@ -283,6 +327,8 @@ def _partition_families(
         (HIGH_WATERMARK, (fact.high_watermark for fact in facts)),
         (LAST_STABLE, (fact.last_stable_offset for fact in facts)),
         (LOG_END, (fact.log_end_offset for fact in facts)),
+        (PRODUCERS, (fact.producers for fact in facts)),
+        (OPEN, (fact.open_transactions for fact in facts)),
         (SEGMENTS, (fact.segments for fact in facts)),
         (SIZE, (fact.size_bytes for fact in facts)),
         (OFFLINE, (int(fact.is_offline) for fact in facts)),

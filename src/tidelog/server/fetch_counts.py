@@ -39,5 +39,6 @@ class FetchCounts:
                 if len(begun) >= PARTITIONS_MAX:
                     begun.clear()
                 begun[partition] = offset
-            if records or read.size_bytes:
+            # What is counted of a deleted topic would never be forgotten.
+            if (records or read.size_bytes) and not partition.is_gone:
                 metrics.fetched(partition.name.topic, records, read.size_bytes)

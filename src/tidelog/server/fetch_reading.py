@@ -6,14 +6,18 @@ Source: Kafka 4.x ReplicaManager.readFromLog, DelayedFetch; KIP-74.
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tidelog.errors import TidelogError
 from tidelog.server.byte_ranges import Limits, find_range
 from tidelog.server.partition_reads import WHOLE_FIRST_SINCE, Found, PartitionRead, ReadOrder
-from tidelog.server.partitions import Partition, Watcher
+from tidelog.server.partitions import Partition
 from tidelog.server.segment_bytes import ColdRead, SegmentBytes
 from tidelog.server.timers import Timers
 from tidelog.server.work import Work
+
+if TYPE_CHECKING:
+    from tidelog.server.watched import Watcher
 
 
 class Reading:

@@ -43,6 +43,8 @@ class CachedPartition:
     Attributes:
         key: Which one.
         asked: What the client last said of it.
+        topic: The topic's name, where it was asked for by id: that of when it was found, which a
+            session keeps when the topic is deleted.
         partition: The broker's own, where it was found before.
         high_watermark: What the client was told last, -1 for nothing.
         log_start_offset: Likewise.
@@ -50,19 +52,24 @@ class CachedPartition:
 
     key: PartitionKey
     asked: FetchPartition
+    topic: str | None = None
     partition: Partition | None = None
     high_watermark: int = UNKNOWN
     log_start_offset: int = UNKNOWN
 
-    def take(self, answer: PartitionData) -> bool:
-        """Note what is going to be answered; whether the client has to be told."""
-        changed = (
+    def is_news(self, answer: PartitionData) -> bool:
+        """Whether the client has to be told."""
+        return (
             bool(answer.records)
             or self.high_watermark != answer.high_watermark
             or self.log_start_offset != answer.log_start_offset
             or answer.error_code != 0
             or answer.diverging_epoch.epoch >= 0
         )
+
+    def take(self, answer: PartitionData) -> bool:
+        """Note what is going to be answered; whether the client has to be told."""
+        changed = self.is_news(answer)
         # After an error the partition is told again, whatever it was before.
         self.high_watermark = UNKNOWN if answer.error_code else answer.high_watermark
         self.log_start_offset = answer.log_start_offset
@@ -113,7 +120,7 @@ class FetchSession:
         return self.is_privileged, len(self.partitions), self.session_id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SessionRequest:
     """What a fetch says of its session.
 
@@ -144,7 +151,7 @@ class SessionRequest:
         return {key: CachedPartition(key, asked) for key, asked in self.asked}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SessionAnswer:
     """What to say: an error and nothing else, or a session (0 for none) and the partitions."""
 
@@ -164,6 +171,14 @@ class Fetching:
     def answer(self, answered: Sequence[Answered], now_ms: int) -> SessionAnswer:  # noqa: ARG002
         """What to say once they were read: without a session, all."""
         return SessionAnswer(0, NO_SESSION, answered)
+
+    def preview(self, answered: Sequence[Answered]) -> Sequence[Answered]:
+        """Of which partitions something would be said; nothing is noted."""
+        return answered
+
+    def silence(self) -> SessionAnswer:
+        """What to say where nothing is to be brought yet; a new session is not begun."""
+        return SessionAnswer(self.error_code, NO_SESSION)
 
 
 class RefusedFetching(Fetching):
@@ -210,6 +225,16 @@ class IncrementalFetching(Fetching):
             return SessionAnswer(INVALID_SESSION_EPOCH, session.session_id)
         told = list(self._told(answered))
         return SessionAnswer(0, session.session_id, told)
+
+    def preview(self, answered: Sequence[Answered]) -> Sequence[Answered]:
+        """What has changed."""
+        return [(cached, data) for cached, data in answered if cached.is_news(data)]
+
+    def silence(self) -> SessionAnswer:
+        """The session goes on."""
+        session = self._session
+        error_code = 0 if session.epoch == self._epoch else INVALID_SESSION_EPOCH
+        return SessionAnswer(error_code, session.session_id)
 
     def _told(self, answered: Iterable[Answered]) -> Iterator[Answered]:
         for cached, data in answered:

@@ -19,7 +19,7 @@ PIECE_MIN_BYTES: Final = 16 << 10
 class FilePiece:
     """Bytes [position, position + size) of a file; a read may be asked of any part of it."""
 
-    __slots__ = ("_local", "_size", "file", "path", "position")
+    __slots__ = ("_cached_end", "_local", "_size", "file", "path", "position")
 
     def __init__(self, file: File, path: str, position: int, size: int) -> None:
         self.file = file
@@ -27,26 +27,34 @@ class FilePiece:
         self.position = position
         self._size = size
         self._local = local_file(file)
+        self._cached_end = position  # up to here it was seen in memory
 
     def __len__(self) -> int:
         return self._size
 
     def rest(self, at: int) -> "FilePiece":
         """What follows the first `at` bytes."""
-        return FilePiece(self.file, self.path, self.position + at, self._size - at)
+        left = FilePiece(self.file, self.path, self.position + at, self._size - at)
+        left._cached_end = self._cached_end
+        return left
 
     def is_cached(self, size: int) -> bool:
-        """Whether the first `size` bytes can be had without waiting for a disk."""
+        """Whether the first `size` bytes can be had without waiting for a disk.
+
+        What was seen in memory once is not asked for again: it was a moment ago.
+        """
         local = self._local
         if local is None:
             return False
-        ends = (*range(PROBE_BYTES - 1, size - 1, PROBE_BYTES), size - 1)
-        return all(local.is_cached(self.position + at) for at in (0, *ends))
-
-    @property
-    def can_send(self) -> bool:
-        """Whether the kernel can send it."""
-        return self._local is not None
+        end = self.position + size
+        if self._cached_end < end and not local.is_cached(max(self._cached_end, self.position)):
+            return False
+        while self._cached_end < end:
+            at = min(max(self._cached_end, self.position) + PROBE_BYTES, end)
+            if not local.is_cached(at - 1):
+                return False
+            self._cached_end = at
+        return True
 
     def send(self, socket: int, size: int) -> int:
         """Let the kernel send of the first `size` bytes what a socket takes; how many.

@@ -2,7 +2,8 @@
 
 Segments that are attached or exchanged are made ready in a thread; the place where they are to go
 must be the same when they are shown. Reading goes on all the while. A run of the tier holds its
-topic more lightly: retention leaves it alone, clients do as they like.
+topic more lightly: retention leaves it alone, clients do as they like. So does a compaction while
+it swaps segments in, but then a topic's deletion waits, too.
 """
 
 import asyncio
@@ -13,8 +14,9 @@ from contextlib import asynccontextmanager
 class Hold:
     """Topics held by one change."""
 
-    def __init__(self, *, stops_appends: bool) -> None:
+    def __init__(self, *, stops_appends: bool, stops_deletion: bool) -> None:
         self.stops_appends = stops_appends
+        self.stops_deletion = stops_deletion
         self.ended = asyncio.Event()
 
 
@@ -41,6 +43,15 @@ class Holds:
         """Return when none of these is held by what stops appends."""
         await self._wait(topics, lambda hold: hold.stops_appends)
 
+    def stops_deletion(self, topic: str) -> bool:
+        """Whether the topic can't be deleted now."""
+        hold = self._held.get(topic)
+        return hold is not None and hold.stops_deletion
+
+    async def wait_for_deletion(self, topic: str) -> None:
+        """Return when a topic is not held by what stops its deletion."""
+        await self._wait([topic], lambda hold: hold.stops_deletion)
+
     async def _wait(self, topics: Iterable[str], counts: Callable[[Hold], bool]) -> None:
         names = list(topics)
         held = self._held
@@ -48,11 +59,20 @@ class Holds:
             await found[0].ended.wait()
 
     @asynccontextmanager
-    async def hold(self, topics: Iterable[str], *, stops_appends: bool) -> AsyncIterator[None]:
-        """Hold topics for a block, once nobody else holds one of them."""
+    async def hold(
+        self, topics: Iterable[str], *, stops_appends: bool, stops_deletion: bool | None = None
+    ) -> AsyncIterator[None]:
+        """Hold topics for a block, once nobody else holds one of them.
+
+        Args:
+            topics: Their names.
+            stops_appends: Appends wait.
+            stops_deletion: Their deletion waits; as appends where None.
+        """
         names = set(topics)
         await self._wait(names, lambda _: True)
-        hold = Hold(stops_appends=stops_appends)
+        stops = stops_appends if stops_deletion is None else stops_deletion
+        hold = Hold(stops_appends=stops_appends, stops_deletion=stops)
         self._held |= dict.fromkeys(names, hold)
         try:
             yield

@@ -8,20 +8,23 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping
 from tempfile import TemporaryDirectory
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
+from tidelog.closing import Closing
 from tidelog.config import BrokerConfig
 from tidelog.env import Env
 from tidelog.errors import Closed
 from tidelog.server import loops
 from tidelog.server.node import Node
-from tidelog.server.server import Server, open_node
+from tidelog.server.security.listeners import plan_listeners
+from tidelog.server.server import Server, open_node, planned
+from tidelog.server.settings import Endpoint
 
 _Result = TypeVar("_Result")
 LOOPBACK: Final = "127.0.0.1"
 
 
-class Broker:
+class Broker(Closing):
     """A running broker. Made by `broker(...)`; closed by `close` or at the end of its block."""
 
     def __init__(self, node: Node, port: int, folder: "TemporaryDirectory[str] | None") -> None:
@@ -32,6 +35,7 @@ class Broker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._port = port
+        self._ports: dict[str, int] = {}
         self._thread = threading.Thread(target=self._run, name="tidelog-broker", daemon=True)
         self._thread.start()
         self._ready.wait()
@@ -57,7 +61,11 @@ class Broker:
         self._stopping = asyncio.Event()
         server = Server(self._node)
         try:
-            self._port = await server.start(LOOPBACK, self._port)
+            plans = plan_listeners(self._node.config)
+            if len(plans) == 1:
+                plans = planned(self._node.config, Endpoint(LOOPBACK, self._port))
+            self._ports = await server.open_doors(plans)
+            self._port = self._ports[plans[0].name]
             self._ready.set()
             await self._stopping.wait()
         finally:
@@ -67,6 +75,11 @@ class Broker:
     def bootstrap_servers(self) -> str:
         """`host:port` for clients."""
         return f"{LOOPBACK}:{self._port}"
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        """The port of each listener, by name."""
+        return self._ports
 
     @property
     def data(self) -> str:
@@ -100,12 +113,6 @@ class Broker:
             self._folder.cleanup()
         self._raise_failure()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def broker(
     data: str | None = None,
@@ -118,7 +125,8 @@ def broker(
 
     Args:
         data: Its directory, made where it is missing; a temporary one where None.
-        port: Where it listens; the system chooses where 0.
+        port: Where its only listener listens; the system chooses where 0. Several listeners are
+            where the settings say.
         settings: Broker settings by Kafka's names, as in server.properties.
         env: Files, clock and randomness; the machine's where None.
 

@@ -4,17 +4,16 @@ Whoever asks for metadata wants the epochs of all, each of which is in a file un
 used. Reading one takes a fraction of a millisecond, which thousands of them turn into a second.
 """
 
-import asyncio
 from collections.abc import Iterable
 from typing import Final
 
 from tidelog.server.node import Node
+from tidelog.server.slices import Slices
 from tidelog.storage.topics import TopicInfo
 from tidelog.types import TopicPartition
 
 # So many are read at once without a thought.
 AT_ONCE: Final = 16
-SLICE_MS: Final = 3
 
 
 def numbers_of(info: TopicInfo) -> Iterable[int]:
@@ -35,10 +34,7 @@ def unread(node: Node, topics: Iterable[TopicInfo]) -> list[TopicPartition]:
 
 async def read_in_slices(node: Node, names: Iterable[TopicPartition]) -> None:
     """Read epochs, and let others have the loop every few milliseconds."""
-    clock = node.env.clock
-    began_ms = clock.monotonic_ms()
+    slices = Slices(node.env.clock)
     for name in names:
         node.partitions.leader_epoch(name.topic, name.partition)
-        if clock.monotonic_ms() - began_ms >= SLICE_MS:
-            await asyncio.sleep(0)
-            began_ms = clock.monotonic_ms()
+        await slices.rest()

@@ -8,11 +8,14 @@ import struct
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tidelog.record.header import MAGIC_2, MAGIC_AT, MAX_TIMESTAMP_AT
 from tidelog.storage.log import AppendResult
-from tidelog.types import Buffer
+from tidelog.types import Buffer, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.storage.compaction.runner import CleaningReport
 
 # Upper bounds of the buckets, inclusive, in seconds; a last one without a bound follows.
 REQUEST_BUCKETS_S: Final = (
@@ -49,6 +52,16 @@ class Metrics:
 
     def connection_refused(self) -> None:
         """A client was turned away (`max.connections`)."""
+
+    def login_failed(self, mechanism: str) -> None:
+        """Somebody was not who he said he was.
+
+        Args:
+            mechanism: Such as `PLAIN`; one of those that are known.
+        """
+
+    def logged_in(self, mechanism: str) -> None:
+        """Somebody has said who he is, by this mechanism."""
 
     def malformed(self) -> None:
         """A request that breaks the protocol closed its connection."""
@@ -114,25 +127,85 @@ class TopicTally:
         self.latency = Histogram(LATENCY_BUCKETS_S)
 
 
+class CleanerTally:
+    """What compaction has done since the start.
+
+    Attributes:
+        runs: Cleanings that ended well.
+        failures: Those that did not.
+        at_work: Cleaners at work now.
+        busy_ms: Time that they were at work, in ms.
+        bytes_read: From log files.
+        bytes_written: Into log files.
+        records_removed: Records that went.
+        failing: Partitions whose last cleaning failed, and why.
+        ratios: Dirty share of each partition when it was last looked at.
+        last_ms: When each partition was last cleaned, wall time in ms.
+    """
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.failures = 0
+        self.at_work = 0
+        self.busy_ms = 0
+        self.bytes_read = 0
+        self.bytes_written = 0
+        self.records_removed = 0
+        self.failing: dict[TopicPartition, str] = {}
+        self.ratios: dict[TopicPartition, float] = {}
+        self.last_ms: dict[TopicPartition, int] = {}
+
+    def looked(self, name: TopicPartition, ratio: float) -> None:
+        """A partition was looked at."""
+        self.ratios[name] = ratio
+
+    def cleaned(self, report: "CleaningReport", now_ms: int) -> None:
+        """A run has ended well; where nothing was due it counts nothing."""
+        self.failing.pop(report.name, None)
+        if not report.passes:
+            return
+        self.runs += 1
+        self.bytes_read += report.bytes_read
+        self.bytes_written += report.bytes_written
+        self.records_removed += report.records_before - report.records_after
+        self.ratios[report.name] = 0.0
+        self.last_ms[report.name] = now_ms
+
+    def failed(self, name: TopicPartition, reason: str) -> None:
+        """A run has failed."""
+        self.failures += 1
+        self.failing[name] = reason
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted."""
+        for known in (self.failing, self.ratios, self.last_ms):
+            for name in [name for name in known if name.topic == topic]:
+                known.pop(name)
+
+
 class Counters(Metrics):
     """The hooks that count. Figures begin at 0 with the process.
 
     Attributes:
         apis: By the API's name.
         topics: By topic, as long as it exists.
+        cleaner: What compaction has done.
         connections: Clients connected now.
         connections_opened: Ever.
         connections_refused: Turned away, ever.
         malformed_requests: Ever.
+        logins: Ever, by mechanism and outcome (`ok`, `failed`).
     """
 
     def __init__(self) -> None:
         self.apis: defaultdict[str, RequestTally] = defaultdict(RequestTally)
         self.topics: defaultdict[str, TopicTally] = defaultdict(TopicTally)
+        self.cleaner = CleanerTally()
         self.connections = 0
         self.connections_opened = 0
         self.connections_refused = 0
         self.malformed_requests = 0
+        self.logins: defaultdict[tuple[str, str], int] = defaultdict(int)
 
     def request(self, api_name: str, seconds: float, bytes_in: int, bytes_out: int) -> None:
         """See `Metrics`."""
@@ -153,6 +226,14 @@ class Counters(Metrics):
     def connection_refused(self) -> None:
         """See `Metrics`."""
         self.connections_refused += 1
+
+    def login_failed(self, mechanism: str) -> None:
+        """See `Metrics`."""
+        self.logins[mechanism, "failed"] += 1
+
+    def logged_in(self, mechanism: str) -> None:
+        """See `Metrics`."""
+        self.logins[mechanism, "ok"] += 1
 
     def malformed(self) -> None:
         """See `Metrics`."""
@@ -180,3 +261,4 @@ class Counters(Metrics):
     def forget_topic(self, topic: str) -> None:
         """See `Metrics`."""
         self.topics.pop(topic, None)
+        self.cleaner.forget_topic(topic)

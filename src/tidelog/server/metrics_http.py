@@ -1,14 +1,16 @@
 """A few pages over HTTP beside the broker: /metrics, /healthz, /readyz.
 
 Only GET, one request a connection, small and bounded in every way: Prometheus and probes need no
-more. Runs on the broker's loop; a scrape is made in pieces, one at a time, and compressed in a
-thread. Source: RFC 9112 for the little of HTTP/1.1 that is here.
+more. Nobody without a log-in can shut out a probe: at the bound of connections the one goes that
+has kept us waiting for longest. Runs on the broker's loop; a scrape is made in pieces, one at a
+time, and compressed in a thread. Source: RFC 9112 for the little of HTTP/1.1 that is here.
 """
 
 import asyncio
 import gzip
 from collections.abc import Callable
 from contextlib import suppress
+from enum import Enum
 from typing import Final
 
 from tidelog.server.exposition import CONTENT_TYPE, Exposition, process_figures
@@ -18,6 +20,8 @@ from tidelog.server.work import Work
 REQUEST_BYTES_MAX: Final = 8192
 TIMEOUT_S: Final = 10.0
 CONNECTIONS_MAX: Final = 16
+# Fewer than connections: while scrapes are made, there is room for probes.
+SCRAPES_MAX: Final = 8
 GZIP_BYTES_MIN: Final = 1024
 _PLAIN: Final = "text/plain; charset=utf-8"
 _REASONS: Final = {
@@ -27,6 +31,14 @@ _REASONS: Final = {
     405: "Method Not Allowed",
     503: "Service Unavailable",
 }
+
+
+class _Phase(Enum):
+    """Who keeps a connection waiting."""
+
+    ASKS = "its client: the request has not come"
+    WAITS = "we: the page is being made"
+    TAKES = "its client: the answer is there for it"
 
 
 class MetricsServer:
@@ -45,7 +57,10 @@ class MetricsServer:
         self._is_ready = is_ready
         self._listener: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        # Of those that have not been sent away, oldest first.
+        self._phases: dict[asyncio.Task[None], _Phase] = {}
         self._scraping = asyncio.Lock()
+        self._scrapes = 0  # being made, or waiting for that
 
     async def start(self, host: str, port: int) -> int:
         """Listen; the port, which the system chooses where `port` is 0.
@@ -72,17 +87,39 @@ class MetricsServer:
         assert task is not None
         self._tasks.add(task)
         try:
-            if len(self._tasks) <= CONNECTIONS_MAX:
+            if self._admit(task):
                 async with asyncio.timeout(TIMEOUT_S):
-                    await self._answer(reader, writer)
+                    await self._answer(task, reader, writer)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # whoever asked has gone, or asks for too much
+        except asyncio.CancelledError:
+            pass  # sent away: over all the same, and nothing that asyncio should log
         finally:
             self._tasks.discard(task)
-            writer.transport.abort() if task.cancelling() else writer.close()
+            self._phases.pop(task, None)
+            # Closed, it would be kept until the last of what nobody takes is taken.
+            is_left = task.cancelling() or writer.transport.get_write_buffer_size()
+            writer.transport.abort() if is_left else writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _admit(self, task: "asyncio.Task[None]") -> bool:
+        """Take a connection in, in another one's place at the bound; False where none may go."""
+        if len(self._phases) >= CONNECTIONS_MAX:
+            silent = self._oldest(_Phase.ASKS) or self._oldest(_Phase.TAKES)
+            if silent is None:
+                return False
+            del self._phases[silent]
+            silent.cancel()
+        self._phases[task] = _Phase.ASKS
+        return True
+
+    def _oldest(self, wanted: _Phase) -> "asyncio.Task[None] | None":
+        return next((task for task, phase in self._phases.items() if phase is wanted), None)
+
+    async def _answer(
+        self, task: "asyncio.Task[None]", reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
+        self._phases[task] = _Phase.WAITS
         method, path, headers = read_head(head)
         status, kind, body = await self._page(method, path)
         encoding = ""
@@ -90,6 +127,7 @@ class MetricsServer:
             body = await self._work.run(gzip.compress, body, 1)
             encoding = "Content-Encoding: gzip\r\n"
         allow = "Allow: GET\r\n" if status == 405 else ""
+        self._phases[task] = _Phase.TAKES
         writer.write(
             f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n{encoding}{allow}"
             f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
@@ -107,17 +145,27 @@ class MetricsServer:
         if method != "GET":
             return 405, _PLAIN, b"GET alone\n"
         if path == "/metrics":
-            async with self._scraping:
-                text = [piece async for piece in self._exposition.pieces()]
-                text.append(await self._work.run(process_figures))
-                body = await self._work.run("".join(text).encode, "utf-8", "replace")
-            return 200, CONTENT_TYPE, body
+            return await self._scrape()
         if path == "/healthz":
             return 200, _PLAIN, b"alive\n"
         if path == "/readyz":
             is_ready = self._is_ready()
             return (200, _PLAIN, b"ready\n") if is_ready else (503, _PLAIN, b"not ready\n")
         return 404, _PLAIN, b"there are /metrics, /healthz and /readyz\n"
+
+    async def _scrape(self) -> tuple[int, str, bytes]:
+        """The figures, behind those who asked for them before."""
+        if self._scrapes >= SCRAPES_MAX:
+            return 503, _PLAIN, b"as many as may be are asking for it\n"
+        self._scrapes += 1
+        try:
+            async with self._scraping:
+                text = [piece async for piece in self._exposition.pieces()]
+                text.append(await self._work.run(process_figures))
+                body = await self._work.run("".join(text).encode, "utf-8", "replace")
+            return 200, CONTENT_TYPE, body
+        finally:
+            self._scrapes -= 1
 
 
 def read_head(head: bytes) -> tuple[str, str, dict[str, str]]:

@@ -3,30 +3,41 @@
 import logging
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.config import BrokerConfig
 from tidelog.config.values import Durability
+from tidelog.server.cluster_settings import ClusterSettings
 from tidelog.server.fetch_counts import FetchCounts
 from tidelog.server.metrics import Counters
 from tidelog.server.partitions import Partitions
 from tidelog.server.producer_ids import ProducerIds
 from tidelog.server.timers import Timers
-from tidelog.server.topics import OFFSETS_TOPIC, Topics
+from tidelog.server.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Topics
 from tidelog.server.work import Work
+from tidelog.storage.cluster_file import ALL_BROKERS, ClusterState, settings_of
 from tidelog.storage.files import encode_topic_id, random_topic_id
 from tidelog.storage.group_offsets import GROUPS_FILE
 from tidelog.storage.log_dir import LogDir
 from tidelog.storage.meta_properties import read_meta_properties
+from tidelog.types import Buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from tidelog.env import Env
+    from tidelog.protocol.messages.configs import ConfigSource
     from tidelog.server.fetch_sessions import FetchSessions
     from tidelog.server.groups.coordinator import GroupCoordinator
+    from tidelog.server.markers import PartitionMarkers
+    from tidelog.server.quotas.throttles import Throttles
+    from tidelog.server.security.authorizer import Authorizer
+    from tidelog.server.security.rules import Rules
+    from tidelog.server.transactions.coordinator import TransactionCoordinator
 
 LOGGER: Final = logging.getLogger("tidelog.server")
+# Who has not said who he is.
+ANONYMOUS: Final = "User:ANONYMOUS"
 # More than for changes: a slow store must not hold up what lies on a disk.
 READ_THREADS: Final = 8
 
@@ -38,19 +49,36 @@ class Address:
     host: str
     port: int
 
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class FrameAnswers(Protocol):
+    """A shorter way from a request's bytes to those of its answer."""
+
+    def answer(self, connection: "ConnectionFacts", frame: Buffer) -> list[Buffer] | None:
+        """What to send for a frame; None where it is to be answered as any other."""
+        ...
+
 
 class Node:
     """One broker's state. Belongs to the loop's thread.
 
     Attributes:
-        config: The broker's settings.
+        config: The broker's settings as they are now.
+        started_config: As they were at the start, without what was changed and kept.
         env: Clock, files, randomness.
         log_dir: The directory, open for writing.
-        address: Where clients find the broker; known when it listens.
+        address: Where clients of the first listener find the broker; known when it listens.
+        listeners: The same of all listeners, by name.
         work: Threads for changes: topics, checkpoints, openings.
         reads: Others for what has to be read from a disk or a store, which nothing else waits for.
+        cluster: Settings that are kept with the directory.
+        throttles: How much clients with quotas have used; None where no client has one.
         metrics: What it counts.
+        authorizer: Who may do what; None where everybody may everything.
         metrics_address: Where /metrics is served, None for nowhere.
+        repeated_lookups: Questions for times that clients have asked before, from the first one on.
         closers: Called in reverse order before the directory is closed.
     """
 
@@ -61,12 +89,17 @@ class Node:
             log_dir: The directory, open for writing.
             config: The broker's settings.
             syncs: Threads in which logs do what they leave for later, closed with the node.
+
+        Raises:
+            CorruptFile, UnsupportedVersion, StorageFailure: The cluster's settings can't be read.
+            ConfigError: What was kept of them can't hold with those of the start.
         """
-        self.config = config
+        self.started_config = self.config = config
         self.log_dir = log_dir
         self.env: Env = log_dir.env
         self.address = Address("127.0.0.1", 0)
         self.metrics_address: Address | None = None
+        self.listeners: dict[str, Address] = {}
         self.timers = Timers(self.env.clock)
         self.metrics = Counters()
         self.work = Work()
@@ -76,13 +109,48 @@ class Node:
         self.partitions = Partitions(log_dir, syncs_all=syncs_all)
         self.topics = Topics(log_dir, self.partitions, config)
         self.topics.on_deleted.append(self.metrics.forget_topic)
+        self.cluster = ClusterSettings(self.env, log_dir.path, self.work, self.topics.begin)
+        self.throttles: Throttles | None = None
+        self._throttles: Throttles | None = None
+        self.cluster.apply = self._heed
+        self._heed_quotas(self.cluster.state)
+        if self.cluster.state.settings:
+            self.config = self._changed_config(self.cluster.state)
+            log_dir.use_topic_defaults(self.config.topic_defaults)
+        if self.cluster.state.groups:
+            from tidelog.config.group_keys import ensure_group_texts  # few have any
+
+            for texts in self.cluster.state.groups.values():
+                ensure_group_texts(texts)
         self.producer_ids = ProducerIds(log_dir, self.work)
+        self.repeated_lookups: FrameAnswers | None = None
         self.closers: list[Callable[[], None]] = []
+        # A plain field: every request looks at it.
+        self.authorizer: Authorizer | None = None
+        if config.authorizer_class_name:
+            self.authorizer = self.rules.authorizer
 
     @property
     def node_id(self) -> int:
         """The broker's number."""
         return self.config.node_id
+
+    @property
+    def changed(self) -> "Sequence[tuple[ConfigSource, Mapping[str, str]]]":
+        """What was changed of the settings since the start: its own, then those of all brokers."""
+        settings = self.cluster.state.settings
+        if not settings:
+            return ()
+        from tidelog.protocol.messages.configs import ConfigSource
+
+        return (
+            (ConfigSource.DYNAMIC_BROKER, settings.get(str(self.node_id), {})),
+            (ConfigSource.DYNAMIC_DEFAULT_BROKER, settings.get(ALL_BROKERS, {})),
+        )
+
+    def group_texts(self, group_id: str) -> "Mapping[str, str]":
+        """Settings of a group's own, as texts; none for a group that has none."""
+        return self.cluster.state.groups.get(group_id) or {}
 
     @cached_property
     def cluster_id(self) -> str:
@@ -97,16 +165,74 @@ class Node:
 
         return GroupCoordinator(self)
 
+    @cached_property
+    def transactions(self) -> "TransactionCoordinator":
+        """Transactional ids; those that were there are read from when this is first asked for."""
+        from tidelog.server.transactions.coordinator import TransactionCoordinator
+
+        made = TransactionCoordinator(self, self.markers)
+        made.resume()
+        return made
+
+    @cached_property
+    def markers(self) -> "PartitionMarkers":
+        """Ends transactions in partitions, as their coordinator says."""
+        from tidelog.server.markers import PartitionMarkers
+
+        return PartitionMarkers(self)
+
     @property
     def has_groups(self) -> bool:
         """Whether somebody has asked for groups; asking for them here makes none."""
         return "groups" in self.__dict__
+
+    @cached_property
+    def rules(self) -> "Rules":
+        """Users and ACLs; read when somebody first asks, which a broker with doors does at once.
+
+        Raises:
+            CorruptFile, UnsupportedVersion, StorageFailure, ConfigError: As `Rules`.
+        """
+        from tidelog.server.security.rules import Rules  # not needed to listen without doors
+
+        return Rules(self.env, self.log_dir.path, self.config, self.work, self.topics.begin)
+
+    def _changed_config(self, state: ClusterState) -> BrokerConfig:
+        from tidelog.config.dynamic import changed_config  # few have changed any
+
+        return changed_config(self.started_config, settings_of(state, self.node_id))
+
+    async def _heed(self, state: ClusterState) -> None:
+        """Let a state hold; raises ConfigError where it can't, and nothing was changed."""
+        config = self._changed_config(state)
+        if config.topic_defaults != self.config.topic_defaults:
+            async with self.topics.changing:
+                await self.work.run(self.log_dir.use_topic_defaults, config.topic_defaults)
+                self.log_dir.follow_configs()
+        self.config = config
+        self._heed_quotas(state)
+
+    def _heed_quotas(self, state: ClusterState) -> None:
+        """Let quotas hold as they are kept; without any, nothing is counted."""
+        if not state.quotas:
+            self.throttles = None
+            return
+        if self._throttles is None:
+            from tidelog.server.quotas.throttles import Throttles  # few have quotas
+
+            self._throttles = Throttles(self.env.clock)
+        self.throttles = self._throttles if self._throttles.use(state.quotas) else None
 
     def resume_groups(self) -> None:
         """Begin to read the groups that there were, or that a standby knew of its leader's."""
         files, place = self.env.files, f"{self.log_dir.path}/{GROUPS_FILE}"
         if self.topics.find(OFFSETS_TOPIC) is not None or files.exists(place):
             self.groups.resume()
+
+    def resume_transactions(self) -> None:
+        """Begin to complete what was decided before the broker stopped, whoever asks for it."""
+        if self.topics.find(TRANSACTIONS_TOPIC) is not None:
+            self.transactions.resume()
 
     @cached_property
     def fetch_sessions(self) -> "FetchSessions":
@@ -142,11 +268,17 @@ class ConnectionFacts:
     Attributes:
         number: Counts up from 1.
         host: The client's address.
+        principal: Who the client is, such as `User:alice`.
+        address: Where clients of its listener are told to connect to; None for the broker's.
         software: Name and version as ApiVersions gave them; empty where not known.
         fetches: What its fetches have got, for metrics.
+        throttle_ms: How long it is to be silent after the answer that is being made.
     """
 
     number: int
     host: str
+    principal: str = ANONYMOUS
+    address: Address | None = None
     software: tuple[str, str] = ("", "")
     fetches: FetchCounts = field(default_factory=FetchCounts)
+    throttle_ms: int = 0

@@ -6,15 +6,17 @@ plain values are read at once. So the loop stops for single calls, never for the
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from tidelog.errors import Closed
 from tidelog.storage.log_dir import LogDir
 from tidelog.storage.log_reader import LogReader
 
 _Result = TypeVar("_Result")
+# Methods that any thread may call, and that sync: the loop need not stop for them.
+_ANY_THREAD: Final = frozenset({"cleaner_offset", "note_cleaned"})
 
 
 class LoopGate:
@@ -32,7 +34,11 @@ class LoopGate:
         async def call() -> _Result:
             return function(*args, **keywords)
 
-        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+        return self.wait(call())
+
+    def wait(self, work: Coroutine[object, object, _Result]) -> _Result:
+        """Wait for a coroutine on the loop, from another thread; raises what it raises."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
 class OnLoop:
@@ -45,7 +51,7 @@ class OnLoop:
     def __getattr__(self, name: str) -> object:
         """A plain value, or a method that is carried out on the loop."""
         found: object = getattr(self._target, name)
-        return partial(self._call, found) if callable(found) else found
+        return partial(self._call, found) if callable(found) and name not in _ANY_THREAD else found
 
     def _call(self, function: Callable[..., object], *args: object, **keywords: object) -> object:
         found = self._gate.run(function, *args, **keywords)

@@ -1,8 +1,9 @@
 """What a connection has to send: buffers, and pieces of files that are read as the client takes.
 
-What lies in the page cache goes to the socket by the kernel, without a copy here, where the
-transport holds nothing back; else it is read by chunks, in a thread where a disk has to be waited
-for. The transport holds one chunk at most beside what was handed in.
+Bytes go to the socket at once, past the transport, and the loop says when it takes more. What lies
+in the page cache is sent by the kernel, without a copy here; else it is read by chunks in a thread.
+Where the transport has no socket of its own to hand out (TLS), all goes through the transport,
+which holds one chunk at most beside what was handed in.
 """
 
 import asyncio
@@ -10,7 +11,8 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from contextlib import suppress
+from typing import Final, TypeAlias, cast
 
 from tidelog.errors import StorageFailure
 from tidelog.server.file_pieces import FilePiece
@@ -27,8 +29,10 @@ CHUNK_BYTES: Final = 256 << 10
 SEND_BYTES: Final = 1 << 20
 # Sent in one go at most, before others have their turn.
 TURN_BYTES: Final = 4 << 20
-# Handed to the transport where the socket is full, to be told when there is room again.
-STOPPER_BYTES: Final = 64 << 10
+# Small answers that follow each other go together up to this size.
+GATHER_BYTES: Final = 64 << 10
+# Buffers that one call of the system takes.
+_BUFFERS_MAX: Final = 512
 # So that a header does not go in a packet of its own.
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
 
@@ -36,7 +40,10 @@ _MORE: Final = getattr(socket, "MSG_MORE", 0)
 class Outgoing:
     """The sending side of a transport. Belongs to the loop's thread.
 
-    Life cycle: (send | pause | resume)* -> close.
+    Life cycle: (send | flush | pause | resume | wake_at)* -> close.
+
+    Attributes:
+        held_bytes: Of memory that waits for the client to take it; not what the transport holds.
     """
 
     def __init__(
@@ -45,6 +52,7 @@ class Outgoing:
         work: Work,
         on_empty: Callable[[], None],
         on_failure: Callable[[Exception], None],
+        on_progress: Callable[[], None] = lambda: None,
     ) -> None:
         """Nothing is sent yet.
 
@@ -53,18 +61,25 @@ class Outgoing:
             work: Threads for cold reads.
             on_empty: Told when all was taken that had to wait.
             on_failure: Told where a piece can't be read: the connection is of no use any more.
+            on_progress: Told when something begins to wait, and when the client takes more.
         """
         self._transport = transport
         self._work = work
         self._on_empty = on_empty
         self._on_failure = on_failure
-        self._turn_bytes = 0
+        self._on_progress = on_progress
         self._pieces: deque[Piece] = deque()
+        self._gathered: list[Buffer] = []
+        self._gathered_bytes = 0
+        self.held_bytes = 0
         self._is_paused = False
-        self._is_stopped = False
         self._is_closed = False
         self._reading: asyncio.Future[bytes] | None = None
         self._socket = _socket_of(transport)
+        # The loop watches a transport's descriptor for the transport alone: ours is a second one.
+        self._watched: int | None = None
+        self._is_watching = False
+        self._wake_bytes = 1
         transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
 
     @property
@@ -72,13 +87,54 @@ class Outgoing:
         """Whether something waits for the client to take it."""
         return self._is_paused or bool(self._pieces)
 
-    def send(self, pieces: Sequence[Piece]) -> None:
-        """Send pieces behind those that wait."""
-        if not self._pieces and FilePiece not in map(type, pieces):
-            self._transport.writelines(pieces)  # type: ignore[arg-type] # all are buffers
+    @property
+    def has_socket(self) -> bool:
+        """Whether pieces go to the system itself, not through a transport that gathers them."""
+        return self._socket is not None
+
+    @property
+    def wakes_late(self) -> bool:
+        """Whether the system does not tell of each byte that comes."""
+        return self._wake_bytes > 1
+
+    def send(self, pieces: Sequence[Piece], *, more: bool = False) -> None:
+        """Send pieces behind those that wait.
+
+        Args:
+            pieces: In order; none may change until it was taken.
+            more: Another answer follows at once, or `flush`: this one may go with it.
+        """
+        if self._pieces or FilePiece in map(type, pieces):
+            self._begin_waiting([*self._gathered, *pieces])
+            self._pump()
             return
-        self._pieces.extend(pieces)
-        self._pump()
+        buffers = cast("Sequence[Buffer]", pieces)
+        if not more and not self._gathered:
+            self._send_now(list(buffers))
+            return
+        self._gathered.extend(buffers)
+        self._gathered_bytes += sum(map(len, buffers))
+        if not more or self._gathered_bytes >= GATHER_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what waits for more to come."""
+        if self._gathered:
+            gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
+            self._send_now(gathered)
+
+    def _send_now(self, buffers: list[Buffer]) -> None:
+        if self._socket is None:
+            self._transport.writelines(buffers)
+            return
+        try:
+            left = _sent_now(self._socket, buffers, 0)
+        except OSError as error:
+            self._fail(error)
+            return
+        if left:
+            self._begin_waiting(left)
+            self._await_room()
 
     def pause(self) -> None:
         """The transport holds as much as it may."""
@@ -87,95 +143,143 @@ class Outgoing:
     def resume(self) -> None:
         """The transport takes more."""
         self._is_paused = False
-        self._start_again()
         self._go_on()
+
+    def wake_at(self, size_bytes: int) -> None:
+        """Let the system tell of what comes only when so much is there, or the client has gone."""
+        if self._socket is not None and size_bytes != self._wake_bytes:
+            with suppress(OSError):  # not every kind of socket can; then each packet is told
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
+            self._wake_bytes = size_bytes
 
     def close(self) -> None:
         """Send no more."""
         self._is_closed = True
         self._pieces.clear()
+        self._gathered.clear()
+        self.held_bytes = 0
         if self._reading is not None:
             self._reading.cancel()
+        self._stop_watching()
+        if self._watched is not None:
+            os.close(self._watched)
+            self._watched = None
         if self._socket is not None:
             self._socket.detach()
             self._socket = None
+
+    def _begin_waiting(self, pieces: Sequence[Piece]) -> None:
+        self._gathered, self._gathered_bytes = [], 0
+        self._pieces.extend(pieces)
+        self.held_bytes += sum(len(each) for each in pieces if not isinstance(each, FilePiece))
 
     # -- pumping -----------------------------------------------------------------------------
 
     def _go_on(self) -> None:
         """After a pause: send on, and tell when nothing waits any more."""
         self._pump()
-        if not self.is_full and not self._is_closed:
-            self._on_empty()
+        if not self._is_closed:
+            self._on_progress()
+            if not self.is_full:
+                self._on_empty()
 
     def _pump(self) -> None:
-        self._turn_bytes = 0
+        left = TURN_BYTES
         try:
             while self._pieces and not self._is_paused and self._reading is None:
-                if self._turn_bytes >= TURN_BYTES:
-                    asyncio.get_running_loop().call_soon(self._go_on)
+                if left <= 0:
+                    self._await_room()
                     return
-                self._step()
+                left -= self._step()
+        except BlockingIOError:
+            self._await_room()
         except (OSError, StorageFailure) as error:
             self._fail(error)
+        else:
+            self._stop_watching()
 
     def _fail(self, error: Exception) -> None:
         self._pieces.clear()
+        self.held_bytes = 0
+        self._stop_watching()
         self._on_failure(error)
 
-    def _step(self) -> None:
+    def _step(self) -> int:
+        """Send some of what is first; how much. Raises BlockingIOError where nothing is taken."""
         piece = self._pieces[0]
         if not isinstance(piece, FilePiece):
-            self._write_buffers()
-        elif not piece.is_cached(min(len(piece), SEND_BYTES)):
+            return self._send_buffers()
+        if not piece.is_cached(min(len(piece), SEND_BYTES)):
             self._read_cold(piece)
-        elif self._socket is None or not piece.can_send or self._is_holding:
-            self._write(piece.read(min(len(piece), CHUNK_BYTES)))
-        else:
-            self._send_file(piece, self._socket)
+            return 0
+        if self._socket is None:
+            return self._write(piece.read(min(len(piece), CHUNK_BYTES)))
+        sent = piece.send(self._socket.fileno(), min(len(piece), SEND_BYTES))
+        self._take(piece, sent)
+        return sent
 
-    @property
-    def _is_holding(self) -> bool:
-        """Whether the transport has not handed all to the system yet."""
-        return self._transport.get_write_buffer_size() > 0
-
-    def _write_buffers(self) -> None:
+    def _send_buffers(self) -> int:
         """All buffers up to the next piece of a file."""
         buffers: list[Buffer] = []
         while self._pieces and not isinstance(self._pieces[0], FilePiece):
-            buffers.append(self._pieces.popleft())  # type: ignore[arg-type] # no FilePiece
-        if self._pieces and self._socket is not None and not self._is_holding:
-            buffers = _sent_now(self._socket, buffers)
-        if buffers:
+            buffers.append(cast("Buffer", self._pieces.popleft()))
+        size = sum(map(len, buffers))
+        if self._socket is None:
             self._transport.writelines(buffers)
+            self.held_bytes -= size
+            return size
+        left = _sent_now(self._socket, buffers, _MORE if self._pieces else 0)
+        self._pieces.extendleft(reversed(left))
+        sent = size - sum(map(len, left))
+        self.held_bytes -= sent
+        if not sent:
+            raise BlockingIOError
+        return sent
 
-    def _send_file(self, piece: FilePiece, to: socket.socket) -> None:
-        try:
-            self._take(piece.send(to.fileno(), min(len(piece), SEND_BYTES)))
-        except BlockingIOError:
-            # The transport tells when the socket takes more; it has to have something to send.
-            self._is_stopped = True
-            self._transport.set_write_buffer_limits(high=0)
-            self._write(piece.read(min(len(piece), STOPPER_BYTES)))
-            if not self._is_paused:
-                self._start_again()
-
-    def _start_again(self) -> None:
-        if self._is_stopped:
-            self._is_stopped = False
-            self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
-
-    def _write(self, data: bytes) -> None:
-        self._take(len(data))
-        self._transport.write(data)
-
-    def _take(self, size: int) -> None:
-        """Put what is left of the first piece in its place."""
-        self._turn_bytes += size
-        piece = self._pieces.popleft()
+    def _write(self, data: bytes) -> int:
+        piece = self._pieces[0]
         assert isinstance(piece, FilePiece)
+        self._take(piece, len(data))
+        self._transport.write(data)
+        return len(data)
+
+    def _take(self, piece: FilePiece, size: int) -> None:
+        """Put what is left of the first piece in its place."""
         if size < len(piece):
-            self._pieces.appendleft(piece.rest(size))
+            self._pieces[0] = piece.rest(size)
+        else:
+            self._pieces.popleft()
+
+    def _replace(self, piece: FilePiece, data: bytes) -> None:
+        """Put what was read of the first piece in its place."""
+        self._take(piece, len(data))
+        self._pieces.appendleft(data)
+        self.held_bytes += len(data)
+
+    # -- room in the socket ------------------------------------------------------------------
+
+    def _await_room(self) -> None:
+        """Go on when the socket takes more; now where it does, but after others."""
+        if self._is_closed or self._is_watching:
+            return
+        loop = asyncio.get_running_loop()
+        if self._socket is None:
+            loop.call_soon(self._go_on)
+            return
+        try:
+            if self._watched is None:
+                self._watched = os.dup(self._socket.fileno())
+            loop.add_writer(self._watched, self._go_on)
+        except OSError as error:  # no descriptor is left
+            self._fail(error)
+            return
+        self._is_watching = True
+        self._on_progress()
+
+    def _stop_watching(self) -> None:
+        if self._is_watching and self._watched is not None:
+            self._is_watching = False
+            asyncio.get_running_loop().remove_writer(self._watched)
 
     # -- cold reads --------------------------------------------------------------------------
 
@@ -192,7 +296,12 @@ class Outgoing:
         if isinstance(error, OSError | StorageFailure):
             self._fail(error)
             return
-        self._write(reading.result())
+        if self._socket is None:
+            self._write(reading.result())
+        else:
+            piece = self._pieces[0]
+            assert isinstance(piece, FilePiece)
+            self._replace(piece, reading.result())
         self._go_on()
 
 
@@ -206,11 +315,19 @@ def _socket_of(transport: asyncio.Transport) -> socket.socket | None:
     return socket.socket(found.family, found.type, found.proto, fileno=found.fileno())
 
 
-def _sent_now(to: socket.socket, buffers: list[Buffer]) -> list[Buffer]:
-    """Send small buffers at once, with more to come; what the socket did not take."""
-    head = b"".join(buffers)
+def _sent_now(to: socket.socket, buffers: list[Buffer], flags: int) -> list[Buffer]:
+    """Send buffers at once; what the socket did not take."""
     try:
-        sent = to.send(head, _MORE)
+        if len(buffers) == 1:
+            sent = to.send(buffers[0], flags)
+            if sent == len(buffers[0]):
+                return []
+        else:
+            sent = to.sendmsg(buffers[:_BUFFERS_MAX], (), flags)
     except BlockingIOError:
-        return [head]
-    return [head[sent:]] if sent < len(head) else []
+        return buffers
+    for number, buffer in enumerate(buffers):
+        if sent < len(buffer):
+            return [memoryview(buffer)[sent:], *buffers[number + 1 :]]
+        sent -= len(buffer)
+    return []

@@ -28,6 +28,8 @@ class PartitionFacts:
         high_watermark: Offset behind the last record that consumers may see.
         last_stable_offset: Offset below which no transaction is open.
         log_end_offset: Offset behind the last record.
+        producers: How many with an id are remembered.
+        open_transactions: How many have not been ended.
         segments: How many, those in a tier included.
         size_bytes: Of their log files.
         is_offline: The disk failed it: it takes no appends until it is opened anew.
@@ -44,6 +46,8 @@ class PartitionFacts:
     high_watermark: int
     last_stable_offset: int
     log_end_offset: int
+    producers: int
+    open_transactions: int
     segments: int
     size_bytes: int
     is_offline: bool
@@ -82,7 +86,7 @@ class FactFinder:
 
     def find(self, partition: Partition) -> PartitionFacts:
         """The facts, with what `look` found; times are left out where the disk fails them."""
-        log = partition.log
+        log, states = partition.log, partition.log.producer_states()
         times: dict[str, int | None] = {}
         size_bytes = 0
         with suppress(OSError, TidelogError):
@@ -94,6 +98,8 @@ class FactFinder:
             high_watermark=partition.high_watermark,
             last_stable_offset=partition.last_stable_offset,
             log_end_offset=log.log_end_offset,
+            producers=len(states),
+            open_transactions=states.open_count,
             segments=len(log.segments),
             size_bytes=size_bytes,
             is_offline=partition.failure is not None,

@@ -7,7 +7,10 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from tidelog.errors import StorageFailure, TidelogError, UnknownTopic
+from tidelog.server.byte_ranges import ReadEnds
 from tidelog.server.holds import Holds
+from tidelog.server.open_transactions import OpenTransactions
+from tidelog.server.watched import Watched
 from tidelog.server.work import Work
 from tidelog.storage.appends import AppendOrigin
 from tidelog.storage.epochs import LeaderEpochs
@@ -18,7 +21,6 @@ from tidelog.types import Buffer, IsolationLevel, TopicPartition
 
 _Result = TypeVar("_Result")
 
-Watcher = Callable[[], None]
 # Kafka's consumers ask with -1 where they know no epoch.
 NO_EPOCH: Final = -1
 ALL_REPLICAS: Final = -1
@@ -28,7 +30,7 @@ STORAGE_ERROR: Final = 56
 OPENINGS: Final = 3
 
 
-class Partition:
+class Partition(Watched):
     """One partition behind the broker. Belongs to the loop's thread.
 
     Attributes:
@@ -37,6 +39,8 @@ class Partition:
         high_watermark: Offset behind the last record that consumers may see.
         is_gone: The topic was deleted; watchers were told.
         last_deletion_ms: When retention last took segments since the start; None for never.
+        read_ends: Where fetches ended.
+        transactions: What is known of them beside the log.
     """
 
     def __init__(self, log: Log, *, syncs_all: bool = False) -> None:
@@ -48,6 +52,7 @@ class Partition:
 
         Where what recovery left can't be synced it begins offline, and what is durable is read.
         """
+        super().__init__()
         self.name: TopicPartition = log.topic_partition
         self.log = log
         self.high_watermark = _synced_end(log) if syncs_all else log.log_end_offset
@@ -58,7 +63,9 @@ class Partition:
         self._is_sync_due = False
         self._waiting: deque[tuple[int, asyncio.Future[int]]] = deque()
         self._flushes: dict[asyncio.Future[TidelogError | None], None] = {}
-        self._watchers: dict[Watcher, None] = {}
+        self.read_ends = ReadEnds()
+        self.transactions = OpenTransactions()
+        log.on_failure = self.notify
 
     @property
     def failure(self) -> StorageFailure | None:
@@ -68,7 +75,7 @@ class Partition:
     @property
     def last_stable_offset(self) -> int:
         """Offset below which no transaction is open, at most the high watermark."""
-        return min(self.log.last_stable_offset, self.high_watermark)
+        return self.transactions.stable_end(self.log.last_stable_offset, self.high_watermark)
 
     def end_offset(self, isolation: IsolationLevel) -> int:
         """Offset behind the last record that a reader of that isolation sees."""
@@ -197,27 +204,10 @@ class Partition:
             self._give_up_flushes(self.failure)
         self.notify()  # who waits for what the old one has not kept learns that by its failure
         self.log, self._sync_end, self._is_sync_due = log, None, False
-        self._show(_synced_end(log) if self._syncs_all else log.log_end_offset)
-
-    # -- watchers ----------------------------------------------------------------------------
-
-    def watch(self, watcher: Watcher) -> None:
-        """Call `watcher` at every change of what readers may see, until `unwatch`."""
-        self._watchers[watcher] = None
-
-    def unwatch(self, watcher: Watcher) -> None:
-        """Call it no more; fine where it was not watching."""
-        self._watchers.pop(watcher, None)
-
-    @property
-    def watcher_count(self) -> int:
-        """How many watch."""
-        return len(self._watchers)
-
-    def notify(self) -> None:
-        """Tell all watchers, which may go by that."""
-        for watcher in tuple(self._watchers):
-            watcher()
+        self.transactions.clear()
+        self.high_watermark = _synced_end(log) if self._syncs_all else log.log_end_offset
+        log.on_failure = self.notify
+        self.notify()  # who looks after the log itself has another one now
 
 
 def _settle(future: "asyncio.Future[_Result]", result: _Result) -> None:
@@ -241,6 +231,7 @@ class Partitions:
     Attributes:
         epoch_changes: Counts up where a leader epoch may be another than was told before.
         holds: Topics that somebody is rebuilding.
+        has_kernels: Whether what is opened from now on checks and searches with kernels.
     """
 
     def __init__(self, log_dir: LogDir, *, syncs_all: bool = False) -> None:
@@ -248,7 +239,8 @@ class Partitions:
         self._syncs_all = syncs_all
         self.has_kernels = False
         self._open: dict[TopicPartition, Partition] = {}
-        self._used: set[tuple[str, int]] = set()  # what is open, for a look in next to no time
+        # The same by plain names, for a look in next to no time.
+        self._used: dict[tuple[str, int], Partition] = {}
         self._opening_room = asyncio.Semaphore(OPENINGS)
         self._next_epochs: dict[TopicPartition, int] = {}
         self.epoch_changes = 0
@@ -261,18 +253,25 @@ class Partitions:
             UnknownTopic: No such topic or partition.
             StorageFailure: It could not be opened.
         """
-        name = TopicPartition(topic, partition)
-        found = self._open.get(name)
-        if found is None:
-            log = self._log_dir.log(topic, partition)
-            if self.has_kernels and log.failure is None:
-                log.use_kernels()
-            found = Partition(log, syncs_all=self._syncs_all)
-            self._open[name] = found
-            self._used.add((topic, partition))
-            if self._next_epochs.pop(name, None) != log.leader_epoch:
-                self.epoch_changes += 1
+        found = self._used.get((topic, partition))
+        return self._use(TopicPartition(topic, partition)) if found is None else found
+
+    def _use(self, name: TopicPartition) -> Partition:
+        # Said without the nearest name: looking for it takes long, and requests name many.
+        if not self._is_there(name):
+            raise UnknownTopic(f"{name}: no such topic or partition")
+        log = self._log_dir.log(name.topic, name.partition)
+        if self.has_kernels and log.failure is None:
+            log.use_kernels()
+        found = Partition(log, syncs_all=self._syncs_all)
+        self._open[name] = self._used[(name.topic, name.partition)] = found
+        if self._next_epochs.pop(name, None) != log.leader_epoch:
+            self.epoch_changes += 1
         return found
+
+    def find_used(self, topic: str, partition: int) -> Partition | None:
+        """A partition that is open, None where it was not used yet or is not there."""
+        return self._used.get((topic, partition))
 
     # -- opening beside the loop -------------------------------------------------------------
 
@@ -286,6 +285,9 @@ class Partitions:
         """Whether `get` would have to open it; False where there is no such partition."""
         if name in self._open or self._log_dir.is_opened(name):
             return False
+        return self._is_there(name)
+
+    def _is_there(self, name: TopicPartition) -> bool:
         info = self._log_dir.topics().get(name.topic)
         if info is None:
             return False
@@ -320,13 +322,6 @@ class Partitions:
                 with suppress(TidelogError):  # deleted meanwhile
                     self.get(name.topic, name.partition)
 
-    def use_kernels(self) -> None:
-        """Let open logs, and those opened from now on, check and search with kernels."""
-        self.has_kernels = True
-        for partition in self._open.values():
-            if partition.failure is None:
-                partition.log.use_kernels()
-
     async def reopen(self, topic: str, partition: int, work: Work) -> bool:
         """Open a partition anew that is offline since its disk failed; whether it was offline.
 
@@ -336,8 +331,8 @@ class Partitions:
         found = self.get(topic, partition)
         if found.failure is None:
             return False
-        found.log.abandon()  # here: what it left for later belongs to this thread
-        log = await work.run(self._reopened, topic, partition)
+        let_go = found.log.give_up()  # here: what it left for later belongs to this thread
+        log = await work.run(self._reopened, let_go, topic, partition)
         if found.is_gone:
             return False
         if self.has_kernels:
@@ -346,8 +341,9 @@ class Partitions:
         self.epoch_changes += 1
         return True
 
-    def _reopened(self, topic: str, partition: int) -> Log:
+    def _reopened(self, let_go: Callable[[], None], topic: str, partition: int) -> Log:
         """In a thread: recovery reads all that was not synced, and copies it."""
+        let_go()
         log = self._log_dir.reopen(topic, partition)
         log.flush()
         return log
@@ -391,7 +387,7 @@ class Partitions:
     def forget(self, topic: str) -> None:
         """A topic was deleted: let go of its partitions, and tell who waits for them."""
         for name in [name for name in self._open if name.topic == topic]:
-            self._used.discard((name.topic, name.partition))
+            self._used.pop((name.topic, name.partition), None)
             self._open.pop(name).close()
         for name in [name for name in self._next_epochs if name.topic == topic]:
             del self._next_epochs[name]

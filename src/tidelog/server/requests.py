@@ -2,10 +2,10 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from tidelog.protocol.messages import BY_KEY, AnyApi
-from tidelog.server.node import ConnectionFacts, Node
+from tidelog.server.node import Address, ConnectionFacts, Node
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 LENGTH_BYTES: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
+# Made for every request, and a frozen one takes three times as long to make.
+@dataclass(slots=True)
 class RequestContext:
     """Who asks what, in which version.
 
@@ -32,6 +33,11 @@ class RequestContext:
     client_id: str | None
     connection: ConnectionFacts
 
+    @property
+    def here(self) -> Address:
+        """Where this client is told to connect to."""
+        return self.connection.address or self.node.address
+
 
 class Asked(NamedTuple):
     """A request on its way, as far as metrics go.
@@ -39,12 +45,12 @@ class Asked(NamedTuple):
     Attributes:
         key: Which API.
         size_bytes: Of its frame, the length field included.
-        began_s: When it was looked at, by the loop's clock.
+        began_ns: When it was looked at, by the monotonic clock.
     """
 
     key: int
     size_bytes: int
-    began_s: float
+    began_ns: int
 
 
 def api_name(key: int) -> str:
@@ -54,7 +60,34 @@ def api_name(key: int) -> str:
 
 
 Response: TypeAlias = "DataclassInstance"
+
+
+class _Items(Protocol):
+    """A list, whatever it holds."""
+
+    def __len__(self) -> int: ...
+    def pop(self) -> object:
+        """Take the last one out."""
+        ...
+
+
+class Long:
+    """A response of so many items that it is made into bytes beside the loop, and let go there."""
+
+    __slots__ = ("_items", "response")
+
+    def __init__(self, response: Response, items: _Items) -> None:
+        """A response, and its list that is long; nobody else may use either."""
+        self.response = response
+        self._items = items
+
+    def let_go(self) -> None:
+        """Free the items one by one: all at once they would take long."""
+        while len(self._items):
+            self._items.pop()
+
+
 # At once, later, or (None) never: a producer that wants no acknowledgement.
-Answer: TypeAlias = "Response | Awaitable[Response | None] | None"
+Answer: TypeAlias = "Response | Awaitable[Response | Long | None] | None"
 # Each handler takes its API's own request, which no type can say of all: `handler_of` casts.
 Handler: TypeAlias = Callable[[RequestContext, "DataclassInstance"], Answer]

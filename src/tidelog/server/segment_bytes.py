@@ -4,13 +4,13 @@ A read on the loop that would wait for a disk or a store raises `ColdRead`; the 
 again with a source that may block, in a thread.
 """
 
-from tidelog.env import local_file
+from tidelog.env import File, local_file
 from tidelog.server.file_pieces import PIECE_MIN_BYTES, FilePiece
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.handles import FilePool
 from tidelog.storage.offset_index import OffsetIndex
-from tidelog.storage.segment import Segment
+from tidelog.storage.segment import Segment, open_log
 from tidelog.storage.txn_index import TxnIndex
 from tidelog.types import Buffer
 
@@ -20,11 +20,13 @@ class ColdRead(Exception):
 
 
 class SegmentBytes:
-    """A way to read a log's segments. One that may block is for threads."""
+    """A way to read a log's segments, for one read. One that may block is for threads."""
 
     def __init__(self, pool: FilePool, *, may_block: bool) -> None:
         self._pool = pool
         self._may_block = may_block
+        # The file that was opened last: of one read mostly the only one.
+        self._opened: tuple[Segment, File] | None = None
 
     def read(self, segment: Segment, start: int, end: int) -> Buffer:
         """Bytes [start, end) of a segment's log file, fewer only where it ends.
@@ -39,7 +41,7 @@ class SegmentBytes:
         if segment.is_tiered:
             self._ensure(known=False)
             return segment.view(start, end)
-        file = self._pool.get(segment.log_path)
+        file = self._file(segment)
         if self._may_block:
             return file.pread(end - start, start)
         local = local_file(file)
@@ -52,8 +54,16 @@ class SegmentBytes:
         """The same, for an answer: where they are many and in a file, they are read when sent."""
         if segment.is_tiered or end - start < PIECE_MIN_BYTES:
             return self.read(segment, start, end)
-        path = segment.log_path
-        return FilePiece(self._pool.get(path), path, start, end - start)
+        file = self._file(segment)
+        return FilePiece(file, segment.log_path, start, end - start)
+
+    def _file(self, segment: Segment) -> File:
+        opened = self._opened
+        if opened is not None and opened[0] is segment:
+            return opened[1]
+        file = open_log(segment, self._pool.get)
+        self._opened = segment, file
+        return file
 
     def offset_index(self, segment: Segment) -> OffsetIndex:
         """The segment's index; raises ColdRead where it was not loaded yet."""

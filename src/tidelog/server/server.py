@@ -1,25 +1,32 @@
 """The listening broker: start, connections and their limits, timers, stop."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env
-from tidelog.errors import TidelogError
+from tidelog.errors import ConfigError, TidelogError
 from tidelog.server.background import Background
 from tidelog.server.clients import Clients
 from tidelog.server.connection import Connection
 from tidelog.server.deferring import Beside
+from tidelog.server.doors import Door
 from tidelog.server.kernels import load_beside
 from tidelog.server.node import LOGGER, Address, Node
-from tidelog.server.settings import parse_listener
+from tidelog.server.security.listeners import ListenerPlan, plan_listeners
+from tidelog.server.settings import Endpoint
+from tidelog.server.slices import Slices
 from tidelog.server.work import Work
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 
 if TYPE_CHECKING:
+    from tidelog.server.compaction import Compaction
     from tidelog.server.control import Control
     from tidelog.server.metrics_http import MetricsServer
+    from tidelog.server.tls_listener import TlsListener
 
 BACKLOG: Final = 1024
 
@@ -29,7 +36,8 @@ def open_node(path: str, config: BrokerConfig, *, env: Env | None = None) -> Nod
 
     Raises:
         DirectoryLocked: Another process has it.
-        StorageFailure, InvalidRequest: As `LogDir.open`.
+        StorageFailure, InvalidRequest, ConfigError, CorruptFile, UnsupportedVersion: As
+            `LogDir.open` and `Node`.
     """
     syncs = Work()
     options = LogDirOptions(
@@ -37,19 +45,49 @@ def open_node(path: str, config: BrokerConfig, *, env: Env | None = None) -> Nod
         topic_defaults=config.topic_defaults,
         deferrals=lambda: Beside(syncs),
     )
-    return Node(LogDir.open(path, env=env, options=options), config, syncs)
+    log_dir = LogDir.open(path, env=env, options=options)
+    try:
+        return Node(log_dir, config, syncs)
+    except TidelogError:
+        syncs.close()
+        log_dir.close()
+        raise
 
 
-def advertised(config: BrokerConfig, host: str, port: int) -> Address:
-    """Where clients are told to connect to; a port of 0 there is the one that is listened on.
+def planned(config: BrokerConfig, place: Endpoint | None = None) -> tuple[ListenerPlan, ...]:
+    """The listeners of the settings.
+
+    Args:
+        config: The settings.
+        place: Where the only one listens, in place of what the settings say.
 
     Raises:
-        ConfigError: `advertised.listeners` can't be read.
+        ConfigError: As `plan_listeners`; or several listeners, and a place for one.
     """
-    if not config.advertised_listeners:
-        return Address(host, port)
-    found = parse_listener("advertised.listeners", config.advertised_listeners)
-    return Address(found.host, found.port or port)
+    plans = plan_listeners(config)
+    if place is None:
+        return plans
+    if len(plans) > 1:
+        text = f"has {len(plans)} listeners, and a place was given for one"
+        raise ConfigError("listeners", config.listeners, text)
+    return (replace(plans[0], place=place),)
+
+
+def advertised(plan: ListenerPlan, port: int) -> Address:
+    """Where clients are told to connect to; a port of 0 there is the one that is listened on."""
+    if plan.advertised is None:
+        return Address(plan.place.host, port)
+    return Address(plan.advertised.host, plan.advertised.port or port)
+
+
+async def use_kernels(node: Node) -> None:
+    """Let logs check and search with kernels: those opened from now on, the others in slices."""
+    node.partitions.has_kernels = True
+    slices = Slices(node.env.clock)
+    for partition in node.partitions.opened():
+        if partition.failure is None and not partition.is_gone:
+            partition.log.use_kernels()
+        await slices.rest()
 
 
 class Server:
@@ -57,43 +95,88 @@ class Server:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server | TlsListener] = []
         self.clients = Clients(node)
         self._wake: asyncio.TimerHandle | None = None
         self._pages: MetricsServer | None = None
         self._control: Control | None = None
+        self._compaction: Compaction | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; the port, which the system chooses where `port` is 0.
+        """Listen where it is said, on the only listener of the settings; its port.
 
         Raises:
-            OSError: The address, or that of the metrics, can't be had.
-            ConfigError: `advertised.listeners` or `tidelog.metrics.listen` can't be read.
+            OSError, TidelogError: As `open_doors`; ConfigError also where there are several.
+        """
+        plans = planned(self.node.config, Endpoint(host, port))
+        return (await self.open_doors(plans))[plans[0].name]
+
+    async def open_doors(self, plans: Sequence[ListenerPlan]) -> dict[str, int]:
+        """Listen; the port of each listener, which the system chooses where it is 0.
+
+        Raises:
+            OSError: An address, or that of the metrics, can't be had.
+            ConfigError: A certificate or a users' file can't be used, or
+                `tidelog.metrics.listen` can't be read.
+            CorruptFile, StorageFailure: Users and rules can't be read.
         """
         loop = asyncio.get_running_loop()
         self.node.timers.on_earlier = self._schedule
-        self._listener = await loop.create_server(
-            lambda: Connection(self.node, self.clients), host, port, backlog=BACKLOG
-        )
-        found: int = self._listener.sockets[0].getsockname()[1]
-        self.node.address = advertised(self.node.config, host, found)
+        doors = [Door(self.node, plan) for plan in plans]
+        found = {door.plan.name: await self._listen(door) for door in doors}
+        self.node.address = self.node.listeners[plans[0].name]
         if self.node.config.tidelog_metrics_listen:
             from tidelog.server.telemetry import start_pages
 
-            self._pages = await start_pages(self.node, self._listener.is_serving)
+            self._pages = await start_pages(self.node, self._is_serving)
         self.clients.watch_idle()
-        # Groups are read from the log when clients can ask already.
+        # Groups and transactions are read from their logs when clients can ask already.
         loop.call_soon(self.node.resume_groups)
+        loop.call_soon(self.node.resume_transactions)
         Background(self.node).start()
-        await self._serve_control()
-        load_beside(self.node.partitions.use_kernels)
+        await self._serve_control(self._begin_compaction())
+        load_beside(self._use_kernels)
         return found
 
-    async def _serve_control(self) -> None:
+    async def _listen(self, door: Door) -> int:
+        """Open one door; its port."""
+        place, context = door.plan.place, door.context
+
+        def make() -> Connection:
+            return Connection(self.node, self.clients, door)
+
+        if context is None:
+            loop = asyncio.get_running_loop()
+            plain = await loop.create_server(make, place.host, place.port, backlog=BACKLOG)
+            self._listeners.append(plain)
+            port: int = plain.sockets[0].getsockname()[1]
+        else:
+            from tidelog.server.tls_listener import TlsListener, listening_sockets
+
+            sockets = await listening_sockets(place.host, place.port, BACKLOG)
+            self._listeners.append(TlsListener(sockets, context, self.node.timers, make))
+            port = sockets[0].getsockname()[1]
+        door.address = self.node.listeners[door.plan.name] = advertised(door.plan, port)
+        return port
+
+    def _is_serving(self) -> bool:
+        return all(listener.is_serving() for listener in self._listeners)
+
+    def _use_kernels(self) -> None:
+        self.node.topics.begin(use_kernels(self.node))
+
+    def _begin_compaction(self) -> "Compaction":
+        from tidelog.server.compaction import Compaction  # nobody who listens needs it at once
+
+        self._compaction = Compaction(self.node)
+        self._compaction.start()
+        return self._compaction
+
+    async def _serve_control(self, compaction: "Compaction") -> None:
         """Let other processes ask for changes; a broker works without that, too."""
         from tidelog.server.control import Control  # what it may be asked for is much
 
-        control = Control(self.node)
+        control = Control(self.node, compaction)
         try:
             await control.start()
         except (TidelogError, OSError) as error:
@@ -107,20 +190,23 @@ class Server:
         Raises:
             StorageFailure: A partition could not be closed.
         """
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         self.clients.close()
         if self._pages is not None:
             await self._pages.stop()
         if self._control is not None:
             await self._control.stop()
+        if self._compaction is not None:
+            await self._compaction.stop()
+        await self.node.topics.settle()
         # What was cancelled ends before the directory is closed under it.
         await asyncio.sleep(0)
         if self._wake is not None:
             self._wake.cancel()
-        if self._listener is not None:
+        for listener in self._listeners:
             with suppress(asyncio.CancelledError):
-                await self._listener.wait_closed()
+                await listener.wait_closed()
         self.node.close()
 
     # -- timers ------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from typing import Final
 from tidelog.errors import ConfigError
 
 DEFAULT_PORT: Final = 9092
-_PROTOCOL: Final = "PLAINTEXT"
 _LOOPBACK: Final = frozenset({"localhost", "::1"})
 
 
@@ -39,14 +38,6 @@ def parse_endpoint(text: str, *, name: str = "--listen") -> Endpoint:
     if not port.isascii() or not port.isdigit() or int(port) > 65_535:
         raise ConfigError(name, text, "must be HOST:PORT, with a port from 0 to 65535")
     return Endpoint(host, int(port))
-
-
-def parse_listener(name: str, text: str) -> Endpoint:
-    """A `listeners` value: one `PLAINTEXT://HOST:PORT`; raises ConfigError."""
-    protocol, mark, place = text.strip().partition("://")
-    if not mark or protocol.upper() != _PROTOCOL or "," in place:
-        raise ConfigError(name, text, "must be one PLAINTEXT://HOST:PORT")
-    return parse_endpoint(place or ":", name=name)
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, str]:

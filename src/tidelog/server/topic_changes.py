@@ -48,16 +48,24 @@ async def alter(
 
 
 async def delete(node: Node, name: str) -> None:
-    """Delete a topic; errors as `LogDir.set_topic_aside`. Its files go beside the loop."""
+    """Delete a topic; errors as `LogDir.set_topic_aside`. Renames, syncs and unlinks go in threads.
+
+    It goes on where whoever waits for it goes away: nothing else may change topics meanwhile.
+    """
+    await asyncio.shield(node.topics.begin(_delete(node, name)))
+
+
+async def _delete(node: Node, name: str) -> None:
     holds = node.partitions.holds
     while True:
-        await holds.wait([name])
+        await holds.wait_for_deletion(name)
         async with node.topics.changing:
-            if holds.stops_appends([name]):  # somebody came while this one waited
+            if holds.stops_deletion(name):  # somebody came while this one waited
                 continue
-            left = node.topics.delete(name)
+            left = await node.work.run(node.topics.hide(name))
+            node.topics.tell_deleted(name)
         break
     try:
-        await asyncio.shield(node.work.run(node.log_dir.remove_set_aside, left))
+        await node.work.run(node.log_dir.remove_set_aside, left)
     except StorageFailure as error:
         LOGGER.warning("files of %s stay until the next start: %s", name, error)

@@ -1,7 +1,7 @@
 """The broker's topics: by name, by id, created where a client asks for one that is not there."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Final
 from uuid import UUID
 
@@ -32,6 +32,7 @@ class Topics:
         # Held while `topic_changes` makes one.
         self.changing = asyncio.Lock()
         self.on_deleted: list[Callable[[str], None]] = []
+        self._running = set[asyncio.Task[None]]()
 
     def all(self) -> Mapping[str, TopicInfo]:
         """All topics by name."""
@@ -72,11 +73,36 @@ class Topics:
         Returns:
             What `LogDir.remove_set_aside` is to remove, beside the loop.
         """
-        left = self._log_dir.set_topic_aside(name)
+        left = self.hide(name)()
+        self.tell_deleted(name)
+        return left
+
+    def hide(self, name: str) -> Callable[[], list[str]]:
+        """Show a topic no more, and tell who waits for it; as `LogDir.hide_topic`."""
+        set_aside = self._log_dir.hide_topic(name)
         self._partitions.forget(name)
+        return set_aside
+
+    def tell_deleted(self, name: str) -> None:
+        """A topic is deleted for good."""
         for told in self.on_deleted:
             told(name)
-        return left
+
+    def begin(self, change: Coroutine[object, object, None]) -> "asyncio.Task[None]":
+        """Carry out a change that goes on where whoever waits for it goes away."""
+        task = asyncio.ensure_future(change)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # told to whoever has waited; nobody else wants to know
+
+    async def settle(self) -> None:
+        """Return when no such change goes on."""
+        await asyncio.gather(*self._running, return_exceptions=True)
 
     @staticmethod
     def is_internal(name: str) -> bool:

@@ -7,7 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from tidelog.spark.jobs.audit import audit
     from tidelog.spark.jobs.bootstrap import bootstrap
+    from tidelog.spark.jobs.compact import compact
     from tidelog.spark.jobs.lag import lag
     from tidelog.spark.jobs.latency import latency
     from tidelog.spark.jobs.mirror import mirror
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
 # Where each public name is found. A job's module has the name of its function.
 _HOMES: Final = {
     "Place": "places",
+    "audit": "jobs.audit",
     "bootstrap": "jobs.bootstrap",
+    "compact": "jobs.compact",
     "lag": "jobs.lag",
     "latency": "jobs.latency",
     "mirror": "jobs.mirror",
@@ -32,7 +36,9 @@ _HOMES: Final = {
 
 __all__ = [
     "Place",
+    "audit",
     "bootstrap",
+    "compact",
     "lag",
     "latency",
     "mirror",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 from tidelog import scan
 from tidelog.cluster.connection import Cluster, connect
 from tidelog.cluster.lookup_clock import searched_by_append
-from tidelog.cluster.search import first_at_or_after
+from tidelog.cluster.search import first_at_or_after, first_by_reading
 from tidelog.cluster.stamps import first_stamped, last_record_below
 from tidelog.cluster.view import Watermarks
 from tidelog.errors import ClusterFailure, InvalidRequest, OffsetsGone, UnknownTopic
@@ -29,6 +29,7 @@ from tidelog.spark.emptiness import EmptyRange, LogFacts, explain, is_doubtful, 
 from tidelog.spark.limits import Limits
 from tidelog.spark.plans import NOTHING_MEANT, wanted_of
 from tidelog.spark.source_options import SourceOptions
+from tidelog.spark.table_tasks import cluster_home, plan_table
 from tidelog.spark.tasks import BatchPlan, Bounds, Task, matching
 from tidelog.types import (
     INT64_MIN,
@@ -162,7 +163,7 @@ class BrokerBackend:
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
-        """See `Backend`; on the append clock only of topics that brokers stamp."""
+        """See `Backend`; on the append clock only of topics whose brokers know append times."""
         found = self._lookup(times, self._options.clock)
         return {name: None if hit is None else hit.offset for name, hit in found.items()}
 
@@ -175,10 +176,23 @@ class BrokerBackend:
         found = self._ask(
             partial(self._cluster.offsets_for_times, times, isolation=self._options.isolation)
         )
+        topics = {name.topic for name in times}
+        by_append = self._ask(partial(searched_by_append, self._cluster, topics))
         if clock is ClockName.RECORD:
-            return found
-        marks = self._marks(list(times), IsolationLevel.READ_UNCOMMITTED)
-        return first_stamped(self._cluster, marks, found, asked="clock=append")
+            # What the search said of these was about append times.
+            names = [name for name in times if name.topic in by_append]
+            marks = self._marks(names, self._options.isolation) if names else {}
+            return found | {n: self._first_read(n, marks[n], times[n]) for n in names}
+        marks = self._marks(
+            [name for name in times if name.topic not in by_append], IsolationLevel.READ_UNCOMMITTED
+        )
+        theirs = {name: found[name] for name in marks}
+        return found | first_stamped(self._cluster, marks, theirs, asked="clock=append")
+
+    def _first_read(
+        self, name: TopicPartition, mark: Watermarks, time_ms: int
+    ) -> OffsetAndTimestamp | None:
+        return self._ask(partial(first_by_reading, self._cluster, name, mark, time_ms))
 
     def leader_epochs(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """See `Backend`; where brokers can't be asked directly, the last record's."""
@@ -235,6 +249,9 @@ class BrokerBackend:
     def plan_batch(self, limits: Limits) -> BatchPlan:
         """See `Backend`."""
         options = self._options
+        if options.table is not None:
+            home = cluster_home(self._cluster, options)
+            return self._ask(lambda: plan_table(home, options, self._columns, self))
         wanted = wanted_of(options, self.partitions(), limits)
         if limits.is_empty or not wanted:
             return BatchPlan(reports=(NOTHING_MEANT,))

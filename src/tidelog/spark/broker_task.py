@@ -15,7 +15,7 @@ from tidelog.cluster.broker_errors import PURGED, typed_error
 from tidelog.cluster.connection import connect
 from tidelog.cluster.properties import translate_settings
 from tidelog.cluster.topics import await_leaders
-from tidelog.errors import ClusterFailure, ConfigError, MessageTooLarge, TidelogError
+from tidelog.errors import ClusterFailure, ConfigError, MessageTooLarge, TidelogError, WriterFenced
 from tidelog.spark.broker_markers import Marker, Markers, encode_marker, partition_count
 from tidelog.spark.routing import Router
 from tidelog.types import TopicPartition
@@ -158,7 +158,8 @@ class _Task:
     def _settings(self) -> dict[str, object]:
         settings: dict[str, object] = {
             "enable.idempotence": True,
-            "delivery.report.only.error": self._on_sent is None,
+            # Each report is heard, since one without an offset is no delivery.
+            "delivery.report.only.error": False,
             "on_delivery": self._hear,
             "queue.buffering.max.kbytes": QUEUE_KBYTES,
             "queue.buffering.max.messages": QUEUE_MESSAGES,
@@ -174,20 +175,34 @@ class _Task:
     def _hear(self, error: "ck.KafkaError | None", message: "ck.Message") -> None:
         """Keep the first failure: those behind it follow from it. Tell where a row went."""
         if error is None:
-            if self._on_sent is not None:
-                self._tell(message, self._on_sent)
+            offset = message.offset()
+            if offset is None:
+                self._failure = self._failure or self._unproven(message)
+            elif self._on_sent is not None:
+                self._tell(message, offset, self._on_sent)
             return
         if error.code() in PURGED or self._failure is not None:
             return
         where = f"{message.topic()}-{message.partition()}"
         self._failure = typed_error(self._cluster, "write", error, where=where)
 
+    def _unproven(self, message: "ck.Message") -> TidelogError:
+        """The library calls a record delivered whose sequence number the broker refused.
+
+        A broker before 4.4 refuses it also where it was overtaken by the next request
+        (KAFKA-15591), and then it is not in the log. The next attempt of the task writes it again.
+        """
+        reason = (
+            f"{message.topic()}-{message.partition()}: the broker did not say where a record is"
+            " that was sent again"
+        )
+        return ClusterFailure(self._options.bootstrap, "write", reason)
+
     @staticmethod
-    def _tell(message: "ck.Message", on_sent: OnSent) -> None:
-        topic, partition, offset = message.topic(), message.partition(), message.offset()
+    def _tell(message: "ck.Message", offset: int, on_sent: OnSent) -> None:
+        topic, partition = message.topic(), message.partition()
         assert topic is not None
         assert partition is not None
-        assert offset is not None
         on_sent(topic, partition, offset)
 
     # -- the two ways ------------------------------------------------------------------------
@@ -215,6 +230,8 @@ class _Task:
         return self._transact(batches, self._claim)
 
     def _transact(self, batches: "Iterator[pa.RecordBatch]", claim: Claim) -> Sent:
+        from confluent_kafka import KafkaException
+
         markers = Markers(self._cluster, self._options.marker_topic)
         markers.ensure()
         self._step("begin a transaction", self._producer.init_transactions)
@@ -230,8 +247,10 @@ class _Task:
             self._mark(markers, claim, note)
             self._flush()
             self._step("commit the transaction", self._producer.commit_transaction)
-        except BaseException:
-            self._abort()
+        except BaseException as error:
+            fenced = self._abort()
+            if fenced is not None and isinstance(error, ClusterFailure | KafkaException):
+                raise fenced from error  # records are told only that something ended the producer
             raise
         return Sent(self._count, note=note)
 
@@ -254,15 +273,21 @@ class _Task:
             None,
         )
 
-    def _abort(self) -> None:
-        """Let the transaction go at once; where that fails its next attempt does it."""
+    def _abort(self) -> WriterFenced | None:
+        """Let the transaction go at once; where that fails its next attempt does it.
+
+        Returns:
+            That such an attempt has begun, where the library knows it.
+        """
         from confluent_kafka import KafkaException
 
         self._producer.purge()
         try:
             self._producer.abort_transaction(STEP_TIMEOUT_S)
-        except KafkaException:
-            return
+        except KafkaException as error:
+            found = typed_error(self._cluster, "write", error.args[0])
+            return found if isinstance(found, WriterFenced) else None
+        return None
 
     def _step(self, operation: str, action: Callable[[float], object]) -> None:
         """One step of a transaction, again where the library says that this may help."""
@@ -281,8 +306,11 @@ class _Task:
     # -- rows --------------------------------------------------------------------------------
 
     def _send(self, batches: "Iterator[pa.RecordBatch]") -> None:
+        from tidelog.record.columns.serdes import encode_fields
+
         for batch in batches:
-            for topic, numbers, rows in self._router.route(batch):
+            encoded = encode_fields(batch, self._options.serdes)
+            for topic, numbers, rows in self._router.route(encoded):
                 self._send_rows(topic, numbers, rows)
             self._producer.poll(0)
             self._raise_failure()

@@ -67,7 +67,7 @@ class BrokerTask:
         from tidelog.spark.rows import SparkRows
 
         stats = ScanStats()
-        rows = SparkRows(self.columns)
+        rows = SparkRows(self.columns, self.options.serdes)
         start = self.start_offset
         while start < self.end_offset:
             try:

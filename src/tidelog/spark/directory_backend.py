@@ -14,6 +14,7 @@ from tidelog.spark.emptiness import EmptyRange, LogFacts, explain, is_doubtful, 
 from tidelog.spark.limits import Limits
 from tidelog.spark.plans import NOTHING_MEANT, wanted_of
 from tidelog.spark.source_options import SourceOptions
+from tidelog.spark.table_tasks import directory_home, plan_table
 from tidelog.spark.tasks import BATCH_ROWS, BatchPlan, Bounds, Task, matching, settle
 from tidelog.types import INT64_MAX, NO_LEADER_EPOCH, ClockName, TopicPartition
 
@@ -55,7 +56,7 @@ class SplitTask:
         from tidelog.spark.rows import SparkRows
 
         stats = ScanStats()
-        rows = SparkRows(self.columns)
+        rows = SparkRows(self.columns, self.options.serdes)
         how = ReadOptions(
             rows=BATCH_ROWS,
             strict=self.options.strict,
@@ -175,6 +176,8 @@ class DirectoryBackend:
 
     def plan_batch(self, limits: Limits) -> BatchPlan:
         """See `Backend`."""
+        if self._options.table is not None:
+            return plan_table(directory_home(self._options), self._options, self._columns, self)
         wanted = self._wanted(limits)
         plan = self._scan_plan(wanted, limits)
         found = {split.topic_partition for split in plan.splits}

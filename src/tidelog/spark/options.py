@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, TypeVar
 
 from tidelog.errors import InvalidRequest
+from tidelog.record.serde import SERDE_NAMES
 
 READ_OPTIONS: Final = {
     "path": "directory of topics: a path, or the URL of an object store",
@@ -33,6 +34,11 @@ READ_OPTIONS: Final = {
     "clock": "record (timestamp) or append (when the log took it)",
     "strict": "true: records without a time on the clock asked are an error",
     "columns": "columns to read, separated by commas",
+    "table": "true: the record that stands for each key alone, of committed ones (docs/tables.md)",
+    "asOf": "with table: as of this time, inclusive; all that is there where left out",
+    "inexact": "with table: refuse or mark, where compaction or retention took the past away",
+    "keyAs": "what keys are, and so the type of the column: bytes, string, int32, int64, ...",
+    "valueAs": "what values are, likewise",
     "includeHeaders": "true: with the column headers",
     "includeAppendTimestamp": "true: with the column appendTimestamp",
     "minPartitions": "make at least about so many tasks",
@@ -53,6 +59,8 @@ WRITE_OPTIONS: Final = {
     "kafka.bootstrap.servers": "brokers to write to instead, host:port[,host:port]",
     "kafka.*": "settings of the producer under Kafka's names, such as kafka.security.protocol",
     "topic": "topic for all rows, instead of the column topic",
+    "keyAs": "what the column key becomes: bytes, string, int32, int64, double, uuid or json",
+    "valueAs": "what the column value becomes, likewise",
     "compression": "codec for topics whose compression.type is producer",
     "batchBytes": "where a batch is closed, in bytes before compression",
     "clock.ms": "what the log's clock says at the commit, in ms; the machine's where missing",
@@ -151,6 +159,20 @@ class Options:
         if not isinstance(found, dict):
             raise InvalidRequest(f"option {name}={text}: {READ_OPTIONS[name]}")
         return found
+
+
+def read_serdes(options: Options) -> dict[str, str]:
+    """Names of serializers of the columns `key` and `value`, where `keyAs` and `valueAs` are given.
+
+    Raises:
+        InvalidRequest: There is none of that name.
+    """
+    allowed = {name: name for name in SERDE_NAMES}
+    return {
+        column: options.choice(option, allowed, "bytes")
+        for column, option in (("key", "keyAs"), ("value", "valueAs"))
+        if options.text(option) is not None
+    }
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

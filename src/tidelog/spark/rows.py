@@ -5,7 +5,7 @@ and trusts the rest, so every batch here has just that. Times become microsecond
 fit into 64 bits then (a time some 292,000 years away) is an error that names the record.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -15,6 +15,7 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DataType,
+    DoubleType,
     IntegerType,
     LongType,
     ShortType,
@@ -24,7 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidelog.errors import InvalidRequest, InvalidTimestamp
+from tidelog.errors import InvalidRequest, InvalidTimestamp, SerdeError
 
 if TYPE_CHECKING:
     Column = pa.Array[pa.Scalar[pa.DataType]]
@@ -50,8 +51,26 @@ TYPES: Final[dict[str, DataType]] = {
 }
 
 
-def row_type(columns: Sequence[str]) -> StructType:
+# What key and value are, by the name of their serializer.
+SERDE_TYPES: Final[dict[str, DataType]] = {
+    "bytes": BinaryType(),
+    "string": StringType(),
+    "int32": IntegerType(),
+    "int64": LongType(),
+    "double": DoubleType(),
+    "uuid": StringType(),
+    "json": StringType(),
+}
+Serdes = Mapping[str, str]
+NO_SERDES: Final[Serdes] = {}
+
+
+def row_type(columns: Sequence[str], serdes: Serdes = NO_SERDES) -> StructType:
     """The type of a row of these columns.
+
+    Args:
+        columns: Their names.
+        serdes: Names of serializers of the columns `key` and `value`; bytes where there is none.
 
     Raises:
         InvalidRequest: A column that does not exist, or one twice.
@@ -60,13 +79,14 @@ def row_type(columns: Sequence[str]) -> StructType:
         raise InvalidRequest(f"no column {unknown[0]!r}; there are: {', '.join(TYPES)}")
     if len(set(columns)) != len(columns):
         raise InvalidRequest(f"a column is named twice: {', '.join(columns)}")
-    return StructType([StructField(name, TYPES[name]) for name in columns])
+    types = TYPES | {name: SERDE_TYPES[serde] for name, serde in serdes.items()}
+    return StructType([StructField(name, types[name]) for name in columns])
 
 
-def check_row_type(asked: StructType) -> tuple[str, ...]:
+def check_row_type(asked: StructType, serdes: Serdes = NO_SERDES) -> tuple[str, ...]:
     """The columns of a schema that a user has given; raises InvalidRequest where one differs."""
     columns = tuple(asked.fieldNames())
-    for ours, theirs in zip(row_type(columns), asked, strict=True):
+    for ours, theirs in zip(row_type(columns, serdes), asked, strict=True):
         if ours.dataType != theirs.dataType:
             raise InvalidRequest(
                 f"column {ours.name} is {ours.dataType.simpleString()},"
@@ -78,11 +98,12 @@ def check_row_type(asked: StructType) -> tuple[str, ...]:
 class SparkRows:
     """Turns record batches of a scan into record batches for Spark."""
 
-    def __init__(self, columns: Sequence[str]) -> None:
-        self._schema = to_arrow_schema(row_type(columns), timezone="UTC")
+    def __init__(self, columns: Sequence[str], serdes: Serdes = NO_SERDES) -> None:
+        self._schema = to_arrow_schema(row_type(columns, serdes), timezone="UTC")
         kinds = [field.type for field in self._schema]
         self._converters = [
-            _converter(name, kind) for name, kind in zip(columns, kinds, strict=True)
+            _serde_converter(name, serdes[name]) if name in serdes else _converter(name, kind)
+            for name, kind in zip(columns, kinds, strict=True)
         ]
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -90,6 +111,7 @@ class SparkRows:
 
         Raises:
             InvalidTimestamp: A time that Spark can't hold.
+            SerdeError: A key or value that is not of its serializer.
         """
         arrays = [
             convert(column) for convert, column in zip(self._converters, batch.columns, strict=True)
@@ -103,6 +125,20 @@ def _converter(name: str, kind: pa.DataType) -> "Callable[[Column], Column]":
     if pa.types.is_timestamp(kind):
         return lambda column: _times(name, column, kind)
     return _same
+
+
+def _serde_converter(name: str, serde: str) -> "Callable[[Column], Column]":
+    from tidelog.record.columns.serdes import decode_column
+
+    def convert(column: "Column") -> "Column":
+        try:
+            return decode_column(column, serde)
+        except SerdeError as error:
+            raise SerdeError(
+                f"column {name}: {error}; without {name}As it is read as bytes"
+            ) from error
+
+    return convert
 
 
 def _same(column: "Column") -> "Column":

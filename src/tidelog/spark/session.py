@@ -8,12 +8,14 @@ set, and a session that others have started is told what can still be told.
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tidelog.errors import InvalidRequest
+from tidelog.spark.places import Place
 from tidelog.spark.versions import check_session
 from tidelog.spark.worker_check import check_workers
 
@@ -154,6 +156,31 @@ def setup(spark: "SparkSession", *, checks_workers: bool = True) -> "SparkSessio
     if checks_workers:
         check_workers(spark)
     return spark
+
+
+def is_connect(spark: "SparkSession") -> bool:
+    """Whether a session is that of a Spark Connect server."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def check_shared_places(spark: "SparkSession", places: Iterable[Place]) -> None:
+    """See that paths mean the same to this process and, over Spark Connect, to the server.
+
+    Jobs plan here and read and write there. What is there is not compared: a path that both have
+    is taken for one directory.
+
+    Raises:
+        InvalidRequest: A path that depends on where a process runs.
+    """
+    if not is_connect(spark):
+        return
+    for place in places:
+        is_path = not place.is_broker and "://" not in place.address
+        if is_path and not Path(place.address).is_absolute():
+            raise InvalidRequest(
+                f"{place}: over Spark Connect the server reads it too: give an absolute path, to a"
+                " directory that both machines have there"
+            )
 
 
 def use_this_python() -> None:

@@ -10,6 +10,8 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DataType,
+    DoubleType,
+    FloatType,
     IntegerType,
     LongType,
     MapType,
@@ -40,13 +42,24 @@ _READ_ONLY: Final = frozenset(
     }
 )
 _Kinds: TypeAlias = tuple[type[DataType], ...]
-_COLUMNS: Final[Mapping[str, _Kinds]] = {
+_COLUMNS: Final[dict[str, _Kinds]] = {
     "key": (BinaryType, StringType),
     "value": (BinaryType, StringType),
     "headers": (ArrayType, MapType),
     "topic": (StringType,),
     "partition": (IntegerType, ShortType, LongType),
     "timestamp": (TimestampType, LongType),
+}
+_WHOLE: Final[_Kinds] = (IntegerType, LongType, ShortType)
+# What a column may be that its serializer writes.
+_SERDE_KINDS: Final[Mapping[str, _Kinds]] = {
+    "bytes": (BinaryType, StringType),
+    "string": (StringType,),
+    "int32": _WHOLE,
+    "int64": _WHOLE,
+    "double": (DoubleType, FloatType, *_WHOLE),
+    "uuid": (StringType,),
+    "json": (StringType,),
 }
 
 
@@ -96,17 +109,26 @@ def _read(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> S
     if overwrite:
         raise InvalidRequest('a log is only appended to: use mode("append")')
     options = read_sink_options(given)
-    check_columns(schema, options.topic)
+    check_columns(schema, options.topic, options.serdes)
     return options
 
 
-def check_columns(schema: StructType, topic: str | None) -> None:
-    """Make sure that rows of this type can be written; raises InvalidRequest."""
+def check_columns(
+    schema: StructType, topic: str | None, serdes: Mapping[str, str] | None = None
+) -> None:
+    """Make sure that rows of this type can be written; raises InvalidRequest.
+
+    Args:
+        schema: Their type.
+        topic: The topic of all rows, None where each names its own.
+        serdes: Names of serializers of the columns `key` and `value`.
+    """
     names = schema.fieldNames()
+    known = _COLUMNS | {name: _SERDE_KINDS[serde] for name, serde in (serdes or {}).items()}
     for field in schema:
         if field.name in _READ_ONLY:
             continue
-        kinds = _COLUMNS.get(field.name)
+        kinds = known.get(field.name)
         if kinds is None:
             raise InvalidRequest(f"column {field.name}: {nearest(field.name, _COLUMNS)}")
         if not isinstance(field.dataType, kinds):

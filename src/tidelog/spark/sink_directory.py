@@ -145,6 +145,7 @@ def stage(
 ) -> "list[StagedSegment]":
     """Stage the rows of one task; removes what it wrote if it fails."""
     make_ready(to_write=True)
+    from tidelog.record.columns.serdes import encode_fields
     from tidelog.spark.staging import TaskWriter
 
     task = task_number()
@@ -153,7 +154,7 @@ def stage(
     writer = TaskWriter(options, name=f"{commit_id}-{task}-{attempt}", task=task)
     try:
         for batch in batches:
-            writer.take(batch)
+            writer.take(encode_fields(batch, options.serdes))
         return writer.finish()
     except BaseException:
         writer.discard()

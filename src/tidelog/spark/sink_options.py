@@ -6,7 +6,7 @@ from typing import Final
 
 from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import InvalidRequest
-from tidelog.spark.options import WRITE_OPTIONS, Options
+from tidelog.spark.options import WRITE_OPTIONS, Options, read_serdes
 from tidelog.types import INT64_MAX, Codec
 
 # Four times what Kafka's producer fills, by default: a bulk write has its records at hand, and each
@@ -28,8 +28,8 @@ _NOT_OF_DIRECTORIES: Final = {
     "markerTopic": "is of brokers: a directory notes its writers itself",
 }
 _REFUSED_CLIENT: Final = {
-    "key.serializer": "keys are bytes or text",
-    "value.serializer": "values are bytes or text",
+    "key.serializer": "give keyAs",
+    "value.serializer": "give valueAs",
     "interceptor.classes": "there are no interceptors outside of Java",
     "transactional.id": "give delivery=exactly-once; the id is made of transactionalIdPrefix",
     "enable.idempotence": "writes are always idempotent",
@@ -65,6 +65,7 @@ class SinkOptions:
         marker_topic: Where a transaction notes what it has written.
         txn: Which numbered write it is, None where it has no number.
         lock_wait_ms: How long a commit waits for another writer's.
+        serdes: Names of serializers of the columns `key` and `value`, where they were given.
     """
 
     path: str = ""
@@ -79,6 +80,7 @@ class SinkOptions:
     marker_topic: str = MARKER_TOPIC
     txn: AppVersion | None = None
     lock_wait_ms: int = LOCK_WAIT_MS
+    serdes: Mapping[str, str] = field(default_factory=dict)
 
     def env(self) -> Env:
         """Files and clock of the write."""
@@ -103,6 +105,7 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
         marker_topic=options.text("markerTopic") or MARKER_TOPIC,
         txn=txn,
         lock_wait_ms=options.number("lockWaitMs", LOCK_WAIT_MS, at_least=0),
+        serdes=read_serdes(options),
     )
 
 

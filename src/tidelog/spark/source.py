@@ -62,7 +62,8 @@ class TidelogSource(DataSource):
         from tidelog.spark.rows import row_type
 
         # Whether a batch or a stream is meant, and so whether a start fits, is not known yet.
-        return row_type(read_common_options(self.options).columns)
+        options = read_common_options(self.options)
+        return row_type(options.columns, options.serdes)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the columns in `schema`, which may be fewer than the options ask for."""
@@ -72,7 +73,7 @@ class TidelogSource(DataSource):
         refuse_stream_options(self.options)
         options = read_source_options(self.options)
         kind = PushdownReader if options.pushes_down and takes_filters() else TidelogReader
-        return kind(options, check_row_type(schema))
+        return kind(options, check_row_type(schema, options.serdes))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """A reader of micro-batches of the columns in `schema`."""
@@ -80,7 +81,8 @@ class TidelogSource(DataSource):
         from tidelog.spark.rows import check_row_type
         from tidelog.spark.stream import TidelogStreamReader
 
-        return TidelogStreamReader(read_stream_options(self.options), check_row_type(schema))
+        options = read_stream_options(self.options)
+        return TidelogStreamReader(options, check_row_type(schema, options.source.serdes))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A writer of rows of `schema`."""

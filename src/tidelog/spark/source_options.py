@@ -12,7 +12,7 @@ from typing import Final
 
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest
-from tidelog.spark.options import READ_OPTIONS, Options
+from tidelog.spark.options import READ_OPTIONS, Options, read_serdes
 from tidelog.timespec import parse_point
 from tidelog.types import ClockName, IsolationLevel, TopicPartition
 
@@ -36,6 +36,34 @@ _NOT_OF_BROKERS: Final = {
     "splitBytes": "is about directories; brokers know no sizes, give maxRecordsPerPartition",
     "readUntil": "is about directories; brokers show what their replicas have",
 }
+_NOT_OF_TABLES: Final = (
+    dict.fromkeys(
+        (
+            "startingOffsets",
+            "endingOffsets",
+            "startingTimestamp",
+            "endingTimestamp",
+            "startingOffsetsByTimestamp",
+            "endingOffsetsByTimestamp",
+            "startingOffsetsByTimestampStrategy",
+            "timeRange",
+            "readUntil",
+            "strict",
+        ),
+        "chooses records; a table is as of one time: asOf",
+    )
+    | dict.fromkeys(
+        ("minPartitions", "maxRecordsPerPartition", "splitBytes", "zoneCache"),
+        "is about splits; a table has a task for each partition (jobs.tables.table has more)",
+    )
+    | dict.fromkeys(
+        ("isolation", "kafka.isolation.level"), "is about records; tables show committed ones alone"
+    )
+    | {
+        "failOnDataLoss": "is about ranges; a table that has lost records is an error",
+        "pushdown": "is about records; a filter on a table is applied behind it",
+    }
+)
 _OF_BROKERS: Final = dict.fromkeys(
     (
         "kafkaConsumer.pollTimeoutMs",
@@ -47,14 +75,27 @@ _OF_BROKERS: Final = dict.fromkeys(
 )
 _REFUSED_CLIENT: Final = {
     "auto.offset.reset": "where a read starts is said by startingOffsets",
-    "key.deserializer": "keys are bytes; decode them in the query",
-    "value.deserializer": "values are bytes; decode them in the query",
+    "key.deserializer": "give keyAs",
+    "value.deserializer": "give valueAs",
     "key.serializer": "keys are bytes, and nothing is written here",
     "value.serializer": "values are bytes, and nothing is written here",
     "enable.auto.commit": "a read commits no offsets to a group",
     "interceptor.classes": "interceptors could change the records",
 }
 _ISOLATION: Final = {level.name.lower(): level for level in IsolationLevel}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableAsked:
+    """A table as of a time.
+
+    Attributes:
+        at_ms: The time, inclusive; None for all that is there.
+        inexact: `refuse` or `mark`.
+    """
+
+    at_ms: int | None = None
+    inexact: str = "refuse"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +131,8 @@ class SourceOptions:
         offset_tries: How often brokers are asked for offsets.
         offset_retry_ms: How long to wait in between.
         group_prefix: What the client's group id begins with.
+        table: How keys are reduced; None where records are read.
+        serdes: Names of serializers of the columns `key` and `value`, where they were given.
     """
 
     path: str = ""
@@ -121,6 +164,8 @@ class SourceOptions:
     offset_tries: int = OFFSET_TRIES
     offset_retry_ms: int = OFFSET_RETRY_MS
     group_prefix: str = GROUP_PREFIX
+    table: TableAsked | None = None
+    serdes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_broker(self) -> bool:
@@ -194,11 +239,31 @@ def read_source_options(given: Mapping[str, str], env: Env | None = None) -> Sou
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         zone_cache=options.text("zoneCache"),
         until_flushed=options.choice("readUntil", {"written": False, "flushed": True}, "written"),
-        pushes_down=options.flag("pushdown", default=True),
+        # A filter on offsets or times below a table would make another table.
+        pushes_down=options.flag("pushdown", default=not options.flag("table", default=False)),
         poll_timeout_ms=options.number("kafkaConsumer.pollTimeoutMs", POLL_TIMEOUT_MS),
         offset_tries=options.number("fetchOffset.numRetries", OFFSET_TRIES),
         offset_retry_ms=options.number("fetchOffset.retryIntervalMs", OFFSET_RETRY_MS, at_least=0),
         group_prefix=options.text("groupIdPrefix") or GROUP_PREFIX,
+        table=_table(options, now_ms),
+        serdes=read_serdes(options),
+    )
+
+
+def _table(options: Options, now_ms: int) -> TableAsked | None:
+    """The table that is asked for; raises InvalidRequest for what has no meaning there."""
+    if not options.flag("table", default=False):
+        for name in ("asOf", "inexact"):
+            if options.text(name) is not None:
+                raise InvalidRequest(f"option {name} goes with table=true")
+        return None
+    for name, reason in _NOT_OF_TABLES.items():
+        if options.text(name) is not None:
+            raise InvalidRequest(f"option {name} {reason}")
+    at = options.text("asOf")
+    return TableAsked(
+        at_ms=None if at is None else parse_point(at, now_ms=now_ms),
+        inexact=options.choice("inexact", {"refuse": "refuse", "mark": "mark"}, "refuse"),
     )
 
 

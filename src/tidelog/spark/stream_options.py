@@ -38,6 +38,9 @@ _BATCH_ONLY: Final = dict.fromkeys(
     "timeRange": "is for batches: a stream reads on from a position; filter by timestamp behind it",
     "strict": "is for batches: it is about the records of a time range, and a stream has none",
     "zoneCache": "is for batches: zone maps serve time ranges, and a stream has none",
+    "table": "is for batches: a table changes with each record",
+    "asOf": "is for batches: it goes with table",
+    "inexact": "is for batches: it goes with table",
     "pushdown": "is for batches: Spark pushes no filters down into streams",
 }
 _STREAM_ONLY: Final = dict.fromkeys(

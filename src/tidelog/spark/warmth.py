@@ -1,12 +1,16 @@
 """Runs every kernel that Spark's tasks use, on a few records, so that all of them are compiled."""
 
+from typing import Final
+
 import numpy as np
 import pyarrow as pa
 
 from tidelog.record.builder import build_batch
 from tidelog.record.columns import decode
 from tidelog.record.encode import encode_table
+from tidelog.record.kernels.digests import FIELDS, SEEDS
 from tidelog.record.partitions import choose_partitions
+from tidelog.scan.key_tables import COLUMNS, KeyTable, Reducer
 from tidelog.types import Codec, Header, NewRecord, TimestampType
 
 _RECORDS = 3
@@ -25,6 +29,20 @@ def run_decoders() -> None:
     for codec in Codec.NONE, Codec.LZ4:
         for kind in TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME:
             _decode(_batch(codec, kind))
+
+
+def run_digests() -> None:
+    """Reduce a few records to rows by key, add them up, and find them again."""
+    seeds = np.arange(SEEDS, dtype=np.int64)
+    for batch in decode(_batch(Codec.NONE, TimestampType.CREATE_TIME), columns=COLUMNS):
+        reducer = Reducer(seeds, 0, _NOW_MS, lambda _rows: None, rows_max=1)
+        reducer.add(batch)
+        reducer.finish()
+    table = KeyTable()
+    rows = np.zeros((_RECORDS, FIELDS), np.int64)
+    table.add(rows)
+    table.reindex()
+    table.find(rows)
 
 
 def _batch(codec: Codec, kind: TimestampType) -> bytes:
@@ -56,3 +74,6 @@ def _decode(data: bytes) -> None:
     for record_time in None, (0, 2 * _NOW_MS):
         for append_times in None, runs:
             list(decode(data, record_time=record_time, append_times=append_times))
+
+
+RUNS: Final = {"read": run_decoders, "write": run_encoders, "digest": run_digests}

@@ -107,7 +107,7 @@ class AdoptingLog(WritableLog):
     def fail_adoption(self, reason: str) -> None:
         """Go offline: the disk failed where only reopening can tell what is there."""
         if self._failure is None:
-            self._failure = StorageFailure(self.context.directory, "attach", reason)
+            self._fail(StorageFailure(self.context.directory, "attach", reason))
 
     # -- exchanging --------------------------------------------------------------------------
 
@@ -115,15 +115,15 @@ class AdoptingLog(WritableLog):
         """The finished local segments with these base offsets, which follow each other.
 
         Raises:
-            InvalidRequest: There is no such run, or the partition has a tier, whose copies would
-                be others.
+            InvalidRequest: There is no such run, or the tier has copies of some, which would be
+                others.
         """
         self._ensure_writable()
-        if self._tier is not None:
-            raise InvalidRequest(
-                f"{self.topic_partition}: segments with copies in a tier can't be exchanged"
-            )
-        finished = [each for each in self._segments[:-1] if isinstance(each, ClosedSegment)]
+        finished = [
+            each
+            for each in self._segments[:-1]
+            if isinstance(each, ClosedSegment) and not each.is_tiered
+        ]
         known = [each.base_offset for each in finished]
         at = known.index(bases[0]) if bases and bases[0] in known else len(known)
         if not bases or known[at : at + len(bases)] != list(bases):
@@ -131,7 +131,17 @@ class AdoptingLog(WritableLog):
                 f"{self.topic_partition}: no run of finished segments at {list(bases)}; there are"
                 f" {known}"
             )
-        return finished[at : at + len(bases)]
+        run = finished[at : at + len(bases)]
+        self._ensure_not_copied(run)
+        return run
+
+    def _ensure_not_copied(self, run: Sequence[ClosedSegment]) -> None:
+        rows = () if self._tier is None else self._tier.record.manifest.segments
+        start, end = run[0].base_offset, run[-1].end_offset
+        if any(row.base_offset < end and start < row.end_offset for row in rows):
+            raise InvalidRequest(
+                f"{self.topic_partition}: segments with copies in a tier can't be exchanged"
+            )
 
     def exchange(self, old: Sequence[ClosedSegment], spans: Sequence[tuple[int, int]]) -> None:
         """Show other segments in the place of these; their files lie in place, durably.

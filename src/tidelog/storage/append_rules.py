@@ -13,10 +13,14 @@ from tidelog.errors import (
     RecordError,
     RecordListTooLarge,
 )
+from tidelog.record.compression import APPEND_DECOMPRESSION_LIMIT
 from tidelog.types import NO_TIMESTAMP, TimestampType
 
 # How many refused records an error lists: a compressed batch can hold millions of them.
 RECORD_ERROR_LIMIT: Final = 1000
+# Messages of magic 0 and 1 that are not compressed are written one by one, which takes its time:
+# twice as many as librdkafka puts into a request by default.
+SINGLE_MESSAGES_MAX: Final = 20_000
 
 
 class RecordRules:
@@ -32,6 +36,8 @@ class RecordRules:
         self.where = where
         self.config = config
         self.stamps = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        self._before_ms = config.message_timestamp_before_max_ms
+        self._after_ms = config.message_timestamp_after_max_ms
 
     def is_allowed(self, timestamp: int, now_ms: int) -> bool:
         """Whether a create time is within both limits, which are inclusive; -1 always is."""
@@ -40,6 +46,10 @@ class RecordRules:
             now_ms - timestamp <= config.message_timestamp_before_max_ms
             and timestamp - now_ms <= config.message_timestamp_after_max_ms
         )
+
+    def are_allowed(self, smallest: int, largest: int, now_ms: int) -> bool:
+        """Whether all create times between these two surely are; False where one has to look."""
+        return now_ms - smallest <= self._before_ms and largest - now_ms <= self._after_ms
 
     def time_reason(self, timestamp: int, now_ms: int) -> str:
         """What is wrong with a create time outside the limits."""
@@ -57,6 +67,13 @@ class RecordRules:
             f"{self.where}: a batch of {size_bytes} bytes, max.message.bytes is {limit}"
         )
 
+    def too_long(self, size_bytes: int) -> MessageTooLarge:
+        """The error of a batch to be compressed that no reader would open again."""
+        limit = APPEND_DECOMPRESSION_LIMIT
+        return MessageTooLarge(
+            f"{self.where}: {size_bytes} bytes of records to compress, at most {limit} are taken"
+        )
+
     def check_total(self, size_bytes: int) -> None:
         """Do nothing if an append of that size may be.
 
@@ -67,6 +84,18 @@ class RecordRules:
         if size_bytes > limit:
             raise RecordListTooLarge(
                 f"{self.where}: an append of {size_bytes} bytes, segment.bytes is {limit}"
+            )
+
+    def check_single_count(self, count: int) -> None:
+        """Do nothing if so many messages of old formats may be written one by one.
+
+        Raises:
+            RecordListTooLarge: They are too many for one append.
+        """
+        if count > SINGLE_MESSAGES_MAX:
+            raise RecordListTooLarge(
+                f"{self.where}: an append of over {SINGLE_MESSAGES_MAX} messages that are not"
+                " compressed: compress them, or send fewer at a time"
             )
 
 
@@ -93,6 +122,11 @@ class Refused:
         elif not rules.stamps and not rules.is_allowed(timestamp, self._now_ms):
             self._has_time_error = True
             self._note(index, rules.time_reason(timestamp, self._now_ms))
+
+    def add_unnamed(self, count: int, *, has_time_error: bool) -> None:
+        """So many more are refused, and whether any of all for its time."""
+        self._count += count
+        self._has_time_error |= has_time_error
 
     def _note(self, index: int, reason: str) -> None:
         self._count += 1

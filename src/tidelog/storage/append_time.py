@@ -34,7 +34,7 @@ from typing import Final, Self
 from uuid import UUID
 
 from tidelog.record.coding import crc32c
-from tidelog.storage.append_time_rows import AppendTimeRow, AppendTimeRows, unpack_columns
+from tidelog.storage.append_time_rows import AppendTimeRow, AppendTimeRows, gaps, unpack_columns
 from tidelog.types import INT32_MAX, INT64_MAX, Buffer
 
 __all__ = ["AppendTimeRow", "AppendTimeRows", "AppendTimes", "encode_header"]
@@ -158,6 +158,17 @@ class AppendTimes:
             return b""
         return self._append(append_ms, offset, batch_crc)
 
+    def extend(self, rows: AppendTimeRows, crc: int) -> None:
+        """Take rows, at least one, as `note` would have made them; see `append_time_columns`."""
+        offsets, times, batch_crcs = rows.columns
+        assert offsets[0] >= (self._offsets[-1] + self.is_open if self._offsets else 0)
+        assert times[0] >= max(self._floors[-1] if self._floors else 0, self.floor_ms)
+        self._floors.extend(times)
+        self._times.extend(times)
+        self._batch_crcs.extend(batch_crcs)
+        self._offsets.extend(offsets)  # last, as in `_append`
+        self._crc = crc
+
     def mark_unknown(self, offset: int, batch_crc: int = 0) -> bytes:
         """Nothing is known from `offset` on; the bytes for the file's end.
 
@@ -240,7 +251,7 @@ class AppendTimes:
             return []
         start = max(start, self._offsets[first])
         end = min(end, self._end_of(last - 1))
-        return list(_gaps(self.unknown_in(start, end), start, end))
+        return list(gaps(self.unknown_in(start, end), start, end))
 
     def unknown_in(self, start: int, end: int) -> list[tuple[int, int]]:
         """Ranges of offsets in [start, end) whose append time nobody knows."""
@@ -384,17 +395,6 @@ class AppendTimes:
         """Runs from the one that holds `start` on, the unknown one before all rows included."""
         slot = bisect_right(self._offsets, start) - 1
         if slot < 0:
-            first = self._offsets[0] if self._offsets else INT64_MAX
-            yield start, first, UNKNOWN_MS
+            yield start, self._offsets[0] if self._offsets else INT64_MAX, UNKNOWN_MS
         for known_slot in range(max(slot, 0), len(self._offsets)):
             yield self._offsets[known_slot], self._end_of(known_slot), self._times[known_slot]
-
-
-def _gaps(spans: list[tuple[int, int]], start: int, end: int) -> Iterator[tuple[int, int]]:
-    """What the sorted `spans` leave of [start, end)."""
-    for span_start, span_end in spans:
-        if start < span_start:
-            yield start, span_start
-        start = span_end
-    if start < end:
-        yield start, end

@@ -2,7 +2,7 @@
 
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple, overload
 
@@ -59,3 +59,13 @@ def unpack_columns(row: Struct, data: bytes) -> tuple[Sequence[int], ...]:
         columns.append(column)
         at += size
     return tuple(columns)
+
+
+def gaps(spans: list[tuple[int, int]], start: int, end: int) -> Iterator[tuple[int, int]]:
+    """What the sorted `spans` leave of [start, end), as ranges of that kind."""
+    for span_start, span_end in spans:
+        if start < span_start:
+            yield start, span_start
+        start = span_end
+    if start < end:
+        yield start, end

@@ -43,6 +43,7 @@ from tidelog.storage.staging import (
     drop_staging,
     remove_quietly,
     staging_path,
+    write_staged,
 )
 from tidelog.types import TopicPartition
 
@@ -157,6 +158,8 @@ def attach(
 def ensure_finished(log_dir: LogDir) -> None:
     """Look whether the directory takes another commit.
 
+    What a thread of this process is swapping in on another topic is no hindrance.
+
     Raises:
         ReadOnly: It was opened for reading.
         StorageFailure: A commit was left unfinished by a failure; only reopening finishes it.
@@ -164,7 +167,12 @@ def ensure_finished(log_dir: LogDir) -> None:
     if not log_dir.is_writable:
         raise ReadOnly(f"{log_dir.path}: opened for reading; open it with writable=True")
     try:
-        left = commits.find_commits(log_dir.env.files, log_dir.path)
+        # One that is not under way any more is either carried out by now, or was left.
+        left = [
+            path
+            for path in commits.find_commits(log_dir.env.files, log_dir.path)
+            if path not in log_dir.under_way and log_dir.env.files.exists(path)
+        ]
     except OSError as error:
         raise as_storage_failure(error, log_dir.path, "attach") from error
     if left:
@@ -330,7 +338,8 @@ class _PartitionWork:
         fs.rename(path, f"{self.log.context.directory}/{moves[0].staged}")
         for suffix, content in pass_.sidecars():
             move = self._move(segment, base_offset, suffix)
-            self._write(f"{self.log.context.directory}/{move.staged}", content)
+            context = self.log.context
+            write_staged(context.env.files, f"{context.directory}/{move.staged}", content)
             moves.append(move)
         return moves
 
@@ -338,15 +347,6 @@ class _PartitionWork:
         directory = files.partition_dir_name(segment.topic_partition)
         staged = f"{segment.name}{suffix}{commits.STAGED_SUFFIX}"
         return Move(directory, staged, files.file_name(base_offset, suffix))
-
-    def _write(self, path: str, content: bytes | memoryview) -> None:
-        file = self.log.context.env.files.open(path, create=True)
-        try:
-            file.truncate(0)
-            files.write_fully(file, content, 0)
-            file.sync()
-        finally:
-            file.close()
 
     def discard(self) -> None:
         """Remove what was made ready, as far as the disk allows."""

@@ -1,6 +1,7 @@
 """A finished segment: everything is mapped or read at first use, nothing is ever written."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tidelog.env import is_remote
@@ -12,7 +13,7 @@ from tidelog.storage.index_files import IndexBuilder, load_indexes
 from tidelog.storage.index_proof import index_problem, txn_problem
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.retention import SegmentTimes
-from tidelog.storage.segment import SegmentContext, SegmentFiles, cut_problem
+from tidelog.storage.segment import SegmentContext, SegmentFiles, cut_problem, open_log
 from tidelog.storage.time_index import TimeIndex
 from tidelog.storage.txn_index import TxnIndex
 from tidelog.storage.zones import ZoneMap
@@ -58,7 +59,7 @@ class ClosedSegment(SegmentFiles):
     def stat(self) -> "FileStat":
         """Facts on the log file, as of the first look at it."""
         if self._facts is None:
-            self._facts = self.context.env.files.stat(self.log_path)
+            self._facts = open_log(self, self.context.env.files.stat)
         return self._facts
 
     @property
@@ -74,6 +75,12 @@ class ClosedSegment(SegmentFiles):
             return self.context.env.files.stat(self.log_path).identity != self._facts.identity
         except FileNotFoundError:
             return True
+
+    def go_aside(self) -> None:
+        """Its files are called `.deleted` now: whoever still reads it goes on by those names."""
+        names = (files.file_name(self.base_offset, suffix) for suffix in files.SEGMENT_SUFFIXES)
+        overlay = {name: name + files.DELETED_SUFFIX for name in names}
+        self.context = replace(self.context, overlay=overlay)
 
     def unload(self) -> None:
         """Drop maps and indexes; append times stay, they may be known from the writing."""
@@ -91,15 +98,15 @@ class ClosedSegment(SegmentFiles):
     def view(self, start: int, end: int) -> memoryview:
         """Bytes [start, end) of the log file: a view of the map; read now without one."""
         if self.is_mapped:
-            return self.context.maps.get(self.log_path)[start:end]
-        file = self.context.pool.get(self.log_path)
+            return open_log(self, self.context.maps.get)[start:end]
+        file = open_log(self, self.context.pool.get)
         return memoryview(file.pread(min(end, self.size_bytes) - start, start))
 
     def whole(self) -> memoryview:
         """All bytes of the log file."""
         if self.is_mapped:
             return self.view(0, self.size_bytes)
-        return self.context.env.files.map(self.log_path)  # in no cache: it goes with its last user
+        return open_log(self, self.context.env.files.map)  # in no cache: it goes with its last user
 
     @property
     def is_mapped(self) -> bool:

@@ -8,7 +8,10 @@ record, and does so again at the next opening where a crash came between. A read
 record takes each staged file that is still there for the file it is to become.
 
 A commit may also take files away (an exchange of segments) and say that a writer has come to a
-version (`storage.writers`): all of it happens, or none.
+version (`storage.writers`): all of it happens, or none. What a compaction moves is staged under
+Kafka's suffix, `FINAL.swap`: where Kafka itself opens the directory after a crash, it finishes the
+swap by its own rules. So that this goes well at every step, a commit that moves such files takes
+away first and moves then.
 
 Text of a record, version 2: `{"version": 2, "moves": [[PARTITION DIRECTORY, STAGED NAME, FINAL
 NAME], ...], "removes": [[PARTITION DIRECTORY, NAME], ...], "marks": {WRITER: MARK}}`.
@@ -17,11 +20,11 @@ Version 1 has moves alone.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.env import FileSystem
+from tidelog.env import Env, FileSystem
 from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.storage import files, writers
 from tidelog.storage.writers import Mark
@@ -29,6 +32,8 @@ from tidelog.types import TopicPartition
 
 COMMIT_VERSION: Final = 2
 STAGED_SUFFIX: Final = ".staged"
+# Longer than any clock of a file system stands still between two ticks.
+SETTLED_MS: Final = 3_000
 _COMMIT_FILE: Final = re.compile(r"tidelog-commit-[0-9a-f]{32}\.json", re.ASCII)
 
 
@@ -38,7 +43,8 @@ class Move:
 
     Attributes:
         directory: Name of the partition's directory.
-        staged: Name of the file as it was written, ends with `.staged`.
+        staged: Name of the file as it was written: it ends with `.staged`, or is the final name
+            with `.swap`.
         final: Name of the file once it is part of the partition.
     """
 
@@ -85,6 +91,11 @@ class Commit:
         names = {move.directory for move in self.moves}
         return sorted(names | {removal.directory for removal in self.removes})
 
+    @property
+    def is_swap(self) -> bool:
+        """Whether it moves what a compaction has left under Kafka's suffix."""
+        return any(move.staged.endswith(files.SWAP_SUFFIX) for move in self.moves)
+
 
 def encode_commit(commit: Commit) -> bytes:
     """The text of a commit record."""
@@ -127,12 +138,16 @@ def _check_move(move: Move) -> None:
     is_right = (
         all(isinstance(part, str) for part in parts)
         and files.parse_partition_dir(move.directory) is not None
-        and move.staged.endswith(STAGED_SUFFIX)
+        and _is_staged(move.staged, move.final)
         and "/" not in move.staged
         and files.parse_file_name(move.final) is not None
     )
     if not is_right:
         raise CorruptFile(f"commit record moves {parts}, which is no file of a partition")
+
+
+def _is_staged(name: str, final: str) -> bool:
+    return name.endswith(STAGED_SUFFIX) or name == final + files.SWAP_SUFFIX
 
 
 def _check_removal(removal: Removal) -> None:
@@ -192,20 +207,37 @@ def replay(fs: FileSystem, directory: str) -> list[str]:
 
 def apply(fs: FileSystem, directory: str, commit: Commit) -> None:
     """Rename what is still staged, remove what goes, note the marks; all of it durably."""
+    if commit.is_swap:
+        _remove(fs, directory, commit)
+        _sync(fs, directory, commit)  # else what went might come back beside what takes its place
+        _move(fs, directory, commit)
+    else:
+        _move(fs, directory, commit)
+        _remove(fs, directory, commit)
+    _sync(fs, directory, commit)
+    if commit.marks:
+        writers.note(fs, directory, commit.marks)
+
+
+def _move(fs: FileSystem, directory: str, commit: Commit) -> None:
     for move in commit.moves:
         staged = f"{directory}/{move.directory}/{move.staged}"
         if fs.exists(staged):
             fs.rename(staged, f"{directory}/{move.directory}/{move.final}")
+
+
+def _remove(fs: FileSystem, directory: str, commit: Commit) -> None:
     for removal in commit.removes:
         path = f"{directory}/{removal.directory}/{removal.name}"
         if fs.exists(path):
             fs.remove(path)
+
+
+def _sync(fs: FileSystem, directory: str, commit: Commit) -> None:
     for name in commit.directories:
         # The topic may have been deleted since; its staged files went with it.
         if fs.exists(f"{directory}/{name}"):
             fs.sync_dir(f"{directory}/{name}")
-    if commit.marks:
-        writers.note(fs, directory, commit.marks)
 
 
 def _drop_staged(fs: FileSystem, directory: str) -> list[str]:
@@ -221,6 +253,36 @@ def _drop_staged(fs: FileSystem, directory: str) -> list[str]:
     return dropped
 
 
+class CommitRecords:
+    """The commit records of a directory, for those who open many of its partitions. One thread.
+
+    They are read anew as soon as the directory has changed, so that each partition is opened by
+    what was there at that moment. The directory's modification time tells of changes, but for one
+    in the same moment as an earlier one: what was read so soon after a change is used once.
+    """
+
+    def __init__(self, env: Env, directory: str) -> None:
+        self._env = env
+        self._directory = directory
+        self._known: tuple[Commit, ...] = ()
+        self._stamp: tuple[int, tuple[int, int]] | None = None
+
+    def overlay(self, partition: TopicPartition) -> dict[str, str]:
+        """As `commits.overlay`."""
+        return _overlay(self._env.files, self._directory, partition, self._read())
+
+    def _read(self) -> tuple[Commit, ...]:
+        found = self._env.files.stat(self._directory)
+        stamp = found.mtime_ms, found.identity
+        if self._stamp == stamp:
+            return self._known
+        commits = tuple(_commits(self._env.files, self._directory))
+        # A store's folder has no time. Clocks that differ make a time look new, or ahead.
+        is_settled = 0 < found.mtime_ms <= self._env.clock.now_ms() - SETTLED_MS
+        self._known, self._stamp = commits, stamp if is_settled else None
+        return commits
+
+
 def overlay(fs: FileSystem, directory: str, partition: TopicPartition) -> dict[str, str]:
     """What a reader looks for in place of names that published commits have changed.
 
@@ -228,13 +290,23 @@ def overlay(fs: FileSystem, directory: str, partition: TopicPartition) -> dict[s
         Final name -> staged name of files that are not yet renamed, and name -> a name that does
         not exist (`files.REMOVED_SUFFIX`) of files that are not yet removed.
     """
-    name = files.partition_dir_name(partition)
-    found = {}
+    return _overlay(fs, directory, partition, _commits(fs, directory))
+
+
+def _commits(fs: FileSystem, directory: str) -> Iterator[Commit]:
     for path in find_commits(fs, directory):
         try:
-            commit = read_commit(fs, path)
+            yield read_commit(fs, path)
         except FileNotFoundError:
             continue  # the writer has finished it meanwhile: the files have their final names
+
+
+def _overlay(
+    fs: FileSystem, directory: str, partition: TopicPartition, commits: Iterable[Commit]
+) -> dict[str, str]:
+    name = files.partition_dir_name(partition)
+    found = {}
+    for commit in commits:
         for move in commit.moves:
             if move.directory == name and fs.exists(f"{directory}/{name}/{move.staged}"):
                 found[move.final] = move.staged

@@ -34,8 +34,12 @@ class Deferral(Protocol):
         """Return when nothing waits or runs any more; each `done` was called."""
         ...
 
-    def drop(self) -> None:
-        """Forget what waits; return when what runs has ended. Nothing is called back."""
+    def give_up(self) -> Callable[[], None]:
+        """Forget what waits. Nothing is called back any more.
+
+        Returns:
+            What returns when that which runs has ended; for any thread.
+        """
         ...
 
 
@@ -52,8 +56,9 @@ class AtOnce:
     def settle(self) -> None:
         """Nothing ever waits."""
 
-    def drop(self) -> None:
+    def give_up(self) -> Callable[[], None]:
         """Nothing ever waits."""
+        return self.settle
 
 
 AT_ONCE: Final = AtOnce()

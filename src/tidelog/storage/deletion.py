@@ -40,6 +40,11 @@ class Bin:
         """Files that were set aside, and when they may go."""
         self._waiting.extend((due_ms, path) for path in paths)
 
+    @property
+    def next_due_ms(self) -> int | None:
+        """When the next of them may go, in ms of wall time; None where none waits."""
+        return min((due_ms for due_ms, _ in self._waiting), default=None)
+
     def take_due(self, now_ms: int | None = None) -> Callable[[], None] | None:
         """What unlinks the files that are due, all where no time is given; None where none is.
 

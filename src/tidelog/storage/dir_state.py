@@ -13,9 +13,9 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
+from tidelog.closing import Closing
 from tidelog.env import Env, LockHandle, forget
 from tidelog.errors import (
     Closed,
@@ -71,7 +71,7 @@ class LogDirOptions:
     deferrals: "Callable[[], Deferral] | None" = None
 
 
-class DirectoryState:
+class DirectoryState(Closing):
     """A directory of partitions: lock, caches, checkpoints, without the calls on topics."""
 
     def __init__(self, path: str, env: Env, options: LogDirOptions) -> None:
@@ -86,7 +86,13 @@ class DirectoryState:
         self._lock: LockHandle | None = None
         self._logs: dict[TopicPartition, Log] = {}
         self._openings = LogOpenings()
+        # Recovery points of logs that were given up though their directories may stay.
+        self._given_up: dict[TopicPartition, int] = {}
         self._readers: dict[TopicPartition, LogReader] = {}
+        self._commits = commits.CommitRecords(env, path)
+        # Records of swaps that a thread of this process is at, published or not yet, and the
+        # partition of each, which nobody else changes meanwhile.
+        self.under_way: dict[str, TopicPartition] = {}
         self._was_clean = True
         self._found_topics: Mapping[str, TopicInfo] | None = None
         self._is_closed = False
@@ -292,10 +298,43 @@ class DirectoryState:
             self._write_offsets(files.RECOVERY_POINT_CHECKPOINT_FILE, self._recovery_points)
         if self._starts.get(name, 0) > offset:
             self._save_log_start(name, offset)
+        if (self.cleaner_offset(name) or 0) > offset:
+            self.note_cleaned(name, offset)
 
     def _save_log_start(self, name: TopicPartition, offset: int) -> None:
         self._starts[name] = offset
         self._write_offsets(files.LOG_START_CHECKPOINT_FILE, self._starts)
+
+    def cleaner_offset(self, name: TopicPartition) -> int | None:
+        """Offset below which a partition was compacted, None where it never was.
+
+        Raises:
+            StorageFailure: The disk failed.
+        """
+        with typed_reads(self.path):
+            return self._read_offsets(files.CLEANER_CHECKPOINT_FILE).get(name)
+
+    def note_cleaned(self, name: TopicPartition, offset: int | None) -> None:
+        """Remember, durably, up to where a partition is compacted; None to forget it.
+
+        Safe in any thread.
+
+        Raises:
+            StorageFailure: The disk failed.
+        """
+        path = f"{self.path}/{files.CLEANER_CHECKPOINT_FILE}"
+        try:
+            with self._checkpoint_writing:
+                offsets = self._read_offsets(files.CLEANER_CHECKPOINT_FILE)
+                if offsets.get(name) == offset:
+                    return
+                offsets.pop(name, None)
+                if offset is not None:
+                    offsets[name] = offset
+                ordered = dict(sorted(offsets.items()))
+                files.write_offset_checkpoint(self.env.files, path, ordered)
+        except OSError as error:
+            raise as_storage_failure(error, path, "note cleaned") from error
 
     def close(self) -> None:
         """Close every partition; where all went well, leave the mark of a clean stop.
@@ -325,7 +364,7 @@ class DirectoryState:
             failure = failure or log.failure
         try:
             self._write_checkpoints()
-            if failure is None:
+            if failure is None and not self._given_up:
                 files.write_clean_shutdown(self.env.files, self.path)
         except OSError as error:
             raise as_storage_failure(error, self.path, "close") from error
@@ -351,14 +390,3 @@ class DirectoryState:
             raise Closed(f"{self.path}: the directory is closed")
         if not self.is_writable:
             raise ReadOnly(f"{self.path}: opened for reading; open it with writable=True")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

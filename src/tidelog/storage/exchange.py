@@ -32,7 +32,7 @@ from tidelog.storage.handles import as_storage_failure
 from tidelog.storage.index_files import IndexBuilder
 from tidelog.storage.log import Log
 from tidelog.storage.log_dir import LogDir
-from tidelog.storage.staging import remove_quietly, staging_path
+from tidelog.storage.staging import remove_quietly, staging_path, write_staged
 from tidelog.storage.trust import fingerprint
 from tidelog.storage.txn_index import TxnIndex
 from tidelog.types import TopicPartition
@@ -163,7 +163,7 @@ class _Exchange:
             file = self._fs.open(path, write=True)
         except FileNotFoundError as error:
             raise InvalidRequest(f"{path}: the staged file has gone") from error
-        pass_ = _Pass(self._log, self._old, segment, end_offset)
+        pass_ = SegmentPass(self._log, self._old, segment, end_offset)
         try:
             pass_.run(file, path)
             file.sync()
@@ -174,7 +174,8 @@ class _Exchange:
         moves = [log_move]
         for suffix, content in pass_.sidecars():
             moves.append(self._move(segment, suffix))
-            self._write(moves[-1].staged, content)
+            directory = self._log.context.directory
+            write_staged(self._fs, f"{directory}/{moves[-1].staged}", content)
         return moves
 
     def _move(self, segment: NewSegment, suffix: str) -> Move:
@@ -183,15 +184,6 @@ class _Exchange:
             f"{segment.name}{suffix}{commits.STAGED_SUFFIX}",
             files.file_name(segment.base_offset, suffix),
         )
-
-    def _write(self, name: str, content: bytes | memoryview) -> None:
-        file = self._fs.open(f"{self._log.context.directory}/{name}", create=True)
-        try:
-            file.truncate(0)
-            files.write_fully(file, content, 0)
-            file.sync()
-        finally:
-            file.close()
 
     def _removals(self, moves: Iterable[Move]) -> Iterable[Removal]:
         """The old segments' files whose names the new ones don't take."""
@@ -224,8 +216,8 @@ class _Exchange:
         )
 
 
-class _Pass:
-    """One walk over a staged log file: checks it, and makes what lies beside it."""
+class SegmentPass:
+    """One walk over a log file that was written anew: checks it, and makes what lies beside it."""
 
     def __init__(
         self, log: Log, old: Sequence[ClosedSegment], segment: NewSegment, end_offset: int
@@ -315,4 +307,4 @@ class _Pass:
         return found
 
 
-__all__ = ["Exchanged", "NewSegment", "exchange"]
+__all__ = ["Exchanged", "NewSegment", "SegmentPass", "exchange"]

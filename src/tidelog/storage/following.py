@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tidelog.errors import InvalidRequest, OffsetOutOfRange
 from tidelog.record.views import Batch
 from tidelog.storage import truncation
+from tidelog.storage.compaction_history import cut_history
 from tidelog.storage.lookup import stamped_ms
 from tidelog.storage.segment import iterate_batches
 from tidelog.storage.trimming import TrimmingLog
@@ -37,6 +38,7 @@ class FollowingLog(TrimmingLog):
 
     def _begin(self, offset: int) -> None:
         self._options.lower_checkpoints(offset)
+        cut_history(self.context.env.files, self.context.directory, 0)
         segments, self._segments = self.local_segments, []
         self._cut_tier(offset, {})
         segments = truncation.start_anew(self.context, segments, offset)

@@ -10,7 +10,7 @@ Thread safety: both caches may be used from several threads.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -58,6 +58,18 @@ class FilePool:
         """Let go of the oldest ones. They close once nobody uses them: another thread may be."""
         while len(self._open) > self._limit:
             self._open.popitem(last=False)
+
+    @contextmanager
+    def replacing(self, paths: Iterable[str]) -> Iterator[None]:
+        """Nobody opens a file within the block, and these are let go of at its end.
+
+        So whoever has got a file by a name, and finds afterwards that the name is still the right
+        one, has the right file.
+        """
+        with self._lock:
+            yield
+            for path in paths:
+                self._open.pop(path, None)
 
     def forget(self, path: str) -> None:
         """Let go of the handle, as before the name gets another meaning or goes.
@@ -118,6 +130,15 @@ class MapCache:
     def _drop(self, path: str) -> Callable[[], None]:
         self._copied.pop(path, None)
         return self._maps.pop(path)[1]
+
+    @contextmanager
+    def replacing(self, paths: Iterable[str]) -> Iterator[None]:
+        """As `FilePool.replacing`, for maps."""
+        with self._lock:
+            yield
+            for path in paths:
+                self._copied.pop(path, None)
+                self._maps.pop(path, None)
 
     def forget(self, path: str) -> None:
         """Drop the map, as before the name gets another meaning or goes."""

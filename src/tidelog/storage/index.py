@@ -96,9 +96,14 @@ class Index:
         """Drop all entries, as before a rebuild."""
         self.size_bytes = self.tail_bytes = 0
 
-    def _floor(self, target: int) -> int:
-        """The last slot whose key is <= `target`, -1 where there is none."""
-        size, read = self.ENTRY_SIZE, self._KEY.unpack_from
+    def _floor(self, target: int, key: Struct | None = None) -> int:
+        """The last slot whose key is <= `target`, -1 where there is none.
+
+        Args:
+            target: What to find.
+            key: Another field of an entry that grows, in place of the one it is searched by.
+        """
+        size, read = self.ENTRY_SIZE, (self._KEY if key is None else key).unpack_from
         low, high = 0, self.size_bytes // size - 1
         data = self._data  # after the size: a writer puts entries in place before it counts them
         if high < 0 or target < (low_key := read(data, 0)[0]):
@@ -113,10 +118,10 @@ class Index:
             else:
                 slot = (low + high) // 2
             slot = max(slot, low + 1)
-            if (key := read(data, slot * size)[0]) <= target:
-                low, low_key = slot, key
+            if (found := read(data, slot * size)[0]) <= target:
+                low, low_key = slot, found
             else:
-                high, high_key = slot, key
+                high, high_key = slot, found
         return low
 
     def _relative(self, offset: int) -> int:

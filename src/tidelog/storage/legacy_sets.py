@@ -8,7 +8,8 @@ passed.
 Source: Kafka 3.x LogValidator, AbstractLegacyRecordBatch; KIP-31, KIP-32.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple, cast
 
 from tidelog.errors import (
@@ -18,7 +19,7 @@ from tidelog.errors import (
     InvalidTimestamp,
     UnsupportedCompression,
 )
-from tidelog.record.compression import compress
+from tidelog.record.compression import APPEND_DECOMPRESSION_LIMIT, compress
 from tidelog.record.header import TIMESTAMP_TYPE_BIT
 from tidelog.record.legacy import KEY_LENGTH_AT, LENGTH, LegacyBatch
 from tidelog.record.legacy_builder import (
@@ -27,8 +28,18 @@ from tidelog.record.legacy_builder import (
     stamp_message,
 )
 from tidelog.record.views import Batch, walk
-from tidelog.storage.append_rules import RecordRules, Refused
+from tidelog.storage.append_rules import RECORD_ERROR_LIMIT, RecordRules, Refused
 from tidelog.storage.appends import AppendContext, ValidatedAppend, summarize, writable
+from tidelog.storage.set_check import (
+    BrokenMessage,
+    SetFacts,
+    SetPasses,
+    SetRules,
+    Stamp,
+    assign,
+    gather,
+    set_rules,
+)
 from tidelog.types import NO_TIMESTAMP, Buffer, Codec, TimestampType
 
 
@@ -37,30 +48,17 @@ class _Set(NamedTuple):
 
     outer: LegacyBatch
     messages: Sequence[LegacyBatch]
-    body: Buffer  # what the wrapper holds
+    body: bytes | memoryview  # the messages that are records, back to back
     codec: Codec
-
-    def inner(self) -> Iterable[LegacyBatch]:
-        """The messages that are records."""
-        if self.codec is Codec.NONE:
-            return self.messages
-        return self.outer.inner_messages(self.body)
-
-
-class _Facts(NamedTuple):
-    """What the check found: how many, the largest time, whether offsets count 0, 1, 2 ..."""
-
-    record_count: int
-    max_timestamp: int
-    counts_from_0: bool
 
 
 class MessageSets:
     """The rules of one topic for message sets. Holds no state."""
 
-    def __init__(self, rules: RecordRules) -> None:
-        """Those of `rules`."""
+    def __init__(self, rules: RecordRules, passes: SetPasses | None = None) -> None:
+        """Those of `rules`; with the passes over messages that are kernels, where there are."""
         self._rules = rules
+        self._passes = passes
         self._target = rules.config.compression_type.target_codec
 
     def validate(
@@ -82,7 +80,7 @@ class MessageSets:
             RecordListTooLarge: Together they are over segment.bytes.
             UnsupportedCompression: A codec that the format has not.
         """
-        found = self._open(batches)
+        found = self._open(data, batches)
         target = found.codec if self._target is None else self._target
         if target is Codec.ZSTD:
             raise UnsupportedCompression(
@@ -105,7 +103,7 @@ class MessageSets:
         result.record_count = facts.record_count
         return result
 
-    def _open(self, batches: Sequence[Batch]) -> _Set:
+    def _open(self, data: Buffer, batches: Sequence[Batch]) -> _Set:
         """The set, if it is one: of one format, and a wrapper alone."""
         for batch in batches:
             if batch.magic != batches[0].magic:
@@ -115,35 +113,58 @@ class MessageSets:
             raise self._invalid(f"{len(messages)} messages beside a wrapper, which stands alone")
         outer = messages[0]
         codec = outer.codec
-        return _Set(outer, messages, b"" if codec is Codec.NONE else outer.body(), codec)
+        if codec is Codec.NONE:
+            last = messages[-1]
+            return _Set(outer, messages, memoryview(data)[: last.at + last.size_bytes], codec)
+        return _Set(outer, messages, outer.body(APPEND_DECOMPRESSION_LIMIT), codec)
 
     # -- checks --------------------------------------------------------------------------------
 
-    def _check(self, found: _Set, context: AppendContext) -> _Facts:
+    def _check(self, found: _Set, context: AppendContext) -> SetFacts:
         """Every message against the rules of the format and of the topic."""
-        outer, is_plain = found.outer, found.codec is Codec.NONE
-        refused = Refused(self._rules, context.now_ms)
-        count, last, max_timestamp, counts_from_0 = 0, -1, NO_TIMESTAMP, True
-        for message in found.inner():
-            has_key = self._check_format(message, outer, is_inner=not is_plain)
-            if is_plain or not count:
-                self._check_flag(message if is_plain else outer)
-            refused.judge(count, message.max_timestamp, has_key=has_key)
-            last = message.last_offset
-            counts_from_0 &= last == count
-            max_timestamp = max(max_timestamp, message.max_timestamp)
-            count += 1
-        if refused:
-            raise refused.error()
+        outer = found.outer
+        facts = self._gather(found, set_rules(self._rules, context.now_ms))
+        if facts.refused_count:
+            raise self._refusal(facts, context)
         # As Kafka: an offset of 0 says nothing, an old librdkafka wrote that.
-        if not is_plain and outer.magic == 1 and 0 != outer.last_offset < last:
-            raise self._invalid(f"offset {outer.last_offset} of a wrapper that ends with {last}")
-        return _Facts(count, max_timestamp, counts_from_0)
+        is_wrapper = found.codec is not Codec.NONE
+        if is_wrapper and outer.magic == 1 and 0 != outer.last_offset < facts.last_offset:
+            raise self._invalid(
+                f"offset {outer.last_offset} of a wrapper that ends with {facts.last_offset}"
+            )
+        return facts
 
-    def _check_format(self, message: LegacyBatch, outer: LegacyBatch, *, is_inner: bool) -> bool:
-        """Whether the message has a key; raises where it is none of the outer one's format."""
-        if message.magic != outer.magic:
-            raise self._invalid(f"a message of format {message.magic} in one of {outer.magic}")
+    def _gather(self, found: _Set, rules: SetRules) -> SetFacts:
+        if found.codec is Codec.NONE:
+            return gather(found.messages, self._check_single, rules, RECORD_ERROR_LIMIT)
+        outer, body = found.outer, found.body
+        self._check_flag(outer)
+        check = partial(self._check_format, magic=outer.magic, is_inner=True)
+        if self._passes is None or not body:
+            return gather(outer.inner_messages(body), check, rules, RECORD_ERROR_LIMIT)
+        try:
+            return self._passes.check(body, outer.magic, rules, RECORD_ERROR_LIMIT)
+        except BrokenMessage as broken:
+            check(next(outer.inner_messages(body, broken.at)))
+            raise AssertionError(f"a sound message was refused at {broken.at}") from broken
+
+    def _refusal(self, facts: SetFacts, context: AppendContext) -> InvalidRecord | InvalidTimestamp:
+        refused = Refused(self._rules, context.now_ms)
+        for number, timestamp, has_key in facts.refused:
+            refused.judge(number, timestamp, has_key=has_key)
+        unnamed_count = facts.refused_count - len(facts.refused)
+        refused.add_unnamed(unnamed_count, has_time_error=facts.has_time_error)
+        return refused.error()
+
+    def _check_single(self, message: LegacyBatch) -> bool:
+        has_key = self._check_format(message, magic=message.magic, is_inner=False)
+        self._check_flag(message)
+        return has_key
+
+    def _check_format(self, message: LegacyBatch, *, magic: int, is_inner: bool) -> bool:
+        """Whether the message has a key; raises where it is none of that format."""
+        if message.magic != magic:
+            raise self._invalid(f"a message of format {message.magic} in one of {magic}")
         place = f" (byte {message.at} of the decompressed messages)" if is_inner else ""
         try:
             if is_inner:  # the others' CRC was looked at
@@ -171,7 +192,7 @@ class MessageSets:
     # -- changes -------------------------------------------------------------------------------
 
     def _patch(
-        self, out: bytearray | memoryview, found: _Set, facts: _Facts, context: AppendContext
+        self, out: bytearray | memoryview, found: _Set, facts: SetFacts, context: AppendContext
     ) -> None:
         """Give the messages, or the wrapper, offset and time in place."""
         if found.codec is not Codec.NONE:
@@ -202,19 +223,18 @@ class MessageSets:
         return TIMESTAMP_TYPE_BIT if self._rules.stamps else 0
 
     def _rebuild(
-        self, found: _Set, facts: _Facts, target: Codec, context: AppendContext
+        self, found: _Set, facts: SetFacts, target: Codec, context: AppendContext
     ) -> bytearray:
         """The set written anew with that codec, in its own format."""
         magic = found.outer.magic
         is_relative = magic == 1 and target is not Codec.NONE
-        messages = bytearray()
-        for offset, message in enumerate(found.inner(), 0 if is_relative else context.next_offset):
-            at = len(messages)
-            messages += message.view
-            assign_message_offset(messages, at, offset)
-            if magic == 1:
-                self._stamp(messages, at, message.max_timestamp, context)
-        if target is not Codec.NONE:
+        messages = bytearray(found.body)
+        assign_all = assign if self._passes is None else self._passes.assign
+        stamp = Stamp(context.append_time_ms if self._rules.stamps else None, self._type_bit)
+        assign_all(messages, magic, 0 if is_relative else context.next_offset, stamp)
+        if target is Codec.NONE:
+            self._rules.check_single_count(facts.record_count)
+        else:
             messages = self._wrap(messages, magic, facts, target, context)
         self._rules.check_total(len(messages))
         for batch in walk(messages):
@@ -223,7 +243,7 @@ class MessageSets:
         return messages
 
     def _wrap(
-        self, messages: bytearray, magic: int, facts: _Facts, codec: Codec, context: AppendContext
+        self, messages: bytearray, magic: int, facts: SetFacts, codec: Codec, context: AppendContext
     ) -> bytearray:
         level = self._rules.config.compression_level(codec)
         time = context.append_time_ms if self._rules.stamps else facts.max_timestamp
@@ -252,7 +272,7 @@ def _has_key(message: LegacyBatch) -> bool:
     return bool(key_size != -1)
 
 
-def _views(out: Buffer, facts: _Facts, context: AppendContext) -> list[Batch]:
+def _views(out: Buffer, facts: SetFacts, context: AppendContext) -> list[Batch]:
     """Views of what is to be written; a wrapper is told where it begins."""
     views: list[Batch] = list(walk(out))
     if len(views) == 1:

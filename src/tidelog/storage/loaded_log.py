@@ -5,13 +5,16 @@ is in `log_reader.LogReader`.
 """
 
 import itertools
+import posixpath
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
-from tidelog.storage import lookup
+from tidelog.env import forget
+from tidelog.storage import commits, files, lookup
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.closed import ClosedSegment
-from tidelog.storage.loading import limit_times, list_bases
+from tidelog.storage.loading import bases_among, file_names, limit_times
 from tidelog.storage.segment import Segment, SegmentContext, typed_read
 from tidelog.storage.tail import TailSegment, load_tail
 from tidelog.storage.tiers.view import TierAccess, TierView
@@ -20,6 +23,12 @@ from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.storage.kernel_search import KernelSearch
+
+
+# Names that a commit is about.
+_STAGED: Final = (commits.STAGED_SUFFIX, files.SWAP_SUFFIX)
+# A live directory may change while it is looked at again and again, but not for ever.
+_LOOKS_MAX: Final = 5
 
 
 class LoadedLog:
@@ -45,10 +54,31 @@ class LoadedLog:
 
     @typed_read
     def refresh(self) -> None:
-        """See what is on disk now; closed segments that are still there keep what they loaded."""
+        """See what is on disk now; closed segments that are still there keep what they loaded.
+
+        Where the holder of the lock carries out a commit at that moment, names change while they
+        are read: then all of it is looked at again.
+        """
+        for _ in range(_LOOKS_MAX):
+            forget(self.context.env.files, self.context.directory)
+            names = file_names(self.context)
+            self._renew_overlay(names)
+            self._look(names)
+            if file_names(self.context) == names:
+                return
+
+    def _renew_overlay(self, names: Sequence[str]) -> None:
+        """See commits as they are now, where there may be one."""
+        context = self.context
+        if context.overlay or any(name.endswith(_STAGED) for name in names):
+            root = posixpath.dirname(context.directory)
+            overlay = commits.overlay(context.env.files, root, context.topic_partition)
+            self.context = replace(context, overlay=overlay)
+
+    def _look(self, names: Sequence[str]) -> None:
         known = {segment.base_offset: segment for segment in self._segments}
         self._forget_files()
-        bases = self._load_tier(list_bases(self.context))
+        bases = self._load_tier(bases_among(self.context, names))
         segments: list[Segment] = []
         for base, next_base in itertools.pairwise(bases):
             segments.append(self._closed(known.get(base), base, next_base))

@@ -25,14 +25,19 @@ PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 def list_bases(context: SegmentContext) -> list[int]:
     """Base offsets of the segments in a partition's directory as it is now, ascending."""
     forget(context.env.files, context.directory)
-    names = {name for name in _file_names(context) if name.endswith(files.LOG_SUFFIX)}
+    return bases_among(context, file_names(context))
+
+
+def bases_among(context: SegmentContext, found: Sequence[str]) -> list[int]:
+    """Base offsets of the segments whose files have these names, ascending."""
+    names = {name for name in found if name.endswith(files.LOG_SUFFIX)}
     names.update(context.overlay)
     names -= {name for name, now in context.overlay.items() if now.endswith(files.REMOVED_SUFFIX)}
     parsed = (files.parse_file_name(name) for name in names)
     return sorted(found[0] for found in parsed if found and found[1] == files.LOG_SUFFIX)
 
 
-def _file_names(context: SegmentContext) -> list[str]:
+def file_names(context: SegmentContext) -> list[str]:
     """Names of files in a partition's directory; none where it has not been made yet."""
     try:
         entries = context.env.files.list_dir(context.directory)
@@ -73,7 +78,7 @@ def states_at(context: SegmentContext, offset: int) -> ProducerStates:
 
 
 def _states_from(context: SegmentContext, segments: Sequence[Segment], end: int) -> ProducerStates:
-    parsed = (files.parse_file_name(name) for name in _file_names(context))
+    parsed = (files.parse_file_name(name) for name in file_names(context))
     snapshots = {
         found[0]: context
         for found in parsed

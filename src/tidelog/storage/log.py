@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.errors import FencedLeaderEpoch, InvalidRequest
-from tidelog.record.batch import MAGIC_2
+from tidelog.record.batch import MAGIC_2, RecordBatch
 from tidelog.record.builder import build_batch, build_end_marker
 from tidelog.record.views import Batch
 from tidelog.storage import roll
@@ -92,6 +92,7 @@ class Log(FollowingLog):
         owned: bool = False,
         trusted: bool = False,
         takes_legacy: bool = False,
+        transaction_version: int = 0,
     ) -> AppendResult:
         """Append prepared batches of magic 2; offsets and leader epoch are assigned here.
 
@@ -101,34 +102,39 @@ class Log(FollowingLog):
             owned: Whether the buffer may be patched in place.
             trusted: The batches were built by us; records are not opened again.
             takes_legacy: A message set of magic 0 or 1 may come instead, and stays one.
+            transaction_version: Of transactions, where a marker comes; see `ProducerStates.check`.
 
         Raises:
             CorruptBatch, CorruptRecord, InvalidRecord, InvalidTimestamp, MessageTooLarge,
             RecordListTooLarge, UnsupportedCompression: Refused, nothing was changed.
-            OutOfOrderSequence, InvalidProducerEpoch: The producer's state forbids it.
+            OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState, TransactionCoordinatorFenced:
+                The producer's state forbids it.
             ClockJump, StorageFailure: As `append`.
         """
         self._ensure_writable()
         append_ms = self._next_append_ms()
         now_ms = self.context.env.clock.now_ms()
         stamp_ms = max(append_ms, now_ms) if append_ms != UNKNOWN_MS else now_ms
-        valid = self._validator.validate(
-            data,
-            AppendContext(
-                next_offset=self.log_end_offset,
-                leader_epoch=self.leader_epoch,
+        end, epoch = self.log_end_offset, self.leader_epoch
+        valid = None
+        if owned and origin is AppendOrigin.CLIENT:
+            valid = self._plain.accept(data, end, epoch, now_ms)
+        if valid is None:
+            context = AppendContext(
+                next_offset=end,
+                leader_epoch=epoch,
                 now_ms=now_ms,
                 append_time_ms=stamp_ms,
                 origin=origin,
                 owned=owned,
                 trusted=trusted,
                 takes_legacy=takes_legacy,
-            ),
-        )
-        duplicate = self._check_producers(valid, origin)
+            )
+            valid = self._validator.validate(data, context)
+        duplicate = self._check_producers(valid, origin, transaction_version)
         if duplicate is not None:
             return self._duplicate_result(duplicate)
-        self._write(valid, append_ms, origin)
+        self._write(valid, append_ms, origin, now_ms)
         return self._result(valid, append_ms, stamp_ms)
 
     def append_as_follower(self, data: Buffer, *, append_ms: int = UNKNOWN_MS) -> AppendResult:
@@ -157,7 +163,8 @@ class Log(FollowingLog):
         for batch in valid.batches:
             if batch.is_control and batch.has_producer_id:
                 ProducerStates().update(batch)  # once written, a marker can't be refused any more
-        self._write(valid, append_ms, AppendOrigin.REPLICATION)
+        now_ms = self.context.env.clock.now_ms()
+        self._write(valid, append_ms, AppendOrigin.REPLICATION, now_ms)
         self._append_clock.observe(append_ms)
         self._note_stamps(valid.batches)
         self._outgrow_epochs()
@@ -179,23 +186,32 @@ class Log(FollowingLog):
             return UNKNOWN_MS
         return self._append_clock.next_ms()
 
-    def _check_producers(self, valid: ValidatedAppend, origin: AppendOrigin) -> Duplicate | None:
+    def _check_producers(
+        self, valid: ValidatedAppend, origin: AppendOrigin, transaction_version: int
+    ) -> Duplicate | None:
         for batch in valid.batches:
             if batch.has_producer_id:
-                duplicate = self._producers.check(batch, origin=origin)
+                duplicate = self._producers.check(
+                    batch, origin=origin, transaction_version=transaction_version
+                )
                 if duplicate is not None:
                     return duplicate
         return None
 
-    def _write(self, valid: ValidatedAppend, append_ms: int, origin: AppendOrigin) -> None:
+    def _write(
+        self, valid: ValidatedAppend, append_ms: int, origin: AppendOrigin, now_ms: int
+    ) -> None:
         path = self.active.log_path
 
         def write() -> None:
             self._note_epochs(valid, origin)
-            self._maybe_roll(valid)
+            self._maybe_roll(valid, now_ms)
             self.active.append(valid.batches, [valid.data], append_ms)
             self._update_producers(valid.batches)
-            self._acknowledge(valid)
+            self._acknowledge(valid, now_ms)
+            last = valid.batches[-1]
+            if isinstance(last, RecordBatch):
+                last.let_go()  # the segment keeps it, a request's buffer is to serve again
 
         self._guarded_now(path, "append", write)
 
@@ -229,14 +245,13 @@ class Log(FollowingLog):
             if completed is not None and completed.is_aborted:
                 self.active.append_aborted(self._producers.aborted_entry(completed))
 
-    def _acknowledge(self, valid: ValidatedAppend) -> None:
+    def _acknowledge(self, valid: ValidatedAppend, now: int) -> None:
         """Show the append, after a flush where `flush.messages` or `flush.ms` want one.
 
         The flush may be left to the caller, see `LogOptions.leaves_flushes`.
         """
         self._unflushed_records += valid.last_offset - valid.first_offset + 1
         config = self._config
-        now = self.context.env.clock.now_ms()
         self._notes.arrived_ms = max(self._notes.arrived_ms, now)
         is_due = (
             self._unflushed_records >= config.flush_messages
@@ -274,12 +289,30 @@ class Log(FollowingLog):
         )
 
     def end_transaction(
-        self, *, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool
+        self,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+        transaction_version: int = 0,
     ) -> AppendResult:
         """Append the marker that commits or aborts a producer's open transaction.
 
+        Where none is open the marker is written all the same, as Kafka does, and ends nothing.
+
+        Args:
+            producer_id: Whose transaction.
+            producer_epoch: Of the marker.
+            coordinator_epoch: Of the coordinator that decided.
+            commit: False aborts.
+            transaction_version: From 2 on the epoch must be above the producer's, but for a
+                marker that was written already.
+
         Raises:
-            InvalidProducerEpoch: The epoch is older than the producer's.
+            InvalidProducerEpoch: The epoch is older than the producer's, or not above it.
+            TransactionCoordinatorFenced: A later coordinator has written a marker for it.
+            ClockJump, StorageFailure: As `append`.
         """
         marker = build_end_marker(
             commit=commit,
@@ -288,9 +321,14 @@ class Log(FollowingLog):
             coordinator_epoch=coordinator_epoch,
             timestamp=self.context.env.clock.now_ms(),
         )
-        return self.append_batches(marker, origin=AppendOrigin.COORDINATOR, owned=True)
+        return self.append_batches(
+            marker,
+            origin=AppendOrigin.COORDINATOR,
+            owned=True,
+            transaction_version=transaction_version,
+        )
 
-    def _maybe_roll(self, valid: ValidatedAppend) -> None:
+    def _maybe_roll(self, valid: ValidatedAppend, now_ms: int) -> None:
         active = self.active
         reason = roll.should_roll(
             roll.RollFacts(
@@ -301,7 +339,7 @@ class Log(FollowingLog):
                 first_timestamp=active.first_timestamp,
                 append_max_timestamp=valid.max_timestamp,
                 created_ms=active.created_ms,
-                now_ms=self.context.env.clock.now_ms(),
+                now_ms=now_ms,
                 offset_index_full=active.offset_index.is_full,
                 time_index_full=active.time_index.is_full,
                 jitter_ms=self._jitter_ms,

@@ -11,8 +11,7 @@ Source: Kafka 4.x LogManager; KAFKA-10471 (the marker goes before anything is lo
 """
 
 import uuid
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Self
 
 from tidelog.config import ConfigNote, TopicConfig
@@ -20,7 +19,7 @@ from tidelog.env import Env, forget, is_remote, os_env
 from tidelog.errors import (
     CorruptFile,
     ReadOnly,
-    TidelogError,
+    StorageFailure,
     UnknownTopic,
     UnsupportedVersion,
 )
@@ -196,19 +195,52 @@ class LogDir(DirectoryState):
         Returns:
             The directories that are left, for `remove_set_aside`.
         """
+        return self.hide_topic(name)()
+
+    def hide_topic(self, name: str) -> Callable[[], list[str]]:
+        """The part of `set_topic_aside` that takes no time: nobody finds the topic any more.
+
+        Its logs are given up. No topic may be changed before what this returns has returned.
+
+        Returns:
+            What does the rest, for any thread, once. Where it raises StorageFailure the topic is
+            there again, without the partitions that were set aside already.
+
+        Raises:
+            UnknownTopic, ReadOnly: As their names say.
+        """
         self._ensure_writable()
-        self._registry.get(name)
-        for opening in self._openings.names(name):
-            with suppress(TidelogError, OSError):
-                self._take_opened(opening)  # else it might make a directory behind us
-        try:
-            self._note_tiers(name)
-            renamed = [self._set_aside(TopicPartition(name, n)) for n in self._present(name)]
-            self.env.files.sync_dir(self.path)
-            with self._topic_change:
-                self._registry.delete(name)
-        except OSError as error:
-            raise as_storage_failure(error, self.path, f"delete topic {name}") from error
+        info = self._registry.hide(name)
+        logs = {each: log for each, log in self._logs.items() if each.topic == name}
+        for each, log in logs.items():
+            del self._logs[each]
+            self._given_up[each] = log.recovery_point
+        let_go = [log.give_up() for log in logs.values()]
+        let_go += [_left(self._openings.leave(each)) for each in self._openings.names(name)]
+
+        def set_aside() -> list[str]:
+            try:
+                for end in let_go:  # else it might make a file or a directory behind us
+                    end()
+                return self._set_hidden_aside(name)
+            except BaseException as error:
+                self._registry.show_again(info)
+                if isinstance(error, OSError):
+                    raise as_storage_failure(error, self.path, f"delete topic {name}") from error
+                raise
+
+        return set_aside
+
+    def _set_hidden_aside(self, name: str) -> list[str]:
+        """Rename a hidden topic's directories, then forget it; raises OSError."""
+        numbers = self._present(name)
+        self._note_tiers(name, numbers)
+        renamed = [self._set_aside(TopicPartition(name, number)) for number in numbers]
+        self.env.files.sync_dir(self.path)
+        with self._topic_change:
+            self._registry.forget_hidden()
+        for partition in [each for each in tuple(self._given_up) if each.topic == name]:
+            del self._given_up[partition]
         return renamed
 
     def remove_set_aside(self, paths: Iterable[str]) -> None:
@@ -219,13 +251,13 @@ class LogDir(DirectoryState):
         except OSError as error:
             raise as_storage_failure(error, self.path, "remove deleted topics") from error
 
-    def _note_tiers(self, topic: str) -> None:
+    def _note_tiers(self, topic: str, numbers: Iterable[int]) -> None:
         """What a topic has in stores is removed by the next collection, not while somebody waits.
 
         A record that can't be read is left out: who can't be told from others is not removed.
         """
         found = []
-        for number in self._present(topic):
+        for number in numbers:
             path = f"{self.path}/{files.partition_dir_name(TopicPartition(topic, number))}"
             try:
                 record = read_record(self.env.files, path)
@@ -243,13 +275,12 @@ class LogDir(DirectoryState):
 
     def _set_aside(self, partition: TopicPartition) -> str:
         path = f"{self.path}/{files.partition_dir_name(partition)}"
-        log = self._logs.pop(partition, None)
-        if log is not None:
-            log.abandon()
-        self._starts.pop(partition, None)
-        self._recovery_points.pop(partition, None)
         target = f"{path}.{uuid.UUID(int=self.env.random.getrandbits(128)).hex}{DELETED_DIR_SUFFIX}"
+        # Before the name is free: a new topic of this name must not be taken for a cleaned one.
+        self.note_cleaned(partition, None)
         self.env.files.rename(path, target)
+        for known in (self._starts, self._recovery_points, self._given_up):
+            known.pop(partition, None)
         return target
 
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
@@ -271,11 +302,30 @@ class LogDir(DirectoryState):
         except OSError as error:
             raise as_storage_failure(error, self.path, f"alter topic {name}") from error
 
+    def use_topic_defaults(self, defaults: Mapping[str, str]) -> None:
+        """Give topics other defaults, for any thread; `follow_configs` lets open partitions follow.
+
+        Raises:
+            ConfigError: With these a topic's own settings contradict; nothing was changed.
+            ReadOnly: The directory was opened for reading.
+        """
+        self._ensure_writable()
+        with self._topic_change:
+            self._registry.use_defaults(defaults)
+
     def follow_config(self, name: str) -> None:
         """Let open partitions of a topic go by its settings as they are now."""
         found = self.topics().get(name)
         for partition, log in self._logs.items():
             if found is not None and partition.topic == name:
+                log.configure(found.config)
+
+    def follow_configs(self) -> None:
+        """Let open partitions of all topics go by their settings as they are now."""
+        topics = self.topics()
+        for partition, log in self._logs.items():
+            found = topics.get(partition.topic)
+            if found is not None:
                 log.configure(found.config)
 
     # -- partitions --------------------------------------------------------------------------
@@ -293,7 +343,7 @@ class LogDir(DirectoryState):
         if found is None:
             info = self._existing(name)
             with typed_reads(self.path):
-                overlay = commits.overlay(self.env.files, self.path, name)
+                overlay = self._commits.overlay(name)
             context = self._context(name, info.topic_id, info.config, overlay)
             start = self._starts.get(name, 0)
             found = LogReader.open(context, log_start_offset=start, tiers=self._tiers)
@@ -347,19 +397,26 @@ class LogDir(DirectoryState):
     def reopen(self, topic: str, partition: int) -> Log:
         """Open a partition anew that is offline since its disk failed; another stays as it is.
 
-        What was not synced is written anew before it is recovered: where a sync has failed, the
-        system may hold pages for written that never came to the disk.
+        A commit of files that the failure has left halfway is carried out first. What was not
+        synced is written anew before it is recovered: where a sync has failed, the system may hold
+        pages for written that never came to the disk.
 
         Raises:
             UnknownTopic, ReadOnly: As `log`.
-            StorageFailure: The disk fails still; the partition stays offline.
+            StorageFailure: The disk fails still, or a swap is under way yet; the partition stays
+                offline.
+            CorruptFile, UnsupportedVersion: A commit record is damaged; likewise.
         """
         name = TopicPartition(topic, partition)
         failed = self.log(topic, partition)
         if failed.failure is None:
             return failed
+        if name in tuple(self.under_way.values()):
+            directory = failed.context.directory
+            raise StorageFailure(directory, "reopen", "a swap is being carried out yet; ask again")
         failed.abandon()
         try:
+            self._finish_commits(name)
             rewrite_unsynced(failed.context, failed.recovery_point)
         except OSError as error:
             raise as_storage_failure(error, failed.context.directory, "reopen") from error
@@ -367,12 +424,31 @@ class LogDir(DirectoryState):
         self._logs[name] = found
         return found
 
+    def _finish_commits(self, name: TopicPartition) -> None:
+        """Carry out the commits that were left of a partition, and are of none that is in use."""
+        fs, own = self.env.files, files.partition_dir_name(name)
+        for path in commits.find_commits(fs, self.path):
+            try:
+                commit = commits.read_commit(fs, path)
+            except FileNotFoundError:
+                continue  # another partition's swap, which is done
+            if own not in commit.directories:
+                continue
+            others = (files.parse_partition_dir(each) for each in commit.directories if each != own)
+            logs = (self._logs.get(each) for each in others if each is not None)
+            if all(log is None or log.failure is not None for log in logs):
+                commits.finish(fs, self.path, path, commit)
+                self.report(f"{path}: finished a commit that a failure had left")
+
     def _open_log(self, name: TopicPartition, *, recovery_point: int | None = None) -> Log:
         info = self._existing(name)
         if not self.env.files.exists(f"{self.path}/{files.partition_dir_name(name)}"):
             self._make_partition(name, info.topic_id)
             self.env.files.sync_dir(self.path)
         context = self._context(name, info.topic_id, info.config, {})
+        if recovery_point is None:
+            # Given up for a deletion that then failed: it was not closed.
+            recovery_point = self._given_up.get(name)
         if recovery_point is None and not self._was_clean:
             recovery_point = self._recovery_points.get(name, 0)
         deferrals = self._options.deferrals
@@ -388,6 +464,7 @@ class LogDir(DirectoryState):
             leaves_flushes=deferrals is not None,
         )
         log = Log.open_writable(context, options)
+        self._given_up.pop(name, None)
         if deferrals is not None:
             with typed_reads(context.directory):
                 # So that recovery can tell a gap from a loss; of a partition made by others.
@@ -492,6 +569,17 @@ class LogDir(DirectoryState):
         for info in self._registry.topics.values():
             for number in info.present:
                 self.log(info.name, number).accept_clock()
+
+
+def _left(opened: Callable[[], Log | None]) -> Callable[[], None]:
+    """What gives up a log that nobody has taken in, once it is open."""
+
+    def end() -> None:
+        log = opened()
+        if log is not None:
+            log.abandon()
+
+    return end
 
 
 __all__ = ["NO_TOPIC_ID", "LogDir", "LogDirOptions"]

@@ -48,6 +48,19 @@ class LogOpenings:
         found = self._begun.pop(name, None)
         return None if found is None or found.cancel() or found.cancelled() else found.result()
 
+    def leave(self, name: TopicPartition) -> Callable[[], Log | None]:
+        """Never take it in; what returns the log once it is open, None where it never will be.
+
+        For any thread.
+        """
+        found = self._begun.pop(name)
+
+        def end() -> Log | None:
+            gone = found.cancel() or found.cancelled() or found.exception() is not None
+            return None if gone else found.result()
+
+        return end
+
     def names(self, topic: str | None = None) -> list[TopicPartition]:
         """What was begun and not taken in, of one topic where one is named."""
         return [name for name in self._begun if topic is None or name.topic == topic]

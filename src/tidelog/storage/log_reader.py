@@ -58,8 +58,9 @@ class LogReader(LoadedLog):
 
     @property
     def last_stable_offset(self) -> int:
-        """Offset below which no transaction is open."""
-        return self.producer_states().last_stable_offset(self.log_end_offset)
+        """Offset below which no transaction is open, at least the log start."""
+        stable = self.producer_states().last_stable_offset(self.log_end_offset)
+        return max(stable, self.log_start_offset)
 
     def end_offset(self, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> int:
         """Offset behind the last record that a reader of that isolation sees. Source: KIP-79."""

@@ -9,17 +9,19 @@ Entry, 8 bytes, big-endian: int32 offset relative to the base offset, int32 posi
 Source: Kafka 4.x OffsetIndex, KAFKA-806; docs/format.md#offset-index.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator
 from struct import Struct
 from typing import Final
 
 from tidelog.errors import CorruptIndex, IndexFull, InvalidRequest
+from tidelog.storage import index_arrays
 from tidelog.storage.index import Index
 from tidelog.types import INT32_MAX
 
 _ENTRY: Final = Struct(">ii")
 _RELATIVE: Final = Struct(">i")
+_POSITION: Final = Struct(">4xi")
 ENTRY_SIZE: Final = 8
 assert _ENTRY.size == ENTRY_SIZE
 
@@ -34,7 +36,7 @@ class OffsetIndex(Index):
     @property
     def is_full(self) -> bool:
         """Whether the next append would raise `IndexFull`; a full index rolls the segment."""
-        return self.entry_count >= self.entry_limit
+        return self.size_bytes >= self._limit
 
     @property
     def last_offset(self) -> int:
@@ -84,8 +86,7 @@ class OffsetIndex(Index):
 
     def slot_at_or_before_position(self, position: int) -> int:
         """The last slot whose position is <= `position`, -1 where there is none."""
-        slots = range(self.entry_count)
-        return bisect_right(slots, position, key=lambda slot: self.entry(slot)[1]) - 1
+        return self._floor(position, _POSITION)
 
     def entry(self, slot: int) -> tuple[int, int]:
         """The entry at `slot` as (offset, position); raises InvalidRequest outside the entries."""
@@ -121,6 +122,8 @@ class OffsetIndex(Index):
         """
         if not allow_tail:
             self._check_tail()
+        if index_arrays.are_loaded() and index_arrays.are_offsets_sound(self.encoded, log_size):
+            return
         last_relative, last_position = -1, -1
         for slot, (relative, position) in enumerate(_ENTRY.iter_unpack(self.encoded)):
             if relative <= last_relative or position <= last_position or position >= log_size:

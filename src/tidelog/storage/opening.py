@@ -25,6 +25,7 @@ from tidelog.storage.loading import limit_times, list_bases, load_producer_state
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.lookup import stamped_ms
 from tidelog.storage.note_keeping import NoteKeeper
+from tidelog.storage.plain_append import PlainAppends
 from tidelog.storage.producers import ProducerStates
 from tidelog.storage.segment import Segment, SegmentContext
 from tidelog.storage.tiers.record import TierRecord, write_record
@@ -35,12 +36,17 @@ from tidelog.storage.validator import Validator
 if TYPE_CHECKING:
     from tidelog.errors import StorageFailure
     from tidelog.storage.kernel_search import KernelSearch
+    from tidelog.storage.set_check import SetPasses
 
 _Result = TypeVar("_Result")
 
 
 def _ignore(_offset: int) -> None:
     """The default of callbacks that nobody listens to."""
+
+
+def _do_nothing() -> None:
+    """Likewise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +80,12 @@ class LogOptions:
 
 
 class OpeningLog(LogReader):
-    """A partition that was opened for writing: loaded, recovered, its clock and producers known."""
+    """A partition that was opened for writing: loaded, recovered, its clock and producers known.
+
+    Attributes:
+        on_failure: Called on the owner's thread when the partition has gone offline, but for a
+            close that fails; `failure` says why.
+    """
 
     def __init__(self, context: SegmentContext, options: LogOptions) -> None:
         start = options.log_start_offset
@@ -82,7 +93,9 @@ class OpeningLog(LogReader):
         self._options = options
         self.recovery_report = recovery.RecoveryReport()
         self._body_check = options.body_check
+        self._set_passes: SetPasses | None = None
         self._failure: StorageFailure | None = None
+        self.on_failure: Callable[[], None] = _do_nothing
         self._deferral = options.deferral
         self.is_flush_due = False
         self._is_broken = False  # by deferred work; told once the owner's thread knows
@@ -122,8 +135,9 @@ class OpeningLog(LogReader):
         search = super().use_kernels()
         if self._body_check is check_body:
             from tidelog.record.kernels.validate import check_body as kernel_check
+            from tidelog.storage.kernel_sets import KernelPasses
 
-            self._body_check = kernel_check
+            self._body_check, self._set_passes = kernel_check, KernelPasses()
             self.configure(self._config)
         return search
 
@@ -133,7 +147,19 @@ class OpeningLog(LogReader):
         self.context = self._notes.context = dataclasses.replace(self.context, config=config)
         # `internal.segment.bytes` stands in for `segment.bytes` where it is set.
         self._roll_config = dataclasses.replace(config, segment_bytes=config.segment_size_limit)
-        self._validator = Validator(self.topic_partition, config, body_check=self._body_check)
+        self._validator = Validator(
+            self.topic_partition,
+            config,
+            body_check=self._body_check,
+            set_passes=self._set_passes,
+        )
+        self._plain = PlainAppends(config, self._body_check)
+
+    def _fail(self, failure: "StorageFailure") -> "StorageFailure":
+        """Go offline, and tell who looks after the partition; the failure, to be raised."""
+        self._failure = failure
+        self.on_failure()
+        return failure
 
     # -- opening -----------------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ from tidelog.types import Buffer
 
 VERSION: Final = 1
 _HEADER: Final = Struct(">hIi")
-_COUNT: Final = Struct(">i")
 _ENTRY: Final = Struct(">qhiqiqiq")
 HEADER_SIZE: Final = 10
 ENTRY_SIZE: Final = 46
@@ -28,6 +27,8 @@ assert _ENTRY.size == ENTRY_SIZE
 
 # Java's HashMap: it starts with 16 buckets and doubles them once it holds more than 3/4 as many.
 _FIRST_BUCKETS: Final = 16
+# Where fewer than one in so many buckets hold anything, these are sorted instead of walking all.
+_SPARSE: Final = 64
 
 
 class SnapshotEntry(NamedTuple):
@@ -44,10 +45,19 @@ class SnapshotEntry(NamedTuple):
 
 
 def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
-    """The whole file, entries in the order given."""
-    rows = [_ENTRY.pack(*entry) for entry in entries]
-    body = _COUNT.pack(len(rows)) + b"".join(rows)
-    return _HEADER.pack(VERSION, crc32c(body), len(rows)) + body[_COUNT.size :]
+    """The whole file, entries in the order given.
+
+    May run in a thread beside others: no step of it is long.
+    """
+    out = bytearray(_HEADER.size)
+    for entry in entries:
+        out += _ENTRY.pack(*entry)
+    count = (len(out) - HEADER_SIZE) // ENTRY_SIZE
+    _HEADER.pack_into(out, 0, VERSION, 0, count)
+    with memoryview(out) as view:
+        crc = crc32c(view[CRC_START_AT:])
+    _HEADER.pack_into(out, 0, VERSION, crc, count)
+    return bytes(out)
 
 
 def decode_snapshot(data: Buffer) -> list[SnapshotEntry]:
@@ -92,7 +102,13 @@ def in_hash_order(producer_ids: Iterable[int], peak_count: int) -> list[int]:
         folded = (producer_id ^ (producer_id >> 32)) & 0xFFFF_FFFF
         return (folded ^ (folded >> 16)) & (buckets - 1)
 
-    return sorted(producer_ids, key=bucket)
+    # Not sorted in one go, which for a million would keep other threads waiting.
+    held: dict[int, list[int]] = {}
+    for producer_id in producer_ids:
+        held.setdefault(bucket(producer_id), []).append(producer_id)
+    is_sparse = len(held) < buckets // _SPARSE
+    order = sorted(held) if is_sparse else range(buckets)
+    return [producer_id for number in order for producer_id in held.get(number, ())]
 
 
 def stray_snapshots(snapshot_offsets: Iterable[int], base_offsets: Iterable[int]) -> list[int]:

@@ -12,7 +12,7 @@ at start-up never refuse. The snapshot's bytes are in `producer_snapshot`.
 Source: Kafka 4.x ProducerStateManager, ProducerAppendInfo; KIP-98, KIP-890; docs/format.md.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Self
 
 from tidelog.errors import (
@@ -79,6 +79,15 @@ class ProducerStates:
         """Producer id by first offset of each open transaction, in order of offsets, a copy."""
         return dict(self._open)
 
+    def find(self, producer_id: int) -> ProducerEntry | None:
+        """One producer, None where it is not known."""
+        return self._producers.get(producer_id)
+
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether this instance of a producer has a transaction open here."""
+        entry = self._producers.get(producer_id)
+        return entry is not None and entry.txn_first_offset is not None and entry.epoch == epoch
+
     @property
     def first_unstable_offset(self) -> int | None:
         """First offset of the oldest open transaction, None where none is open."""
@@ -128,6 +137,15 @@ class ProducerStates:
                 f"{entry.txn_first_offset}, its batch at {batch.base_offset} is not part of one"
             )
         return None
+
+    def __len__(self) -> int:
+        """How many producers are known."""
+        return len(self._producers)
+
+    @property
+    def open_count(self) -> int:
+        """How many transactions are open."""
+        return len(self._open)
 
     def check_all(self, batches: Sequence[Batch], *, origin: AppendOrigin) -> Duplicate | None:
         """`check` for the batches of one append, each after the ones before it; changes nothing."""
@@ -195,8 +213,21 @@ class ProducerStates:
 
         Only the last batch of each producer is kept.
         """
-        producer_ids = in_hash_order(self._producers, self._peak_count)
-        return encode_snapshot(to_snapshot(self._producers[each]) for each in producer_ids)
+        return self.snapshot()()
+
+    def snapshot(self) -> Callable[[], bytes]:
+        """Take note of all producers as they are now, which is quick even for a million.
+
+        Returns:
+            What makes `encode_snapshot`'s bytes of them, for any thread.
+        """
+        producers, peak_count = self._producers.copy(), self._peak_count
+
+        def encode() -> bytes:
+            producer_ids = in_hash_order(producers, peak_count)
+            return encode_snapshot(to_snapshot(producers[each]) for each in producer_ids)
+
+        return encode
 
     @classmethod
     def decode_snapshot(cls, data: Buffer) -> Self:

@@ -20,6 +20,7 @@ from typing import Final
 from tidelog.errors import CorruptBatch, CorruptData, OffsetOverflow
 from tidelog.record.views import Batch
 from tidelog.storage import files, zone_files
+from tidelog.storage.compaction_history import cleaned_end
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.handles import walk_file
 from tidelog.storage.index_files import IndexBuilder
@@ -186,8 +187,11 @@ def _ends_early(context: SegmentContext, base: int, scan: "_Scan", later: Sequen
     disk. A gap that a log has (compaction, copies of such logs) is told by the segment's note,
     which is written behind its sync; in a directory without a file of notes any gap is believed.
     """
-    if scan.end_offset >= later[0] or not has_notes(context.env.files, context.directory):
+    fs, directory = context.env.files, context.directory
+    if scan.end_offset >= later[0] or not has_notes(fs, directory):
         return False
+    if later[0] <= cleaned_end(fs, directory):
+        return False  # a compaction's gap: all of it was durable before it was cleaned
     note = read_notes(context)[0].get(base)
     return note is None or note.end_offset != later[0]
 

@@ -21,7 +21,6 @@ Source: Kafka 4.x UnifiedLog.deleteOldSegments; KAFKA-10207, KAFKA-18929, KAFKA-
 """
 
 from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
@@ -86,7 +85,7 @@ class RetentionConfig(Protocol):
         ...
 
     @property
-    def cleanup_policy(self) -> AbstractSet[str]:
+    def cleanup_policy(self) -> tuple[str, ...]:
         """`delete`, `compact`, both or none; without `delete` only the log start counts."""
         ...
 

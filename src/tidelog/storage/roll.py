@@ -29,6 +29,7 @@ class RollReason(StrEnum):
     REQUEST = "request"
     RETENTION = "retention"
     ATTACH = "attach"
+    COMPACTION_LAG = "compaction-lag"
     OPEN = "open"
     UNKNOWN = "unknown"
 

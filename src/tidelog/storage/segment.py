@@ -31,6 +31,7 @@ from tidelog.types import INT64_MAX, ClockName, TopicPartition
 
 # The last segment is read by pieces of this size.
 TAIL_CHUNK_BYTES: Final = 256 << 10
+_GONE: Final = (files.REMOVED_SUFFIX, files.DELETED_SUFFIX)
 APPENDTIME_DAMAGED: Final = "append times unknown"
 
 
@@ -48,7 +49,8 @@ class SegmentContext:
         maps: Maps of closed files.
         report: Called with one line about each damaged derived file that was made good.
         overlay: Final name -> staged name, for files that a commit record has made visible; a
-            name that ends with `.removed` for one that it has taken away.
+            name that ends with `.removed` for one that it has taken away, or with `.deleted` for
+            one that was set aside under that name.
     """
 
     env: Env
@@ -65,7 +67,7 @@ class SegmentContext:
         """Path of one of a segment's files."""
         name = files.file_name(base_offset, suffix)
         staged = self.overlay.get(name)
-        is_gone = staged is not None and staged.endswith(files.REMOVED_SUFFIX)
+        is_gone = staged is not None and staged.endswith(_GONE)
         if is_gone or (staged and self.env.files.exists(f"{self.directory}/{staged}")):
             return f"{self.directory}/{staged}"
         return f"{self.directory}/{name}"  # where it was staged, the writer has renamed it since
@@ -75,6 +77,12 @@ class _HasContext(Protocol):
     context: SegmentContext
 
 
+class _HasLogPath(Protocol):
+    @property
+    def log_path(self) -> str: ...
+
+
+_Opened = TypeVar("_Opened")
 _Reader = TypeVar("_Reader", bound=_HasContext)
 _Args = ParamSpec("_Args")
 _Answer = TypeVar("_Answer")
@@ -220,7 +228,7 @@ class SegmentFiles:
 
     def walk_file(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:
         """The batches in bytes [start, end), read by position and never mapped."""
-        file = self.context.pool.get(self.log_path)
+        file = open_log(self, self.context.pool.get)
         return walk_file(file, self.log_path, start, end, chunk_bytes=TAIL_CHUNK_BYTES)
 
     def mtime_ms(self) -> int:
@@ -268,6 +276,24 @@ class SegmentFiles:
             path = context.path(self.base_offset, files.APPEND_TIME_SUFFIX)
             context.report(f"{path}: {damage}; {APPENDTIME_DAMAGED} from there on")
         return times
+
+
+def open_log(segment: _HasLogPath, opening: Callable[[str], _Opened]) -> _Opened:
+    """What `opening` makes of a log file's name; once more where the name changes meanwhile.
+
+    A segment that a compaction has replaced is read on under another name, and its old name is
+    that of another file.
+    """
+    while True:
+        path = segment.log_path
+        try:
+            found = opening(path)
+        except FileNotFoundError:
+            if segment.log_path == path:
+                raise
+            continue
+        if segment.log_path == path:
+            return found
 
 
 def read_optional(

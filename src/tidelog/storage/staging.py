@@ -23,7 +23,14 @@ from tidelog.errors import (
 from tidelog.record.batch import RecordBatch, assign_offset
 from tidelog.storage import files
 from tidelog.storage.handles import FilePool
-from tidelog.types import INT32_MAX, INT64_MAX, NO_TIMESTAMP, TimestampType, TopicPartition
+from tidelog.types import (
+    INT32_MAX,
+    INT64_MAX,
+    NO_TIMESTAMP,
+    Buffer,
+    TimestampType,
+    TopicPartition,
+)
 
 STAGING_SUFFIX: Final = ".staging"
 # A job may run for days; what is older than this was left behind by one that died.
@@ -245,6 +252,20 @@ class StagedWriter:
             path = staging_path(self._directory, self._partition, name)
             self._pool.forget(path)
             remove_quietly(fs, path)
+
+
+def write_staged(fs: FileSystem, path: str, content: Buffer) -> None:
+    """Write a file whole and durably under a name that nobody reads yet; raises OSError.
+
+    What stood there of an earlier attempt is gone. The name itself is not synced.
+    """
+    file = fs.open(path, create=True)
+    try:
+        file.truncate(0)
+        files.write_fully(file, content, 0)
+        file.sync()
+    finally:
+        file.close()
 
 
 def remove_quietly(fs: FileSystem, path: str) -> None:

@@ -16,6 +16,7 @@ from struct import Struct
 from typing import Final
 
 from tidelog.errors import CorruptIndex, IndexFull, InvalidRequest
+from tidelog.storage import index_arrays
 from tidelog.storage.index import Index
 from tidelog.types import NO_TIMESTAMP
 
@@ -35,7 +36,7 @@ class TimeIndex(Index):
     @property
     def is_full(self) -> bool:
         """Whether only the slot is left that is kept for the entry at roll and close."""
-        return self.entry_count >= self.entry_limit - 1
+        return self.size_bytes >= self._limit - ENTRY_SIZE
 
     @property
     def last_entry(self) -> tuple[int, int]:
@@ -120,6 +121,8 @@ class TimeIndex(Index):
         """
         if not allow_tail:
             self._check_tail()
+        if index_arrays.are_loaded() and index_arrays.are_times_sound(self.encoded):
+            return
         last_timestamp, last_relative = NO_TIMESTAMP, 0
         for slot, (timestamp, relative) in enumerate(_ENTRY.iter_unpack(self.encoded)):
             if timestamp <= last_timestamp or relative < last_relative:

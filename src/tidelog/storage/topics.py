@@ -296,6 +296,19 @@ class TopicRegistry:
             raise unknown_topic(name, self._topics)
         return found
 
+    def use_defaults(self, defaults: Mapping[str, str]) -> None:
+        """Give topics other defaults, under a broker's names; nothing is written.
+
+        Raises:
+            ConfigError: With these a topic's own settings contradict; nothing was changed.
+        """
+        made = {
+            name: replace(info, config=TopicConfig.parse(info.given, broker=defaults)[0])
+            for name, info in self._topics.items()
+        }
+        self._defaults = dict(defaults)
+        self._show(made)
+
     def create(
         self,
         name: str,
@@ -335,9 +348,30 @@ class TopicRegistry:
 
     def delete(self, name: str) -> TopicInfo:
         """Forget a topic; raises UnknownTopic, OSError."""
-        info = self.get(name)
-        self._save({other: kept for other, kept in self._topics.items() if other != name})
+        info = self.hide(name)
+        try:
+            self.forget_hidden()
+        except OSError:
+            self.show_again(info)
+            raise
         return info
+
+    def hide(self, name: str) -> TopicInfo:
+        """Show a topic no more; it is in the file still. Raises UnknownTopic.
+
+        Until `forget_hidden` or `show_again` nothing else may be changed.
+        """
+        info = self.get(name)
+        self._topics = {other: kept for other, kept in self._topics.items() if other != name}
+        return info
+
+    def forget_hidden(self) -> None:
+        """Take what is hidden out of the file; raises OSError."""
+        self._write(self._topics)
+
+    def show_again(self, info: TopicInfo) -> None:
+        """Show a topic that was hidden."""
+        self._show({**self._topics, info.name: info})
 
     def alter(
         self, name: str, changes: Mapping[str, str | None], *, source: random.Random

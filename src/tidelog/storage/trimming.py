@@ -11,7 +11,8 @@ from tidelog.config import CLEANUP_DELETE
 from tidelog.errors import InvalidRequest, OffsetOutOfRange, PolicyViolation
 from tidelog.storage import truncation
 from tidelog.storage.active import first_reaching
-from tidelog.storage.adopting import AdoptingLog
+from tidelog.storage.compacting import CompactingLog
+from tidelog.storage.compaction_history import cut_history
 from tidelog.storage.deletion import set_aside
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.retention import (
@@ -35,7 +36,7 @@ HIGH_WATERMARK: Final = -1
 Clipped = Mapping[str, TierSegment]
 
 
-class TrimmingLog(AdoptingLog):
+class TrimmingLog(CompactingLog):
     """A log whose records can be taken away, without the calls that append."""
 
     # -- truncating and deleting -------------------------------------------------------------
@@ -61,6 +62,7 @@ class TrimmingLog(AdoptingLog):
     def _truncate(self, offset: int, clipped: Clipped) -> None:
         self._notes.before_cut(self.local_segments, offset)
         self._options.lower_checkpoints(offset)
+        cut_history(self.context.env.files, self.context.directory, offset)
         # Append times in the tier need no proof, and no store is to be asked from here on.
         truncation.lower_append_time_checkpoint(
             self.context, self.local_segments, trusted=self.trusted_end(), offset=offset
@@ -195,6 +197,11 @@ class TrimmingLog(AdoptingLog):
             StorageFailure: The disk failed; the partition is offline.
         """
         self._guarded_now(self.context.directory, "unlink", self._unlink_due)
+
+    @property
+    def next_unlink_ms(self) -> int | None:
+        """When the next files of deleted segments are due, in ms of wall time; None for none."""
+        return self._bin.next_due_ms
 
     def _unlink_due(self) -> None:
         unlink = self._bin.take_due(self.context.env.clock.now_ms())

@@ -70,7 +70,12 @@ def fingerprint(batch: Batch) -> int:
     The checksum alone leaves out the epoch: a producer may send an equal batch to somebody else,
     who appends it at the same offset after the first one was lost.
     """
-    return crc32c(_NAMED.pack(batch.crc, batch.leader_epoch, batch.base_offset))
+    return fingerprint_of(batch.crc, batch.leader_epoch, batch.base_offset)
+
+
+def fingerprint_of(crc: int, leader_epoch: int, base_offset: int) -> int:
+    """The same, from the header's fields."""
+    return crc32c(_NAMED.pack(crc, leader_epoch, base_offset))
 
 
 def trusted_end(checkpoint: AppendTimeCheckpoint | None, segments: list[Segment]) -> int:

@@ -15,6 +15,7 @@ Source: Kafka 4.x LogValidator, UnifiedLog; KIP-32; docs/differences.md.
 """
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from tidelog.config import TopicConfig
@@ -28,15 +29,22 @@ from tidelog.record.batch import (
     CODEC_MASK,
     HEADER_SIZE,
     MAGIC_2,
+    TIMESTAMP_TYPE_BIT,
     RecordBatch,
     assign_offset,
     set_create_time_max,
     stamp_append_time,
 )
+from tidelog.record.compression import APPEND_DECOMPRESSION_LIMIT
 from tidelog.record.legacy import LegacyBatch
 from tidelog.record.scratch import Scratch
 from tidelog.record.views import Batch, walk
-from tidelog.storage.append_rules import RECORD_ERROR_LIMIT, RecordRules, Refused
+from tidelog.storage.append_rules import (
+    RECORD_ERROR_LIMIT,
+    SINGLE_MESSAGES_MAX,
+    RecordRules,
+    Refused,
+)
 from tidelog.storage.appends import (
     AppendContext,
     AppendOrigin,
@@ -54,6 +62,7 @@ from tidelog.storage.body_check import (
     wrapped_sum,
 )
 from tidelog.storage.legacy_sets import MessageSets
+from tidelog.storage.set_check import SetPasses
 from tidelog.types import (
     INT64_MAX,
     NO_SEQUENCE,
@@ -97,6 +106,7 @@ class Validator:
         config: TopicConfig,
         *,
         body_check: BodyCheck = check_body,
+        set_passes: SetPasses | None = None,
     ) -> None:
         """Rules from `config`; make a new one when it changes.
 
@@ -104,6 +114,7 @@ class Validator:
             partition: Whose log it is, for errors.
             config: The topic's settings.
             body_check: The pass over the records: the plain one, or a kernel.
+            set_passes: Those over messages of old formats, where they are kernels.
         """
         self._where = str(partition)
         self._config = config
@@ -113,7 +124,7 @@ class Validator:
         self._has_past_limit = config.message_timestamp_before_max_ms < INT64_MAX
         self._is_compacted = config.is_compacted
         self._rules = RecordRules(self._where, config)
-        self._sets = MessageSets(self._rules)
+        self._sets = MessageSets(self._rules, set_passes)
 
     def validate(self, data: Buffer, context: AppendContext) -> ValidatedAppend:
         """The batches of `data`, checked and with their offsets, ready to be written.
@@ -132,7 +143,7 @@ class Validator:
             UnsupportedCompression: A codec that nobody defined.
             InvalidRequest: A follower's batches are out of order.
         """
-        batches = list(walk(data))
+        batches = self._views(data, context)
         if not batches:
             raise InvalidRecord(f"{self._where}: the append contains no whole batch")
         if context.origin is AppendOrigin.REPLICATION:
@@ -152,6 +163,14 @@ class Validator:
         self._rules.check_total(len(result))
         views = self._assign(result, checked, context)
         return summarize(result, views, is_rebuilt=is_rebuilt)
+
+    def _views(self, data: Buffer, context: AppendContext) -> list[Batch]:
+        """The batches of `data`; single messages of old clients are bounded in their number."""
+        if not context.takes_legacy:
+            return list(walk(data))
+        found = list(islice(walk(data), SINGLE_MESSAGES_MAX + 1))
+        self._rules.check_single_count(len(found))
+        return found
 
     def _check_whole(self, batch: Batch, context: AppendContext) -> None:
         """What comes before a batch is opened: its offset, size and checksum."""
@@ -183,12 +202,17 @@ class Validator:
         if context.trusted and target is codec and not self._needs_records:
             self._check_times(batch, _trusted_facts(batch), context)
             return _Checked(batch, batch.max_timestamp, target, None)
-        body = batch.view[HEADER_SIZE:] if codec is Codec.NONE else batch.body(scratch=_SCRATCH)
+        body: Buffer = batch.view[HEADER_SIZE:]
+        if codec is not Codec.NONE:
+            body = batch.body(APPEND_DECOMPRESSION_LIMIT, scratch=_SCRATCH)
         facts = self._check_body(batch, body, context)
+        if facts.deltas_in_order and target is codec:
+            return _Checked(batch, facts.max_timestamp, target, None)
         if not facts.deltas_in_order:
-            renumbered = renumber_body(body, batch.record_count)
-            return _Checked(batch, facts.max_timestamp, target, renumbered)
-        return _Checked(batch, facts.max_timestamp, target, None if target is codec else body)
+            body = renumber_body(body, batch.record_count)
+        if target is not Codec.NONE and len(body) > APPEND_DECOMPRESSION_LIMIT:
+            raise self._rules.too_long(len(body))
+        return _Checked(batch, facts.max_timestamp, target, body)
 
     @property
     def _needs_records(self) -> bool:
@@ -223,7 +247,7 @@ class Validator:
     def _check_times(
         self, batch: RecordBatch, facts: BodyFacts, context: AppendContext, body: Buffer = b""
     ) -> None:
-        flagged = batch.timestamp_type is TimestampType.LOG_APPEND_TIME
+        flagged = batch.attributes & TIMESTAMP_TYPE_BIT
         if self._stamps:
             if flagged:
                 raise InvalidTimestamp(
@@ -232,6 +256,8 @@ class Validator:
             return
         if flagged and batch.max_timestamp == NO_TIMESTAMP:
             raise InvalidTimestamp(f"{self._where}: a LogAppendTime batch without a time")
+        if self._rules.are_allowed(facts.min_timestamp, facts.max_timestamp, context.now_ms):
+            return
         if not self._rules.is_allowed(facts.max_timestamp, context.now_ms) or (
             facts.min_timestamp != INT64_MAX
             and not self._rules.is_allowed(facts.min_timestamp, context.now_ms)

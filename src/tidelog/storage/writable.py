@@ -69,11 +69,10 @@ class WritableLog(OpeningLog):
         try:
             return action()
         except StorageFailure as failure:
-            self._failure = failure
+            self._fail(failure)
             raise
         except OSError as error:
-            self._failure = as_storage_failure(error, path, operation)
-            raise self._failure from error
+            raise self._fail(as_storage_failure(error, path, operation)) from error
 
     def _ensure_writable(self) -> None:
         if self._failure is not None:
@@ -113,7 +112,7 @@ class WritableLog(OpeningLog):
 
         def finish(error: Exception | None) -> None:
             if error is not None and self._failure is None:
-                self._failure = _as_failure(error, path, operation)
+                self._fail(_as_failure(error, path, operation))
             if done is not None:
                 done(self._failure)
 
@@ -153,13 +152,13 @@ class WritableLog(OpeningLog):
         if not active.size_bytes and new_base == active.base_offset:
             return
         active.close_entries()
-        snapshot = self._producers.encode_snapshot()
+        snapshot = self._producers.snapshot()
         save_note = self._notes.rolled(active, new_base, reason)
 
         def finish() -> None:
             """Make it durable, then what is remembered of it."""
             active.sync()
-            self._write_snapshot(new_base, snapshot, sync_name=False)
+            self._write_snapshot(new_base, snapshot(), sync_name=False)
             save_note()
 
         self._defer(active.log_path, "sync", finish)
@@ -323,14 +322,26 @@ class WritableLog(OpeningLog):
 
     def abandon(self) -> None:
         """Stop using the log without writing anything, as when its directory is going away."""
-        self._deferral.drop()
+        self.give_up()()
+
+    def give_up(self) -> Callable[[], None]:
+        """The part of `abandon` that takes no time; what it returns does the rest, in any thread.
+
+        Files may still be touched until that has returned.
+        """
+        wait = self._deferral.give_up()
         self._is_closed = True
-        for segment in self._segments:
-            self.context.maps.forget(segment.log_path)
-        # Where a truncation failed half way, no segment may be left.
-        for active in self._segments[-1:]:
-            for suffix in files.SEGMENT_SUFFIXES:
-                self.context.pool.forget(self.context.path(active.base_offset, suffix))
+
+        def let_go() -> None:
+            wait()
+            for segment in self._segments:
+                self.context.maps.forget(segment.log_path)
+            # Where a truncation failed half way, no segment may be left.
+            for active in self._segments[-1:]:
+                for suffix in files.SEGMENT_SUFFIXES:
+                    self.context.pool.forget(self.context.path(active.base_offset, suffix))
+
+        return let_go
 
     def _reload_after_truncation(self) -> None:
         """What was derived from records that are gone is derived anew.

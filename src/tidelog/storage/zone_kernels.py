@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tidelog.errors import CorruptData, UnsupportedCompression
-from tidelog.record.batch import RecordBatch
+from tidelog.record.arena import Arena
 from tidelog.record.coding import crc32c, crc32c_spans
+from tidelog.record.columns.frames import lz4_frames, open_body
 from tidelog.record.header import ATTRIBUTES_AT, CODEC_MASK, HEADER_SIZE, MAGIC_2
 from tidelog.record.kernels import layout
 from tidelog.record.kernels import zones as kernels
@@ -200,16 +201,33 @@ class KernelBuilder:
 
     def _opened(self, group: Longs, slots: Slots) -> Iterator[tuple[Bytes, Longs, Slots]]:
         """Compressed bodies side by side, the group's table with their places, which they are."""
-        table, parts, used, start = group.copy(), [], 0, 0
-        for number, slot in enumerate(slots):
-            body = RecordBatch(self._log.data, int(group[slot, layout.POSITION])).body()
-            table[slot, layout.BODY_START], table[slot, layout.BODY_END] = used, used + len(body)
-            used += len(body)
-            parts.append(body)
-            if used >= SCRATCH_BYTES or number == len(slots) - 1:
-                scratch = np.frombuffer(b"".join(parts), np.uint8)
-                yield scratch, table, slots[start : number + 1]
-                parts, used, start = [], 0, number + 1
+        if not len(slots):
+            return
+        table, start, arena = group.copy(), 0, Arena(2 * SCRATCH_BYTES)
+        while start < len(slots):
+            end, data = self._open_some(table, slots[start:], arena)
+            yield data, table, slots[start : start + end]
+            start += end
+
+    def _open_some(self, table: Longs, slots: Slots, arena: Arena) -> tuple[int, Bytes]:
+        """How many of some batches were opened, at least one, and their bodies."""
+        ends: list[int] = []
+        arena.clear()
+        view, rows = self._log.data, table[slots]
+        places = zip(rows[:, layout.POSITION].tolist(), lz4_frames(rows), strict=True)
+        for position, frame in places:
+            if arena.used >= SCRATCH_BYTES:
+                break
+            body = open_body(view, position, frame, arena)
+            if not arena.put(body):
+                if ends:
+                    break
+                table[slots[0], layout.BODY_START], table[slots[0], layout.BODY_END] = 0, len(body)
+                return 1, np.frombuffer(body, np.uint8)
+            ends.append(arena.used)
+        opened = slots[: len(ends)]
+        table[opened, layout.BODY_START], table[opened, layout.BODY_END] = [0, *ends[:-1]], ends
+        return len(ends), np.frombuffer(arena.content, np.uint8)
 
     def _sum(self, group: Longs, rows: Longs, is_2: npt.NDArray[np.bool_]) -> None:
         if is_2.all():

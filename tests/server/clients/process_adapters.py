@@ -11,7 +11,13 @@ from typing import cast
 import pytest
 from tests.conftest import need
 from tests.kafka_oracle import Oracle
-from tests.server.clients.adapters import PARTITIONS, TIMEOUT_S, Lookup, Rebalance
+from tests.server.clients.adapters import (
+    PARTITIONS,
+    SESSION_MS,
+    TIMEOUT_S,
+    Lookup,
+    Rebalance,
+)
 
 
 class Kcat:
@@ -67,7 +73,12 @@ class Kcat:
     @contextmanager
     def _member(self, bootstrap: str, topic: str, group: str) -> "Iterator[subprocess.Popen[str]]":
         command = ["kcat", "-b", bootstrap, "-G", group, topic]
-        more = ("-X", "auto.offset.reset=earliest", "-X", "heartbeat.interval.ms=100")
+        settings = (
+            "auto.offset.reset=earliest",
+            "heartbeat.interval.ms=100",
+            f"session.timeout.ms={SESSION_MS}",
+        )
+        more = [part for setting in settings for part in ("-X", setting)]
         process = subprocess.Popen(
             [*command[:3], *more, *command[3:]],
             stdout=subprocess.DEVNULL,
@@ -128,7 +139,7 @@ class Java:
             "bootstrap.servers": bootstrap,
             "group.id": group,
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": "6000",
+            "session.timeout.ms": str(SESSION_MS),
             "heartbeat.interval.ms": "100",
             "partition.assignment.strategy": assignor,
         }

@@ -19,6 +19,7 @@ from tests.server.kill.writers import (
     committed_offset,
 )
 from tests.server.raw import RawClient
+from tests.waiting import PATIENCE_S
 
 from tidelog.record.record import Record
 
@@ -28,8 +29,9 @@ OPTIONS = (
     *("--set", "offsets.topic.num.partitions=1"),
     # Kills meet rolls: records are a millisecond apart, segments hold some dozens of batches.
     *("--set", "log.roll.ms=500"),
+    # The records are old: the default of a week would delete them in a life of half a minute.
+    *("--set", "log.retention.ms=-1"),
 )
-LIFE_TIMEOUT_S = 60
 
 Writer = IdempotentProducer | Committer
 
@@ -66,7 +68,7 @@ class Life:
         self._victim.start()
         for thread in self._threads:
             thread.start()
-        assert self._enough.wait(LIFE_TIMEOUT_S), "too few acknowledgements"
+        assert self._enough.wait(PATIENCE_S), "too few acknowledgements"
         self._victim.kill()
         for thread in self._threads:
             thread.join()

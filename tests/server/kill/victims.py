@@ -68,7 +68,7 @@ class Victim:
     """`tidelog serve` on one directory; (start -> kill)*.
 
     Attributes:
-        bootstrap: Where it listens; another port at each start.
+        bootstrap: Where it listens; another port at each `start`.
     """
 
     def __init__(self, nursery: Nursery, data: Path, *options: str) -> None:
@@ -78,6 +78,10 @@ class Victim:
         self.bootstrap = ""
         self._pid: int | None = None
         self._handle = -1
+
+    def start_at(self, port: int) -> None:
+        """Return when it listens there: for clients that come back to where it was."""
+        assert self._start_on(port), self._nursery.said()
 
     def start(self) -> None:
         """Return when it listens."""

@@ -1,7 +1,7 @@
 """A bootstrap whose driver is killed at random moments and started again loads its table once.
 
-The command runs as a process group of its own; SIGKILL takes Python, the Java machine and the
-workers at once. Where it is killed is said by what lies in the directory: segments staged by tasks,
+SIGKILL takes the command's process group, and then Spark's Python processes, which have groups of
+their own. Where it is killed is said by what lies in the directory: segments staged by tasks,
 files made ready by the commit, the commit's record, the mark of the job.
 """
 
@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -49,6 +50,16 @@ def write_table(path: Path) -> None:
         }
     )
     parquet.write_table(table, path, row_group_size=ROWS // 8)
+
+
+def _alive(pids: list[int]) -> list[int]:
+    """Those that run still; whose end nobody has asked for yet (Z) don't."""
+    names = ",".join(map(str, pids))
+    listed = subprocess.run(
+        ["ps", "-o", "pid=,stat=", "-p", names], capture_output=True, text=True, check=False
+    )
+    rows = [line.split() for line in listed.stdout.splitlines()]
+    return [int(pid) for pid, state, *_ in rows if not state.startswith("Z")]
 
 
 class Run:
@@ -92,9 +103,43 @@ class Run:
         raise AssertionError("never came to it")
 
     def kill(self) -> None:
-        """Kill the whole group at once."""
+        """Kill it with all that it has started, and see them gone.
+
+        Spark's Python processes make groups of their own, and one of them may be publishing.
+        """
+        started = self._held()
         os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.communicate(timeout=60)
+        for pid in started:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.communicate(timeout=LIMIT_S)
+        for _ in range(LIMIT_S * 10):
+            if not _alive(started):
+                return
+        raise AssertionError(f"of {started} some are still there")
+
+    def _held(self) -> list[int]:
+        """Ids of all processes below it; it and they stand still, so that none starts another."""
+        os.killpg(self.process.pid, signal.SIGSTOP)
+        held: list[int] = []
+        while new := [pid for pid in self.descendants() if pid not in held]:
+            for pid in new:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+            held += new
+        return held
+
+    def descendants(self) -> list[int]:
+        """Ids of all processes below it."""
+        listed = subprocess.run(
+            ["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True
+        )
+        rows = [line.split() for line in listed.stdout.splitlines()]
+        parents = {int(pid): int(parent) for pid, parent in rows}
+        found = [self.process.pid]
+        for pid in found:
+            found += [child for child, parent in parents.items() if parent == pid]
+        return found[1:]
 
     def workers(self) -> list[int]:
         """Ids of the Python processes that run its tasks: the children of Spark's daemons."""

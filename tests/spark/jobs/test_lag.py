@@ -1,5 +1,7 @@
 """`tidelog.spark.lag` on real Spark: a real broker, with and without its directory, a standby."""
 
+import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,6 +50,10 @@ DAY_MS = 24 * HOUR_MS
 FAR_MS = 2 * 10**12 * HOUR_MS
 START_MS = 1_360_342_800_000
 CREATED, STAMPED = "lag-created", "lag-stamped"
+KAFKAS = re.compile(
+    r"\.(log|index|timeindex|txnindex|snapshot)(\.(deleted|cleaned|swap))?$"
+    r"|^(leader-epoch-checkpoint|partition\.metadata)(\.tmp)?$"
+)
 
 
 def positions_of(path: str) -> dict[str, dict[Partition, int]]:
@@ -185,11 +191,24 @@ def commit(broker: Broker, group: str, offsets: dict[tuple[str, int], int]) -> N
 
 
 def files_of(folder: Path) -> dict[str, int]:
-    """Every file but the broker's own notes of the moment, with its size."""
+    """Every file of the partitions that this test has made, with its size.
+
+    In the others the broker deletes, cleans and notes meanwhile what their tests made of them.
+    """
     return {
         str(path.relative_to(folder)): path.stat().st_size
-        for path in folder.rglob("*")
-        if path.is_file() and path.parent != folder
+        for topic in (CREATED, STAMPED)
+        for path in folder.glob(f"{topic}-*/*")
+    }
+
+
+def foreign_to_kafka(folder: Path) -> set[str]:
+    """Files of any partition that no broker has made."""
+    return {
+        f"{parent}/{name}"
+        for parent, _, names in os.walk(folder)
+        for name in names
+        if parent != str(folder) and not KAFKAS.search(name)
     }
 
 
@@ -258,11 +277,25 @@ def check_latency(spark: "SparkSession", data: str, place: Place) -> None:
         assert asked[CREATED].late.late == measured[CREATED].late.late
         assert asked[CREATED].late.lost == measured[CREATED].late.lost
     assert measured[CREATED].without == 400  # Kafka keeps no append times beside create times
+    check_ranges(spark, place)
+
+
+def check_ranges(spark: "SparkSession", place: Place) -> None:
+    """Ranges of append times, by whole hours, of what brokers have stamped."""
+    now_ms = os_env().clock.now_ms()
+    for start, end, count in ((now_ms - DAY_MS, None, 100), (None, now_ms - 5 * HOUR_MS, 0)):
+        found = measure_latency(spark, place, start=start, end=end)
+        assert [found.topics[STAMPED].records if STAMPED in found.topics else 0] == [count]
+        assert CREATED not in found.topics
+        assert f"{CREATED}: left out, its brokers know no append times" in found.notes
+    with pytest.raises(Exception, match="don't know when records were appended"):
+        measure_latency(spark, place, CREATED, start=now_ms - DAY_MS)
 
 
 def check_reindex(spark: "SparkSession", data: Path, tmp_path: Path) -> None:
     """A live foreign directory is looked at, its maps go elsewhere, and no file of it changes."""
-    before, cache = files_of(data), str(tmp_path / "cache")
+    before, strange = files_of(data), foreign_to_kafka(data)
+    cache = str(tmp_path / "cache")
     with pytest.raises(InvalidRequest, match="another program"):
         run(spark, Place(str(data)), [CREATED])
     assert run(spark, Place(str(data)), [CREATED], zone_cache=cache).outcome is Outcome.SOUND
@@ -270,3 +303,4 @@ def check_reindex(spark: "SparkSession", data: Path, tmp_path: Path) -> None:
     assert checked.outcome is Outcome.SOUND
     assert scan.count(str(data), CREATED, zone_cache=cache).records == 400
     assert files_of(data) == before
+    assert foreign_to_kafka(data) <= strange

@@ -1,4 +1,4 @@
-"""A mirror into a real Kafka broker: killed and restarted, and what `failover` makes of its map."""
+"""A mirror into a broker: its driver is killed, and what `failover` makes of its map."""
 
 import io
 import json
@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from tests.kafka_oracle import kafka_jars, kafka_oracle
-from tests.peers.broker import Broker
+from tests.peers.broker import REQUEST_TIMEOUT_S
 from tests.peers.conftest import kafka_broker
+from tests.peers.either import AnyBroker, either_broker
+from tests.peers.settled import await_markers
 from tests.spark.jobs.mirrors import append, make, map_of
 from tests.spark.jobs.test_mirror_kill import (
     PARTITIONS,
@@ -32,22 +34,29 @@ from tidelog.types import TopicPartition as Place
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["kafka_broker", "kafka_jars", "kafka_oracle"]
+__all__ = ["either_broker", "kafka_broker", "kafka_jars", "kafka_oracle"]
 
 pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
 
 GROUP = "billing"
 
 
-def consumed(broker: Broker, topic: str, partition: int) -> list[tuple[int, NewRecord]]:
+def consumed(broker: AnyBroker, topic: str, partition: int) -> list[tuple[int, NewRecord]]:
     """What a consumer of committed records sees: offsets and records."""
     settings = broker.client_config(
         group_id="reader", enable_partition_eof=True, isolation_level="read_committed"
     )
     consumer = Consumer(settings)
     consumer.assign([TopicPartition(topic, partition, 0)])
-    found = []
-    while (message := consumer.poll(30)) is not None and message.error() is None:
+    found: list[tuple[int, NewRecord]] = []
+    while True:
+        message = consumer.poll(REQUEST_TIMEOUT_S)
+        assert message is not None, f"neither a record nor the end came behind {len(found)}"
+        if (error := message.error()) is not None:
+            if error.code() == KafkaError._PARTITION_EOF:
+                break
+            assert error.retriable(), error
+            continue
         key, value = message.key(), message.value()
         assert key is None or isinstance(key, bytes)
         assert value is None or isinstance(value, bytes)
@@ -62,19 +71,25 @@ def bare(records: list[NewRecord]) -> list[NewRecord]:
 
 
 @pytest.mark.parametrize(
-    ("seed", "kills"),
-    [(1, 1), *(pytest.param(n, 5, marks=pytest.mark.slow) for n in range(2, 5))],
+    ("either_broker", "seed", "kills"),
+    [
+        ("kafka", 1, 1),
+        pytest.param("tidelog", 1, 1, marks=pytest.mark.slow),
+        *(pytest.param("kafka", n, 5, marks=pytest.mark.slow) for n in range(2, 8)),
+        *(pytest.param("tidelog", n, 5, marks=pytest.mark.slow) for n in range(2, 8)),
+    ],
+    indirect=["either_broker"],
 )
 def test_every_record_once_whenever_the_driver_is_killed(
-    spark: "SparkSession", kafka_broker: Broker, tmp_path: Path, seed: int, kills: int
+    spark: "SparkSession", either_broker: AnyBroker, tmp_path: Path, seed: int, kills: int
 ) -> None:
     dice, topic, count = random.Random(seed), f"mirrored-{seed}", enough(kills)
     source = make(f"{tmp_path}/a", topic, PARTITIONS)
-    kafka_broker.create_topic(topic, PARTITIONS)
+    either_broker.create_topic(topic, PARTITIONS)
     for partition in range(PARTITIONS):
         append(source, topic, partition, some(partition, 0, count))
     work = tmp_path / "check"
-    to = f"kafka://{kafka_broker.bootstrap}"
+    to = f"kafka://{either_broker.bootstrap}"
     given: dict[str, object] = {"source": source, "topic": topic, "target": to}
     given |= {"checkpoint": str(work)}
     for _ in range(kills):
@@ -88,12 +103,13 @@ def test_every_record_once_whenever_the_driver_is_killed(
         finally:
             kill(child)
         for partition in range(PARTITIONS):
-            seen = [record for _, record in consumed(kafka_broker, topic, partition)]
+            seen = [record for _, record in consumed(either_broker, topic, partition)]
             assert seen == bare(some(partition, 0, count))[: len(seen)]
     mirror(spark, source, [topic], to, checkpoint=str(work))
+    await_markers(either_broker, topic)
     found = map_of(str(work))
     for partition in range(PARTITIONS):
-        seen_at = consumed(kafka_broker, topic, partition)
+        seen_at = consumed(either_broker, topic, partition)
         assert [record for _, record in seen_at] == bare(some(partition, 0, count))
         for offset in range(0, count, 7):
             start = found.starts(SourcePartition(0, partition), offset)[Place(topic, partition)]
@@ -112,15 +128,15 @@ def wait_a_little(child: "subprocess.Popen[bytes]", dice: random.Random) -> None
 
 
 def test_a_group_goes_over_by_the_map(
-    spark: "SparkSession", kafka_broker: Broker, tmp_path: Path
+    spark: "SparkSession", either_broker: AnyBroker, tmp_path: Path
 ) -> None:
     """Kafka to Kafka under another name (one broker stands for both), and the group after it."""
-    kafka_broker.create_topic("east-orders", 2)
-    kafka_broker.create_topic("west-orders", 2)
+    either_broker.create_topic("east-orders", 2)
+    either_broker.create_topic("west-orders", 2)
     produced = {0: some(0, 0, 120), 1: some(1, 0, 90)}
     from confluent_kafka import Producer
 
-    producer = Producer(kafka_broker.client_config(linger_ms=0))
+    producer = Producer(either_broker.client_config(linger_ms=0))
     for partition, records in produced.items():
         for record in records:
             producer.produce(
@@ -131,29 +147,30 @@ def test_a_group_goes_over_by_the_map(
                 headers=[(header.key, header.value) for header in record.headers],
                 partition=partition,
             )
-    assert producer.flush(30) == 0
-    place = f"kafka://{kafka_broker.bootstrap}"
+    assert producer.flush(REQUEST_TIMEOUT_S) == 0
+    place = f"kafka://{either_broker.bootstrap}"
     work = f"{tmp_path}/check"
     mirror(spark, place, {"east-orders": "west-orders"}, place, checkpoint=work, batch_records=80)
+    await_markers(either_broker, "west-orders")
     for partition, records in produced.items():
-        copies = consumed(kafka_broker, "west-orders", partition)
+        copies = consumed(either_broker, "west-orders", partition)
         assert [record for _, record in copies] == bare(records)
-    consumer = Consumer(kafka_broker.client_config(group_id=GROUP))
+    consumer = Consumer(either_broker.client_config(group_id=GROUP))
     places = [TopicPartition("east-orders", 0, 77), TopicPartition("east-orders", 1, 90)]
     consumer.commit(offsets=places, asynchronous=False)
     consumer.close()
-    result = failover(kafka_broker, "--map", f"{work}/offsets.map", "--verify")
+    result = failover(either_broker, "--map", f"{work}/offsets.map", "--verify")
     rows = {int(row["partition"]): row for row in result["partitions"]}
-    copies = consumed(kafka_broker, "west-orders", 0)
+    copies = consumed(either_broker, "west-orders", 0)
     assert rows[0]["found_by"] == "map"
     assert rows[0]["new_offset"] == copies[77][0]
-    assert int(rows[1]["new_offset"]) > consumed(kafka_broker, "west-orders", 1)[-1][0]
+    assert int(rows[1]["new_offset"]) > consumed(either_broker, "west-orders", 1)[-1][0]
     (verdict,) = result["verify"]
     assert verdict["unconsumed"] == 120 - 77
     assert (verdict["missed"], verdict["absent"], verdict["duplicates"]) == (0, 0, 0)
 
 
-def failover(broker: Broker, *arguments: str) -> dict[str, list[dict[str, int | str]]]:
+def failover(broker: AnyBroker, *arguments: str) -> dict[str, list[dict[str, int | str]]]:
     out, err = io.StringIO(), io.StringIO()
     code = run_command(
         [

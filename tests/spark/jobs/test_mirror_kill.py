@@ -61,7 +61,7 @@ def start_child(given: dict[str, object]) -> "subprocess.Popen[bytes]":
 def kill(child: "subprocess.Popen[bytes]") -> None:
     """Kill Python and the Java machine at once; Spark's daemon ends with them."""
     os.killpg(child.pid, signal.SIGKILL)
-    child.communicate(timeout=60)
+    child.communicate(timeout=LIMIT_S)
 
 
 def wait_for(child: "subprocess.Popen[bytes]", is_so: Callable[[], bool]) -> None:
@@ -103,7 +103,7 @@ def check_whole(source: str, target: str) -> list[int]:
 
 @pytest.mark.parametrize(
     ("seed", "kills"),
-    [(1, 2), *(pytest.param(n, 5, marks=pytest.mark.slow) for n in range(2, 5))],
+    [(1, 2), *(pytest.param(n, 5, marks=pytest.mark.slow) for n in range(2, 8))],
 )
 def test_every_record_once_whenever_the_driver_is_killed(
     spark: "SparkSession", tmp_path: Path, seed: int, kills: int

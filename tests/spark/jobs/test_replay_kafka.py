@@ -8,6 +8,7 @@ from tests.kafka_oracle import Oracle, kafka_jars, kafka_oracle
 from tests.peers.broker import Broker
 from tests.peers.clients import Seen, consume
 from tests.peers.conftest import kafka_broker
+from tests.peers.settled import await_markers
 
 from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock, SystemClock
@@ -101,6 +102,7 @@ def test_to_a_broker_once_and_back(
     outcome = Replay(spark, options, wait=lambda _seconds: None).run()
     assert outcome.was_resumed
     assert outcome.records == COUNT
+    await_markers(kafka_broker, "tides-again")
     for partition in range(PARTITIONS):
         found = consume(kafka_oracle, kafka_broker, "tides-again", COMMITTED, partition)
         assert seen(found) == expected(partition)

@@ -112,8 +112,10 @@ def test_cpu_time_stands_beside_wall_time() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory can be reset on Linux only")
 def test_peak_memory_sees_what_a_call_took_and_gave_back() -> None:
+    """As much as makes it plain, whatever else the system takes or gives meanwhile."""
+
     def run() -> float:
-        return float(len(bytearray(64 << 20)))
+        return float(len(bytearray(256 << 20)))
 
     peak = (
         Harness(quick=True, collect=lambda: None)
@@ -121,7 +123,7 @@ def test_peak_memory_sees_what_a_call_took_and_gave_back() -> None:
         .ours.peak_bytes
     )
     assert peak is not None
-    assert 60 << 20 < peak < 80 << 20
+    assert 240 << 20 < peak < 320 << 20
 
 
 @pytest.mark.parametrize(

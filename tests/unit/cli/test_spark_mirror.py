@@ -16,6 +16,10 @@ from tidelog.types import IsolationLevel
 
 REQUEST = Request(
     names=("kafka://east:1", "kafka://north:1", "orders", "bills"),
+    pattern=None,
+    excluded=(),
+    name=None,
+    settings="report",
     to="kafka://west:1",
     checkpoint="check",
     partitions="key",

@@ -234,6 +234,17 @@ class TestStarts:
         assert (start.offset, start.found) == (0, Found.BEGINNING)
         assert "although it has later records" in start.reason
 
+    def test_the_end_where_b_searches_by_append_time_and_finds_nothing(self) -> None:
+        """It may have records with later create times: what it has was appended before T."""
+        a, b = pair()
+        append_all(a, 1_000)
+        append_all(b, 1_000, 2_000)
+        b.settings[TOPIC]["tidelog.lookup.clock"] = "append"
+        b.blind.add(P0)
+        a.commit_at(GROUP, P0, 0)
+        start = start_of(planned(a, b))
+        assert (start.offset, start.found) == (2, Found.END)
+
     def test_the_beginning_where_the_position_says_nothing(self) -> None:
         a, b = pair(partitions=2)
         append_all(a, 100, 200)

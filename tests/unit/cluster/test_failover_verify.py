@@ -1,5 +1,6 @@
 """Comparing the records of two clusters around a failover."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from tidelog.cluster.failover_verify import Example, Verdict, digest_of, verify
 from tidelog.cluster.view import RemoteRecord
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest
-from tidelog.types import TimestampType, TopicPartition
+from tidelog.types import IsolationLevel, OffsetAndTimestamp, TimestampType, TopicPartition
 
 GROUP, TOPIC = "billing", "orders"
 P0 = TopicPartition(TOPIC, 0)
@@ -107,6 +108,27 @@ def test_what_lies_where(
         # Without create times on both A is read back by the margin only, here none.
         assert counts(verdict)[:4] == expected[:4]
     assert verdict.by_time == (kinds == (CREATE, CREATE))
+
+
+class ByAppendTime(MemoryCluster):
+    """A broker of ours whose searches say nothing of create times."""
+
+    def offsets_for_times(
+        self,
+        times: Mapping[TopicPartition, int],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        return {p: OffsetAndTimestamp(self.ends[p] - 1, NOW) for p in times}
+
+
+def test_searches_by_append_time_leave_out_nothing(tmp_path: Path) -> None:
+    a, b = (ByAppendTime(f"{name}:1").create(TOPIC, 1) for name in "ab")
+    for made in (a, b):
+        made.settings[TOPIC]["tidelog.lookup.clock"] = "append"
+        for at, letter in enumerate("abcdef"):
+            made.append(P0, 100 * (at + 1), value=letter.encode())
+    assert counts(judged(a, b, 3, 1, tmp_path)) == (3, 5, 0, 0, 2, 0)
 
 
 def test_what_reached_b_alone_was_consumed_by_nobody(tmp_path: Path) -> None:

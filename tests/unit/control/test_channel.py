@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from tidelog.control import messages, place, verbs
 from tidelog.control.client import ControlClient, find_holder
@@ -72,7 +73,7 @@ class Asking:
         return found[0]
 
     def client(self) -> ControlClient:
-        client = find_holder(self._path, timeout_s=30)
+        client = find_holder(self._path, timeout_s=PATIENCE_S)
         assert client is not None
         return client
 
@@ -102,7 +103,7 @@ def test_status(ask: Asking, log_dir: LogDir) -> None:
     assert ask() == {
         "path": log_dir.path,
         "pid": os.getpid(),
-        "verbs": ["status", "flush", "attach", "swap"],
+        "verbs": ["status", "flush", "attach", "swap", "erase"],
     }
 
 
@@ -277,7 +278,7 @@ def test_attach_without_what_it_needs(ask: Asking, arguments: dict[str, object])
 
 def raw(server: ControlServer, path: str) -> socket.socket:
     link = socket.socket(socket.AF_UNIX)
-    link.settimeout(30)
+    link.settimeout(PATIENCE_S)
     with place.address(path) as address:
         link.connect(address)
     server.wait(1.0)

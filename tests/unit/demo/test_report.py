@@ -34,6 +34,8 @@ def page(tmp_path: Path) -> str:
         why=["because <so>"],
         reads=TABLE,
         why_bytes="bytes",
+        aircraft=TABLE,
+        why_aircraft="keys",
         files=TABLE,
         checked=["rows: equal"],
     )

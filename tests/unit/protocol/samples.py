@@ -14,7 +14,7 @@ from tidelog.protocol.wire import NO_UUID
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-BITS = {Form.INT8: 8, Form.INT16: 16, Form.INT32: 32, Form.INT64: 64}
+BITS = {Form.INT8: 8, Form.INT16: 16, Form.UINT16: 16, Form.INT32: 32, Form.INT64: 64}
 TEXTS = ("", "a", "topic-1", "größe", "\N{SNOWMAN}" * 50, "x" * 200)
 DATA = (b"", b"\0", bytes(range(256)))
 
@@ -29,6 +29,13 @@ def kafkas_fields(kind: "type[DataclassInstance]", version: int) -> list[Field]:
         for field in fields_of(kind, version)
         if field.is_there and (field.tag or 0) < OWN_TAGS_START
     ]
+
+
+def bounds(form: Form) -> tuple[int, int]:
+    """What fits into a number: from the first to before the second."""
+    if form is Form.UINT16:
+        return 0, 1 << BITS[form]
+    return -(1 << BITS[form] - 1), 1 << BITS[form] - 1
 
 
 class Fill(Enum):
@@ -88,8 +95,8 @@ class Sampler:
     def _number(self, kind: Kind[object], path: tuple[str, ...]) -> int:
         choices = self._choice(path, kind) if self._choice else None
         if choices is None:
-            limit = 1 << BITS[kind.form] - 1
-            choices = [0, 1, -1, limit - 1, -limit, self._random.randrange(-limit, limit)]
+            low, end = bounds(kind.form)
+            choices = [0, 1, max(-1, low), end - 1, low, self._random.randrange(low, end)]
         return self._random.choice(choices)
 
     def _other(self, form: Form) -> object:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
-from tests.unit.protocol.samples import BITS
+from tests.unit.protocol.samples import BITS, bounds
 from tests.unit.protocol.test_messages import decode, encode
 
 from tidelog.errors import CorruptMessage
@@ -91,7 +91,8 @@ class Nasty:
             return self.message(kind.struct, depth)
         if kind.form in BITS:
             # Small numbers are there already, others are made.
-            return -(1 << BITS[kind.form] - 1)
+            low, end = bounds(kind.form)
+            return low or end - 1
         self._made += 1
         others = {
             Form.STRING: self._text,

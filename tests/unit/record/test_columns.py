@@ -8,10 +8,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from tidelog.errors import CorruptBatch, CorruptRecord, InvalidRequest, UnsupportedCompression
+from tidelog.errors import (
+    CorruptBatch,
+    CorruptRecord,
+    InvalidRequest,
+    MissingDependency,
+    UnsupportedCompression,
+)
 from tidelog.record.batch import ATTRIBUTES_AT, HEADER_SIZE, build_batch, seal
-from tidelog.record.columns import ALL_COLUMNS, COLUMN_TYPES, DecodeStats, decode, schema
+from tidelog.record.columns import ALL_COLUMNS, COLUMN_TYPES, DecodeStats, decode, schema, source
 from tidelog.record.kernels import layout
+from tidelog.record.kernels.crc_words import HAS_INSTRUCTION
 from tidelog.record.kernels.memory import Longs
 from tidelog.record.legacy_builder import build_legacy_set
 from tidelog.types import NO_TIMESTAMP, Buffer, Codec, Header, NewRecord, TimestampType
@@ -46,6 +53,76 @@ def test_rows_before_a_bad_checksum_are_handed_out() -> None:
     assert isinstance(error, CorruptBatch)
     assert (error.at, error.offset) == (len(first), 3)
     assert "CRC-32C" in error.reason
+
+
+@pytest.mark.parametrize("has_instruction", [True, False])
+@pytest.mark.parametrize("bad", range(5))
+@pytest.mark.parametrize("offset_start", [0, 2, 4])
+def test_a_bad_checksum_is_met_alike_however_sums_are_made(
+    monkeypatch: pytest.MonkeyPatch, has_instruction: bool, bad: int, offset_start: int
+) -> None:
+    """Batches opened or not, in a group opened whole or not, by the kernel or without it."""
+    monkeypatch.setattr(source, "HAS_INSTRUCTION", has_instruction and HAS_INSTRUCTION)
+    batches = [batch_of(2, base_offset=2 * number) for number in range(5)]
+    batches[bad][-1] ^= 1
+    stats, found = DecodeStats(), []
+
+    def collect() -> None:
+        log = b"".join(map(bytes, batches))
+        for part in decode(log, columns=("offset",), offset_start=offset_start, stats=stats):
+            found.extend(part.column(0).to_pylist())
+
+    with pytest.raises(CorruptBatch, match=r"CRC-32C is 0x\w{8}, the header says 0x") as caught:
+        collect()
+    size = len(batches[0])
+    assert (caught.value.at, caught.value.offset) == (bad * size, 2 * bad)
+    assert found == list(range(offset_start, 2 * bad))
+    assert stats == DecodeStats(
+        batches=bad,
+        batches_opened=max(bad - offset_start // 2, 0),
+        rows=len(found),
+        end_at=bad * size,
+        next_offset=2 * bad if bad else -1,
+    )
+
+
+def test_runs_of_batches_that_are_left_out_change_nothing() -> None:
+    """More changes between batches opened and not than groups are made of, and fewer."""
+    for count in (3, 6, 40):
+        batches = [
+            batch_of(2, base_offset=2 * number, codec=(Codec.NONE, Codec.LZ4)[number % 2])
+            for number in range(count)
+        ]
+        stats, log = DecodeStats(), b"".join(map(bytes, batches))
+        found = [o for part in decode(log, columns=("offset",), stats=stats) for o in part[0]]
+        assert [offset.as_py() for offset in found] == list(range(2 * count))
+        assert stats == DecodeStats(
+            batches=count,
+            batches_opened=count,
+            rows=2 * count,
+            end_at=len(log),
+            next_offset=2 * count,
+        )
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_views_show_values_of_every_size_and_keep_what_they_show(codec: Codec) -> None:
+    values = [None, *(bytes(range(200, 200 + size)) for size in range(20)), b"x" * 500, b"", b"z"]
+    records = [NewRecord(key=value, value=value) for value in values]
+    log = bytearray(build_batch(records, codec=codec))
+    (part,) = decode(bytes(log), views=True)
+    del log
+    gc.collect()
+    part.validate(full=True)
+    assert part.schema == schema(views=True)
+    assert part["value"].type == pa.binary_view()
+    assert part["key"].to_pylist() == part["value"].to_pylist() == values
+
+
+def test_views_need_a_pyarrow_that_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(pa, "binary_view")
+    with pytest.raises(MissingDependency, match="pyarrow 16"):
+        next(decode(b"", views=True), None)
 
 
 def test_an_unchecked_checksum_is_not_looked_at() -> None:

@@ -11,6 +11,7 @@ from tidelog.scan import times
 from tidelog.scan.split import Piece
 from tidelog.scan.times import AppendRuns
 from tidelog.storage.append_time import HEADER_SIZE, ROW_SIZE, AppendTimes
+from tidelog.storage.append_time_columns import sound_rows
 
 BASE = 1_000
 TOPIC = uuid.UUID(int=9)
@@ -64,7 +65,7 @@ def plainly(found: AppendTimes, piece: Piece) -> list[int]:
 def test_a_sound_file(seed: int, rows: int) -> None:
     found = some_times(seed, rows)
     data = found.encode()
-    assert times._sound_rows(data, BASE, TOPIC) is not None
+    assert sound_rows(data, BASE, TOPIC) is not None
     for start, end, times_end in ((0, 600, 600), (40, 90, 70), (7, 7, 600), (50, 60, 10)):
         piece = dataclasses.replace(
             PIECE, start_offset=BASE + start, end_offset=BASE + end, times_end=BASE + times_end
@@ -79,7 +80,7 @@ def test_every_bit_that_flips_ends_what_is_believed(monkeypatch: pytest.MonkeyPa
         damaged[bit // 8] ^= 1 << bit % 8
         quick = by_offset(bytes(damaged), PIECE)
         with monkeypatch.context() as patch:
-            patch.setattr(times, "_sound_rows", lambda *_: None)
+            patch.setattr(times, "sound_rows", lambda *_: None)
             assert by_offset(bytes(damaged), PIECE) == quick
         expected, _ = AppendTimes.decode(bytes(damaged), BASE, TOPIC, open_end=True)
         assert quick == plainly(expected, PIECE)
@@ -108,7 +109,7 @@ def test_rows_that_break_a_rule_with_sums_that_are_right(
         fact = ms.to_bytes(8, "big", signed=True) + relative.to_bytes(4, "big") + bytes(4)
         crc = crc32c(fact, crc)
         data += fact + crc.to_bytes(4, "big")
-    assert times._sound_rows(bytes(data), BASE, TOPIC) is None, what
+    assert sound_rows(bytes(data), BASE, TOPIC) is None, what
     expected, damage = AppendTimes.decode(bytes(data), BASE, TOPIC, open_end=True)
     assert damage is not None
     assert by_offset(bytes(data), PIECE) == plainly(expected, PIECE)

@@ -22,3 +22,12 @@ def test_what_is_served_is_declared_and_no_newer_than_kafka_4_3() -> None:
         api = DECLARED[row.key]
         assert api.first <= row.first <= row.last <= api.last, api.name
         assert api.first_declared <= row.first_for(legacy=True), api.name
+
+
+def test_clients_that_can_not_take_a_feature_from_0_are_not_told_of_it() -> None:
+    """KAFKA-17492: those of Kafka 3.3 to 3.7 ask in version 3, and throw."""
+    told = answer(legacy=False, version=3)
+    assert [row.name for row in told.supported_features] == ["metadata.version"]
+    newer = answer(legacy=False, version=4)
+    assert min(row.min_version for row in newer.supported_features) == 0
+    assert told.finalized_features == newer.finalized_features

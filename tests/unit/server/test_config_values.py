@@ -1,6 +1,7 @@
 """Settings as they are shown: values, sources and what stands behind them."""
 
 from tidelog.config import BROKER_CONFIGS, TOPIC_CONFIGS, BrokerConfig, TopicConfig
+from tidelog.config.dynamic import DYNAMIC_CONFIGS
 from tidelog.protocol.messages.configs import ConfigSource
 from tidelog.server.config_values import (
     TYPES,
@@ -57,6 +58,22 @@ def test_every_type_has_kafkas_number() -> None:
     assert [key.name for key in keys if key.kind.type_name not in TYPES] == []
 
 
+def test_what_has_no_effect_is_shown_as_it_was_given_or_by_kafkas_default() -> None:
+    given = {"num.io.threads": "3", "broker.rack": "r1", "log.retention.hours": "2"}
+    found = described_broker_settings(BrokerConfig.parse(given)[0], {"broker.id": "7"})
+    by_name = {setting.name: setting for setting in found}
+    assert layers(by_name["num.io.threads"]) == [
+        ("num.io.threads", "3", STATIC),
+        ("num.io.threads", "8", DEFAULT),
+    ]
+    assert layers(by_name["num.network.threads"]) == [("num.network.threads", "3", DEFAULT)]
+    assert (by_name["broker.id"].value, by_name["broker.id"].source) == ("7", STATIC)
+    assert layers(by_name["broker.rack"]) == [("broker.rack", "r1", STATIC)]
+    assert (by_name["process.roles"].value, by_name["process.roles"].layers) == (None, ())
+    assert by_name["transaction.state.log.replication.factor"].kind == TYPES["short"]
+    assert by_name["log.retention.hours"].kind == TYPES["int"]
+
+
 def test_broker_shows_its_own_and_topics_defaults_each_once() -> None:
     config = BrokerConfig.parse({"num.partitions": "3", "log.retention.ms": "7"})[0]
     found = described_broker_settings(config, {"log.dirs": "/data"})
@@ -72,4 +89,6 @@ def test_broker_shows_its_own_and_topics_defaults_each_once() -> None:
     assert by_name["log.retention.hours"].value == "168"
     assert by_name["log.dirs"].value == "/data"
     assert by_name["tidelog.retention.clock"].value == "record-capped"
-    assert all(setting.is_read_only for setting in found)
+    changeable = {setting.name for setting in found if not setting.is_read_only}
+    assert changeable == DYNAMIC_CONFIGS
+    assert not changeable & {"num.partitions", "log.retention.hours", "listeners"}

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from tidelog.server.deferring import Beside
 from tidelog.server.work import Work
@@ -71,7 +72,9 @@ def test_settle_waits_for_what_runs_and_does_the_rest() -> None:
 
     async def story() -> None:
         beside = Beside(work)
-        beside.defer(lambda: notes.lines.append(f"gate {gate.wait(20)}"), notes.told("gate"))
+        beside.defer(
+            lambda: notes.lines.append(f"gate {gate.wait(PATIENCE_S)}"), notes.told("gate")
+        )
         beside.defer(notes.job("next"), notes.told("next"))
         threading.Timer(0, gate.set).start()
         beside.settle()
@@ -90,8 +93,9 @@ def test_dropped_work_is_not_told() -> None:
         beside = Beside(work)
         beside.defer(notes.job("first"), notes.told("first"))
         beside.defer(notes.job("second"), notes.told("second"))
-        beside.drop()
+        wait = beside.give_up()
         assert beside.is_idle
+        wait()
         await asyncio.sleep(0)
 
     asyncio.run(story())
@@ -127,7 +131,7 @@ def test_whoever_fails_when_told_holds_nobody_up() -> None:
         loop.set_exception_handler(lambda _, context: told.append(str(context["exception"])))
         beside.defer(notes.job("first"), fail)
         beside.defer(notes.job("second"), lambda _: over.set())
-        await asyncio.wait_for(over.wait(), 30)
+        await asyncio.wait_for(over.wait(), PATIENCE_S)
         return told
 
     assert asyncio.run(story()) == ["a defect"]

@@ -133,6 +133,8 @@ def test_the_dashboard_asks_for_what_there_is() -> None:
         *histograms,
         "tidelog_build_info",
         "tidelog_partition_last_stable_offset",
+        "tidelog_partition_open_transactions",
+        "tidelog_partition_producers",
     }
 
 

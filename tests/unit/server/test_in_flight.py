@@ -1,56 +1,84 @@
 """What connections hold together has a bound, and nobody waits for ever at it."""
 
+from collections.abc import Callable
+
 from tidelog.server.in_flight import InFlight
 
 
-def never() -> None:
-    raise AssertionError("let in though it had not to wait")
+class Readers:
+    """Connections by name, and who was let go on."""
+
+    def __init__(self) -> None:
+        self.went_on = list[str]()
+        self._by_name = dict[str, Callable[[], None]]()
+
+    def __getitem__(self, name: str) -> Callable[[], None]:
+        return self._by_name.setdefault(name, lambda: self.went_on.append(name))
 
 
-def test_requests_wait_at_the_bound_in_their_order() -> None:
-    flight, let_in = InFlight(100), list[str]()
-    assert flight.admit(60, never)
-    assert flight.admit(60, never)  # there was room when it came
-    assert not flight.admit(10, lambda: let_in.append("first"))
-    assert not flight.admit(10, lambda: let_in.append("second"))
-    flight.release(10)
-    assert (let_in, flight.used_bytes) == ([], 110)
-    flight.release(15)
-    assert (let_in, flight.used_bytes) == (["first"], 105)
-    flight.release(105)
-    assert (let_in, flight.used_bytes) == (["first", "second"], 10)
+def test_at_the_bound_all_wait_but_the_one_that_is_longest_at_it() -> None:
+    flight, readers = InFlight(100), Readers()
+    assert flight.read(60, readers["a"])
+    assert not flight.read(60, readers["b"])
+    assert not flight.read(1, readers["c"])
+    assert flight.read(60, readers["a"])
+    assert (readers.went_on, flight.is_full, flight.used_bytes) == ([], True, 181)
+    flight.end_read(readers["a"])  # it is whole: the next one is read to its end
+    assert readers.went_on == ["b"]
+    assert flight.read(10, readers["b"])
+    assert not flight.read(10, readers["c"])
+    flight.release(120)
+    assert (readers.went_on, flight.is_full) == (["b", "c"], False)
+
+
+def test_what_is_only_announced_takes_no_room() -> None:
+    flight, readers = InFlight(100), Readers()
+    # Senders of twelve bytes, however much they say will follow.
+    assert all(flight.read(12, readers[str(number)]) for number in range(8))
+    assert not flight.is_full
 
 
 def test_one_larger_than_the_bound_goes_alone() -> None:
-    flight, let_in = InFlight(100), list[int]()
-    assert flight.admit(500, never)
-    assert not flight.admit(500, lambda: let_in.append(flight.used_bytes))
-    flight.release(500)
-    assert let_in == [500]
+    flight, readers = InFlight(100), Readers()
+    assert all(flight.read(50, readers["large"]) for _ in range(10))
+    assert not flight.read(50, readers["other"])
+    flight.end_read(readers["large"])
+    assert readers.went_on == ["other"]
 
 
-def test_who_has_gone_waits_no_more() -> None:
-    flight, let_in = InFlight(100), list[str]()
+def test_who_has_gone_waits_no_more_and_holds_up_nobody() -> None:
+    flight, readers = InFlight(100), Readers()
+    assert flight.read(100, readers["a"])
+    assert not flight.read(1, readers["b"])
+    assert not flight.read(1, readers["c"])
+    flight.end_read(readers["b"])
+    flight.end_read(readers["nobody"])
+    assert readers.went_on == []
+    flight.end_read(readers["a"])
+    assert readers.went_on == ["c"]
 
-    def first() -> None:
-        let_in.append("first")
 
-    assert flight.admit(100, never)
-    assert not flight.admit(1, first)
-    assert not flight.admit(1, lambda: let_in.append("second"))
-    flight.forget(first)
-    flight.release(100)
-    assert let_in == ["second"]
+def test_those_that_waited_go_on_in_their_order_while_there_is_room() -> None:
+    flight, readers = InFlight(100), Readers()
+    flight.add(99)
+    assert flight.read(1, readers["a"])
+    assert not flight.read(1, readers["b"])
+    assert not flight.read(1, readers["c"])
+    flight.release(1)
+    assert readers.went_on == []
+    flight.release(2)
+    assert readers.went_on == ["b", "c"]
 
 
 def test_answers_count_without_asking() -> None:
-    flight, let_in = InFlight(100), list[str]()
+    flight, readers = InFlight(100), Readers()
     flight.add(100)
-    assert not flight.admit(1, lambda: let_in.append("in"))
-    flight.release(1)
-    assert let_in == ["in"]
+    assert flight.read(1, readers["a"])  # else nobody would read on
+    assert not flight.read(1, readers["b"])
+    flight.release(10)
+    assert readers.went_on == ["b"]
 
 
 def test_no_bound() -> None:
-    flight = InFlight(-1)
-    assert all(flight.admit(1 << 40, never) for _ in range(3))
+    flight, readers = InFlight(-1), Readers()
+    assert all(flight.read(1 << 40, readers[str(number)]) for number in range(3))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from tidelog.config import BrokerConfig
 from tidelog.errors import StorageFailure, UnknownTopic
@@ -13,8 +14,6 @@ from tidelog.server.node import Node
 from tidelog.server.server import open_node
 from tidelog.storage.log import Log
 from tidelog.types import NewRecord, TopicPartition
-
-WAIT_S = 20
 
 
 class Gate:
@@ -30,7 +29,7 @@ class Gate:
         def watched(*arguments: object) -> Log:
             self.threads.append(threading.get_ident())
             self.has_begun.set()
-            assert self.may_open.wait(WAIT_S)
+            assert self.may_open.wait(PATIENCE_S)
             if self.failure is not None:
                 raise self.failure
             return opening(*arguments)  # type: ignore[arg-type]
@@ -58,7 +57,7 @@ def names(node: Node) -> list[TopicPartition]:
 async def begun(node: Node, gate: Gate) -> "asyncio.Future[None]":
     """An opening of all partitions that has come to its threads."""
     opening = asyncio.ensure_future(node.partitions.open_beside(names(node), node.work))
-    assert await asyncio.to_thread(gate.has_begun.wait, WAIT_S)
+    assert await asyncio.to_thread(gate.has_begun.wait, PATIENCE_S)
     return opening
 
 

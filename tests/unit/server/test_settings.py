@@ -6,7 +6,6 @@ from tidelog.errors import ConfigError
 from tidelog.server.settings import (
     Endpoint,
     parse_endpoint,
-    parse_listener,
     parse_settings,
     read_settings,
 )
@@ -77,13 +76,6 @@ def test_endpoint(text: str, host: str, port: int) -> None:
 def test_endpoint_that_cannot_be(text: str) -> None:
     with pytest.raises(ConfigError, match="HOST:PORT"):
         parse_endpoint(text)
-
-
-def test_listener() -> None:
-    assert parse_listener("listeners", "PLAINTEXT://:9092") == Endpoint("127.0.0.1", 9092)
-    for text in ("127.0.0.1:9092", "SSL://h:1", "PLAINTEXT://a:1,PLAINTEXT://b:2"):
-        with pytest.raises(ConfigError, match="one PLAINTEXT://HOST:PORT"):
-            parse_listener("listeners", text)
 
 
 @pytest.mark.parametrize(

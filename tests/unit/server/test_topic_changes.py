@@ -1,16 +1,20 @@
 """Topics change beside the loop, and not while somebody rebuilds them."""
 
 import asyncio
+import errno
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from tidelog.config import BrokerConfig
+from tidelog.errors import StorageFailure, UnknownTopic
 from tidelog.server import topic_changes
 from tidelog.server.node import Node
 from tidelog.server.server import open_node
+from tidelog.types import NewRecord
 
 
 @pytest.fixture
@@ -58,3 +62,107 @@ def test_topic_that_is_held_while_its_deletion_waits_is_kept_so_long(node: Node)
         return was_there, node.topics.find("t") is not None
 
     assert asyncio.run(story()) == (True, False)
+
+
+def test_deletion_touches_no_file_on_the_loop(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, threads = node.env.files, dict[str, set[int]]()
+    for name in ("rename", "sync_dir", "remove", "remove_dir", "create"):
+        if hasattr(files, name):
+            monkeypatch.setattr(files, name, _watched(getattr(files, name), name, threads))
+
+    async def story() -> None:
+        await topic_changes.create(node, "t", 3)
+        for number in range(3):
+            node.partitions.get("t", number)
+        threads.clear()
+        await topic_changes.delete(node, "t")
+
+    asyncio.run(story())
+    assert {"rename", "sync_dir"} <= threads.keys()
+    assert all(threading.get_ident() not in found for found in threads.values())
+
+
+def _watched(
+    call: Callable[..., object], name: str, threads: dict[str, set[int]]
+) -> Callable[..., object]:
+    def watched(*arguments: object, **more: object) -> object:
+        threads.setdefault(name, set()).add(threading.get_ident())
+        return call(*arguments, **more)
+
+    return watched
+
+
+def test_deletion_waits_for_what_a_log_does_beside_and_leaves_the_loop_free(
+    node: Node, tmp_path: Path
+) -> None:
+    gate, runs = threading.Event(), threading.Event()
+
+    def job() -> None:
+        runs.set()
+        assert gate.wait(PATIENCE_S)
+
+    async def story() -> None:
+        await topic_changes.create(node, "t", 1)
+        partition = node.partitions.get("t", 0)
+        partition.log._defer("t-0", "test", job)
+        await asyncio.to_thread(runs.wait, PATIENCE_S)
+        deletion = asyncio.ensure_future(topic_changes.delete(node, "t"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert node.topics.find("t") is None
+        assert partition.is_gone
+        with pytest.raises(UnknownTopic):
+            node.partitions.get("t", 0)
+        assert not deletion.done()
+        assert (tmp_path / "t-0").exists()
+        gate.set()
+        await deletion
+
+    asyncio.run(story())
+    assert not (tmp_path / "t-0").exists()
+
+
+def test_deletion_goes_on_where_who_asked_goes_away(node: Node, tmp_path: Path) -> None:
+    async def story() -> None:
+        await topic_changes.create(node, "t", 1)
+        asked = asyncio.ensure_future(topic_changes.delete(node, "t"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert node.topics.find("t") is None
+        asked.cancel()
+        # Who makes it anew waits until it is gone.
+        made = await topic_changes.create(node, "t", 2)
+        assert node.topics.find("t") == made
+        await node.topics.settle()
+
+    asyncio.run(story())
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["t-0", "t-1"]
+
+
+def test_failed_deletion_loses_nothing_and_tells_nobody(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, rename = list[str](), node.env.files.rename
+    node.topics.on_deleted.append(told.append)
+
+    def failing(source: str, target: str) -> None:
+        if source.endswith("t-1"):
+            raise OSError(errno.EIO, "Input/output error")
+        rename(source, target)
+
+    async def story() -> None:
+        await topic_changes.create(node, "t", 3)
+        for number in range(3):
+            node.partitions.get("t", number).log.append([NewRecord(value=b"v")])
+        monkeypatch.setattr(node.env.files, "rename", failing)
+        with pytest.raises(StorageFailure):
+            await topic_changes.delete(node, "t")
+        monkeypatch.undo()
+        assert not told
+        # What was not set aside is recovered, and goes on.
+        for number in (1, 2):
+            log = node.partitions.get("t", number).log
+            assert log.log_end_offset == 1
+            assert log.append([NewRecord(value=b"w")]).base_offset == 1
+
+    asyncio.run(story())

@@ -153,6 +153,13 @@ class TestChanges:
         found, said = refused(lambda: self.changed(*changes))
         assert (found, text in (said or "")) == (code, True)
 
+    def test_a_list_grows_at_its_end(self) -> None:
+        """Also that of the default: which of its words comes first is told as it was given."""
+        appended = [Change("cleanup.policy", 2, "compact")]
+        assert changed_settings(appended, {}, TopicConfig()) == {"cleanup.policy": "delete,compact"}
+        config = TopicConfig.parse({"cleanup.policy": "delete,compact"})[0]
+        assert config.text("cleanup.policy") == "delete,compact"
+
     def test_replacing_all(self) -> None:
         assert replaced_settings([("segment.ms", "9")], self.given) == {
             "segment.ms": "9",

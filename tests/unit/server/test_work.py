@@ -4,10 +4,9 @@ import asyncio
 import threading
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from tidelog.server.work import Work
-
-WAIT_S = 20
 
 
 def test_calls_beyond_the_bound_wait_outside() -> None:
@@ -17,13 +16,13 @@ def test_calls_beyond_the_bound_wait_outside() -> None:
     def call(number: int) -> int:
         begun.append(number)
         if not gate.is_set():
-            both.wait(WAIT_S)
-        assert gate.wait(WAIT_S)
+            both.wait(PATIENCE_S)
+        assert gate.wait(PATIENCE_S)
         return number
 
     async def story() -> list[int]:
         calls = [asyncio.ensure_future(work.run(call, number)) for number in range(5)]
-        assert await asyncio.to_thread(both.wait, WAIT_S) >= 0
+        assert await asyncio.to_thread(both.wait, PATIENCE_S) >= 0
         calls[2].cancel()
         await asyncio.sleep(0)
         assert sorted(begun) == [0, 1]

@@ -68,8 +68,8 @@ def test_passwords_are_not_shown() -> None:
     ("name", "said"),
     [
         ("auto.offset.reset", "startingOffsets"),
-        ("key.deserializer", "keys are bytes"),
-        ("value.deserializer", "values are bytes"),
+        ("key.deserializer", "give keyAs"),
+        ("value.deserializer", "give valueAs"),
         ("key.serializer", "nothing is written"),
         ("value.serializer", "nothing is written"),
         ("enable.auto.commit", "commits no offsets"),

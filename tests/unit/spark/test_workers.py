@@ -12,6 +12,7 @@ import pytest
 
 from tidelog.errors import MissingDependency
 from tidelog.spark import workers
+from tidelog.storage.kernel_cache import CACHE_VARIABLE
 
 # Prints how many functions were compiled: to make ready, and by a read afterwards.
 COUNT = """
@@ -62,61 +63,12 @@ def test_a_module_that_fails_later_is_named() -> None:
         raise ModuleNotFoundError("No module named 'obstore'", name="obstore")
 
 
-class TestCacheFolder:
-    @pytest.fixture(autouse=True)
-    def nothing_is_writable(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.delenv(workers.CACHE_VARIABLE, raising=False)
-        monkeypatch.setattr("os.access", lambda path, mode: False)
-        monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-
-    def test_the_one_that_was_chosen(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setenv(workers.CACHE_VARIABLE, "/elsewhere")
-        assert workers.choose_cache(tmp_path) == Path("/elsewhere")
-
-    def test_one_of_the_machine_where_no_other_will_do(self, tmp_path: Path) -> None:
-        found = workers.choose_cache(tmp_path)
-        assert found == tmp_path / f"tidelog-numba-{os.getuid()}"
-        assert os.environ.pop(workers.CACHE_VARIABLE) == str(found)
-        assert found.stat().st_mode & 0o777 == 0o700
-
-    def test_never_one_that_others_can_write_to(self, tmp_path: Path) -> None:
-        folder = tmp_path / f"tidelog-numba-{os.getuid()}"
-        folder.mkdir()
-        folder.chmod(0o777)
-        assert workers.choose_cache(tmp_path) is None
-        folder.rmdir()
-        folder.symlink_to(tmp_path)
-        assert workers.choose_cache(tmp_path) is None
-        assert workers.CACHE_VARIABLE not in os.environ
-
-
-def test_only_the_first_is_alone(tmp_path: Path) -> None:
-    for expected in (True, False):
-        with workers._alone(tmp_path / "new", "read") as is_first:
-            assert is_first == expected
-    with workers._alone(tmp_path / "new", "write") as is_first:
-        assert is_first
-
-
-def test_who_fails_is_not_first_for_ever(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), workers._alone(tmp_path, "read"):
-        raise ZeroDivisionError
-    with workers._alone(tmp_path, "read") as is_first:
-        assert is_first
-
-
-def test_a_folder_that_can_not_be_made_stops_nobody(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with workers._alone(tmp_path / "file" / "folder", "read") as is_first:
-        assert not is_first
-
-
 @pytest.mark.slow
 def test_processes_of_a_machine_compile_once(tmp_path: Path) -> None:
     from tests.unit.scan.logs import make_log_dir
 
     make_log_dir(str(tmp_path / "logs"), 3)
-    environment = os.environ | {workers.CACHE_VARIABLE: str(tmp_path / "kernels")}
+    environment = os.environ | {CACHE_VARIABLE: str(tmp_path / "kernels")}
     command = [sys.executable, "-c", COUNT, str(tmp_path / "logs")]
     running = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) for _ in range(3)]
     first = sorted(json.loads(process.communicate()[0]) for process in running)

@@ -1,5 +1,7 @@
 """Commit records: staged files become visible together, or not at all, whatever crashes when."""
 
+from pathlib import Path
+
 import pytest
 from tests.faults import DamageFileSystem, Keep, SeededEnv, reopen, seeded_env
 from tests.unit.storage.logs import (
@@ -16,12 +18,12 @@ from tests.unit.storage.logs import (
 )
 from tests.unit.storage.logs import reopen as reopen_dir
 
-from tidelog.env import Env
+from tidelog.env import DirEntry, Env, ManualClock, OsFileSystem
 from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.record.batch import build_batch
 from tidelog.storage import commits
 from tidelog.storage.commits import Commit, Move, Removal
-from tidelog.storage.log_dir import LogDir
+from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.storage.writers import Mark, read_marks
 from tidelog.types import TopicPartition
 
@@ -207,3 +209,75 @@ class TestOverlay:
         found = commits.overlay(env.files, PATH, TopicPartition("t", 0))
         assert sorted(found.values()) == ["1.staged", "3.staged"]
         assert offsets(reader_of(env).records()) == [0, 1, 2, 3]
+
+
+NOW_MS = 1_700_000_000_000
+
+
+class ListedFiles(OsFileSystem):
+    """The machine's files; notes which directories are listed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listed: list[str] = []
+
+    def list_dir(self, path: str) -> list[DirEntry]:
+        self.listed.append(path)
+        return super().list_dir(path)
+
+
+def settle(env: Env, path: str, now_ms: int) -> None:
+    """Let the directory's last change have been then."""
+    env.files.set_mtime(path, now_ms)
+
+
+class TestManyPartitions:
+    COUNT = 5
+
+    def opened(self, tmp_path: Path, ago_ms: int) -> tuple[LogDir, list[str]]:
+        """A directory that changed so long ago, open for reading; and what is listed of it."""
+        path = str(tmp_path)
+        env = Env(clock=ManualClock(NOW_MS))
+        with LogDir.open(path, env=env, options=LogDirOptions(create=True)) as made:
+            made.create_topic("t", partitions=self.COUNT)
+        settle(env, path, NOW_MS - ago_ms)
+        files = ListedFiles()
+        found = LogDir.open(path, env=Env(files=files, clock=ManualClock(NOW_MS)))
+        found.topics()
+        files.listed.clear()
+        return found, files.listed
+
+    def test_commit_records_are_looked_for_once(self, tmp_path: Path) -> None:
+        log_dir, listed = self.opened(tmp_path, 60_000)
+        for number in range(self.COUNT):
+            log_dir.reader("t", number)
+        assert listed.count(str(tmp_path)) == 1
+
+    def test_after_a_change_they_are_looked_for_again(self, tmp_path: Path) -> None:
+        log_dir, listed = self.opened(tmp_path, 60_000)
+        log_dir.reader("t", 0)
+        staged = [Move(f"t-{n}", f"{n}.staged", FINAL) for n in range(self.COUNT)]
+        data = build_batch(new_records([11]), base_offset=1)
+        for move in staged:
+            Path(tmp_path, move.directory, move.staged).write_bytes(bytes(data))
+        commits.publish(log_dir.env.files, str(tmp_path), ID, Commit(moves=tuple(staged)))
+        for number in range(1, self.COUNT):
+            assert offsets(log_dir.reader("t", number).records()) == [1]
+        commits.replay(log_dir.env.files, str(tmp_path))
+        settle(log_dir.env, str(tmp_path), NOW_MS - 50_000)
+        log_dir.refresh()
+        log_dir.topics()
+        before = listed.count(str(tmp_path))
+        for number in range(self.COUNT):
+            assert offsets(log_dir.reader("t", number).records()) == [1]
+        assert listed.count(str(tmp_path)) == before + 1
+
+    @pytest.mark.parametrize("ago_ms", [0, commits.SETTLED_MS - 1, -60_000])
+    def test_what_changed_just_now_may_change_again_unseen(
+        self, tmp_path: Path, ago_ms: int
+    ) -> None:
+        """In the same tick of the file system's clock; or its clock is not ours."""
+        log_dir, listed = self.opened(tmp_path, ago_ms)
+        for number in range(self.COUNT):
+            log_dir.reader("t", number)
+        assert listed.count(str(tmp_path)) == self.COUNT

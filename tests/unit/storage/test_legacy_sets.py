@@ -4,8 +4,17 @@ import zlib
 from collections.abc import Sequence
 
 import pytest
-from tests.unit.storage.appending import HOUR, NOW, bare_records, context, read, validate
+from tests.unit.storage.appending import (
+    HOUR,
+    NOW,
+    PARTITION,
+    bare_records,
+    context,
+    read,
+    validate,
+)
 
+from tidelog.config import TopicConfig
 from tidelog.errors import (
     CorruptBatch,
     CorruptRecord,
@@ -18,8 +27,16 @@ from tidelog.errors import (
 )
 from tidelog.record.builder import build_batch
 from tidelog.record.compression import compress
-from tidelog.record.legacy import build_legacy_message, build_legacy_set
-from tidelog.storage.validator import RECORD_ERROR_LIMIT, AppendContext, ValidatedAppend
+from tidelog.record.legacy import LegacyBatch, build_legacy_message, build_legacy_set
+from tidelog.storage.append_rules import SINGLE_MESSAGES_MAX
+from tidelog.storage.kernel_sets import KernelPasses
+from tidelog.storage.set_check import SetPasses
+from tidelog.storage.validator import (
+    RECORD_ERROR_LIMIT,
+    AppendContext,
+    ValidatedAppend,
+    Validator,
+)
 from tidelog.types import Buffer, Codec, NewRecord
 
 APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
@@ -32,8 +49,23 @@ def old_context() -> AppendContext:
     return found
 
 
+PASSES: list[SetPasses | None] = [None, KernelPasses()]
+
+
+@pytest.fixture(autouse=True, params=PASSES, ids=["plain", "kernels"])
+def passes(request: pytest.FixtureRequest) -> SetPasses | None:
+    """Everything holds with either; `take` goes by the one of the test."""
+    found: SetPasses | None = request.param
+    CHOSEN[:] = [found]
+    return found
+
+
+CHOSEN = list[SetPasses | None]()
+
+
 def take(data: Buffer, given: dict[str, str] | None = None) -> ValidatedAppend:
-    return validate(data, given, old_context())
+    config, _ = TopicConfig.parse(given or {})
+    return Validator(PARTITION, config, set_passes=CHOSEN[0]).validate(data, old_context())
 
 
 def message(
@@ -189,3 +221,48 @@ def test_append_time_goes_into_the_wrapper_and_inner_times_stay() -> None:
 def test_partial_message_at_the_end_is_left_out() -> None:
     sent = bytes(build_legacy_set(bare_records(), magic=0))
     assert take(sent + sent[:20]).record_count == 3
+
+
+def test_time_errors_count_though_only_others_are_listed() -> None:
+    """The code that all get is that of a wrong time if any has one."""
+    keyless = [NewRecord(key=None, value=b"v", timestamp=NOW)] * (RECORD_ERROR_LIMIT + 1)
+    late = NewRecord(key=b"k", value=b"v", timestamp=NOW + 2 * HOUR)
+    sent = build_legacy_set([*keyless, late], magic=1, codec=Codec.GZIP)
+    with pytest.raises(InvalidTimestamp, match=f"{RECORD_ERROR_LIMIT + 2} records refused"):
+        take(sent, {"cleanup.policy": "compact"})
+
+
+@pytest.mark.parametrize("given", [{}, {"compression.type": "lz4"}, APPEND_TIME])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_with_kernels_no_message_in_a_wrapper_is_looked_at_one_by_one(
+    magic: int, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, views, make = 1000, list[int](), LegacyBatch.__init__
+    inner = message(3, magic) * count
+
+    def watched(self: LegacyBatch, buffer: Buffer, at: int = 0, **more: int | None) -> None:
+        views.append(at)
+        make(self, buffer, at, **more)
+
+    monkeypatch.setattr(LegacyBatch, "__init__", watched)
+    result = take(wrapper(inner, magic, offset=3), given)
+    assert result.record_count == count
+    assert (len(views) > count) is (CHOSEN[0] is None)
+    if CHOSEN[0] is not None:
+        assert len(views) < 10
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_single_messages_are_bounded(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert SINGLE_MESSAGES_MAX >= 10_000  # what librdkafka sends at most, unless told
+    monkeypatch.setattr("tidelog.storage.append_rules.SINGLE_MESSAGES_MAX", 5)
+    monkeypatch.setattr("tidelog.storage.validator.SINGLE_MESSAGES_MAX", 5)
+    for count in (5, 6):
+        sent = message() * count if codec is Codec.NONE else wrapper(message() * count)
+        given = {"compression.type": "uncompressed"}
+        if count == 5:
+            assert take(sent, given).record_count == count
+        else:
+            with pytest.raises(RecordListTooLarge, match="over 5 messages"):
+                take(sent, given)
+    assert take(wrapper(message() * 6)).record_count == 6

@@ -1,6 +1,8 @@
 """The offset index: bytes, lookup, limits, cuts, checks."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidelog.errors import CorruptIndex, IndexFull, InvalidRequest, OffsetOverflow
 from tidelog.storage.offset_index import OffsetIndex
@@ -122,3 +124,19 @@ def test_a_tail_is_found_unless_it_is_allowed(tail: bytes) -> None:
 def test_a_position_at_the_end_of_the_log_is_found() -> None:
     with pytest.raises(CorruptIndex):
         filled().check(9000)
+
+
+@given(
+    steps=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 2000)), max_size=40),
+    wanted=st.lists(st.integers(-1, 90_000), min_size=1),
+)
+def test_slots_are_found_by_position(steps: list[tuple[int, int]], wanted: list[int]) -> None:
+    index = OffsetIndex(100)
+    offset, position, positions = 100, 0, []
+    for offset_step, position_step in steps:
+        offset, position = offset + offset_step, position + position_step
+        index.append(offset, position)
+        positions.append(position)
+    for place in [*wanted, *positions]:
+        below = [number for number, known in enumerate(positions) if known <= place]
+        assert index.slot_at_or_before_position(place) == (below[-1] if below else -1)

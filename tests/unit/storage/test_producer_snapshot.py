@@ -1,6 +1,8 @@
 """Producer snapshots: Kafka's bytes, order and checks."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidelog.errors import CorruptFile
 from tidelog.record.coding import crc32c
@@ -82,6 +84,22 @@ def test_producers_stand_in_the_order_of_javas_hash_map(
     inserted: list[int], peak: int, expected: list[int]
 ) -> None:
     assert in_hash_order(inserted, peak) == expected
+
+
+@given(
+    st.lists(st.integers(0, 2**63 - 1) | st.integers(0, 40), unique=True, max_size=200),
+    st.integers(0, 100_000),
+)
+def test_order_is_that_of_a_stable_sort_by_bucket(inserted: list[int], more: int) -> None:
+    peak, buckets = len(inserted) + more, 16
+    while peak > buckets * 3 // 4:
+        buckets *= 2
+
+    def bucket(producer_id: int) -> int:
+        folded = (producer_id ^ producer_id >> 32) & 0xFFFF_FFFF
+        return (folded ^ folded >> 16) % buckets
+
+    assert in_hash_order(inserted, peak) == sorted(inserted, key=bucket)
 
 
 @pytest.mark.parametrize(

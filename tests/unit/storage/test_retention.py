@@ -21,7 +21,7 @@ NOW = 1_000_000
 class Config:
     retention_ms: int = -1
     retention_bytes: int = -1
-    cleanup_policy: frozenset[str] = frozenset({"delete"})
+    cleanup_policy: tuple[str, ...] = ("delete",)
     tidelog_retention_clock: RetentionClock = RetentionClock.RECORD
 
 
@@ -65,8 +65,8 @@ def test_without_limits_nothing_goes() -> None:
 def test_segments_below_the_log_start_go_but_never_the_active_one(
     log_start: int, expected: list[int]
 ) -> None:
-    for policy in ({"delete"}, {"compact"}, set[str]()):
-        config = Config(cleanup_policy=frozenset(policy))
+    for policy in (("delete",), ("compact",), ()):
+        config = Config(cleanup_policy=policy)
         found = plan(FOUR, config, log_start=log_start)
         assert found == [(base, RetentionRule.LOG_START) for base in expected]
 
@@ -179,5 +179,5 @@ def test_size_counts_what_the_first_pass_leaves_and_time_what_size_leaves() -> N
 
 
 def test_compacted_topics_that_also_delete_run_all_passes() -> None:
-    config = Config(retention_bytes=0, cleanup_policy=frozenset({"delete", "compact"}))
+    config = Config(retention_bytes=0, cleanup_policy=("delete", "compact"))
     assert len(plan(FOUR, config)) == 4

@@ -31,6 +31,7 @@ from tidelog.record.batch import (
 )
 from tidelog.record.coding import write_varint
 from tidelog.record.legacy import build_legacy_set
+from tidelog.storage import validator
 from tidelog.storage.body_check import BodyFacts, check_body, walk_body
 from tidelog.storage.validator import (
     AppendOrigin,
@@ -171,6 +172,20 @@ def test_wrong_offset_deltas_are_repaired(codec: Codec, deltas: list[int]) -> No
     assert [r.offset for r in read(result)] == [100, 101, 102]
     assert contents(read(result)) == contents(records())
     assert [r.timestamp for r in read(result)] == [NOW, NOW - 1, NOW - 2]
+
+
+def test_records_that_no_reader_would_open_again_are_not_compressed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A plain batch has no such limit; one that is compressed may not have more than a client's."""
+    sent = build_batch(records())
+    size = len(sent) - 61
+    monkeypatch.setattr(validator, "APPEND_DECOMPRESSION_LIMIT", size)
+    validate(sent, {"compression.type": "lz4"})
+    monkeypatch.setattr(validator, "APPEND_DECOMPRESSION_LIMIT", size - 1)
+    validate(sent)
+    with pytest.raises(MessageTooLarge, match=f"{size} bytes of records to compress"):
+        validate(sent, {"compression.type": "lz4"})
 
 
 def body_with_deltas(body: Buffer, deltas: Sequence[int]) -> bytes:

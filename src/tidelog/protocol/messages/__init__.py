@@ -3,6 +3,8 @@
 A new API is one declaration of its request and response in a module here, a row for both, and its
 name in `BY_KEY`; tests compare every declaration with Kafka's own, field by field. The rows are
 light: a module of declarations is imported when an `Api` is first asked for its classes.
+
+Over 400 lines because it is a table: a row for each API, each with the types that it has.
 """
 
 from __future__ import annotations
@@ -48,6 +50,12 @@ if TYPE_CHECKING:
         OffsetDeleteResponse,
     )
     from tidelog.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResponse
+    from tidelog.protocol.messages.consumer_groups import (
+        ConsumerGroupDescribeRequest,
+        ConsumerGroupDescribeResponse,
+        ConsumerGroupHeartbeatRequest,
+        ConsumerGroupHeartbeatResponse,
+    )
     from tidelog.protocol.messages.described_groups import (
         DeleteGroupsRequest,
         DeleteGroupsResponse,
@@ -63,6 +71,7 @@ if TYPE_CHECKING:
         OffsetFetchRequest,
         OffsetFetchResponse,
     )
+    from tidelog.protocol.messages.markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
     from tidelog.protocol.messages.membership import (
         HeartbeatRequest,
         HeartbeatResponse,
@@ -92,6 +101,24 @@ if TYPE_CHECKING:
         InitProducerIdRequest,
         InitProducerIdResponse,
     )
+    from tidelog.protocol.messages.quorum import (
+        AddRaftVoterRequest,
+        AddRaftVoterResponse,
+        DescribeQuorumRequest,
+        DescribeQuorumResponse,
+        RemoveRaftVoterRequest,
+        RemoveRaftVoterResponse,
+        UnregisterBrokerRequest,
+        UnregisterBrokerResponse,
+        UpdateFeaturesRequest,
+        UpdateFeaturesResponse,
+    )
+    from tidelog.protocol.messages.quotas import (
+        AlterClientQuotasRequest,
+        AlterClientQuotasResponse,
+        DescribeClientQuotasRequest,
+        DescribeClientQuotasResponse,
+    )
     from tidelog.protocol.messages.replicas import (
         AlterPartitionReassignmentsRequest,
         AlterPartitionReassignmentsResponse,
@@ -102,6 +129,18 @@ if TYPE_CHECKING:
         ListPartitionReassignmentsRequest,
         ListPartitionReassignmentsResponse,
     )
+    from tidelog.protocol.messages.sasl import (
+        SaslAuthenticateRequest,
+        SaslAuthenticateResponse,
+        SaslHandshakeRequest,
+        SaslHandshakeResponse,
+    )
+    from tidelog.protocol.messages.scram_users import (
+        AlterUserScramCredentialsRequest,
+        AlterUserScramCredentialsResponse,
+        DescribeUserScramCredentialsRequest,
+        DescribeUserScramCredentialsResponse,
+    )
     from tidelog.protocol.messages.topics import (
         CreatePartitionsRequest,
         CreatePartitionsResponse,
@@ -111,6 +150,22 @@ if TYPE_CHECKING:
         DeleteRecordsResponse,
         DeleteTopicsRequest,
         DeleteTopicsResponse,
+    )
+    from tidelog.protocol.messages.transactions import (
+        AddOffsetsToTxnRequest,
+        AddOffsetsToTxnResponse,
+        AddPartitionsToTxnRequest,
+        AddPartitionsToTxnResponse,
+        DescribeTransactionsRequest,
+        DescribeTransactionsResponse,
+        EndTxnRequest,
+        EndTxnResponse,
+        ListTransactionsRequest,
+        ListTransactionsResponse,
+    )
+    from tidelog.protocol.messages.txn_offsets import (
+        TxnOffsetCommitRequest,
+        TxnOffsetCommitResponse,
     )
 
 AnyApi: TypeAlias = "Api[DataclassInstance, DataclassInstance]"
@@ -186,6 +241,27 @@ LIST_PARTITION_REASSIGNMENTS: Final[
 DESCRIBE_ACLS: Final[Api[DescribeAclsRequest, DescribeAclsResponse]] = Api(
     "DescribeAcls", 29, 1, 3, 2, "acls", 1
 )
+DESCRIBE_CLIENT_QUOTAS: Final[Api[DescribeClientQuotasRequest, DescribeClientQuotasResponse]] = Api(
+    "DescribeClientQuotas", 48, 0, 1, 1, "quotas", 0
+)
+ALTER_CLIENT_QUOTAS: Final[Api[AlterClientQuotasRequest, AlterClientQuotasResponse]] = Api(
+    "AlterClientQuotas", 49, 0, 1, 1, "quotas", 0
+)
+DESCRIBE_QUORUM: Final[Api[DescribeQuorumRequest, DescribeQuorumResponse]] = Api(
+    "DescribeQuorum", 55, 0, 2, 0, "quorum", 0
+)
+UPDATE_FEATURES: Final[Api[UpdateFeaturesRequest, UpdateFeaturesResponse]] = Api(
+    "UpdateFeatures", 57, 0, 2, 0, "quorum", 0
+)
+UNREGISTER_BROKER: Final[Api[UnregisterBrokerRequest, UnregisterBrokerResponse]] = Api(
+    "UnregisterBroker", 64, 0, 0, 0, "quorum", 0
+)
+ADD_RAFT_VOTER: Final[Api[AddRaftVoterRequest, AddRaftVoterResponse]] = Api(
+    "AddRaftVoter", 80, 0, 1, 0, "quorum", 0
+)
+REMOVE_RAFT_VOTER: Final[Api[RemoveRaftVoterRequest, RemoveRaftVoterResponse]] = Api(
+    "RemoveRaftVoter", 81, 0, 0, 0, "quorum", 0
+)
 CREATE_ACLS: Final[Api[CreateAclsRequest, CreateAclsResponse]] = Api(
     "CreateAcls", 30, 1, 3, 2, "acls", 1
 )
@@ -216,6 +292,12 @@ DESCRIBE_GROUPS: Final[Api[DescribeGroupsRequest, DescribeGroupsResponse]] = Api
 DELETE_GROUPS: Final[Api[DeleteGroupsRequest, DeleteGroupsResponse]] = Api(
     "DeleteGroups", 42, 0, 2, 2, "described_groups", 0
 )
+CONSUMER_GROUP_HEARTBEAT: Final[
+    Api[ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse]
+] = Api("ConsumerGroupHeartbeat", 68, 0, 1, 0, "consumer_groups", 0)
+CONSUMER_GROUP_DESCRIBE: Final[Api[ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse]] = (
+    Api("ConsumerGroupDescribe", 69, 0, 1, 0, "consumer_groups", 0)
+)
 OFFSET_COMMIT: Final[Api[OffsetCommitRequest, OffsetCommitResponse]] = Api(
     "OffsetCommit", 8, 2, 10, 8, "commits", 2
 )
@@ -225,6 +307,38 @@ OFFSET_FETCH: Final[Api[OffsetFetchRequest, OffsetFetchResponse]] = Api(
 OFFSET_DELETE: Final[Api[OffsetDeleteRequest, OffsetDeleteResponse]] = Api(
     "OffsetDelete", 47, 0, 0, NEVER_FLEXIBLE, "commits", 0
 )
+ADD_PARTITIONS_TO_TXN: Final[Api[AddPartitionsToTxnRequest, AddPartitionsToTxnResponse]] = Api(
+    "AddPartitionsToTxn", 24, 0, 5, 3, "transactions", 0
+)
+ADD_OFFSETS_TO_TXN: Final[Api[AddOffsetsToTxnRequest, AddOffsetsToTxnResponse]] = Api(
+    "AddOffsetsToTxn", 25, 0, 4, 3, "transactions", 0
+)
+END_TXN: Final[Api[EndTxnRequest, EndTxnResponse]] = Api("EndTxn", 26, 0, 5, 3, "transactions", 0)
+DESCRIBE_TRANSACTIONS: Final[Api[DescribeTransactionsRequest, DescribeTransactionsResponse]] = Api(
+    "DescribeTransactions", 65, 0, 0, 0, "transactions", 0
+)
+LIST_TRANSACTIONS: Final[Api[ListTransactionsRequest, ListTransactionsResponse]] = Api(
+    "ListTransactions", 66, 0, 2, 0, "transactions", 0
+)
+WRITE_TXN_MARKERS: Final[Api[WriteTxnMarkersRequest, WriteTxnMarkersResponse]] = Api(
+    "WriteTxnMarkers", 27, 1, 2, 1, "markers", 1
+)
+TXN_OFFSET_COMMIT: Final[Api[TxnOffsetCommitRequest, TxnOffsetCommitResponse]] = Api(
+    "TxnOffsetCommit", 28, 0, 5, 3, "txn_offsets", 0
+)
+
+SASL_HANDSHAKE: Final[Api[SaslHandshakeRequest, SaslHandshakeResponse]] = Api(
+    "SaslHandshake", 17, 0, 1, NEVER_FLEXIBLE, "sasl", 0
+)
+SASL_AUTHENTICATE: Final[Api[SaslAuthenticateRequest, SaslAuthenticateResponse]] = Api(
+    "SaslAuthenticate", 36, 0, 2, 2, "sasl", 0
+)
+DESCRIBE_USER_SCRAM_CREDENTIALS: Final[
+    Api[DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse]
+] = Api("DescribeUserScramCredentials", 50, 0, 0, 0, "scram_users", 0)
+ALTER_USER_SCRAM_CREDENTIALS: Final[
+    Api[AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse]
+] = Api("AlterUserScramCredentials", 51, 0, 0, 0, "scram_users", 0)
 
 
 def _by_key(*apis: AnyApi) -> Mapping[int, AnyApi]:
@@ -232,10 +346,22 @@ def _by_key(*apis: AnyApi) -> Mapping[int, AnyApi]:
 
 
 BY_KEY: Final = _by_key(
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
+    DESCRIBE_CLIENT_QUOTAS,
+    ALTER_CLIENT_QUOTAS,
+    DESCRIBE_QUORUM,
+    UPDATE_FEATURES,
+    UNREGISTER_BROKER,
+    ADD_RAFT_VOTER,
+    REMOVE_RAFT_VOTER,
     ALTER_CONFIGS,
     ALTER_PARTITION_REASSIGNMENTS,
     ALTER_REPLICA_LOG_DIRS,
+    ALTER_USER_SCRAM_CREDENTIALS,
     API_VERSIONS,
+    CONSUMER_GROUP_DESCRIBE,
+    CONSUMER_GROUP_HEARTBEAT,
     CREATE_ACLS,
     CREATE_PARTITIONS,
     CREATE_TOPICS,
@@ -250,7 +376,10 @@ BY_KEY: Final = _by_key(
     DESCRIBE_LOG_DIRS,
     DESCRIBE_PRODUCERS,
     DESCRIBE_TOPIC_PARTITIONS,
+    DESCRIBE_TRANSACTIONS,
+    DESCRIBE_USER_SCRAM_CREDENTIALS,
     ELECT_LEADERS,
+    END_TXN,
     FETCH,
     FIND_COORDINATOR,
     HEARTBEAT,
@@ -262,19 +391,29 @@ BY_KEY: Final = _by_key(
     LIST_GROUPS,
     LIST_OFFSETS,
     LIST_PARTITION_REASSIGNMENTS,
+    LIST_TRANSACTIONS,
     METADATA,
     OFFSET_COMMIT,
     OFFSET_DELETE,
     OFFSET_FETCH,
     OFFSET_FOR_LEADER_EPOCH,
     PRODUCE,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
     SYNC_GROUP,
+    TXN_OFFSET_COMMIT,
+    WRITE_TXN_MARKERS,
 )
 
 __all__ = [
+    "ADD_OFFSETS_TO_TXN",
+    "ADD_PARTITIONS_TO_TXN",
+    "ADD_RAFT_VOTER",
+    "ALTER_CLIENT_QUOTAS",
     "ALTER_CONFIGS",
     "ALTER_PARTITION_REASSIGNMENTS",
     "ALTER_REPLICA_LOG_DIRS",
+    "ALTER_USER_SCRAM_CREDENTIALS",
     "API_VERSIONS",
     "BY_KEY",
     "CREATE_ACLS",
@@ -285,13 +424,18 @@ __all__ = [
     "DELETE_RECORDS",
     "DELETE_TOPICS",
     "DESCRIBE_ACLS",
+    "DESCRIBE_CLIENT_QUOTAS",
     "DESCRIBE_CLUSTER",
     "DESCRIBE_CONFIGS",
     "DESCRIBE_GROUPS",
     "DESCRIBE_LOG_DIRS",
     "DESCRIBE_PRODUCERS",
+    "DESCRIBE_QUORUM",
     "DESCRIBE_TOPIC_PARTITIONS",
+    "DESCRIBE_TRANSACTIONS",
+    "DESCRIBE_USER_SCRAM_CREDENTIALS",
     "ELECT_LEADERS",
+    "END_TXN",
     "FETCH",
     "FIND_COORDINATOR",
     "HEARTBEAT",
@@ -303,6 +447,7 @@ __all__ = [
     "LIST_GROUPS",
     "LIST_OFFSETS",
     "LIST_PARTITION_REASSIGNMENTS",
+    "LIST_TRANSACTIONS",
     "METADATA",
     "NEVER_FLEXIBLE",
     "OFFSET_COMMIT",
@@ -310,7 +455,14 @@ __all__ = [
     "OFFSET_FETCH",
     "OFFSET_FOR_LEADER_EPOCH",
     "PRODUCE",
+    "REMOVE_RAFT_VOTER",
+    "SASL_AUTHENTICATE",
+    "SASL_HANDSHAKE",
     "SYNC_GROUP",
+    "TXN_OFFSET_COMMIT",
+    "UNREGISTER_BROKER",
+    "UPDATE_FEATURES",
+    "WRITE_TXN_MARKERS",
     "AnyApi",
     "Api",
 ]

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from tidelog.errors import InvalidRequest, TidelogError
+from tidelog.errors import InvalidRequest, MissingDependency, TidelogError
 from tidelog.record.columns.arrays import COLUMN_TYPES, HEADERS, TIME
 from tidelog.record.columns.decoder import Decoder, count_rows
 from tidelog.record.columns.source import DecodeStats, DropBatch, Selection, groups
@@ -44,6 +44,7 @@ __all__ = [
     "decode",
     "schema",
     "tally",
+    "view_types",
 ]
 
 ALL_COLUMNS: Final = tuple(COLUMN_TYPES)
@@ -53,8 +54,8 @@ ROWS: Final = 10_000
 _TALLY_ROWS: Final = 1 << 30
 
 
-def schema(columns: Sequence[str] = ALL_COLUMNS) -> pa.Schema:
-    """The schema of what `decode` yields for these columns.
+def schema(columns: Sequence[str] = ALL_COLUMNS, *, views: bool = False) -> pa.Schema:
+    """The schema of what `decode` yields for these columns; keys and values may be views.
 
     Raises:
         InvalidRequest: A column that does not exist, or one twice.
@@ -63,7 +64,19 @@ def schema(columns: Sequence[str] = ALL_COLUMNS) -> pa.Schema:
         raise InvalidRequest(f"no column {unknown[0]!r}; there are: {', '.join(ALL_COLUMNS)}")
     if len(set(columns)) != len(columns):
         raise InvalidRequest(f"a column is named twice: {', '.join(columns)}")
-    return pa.schema([pa.field(name, COLUMN_TYPES[name]) for name in columns])
+    types = COLUMN_TYPES | view_types() if views else COLUMN_TYPES
+    return pa.schema([pa.field(name, types[name]) for name in columns])
+
+
+def view_types() -> dict[str, pa.DataType]:
+    """The columns that may be had as views of the log's bytes, and their types then.
+
+    Raises:
+        MissingDependency: This pyarrow has no views.
+    """
+    if not hasattr(pa, "binary_view"):
+        raise MissingDependency(f"views need pyarrow 16 or later, this is {pa.__version__}")
+    return {"key": pa.binary_view(), "value": pa.binary_view()}
 
 
 def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
@@ -79,6 +92,7 @@ def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
     drop_batch: DropBatch | None = None,
     check_crc: bool = True,
     rows: int = ROWS,
+    views: bool = False,
     stats: DecodeStats | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of a run of batches, in order, as Arrow record batches of at most `rows` rows.
@@ -87,7 +101,7 @@ def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
 
     Args:
         buffer: Whole batches of any magic and codec, back to back. Held while the iterator lives,
-            and by nothing that it yields.
+            and with `views` by what it yields; its bytes stay as they are for as long.
         columns: Names out of `ALL_COLUMNS`, in the order wanted.
         offset_start: First offset to take, inclusive.
         offset_end: Where offsets end, exclusive.
@@ -102,6 +116,7 @@ def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
             out, e.g. those of aborted transactions.
         check_crc: False where the caller has checked every batch of the buffer.
         rows: Limit of rows in one record batch, at least 1.
+        views: Hand out keys and values as `binary_view`: views of the buffer, not copies.
         stats: Filled on the way, for callers that want the figures.
 
     Raises:
@@ -111,7 +126,7 @@ def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
         UnsupportedCompression: A codec that nobody defined.
         InvalidRequest: At the first step: an unknown column, or no rows asked for.
     """
-    kind = schema(columns)
+    kind = schema(columns, views=views)
     if rows < 1:
         raise InvalidRequest(f"rows={rows}: at least 1")
     selection = Selection(
@@ -128,8 +143,8 @@ def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
     log.flags.writeable = False  # one type of array for the kernels, whatever the caller has
     parts = (
         batch
-        for table in groups(log, selection, stats, check_crc=check_crc, rows=rows)
-        for batch in decoder.decode(log, table, check_crc=check_crc)
+        for group in groups(log, selection, stats, check_crc=check_crc, rows=rows, leaves_sums=True)
+        for batch in decoder.decode(log, group, check_crc=check_crc)
     )
     yield from _merge_small(parts, rows)
 
@@ -162,8 +177,8 @@ def tally(  # noqa: PLR0913 - as `decode`
     )
     log = np.frombuffer(buffer, np.uint8)
     log.flags.writeable = False
-    for table in groups(log, selection, stats, check_crc=check_crc, rows=_TALLY_ROWS):
-        count_rows(log, table, selection, stats, check_crc=check_crc)
+    for group in groups(log, selection, stats, check_crc=check_crc, rows=_TALLY_ROWS):
+        count_rows(log, group.table, selection, stats, check_crc=check_crc)
 
 
 def _merge_small(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:

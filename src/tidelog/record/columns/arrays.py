@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from tidelog.record.columns.pages import new_page
 from tidelog.record.header import TIMESTAMP_TYPE_BIT
 from tidelog.record.kernels import layout
 from tidelog.record.kernels.decode import (
@@ -20,18 +21,18 @@ from tidelog.record.kernels.decode import (
     KEY_NULLS,
     TIME_NULLS,
     VALUE_NULLS,
+    VIEW_WORDS,
     WITH_HEADERS,
     Binary,
     Columns,
 )
 from tidelog.record.kernels.headers import HeaderColumns, count_headers, fill_headers
+from tidelog.record.kernels.memory import Bytes, Ints, Longs
 from tidelog.record.kernels.times import fill_append_times
 from tidelog.types import INT32_MAX, TimestampType
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-    from tidelog.record.kernels.memory import Bytes, Ints, Longs
 
     Numbers = npt.NDArray[np.signedinteger]
     Column = pa.Array[pa.Scalar[pa.DataType]]
@@ -69,6 +70,7 @@ class Chunk:
 
     Attributes:
         data: The bytes that the records lie in.
+        start: Where those begin that views may point to.
         end: Where they end.
         rows: Number of rows, at least 1.
         table: The batches that the rows come from, in order.
@@ -79,6 +81,7 @@ class Chunk:
     """
 
     data: "Bytes"
+    start: int
     end: int
     rows: int
     table: "Longs"
@@ -98,20 +101,31 @@ class Chunk:
 
 
 def new_array(kind: type[Number], size: int) -> "npt.NDArray[Number]":
-    """An array of `size` numbers, not filled.
-
-    From Arrow's pool, which keeps its pages: NumPy's allocator gives them back after each batch,
-    and to have them zeroed anew takes as long as to fill them.
-    """
-    pages = cast("memoryview", pa.allocate_buffer(size * np.dtype(kind).itemsize))
-    return np.frombuffer(pages, kind)
+    """An array of `size` numbers, not filled; see `pages`."""
+    return np.frombuffer(new_page(size * np.dtype(kind).itemsize), kind, size)
 
 
 def new_binary(rows: int, capacity: int) -> Binary:
     """An empty binary column with room for `rows` values of together `capacity` bytes."""
     ends = new_array(np.int32, rows + 1)
     ends[0] = 0
-    return Binary(ends, new_array(np.uint8, capacity), np.full((rows + 7) >> 3, 0xFF, np.uint8))
+    return Binary(ends, new_array(np.uint8, capacity), _all_valid(rows), NO_INTS)
+
+
+def new_views(rows: int) -> Binary:
+    """A column of views of values that stay where they are."""
+    return Binary(NO_INTS, _NO_BYTES, _all_valid(rows), new_array(np.int32, VIEW_WORDS * rows))
+
+
+def _all_valid(rows: int) -> "Bytes":
+    return np.full((rows + 7) >> 3, 0xFF, np.uint8)
+
+
+# What stands for a column that nobody asks for.
+NO_LONGS: Final[Longs] = np.empty(0, np.int64)
+NO_INTS: Final[Ints] = np.empty(0, np.int32)
+_NO_BYTES: Final[Bytes] = np.empty(0, np.uint8)
+NO_BINARY: Final = Binary(NO_INTS, _NO_BYTES, _NO_BYTES, NO_INTS)
 
 
 def build(name: str, chunk: Chunk) -> "Column":
@@ -176,6 +190,16 @@ def _binary(kind: pa.DataType, rows: int, column: Binary, null_count: int) -> "C
     ends = column.ends[: rows + 1]
     data = column.data[: ends[rows]]
     return pa.Array.from_buffers(kind, rows, [valid, _share(ends), _share(data)], null_count)
+
+
+def _bytes(chunk: Chunk, column: Binary, null_count: int) -> "Column":
+    """Keys or values: copies in an array of their own, or views of the log's bytes."""
+    if not column.views.size:
+        return _binary(pa.binary(), chunk.rows, column, null_count)
+    valid = _share(column.valid[: (chunk.rows + 7) >> 3]) if null_count else None
+    views = _share(column.views[: VIEW_WORDS * chunk.rows])
+    data = _share(chunk.data[chunk.start : chunk.end])
+    return pa.Array.from_buffers(pa.binary_view(), chunk.rows, [valid, views, data], null_count)
 
 
 def _offsets(chunk: Chunk) -> "Column":
@@ -263,8 +287,8 @@ _BUILDERS: Final[dict[str, Callable[[Chunk], "Column"]]] = {
     "timestampType": _timestamp_types,
     "createTimestamp": lambda c: _fixed(TIME, c.filled.creates[: c.rows], c.progress[CREATE_NULLS]),
     "appendTimestamp": _append_times,
-    "key": lambda c: _binary(pa.binary(), c.rows, c.filled.key, c.progress[KEY_NULLS]),
-    "value": lambda c: _binary(pa.binary(), c.rows, c.filled.value, c.progress[VALUE_NULLS]),
+    "key": lambda c: _bytes(c, c.filled.key, c.progress[KEY_NULLS]),
+    "value": lambda c: _bytes(c, c.filled.value, c.progress[VALUE_NULLS]),
     "headers": _headers,
     "producerId": lambda c: _per_batch(pa.int64(), layout.PRODUCER_ID, c),
     "producerEpoch": lambda c: _per_batch(pa.int16(), layout.PRODUCER_EPOCH, c),

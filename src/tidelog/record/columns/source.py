@@ -1,6 +1,7 @@
 """From bytes to batch tables: the walk, the checksums, and which batches need no opening.
 
-Checksums come first: what is left out is left out because of a header whose CRC was right.
+Checksums come first: what is left out is left out because of a header whose CRC was right. Only
+of a group that is opened whole may the decoder check them: each just before the batch is decoded.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,8 +12,11 @@ import numpy as np
 
 from tidelog.errors import CorruptBatch
 from tidelog.record.coding import crc32c_spans
+from tidelog.record.columns.bodies import is_plain
 from tidelog.record.header import ATTRIBUTES_AT, CONTROL_BIT, MAGIC_2, TIMESTAMP_TYPE_BIT
 from tidelog.record.kernels import layout
+from tidelog.record.kernels.checksums import NONE_BAD, find_bad_sum, shifts
+from tidelog.record.kernels.crc_words import HAS_INSTRUCTION
 from tidelog.record.kernels.reasons import REASONS
 from tidelog.record.kernels.scan import scan_batches
 from tidelog.types import INT64_MAX, NO_TIMESTAMP
@@ -26,9 +30,14 @@ if TYPE_CHECKING:
 
 # Headers to walk over at a time: many, since their table is small against the bytes that they head.
 SCAN_BATCHES: Final = 4096
-# Bytes to sum and decode at a time: what was read for the checksum is then still in a cache. Every
-# group costs about 0.1 ms in Python, so that small ones are dearer than a cache missed.
+# Bytes to sum and then decode: what was read for the checksum is still in a cache. Every group
+# costs about 0.1 ms in Python, so that small ones are dearer than a cache missed.
 GROUP_BYTES: Final = 4 << 20
+# Bytes to decode at a time where each batch is summed just before: no cache has a say then.
+LEFT_GROUP_BYTES: Final = 8 << 20
+# A table is cut where it goes from batches that are opened as they are to others, and back; where
+# that changes more often, groups would become small.
+_CHANGES_MAX: Final = 8
 
 DropBatch = Callable[["Longs"], "Mask"]
 
@@ -55,6 +64,14 @@ class DecodeStats:
     end_at: int = 0
     next_offset: int = -1
 
+    def add(self, walked: "Longs", opened: int) -> None:
+        """Count batches that are next to each other and right, and how many of them are opened."""
+        self.batches += len(walked)
+        self.batches_opened += opened
+        if len(walked):
+            self.end_at = int(walked[-1, layout.POSITION] + walked[-1, layout.SIZE])
+            self.next_offset = int(walked[-1, layout.LAST_OFFSET]) + 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
@@ -68,53 +85,98 @@ class Selection:
     drop_batch: DropBatch | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Batches to open, in order.
+
+    Attributes:
+        table: See `kernels.layout` for its columns.
+        is_checked: Whether their checksums are known to be right. Where not, the decoder checks
+            and counts them.
+    """
+
+    table: "Longs"
+    is_checked: bool
+
+
 def groups(
-    log: "Bytes", selection: Selection, stats: DecodeStats, *, check_crc: bool, rows: int
-) -> Iterator["Longs"]:
-    """Tables of the batches to open, in order; see `kernels.layout` for their columns.
+    log: "Bytes",
+    selection: Selection,
+    stats: DecodeStats,
+    *,
+    check_crc: bool,
+    rows: int,
+    leaves_sums: bool = False,
+) -> Iterator[Group]:
+    """The batches to open, group by group.
 
     A group comes from about `GROUP_BYTES` and no more than `rows` records, but at least one batch.
+    With `leaves_sums` the checksums of groups that are opened whole are left to the caller.
 
     Raises:
         CorruptBatch: A frame or a checksum is wrong; the batches before it were handed out.
     """
     at, end, status = 0, log.size, layout.FULL
+    leaves_sums &= check_crc and HAS_INSTRUCTION and selection.drop_batch is None
     while status == layout.FULL:
         table = np.empty((SCAN_BATCHES, layout.BATCH_FIELDS), np.int64)
         count, at, status = scan_batches(log, at, end, table)
-        for group in _cut(table[:count], rows):
-            error = _first_bad_sum(log, group) if check_crc else None
-            sound = group if error is None else group[group[:, layout.POSITION] < (error.at or 0)]
-            mask = _select(sound, selection)
-            wanted = sound if mask.all() else sound[mask]
-            stats.batches += len(sound)
-            stats.batches_opened += len(wanted)
-            if len(sound):
-                stats.end_at = int(sound[-1, layout.POSITION] + sound[-1, layout.SIZE])
-                stats.next_offset = int(sound[-1, layout.LAST_OFFSET]) + 1
-            if len(wanted):
-                yield wanted
-            if error is not None:
-                raise error
+        table = table[:count]
+        for part, is_left in _parted(table, selection) if leaves_sums else ((table, False),):
+            for start, stop in _cut(part, rows, LEFT_GROUP_BYTES if is_left else GROUP_BYTES):
+                group = part[start:stop]
+                if is_left:
+                    yield Group(group, is_checked=False)
+                else:
+                    yield from _checked(log, group, selection, stats, check_crc=check_crc)
     if status not in (layout.DONE, layout.PARTIAL):
         raise CorruptBatch(REASONS[status], at=at)
 
 
-def _cut(table: "Longs", rows: int) -> Iterator["Longs"]:
-    """Cut a table into groups; a batch that is larger than a group is one of its own."""
+def _parted(table: "Longs", selection: Selection) -> Iterator[tuple["Longs", bool]]:
+    """Parts of a table, in order, and whether all of a part is opened where it lies."""
+    is_left = is_plain(table) & _select(table, selection)
+    changes = np.flatnonzero(is_left[1:] != is_left[:-1]) + 1
+    if len(changes) > _CHANGES_MAX:
+        yield table, False
+        return
+    for part, marks in zip(np.split(table, changes), np.split(is_left, changes), strict=True):
+        yield part, bool(marks.all())
+
+
+def _checked(
+    log: "Bytes", group: "Longs", selection: Selection, stats: DecodeStats, *, check_crc: bool
+) -> Iterator[Group]:
+    """What is to be opened of batches, once their checksums were found right."""
+    error = _first_bad_sum(log, group) if check_crc else None
+    sound = group if error is None else group[group[:, layout.POSITION] < (error.at or 0)]
+    mask = _select(sound, selection)
+    wanted = sound if mask.all() else sound[mask]
+    stats.add(sound, len(wanted))
+    if len(wanted):
+        yield Group(wanted, is_checked=True)
+    if error is not None:
+        raise error
+
+
+def _cut(table: "Longs", rows: int, size_max: int) -> Iterator[tuple[int, int]]:
+    """First and last row, exclusive, of groups; a batch larger than a group is one of its own."""
     sizes = np.cumsum(table[:, layout.SIZE])
     counts = np.cumsum(np.maximum(table[:, layout.RECORD_COUNT], 1))
     start = size = count = 0
     while start < len(table):
-        by_size = np.searchsorted(sizes, size + GROUP_BYTES, side="right")
+        by_size = np.searchsorted(sizes, size + size_max, side="right")
         by_count = np.searchsorted(counts, count + rows, side="right")
         end = max(int(min(by_size, by_count)), start + 1)
-        yield table[start:end]
+        yield start, end
         start, size, count = end, sizes[end - 1], counts[end - 1]
 
 
 def _first_bad_sum(log: "Bytes", table: "Longs") -> CorruptBatch | None:
     """The first magic-2 batch whose CRC is wrong; legacy ones check theirs when they are opened."""
+    if HAS_INSTRUCTION:
+        slot, found = find_bad_sum(log, table, shifts())
+        return None if slot == NONE_BAD else bad_sum(table[slot], found)
     is_current = table[:, layout.MAGIC] == MAGIC_2
     rows = table if is_current.all() else table[is_current]
     starts = (rows[:, layout.POSITION] + ATTRIBUTES_AT).tolist()
@@ -124,9 +186,15 @@ def _first_bad_sum(log: "Bytes", table: "Longs") -> CorruptBatch | None:
     if sums == expected:
         return None
     slot = next(at for at, computed in enumerate(sums) if computed != expected[at])
-    reason = f"CRC-32C is {sums[slot]:#010x}, the header says {expected[slot]:#010x}"
-    at, offset = rows[slot, layout.POSITION], rows[slot, layout.BASE_OFFSET]
-    return CorruptBatch(reason, at=int(at), offset=int(offset))
+    return bad_sum(rows[slot], sums[slot])
+
+
+def bad_sum(batch: "Longs", found: int) -> CorruptBatch:
+    """The error for a batch whose bytes have another checksum than its header says."""
+    reason = f"CRC-32C is {found:#010x}, the header says {int(batch[layout.CRC]):#010x}"
+    return CorruptBatch(
+        reason, at=int(batch[layout.POSITION]), offset=int(batch[layout.BASE_OFFSET])
+    )
 
 
 def _select(table: "Longs", selection: Selection) -> "Mask":

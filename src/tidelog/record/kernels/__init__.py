@@ -5,7 +5,8 @@
 - `lookup`: exact and nearest searches by time in one segment. `validate`: the leader's pass.
 - `encode`: columns to records.
 - `layout`: the table's columns and the statuses; `reasons` has the words for them.
-- `memory`, `varints`, `arithmetic`: what they are made of.
+- `checksums`, `sums`: CRC-32C of batches, and of what lies side by side.
+- `memory`, `varints`, `arithmetic`, `crc_words`: what they are made of.
 
 Importing this package imports Numba (0.3 s); nothing compiles before its first call.
 """

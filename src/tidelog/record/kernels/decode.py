@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from tidelog.record.header import TIMESTAMP_TYPE_BIT
 from tidelog.record.kernels.arithmetic import add_wrapping
+from tidelog.record.kernels.checksums import sum_batch
 from tidelog.record.kernels.compiler import inlined, kernel
 from tidelog.record.kernels.layout import (
     ATTRIBUTES,
@@ -18,10 +19,12 @@ from tidelog.record.kernels.layout import (
     BAD_DELTA,
     BAD_RECORD,
     BAD_REST,
+    BAD_SUM,
     BASE_OFFSET,
     BASE_TIMESTAMP,
     BODY_END,
     BODY_START,
+    CRC,
     CREATE_LOST,
     CREATE_STATE,
     DONE,
@@ -30,7 +33,15 @@ from tidelog.record.kernels.layout import (
     MAX_TIMESTAMP,
     RECORD_COUNT,
 )
-from tidelog.record.kernels.memory import Bytes, Ints, Longs, copy_bytes
+from tidelog.record.kernels.memory import (
+    Bytes,
+    Ints,
+    Longs,
+    copy_bytes,
+    load_byte,
+    load_word,
+    put_long,
+)
 from tidelog.record.kernels.varints import POISON, read_varint, read_varlong
 
 # length, attributes, timestamp delta, offset delta, two lengths, header count: a byte each.
@@ -59,6 +70,17 @@ PROGRESS_FIELDS: Final = 13
 # `progress[AT]` of a batch that was not begun.
 UNOPENED: Final = -1
 
+# What is made of keys and of values: nothing, a column of copies, or one of views.
+LEFT_OUT: Final = 0
+COPIED: Final = 1
+VIEWED: Final = 2
+
+# Arrow's view of a value: four words of 4 bytes, with up to 12 bytes of it inside.
+VIEW_WORDS: Final = 4
+_INSIDE_SIZE_MAX: Final = 12
+_WORD_SIZE: Final = 4
+_SIGN: Final = 1 << 31
+
 
 class Filter(NamedTuple):
     """Which rows to take, and what to copy of them.
@@ -69,8 +91,8 @@ class Filter(NamedTuple):
         by_time: 1 to filter by record time too; records without a time are then left out.
         time_start: First record time in ms, inclusive.
         time_end: Last record time in ms, exclusive; INT64_MAX for no end.
-        keys: 1 to copy keys.
-        values: 1 to copy values.
+        keys: `LEFT_OUT`, `COPIED` or `VIEWED`.
+        values: Likewise.
     """
 
     offset_start: int
@@ -86,14 +108,16 @@ class Binary(NamedTuple):
     """An Arrow binary column that is being filled; the caller allocates.
 
     Shape:
-        ends: int32[rows + 1], the first is 0.
-        data: uint8[capacity in bytes].
+        ends: int32[rows + 1], the first is 0; nothing is written of a column of views.
+        data: uint8[capacity in bytes], likewise.
         valid: uint8[(rows + 7) // 8], all bits set by the caller; a null clears its own.
+        views: int32[rows * VIEW_WORDS] of a column of views, int32[0] of others.
     """
 
     ends: Ints
     data: Bytes
     valid: Bytes
+    views: Ints
 
 
 class Columns(NamedTuple):
@@ -101,10 +125,11 @@ class Columns(NamedTuple):
 
     Shape:
         offsets: int64[rows]; its length is the number of rows to stop at.
-        timestamps: int64[rows], -1 for none. May be the same array as `creates` where no batch
-            is LogAppendTime and no create time is lost.
-        creates: int64[rows], -1 for none or lost.
-        headers_at: int64[rows], place of the header count, `NO_HEADERS` where that is 0.
+        timestamps: int64[rows], -1 for none; int64[0] where nobody asks. May be the same array as
+            `creates` where no batch is LogAppendTime and no create time is lost.
+        creates: int64[rows], -1 for none or lost; int64[0] where nobody asks.
+        headers_at: int64[rows], place of the header count, `NO_HEADERS` where that is 0; int64[0]
+            where nobody asks.
         rows_end: int64[batches], number of rows when the batch of the table was left.
     """
 
@@ -161,7 +186,7 @@ def skip_headers(data: Bytes, at: int, end: int, count: int) -> int:
 
 @kernel
 def decode_batches(
-    data: Bytes, table: Longs, rows: Filter, out: Columns, progress: Longs
+    data: Bytes, table: Longs, rows: Filter, out: Columns, progress: Longs, shifts: Longs
 ) -> tuple[int, int]:
     """Decode the batches of `table` from `progress` on, until they or the columns are through.
 
@@ -170,14 +195,21 @@ def decode_batches(
         table: int64[batches, BATCH_FIELDS], magic 2, bodies not compressed.
         progress: int64[PROGRESS_FIELDS], for the first call zeros but `UNOPENED` in `AT`. Before
             another call the caller empties the columns and everything from `ROWS` on.
+        shifts: Tables of `checksums`, to check each batch's checksum just before its records are
+            read, while they are near: headers and all lie in `data` then. int64[0] to check none.
 
     Returns:
-        A status and a place: DONE; FULL and the record that does not fit; or a BAD_ status and
-        the record or body concerned.
+        A status and a place: DONE; FULL and the record that does not fit; BAD_SUM and the
+        checksum of the batch's bytes; or another BAD_ status and the record or body concerned.
     """
     while progress[BATCH] < table.shape[0]:
         slot = progress[BATCH]
-        status = _decode_batch(data, table[slot], rows, out, progress)
+        if shifts.size != 0 and progress[AT] == UNOPENED:
+            found = sum_batch(data, table[slot], shifts)
+            if found != table[slot, CRC]:
+                out.rows_end[slot] = progress[ROWS]
+                return BAD_SUM, found
+        status = _decode_batch(data, table[slot], rows, out, progress, table[0, BODY_START])
         out.rows_end[slot] = progress[ROWS]
         if status != DONE:
             return status, progress[AT]
@@ -187,7 +219,9 @@ def decode_batches(
 
 
 @inlined
-def _decode_batch(data: Bytes, batch: Longs, rows: Filter, out: Columns, progress: Longs) -> int:
+def _decode_batch(
+    data: Bytes, batch: Longs, rows: Filter, out: Columns, progress: Longs, view_start: int
+) -> int:
     """Decode one batch, or what is left of it."""
     if progress[AT] == UNOPENED:
         progress[AT] = batch[BODY_START]
@@ -196,14 +230,16 @@ def _decode_batch(data: Bytes, batch: Longs, rows: Filter, out: Columns, progres
         count = batch[RECORD_COUNT]
         if count < 0 or count * RECORD_SIZE_MIN > batch[BODY_END] - batch[BODY_START]:
             return BAD_COUNT
-    status = _decode_records(data, batch, rows, out, progress)
+    status = _decode_records(data, batch, rows, out, progress, view_start)
     if status == DONE and progress[AT] != batch[BODY_END]:
         return BAD_REST
     return status
 
 
 @inlined
-def _decode_records(data: Bytes, batch: Longs, rows: Filter, out: Columns, progress: Longs) -> int:
+def _decode_records(
+    data: Bytes, batch: Longs, rows: Filter, out: Columns, progress: Longs, view_start: int
+) -> int:
     """Decode records; `progress` is left at the one that it stopped at."""
     base_offset, base_timestamp = batch[BASE_OFFSET], batch[BASE_TIMESTAMP]
     delta_max = batch[LAST_OFFSET] - base_offset
@@ -212,6 +248,8 @@ def _decode_records(data: Bytes, batch: Longs, rows: Filter, out: Columns, progr
     end, count = batch[BODY_END], batch[RECORD_COUNT]
     at, record, last_delta = progress[AT], progress[RECORD], progress[LAST_DELTA]
     row, key_used, value_used = progress[ROWS], progress[KEY_BYTES], progress[VALUE_BYTES]
+    key_room = out.key.data.size if rows.keys == COPIED else _INT64_MAX
+    value_room = out.value.data.size if rows.values == COPIED else _INT64_MAX
     status = DONE
     while record < count:
         after, time_delta, delta, key_at, key_size, value_at, value_size, headers_at = parse_record(
@@ -223,18 +261,20 @@ def _decode_records(data: Bytes, batch: Longs, rows: Filter, out: Columns, progr
         created = add_wrapping(base_timestamp, time_delta)
         timestamp = append_time if is_append_time else created
         if is_wanted(base_offset + delta, timestamp, rows):
-            if not _fits(out, row, key_used + key_size, value_used + value_size):
+            is_full = key_used + key_size > key_room or value_used + value_size > value_room
+            if is_full or row >= out.offsets.size:
                 status = FULL
                 break
-            out.offsets[row] = base_offset + delta
-            out.timestamps[row] = timestamp
-            out.creates[row] = created = NO_TIMESTAMP if is_lost else created
-            out.headers_at[row] = headers_at
+            created = NO_TIMESTAMP if is_lost else created
+            put_long(out.offsets, row, base_offset + delta)
+            _keep(out.timestamps, row, timestamp)
+            _keep(out.creates, row, created)
+            _keep(out.headers_at, row, headers_at)
             _count_oddities(progress, key_size, value_size, timestamp, created, headers_at)
-            if rows.keys:
-                key_used = append_binary(out.key, row, key_used, data, key_at, key_size)
-            if rows.values:
-                value_used = append_binary(out.value, row, value_used, data, value_at, value_size)
+            key_used = _put(rows.keys, out.key, row, key_used, data, key_at, key_size, view_start)
+            value_used = _put(
+                rows.values, out.value, row, value_used, data, value_at, value_size, view_start
+            )
             row += 1
         elif rows.by_time and timestamp == NO_TIMESTAMP and is_inside(base_offset + delta, rows):
             progress[WITHOUT_TIME] += 1
@@ -280,11 +320,22 @@ def is_wanted(offset: int, timestamp: int, rows: Filter) -> bool:
 
 
 @inlined
-def _fits(out: Columns, row: int, key_end: int, value_end: int) -> bool:
-    """Whether one more row fits; a column that is not copied counts too."""
-    return (
-        row < out.offsets.size and key_end <= out.key.data.size and value_end <= out.value.data.size
-    )
+def _keep(column: Longs, row: int, value: int) -> None:
+    """Set a row of a column that somebody asked for."""
+    if row < column.size:
+        put_long(column, row, value)
+
+
+@inlined
+def _put(  # noqa: PLR0913 - a value's place, and where it goes
+    mode: int, column: Binary, row: int, used: int, data: Bytes, at: int, size: int, start: int
+) -> int:
+    """Set a row of a column as `Filter` asks for it; the bytes of copies that it then holds."""
+    if mode == COPIED:
+        used = append_binary(column, row, used, data, at, size)
+    elif mode == VIEWED:
+        put_view(column, row, data, at, size, start)
+    return used
 
 
 @inlined
@@ -297,3 +348,40 @@ def append_binary(column: Binary, row: int, used: int, data: Bytes, at: int, siz
         column.valid[row >> 3] &= 0xFF ^ (1 << (row & 7))
     column.ends[row + 1] = used
     return used
+
+
+@inlined
+def put_view(column: Binary, row: int, data: Bytes, at: int, size: int, start: int) -> None:
+    """Set one view, null where `size` is -1.
+
+    Arrow's layout: the size and the first 4 bytes, then 8 more bytes of a small value; of another
+    the number of its buffer, 0 here, and its place there, less than 2^31. The buffer begins at
+    `start` of `data`.
+    """
+    place = VIEW_WORDS * row
+    if size < 0:
+        column.valid[row >> 3] &= 0xFF ^ (1 << (row & 7))
+        size = 0
+    third, fourth = 0, at - start
+    if size <= _INSIDE_SIZE_MAX:
+        third = _load_few(data, at + _WORD_SIZE, size - _WORD_SIZE)
+        fourth = _load_few(data, at + 2 * _WORD_SIZE, size - 2 * _WORD_SIZE)
+    column.views[place] = size
+    column.views[place + 1] = _load_few(data, at, size)
+    column.views[place + 2] = third
+    column.views[place + 3] = fourth
+
+
+@inlined
+def _load_few(data: Bytes, at: int, size: int) -> int:
+    """The first 4 of `size` bytes as a little-endian int32, zeros behind the last one."""
+    count = min(size, _WORD_SIZE)
+    if count <= 0:
+        return 0
+    word = 0
+    if at + 2 * _WORD_SIZE <= data.size:
+        word = load_word(data, at) & ((1 << (8 * count)) - 1)
+    else:
+        for place in range(count):
+            word |= load_byte(data, at + place) << (8 * place)
+    return (word ^ _SIGN) - _SIGN

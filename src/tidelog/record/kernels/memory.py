@@ -44,6 +44,33 @@ def load_int64(data: Bytes, at: int) -> int:
     return _load_plain(data, at, 8)
 
 
+def load_word(data: Bytes, at: int) -> int:
+    """A little-endian int64."""
+    assert 0 <= at <= at + 8 <= data.size
+    return int.from_bytes(data[at : at + 8].tobytes(), "little", signed=True)
+
+
+def get_long(data: Longs, slot: int) -> int:
+    """An element, `slot` not being counted from the end as an index may be."""
+    assert 0 <= slot < data.size
+    return int(data[slot])
+
+
+def put_long(data: Longs, slot: int, value: int) -> None:
+    """Set an element, likewise."""
+    assert 0 <= slot < data.size
+    data[slot] = value
+
+
+def prefetch(data: "Longs | Ints", slot: int) -> None:
+    """Let the machine fetch an element that will be asked for soon."""
+    assert 0 <= slot < data.size
+
+
+def fetch(data: Bytes, at: int) -> None:
+    """Let the machine fetch what will be read soon, if there is any at that place."""
+
+
 def store_byte(data: Bytes, at: int, value: int) -> None:
     """Write the low 8 bits of `value`."""
     assert 0 <= at < data.size
@@ -79,7 +106,7 @@ def _load_plain(data: Bytes, at: int, size: int) -> int:
 
 def _store_plain(data: Bytes, at: int, value: int, size: int) -> None:
     assert 0 <= at <= at + size <= data.size
-    low_bits = value & ((1 << (8 * size)) - 1)
+    low_bits = int(value) & ((1 << (8 * size)) - 1)
     data[at : at + size] = np.frombuffer(low_bits.to_bytes(size, "big"), np.uint8)
 
 
@@ -113,6 +140,95 @@ def _loader(size):
         return types.int64(data, types.int64), generate
 
     return intrinsic(load)
+
+
+@intrinsic
+def _load_word(typing_context, data, at):
+    def generate(context, builder, signature, arguments):
+        place = _place(context, builder, signature.args[0], *arguments)
+        value = builder.load(builder.bitcast(place, ir.IntType(64).as_pointer()), align=1)
+        return builder.bswap(value) if sys.byteorder == "big" else value
+
+    return types.int64(data, types.int64), generate
+
+
+@intrinsic
+def _get_long(typing_context, data, slot):
+    def generate(context, builder, signature, arguments):
+        return builder.load(_place(context, builder, signature.args[0], *arguments))
+
+    return types.int64(data, types.int64), generate
+
+
+@intrinsic
+def _put_long(typing_context, data, slot, value):
+    def generate(context, builder, signature, arguments):
+        place = _place(context, builder, signature.args[0], *arguments[:2])
+        builder.store(arguments[2], place)
+        return context.get_dummy_value()
+
+    return types.void(data, types.int64, types.int64), generate
+
+
+@overload(get_long, jit_options={"forceinline": True})
+def _choose_get_long(data, slot):
+    def run(data, slot):
+        return _get_long(data, slot)
+
+    return run
+
+
+@overload(put_long, jit_options={"forceinline": True})
+def _choose_put_long(data, slot, value):
+    def run(data, slot, value):
+        return _put_long(data, slot, value)
+
+    return run
+
+
+def _hinter(is_write):
+    """A hint to keep a place in all caches, which never fails, whatever the place."""
+
+    def hint(typing_context, data, slot):
+        def generate(context, builder, signature, arguments):
+            place = _place(context, builder, signature.args[0], *arguments)
+            byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+            kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+            call = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+            numbers = [ir.Constant(number, value) for value in (is_write, 3, 1)]
+            builder.call(call, [builder.bitcast(place, byte), *numbers])
+            return context.get_dummy_value()
+
+        return types.void(data, types.int64), generate
+
+    return intrinsic(hint)
+
+
+_prefetch, _fetch = _hinter(1), _hinter(0)
+
+
+@overload(fetch, jit_options={"forceinline": True})
+def _choose_fetch(data, at):
+    def run(data, at):
+        return _fetch(data, at)
+
+    return run
+
+
+@overload(load_word, jit_options={"forceinline": True})
+def _choose_load_word(data, at):
+    def run(data, at):
+        return _load_word(data, at)
+
+    return run
+
+
+@overload(prefetch, jit_options={"forceinline": True})
+def _choose_prefetch(data, slot):
+    def run(data, slot):
+        return _prefetch(data, slot)
+
+    return run
 
 
 def _storer(size):

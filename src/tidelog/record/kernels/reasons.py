@@ -13,6 +13,7 @@ REASONS: Final = {
     layout.BAD_DELTA: "an offset delta that is not above the last one, or above the batch's last",
     layout.BAD_REST: "bytes are left after the last record",
     layout.BAD_INDEX: "an index entry that leads to no batch that it can mean",
+    layout.BAD_SUM: "a CRC-32C that is not that of the bytes",
     layout.BAD_COLUMN: "an Arrow column whose offsets lead out of its data",
     layout.TOO_LARGE: "a record larger than the format's 2147483647 bytes",
 }

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from tidelog.record.kernels.compiler import inlined, kernel
-from tidelog.record.kernels.memory import Bytes, Longs, load_byte, load_int32
+from tidelog.record.kernels.memory import Bytes, Longs, load_byte, load_int32, store_int32
 
 _POLYNOMIAL: Final = 0x82F63B78
 _TOP: Final = 1 << 31
@@ -107,6 +107,41 @@ def count_chained(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
             break
         at += row_size
     return at // row_size
+
+
+@kernel
+def sum_rows(rows: Bytes, row_size: int, table: Longs, out: Longs) -> None:
+    """The checksum of each row.
+
+    Shape:
+        rows: uint8[n * row_size].
+        table: What `fill_tables` filled.
+        out: int64[n].
+    """
+    for row in range(out.size):
+        out[row] = sum_bytes(rows, row * row_size, (row + 1) * row_size, table)
+
+
+@kernel
+def chain_rows(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
+    """Let rows end with the checksum that `count_chained` asks of them.
+
+    Shape:
+        rows: uint8[n * row_size]; the last 4 bytes of a row are written.
+        crc: The checksum that the first row's goes on from.
+        table: What `fill_tables` filled.
+
+    Returns:
+        The last row's; `crc` where there is none.
+    """
+    for row in range(rows.size // row_size):
+        at, end = row * row_size, (row + 1) * row_size - _LENGTH_BYTES
+        crc ^= _MASK
+        for place in range(at, end):
+            crc = table[(crc ^ load_byte(rows, place)) & 0xFF] ^ (crc >> 8)
+        crc ^= _MASK
+        store_int32(rows, end, crc)
+    return crc
 
 
 @kernel

@@ -4,34 +4,24 @@ Source: Kafka 4.3's offset manager; KIP-211 (expiry), KIP-496 (deleting offsets)
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
-from uuid import UUID
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Clock
-from tidelog.protocol.wire import NO_UUID
 from tidelog.server.groups.codes import Code
+from tidelog.server.groups.commit_checks import Commit, commit_errors
+from tidelog.server.groups.consumer.group import ConsumerGroup
+from tidelog.server.groups.conversion import end_records
 from tidelog.server.groups.group import CONSUMER_PROTOCOL, ClassicGroup, GroupState
-from tidelog.server.groups.offsets import NO_EPOCH, NO_EXPIRY, CommittedOffset
-from tidelog.server.groups.rebalance import GroupTable, Journal, Rebalances
+from tidelog.server.groups.offsets import NO_EXPIRY, CommittedOffset
+from tidelog.server.groups.pending import PendingOffsets
+from tidelog.server.groups.rebalance import Rebalances
 from tidelog.server.groups.records import offset_record, tombstone
 from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.results import CommitAsked
+from tidelog.server.groups.table import AnyGroup, GroupTable, Journal
 
 MINUTE_MS: Final = 60_000
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """One partition's part of an OffsetCommit."""
-
-    topic: str
-    partition: int
-    offset: int
-    leader_epoch: int = NO_EPOCH
-    metadata: str | None = None
-    topic_id: UUID = NO_UUID
 
 
 class Commits:
@@ -44,7 +34,9 @@ class Commits:
         journal: Journal,
         clock: Clock,
         config: BrokerConfig,
+        pending: PendingOffsets | None = None,
     ) -> None:
+        self._pending = PendingOffsets() if pending is None else pending
         self._table = table
         self._rebalances = rebalances
         self._journal = journal
@@ -56,40 +48,17 @@ class Commits:
     def commit(self, asked: CommitAsked, commits: Sequence[Commit]) -> Reply[list[Code]]:
         """Keep offsets; one code for each, in their order."""
         group = self._table.get(asked.group_id)
-        code = self._commit_error(group, asked)
-        if code is not Code.NONE:
-            return Reply.of([code] * len(commits))
-        if group is not None:
+        codes = commit_errors(group, asked, commits, self._config)
+        if isinstance(group, ClassicGroup) and Code.NONE in codes:
             self._note_sign(group, asked)
-        codes = [self._size_error(commit) for commit in commits]
         kept = [commit for commit, code in zip(commits, codes, strict=True) if code is Code.NONE]
         return self._keep(asked, kept, codes)
-
-    @staticmethod
-    def _commit_error(group: ClassicGroup | None, asked: CommitAsked) -> Code:
-        """Why a commit is not taken, `NONE` where it is."""
-        if group is None:
-            if asked.generation < 0:
-                return Code.NONE
-            return Code.GROUP_ID_NOT_FOUND if asked.is_late_version else Code.ILLEGAL_GENERATION
-        if asked.generation < 0 and group.is_empty:
-            return Code.NONE
-        code = _committer_error(group, asked)
-        if code is Code.NONE and not asked.is_transactional:
-            is_completing = group.is_in(GroupState.COMPLETING_REBALANCE)
-            return Code.REBALANCE_IN_PROGRESS if is_completing else Code.NONE
-        return code
 
     def _note_sign(self, group: ClassicGroup, asked: CommitAsked) -> None:
         """A commit says that the member is there."""
         member = group.members.get(asked.member_id)
         if member is not None and group.is_in(GroupState.STABLE, GroupState.PREPARING_REBALANCE):
             self._rebalances.await_sign(group, member)
-
-    def _size_error(self, commit: Commit) -> Code:
-        if len(commit.metadata or "") > self._config.offset_metadata_max_bytes:
-            return Code.OFFSET_METADATA_TOO_LARGE
-        return Code.NONE
 
     def _keep(
         self, asked: CommitAsked, commits: Sequence[Commit], codes: list[Code]
@@ -98,7 +67,7 @@ class Commits:
             return Reply.of(codes)
         now_ms = self._clock.now_ms()
         expire_ms = NO_EXPIRY if asked.retention_ms < 0 else now_ms + asked.retention_ms
-        kept = [(commit, _committed(commit, now_ms, expire_ms)) for commit in commits]
+        kept = [(commit, committed(commit, now_ms, expire_ms)) for commit in commits]
         written = self._journal.append(
             asked.group_id,
             [offset_record(asked.group_id, c.topic, c.partition, found) for c, found in kept],
@@ -107,7 +76,8 @@ class Commits:
             group = self._table.get_or_create(asked.group_id)
             for commit, found in kept:
                 group.offsets.put(commit.topic, commit.partition, found)
-        return _with_outcome(written, codes)
+                self._pending.supersede(asked.group_id, commit.topic, commit.partition)
+        return with_outcome(written, codes)
 
     # -- deleting ----------------------------------------------------------------------------
 
@@ -129,30 +99,40 @@ class Commits:
         gone = [
             place
             for place, code in zip(partitions, codes, strict=True)
-            if code is Code.NONE and group.offsets.get(*place) is not None
+            if code is Code.NONE
+            and (
+                group.offsets.get(*place) is not None or self._pending.is_pending(group_id, *place)
+            )
         ]
-        return _with_outcome(self._forget(group, gone), codes)
+        return with_outcome(self._forget(group, gone), codes)
 
     def _forget(
-        self, group: ClassicGroup, places: Sequence[tuple[str, int]], *, whole: bool = False
+        self, group: AnyGroup, places: Sequence[tuple[str, int]], *, whole: bool = False
     ) -> Reply[Code]:
         """Forget offsets and, where `whole`, the group with them."""
         records = [offset_record(group.group_id, *place, None) for place in places]
         if whole:
-            records.append(tombstone(group.group_id))
+            if isinstance(group, ConsumerGroup):
+                records += end_records(group)
+            else:
+                records.append(tombstone(group.group_id))
         if not records:
             return Reply.of(Code.NONE)
         written = self._journal.append(group.group_id, records)
         if not written.is_done or written.value is Code.NONE:
             for place in places:
                 group.offsets.remove(*place)
+                self._pending.forget(group.group_id, *place)
             if whole:
                 self._drop(group)
         return written
 
-    def _drop(self, group: ClassicGroup) -> None:
-        self._table.groups.pop(group.group_id, None)
-        self._rebalances.unload(group, Code.COORDINATOR_NOT_AVAILABLE)
+    def _drop(self, group: AnyGroup) -> None:
+        self._table.remove(group.group_id)
+        if isinstance(group, ConsumerGroup):
+            group.unload()
+        else:
+            self._rebalances.unload(group, Code.COORDINATOR_NOT_AVAILABLE)
 
     def delete_group(self, group_id: str) -> Reply[Code]:
         """Delete a group that has no members, with its offsets."""
@@ -161,56 +141,58 @@ class Commits:
             return Reply.of(Code.GROUP_ID_NOT_FOUND)
         if not group.is_empty:
             return Reply.of(Code.NON_EMPTY_GROUP)
-        places = [(topic, partition) for topic, partition, _ in group.offsets]
-        return self._forget(group, places, whole=True)
+        return self._forget(group, self._places(group), whole=True)
 
-    def forget_topic(self, group: ClassicGroup, topic: str) -> None:
+    def _places(self, group: AnyGroup) -> list[tuple[str, int]]:
+        """What a group has committed, also in transactions that are open."""
+        places = dict.fromkeys((topic, partition) for topic, partition, _ in group.offsets)
+        return list(places | dict.fromkeys(self._pending.places(group.group_id)))
+
+    def forget_topic(self, group: AnyGroup, topic: str) -> None:
         """A topic was deleted: its offsets are not kept."""
-        self._forget(group, [(topic, number) for number in group.offsets.of_topic(topic)])
+        self._forget(group, [place for place in self._places(group) if place[0] == topic])
 
     # -- expiry ------------------------------------------------------------------------------
 
-    def expire(self, group: ClassicGroup) -> None:
+    def expire(self, group: AnyGroup) -> None:
         """Forget what is past its time, and the group where it has nothing left."""
         gone = self.expired(group)
-        whole = group.is_empty and len(gone) == len(group.offsets)
+        is_pending = self._pending.has_group(group.group_id)
+        whole = group.is_empty and len(gone) == len(group.offsets) and not is_pending
         self._forget(group, gone, whole=whole)
 
-    def expired(self, group: ClassicGroup) -> list[tuple[str, int]]:
+    def expired(self, group: AnyGroup) -> list[tuple[str, int]]:
         """Partitions whose offsets are past their time.
 
         A group without members counts from when it became empty, one that never had any from each
-        commit; of a stable group of consumers what nobody reads any more counts from its commit.
+        commit; of a stable group of consumers what nobody reads any more counts from its commit,
+        and of one whose coordinator assigns at any time.
         """
+        if isinstance(group, ConsumerGroup):
+            return self._past_time(group, -1)
         is_simple = group.protocol_type is None
         knows_topics = group.subscribed is not None and group.protocol_type == CONSUMER_PROTOCOL
         if not (is_simple or group.is_empty or (knows_topics and group.is_in(GroupState.STABLE))):
             return []
+        return self._past_time(group, group.state_ms if group.is_empty and not is_simple else -1)
+
+    def _past_time(self, group: AnyGroup, since_ms: int) -> list[tuple[str, int]]:
+        """What nobody reads and is past its time since then, or since its commit where -1."""
         now_ms = self._clock.now_ms()
         retention_ms = self._config.offsets_retention_minutes * MINUTE_MS
-        since_ms = group.state_ms if group.is_empty and not is_simple else -1
         return [
             (topic, partition)
             for topic, partition, offset in group.offsets
             if not group.is_subscribed(topic)
+            and not self._pending.is_pending(group.group_id, topic, partition)
             and offset.is_expired(
                 now_ms, offset.commit_ms if since_ms < 0 else since_ms, retention_ms
             )
         ]
 
 
-def _committer_error(group: ClassicGroup, asked: CommitAsked) -> Code:
-    """Why who commits is none of the group's members in this generation."""
-    if asked.generation < 0 and not asked.member_id and asked.instance_id is None:
-        # Old transactional commits name nobody.
-        return Code.NONE if asked.is_transactional else Code.UNKNOWN_MEMBER_ID
-    code = group.member_error(asked.member_id, asked.instance_id)
-    if code is Code.NONE and asked.generation != group.generation:
-        return Code.ILLEGAL_GENERATION
-    return code
-
-
-def _committed(commit: Commit, now_ms: int, expire_ms: int) -> CommittedOffset:
+def committed(commit: Commit, now_ms: int, expire_ms: int) -> CommittedOffset:
+    """What is kept of a commit."""
     return CommittedOffset(
         commit.offset,
         commit.leader_epoch,
@@ -221,7 +203,7 @@ def _committed(commit: Commit, now_ms: int, expire_ms: int) -> CommittedOffset:
     )
 
 
-def _with_outcome(written: Reply[Code], codes: list[Code]) -> Reply[list[Code]]:
+def with_outcome(written: Reply[Code], codes: list[Code]) -> Reply[list[Code]]:
     """Codes of single partitions once the records are safe; the failure for all that had none."""
     answer = Reply[list[Code]]()
 

@@ -3,17 +3,29 @@
 Source: Kafka 4.3's group coordinator.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.commits import Commits
-from tidelog.server.groups.group import ClassicGroup
+from tidelog.server.groups.consumer.group import ConsumerGroup
+from tidelog.server.groups.consumer_classic import ClassicMembers
+from tidelog.server.groups.consumer_fencing import Fencing
+from tidelog.server.groups.consumer_heartbeats import Heartbeats
+from tidelog.server.groups.consumer_look_up import look_up_beside
+from tidelog.server.groups.consumer_parts import Parts
+from tidelog.server.groups.consumer_regexes import Regexes
+from tidelog.server.groups.consumer_steps import Steps
+from tidelog.server.groups.conversion import Conversion
+from tidelog.server.groups.group_settings import GroupSettings
 from tidelog.server.groups.host import Host
 from tidelog.server.groups.membership import Membership
-from tidelog.server.groups.rebalance import GroupTable, Rebalances
+from tidelog.server.groups.pending import PendingOffsets
+from tidelog.server.groups.rebalance import Rebalances
 from tidelog.server.groups.shards import Shards
+from tidelog.server.groups.table import AnyGroup, GroupTable
+from tidelog.server.groups.transactional import TransactionalCommits
 from tidelog.server.topics import OFFSETS_TOPIC
 
 # How long groups are looked at, for expiry or a deleted topic, before others run.
@@ -42,7 +54,10 @@ class GroupCoordinator:
 
     Attributes:
         members: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+        heartbeats: ConsumerGroupHeartbeat.
         commits: OffsetCommit, OffsetFetch, OffsetDelete.
+        pending: What was committed in transactions that are open.
+        transactional: TxnOffsetCommit, and the end of transactions.
         shards: Where groups are kept.
     """
 
@@ -51,15 +66,32 @@ class GroupCoordinator:
         self._timers = node.timers
         self._clock = clock
         self._check_ms = config.offsets_retention_check_interval_ms
-        self._table = GroupTable(clock)
-        self.shards = Shards(node)
+        self.shards = Shards(node, self._let_go)
+        self._table = GroupTable(clock, self.shards.number_of)
         self._rebalances = Rebalances(self._table, self.shards, node.timers, clock, config)
+        settings = GroupSettings(config, node.group_texts)
+        steps = Steps(self._table, self.shards, node.timers, clock, settings, node.topics)
+        conversion = Conversion(steps, self._rebalances)
+        self._fencing = Fencing(steps, conversion)
+        regexes = Regexes(steps, look_up_beside(node.work))
+        random = node.env.random
+        parts = Parts(steps, self._fencing, conversion, regexes, random)
+        self.heartbeats = Heartbeats(parts)
+        in_consumer_groups = ClassicMembers(parts)
+        self.default_assignor = steps.default_assignor
         self.members = Membership(
-            self._table, self._rebalances, self.shards, clock, node.env.random, config
+            self._table, self._rebalances, self.shards, random, config, in_consumer_groups
         )
-        self.commits = Commits(self._table, self._rebalances, self.shards, clock, config)
+        self.pending = PendingOffsets()
+        self.commits = Commits(
+            self._table, self._rebalances, self.shards, clock, config, self.pending
+        )
+        self.transactional = TransactionalCommits(
+            self._table, self.shards, clock, config, self.pending
+        )
+        self.shards.on_pending = self.transactional.load
+        self.shards.on_ended = self.transactional.end
         self.shards.on_loaded = self._take_loaded
-        self.shards.on_lost = self._let_go
         self.resume()
         node.topics.on_deleted.append(self.forget_topic)
         node.timers.after(self._check_ms, self._expire)
@@ -70,16 +102,21 @@ class GroupCoordinator:
 
     # -- groups come and go ------------------------------------------------------------------
 
-    def _take_loaded(self, groups: Sequence[ClassicGroup]) -> None:
-        for group in groups:
-            self._table.groups[group.group_id] = group
-            self._rebalances.resume(group)
+    def _take_loaded(self, number: int, groups: Mapping[str, AnyGroup]) -> None:
+        self._table.put_all(number, groups)
+        for group in groups.values():
+            if isinstance(group, ConsumerGroup):
+                self._fencing.resume(group)
+            else:
+                self._rebalances.resume(group)
 
     def _let_go(self, number: int | None) -> None:
         """Groups of a partition, or of all, can't be served any more."""
-        for group in tuple(self._table.groups.values()):
-            if number is None or self.shards.number_of(group.group_id) == number:
-                del self._table.groups[group.group_id]
+        self.pending.unload(number)
+        for group in self._table.take_out(number):
+            if isinstance(group, ConsumerGroup):
+                group.unload()
+            else:
                 self._rebalances.unload(group, Code.NOT_COORDINATOR)
 
     def forget_topic(self, topic: str) -> None:
@@ -93,7 +130,7 @@ class GroupCoordinator:
         self._sweep(self.commits.expire)
         self._timers.after(self._check_ms, self._expire)
 
-    def _sweep(self, action: Callable[[ClassicGroup], None]) -> None:
+    def _sweep(self, action: Callable[[AnyGroup], None]) -> None:
         """Do something to all groups, a few milliseconds at a time."""
         left = iter(tuple(self._table.groups.values()))
 
@@ -110,11 +147,11 @@ class GroupCoordinator:
 
     # -- questions ---------------------------------------------------------------------------
 
-    def find(self, group_id: str) -> ClassicGroup | None:
+    def find(self, group_id: str) -> AnyGroup | None:
         """A loaded group, None where there is none."""
         return self._table.get(group_id)
 
-    def groups(self) -> Iterable[ClassicGroup]:
+    def groups(self) -> Iterable[AnyGroup]:
         """All loaded groups."""
         return self._table.groups.values()
 

@@ -1,7 +1,7 @@
 """What groups need of the broker that they live in."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ class Host(Protocol):
     @property
     def env(self) -> "Env":
         """Files, clock, randomness."""
+        ...
+
+    def group_texts(self, group_id: str) -> "Mapping[str, str]":
+        """Settings of a group's own, as texts; none for a group that has none."""
         ...
 
     @property

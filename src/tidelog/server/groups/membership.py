@@ -11,18 +11,16 @@ from random import Random
 from typing import Final
 
 from tidelog.config import BrokerConfig
-from tidelog.env import Clock
 from tidelog.server.groups.codes import Code
+from tidelog.server.groups.consumer.group import ConsumerGroup
+from tidelog.server.groups.consumer_classic import ClassicMembers
+from tidelog.server.groups.conversion import end_records
 from tidelog.server.groups.group import ClassicGroup, GroupState, Member, protocols_bytes
-from tidelog.server.groups.rebalance import (
-    NEW_MEMBER_JOIN_TIMEOUT_MS,
-    GroupTable,
-    Journal,
-    Rebalances,
-)
+from tidelog.server.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalances
 from tidelog.server.groups.records import group_record
 from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.results import JoinAsked, Joined, MemberRef, SyncAsked, Synced
+from tidelog.server.groups.table import GroupTable, Journal
 
 # What the protocols of one member, and of all members of a group, may take. Kafka has no such
 # bound; a group near this one could not be written, since its record would be too large.
@@ -40,16 +38,16 @@ class Membership:
         table: GroupTable,
         rebalances: Rebalances,
         journal: Journal,
-        clock: Clock,
         random: Random,
         config: BrokerConfig,
+        in_consumer_groups: ClassicMembers,
     ) -> None:
         self._table = table
         self._rebalances = rebalances
         self._journal = journal
-        self._clock = clock
         self._random = random
         self._config = config
+        self._in_consumer_groups = in_consumer_groups
 
     # -- joining -----------------------------------------------------------------------------
 
@@ -62,19 +60,28 @@ class Membership:
         if not low_ms <= asked.session_timeout_ms <= high_ms:
             return _refused(Code.INVALID_SESSION_TIMEOUT, asked.member_id)
         group = self._table.get(asked.group_id)
-        if group is None:
-            return self._join_first(asked)
+        if isinstance(group, ConsumerGroup) and not group.is_empty:
+            return self._in_consumer_groups.join(group, asked)
+        if group is None or isinstance(group, ConsumerGroup):
+            return self._join_first(asked, group)
         return self._join(group, asked)
 
-    def _join_first(self, asked: JoinAsked) -> Reply[Joined]:
-        """The first that joins makes the group; who has an id already comes too late."""
+    def _join_first(self, asked: JoinAsked, was: ConsumerGroup | None) -> Reply[Joined]:
+        """The first that joins makes the group; who has an id already comes too late.
+
+        One of the consumer protocol without members becomes a classic one, with its offsets.
+        """
         if asked.member_id:
             return _refused(Code.UNKNOWN_MEMBER_ID, asked.member_id)
-        group = self._table.get_or_create(asked.group_id)
-        written = self._journal.append(group.group_id, [group_record(group)])
+        group = self._table.new_classic(asked.group_id)
+        records = [] if was is None else end_records(was)
+        written = self._journal.append(group.group_id, [*records, group_record(group)])
         if written.is_done and written.value is not Code.NONE:
-            del self._table.groups[asked.group_id]
             return _refused(written.value)
+        if was is not None:
+            group.offsets = was.offsets
+            was.unload()
+        self._table.put(group)
         return self._join(group, asked)
 
     def _join(self, group: ClassicGroup, asked: JoinAsked) -> Reply[Joined]:
@@ -230,6 +237,8 @@ class Membership:
         group = self._table.get(asked.group_id)
         if group is None or group.is_empty:
             return Reply.of(Synced(code=Code.UNKNOWN_MEMBER_ID))
+        if isinstance(group, ConsumerGroup):
+            return self._in_consumer_groups.sync(group, asked)
         code = _sync_error(group, asked)
         if code is not Code.NONE:
             return Reply.of(Synced(code=code))
@@ -260,6 +269,8 @@ class Membership:
         group = self._table.get(group_id)
         if group is None:
             return Code.UNKNOWN_MEMBER_ID
+        if isinstance(group, ConsumerGroup):
+            return self._in_consumer_groups.heartbeat(group, member, generation)
         code = group.member_error(member.member_id, member.instance_id)
         if code is not Code.NONE:
             return code
@@ -276,6 +287,8 @@ class Membership:
         group = self._table.get(group_id)
         if group is None:
             return [Code.UNKNOWN_MEMBER_ID] * len(members)
+        if isinstance(group, ConsumerGroup):
+            return self._in_consumer_groups.leave(group, members)
         codes = [self._leave(group, member) for member in members]
         if Code.NONE in codes:
             if group.is_in(GroupState.STABLE, GroupState.COMPLETING_REBALANCE):

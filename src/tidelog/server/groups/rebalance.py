@@ -7,52 +7,22 @@ leader assigns, which is written down, and then everybody is told (`Stable`).
 Source: Kafka 4.3's classic groups; KIP-134 (initial delay), KIP-345 (static members).
 """
 
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Clock
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.group import ClassicGroup, GroupState, Member
-from tidelog.server.groups.records import GroupRecord, group_record
-from tidelog.server.groups.reply import Reply
+from tidelog.server.groups.records import group_record
 from tidelog.server.groups.results import Joined, Synced
+from tidelog.server.groups.table import GroupTable, Journal
 from tidelog.server.timers import Timer, Timers
 
 # How long a new member's JoinGroup may be parked: it has no id yet that it could go on with.
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 
 Action: TypeAlias = Callable[[], None]
-
-
-class Journal(Protocol):
-    """Where groups are written."""
-
-    def append(self, group_id: str, records: Sequence[GroupRecord]) -> Reply[Code]:
-        """Write records; when they are safe, or why they were not written.
-
-        A failure that is known at once is answered at once: then nothing was written.
-        """
-        ...
-
-
-class GroupTable:
-    """The groups that are loaded, by name. Belongs to the loop's thread."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.groups: dict[str, ClassicGroup] = {}
-
-    def get(self, group_id: str) -> ClassicGroup | None:
-        """A group, None where there is none."""
-        return self.groups.get(group_id)
-
-    def get_or_create(self, group_id: str) -> ClassicGroup:
-        """A group, empty where it was not there."""
-        found = self.groups.get(group_id)
-        if found is None:
-            found = self.groups[group_id] = ClassicGroup(group_id, self._clock.now_ms())
-        return found
 
 
 class Rebalances:

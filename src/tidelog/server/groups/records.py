@@ -1,7 +1,8 @@
 """What groups leave in `__consumer_offsets`: records of offsets and of generations.
 
-Versions are those that Kafka 4.3 writes; all that it reads are read. Records of groups of the newer
-protocols (keys from 3 on) are stepped over: only their offsets are known here.
+Versions are those that Kafka 4.3 writes; all that it reads are read. Records of groups whose
+coordinator assigns (keys 3 to 8 and 16) are those of `consumer.changes`; those of other protocols
+are stepped over: only their offsets are known here.
 
 Source: Kafka 4.3's own records in that topic.
 """

@@ -7,8 +7,10 @@ and only where nothing newer stands.
 Source: Kafka 4.3's loader of that topic; KIP-98 (offsets in transactions).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import NamedTuple
 
 from tidelog.errors import CorruptMessage, UnsupportedVersion
 from tidelog.protocol.messages.group_records import GroupMetadataValue
@@ -16,9 +18,15 @@ from tidelog.record.batch import RecordBatch
 from tidelog.record.pairs import read_pairs
 from tidelog.record.record import ControlType
 from tidelog.record.views import Batch
+from tidelog.server.groups.consumer.group import ConsumerGroup
+from tidelog.server.groups.consumer.reading import ConsumerRecord, read_group_change
 from tidelog.server.groups.group import ClassicGroup, GroupState, Member
+from tidelog.server.groups.log_pieces import take_batches
 from tidelog.server.groups.offsets import CommittedOffset
-from tidelog.server.groups.records import GroupChange, read_change
+from tidelog.server.groups.pending import PendingOffset
+from tidelog.server.groups.records import Change, GroupChange, OffsetChange, read_change
+from tidelog.server.groups.table import AnyGroup
+from tidelog.storage.reading import LogSlice
 
 Value = tuple[bytes | None, int]
 
@@ -29,11 +37,34 @@ class LoadedGroup:
 
     Attributes:
         value: Its last generation, None where there are offsets only.
+        changes: What makes it a group whose coordinator assigns; none for a classic group.
         offsets: Topic, partition and commit.
     """
 
     value: GroupMetadataValue | None = None
+    changes: list[ConsumerRecord] = field(default_factory=list)
     offsets: list[tuple[str, int, CommittedOffset]] = field(default_factory=list)
+
+
+class LoadedPending(NamedTuple):
+    """What an open transaction has committed for a group.
+
+    Attributes:
+        producer_id: Whose transaction.
+        found: The group, its partition and the offset.
+        is_stale: Something newer was committed for the same partition.
+    """
+
+    producer_id: int
+    found: PendingOffset
+    is_stale: bool
+
+
+class LoadedShard(NamedTuple):
+    """What a partition has: groups by id, and what open transactions have committed."""
+
+    groups: dict[str, AnyGroup]
+    pending: Sequence[LoadedPending]
 
 
 class Replay:
@@ -46,7 +77,16 @@ class Replay:
     def __init__(self) -> None:
         self._latest: dict[bytes, Value] = {}
         self._pending: dict[int, list[tuple[bytes, Value]]] = {}
+        self._deleted: dict[bytes, int] = {}
         self.skipped: list[str] = []
+
+    def take(self, slices: Iterable[LogSlice]) -> Iterator[int]:
+        """Take all batches of a log; a pause after each piece of it, with its bytes.
+
+        Raises:
+            CorruptData: A batch is damaged; names file and position.
+        """
+        return take_batches(slices, self.add)
 
     def add(self, batch: Batch) -> None:
         """Take a batch; raises CorruptData where its records can't be read."""
@@ -58,8 +98,10 @@ class Replay:
         records = _records(batch)
         if batch.is_transactional:
             self._pending.setdefault(producer_id, []).extend(records)
-        else:
-            self._latest.update(records)
+            return
+        self._latest.update(records)
+        if self._pending:  # what is deleted now is not brought back by what waits
+            self._deleted.update((key, at) for key, (value, at) in records if value is None)
 
     def _end_transaction(self, producer_id: int, kind: ControlType) -> None:
         if kind not in {ControlType.COMMIT, ControlType.ABORT}:
@@ -80,12 +122,41 @@ class Replay:
                 self._take(found, key, value, offset)
         return found
 
-    def _take(self, found: dict[str, LoadedGroup], key: bytes, value: bytes, offset: int) -> None:
+    def pending(self) -> list[LoadedPending]:
+        """What transactions have committed that are open at the end, in the order of the log."""
+        rows = [
+            (offset, producer_id, key, value)
+            for producer_id, records in self._pending.items()
+            for key, (value, offset) in records
+            if value is not None
+        ]
+        rows.sort()
+        found = []
+        for offset, producer_id, key, value in rows:
+            if self._deleted.get(key, -1) > offset:
+                continue
+            newer = self._latest.get(key)
+            is_stale = newer is not None and newer[1] > offset
+            change = self._read(key, value, offset)
+            if isinstance(change, OffsetChange) and change.offset is not None:
+                place = (change.group_id, change.topic, change.partition)
+                pending = PendingOffset(*place, change.offset)
+                found.append(LoadedPending(producer_id, pending, is_stale))
+        return found
+
+    def _read(self, key: bytes, value: bytes, offset: int) -> Change | ConsumerRecord | None:
         try:
-            change = read_change(key, value, offset)
+            consumers = read_group_change(int.from_bytes(key[:2], "big", signed=True), key, value)
+            return read_change(key, value, offset) if consumers is None else consumers
         except (CorruptMessage, UnsupportedVersion) as error:
             if len(self.skipped) < 10:
                 self.skipped.append(f"offset {offset}: {error}")
+            return None
+
+    def _take(self, found: dict[str, LoadedGroup], key: bytes, value: bytes, offset: int) -> None:
+        change = self._read(key, value, offset)
+        if isinstance(change, ConsumerRecord):
+            found.setdefault(change.group_id, LoadedGroup()).changes.append(change)
             return
         if change is None:
             return
@@ -105,17 +176,27 @@ def _records(batch: Batch) -> list[tuple[bytes, Value]]:
     return [(key, (value, base + delta)) for delta, key, value in pairs if key is not None]
 
 
-def revive(group_id: str, loaded: LoadedGroup, now_ms: int) -> ClassicGroup:
-    """The group as its last generation left it: stable with its members, or empty."""
-    group = ClassicGroup(group_id, now_ms)
+def revive(group_id: str, loaded: LoadedGroup, now_ms: int) -> AnyGroup:
+    """The group as its last generation or epoch left it: with its members, or empty."""
+    group: AnyGroup
+    if loaded.changes and loaded.value is None:
+        group = ConsumerGroup(group_id)
+        for each in sorted(loaded.changes, key=attrgetter("kind")):
+            each.change.apply(group)
+    else:
+        group = ClassicGroup(group_id, now_ms)
     for topic, partition, offset in loaded.offsets:
         known = group.offsets.get(topic, partition)
         # Old and new keys of one partition are two keys.
         if known is None or known.record_offset < offset.record_offset:
             group.offsets.put(topic, partition, offset)
-    value = loaded.value
-    if value is None:
-        return group
+    if isinstance(group, ClassicGroup) and loaded.value is not None:
+        _rejoin(group, loaded.value)
+    return group
+
+
+def _rejoin(group: ClassicGroup, value: GroupMetadataValue) -> None:
+    """Members and generation as they were."""
     for member in _members(value):
         group.add(member, value.protocol_type)
     group.state = GroupState.STABLE if group.members else GroupState.EMPTY
@@ -127,7 +208,6 @@ def revive(group_id: str, loaded: LoadedGroup, now_ms: int) -> ClassicGroup:
     if group.leader not in group.members:
         group.leader = next(iter(group.members), None)
     group.subscribed = group.find_subscribed()
-    return group
 
 
 def _members(value: GroupMetadataValue) -> Iterator[Member]:

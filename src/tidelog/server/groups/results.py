@@ -1,7 +1,8 @@
 """What groups are asked and what they say, without the wire's versions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 from tidelog.server.groups.codes import Code
 
@@ -116,3 +117,55 @@ class CommitAsked:
     retention_ms: int = -1
     is_late_version: bool = True
     is_transactional: bool = False
+
+
+Owned = Mapping[UUID, frozenset[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeatAsked:
+    """A ConsumerGroupHeartbeat; what is None has not changed since the last one.
+
+    Attributes:
+        group_id: The group.
+        member_id: The member's id, which it made itself.
+        epoch: 0 to join, -1 to leave, -2 to leave for a while as a static member.
+        instance_id: A static member's name for itself.
+        rack_id: Where it is.
+        rebalance_timeout_ms: How long it may take to give partitions up, -1 for no change.
+        topics: Names that it reads.
+        regex: An expression for further ones.
+        assignor: Who is to assign.
+        owned: What it has.
+        client_id: How the client calls itself.
+        client_host: Where it asks from.
+        is_first_version: Whether it may leave its id to the coordinator (version 0).
+        may_see: Which topics an expression may find, None for all.
+    """
+
+    group_id: str
+    member_id: str = ""
+    epoch: int = 0
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    topics: frozenset[str] | None = None
+    regex: str | None = None
+    assignor: str | None = None
+    owned: Owned | None = None
+    client_id: str = ""
+    client_host: str = ""
+    is_first_version: bool = False
+    may_see: Callable[[str], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """How a ConsumerGroupHeartbeat ended; the assignment only where the member needs it."""
+
+    code: Code = Code.NONE
+    message: str | None = None
+    member_id: str | None = None
+    epoch: int = 0
+    interval_ms: int = 0
+    assignment: Owned | None = None

@@ -6,9 +6,12 @@ A version stands here only when all of it works: this table is what ApiVersions 
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.server.requests import Handler
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +61,13 @@ ROWS: Final = (
     Row(14, "groups", "sync_group", 0, 5),
     Row(15, "groups", "describe_groups", 0, 6),
     Row(16, "groups", "list_groups", 0, 5),
+    Row(17, "sasl", "sasl_handshake", 0, 1),
     Row(18, "api_versions", "api_versions", 0, 4),
     Row(19, "topics", "create_topics", 2, 7),
     Row(20, "topics", "delete_topics", 1, 6),
     Row(21, "delete_records", "delete_records", 0, 2),
     Row(23, "epochs", "offset_for_leader_epoch", 2, 4),
+    Row(28, "txn_offsets", "txn_offset_commit", 0, 5),
     Row(29, "acls", "describe_acls", 1, 3),
     Row(30, "acls", "create_acls", 1, 3),
     Row(31, "acls", "delete_acls", 1, 3),
@@ -70,17 +75,36 @@ ROWS: Final = (
     Row(33, "configs", "alter_configs", 0, 2),
     Row(34, "replicas", "alter_replica_log_dirs", 1, 2),
     Row(35, "log_dirs", "describe_log_dirs", 1, 5),
+    Row(36, "sasl", "sasl_authenticate", 0, 2),
     Row(37, "topics", "create_partitions", 0, 3),
     Row(22, "producer_ids", "init_producer_id", 0, 5),
+    Row(24, "transactions", "add_partitions_to_txn", 0, 5),
+    Row(25, "transactions", "add_offsets_to_txn", 0, 4),
+    Row(26, "transactions", "end_txn", 0, 5),
+    Row(27, "markers", "write_txn_markers", 1, 2),
     Row(42, "groups", "delete_groups", 0, 2),
     Row(43, "replicas", "elect_leaders", 0, 2),
     Row(44, "configs", "incremental_alter_configs", 0, 1),
     Row(45, "replicas", "alter_partition_reassignments", 0, 1),
     Row(46, "replicas", "list_partition_reassignments", 0, 0),
     Row(47, "offsets", "offset_delete", 0, 0),
+    Row(48, "quotas", "describe_client_quotas", 0, 1),
+    Row(49, "quotas", "alter_client_quotas", 0, 1),
+    Row(50, "scram_users", "describe_user_scram_credentials", 0, 0),
+    Row(51, "scram_users", "alter_user_scram_credentials", 0, 0),
+    Row(55, "quorum", "describe_quorum", 0, 2),
+    Row(57, "quorum", "update_features", 0, 2),
     Row(60, "cluster", "describe_cluster", 0, 2),
+    Row(61, "producers", "describe_producers", 0, 0),
+    Row(64, "quorum", "unregister_broker", 0, 0),
+    Row(65, "known_transactions", "describe_transactions", 0, 0),
+    Row(66, "known_transactions", "list_transactions", 0, 2),
+    Row(68, "consumer_groups", "consumer_group_heartbeat", 0, 1),
+    Row(69, "consumer_groups", "consumer_group_describe", 0, 1),
     Row(74, "configs", "list_config_resources", 0, 1),
     Row(75, "cluster", "describe_topic_partitions", 0, 0),
+    Row(80, "quorum", "add_raft_voter", 0, 1),
+    Row(81, "quorum", "remove_raft_voter", 0, 0),
 )
 BY_KEY: Final = {row.key: row for row in ROWS}
 
@@ -91,3 +115,9 @@ def handler_of(key: int) -> Handler:
     row = BY_KEY[key]
     module = import_module(f"tidelog.server.handlers.{row.module}")
     return cast("Handler", getattr(module, row.function))
+
+
+@cache
+def served_versions(legacy: bool) -> "Mapping[int, tuple[int, int]]":
+    """The versions of each API that are served, both inclusive."""
+    return {row.key: (row.first_for(legacy=legacy), row.last) for row in ROWS}

@@ -1,4 +1,7 @@
-"""ApiVersions: what the broker speaks. Source: KIP-511, KIP-584 (features)."""
+"""ApiVersions: what the broker speaks.
+
+Source: KIP-511, KIP-584 (features), KIP-890, KIP-1022 (features that begin at 0).
+"""
 
 from typing import Final
 
@@ -17,6 +20,17 @@ INVALID_REQUEST: Final = 42
 # What clients and tools read as "a broker of Kafka 4.3"; the level of its metadata.
 METADATA_VERSION_LEVEL: Final = 30
 METADATA_VERSION_FIRST: Final = 7
+# With version 2 a client adds partitions by producing, and each transaction has its own epoch.
+TRANSACTION_VERSION: Final = 2
+# Names with the lowest and the highest level; the highest is in force. The level 1 of groups is
+# the consumer protocol.
+FEATURES: Final = (
+    ("group.version", 0, 1),
+    ("metadata.version", METADATA_VERSION_FIRST, METADATA_VERSION_LEVEL),
+    ("transaction.version", 0, TRANSACTION_VERSION),
+)
+# Clients of Kafka 3.3 to 3.7 give up on a feature that begins at 0, and ask below this version.
+FEATURES_FROM_ZERO_SINCE: Final = 4
 # Kafka's own rule for what software calls itself.
 _NAME_CHARACTERS: Final = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-."
@@ -30,11 +44,11 @@ def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVer
         if not all(_is_name(text) for text in software):
             return answer(legacy=False, error_code=INVALID_REQUEST)
         context.connection.software = software
-    return answer(legacy=context.node.config.tidelog_legacy_clients)
+    return answer(legacy=context.node.config.tidelog_legacy_clients, version=context.version)
 
 
-def answer(*, legacy: bool, error_code: int = 0) -> ApiVersionsResponse:
-    """The answer; with an error it has no APIs but, with error 35, itself, to ask again."""
+def answer(*, legacy: bool, error_code: int = 0, version: int = 0) -> ApiVersionsResponse:
+    """The answer in `version`; with an error it has no APIs but, with 35, itself, to ask again."""
     keys = [
         ApiVersion(
             api_key=row.key,
@@ -52,19 +66,14 @@ def answer(*, legacy: bool, error_code: int = 0) -> ApiVersionsResponse:
         error_code=0,
         api_keys=keys,
         supported_features=[
-            SupportedFeature(
-                name="metadata.version",
-                min_version=METADATA_VERSION_FIRST,
-                max_version=METADATA_VERSION_LEVEL,
-            )
+            SupportedFeature(name=name, min_version=first, max_version=last)
+            for name, first, last in FEATURES
+            if first > 0 or version >= FEATURES_FROM_ZERO_SINCE
         ],
         finalized_features_epoch=0,
         finalized_features=[
-            FinalizedFeature(
-                name="metadata.version",
-                max_version_level=METADATA_VERSION_LEVEL,
-                min_version_level=METADATA_VERSION_LEVEL,
-            )
+            FinalizedFeature(name=name, max_version_level=last, min_version_level=last)
+            for name, _, last in FEATURES
         ],
     )
 

@@ -3,7 +3,7 @@
 Source: Kafka's protocol guide, APIs 60 and 75; KIP-700, KIP-919 (endpoint types), KIP-966.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +24,7 @@ from tidelog.server.handlers.metadata import CLUSTER_OPERATIONS, TOPIC_OPERATION
 from tidelog.server.leader_epochs import numbers_of, read_in_slices
 from tidelog.server.node import Node
 from tidelog.server.requests import RequestContext
+from tidelog.server.seen_topics import sees_topics
 from tidelog.server.topic_rules import INVALID_REQUEST, UNKNOWN_TOPIC, ensure_name
 from tidelog.storage.topics import TopicInfo
 from tidelog.types import TopicPartition
@@ -40,7 +41,7 @@ def describe_cluster(
     context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
     """This broker."""
-    node, kind = context.node, request.endpoint_type
+    node, here, kind = context.node, context.here, request.endpoint_type
     if kind == CONTROLLERS:
         text = (
             "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type"
@@ -56,7 +57,7 @@ def describe_cluster(
         controller_id=node.node_id,
         brokers=[
             DescribeClusterBroker(
-                broker_id=node.node_id, host=node.address.host, port=node.address.port
+                broker_id=node.node_id, host=here.host, port=here.port, rack=node.config.broker_rack
             )
         ],
         cluster_authorized_operations=CLUSTER_OPERATIONS if wants else NO_OPERATIONS,
@@ -81,7 +82,7 @@ async def describe_topic_partitions(
     """Partitions in the order of names and numbers, as many as fit, and where to go on."""
     node = context.node
     try:
-        names = _names(node, request)
+        names = _names(node, request, sees_topics(context))
     except Refusal as why:
         failed = [
             DescribedTopic(error_code=why.error_code, name=name)
@@ -107,15 +108,18 @@ def _count(info: TopicInfo | None) -> int:
     return 0 if info is None else info.partitions
 
 
-def _names(node: Node, request: DescribeTopicPartitionsRequest) -> list[str]:
-    """The topics from the cursor on, sorted; raises Refusal."""
+def _names(
+    node: Node, request: DescribeTopicPartitionsRequest, may_see: Callable[[str], bool]
+) -> list[str]:
+    """The topics from the cursor on, sorted, of all those that may be seen; raises Refusal."""
     cursor = request.cursor
     if cursor is not None and cursor.partition_index < 0:
         text = "the cursor's partition is negative"
         raise Refusal(INVALID_REQUEST, text)
     asked = {topic.name for topic in request.topics}
     first = "" if cursor is None else cursor.topic_name
-    names = sorted(name for name in asked or node.topics.names() if name >= first)
+    known = asked or filter(may_see, node.topics.names())
+    names = sorted(name for name in known if name >= first)
     if asked and cursor is not None and first not in asked:
         raise Refusal(INVALID_REQUEST, "the cursor's topic is not among those that are asked for")
     return names

@@ -1,17 +1,17 @@
 """DescribeConfigs, IncrementalAlterConfigs, AlterConfigs, ListConfigResources.
 
-Topics' settings change while they are used. The broker's are those it was started with: a change
-is refused as Kafka refuses one of a read-only setting.
+Settings of topics change while these are used; so do those of groups, and those of the broker that
+Kafka lets change.
 
 Source: Kafka's protocol guide, APIs 32, 44, 33 and 74; KIP-133, KIP-226, KIP-339, KIP-1142.
 """
 
+import re
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from tidelog.config import BROKER_CONFIG_BY_NAME
-from tidelog.config.resolve import broker_names
 from tidelog.errors import TidelogError
 from tidelog.protocol.messages.altered_configs import (
     AlterConfigsRequest,
@@ -27,6 +27,7 @@ from tidelog.protocol.messages.altered_configs import (
     ListConfigResourcesResponse,
 )
 from tidelog.protocol.messages.configs import (
+    ConfigSource,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
@@ -37,6 +38,9 @@ from tidelog.protocol.messages.configs import (
 from tidelog.server import topic_changes
 from tidelog.server.config_changes import (
     Change,
+    Operation,
+    changed_broker_settings,
+    changed_group_settings,
     changed_settings,
     ensure_valid,
     replaced_settings,
@@ -45,32 +49,51 @@ from tidelog.server.config_values import (
     DescribedSetting,
     chosen,
     described_broker_settings,
+    described_changes,
     described_topic_settings,
 )
 from tidelog.server.errors import Refusal, refusal_of
+from tidelog.server.handlers.broker_configs import Changing, alter_broker
+from tidelog.server.handlers.group_configs import alter_group, group_settings
 from tidelog.server.node import Node
-from tidelog.server.requests import RequestContext
+from tidelog.server.requests import Answer, Long, RequestContext
+from tidelog.server.slices import Slices
 from tidelog.server.topic_rules import INVALID_REQUEST, UNKNOWN_TOPIC, ensure_name
+from tidelog.storage.cluster_file import ALL_BROKERS
 from tidelog.storage.topics import TopicInfo
 
 TOPIC: Final = 2
 BROKER: Final = 4
 CLIENT_METRICS: Final = 16
+GROUP: Final = 32
 UNSUPPORTED_VERSION: Final = 35
+# So many are described at once without a thought: a fraction of a millisecond each.
+AT_ONCE: Final = 8
 # Kinds of resources that can be asked for in a list: what we don't have has none.
-_LISTABLE: Final = frozenset({TOPIC, BROKER, 8, CLIENT_METRICS, 32})
+_LISTABLE: Final = frozenset({TOPIC, BROKER, 8, CLIENT_METRICS, GROUP})
 
 
 # -- looking -------------------------------------------------------------------------------------
 
 
-def describe_configs(
-    context: RequestContext, request: DescribeConfigsRequest
-) -> DescribeConfigsResponse:
+def describe_configs(context: RequestContext, request: DescribeConfigsRequest) -> Answer:
     """The settings of topics and of the broker; each resource once, however often it is named."""
     asked = {(each.resource_type, each.resource_name): each for each in request.resources}
+    if len(asked) > AT_ONCE:
+        return _describe_many(context.node, list(asked.values()), request)
     results = [_described(context.node, resource, request) for resource in asked.values()]
     return DescribeConfigsResponse(results=results)
+
+
+async def _describe_many(
+    node: Node, asked: Sequence[DescribeConfigsResource], request: DescribeConfigsRequest
+) -> Long:
+    """The same, a slice at a time."""
+    slices, results = Slices(node.env.clock), []
+    for resource in asked:
+        results.append(_described(node, resource, request))
+        await slices.rest()
+    return Long(DescribeConfigsResponse(results=results), results)
 
 
 def _described(
@@ -98,6 +121,7 @@ def _shown(setting: DescribedSetting, request: DescribeConfigsRequest) -> Descri
         value=setting.value,
         read_only=setting.is_read_only,
         config_source=setting.source,
+        is_sensitive=setting.is_sensitive,
         synonyms=[
             DescribeConfigsSynonym(name=layer.name, value=layer.value, source=layer.source)
             for layer in layers
@@ -114,27 +138,35 @@ def _settings_of(node: Node, resource: DescribeConfigsResource) -> list[Describe
             info = node.topics.find(resource.resource_name)
             if info is None:
                 raise Refusal(UNKNOWN_TOPIC)
-            return described_topic_settings(info.given, info.config, node.config.topic_defaults)
+            defaults = node.started_config.topic_defaults
+            return described_topic_settings(info.given, info.config, defaults, node.changed)
         case 4:
-            if not resource.resource_name:  # the defaults of all brokers: none were ever set
-                return []
+            if not resource.resource_name:
+                texts = node.cluster.state.settings.get(ALL_BROKERS, {})
+                return described_changes(texts, ConfigSource.DYNAMIC_DEFAULT_BROKER)
             _ensure_this_broker(node, resource.resource_name, "Broker", " or empty string")
-            return described_broker_settings(node.config, _facts(node))
+            return described_broker_settings(node.started_config, _facts(node), node.changed)
+        case 32:
+            return group_settings(node, resource.resource_name)
     raise Refusal(INVALID_REQUEST, f"no settings of resource type {resource.resource_type} here")
 
 
 def _facts(node: Node) -> Mapping[str, str]:
     """What is known of the broker only while it runs."""
-    place = node.address
-    host = f"[{place.host}]" if ":" in place.host else place.host
+    places = node.listeners or {"PLAINTEXT": node.address}
     return {
+        "broker.id": str(node.node_id),
         "log.dirs": node.log_dir.path,
-        "advertised.listeners": f"PLAINTEXT://{host}:{place.port}",
+        "advertised.listeners": ",".join(f"{n}://{place}" for n, place in places.items()),
     }
 
 
+# Java's integers have ten digits.
+_INTEGER: Final = re.compile("-?[0-9]{1,10}")
+
+
 def _ensure_this_broker(node: Node, name: str, word: str, also: str = "") -> None:
-    if not name.isascii() or not name.lstrip("-").isdigit():
+    if _INTEGER.fullmatch(name) is None:
         raise Refusal(INVALID_REQUEST, f"{word} id must be an integer, but it is: {name}")
     if int(name) != node.node_id:
         text = f"Unexpected broker id, expected {node.node_id}{also}, but received {name}"
@@ -144,7 +176,7 @@ def _ensure_this_broker(node: Node, name: str, word: str, also: str = "") -> Non
 def list_config_resources(
     context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """What has settings: topics and the broker."""
+    """What has settings: topics, the broker, and groups that have some of their own."""
     kinds = set(request.resource_types) if context.version >= 1 else {CLIENT_METRICS}
     if kinds - _LISTABLE:
         return ListConfigResourcesResponse(error_code=UNSUPPORTED_VERSION)
@@ -154,6 +186,9 @@ def list_config_resources(
     if not kinds or TOPIC in kinds:
         names = context.node.topics.names()
         found += [ConfigResource(resource_name=name, resource_type=TOPIC) for name in names]
+    if not kinds or GROUP in kinds:
+        kept = context.node.cluster.state.groups
+        found += [ConfigResource(resource_name=name, resource_type=GROUP) for name in kept]
     return ListConfigResourcesResponse(error_code=0, config_resources=found)
 
 
@@ -162,31 +197,36 @@ def list_config_resources(
 _Changes: TypeAlias = Mapping[str, str | None]
 
 
+class _Changing(NamedTuple):
+    """What a request makes of a resource's settings; which names of a broker's get a value."""
+
+    of_topic: Callable[[TopicInfo], _Changes]
+    of_broker: Changing
+    of_group: Callable[[Mapping[str, str]], _Changes]
+    names: list[str]
+
+
+_Resource: TypeAlias = IncrementalAlterConfigsResource | AlterConfigsResource
+_Answer = TypeVar("_Answer", IncrementalAlterConfigsResourceResponse, AlterConfigsResourceResponse)
+
+
 async def incremental_alter_configs(
     context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     """Change settings and leave the others."""
 
-    def changes(resource: IncrementalAlterConfigsResource) -> Callable[[TopicInfo], _Changes]:
+    def changes(resource: IncrementalAlterConfigsResource) -> _Changing:
         asked = [Change(c.name, c.config_operation, c.value) for c in resource.configs]
-        return lambda info: changed_settings(asked, info.given, info.config)
-
-    times = Counter((r.resource_type, r.resource_name) for r in request.resources)
-    responses = []
-    for resource in request.resources:
-        kind, name = resource.resource_type, resource.resource_name
-        answer = IncrementalAlterConfigsResourceResponse(
-            error_code=0, error_message=None, resource_type=kind, resource_name=name
+        return _Changing(
+            lambda info: changed_settings(asked, info.given, info.config),
+            partial(changed_broker_settings, asked),
+            lambda _: changed_group_settings(asked),
+            [change.name for change in asked if change.operation != Operation.DELETE],
         )
-        names = [config.name for config in resource.configs]
-        try:
-            _ensure_single(times[kind, name])
-            plan = _Plan(context.node, kind, name, names, is_trial=request.validate_only)
-            await plan.carry_out(changes(resource))
-        except TidelogError as error:
-            why = refusal_of(error)
-            answer.error_code, answer.error_message = why.error_code, why.message
-        responses.append(answer)
+
+    asked = [(resource, changes(resource)) for resource in request.resources]
+    kind = IncrementalAlterConfigsResourceResponse
+    responses = await _alter(context.node, asked, kind, is_trial=request.validate_only)
     return IncrementalAlterConfigsResponse(responses=responses)
 
 
@@ -195,27 +235,43 @@ async def alter_configs(
 ) -> AlterConfigsResponse:
     """Change settings; what is not named goes back to its default."""
 
-    def changes(resource: AlterConfigsResource) -> Callable[[TopicInfo], _Changes]:
+    def changes(resource: AlterConfigsResource) -> _Changing:
         asked = [(config.name, config.value) for config in resource.configs]
-        return lambda info: replaced_settings(asked, info.given)
-
-    times = Counter((r.resource_type, r.resource_name) for r in request.resources)
-    responses = []
-    for resource in request.resources:
-        kind, name = resource.resource_type, resource.resource_name
-        answer = AlterConfigsResourceResponse(
-            error_code=0, error_message=None, resource_type=kind, resource_name=name
+        return _Changing(
+            lambda info: replaced_settings(asked, info.given),
+            lambda given, _: replaced_settings(asked, given),
+            partial(replaced_settings, asked),
+            [name for name, _ in asked],
         )
-        names = [config.name for config in resource.configs]
+
+    asked = [(resource, changes(resource)) for resource in request.resources]
+    kind = AlterConfigsResourceResponse
+    responses = await _alter(context.node, asked, kind, is_trial=request.validate_only)
+    return AlterConfigsResponse(responses=responses)
+
+
+async def _alter(
+    node: Node,
+    asked: Sequence[tuple[_Resource, _Changing]],
+    answer: type[_Answer],
+    *,
+    is_trial: bool,
+) -> list[_Answer]:
+    """Change one resource after the other; each may be named once."""
+    times = Counter((r.resource_type, r.resource_name) for r, _ in asked)
+    answers, slices = [], Slices(node.env.clock)
+    for resource, changes in asked:
+        await slices.rest()
+        kind, name = resource.resource_type, resource.resource_name
+        told = answer(error_code=0, error_message=None, resource_type=kind, resource_name=name)
         try:
             _ensure_single(times[kind, name])
-            plan = _Plan(context.node, kind, name, names, is_trial=request.validate_only)
-            await plan.carry_out(changes(resource))
+            await _Plan(node, kind, name, is_trial=is_trial).carry_out(changes)
         except TidelogError as error:
             why = refusal_of(error)
-            answer.error_code, answer.error_message = why.error_code, why.message
-        responses.append(answer)
-    return AlterConfigsResponse(responses=responses)
+            told.error_code, told.error_message = why.error_code, why.message
+        answers.append(told)
+    return answers
 
 
 def _ensure_single(times: int) -> None:
@@ -226,22 +282,23 @@ def _ensure_single(times: int) -> None:
 class _Plan:
     """One resource whose settings are to change."""
 
-    def __init__(
-        self, node: Node, kind: int, name: str, settings: list[str], *, is_trial: bool
-    ) -> None:
+    def __init__(self, node: Node, kind: int, name: str, *, is_trial: bool) -> None:
         self._node = node
         self._kind = kind
         self._name = name
-        self._settings = settings
         self._is_trial = is_trial
 
-    async def carry_out(self, changes_of: Callable[[TopicInfo], _Changes]) -> None:
+    async def carry_out(self, changes_of: _Changing) -> None:
         """Check and make the changes; raises Refusal, TidelogError."""
         match self._kind:
             case 2:
-                await self._alter_topic(changes_of)
+                await self._alter_topic(changes_of.of_topic)
             case 4:
-                self._refuse_broker()
+                await self._alter_broker(changes_of)
+            case 32:
+                await alter_group(
+                    self._node, self._name, changes_of.of_group, is_trial=self._is_trial
+                )
             case _:
                 raise Refusal(INVALID_REQUEST, f"Unknown resource type {self._kind}")
 
@@ -263,13 +320,13 @@ class _Plan:
 
         await topic_changes.alter(self._node, self._name, checked)
 
-    def _refuse_broker(self) -> None:
+    async def _alter_broker(self, changes_of: _Changing) -> None:
         if self._name:
             _ensure_this_broker(self._node, self._name, "Node")
-        fixed = [n for n in self._settings if n in BROKER_CONFIG_BY_NAME or n in broker_names()]
-        unknown = [name for name in self._settings if name not in fixed]
-        if unknown:
-            raise Refusal(INVALID_REQUEST, f"Unknown broker configs: [{', '.join(unknown)}]")
-        if fixed:
-            text = f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
-            raise Refusal(INVALID_REQUEST, text)
+        await alter_broker(
+            self._node,
+            self._name,
+            changes_of.names,
+            changes_of.of_broker,
+            is_trial=self._is_trial,
+        )

@@ -1,9 +1,9 @@
-"""FindCoordinator: who looks after a group. One broker looks after all.
+"""FindCoordinator: who looks after a group or a transactional id. One broker looks after all.
 
 Source: Kafka's protocol guide, API 10; KIP-699 (many keys at once).
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from tidelog.protocol.messages.groups import (
@@ -13,7 +13,6 @@ from tidelog.protocol.messages.groups import (
     FindCoordinatorResponse,
 )
 from tidelog.server.groups.codes import Code
-from tidelog.server.node import Node
 from tidelog.server.requests import RequestContext
 
 TRANSACTION_KEY_TYPE: Final = 1
@@ -24,31 +23,45 @@ NO_NODE: Final = -1
 def find_coordinator(
     context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
-    """This broker, for groups; the topic of offsets is created at the first question."""
+    """This broker; the topic of offsets or transactions is created at the first question."""
+    node = context.node
     if request.key_type == GROUP_KEY_TYPE:
-        if not context.node.groups.shards.has_topic:
-            return _create_first(context, request)
-        return _answer(context, request, Code.NONE)
+        shards = node.groups.shards
+        return _answer_with(
+            context, request, has_topic=shards.has_topic, ensure=shards.ensure_topic
+        )
     if request.key_type == TRANSACTION_KEY_TYPE:
-        return _answer(context, request, Code.COORDINATOR_NOT_AVAILABLE)
+        log = node.transactions.log
+        return _answer_with(context, request, has_topic=log.has_topic, ensure=log.ensure_topic)
     return _answer(context, request, Code.INVALID_REQUEST)
 
 
+def _answer_with(
+    context: RequestContext,
+    request: FindCoordinatorRequest,
+    *,
+    has_topic: bool,
+    ensure: Callable[[], Awaitable[int]],
+) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
+    if has_topic:
+        return _answer(context, request, Code.NONE)
+    return _create_first(context, request, ensure)
+
+
 async def _create_first(
-    context: RequestContext, request: FindCoordinatorRequest
+    context: RequestContext, request: FindCoordinatorRequest, ensure: Callable[[], Awaitable[int]]
 ) -> FindCoordinatorResponse:
-    return _answer(context, request, await context.node.groups.shards.ensure_topic())
+    return _answer(context, request, Code(await ensure()))
 
 
 def _answer(
     context: RequestContext, request: FindCoordinatorRequest, code: Code
 ) -> FindCoordinatorResponse:
-    node = context.node
     if context.version >= BATCHED_FIRST_VERSION:
         return FindCoordinatorResponse(
-            coordinators=[_coordinator(node, key, code) for key in request.coordinator_keys]
+            coordinators=[_coordinator(context, key, code) for key in request.coordinator_keys]
         )
-    found = _coordinator(node, request.key, code)
+    found = _coordinator(context, request.key, code)
     return FindCoordinatorResponse(
         error_code=found.error_code,
         error_message=_MESSAGES[code],
@@ -58,17 +71,17 @@ def _answer(
     )
 
 
-def _coordinator(node: Node, key: str, code: Code) -> Coordinator:
+def _coordinator(context: RequestContext, key: str, code: Code) -> Coordinator:
     if code is not Code.NONE:
         return Coordinator(
             key=key, node_id=NO_NODE, port=NO_NODE, error_code=code, error_message=""
         )
-    host, port = node.address.host, node.address.port
-    return Coordinator(key=key, node_id=node.node_id, host=host, port=port, error_message="")
+    node_id, here = context.node.node_id, context.here
+    return Coordinator(key=key, node_id=node_id, host=here.host, port=here.port, error_message="")
 
 
 _MESSAGES: Final = {
     Code.NONE: "NONE",
     Code.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
-    Code.INVALID_REQUEST: "Only groups have a coordinator here.",
+    Code.INVALID_REQUEST: "Only groups and transactional ids have a coordinator here.",
 }

@@ -30,7 +30,9 @@ from tidelog.types import IsolationLevel
 
 BY_ID_SINCE: Final = 13
 _REPLICA_STATE_SINCE: Final = 15
+TOPIC_DENIED: Final = 29
 UNKNOWN_TOPIC_ID: Final = 100
+INCONSISTENT_TOPIC_ID: Final = 103
 
 
 def fetch(
@@ -52,11 +54,14 @@ def _answer(
     context: RequestContext, request: FetchRequest, order: ReadOrder, fetching: Fetching
 ) -> FetchResponse | Awaitable[FetchResponse]:
     node = context.node
-    reads = _reads(node, fetching.partitions)
+    denied: frozenset[str | UUID] = frozenset()
+    if node.authorizer is not None:
+        denied = _denied(context, fetching.partitions, is_follower=order.is_follower)
+    reads = _reads(node, fetching.partitions, denied)
     reading = Reading(order, reads)
     if not reading.go() or not _is_enough(request, order, reads):
         return _later(context, request, _Fetch(order, fetching, reads), reading)
-    return _response(context, fetching, reads)
+    return _response(context, fetching, reads, is_copy=order.is_follower)
 
 
 class _Fetch:
@@ -81,7 +86,7 @@ async def _later(
     if not _is_enough(request, asked.order, asked.reads):
         await Wait(asked.order, asked.reads).wait(node.timers, request.max_wait_ms)
         await finish(Reading(asked.order, asked.reads), node.reads)
-    return _response(context, asked.fetching, asked.reads)
+    return _response(context, asked.fetching, asked.reads, is_copy=asked.order.is_follower)
 
 
 # -- the request -------------------------------------------------------------------------------
@@ -92,6 +97,11 @@ def _order(context: RequestContext, request: FetchRequest) -> ReadOrder:
     if context.version >= _REPLICA_STATE_SINCE:
         replica_id = request.replica_state.replica_id
     most = min(request.max_bytes, context.node.config.fetch_max_bytes)
+    if context.node.throttles is not None and replica_id < 0:
+        from tidelog.server.fetch_charges import most_bytes  # few have quotas
+
+        allowed = most_bytes(context)
+        most = most if allowed is None else min(most, allowed)
     return ReadOrder(
         context.version,
         IsolationLevel(1 if request.isolation_level == 1 else 0),
@@ -126,9 +136,43 @@ def _key(topic: str | UUID, partition: int) -> PartitionKey:
     return topic, partition
 
 
-def _reads(node: Node, partitions: Iterable[CachedPartition]) -> list[PartitionRead]:
+def _denied(
+    context: RequestContext, partitions: Iterable[CachedPartition], *, is_follower: bool
+) -> frozenset[str | UUID]:
+    """Topics, by name or id as they were asked for, that the client may not read.
+
+    A session remembers what was asked for, so each fetch asks anew who may read that. Followers
+    may read all, or nothing.
+    """
+    authorizer, connection = context.node.authorizer, context.connection
+    assert authorizer is not None
+    from tidelog.server.security.authorizer import Client, Operation, ResourceType
+
+    who = Client(connection.principal, connection.host)
+    if is_follower:
+        may_follow = authorizer.may_cluster(who, Operation.CLUSTER_ACTION)
+        return frozenset(() if may_follow else (cached.key[0] for cached in partitions))
+    names = {cached.key[0]: _name(context.node, cached) for cached in partitions}
+    return frozenset(
+        topic
+        for topic, name in names.items()
+        if name is not None and not authorizer.may(who, Operation.READ, ResourceType.TOPIC, name)
+    )
+
+
+def _reads(
+    node: Node, partitions: Iterable[CachedPartition], denied: frozenset[str | UUID]
+) -> list[PartitionRead]:
     """All partitions, those that are not there behind the others, as Kafka answers."""
-    reads = [_read(node, cached) for cached in partitions]
+    if denied:
+        reads = [
+            PartitionRead(cached, None, TOPIC_DENIED)
+            if cached.key[0] in denied
+            else _read(node, cached)
+            for cached in partitions
+        ]
+    else:
+        reads = [_read(node, cached) for cached in partitions]
     if all(read.partition is not None for read in reads):
         return reads
     return sorted(reads, key=lambda read: read.partition is None)
@@ -145,19 +189,33 @@ def _unused(node: Node, partitions: Iterable[CachedPartition]) -> Iterator[tuple
                 yield name, number
 
 
+def _name(node: Node, cached: CachedPartition) -> str | None:
+    """The name of its topic, once known for as long as the session lasts; None for an unknown id.
+
+    Who reads on after a topic was deleted is told that it is gone, and not that its id is unknown.
+    """
+    topic = cached.key[0]
+    if isinstance(topic, str):
+        return topic
+    if cached.topic is None:
+        info = node.topics.find_by_id(topic)
+        cached.topic = None if info is None else info.name
+    return cached.topic
+
+
 def _read(node: Node, cached: CachedPartition) -> PartitionRead:
     known = cached.partition
     if known is not None and not known.is_gone:
         return PartitionRead(cached, known)
+    name = _name(node, cached)
+    if name is None:
+        return PartitionRead(cached, None, UNKNOWN_TOPIC_ID)
     topic, number = cached.key
-    if not isinstance(topic, str):
-        info = node.topics.find_by_id(topic)
-        if info is None:
-            return PartitionRead(cached, None, UNKNOWN_TOPIC_ID)
-        topic = info.name
-    found = find_partition(node, topic, number)
+    found = find_partition(node, name, number)
     if isinstance(found, int):
         return PartitionRead(cached, None, found)
+    if not isinstance(topic, str) and node.topics.find_by_id(topic) is None:
+        return PartitionRead(cached, None, INCONSISTENT_TOPIC_ID)
     cached.partition = found
     return PartitionRead(cached, found)
 
@@ -176,9 +234,17 @@ def _is_enough(request: FetchRequest, order: ReadOrder, reads: Sequence[Partitio
 
 
 def _response(
-    context: RequestContext, fetching: Fetching, reads: Iterable[PartitionRead]
+    context: RequestContext,
+    fetching: Fetching,
+    reads: Sequence[PartitionRead],
+    *,
+    is_copy: bool = False,
 ) -> FetchResponse:
     node = context.node
+    if node.throttles is not None and not is_copy:
+        silence = _silence(context, fetching, reads)
+        if silence is not None:
+            return silence
     context.connection.fetches.note(node.metrics, reads)
     said = fetching.answer(
         [(read.cached, read.answer) for read in reads], node.env.clock.monotonic_ms()
@@ -190,11 +256,30 @@ def _response(
         for _, data in said.partitions:
             if data.current_leader.leader_epoch >= 0:
                 data.current_leader.leader_id = node.node_id
-        here = node.address
+        here, rack = context.here, node.config.broker_rack
         response.node_endpoints = [
-            NodeEndpoint(node_id=node.node_id, host=here.host, port=here.port, rack=None)
+            NodeEndpoint(node_id=node.node_id, host=here.host, port=here.port, rack=rack)
         ]
     return response
+
+
+def _silence(
+    context: RequestContext, fetching: Fetching, reads: Iterable[PartitionRead]
+) -> FetchResponse | None:
+    """An answer without records for who is over its quota; None for who is not."""
+    from tidelog.server.fetch_charges import throttle_ms  # few have quotas
+
+    told = [(read.cached, read.answer) for read in reads]
+    waits_ms = throttle_ms(
+        context, lambda: FetchResponse(responses=_topics(fetching.preview(told)))
+    )
+    if not waits_ms:
+        return None
+    context.connection.throttle_ms = waits_ms
+    said = fetching.silence()
+    return FetchResponse(
+        throttle_time_ms=waits_ms, error_code=said.error_code, session_id=said.session_id
+    )
 
 
 def _topics(told: Iterable[tuple[CachedPartition, PartitionData]]) -> list[FetchableTopic]:

@@ -32,6 +32,7 @@ from tidelog.protocol.messages.membership import (
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.group import ClassicGroup, GroupState, Member
 from tidelog.server.groups.results import JoinAsked, Joined, MemberRef, SyncAsked, Synced
+from tidelog.server.groups.table import AnyGroup
 from tidelog.server.handlers.waiting import arrival, respond
 from tidelog.server.requests import RequestContext
 
@@ -46,6 +47,7 @@ BATCHED_LEAVE_FIRST_VERSION: Final = 3
 # DescribeGroups
 NOT_FOUND_FIRST_VERSION: Final = 6
 CLASSIC_TYPE: Final = "classic"
+CONSUMER_TYPE: Final = "consumer"
 # What Kafka's AclOperation lets anybody do to a group: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS,
 # ALTER_CONFIGS, as bits by the operation's code.
 GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))
@@ -182,9 +184,7 @@ def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGrou
     if coordinator.shards.is_loading:
         return ListGroupsResponse(error_code=Code.COORDINATOR_LOAD_IN_PROGRESS)
     states = {state.strip().lower() for state in request.states_filter}
-    types = {kind.lower() for kind in request.types_filter}
-    if types and CLASSIC_TYPE not in types:
-        return ListGroupsResponse(error_code=Code.NONE)
+    types = {kind.strip().lower() for kind in request.types_filter}
     return ListGroupsResponse(
         error_code=Code.NONE,
         groups=[
@@ -192,12 +192,17 @@ def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGrou
                 group_id=group.group_id,
                 protocol_type=group.protocol_type or "",
                 group_state=group.state.value,
-                group_type=CLASSIC_TYPE,
+                group_type=_type_of(group),
             )
             for group in coordinator.groups()
-            if not states or group.state.value.lower() in states
+            if (not states or group.state.value.lower() in states)
+            and (not types or _type_of(group) in types)
         ],
     )
+
+
+def _type_of(group: AnyGroup) -> str:
+    return CLASSIC_TYPE if isinstance(group, ClassicGroup) else CONSUMER_TYPE
 
 
 def describe_groups(
@@ -218,8 +223,8 @@ def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
     if code is not Code.NONE:
         return DescribedGroup(error_code=code, group_id=group_id)
     group = coordinator.find(group_id)
-    if group is None:
-        return _missing(context.version, group_id)
+    if not isinstance(group, ClassicGroup):
+        return _missing(context.version, group_id, is_there=group is not None)
     is_stable = group.state is GroupState.STABLE
     return DescribedGroup(
         error_code=Code.NONE,
@@ -232,13 +237,18 @@ def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
     )
 
 
-def _missing(version: int, group_id: str) -> DescribedGroup:
+def _missing(version: int, group_id: str, *, is_there: bool) -> DescribedGroup:
+    """No classic group of that name; clients that know other kinds ask again as for those."""
     dead = GroupState.DEAD.value
     if version < NOT_FOUND_FIRST_VERSION:
         return DescribedGroup(error_code=Code.NONE, group_id=group_id, group_state=dead)
     return DescribedGroup(
         error_code=Code.GROUP_ID_NOT_FOUND,
-        error_message=f"Group {group_id} not found.",
+        error_message=(
+            f"Group {group_id} is not a classic group."
+            if is_there
+            else f"Group {group_id} not found."
+        ),
         group_id=group_id,
         group_state=dead,
     )

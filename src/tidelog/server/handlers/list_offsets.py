@@ -32,7 +32,9 @@ from tidelog.server.time_lookups import (
 from tidelog.server.work import Work
 from tidelog.storage.log import Log
 from tidelog.storage.segment import Segment
-from tidelog.types import NO_LEADER_EPOCH, NO_TIMESTAMP, IsolationLevel, OffsetAndTimestamp
+from tidelog.types import NO_LEADER_EPOCH, NO_TIMESTAMP, OffsetAndTimestamp
+
+READ_COMMITTED: Final = 1
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -66,6 +68,12 @@ def list_offsets(
 ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
     """One answer for each partition that was asked about; one that was named twice is refused."""
     node = context.node
+    if len(request.topics) == 1 == len(request.topics[0].partitions):
+        asked = request.topics[0].partitions[0]
+        name = request.topics[0].name
+        # What clients send for one time: nothing can be named twice, nothing is to be opened.
+        if node.partitions.find_used(name, asked.partition_index) is not None:
+            return _told([(name, [answer_one(context, request, name, asked)])])
     missing = node.partitions.unopened(
         (topic.name, asked.partition_index)
         for topic in request.topics
@@ -90,17 +98,25 @@ def _answers(
         for asked in topic.partitions:
             count = named.pop((topic.name, asked.partition_index), 0)
             if count == 1:
-                answers.append(_one(context, request, topic.name, asked))
+                answers.append(answer_one(context, request, topic.name, asked))
             elif count:
                 answers.append(_refused(asked, INVALID_REQUEST))
         found.append((topic.name, answers))
-    if any(callable(one) for _, answers in found for one in answers):
-        return _later(found)
-    return _response((name, cast("list[Found]", answers)) for name, answers in found)
+    return _told(found)
+
+
+def _told(
+    found: list[tuple[str, list[Maybe]]],
+) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
+    for _, answers in found:
+        for one in answers:
+            if type(one) is not Found:
+                return _later(found)
+    return response_of(cast("list[tuple[str, list[Found]]]", found))
 
 
 async def _later(found: Iterable[tuple[str, list[Maybe]]]) -> ListOffsetsResponse:
-    return _response(
+    return response_of(
         [
             (name, [await one() if callable(one) else one for one in answers])
             for name, answers in found
@@ -108,7 +124,8 @@ async def _later(found: Iterable[tuple[str, list[Maybe]]]) -> ListOffsetsRespons
     )
 
 
-def _response(found: Iterable[tuple[str, list[Found]]]) -> ListOffsetsResponse:
+def response_of(found: Iterable[tuple[str, list[Found]]]) -> ListOffsetsResponse:
+    """The response that says these answers, by topic."""
     return ListOffsetsResponse(
         topics=[ListOffsetsTopicResponse(name=name, partitions=answers) for name, answers in found]
     )
@@ -124,9 +141,10 @@ def _failed(asked: ListOffsetsPartition, error: TidelogError) -> Found:
     return _refused(asked, UNKNOWN_SERVER_ERROR if error.code is None else error.code)
 
 
-def _one(
+def answer_one(
     context: RequestContext, request: ListOffsetsRequest, topic: str, asked: ListOffsetsPartition
 ) -> Maybe:
+    """What is said of one partition; a call that begins to search where that takes a while."""
     if asked.timestamp < 0 and context.version < SPECIAL_SINCE.get(asked.timestamp, 1 << 15):
         return _refused(asked, UNSUPPORTED_VERSION)
     try:
@@ -147,7 +165,9 @@ def _end_offset(request: ListOffsetsRequest, partition: Partition) -> int:
     """Offset behind the last record that the asker may see."""
     if request.replica_id >= 0:
         return partition.replica_end_offset
-    return partition.end_offset(IsolationLevel(1 if request.isolation_level == 1 else 0))
+    if request.isolation_level == READ_COMMITTED:
+        return partition.last_stable_offset
+    return partition.high_watermark
 
 
 def _found(

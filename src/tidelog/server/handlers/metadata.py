@@ -64,7 +64,7 @@ def metadata(context: RequestContext, request: MetadataRequest) -> Answer:
     stale = [info for info in infos if not _is_fresh(context.node, info)]
     unknown = unread(context.node, stale)
     if not wanted and len(unknown) <= AT_ONCE:
-        return _answer(context.node, request, found)
+        return _answer(context, request, found)
     return _later(context, request, wanted)
 
 
@@ -81,10 +81,13 @@ async def _later(
     found = _look_up(context, request.topics)
     infos = [each.info for each in found if each.info is not None]
     await read_in_slices(node, unread(node, infos))
-    return _answer(node, request, _look_up(context, request.topics))
+    return _answer(context, request, _look_up(context, request.topics))
 
 
-def _answer(node: Node, request: MetadataRequest, found: Iterable[Found]) -> MetadataResponse:
+def _answer(
+    context: RequestContext, request: MetadataRequest, found: Iterable[Found]
+) -> MetadataResponse:
+    node, here = context.node, context.here
     wants_cluster = request.include_cluster_authorized_operations
     topics = [_topic(node, each) for each in found]
     if request.include_topic_authorized_operations:
@@ -93,7 +96,9 @@ def _answer(node: Node, request: MetadataRequest, found: Iterable[Found]) -> Met
                 topic.topic_authorized_operations = TOPIC_OPERATIONS
     return MetadataResponse(
         brokers=[
-            MetadataBroker(node_id=node.node_id, host=node.address.host, port=node.address.port)
+            MetadataBroker(
+                node_id=node.node_id, host=here.host, port=here.port, rack=node.config.broker_rack
+            )
         ],
         cluster_id=node.cluster_id,
         controller_id=node.node_id,

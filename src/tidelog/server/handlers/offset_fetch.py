@@ -6,7 +6,7 @@ KIP-848 (topic ids).
 
 import asyncio
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog.protocol.messages.groups import (
     OffsetFetchGroup,
@@ -21,13 +21,16 @@ from tidelog.protocol.messages.groups import (
 )
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.groups.codes import Code
+from tidelog.server.groups.commit_checks import fetch_error
 from tidelog.server.groups.offsets import GroupOffsets
+from tidelog.server.groups.pending import PendingOffsets
 from tidelog.server.handlers.waiting import arrival
 from tidelog.server.node import Node
 from tidelog.server.requests import RequestContext
 
 TOP_ERROR_FIRST_VERSION: Final = 2
 BATCHED_FIRST_VERSION: Final = 8
+MEMBERS_FIRST_VERSION: Final = 9
 TOPIC_IDS_FIRST_VERSION: Final = 10
 NO_OFFSET: Final = -1
 # Groups that are answered before others have the loop.
@@ -43,7 +46,7 @@ async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> 
         asked_groups = {group.group_id: group for group in request.groups}
         groups = []
         for number, group in enumerate(asked_groups.values(), start=1):
-            groups.append(await _group(context, group))
+            groups.append(await _group(context, group, is_stable=request.require_stable))
             if number % GROUPS_AT_ONCE == 0:
                 await asyncio.sleep(0)
         return OffsetFetchResponse(groups=groups)
@@ -57,24 +60,53 @@ async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> 
             for topic in topics
         ],
     )
-    return _single(context.version, asked, await _group(context, asked))
+    found = await _group(context, asked, is_stable=request.require_stable)
+    return _single(context.version, asked, found)
 
 
-async def _group(context: RequestContext, asked: OffsetFetchGroup) -> OffsetFetchGroupResponse:
+class _Told(NamedTuple):
+    """What a group's answer is made of.
+
+    Attributes:
+        group_id: The group.
+        offsets: What it has committed.
+        pending: What is still pending, None where that does not matter to the client.
+        by_id: Whether topics are named by their ids.
+    """
+
+    group_id: str
+    offsets: GroupOffsets
+    pending: PendingOffsets | None
+    by_id: bool
+
+
+async def _group(
+    context: RequestContext, asked: OffsetFetchGroup, *, is_stable: bool
+) -> OffsetFetchGroupResponse:
     coordinator = context.node.groups
     code = coordinator.shards.code_for(asked.group_id)
     if code is Code.NONE:
         code = await arrival(coordinator.shards.settled(asked.group_id))
+    if code is Code.NONE:
+        code = coordinator.shards.code_for(asked.group_id)  # it may have been lost meanwhile
     if code is not Code.NONE:
         return OffsetFetchGroupResponse(group_id=asked.group_id, error_code=code)
     group = coordinator.find(asked.group_id)
-    offsets = GroupOffsets() if group is None else group.offsets
-    by_id = context.version >= TOPIC_IDS_FIRST_VERSION
+    if group is not None and context.version >= MEMBERS_FIRST_VERSION:
+        code = fetch_error(group, asked.member_id, asked.member_epoch)
+        if code is not Code.NONE:
+            return OffsetFetchGroupResponse(group_id=asked.group_id, error_code=code)
+    told = _Told(
+        asked.group_id,
+        GroupOffsets() if group is None else group.offsets,
+        coordinator.pending if is_stable else None,
+        context.version >= TOPIC_IDS_FIRST_VERSION,
+    )
     topics = (
-        _all(context.node, offsets, by_id=by_id)
+        _all(context.node, told)
         if asked.topics is None
         else [
-            _asked_topic(context.node, offsets, topic, by_id=by_id)
+            _asked_topic(context.node, told, topic)
             for topic in {(each.name, each.topic_id): each for each in asked.topics}.values()
         ]
     )
@@ -83,27 +115,25 @@ async def _group(context: RequestContext, asked: OffsetFetchGroup) -> OffsetFetc
     )
 
 
-def _all(
-    node: Node, offsets: GroupOffsets, *, by_id: bool
-) -> Iterable[OffsetFetchGroupTopicResponse]:
+def _all(node: Node, told: _Told) -> Iterable[OffsetFetchGroupTopicResponse]:
     """All that was committed; by id only of topics that there are."""
-    for name in offsets.topics():
+    for name in told.offsets.topics():
         info = node.topics.find(name)
         topic_id = NO_UUID if info is None or info.topic_id is None else info.topic_id
-        if by_id and topic_id == NO_UUID:
+        if told.by_id and topic_id == NO_UUID:
             continue
         yield OffsetFetchGroupTopicResponse(
             name=name,
             topic_id=topic_id,
-            partitions=[_partition(offsets, name, number) for number in offsets.of_topic(name)],
+            partitions=[_partition(told, name, number) for number in told.offsets.of_topic(name)],
         )
 
 
 def _asked_topic(
-    node: Node, offsets: GroupOffsets, asked: OffsetFetchGroupTopic, *, by_id: bool
+    node: Node, told: _Told, asked: OffsetFetchGroupTopic
 ) -> OffsetFetchGroupTopicResponse:
-    info = node.topics.find_by_id(asked.topic_id) if by_id else None
-    if by_id and info is None:
+    info = node.topics.find_by_id(asked.topic_id) if told.by_id else None
+    if told.by_id and info is None:
         partitions = [
             OffsetFetchGroupPartitionResponse(
                 partition_index=number,
@@ -116,17 +146,21 @@ def _asked_topic(
     else:
         name = asked.name if info is None else info.name
         numbers = dict.fromkeys(asked.partition_indexes)
-        partitions = [_partition(offsets, name, number) for number in numbers]
+        partitions = [_partition(told, name, number) for number in numbers]
     return OffsetFetchGroupTopicResponse(
         name=asked.name, topic_id=asked.topic_id, partitions=partitions
     )
 
 
-def _partition(offsets: GroupOffsets, topic: str, number: int) -> OffsetFetchGroupPartitionResponse:
-    found = offsets.get(topic, number)
-    if found is None:
+def _partition(told: _Told, topic: str, number: int) -> OffsetFetchGroupPartitionResponse:
+    found = told.offsets.get(topic, number)
+    is_unstable = told.pending is not None and told.pending.is_pending(told.group_id, topic, number)
+    if found is None or is_unstable:
         return OffsetFetchGroupPartitionResponse(
-            partition_index=number, committed_offset=NO_OFFSET, metadata="", error_code=Code.NONE
+            partition_index=number,
+            committed_offset=NO_OFFSET,
+            metadata="",
+            error_code=Code.UNSTABLE_OFFSET_COMMIT if is_unstable else Code.NONE,
         )
     return OffsetFetchGroupPartitionResponse(
         partition_index=number,

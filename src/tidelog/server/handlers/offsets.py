@@ -21,7 +21,7 @@ from tidelog.protocol.messages.commits import (
 )
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.groups.codes import Code
-from tidelog.server.groups.commits import Commit
+from tidelog.server.groups.commit_checks import Commit
 from tidelog.server.groups.results import CommitAsked
 from tidelog.server.handlers.waiting import arrival, respond
 from tidelog.server.node import Node

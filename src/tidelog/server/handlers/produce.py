@@ -1,18 +1,22 @@
 """Produce: batches go into their partitions' logs; one answer for each partition.
 
-Checks come in Kafka's order: what is wrong with the request, then with each partition's records as
-they were framed, then what the log says. A refusal of one partition leaves the others alone. With
-acks=0 nothing is answered; a refusal closes the connection, which is all that such a client sees.
+Checks come in Kafka's order: what is wrong with the request, then with each partition's records
+(`produce_appends`). A refusal of one partition leaves the others alone. With acks=0 nothing is
+answered; a refusal closes the connection, which is all that such a client sees.
+
+A request for many partitions, or for some that take long to check, is worked on a slice at a time;
+what is one partition's is done at once.
 
 Source: Kafka's protocol guide, API 0; KIP-467 (errors by record), KIP-516 (topic ids).
 """
 
+import asyncio
+from collections import deque
 from collections.abc import Awaitable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, TypeAlias
 
-from tidelog.errors import CorruptBatch, RefusedRecords, TidelogError
+from tidelog.errors import CorruptBatch
 from tidelog.protocol.messages.produce import (
-    BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -20,67 +24,48 @@ from tidelog.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from tidelog.record.batch import (
-    ATTRIBUTES_AT,
-    MAGIC_2,
-    MAGIC_AT,
-    TRANSACTIONAL_BIT,
-)
-from tidelog.record.views import Batch, frame_size, walk
 from tidelog.server.errors import Unanswered
-from tidelog.server.partitions import Partition
+from tidelog.server.handlers.produce_appends import Request, append, is_refused, refused
+from tidelog.server.handlers.produce_once import named_once
+from tidelog.server.handlers.produce_transactions import (
+    Refusal,
+    TwoProducers,
+    Verdicts,
+    Wanted,
+    ask,
+    begin,
+    has_transactional_records,
+    wanted_in,
+)
 from tidelog.server.requests import RequestContext
-from tidelog.types import Buffer, Codec, TopicPartition
+from tidelog.types import TopicPartition
 
-if TYPE_CHECKING:
-    import asyncio
-
-UNKNOWN_SERVER_ERROR: Final = -1
 CORRUPT_MESSAGE: Final = 2
-UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 REQUEST_TIMED_OUT: Final = 7
-INVALID_TOPIC: Final = 17
-INVALID_REQUIRED_ACKS: Final = 21
-UNSUPPORTED_FOR_MESSAGE_FORMAT: Final = 43
 INVALID_PRODUCER_ID_MAPPING: Final = 49
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
-UNSUPPORTED_COMPRESSION: Final = 76
-INVALID_RECORD: Final = 87
 UNKNOWN_TOPIC_ID: Final = 100
-
-VALID_ACKS: Final = frozenset({-1, 0, 1})
-BATCHES_FIRST_VERSION: Final = 3
-ZSTD_FIRST_VERSION: Final = 7
 TOPIC_IDS_FIRST_VERSION: Final = 13
-# Kafka's admin client alone may write to internal topics.
-ADMIN_CLIENT_ID: Final = "__admin_client"
-# What Kafka answers without the log's start: damage, no partition, too large, a failed disk.
-_WITHOUT_START: Final = frozenset({2, 3, 10, 18, 56})
+# What most requests need is far less. Who wants no answer may be gone before the next slice, and
+# then what is left is not appended: only what takes very long is cut for him.
+SLICE_MS: Final = 20
+UNACKNOWLEDGED_SLICE_MS: Final = 200
+
+Said: TypeAlias = "ProduceResponse | Awaitable[ProduceResponse | None] | None"
+# What is left to be appended: of which topic, what, and where the answer goes.
+_Left: TypeAlias = deque[
+    tuple[TopicProduceData, PartitionProduceData, list[PartitionProduceResponse]]
+]
 
 
-class _Request(NamedTuple):
-    """What holds for all partitions of a request, and whose answers have to wait."""
-
-    context: RequestContext
-    acks: int
-    waiting: "list[_Waiting]"
-
-
-class _Waiting(NamedTuple):
-    """A partition's answer that holds once readers may see its records."""
-
-    answer: PartitionProduceResponse
-    is_shown: "asyncio.Future[int]"
-
-
-def produce(
-    context: RequestContext, request: ProduceRequest
-) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+def produce(context: RequestContext, request: ProduceRequest) -> Said:
     """Append each partition's records.
 
     Raises:
         Unanswered: With acks=0, where a partition refused its records.
     """
+    if _names_many(request):
+        request = _named_once(context, request)
     holds = context.node.partitions.holds
     if holds and holds.stops_appends(_topic_names(context, request)):
         return _when_free(context, request)
@@ -90,28 +75,125 @@ def produce(
     return _append_all(context, request)
 
 
-def _append_all(
-    context: RequestContext, request: ProduceRequest
-) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-    common = _Request(context, request.acks, [])
-    refusal = _refusal_of_all(request)
+def _append_all(context: RequestContext, request: ProduceRequest) -> Said:
+    try:
+        is_transactional = has_transactional_records(request)
+    except CorruptBatch as error:
+        return _answer_all(context, request, None, Refusal(CORRUPT_MESSAGE, str(error)))
+    if not is_transactional:
+        return _answer_all(context, request, None)
+    if request.transactional_id is None:
+        refusal = Refusal(TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return _answer_all(context, request, None, refusal)
+    try:
+        verdicts = begin(context.node, _wanted(context, request), context.version)
+    except TwoProducers as error:
+        refusal = Refusal(INVALID_PRODUCER_ID_MAPPING, str(error))
+        return _answer_all(context, request, None, refusal)
+    if verdicts.guards:
+        return _when_verified(context, request, request.transactional_id, verdicts)
+    return _answer_all(context, request, verdicts)
+
+
+def _answer_all(
+    context: RequestContext,
+    request: ProduceRequest,
+    verdicts: Verdicts | None,
+    refusal: Refusal | None = None,
+) -> Said:
+    """Append what may be; what is said of it.
+
+    Args:
+        context: Who asks.
+        request: What.
+        verdicts: What is known of transactions, None where there are none.
+        refusal: Why nothing of it is taken.
+    """
+    common = Request(context, request.acks, [], verdicts)
+    if refusal is None and _names_many(request):
+        return _answer_many(common, request)
     responses = [
         TopicProduceResponse(
             name=topic.name,
             topic_id=topic.topic_id,
-            partition_responses=_append_topic(common, topic)
+            partition_responses=[_append(common, topic, data) for data in topic.partition_data]
             if refusal is None
-            else [_refused(data.index, *refusal) for data in topic.partition_data],
+            else [refused(data.index, *refusal) for data in topic.partition_data],
         )
         for topic in request.topic_data
     ]
+    return _said(common, request, responses)
+
+
+def _said(common: Request, request: ProduceRequest, responses: list[TopicProduceResponse]) -> Said:
+    """What is said once all is appended; acks=0 raises Unanswered, or says nothing."""
     if request.acks == 0:
-        _raise_first_error(context, responses)
+        _raise_first_error(common.context, responses)
         return None
     response = ProduceResponse(responses=responses)
     if not common.waiting:
         return response
     return _when_shown(common, response, request.timeout_ms)
+
+
+# -- more than one partition -----------------------------------------------------------------
+
+
+def _names_many(request: ProduceRequest) -> bool:
+    topics = request.topic_data
+    return len(topics) > 1 or (len(topics) == 1 and len(topics[0].partition_data) > 1)
+
+
+def _named_once(context: RequestContext, request: ProduceRequest) -> ProduceRequest:
+    def is_so(topic: TopicProduceData, data: PartitionProduceData) -> bool:
+        return is_refused(context, _name_of(context, topic) or "", data.records)
+
+    return named_once(request, is_so)
+
+
+def _answer_many(common: Request, request: ProduceRequest) -> Said:
+    responses = [
+        TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[])
+        for topic in request.topic_data
+    ]
+    left: _Left = deque(
+        (topic, data, said.partition_responses)
+        for topic, said in zip(request.topic_data, responses, strict=True)
+        for data in topic.partition_data
+    )
+    if _append_some(common, left):
+        return _said(common, request, responses)
+    return _append_rest(common, request, responses, left)
+
+
+def _append_some(common: Request, left: _Left) -> bool:
+    """Append until a slice is over; whether nothing is left."""
+    now_ms = common.context.node.env.clock.monotonic_ms
+    end_ms = now_ms() + (SLICE_MS if common.acks else UNACKNOWLEDGED_SLICE_MS)
+    while left:
+        topic, data, answers = left.popleft()
+        answers.append(_append(common, topic, data))
+        if now_ms() >= end_ms:
+            break
+    return not left
+
+
+async def _append_rest(
+    common: Request, request: ProduceRequest, responses: list[TopicProduceResponse], left: _Left
+) -> ProduceResponse | None:
+    """Go on, others first; topics may be held up, deleted or made anew meanwhile."""
+    holds = common.context.node.partitions.holds
+    is_done = False
+    while not is_done:
+        await asyncio.sleep(0)
+        while holds and holds.stops_appends(_topic_names(common.context, request)):
+            await holds.wait(_topic_names(common.context, request))
+        is_done = _append_some(common, left)
+    said = _said(common, request, responses)
+    return await said if isinstance(said, Awaitable) else said
+
+
+# -- before anything is appended -------------------------------------------------------------
 
 
 def _topic_names(context: RequestContext, request: ProduceRequest) -> list[str]:
@@ -150,8 +232,32 @@ async def _when_open(
     return await said if isinstance(said, Awaitable) else said
 
 
+def _wanted(context: RequestContext, request: ProduceRequest) -> Iterator[Wanted]:
+    """Records that are part of a transaction, of those that a log would look at."""
+    for topic in request.topic_data:
+        name = _name_of(context, topic)
+        for data in topic.partition_data if name is not None else ():
+            if name is None or not data.records or is_refused(context, name, data.records):
+                continue
+            wanted = wanted_in(data.records, (name, data.index))
+            if wanted is not None:
+                yield wanted
+
+
+async def _when_verified(
+    context: RequestContext, request: ProduceRequest, transactional_id: str, verdicts: Verdicts
+) -> ProduceResponse | None:
+    """Append once the coordinator of transactions has answered."""
+    await ask(context.node, transactional_id, verdicts, context.version)
+    holds = context.node.partitions.holds
+    while holds and holds.stops_appends(_topic_names(context, request)):
+        await holds.wait(_topic_names(context, request))
+    said = _answer_all(context, request, verdicts)
+    return await said if isinstance(said, Awaitable) else said
+
+
 async def _when_shown(
-    common: _Request, response: ProduceResponse, timeout_ms: int
+    common: Request, response: ProduceResponse, timeout_ms: int
 ) -> ProduceResponse:
     """The response once all of it holds; what doesn't by the time-out is answered as Kafka does."""
 
@@ -171,39 +277,11 @@ async def _when_shown(
     return response
 
 
-def _refusal_of_all(request: ProduceRequest) -> tuple[int, str | None] | None:
-    """The error that the whole request gets, and what is said of it; None for none.
-
-    As Kafka's: one frame that can't be, or records of a transaction that nobody named, in whatever
-    partition they are.
-    """
-    try:
-        is_transactional = _has_transactional_records(request)
-    except CorruptBatch as error:
-        return CORRUPT_MESSAGE, str(error)
-    if is_transactional and request.transactional_id is None:
-        return TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None
-    return None
-
-
-def _has_transactional_records(request: ProduceRequest) -> bool:
-    """Whether a first batch of format 2 says so; raises CorruptBatch where its frame can't be."""
-    for topic in request.topic_data:
-        for data in topic.partition_data:
-            records = data.records
-            if records is None or frame_size(records, 0, len(records)) is None:
-                continue
-            is_marked = records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT
-            if is_marked and records[MAGIC_AT] == MAGIC_2:
-                return True
-    return False
-
-
-def _append_topic(common: _Request, topic: TopicProduceData) -> list[PartitionProduceResponse]:
+def _append(
+    common: Request, topic: TopicProduceData, data: PartitionProduceData
+) -> PartitionProduceResponse:
     name = _name_of(common.context, topic)
-    if name is None:
-        return [_refused(data.index, UNKNOWN_TOPIC_ID) for data in topic.partition_data]
-    return [_append(common, name, data) for data in topic.partition_data]
+    return refused(data.index, UNKNOWN_TOPIC_ID) if name is None else append(common, name, data)
 
 
 def _name_of(context: RequestContext, topic: TopicProduceData) -> str | None:
@@ -214,105 +292,9 @@ def _name_of(context: RequestContext, topic: TopicProduceData) -> str | None:
     return None if info is None else info.name
 
 
-def _append(common: _Request, topic: str, data: PartitionProduceData) -> PartitionProduceResponse:
-    context, index = common.context, data.index
-    try:
-        partition = context.node.partitions.get(topic, index)
-    except TidelogError as error:
-        return _refused(index, error.code or UNKNOWN_SERVER_ERROR)
-    try:
-        code = _refusal_of(context, topic, data.records) or (
-            0 if common.acks in VALID_ACKS else INVALID_REQUIRED_ACKS
-        )
-        if code:
-            return _refused(index, code)
-        assert data.records is not None
-        is_legacy = context.version < BATCHES_FIRST_VERSION
-        if is_legacy and not data.records:
-            return PartitionProduceResponse(index=index, error_code=0, base_offset=-1)
-        result = partition.append(data.records, owned=True, takes_legacy=is_legacy)
-        context.node.metrics.produced(topic, data.records, result)
-    except TidelogError as error:
-        return _failed(partition, index, error)
-    answer = PartitionProduceResponse(
-        index=index,
-        error_code=0,
-        base_offset=result.base_offset,
-        log_append_time_ms=result.log_append_time_ms,
-        log_start_offset=result.log_start_offset,
-    )
-    if partition.must_wait(result, common.acks):
-        common.waiting.append(_Waiting(answer, partition.when_shown(result.last_offset + 1)))
-    return answer
-
-
-def _refusal_of(context: RequestContext, topic: str, records: Buffer | None) -> int:
-    """The error that records get before the log sees them; 0 for none.
-
-    Raises:
-        CorruptBatch: Their frames can't be right.
-    """
-    if records is None:
-        return UNKNOWN_SERVER_ERROR  # Kafka's code: it comes to nothing there
-    if context.version < BATCHES_FIRST_VERSION:
-        return _legacy_refusal(context, topic, records)
-    batches = walk(records)
-    first = next(batches, None)
-    if first is None or first.magic != MAGIC_2:
-        return INVALID_RECORD
-    if context.version < ZSTD_FIRST_VERSION and first.codec is Codec.ZSTD:
-        return UNSUPPORTED_COMPRESSION
-    if first.size_bytes < len(records) and next(batches, None) is not None:
-        return INVALID_RECORD
-    return _refusal_to(context, topic, first)
-
-
-def _legacy_refusal(context: RequestContext, topic: str, records: Buffer) -> int:
-    """The same for clients that know no record batches.
-
-    As Kafka took it from them, a set of no messages is no error; a set of batches is one.
-    """
-    first = next(walk(records), None)
-    if first is None:
-        return INVALID_RECORD if records else 0
-    if first.magic == MAGIC_2:
-        return UNSUPPORTED_FOR_MESSAGE_FORMAT
-    return _refusal_to(context, topic, first)
-
-
-def _refusal_to(context: RequestContext, topic: str, batch: Batch) -> int:
-    """The error of whoever may not write this batch there; 0 where he may."""
-    if batch.is_transactional:
-        return INVALID_PRODUCER_ID_MAPPING  # no transaction of that name was begun
-    if context.node.topics.is_internal(topic) and context.client_id != ADMIN_CLIENT_ID:
-        return INVALID_TOPIC
-    return 0
-
-
 def _refuse(answer: PartitionProduceResponse, code: int) -> None:
     answer.error_code = code
     answer.base_offset = answer.log_append_time_ms = answer.log_start_offset = -1
-
-
-def _refused(index: int, code: int, reason: str | None = None) -> PartitionProduceResponse:
-    return PartitionProduceResponse(
-        index=index, error_code=code, base_offset=-1, error_message=reason
-    )
-
-
-def _failed(partition: Partition, index: int, error: TidelogError) -> PartitionProduceResponse:
-    """What the log said, as Kafka tells it: only refused records are explained."""
-    code = UNKNOWN_SERVER_ERROR if error.code is None else error.code
-    answer = _refused(index, code)
-    if code not in _WITHOUT_START:
-        answer.log_start_offset = partition.log.log_start_offset
-    if isinstance(error, RefusedRecords) and error.record_errors:
-        answer.error_message = str(error)
-        answer.record_errors = [
-            BatchIndexAndErrorMessage(batch_index=each.index, batch_index_error_message=each.reason)
-            for each in error.record_errors
-        ]
-    return answer
 
 
 def _raise_first_error(context: RequestContext, topics: Iterable[TopicProduceResponse]) -> None:

@@ -32,7 +32,8 @@ from tidelog.server import topic_changes
 from tidelog.server.config_values import described_topic_settings
 from tidelog.server.errors import Refusal, refusal_of
 from tidelog.server.node import Node
-from tidelog.server.requests import RequestContext
+from tidelog.server.requests import Long, RequestContext
+from tidelog.server.slices import Slices
 from tidelog.server.topic_rules import (
     INVALID_REQUEST,
     NEW_PARTITIONS_MAX,
@@ -50,7 +51,9 @@ from tidelog.storage.topics import TopicInfo
 
 DELETION_DISABLED: Final = 73
 UNKNOWN_TOPIC_ID: Final = 100
-_NOT_HOSTED: Final = "This server does not host this topic-partition."
+# Answers about so many new topics, with all their settings, are made into bytes at once.
+AT_ONCE: Final = 8
+NOT_HOSTED: Final = "This server does not host this topic-partition."
 _NAMED_TWICE: Final = "The provided topic name maps to an ID that was already supplied."
 _ID_NOT_HOSTED: Final = "This server does not host this topic ID."
 
@@ -60,7 +63,7 @@ _ID_NOT_HOSTED: Final = "This server does not host this topic ID."
 
 async def create_topics(
     context: RequestContext, request: CreateTopicsRequest
-) -> CreateTopicsResponse:
+) -> CreateTopicsResponse | Long:
     """Create topics, or say whether they could be."""
     times = Counter(topic.name for topic in request.topics)
     single = [topic for topic in request.topics if times[topic.name] == 1]
@@ -70,7 +73,9 @@ async def create_topics(
         if count > 1
     ]
     is_too_much = _wanted(context.node, single) > NEW_PARTITIONS_MAX
+    slices = Slices(context.node.env.clock)
     for topic in single:
+        await slices.rest()
         try:
             if is_too_much:
                 text = "Excessively large number of partitions per request."
@@ -79,7 +84,8 @@ async def create_topics(
         except TidelogError as error:
             found = _refused(topic.name, refusal_of(error))
         results.append(found)
-    return CreateTopicsResponse(topics=results)
+    response = CreateTopicsResponse(topics=results)
+    return Long(response, results) if len(results) > AT_ONCE else response
 
 
 def _wanted(node: Node, topics: Sequence[CreatableTopic]) -> int:
@@ -133,7 +139,9 @@ def _created(
             CreatableTopicConfigs(
                 name=found.name, value=found.value, config_source=found.source, read_only=False
             )
-            for found in described_topic_settings(given, config, node.config.topic_defaults)
+            for found in described_topic_settings(
+                given, config, node.started_config.topic_defaults, node.changed
+            )
         ],
     )
 
@@ -148,8 +156,9 @@ async def delete_topics(
     states = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
     names = Counter(state.name for state in states if state.name is not None)
     ids = Counter(state.topic_id for state in states if state.name is None)
-    results = []
+    results, slices = [], Slices(context.node.env.clock)
     for state in {(state.name, state.topic_id): state for state in states}.values():
+        await slices.rest()
         found = DeletableTopicResult(name=state.name, topic_id=state.topic_id, error_code=0)
         try:
             info = _to_delete(context.node, state, names, ids)
@@ -190,7 +199,7 @@ def _named(node: Node, name: str, names: Counter[str], ids: Counter[UUID]) -> To
         raise Refusal(INVALID_REQUEST, "Duplicate topic name.")
     info = node.topics.find(name)
     if info is None:
-        raise Refusal(UNKNOWN_TOPIC, _NOT_HOSTED)
+        raise Refusal(UNKNOWN_TOPIC, NOT_HOSTED)
     if info.topic_id in ids:
         raise Refusal(INVALID_REQUEST, _NAMED_TWICE)
     return info
@@ -204,8 +213,9 @@ async def create_partitions(
 ) -> CreatePartitionsResponse:
     """Add partitions to topics, or say whether they could be."""
     times = Counter(topic.name for topic in request.topics)
-    results = []
+    results, slices = [], Slices(context.node.env.clock)
     for topic in {topic.name: topic for topic in request.topics}.values():
+        await slices.rest()
         found = CreatePartitionsTopicResult(name=topic.name, error_code=0, error_message=None)
         try:
             if times[topic.name] > 1:

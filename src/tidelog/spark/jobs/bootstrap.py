@@ -25,6 +25,7 @@ from tidelog.spark.jobs.replay_run import Transform
 from tidelog.spark.jobs.table_facts import TableFacts, table_facts
 from tidelog.spark.jobs.targets import describe
 from tidelog.spark.places import Place, as_place
+from tidelog.spark.session import check_shared_places
 from tidelog.storage.staging import drop_staging
 from tidelog.types import INT64_MAX
 
@@ -225,6 +226,7 @@ class Bootstrap:
             )
             self._clear()
         else:
+            check_shared_places(table.sparkSession, [self._options.to])
             made = table if self._transform is None else self._transform(table)
             records = to_records(made, self._options.columns)
             self._create()

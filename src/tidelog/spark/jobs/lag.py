@@ -1,9 +1,10 @@
 """How far all consumer groups are behind in all topics: by partition, and by hour on both clocks.
 
-Positions come from the cluster, from a standby's `tidelog-groups.json`, or from a table of the
-caller's. What is said of a partition is what `tidelog lag` says (`tidelog.cluster.lag`). What a
-group has not read is counted by hour: each unread record is read once, however many groups wait for
-it, straight from the cluster's own directory where there is one, else from the brokers.
+Positions come from the cluster, from the files of a broker (`__consumer_offsets`), from a standby's
+`tidelog-groups.json`, or from a table of the caller's. What is said of a partition is what `tidelog
+lag` says (`tidelog.cluster.lag`). What a group has not read is counted by hour: each unread record
+is read once, however many groups wait for it, straight from the cluster's own directory where there
+is one, else from the brokers.
 """
 
 from collections import Counter
@@ -88,8 +89,8 @@ def lag(  # noqa: PLR0913 - one keyword for each way to choose
 
     Args:
         spark: The session; its workers read the directory, or the brokers.
-        source: A cluster, or a directory of topics whose groups are known: a standby's, or with
-            `positions`.
+        source: A cluster, or a directory of topics whose groups are known: a broker's own files,
+            Kafka's too, a standby's, or with `positions`.
         groups: Names of groups; all that have committed something where None.
         topics: Names of topics; all in which the groups have committed something where None.
         data: The cluster's own directory, for append times and to spare the brokers.
@@ -137,7 +138,7 @@ def measure(  # noqa: PLR0913 - as `lag`
     else:
         if data is not None:
             raise InvalidRequest(f"data={data} is for a cluster; {place} is a directory itself")
-        seen = observe_directory(place, groups, topics, positions, isolation)
+        seen = observe_directory(place, groups, topics, positions, isolation, listener)
         own = {one.partition for group in seen.values() for one in group}
     cuts = cuts_of(seen)
     counter = Counting(spark, place, data or place.address, isolation, listener)

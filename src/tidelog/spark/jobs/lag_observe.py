@@ -6,15 +6,20 @@ from typing import TYPE_CHECKING
 
 from tidelog.cluster import counting
 from tidelog.cluster import lag as rules
+from tidelog.cluster.directory_groups import (
+    GROUPS_FILE,
+    OFFSETS_TOPIC,
+    observe,
+    read_groups,
+)
 from tidelog.cluster.lag import Observation
-from tidelog.cluster.own import OwnLogs, first_record
-from tidelog.cluster.view import Count
+from tidelog.cluster.own import OwnLogs
 from tidelog.directory import Directory
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, UnknownGroup
 from tidelog.spark.jobs.latency import directory_env
+from tidelog.spark.jobs.progress import NOBODY, Listener
 from tidelog.spark.places import Place
-from tidelog.storage.group_offsets import GROUPS_FILE, read_group_offsets
 from tidelog.types import IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
@@ -109,18 +114,22 @@ def observe_directory(
     topics: Sequence[str] | None,
     positions: Positions | None,
     isolation: IsolationLevel,
+    listener: Listener = NOBODY,
 ) -> dict[str, list[Observation]]:
     """Each group's observations; raises UnknownGroup, InvalidRequest where no group is known."""
     env = directory_env(place)
-    known = _standby_positions(env, place) if positions is None else positions
-    if groups is not None and (unknown := sorted(set(groups) - set(known))):
-        raise UnknownGroup(f"{place}: no group {unknown[0]}; there are: {', '.join(sorted(known))}")
     with Directory.open(place.address, env=env) as directory:
+        known = positions
         if positions is None:
-            known = {name: _present(directory, places) for name, places in known.items()}
+            known = _known_positions(directory, env, place, groups, listener)
+        assert known is not None
+        unknown = set(groups or ()) - set(known)
+        if unknown:
+            there = ", ".join(sorted(known))
+            raise UnknownGroup(f"{place}: no group {min(unknown)}; there are: {there}")
         return {
             name: [
-                _observation(directory, env, partition, offset, isolation)
+                observe(directory, env, partition, offset, isolation)
                 for partition, offset in sorted(places.items())
                 if topics is None or partition.topic in topics
             ]
@@ -129,51 +138,41 @@ def observe_directory(
         }
 
 
+def _known_positions(
+    directory: Directory,
+    env: Env,
+    place: Place,
+    groups: Sequence[str] | None,
+    listener: Listener,
+) -> Positions:
+    """What the directory itself knows of groups, in what it holds; groups may read other topics."""
+    found = read_groups(directory, env)
+    if found is None:
+        raise InvalidRequest(
+            f"{place}: it has neither {OFFSETS_TOPIC} nor {GROUPS_FILE}, so no group is known; give"
+            " the cluster (kafka://...), or positions"
+        )
+    for note in found.notes:
+        listener.note(note)
+    for group in groups or ():
+        if group not in found.positions and found.may_be_elsewhere(group):
+            raise UnknownGroup(
+                f"{place}: group {group} is kept by another broker, if there is one: this directory"
+                f" has not its partition of {OFFSETS_TOPIC}"
+            )
+    if found.missing:
+        count = f"{len(found.missing)} of {found.partitions} partitions of {OFFSETS_TOPIC}"
+        listener.note(f"{count} are not in {place}: their groups are not told")
+    return {name: _present(directory, places) for name, places in found.positions.items()}
+
+
 def _present(
     directory: Directory, places: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Positions in what a standby holds; groups may read topics that it does not follow."""
+    """Positions in what a directory holds."""
     topics = directory.topics()
     return {
         name: offset
         for name, offset in places.items()
         if name.topic in topics and name.partition in topics[name.topic].present
     }
-
-
-def _standby_positions(env: Env, place: Place) -> Positions:
-    found = read_group_offsets(env.files, place.address.rstrip("/"))
-    if found is None:
-        raise InvalidRequest(
-            f"{place}: it has no {GROUPS_FILE}, so no group is known; give the cluster (kafka://...),"
-            " or positions"
-        )
-    return {
-        name: {TopicPartition(one.topic, one.partition): one.offset for one in commits}
-        for name, commits in found.groups.items()
-    }
-
-
-def _observation(
-    directory: Directory,
-    env: Env,
-    name: TopicPartition,
-    committed: int,
-    isolation: IsolationLevel,
-) -> Observation:
-    """What a directory says of a position."""
-    log = directory.partition(name.topic, name.partition)
-    start, end = log.log_start_offset, max(log.end_offset(isolation), log.log_start_offset)
-    offset = max(committed, start)
-    record = first_record(log, offset, isolation) if offset < end else None
-    is_seen = record is not None and record.offset < end
-    return Observation(
-        partition=name,
-        now_ms=env.clock.now_ms(),
-        monotonic_ms=env.clock.monotonic_ms(),
-        committed=committed,
-        start=start,
-        end=end,
-        left=Count(max(end - offset, 0), is_exact=False),
-        unread=rules.unread_of(record) if record is not None and is_seen else None,
-    )

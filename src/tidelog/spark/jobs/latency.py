@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
+from tidelog.env import os_env
 from tidelog.errors import InvalidRequest
 from tidelog.scan.lateness import DELAYS_MS
 from tidelog.scan.plan import plan
@@ -97,7 +98,7 @@ def latency(  # noqa: PLR0913 - one keyword for each way to choose
     Args:
         spark: The session.
         source: A directory of topics, local or in an object store; or a cluster, of which append
-            times are known where topics have LogAppendTime.
+            times are known where topics have LogAppendTime: a range is one of these topics.
         topics: Topics or single partitions; all of them where None.
         start: Earliest append time, in ms or as text; its whole hour counts.
         end: Append time to stop at; the hour that it lies in counts as a whole.
@@ -143,20 +144,18 @@ def measure(  # noqa: PLR0913 - as `latency`
     """As `latency`, as plain objects."""
     if any(delay < 0 for delay in delays_ms):
         raise InvalidRequest(f"delays_ms={list(delays_ms)}: a delay is 0 or more")
+    env = os_env() if place.is_broker else directory_env(place)
+    now_ms = env.clock.now_ms()
+    wanted = whole_hours(_point(start, now_ms), _point(end, now_ms))
     if place.is_broker:
-        if (start, end) != (None, None):
-            raise InvalidRequest(f"{place}: a range of append times needs a directory")
         listener.note(f"reading {place}, a task for each partition")
         chosen = [topics] if isinstance(topics, str | TopicPartition) else topics
-        return measure_brokers(
-            spark, place, None if chosen is None else list(chosen), tuple(sorted(delays_ms))
-        )
-    env = directory_env(place)
-    now_ms = env.clock.now_ms()
+        names = None if chosen is None else list(chosen)
+        return measure_brokers(spark, place, names, tuple(sorted(delays_ms)), wanted)
     planned = plan(
         place.address,
         topics,
-        wanted=whole_hours(_point(start, now_ms), _point(end, now_ms)),
+        wanted=wanted,
         clock=ClockName.APPEND,
         columns=_COLUMNS,
         split_bytes=split_bytes,

@@ -11,9 +11,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from tidelog.cluster.lookup_clock import SETTING as LOOKUPS
+from tidelog.cluster.stamps import SETTING as STAMPS
+from tidelog.cluster.topics import describe
+from tidelog.errors import InvalidRequest
+from tidelog.scan.split import Wanted
 from tidelog.spark.jobs.latency_tables import Measured, joined
+from tidelog.spark.jobs.targets import open_cluster
 from tidelog.spark.places import Place
-from tidelog.types import NO_TIMESTAMP, TopicPartition
+from tidelog.types import NO_TIMESTAMP, ClockName, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,6 +38,7 @@ _REDUCED: Final = (
 )
 _CELLS: Final = ("facts", "by_append", "by_create", "late", "head")
 _US_PER_MS: Final = 1000
+_STAMPED: Final = TimestampType.LOG_APPEND_TIME.config_name
 
 
 def measure_brokers(
@@ -39,16 +46,32 @@ def measure_brokers(
     place: Place,
     topics: Sequence[str | TopicPartition] | None,
     delays_ms: tuple[int, ...],
+    wanted: Wanted,
 ) -> Measured:
     """The numbers of a cluster's topics; those without records are left out.
 
+    Args:
+        spark: The session.
+        place: The cluster.
+        topics: Topics or single partitions; all where None, or, of a range, all those whose append
+            times brokers know.
+        delays_ms: Watermark delays, ascending.
+        wanted: A range of append times, which brokers know where they stamp records.
+
     Raises:
         UnknownTopic, ClusterFailure: As a read of these topics.
+        InvalidRequest: A range, and a topic of which brokers know no append times.
     """
-    found = _read(spark, place, topics, delays_ms)
+    notes: list[str] = []
+    if topics is None and _has_range(wanted):
+        topics, others = _stamped_topics(place)
+        notes += [f"{name}: left out, its brokers know no append times" for name in others]
+        if not topics:
+            raise InvalidRequest(f"{place}: of none of its topics brokers know append times")
+    found = _read(spark, place, topics, delays_ms, _range(wanted))
     of, times = [name.topic for name in found], list(found.values())
     by_topic = joined(sorted(set(of)), of, times, [one.late for one in times], delays_ms)
-    return Measured(by_topic, 0, ())
+    return Measured(by_topic, 0, notes)
 
 
 def _read(
@@ -56,6 +79,7 @@ def _read(
     place: Place,
     topics: Sequence[str | TopicPartition] | None,
     delays_ms: tuple[int, ...],
+    bounds: Mapping[str, str],
 ) -> "dict[TopicPartition, SplitTimes]":
     """What each partition's records say of their times."""
     from tidelog.scan.times_codec import decode_times
@@ -64,6 +88,7 @@ def _read(
         spark.read.format("tidelog")
         .options(**place.options())
         .options(**_choice(topics))
+        .options(**bounds)
         .option("columns", _COLUMNS)
         .option("failOnDataLoss", "false")
         .load()
@@ -75,6 +100,35 @@ def _read(
         assert name not in found, f"{name} was read in pieces"
         found[name] = decode_times(*(row[cell] for cell in _CELLS))
     return found
+
+
+def _has_range(wanted: Wanted) -> bool:
+    return (wanted.start_ms, wanted.end_ms) != (None, None)
+
+
+def _range(wanted: Wanted) -> dict[str, str]:
+    """Options that read a range of append times; brokers stamp a partition in order."""
+    if not _has_range(wanted):
+        return {}
+    found = {"clock": "append", "startingOffsetsByTimestampStrategy": "latest"}
+    if wanted.start_ms is not None:
+        found["startingTimestamp"] = str(max(wanted.start_ms, 0))
+    if wanted.end_ms is not None:
+        found["endingTimestamp"] = str(max(wanted.end_ms, 0))
+    return found
+
+
+def _stamped_topics(place: Place) -> tuple[list[str], list[str]]:
+    """Topics whose append times brokers know, and the others but for the brokers' own."""
+    stamped: list[str] = []
+    others: list[str] = []
+    with open_cluster(place) as cluster:
+        counts = {name: n for name, n in cluster.topics().items() if not name.startswith("__")}
+        for name, topic in describe(cluster, counts).items():
+            found = topic.settings
+            is_known = found.get(STAMPS) == _STAMPED or found.get(LOOKUPS) == ClockName.APPEND
+            (stamped if is_known else others).append(name)
+    return stamped, others
 
 
 def _choice(topics: Sequence[str | TopicPartition] | None) -> Mapping[str, str]:

@@ -6,20 +6,19 @@ by it. docs/mirror.md says what is promised, and what is not copied.
 """
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tidelog.cluster.offset_map import Partitioning
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest
-from tidelog.spark.jobs.mirror_plan import MirrorSource, plan_mirror
-from tidelog.spark.jobs.mirror_run import (
-    ISOLATIONS,
-    MirrorOptions,
-    Transform,
-    Watcher,
-    running,
-)
+from tidelog.spark.jobs.mirror_batches import Watcher
+from tidelog.spark.jobs.mirror_growth import Settings, read_settings
+from tidelog.spark.jobs.mirror_options import ISOLATIONS, MirrorOptions
+from tidelog.spark.jobs.mirror_plan import TOPIC_WORD, MirrorSource, plan_mirror
+from tidelog.spark.jobs.mirror_run import Mirror, Transform, running
 from tidelog.spark.jobs.mirror_summary import summary_rows
 from tidelog.spark.places import Place
 from tidelog.types import IsolationLevel
@@ -49,6 +48,9 @@ def mirror(  # noqa: PLR0913 - one keyword for each way to choose
     trigger_ms: int = 1_000,
     create: bool = False,
     force: bool = False,
+    pattern: str | None = None,
+    name: str = TOPIC_WORD,
+    settings: str = Settings.REPORT,
     transform: Transform | None = None,
     watch: Watcher | None = None,
     source_options: Mapping[str, str] | None = None,
@@ -60,33 +62,31 @@ def mirror(  # noqa: PLR0913 - one keyword for each way to choose
     Args:
         spark: The session.
         sources: Directories, object stores' URLs or `kafka://HOST:PORT`; or `MirrorSource`.
-        topics: Names; or name -> name at the target. Several sources may go into one topic.
+        topics: Names; or name -> name at the target. Several may go into one.
         target: Directory or `kafka://HOST:PORT`.
         checkpoint: Folder of the driver with what a restart needs, and `offsets.map`.
-        partitions: `kept`; `key`: chosen by key as Kafka's clients do; `any`: by the column
-            `targetPartition` of a transform.
+        partitions: `kept`; `key`: by key; `any`: by a transform's column `targetPartition`.
         start: `earliest` or `latest`: where a new mirror begins.
         isolation: `read_committed` leaves aborted transactions out, or `read_uncommitted`.
         continuous: Go on until `stopped` is set; else stop at what is there at the start.
         stopped: Ends a continuous mirror.
         batch_records: About how many offsets of each source a batch takes, at most.
         trigger_ms: How often a continuous mirror looks for new records.
-        create: Make topics that the target lacks, like their (first) source.
+        create: Make topics that the target lacks, like their (first) source; partitions too.
         force: Go on although the target would lose records or their create times.
-        transform: Put between read and write. It must keep `source`, `topic`, `partition` and
-            `offset`; it may drop, change and multiply records.
+        pattern: Of whole names of topics that are copied too, also of those made meanwhile.
+        name: Name at the target of what the pattern finds, with `{topic}` for its own.
+        settings: Of a topic and its copy, where they differ: `report`, or `sync` sets the copy's.
+        transform: Put between read and write; keeps `source`, `topic`, `partition` and `offset`.
         watch: Called after each batch.
         source_options: More options of the sources.
-        sink_options: More options of the sink, such as `compression`.
+        sink_options: Of the sink, such as `compression`.
         env: Files and clock of the driver; the machine's where None.
 
     Raises:
-        TargetLoses: The target would refuse or lose records; nothing was written.
-        InvalidRequest, UnknownTopic, DirectoryLocked: As their names say; nothing was written.
+        TargetLoses, InvalidRequest, UnknownTopic, DirectoryLocked: Nothing was written.
         pyspark.errors.StreamingQueryException: A batch failed; the next start writes it again.
     """
-    places = [sources] if isinstance(sources, Place | str) else list(sources)
-    how = read_partitioning(partitions), start, read_isolation(isolation)
     options = MirrorOptions(
         checkpoint=checkpoint.rstrip("/"),
         continuous=continuous,
@@ -94,12 +94,29 @@ def mirror(  # noqa: PLR0913 - one keyword for each way to choose
         trigger_ms=trigger_ms,
         create=create,
         force=force,
+        settings=read_settings(settings),
         source=tuple((source_options or {}).items()),
         sink=tuple((sink_options or {}).items()),
     )
-    plan = plan_mirror(places, topics, target, *how)
-    env = env or os_env()
-    with running(spark, plan, options, env, transform=transform, watch=watch) as started:
+    how = read_partitioning(partitions), start, read_isolation(isolation)
+    plan = plan_mirror(_listed(sources), topics, target, *how, pattern=pattern, name=name)
+    run = partial(running, spark, plan, options, transform=transform, watch=watch)
+    return _summary_of(spark, run, stopped, env or os_env())
+
+
+def _listed(
+    sources: Place | str | Sequence[Place | str | MirrorSource],
+) -> list[Place | str | MirrorSource]:
+    return [sources] if isinstance(sources, Place | str) else list(sources)
+
+
+def _summary_of(
+    spark: "SparkSession",
+    run: Callable[[Env], AbstractContextManager[Mirror]],
+    stopped: threading.Event | None,
+    env: Env,
+) -> "DataFrame":
+    with run(env) as started:
         started.await_end(stopped)
         return spark.createDataFrame(summary_rows(started, env), _SUMMARY)
 

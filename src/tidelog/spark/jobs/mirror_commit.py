@@ -7,7 +7,7 @@ what was noted then. Brokers: the reports say it all.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.cluster.offset_map import Copied, MapBatch, SourcePartition, thin
@@ -63,6 +63,10 @@ class MirrorTarget(Protocol):
         """Write a batch, or find it written."""
         ...
 
+    def routed(self, routes: Routes) -> "MirrorTarget":
+        """The same, with other routes."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryTarget:
@@ -100,6 +104,10 @@ class DirectoryTarget:
             # Of failed, repeated and speculative attempts; what was attached has other names.
             drop_staged(self.options, commit_id)
         return self._written(result, batch_id)
+
+    def routed(self, routes: Routes) -> "DirectoryTarget":
+        """See `MirrorTarget`."""
+        return replace(self, routes=routes)
 
     def _version(self, batch_id: int, note: str = "") -> WriterVersion:
         return WriterVersion(f"mirror/{self.mirror_id}", batch_id, note)
@@ -153,6 +161,10 @@ class BrokerTarget:
             records=noted.records,
             was_done=bool(reports) and all(report.was_done for report in reports),
         )
+
+    def routed(self, routes: Routes) -> "BrokerTarget":
+        """See `MirrorTarget`."""
+        return replace(self, routes=routes)
 
 
 def _run(rows: "DataFrame", task: DirectoryTask | BrokerTask) -> list[Report]:

@@ -1,8 +1,9 @@
-"""What a mirror asks the places it copies between before it starts: topics, offsets, settings."""
+"""What a mirror asks the places it copies between: topics and offsets; and its map of them."""
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tidelog.cluster.offset_map import (
     Copied,
@@ -11,23 +12,16 @@ from tidelog.cluster.offset_map import (
     SourcePartition,
     SourceTopic,
 )
-from tidelog.config import DEFAULT_TOPIC_CONFIG, TopicConfig
+from tidelog.config import TopicConfig
 from tidelog.env import Env
-from tidelog.errors import InvalidRequest, UnknownTopic
-from tidelog.spark.jobs.checks import Finding, Load, Target, check, ensure
-from tidelog.spark.jobs.mirror_plan import MirrorPlan
-from tidelog.spark.jobs.replay_source import Question, find
+from tidelog.errors import CorruptData, InvalidRequest
+from tidelog.spark.jobs.mirror_plan import MirrorPlan, Pair
 from tidelog.spark.jobs.targets import config_of_broker, open_cluster
 from tidelog.spark.places import Place
 from tidelog.types import IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.cluster.connection import Cluster
-
-_TIMESTAMP_TYPE: Final = "message.timestamp.type"
-# Settings that Kafka does not know, or not by default.
-_OURS: Final = ("tidelog.", "internal.")
-_BROKERS_CHOOSE: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +55,10 @@ def read_topic(place: Place, topic: str, isolation: IsolationLevel, env: Env) ->
 
 
 def _of_cluster(cluster: "Cluster", topic: str, isolation: IsolationLevel) -> TopicFacts:
+    from tidelog.cluster.topics import await_leaders
+
     names = sorted(cluster.partitions(topic))
+    await_leaders(cluster, names)  # a topic that was made just now is named before it is served
     marks = cluster.watermarks(names, isolation=isolation)
     return TopicFacts(
         topic_id=cluster.topic_id(topic) or "",
@@ -90,151 +87,35 @@ def _of_directory(place: Place, topic: str, isolation: IsolationLevel, env: Env)
         )
 
 
-# -- the target ----------------------------------------------------------------------------------
+def read_configs(place: Place, topics: Iterable[str], env: Env) -> dict[str, TopicConfig]:
+    """Settings in force of those of the topics that are there; raises ClusterFailure."""
+    wanted = set(topics)
+    if place.is_broker:
+        from tidelog.cluster.topics import describe
+
+        with open_cluster(place) as cluster:
+            counts = {name: count for name, count in cluster.topics().items() if name in wanted}
+            found = describe(cluster, counts)
+        return {name: config_of_broker(topic.settings) for name, topic in found.items()}
+    from tidelog.objects.environment import env_for
+    from tidelog.storage.log_dir import LogDir
+
+    there = env_for(place.address, env, place.store)
+    with LogDir.open(place.address, env=there) as log_dir:
+        return {name: info.config for name, info in log_dir.topics().items() if name in wanted}
 
 
-def find_targets(
-    plan: MirrorPlan,
-    sources: Sequence[TopicFacts],
-    env: Env,
-    *,
-    create: bool,
-    force: bool,
-    is_new: bool,
-) -> tuple[dict[str, TopicFacts], list[Finding]]:
-    """The topics at the target, made where they are missing and `create` says so.
+def partition_counts(place: Place, env: Env) -> dict[str, int]:
+    """All topics of a place with their numbers of partitions; raises ClusterFailure."""
+    if place.is_broker:
+        with open_cluster(place) as cluster:
+            return cluster.topics()
+    from tidelog.objects.environment import env_for
+    from tidelog.storage.log_dir import LogDir
 
-    Args:
-        plan: The mirror.
-        sources: Of each pair.
-        env: Files and clock.
-        create: Make missing topics.
-        force: Go on where records or their times would be lost.
-        is_new: The mirror begins: what its sources hold by now is looked at. What was accepted
-            then is not asked again.
-
-    Returns:
-        The facts by name, and what is worth knowing before it starts.
-
-    Raises:
-        UnknownTopic: A topic is missing and is not to be made.
-        InvalidRequest: It has fewer partitions than records keep.
-        TargetLoses: It would refuse or lose records; nothing was written.
-    """
-    found: dict[str, TopicFacts] = {}
-    notes: list[Finding] = []
-    for topic in plan.targets:
-        numbers = [n for n, pair in enumerate(plan.pairs) if pair.target == topic]
-        copied = [sources[number] for number in numbers]
-        found[topic] = _find_or_make(plan, topic, copied, env, create=create)
-        for number in numbers:
-            load = _load(plan, number, sources[number], is_new=is_new)
-            findings = check_pair(plan, number, sources[number], found[topic], env, load)
-            ensure(_target(plan, number, found[topic]), findings, force=force or not is_new)
-            notes += findings
-    return found, notes
-
-
-def _find_or_make(
-    plan: MirrorPlan, topic: str, sources: Sequence[TopicFacts], env: Env, *, create: bool
-) -> TopicFacts:
-    level = IsolationLevel.READ_UNCOMMITTED
-    try:
-        return read_topic(plan.target, topic, level, env)
-    except UnknownTopic as error:
-        if not create:
-            error.add_note(f"with create, {topic} is made at {plan.target} like its source")
-            raise
-    count = max(source.partitions for source in sources)
-    make_topic(plan.target, topic, count, settings_like(sources[0].config, plan.target), env)
-    return read_topic(plan.target, topic, level, env)
-
-
-def settings_like(config: TopicConfig, target: Place) -> dict[str, str]:
-    """The settings of a copy: those of the source that are not default; create times are kept."""
-    defaults = DEFAULT_TOPIC_CONFIG.texts()
-    return {
-        name: text
-        for name, text in config.texts().items()
-        if text != defaults.get(name)
-        and name != _TIMESTAMP_TYPE
-        and not (target.is_broker and name.startswith(_OURS))
-    } | {_TIMESTAMP_TYPE: "CreateTime"}
-
-
-def make_topic(
-    place: Place, topic: str, partitions: int, settings: Mapping[str, str], env: Env
-) -> None:
-    """Create a topic.
-
-    Raises:
-        ConfigError, InvalidTopic, ClusterFailure, DirectoryLocked: It can't be created.
-    """
-    if not place.is_broker:
-        from tidelog.storage.log_dir import LogDir, LogDirOptions
-
-        options = LogDirOptions(writable=True)
-        with LogDir.open(place.address, env=env, options=options) as log_dir:
-            log_dir.create_topic(topic, partitions=partitions, config=settings)
-        return
-    from confluent_kafka.cimpl import NewTopic
-
-    new = NewTopic(
-        topic,
-        num_partitions=partitions,
-        replication_factor=_BROKERS_CHOOSE,
-        config=dict(settings),
-    )
-    with open_cluster(place) as cluster, cluster.typed(f"create topic {topic}"):
-        cluster.admin().create_topics([new])[topic].result(timeout=cluster.timeout_s)
-
-
-def check_pair(
-    plan: MirrorPlan,
-    number: int,
-    source: TopicFacts,
-    target: TopicFacts,
-    env: Env,
-    load: Load,
-) -> list[Finding]:
-    """What a topic of the target would do to the records of one source.
-
-    Raises:
-        InvalidRequest: Too few partitions to keep their numbers.
-    """
-    pair = plan.pairs[number]
-    keeps = plan.partitioning is Partitioning.KEPT
-    if keeps and source.partitions > target.partitions:
-        raise InvalidRequest(
-            f"{pair.topic} has {source.partitions} partitions and {pair.target} at {plan.target}"
-            f" {target.partitions}: add some, or let keys choose (partitions key)"
-        )
-    return check(_target(plan, number, target), load, env.clock.now_ms())
-
-
-def _target(plan: MirrorPlan, number: int, target: TopicFacts) -> Target:
-    return Target(
-        place=str(plan.target),
-        topic=plan.pairs[number].target,
-        partitions=target.partitions,
-        config=target.config,
-        end_offset=sum(target.ends),
-    )
-
-
-def _load(plan: MirrorPlan, number: int, source: TopicFacts, *, is_new: bool) -> Load:
-    """What is known of what will come; of records that are not there yet only their limits."""
-    keeps = plan.partitioning is Partitioning.KEPT
-    if plan.start == "latest" or not is_new:
-        return Load(
-            batch_bytes_max=source.config.max_message_bytes,
-            partitions=source.partitions if keeps else None,
-        )
-    pair = plan.pairs[number]
-    question = Question(
-        place=plan.sources[pair.place].place, topic=pair.topic, isolation=plan.isolation
-    )
-    return find(question).load(keeps_partitions=keeps)
+    there = env_for(place.address, env, place.store)
+    with LogDir.open(place.address, env=there) as log_dir:
+        return {name: info.partitions for name, info in log_dir.topics().items()}
 
 
 # -- the map -------------------------------------------------------------------------------------
@@ -242,7 +123,7 @@ def _load(plan: MirrorPlan, number: int, source: TopicFacts, *, is_new: bool) ->
 
 def first_map(
     plan: MirrorPlan,
-    sources: Sequence[TopicFacts],
+    sources: Mapping[int, TopicFacts],
     targets: Mapping[str, TopicFacts],
     starts: Sequence[tuple[int, int, int]],
 ) -> OffsetMap:
@@ -250,7 +131,7 @@ def first_map(
 
     Args:
         plan: The mirror.
-        sources: Of each pair.
+        sources: Of each pair, by number.
         targets: By name.
         starts: Where it begins: pair, partition, offset.
     """
@@ -258,15 +139,7 @@ def first_map(
         target=str(plan.target),
         target_ids={topic: facts.topic_id for topic, facts in targets.items()},
         partition_counts={topic: facts.partitions for topic, facts in targets.items()},
-        sources=tuple(
-            SourceTopic(
-                place=plan.sources[pair.place].place.address,
-                topic=pair.topic,
-                topic_id=facts.topic_id,
-                target=pair.target,
-            )
-            for pair, facts in zip(plan.pairs, sources, strict=True)
-        ),
+        sources=tuple(_source_topic(plan, n, facts) for n, facts in sources.items()),
         partitioning=plan.partitioning,
         copied={SourcePartition(a, b): Copied(start, start) for a, b, start in starts},
         ends={
@@ -278,13 +151,90 @@ def first_map(
 
 
 def first_offsets(
-    plan: MirrorPlan, sources: Sequence[TopicFacts]
+    plan: MirrorPlan, sources: Mapping[int, TopicFacts]
 ) -> tuple[tuple[int, int, int], ...]:
     """Where a new mirror begins: pair, partition, offset."""
     return tuple(
         (number, partition, offset)
-        for number, facts in enumerate(sources)
+        for number, facts in sources.items()
         for partition, offset in enumerate(facts.ends if plan.start == "latest" else facts.starts)
+    )
+
+
+def as_mapped(plan: MirrorPlan, found: OffsetMap) -> MirrorPlan:
+    """The plan with the numbers that its map gives: named topics, then what patterns have found.
+
+    Raises:
+        CorruptData: The map is not one of this plan.
+    """
+    places = {source.place.address: number for number, source in enumerate(plan.sources)}
+    pairs = [
+        Pair(places.get(source.place, -1), source.topic, source.target) for source in found.sources
+    ]
+    named = pairs[: len(plan.named)]
+    if sorted(named) != sorted(plan.named) or any(pair.place < 0 for pair in pairs):
+        raise CorruptData(f"the offset map is not of this mirror: its sources are {pairs}")
+    # Names may be given in another order than at the first start.
+    sources = tuple(
+        dataclasses.replace(
+            source, topics={pair.topic: pair.target for pair in named if pair.place == number}
+        )
+        for number, source in enumerate(plan.sources)
+    )
+    return dataclasses.replace(plan, sources=sources, found=tuple(pairs[len(named) :]))
+
+
+def widened(
+    found: OffsetMap,
+    plan: MirrorPlan,
+    sources: Mapping[int, TopicFacts],
+    targets: Mapping[str, TopicFacts],
+) -> OffsetMap:
+    """The map with topics and partitions that came since.
+
+    Args:
+        found: The map.
+        plan: With all pairs.
+        sources: Of pairs that are new or have more partitions, by number.
+        targets: Of all topics that these go into.
+
+    Raises:
+        InvalidRequest: As `grown`.
+    """
+    known = {topic: facts for topic, facts in targets.items() if topic in found.partition_counts}
+    new = {topic: facts for topic, facts in targets.items() if topic not in known}
+    found = grown(found, known)
+    first = len(found.sources)
+    copied = {
+        SourcePartition(number, partition): Copied(start, start)
+        for number, facts in sources.items()
+        for partition, start in enumerate(facts.starts)
+    }
+    ends = {
+        TopicPartition(topic, partition): end
+        for topic, facts in new.items()
+        for partition, end in enumerate(facts.ends)
+    }
+    return dataclasses.replace(
+        found,
+        target_ids={**found.target_ids, **{t: facts.topic_id for t, facts in new.items()}},
+        partition_counts={**found.partition_counts, **{t: f.partitions for t, f in new.items()}},
+        sources=(
+            *found.sources,
+            *(_source_topic(plan, n, sources[n]) for n in range(first, len(plan.pairs))),
+        ),
+        copied={**copied, **found.copied},
+        ends={**ends, **found.ends},
+    )
+
+
+def _source_topic(plan: MirrorPlan, number: int, facts: TopicFacts) -> SourceTopic:
+    pair = plan.pairs[number]
+    return SourceTopic(
+        place=plan.sources[pair.place].place.address,
+        topic=pair.topic,
+        topic_id=facts.topic_id,
+        target=pair.target,
     )
 
 
@@ -295,8 +245,6 @@ def grown(found: OffsetMap, targets: Mapping[str, TopicFacts]) -> OffsetMap:
         InvalidRequest: The target's topic is another one by its id, or has lost partitions; or
             keys choose among another number of partitions now.
     """
-    import dataclasses
-
     ends = dict(found.ends)
     for topic, facts in targets.items():
         known = found.target_ids.get(topic)
@@ -316,4 +264,5 @@ def grown(found: OffsetMap, targets: Mapping[str, TopicFacts]) -> OffsetMap:
         for number in range(count, facts.partitions):
             ends[TopicPartition(topic, number)] = 0
     counts = {topic: facts.partitions for topic, facts in targets.items()}
+    counts = {**found.partition_counts, **counts}
     return dataclasses.replace(found, partition_counts=counts, ends=ends)

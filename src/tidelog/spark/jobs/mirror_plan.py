@@ -1,14 +1,16 @@
 """What a mirror was asked for: which topics of which places go into which topics of the target.
 
-Decisions and their text in the checkpoint; no I/O.
+Decisions and their text in the checkpoint; no I/O. Topics are named, or found by a pattern: those
+that are found get their numbers behind the named ones, in the order in which they were found.
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tidelog.cluster.offset_map import Partitioning
+from tidelog.cluster.offset_map import OffsetMap, Partitioning
 from tidelog.errors import CorruptFile, InvalidRequest, UnsupportedVersion
 from tidelog.spark.places import Place, as_place
 from tidelog.storage.files import check_topic_name
@@ -16,6 +18,16 @@ from tidelog.types import IsolationLevel
 
 STATE_VERSION: Final = 1
 _STARTS: Final = ("earliest", "latest")
+# What a name at the target says for the name at the source.
+TOPIC_WORD: Final = "{topic}"
+# Topics in which brokers, or those who write to them, keep books: no pattern means them.
+_INTERNAL: Final = (
+    "__consumer_offsets",
+    "__transaction_state",
+    "__share_group_state",
+    "__cluster_metadata",
+    "tidelog-spark-markers",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +37,39 @@ class MirrorSource:
     Attributes:
         place: Where they are.
         topics: Topic -> its name at the target.
+        pattern: Regular expression of whole names: topics like it are copied too, also such as are
+            made later; None for none. Topics in which brokers keep books are never meant.
+        name: Name at the target of a topic found by the pattern, with `{topic}` for its own.
     """
 
     place: Place
-    topics: Mapping[str, str]
+    topics: Mapping[str, str] = field(default_factory=dict)
+    pattern: str | None = None
+    name: str = TOPIC_WORD
+
+    @property
+    def expression(self) -> str | None:
+        """The pattern as the stream takes it, with the named topics; None without a pattern."""
+        if self.pattern is None:
+            return None
+        named = "".join(f"|{re.escape(topic)}" for topic in self.topics)
+        internal = "|".join(map(re.escape, _INTERNAL))
+        return f"(?!(?:{internal})$)(?:{self.pattern}){named}"
+
+    def found(self, topics: Iterable[str]) -> list[str]:
+        """Those of the topics that the pattern means beyond the named ones, sorted."""
+        if self.expression is None:
+            return []
+        meant = re.compile(self.expression)
+        return sorted(t for t in topics if t not in self.topics and meant.fullmatch(t))
+
+    def question(self) -> list[object]:
+        """What a restart must ask again, as JSON has it."""
+        asked: list[object] = [str(self.place), sorted(self.topics.items())]
+        return asked if self.pattern is None else [*asked, self.pattern, self.name]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Pair:
     """One topic and where it goes.
 
@@ -57,6 +95,7 @@ class MirrorPlan:
             ANY: a transform says, by the column `targetPartition`.
         start: `earliest` or `latest`: where a new mirror begins.
         isolation: What is copied of transactions.
+        found: Topics found by patterns, in the order in which they were.
     """
 
     sources: tuple[MirrorSource, ...]
@@ -64,15 +103,44 @@ class MirrorPlan:
     partitioning: Partitioning = Partitioning.KEPT
     start: str = "earliest"
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    found: tuple[Pair, ...] = ()
 
     @property
-    def pairs(self) -> list[Pair]:
-        """All topics, in the order that numbers them in an offset map."""
+    def named(self) -> list[Pair]:
+        """The topics that were named."""
         return [
             Pair(number, topic, target)
             for number, source in enumerate(self.sources)
             for topic, target in source.topics.items()
         ]
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """All topics, in the order that numbers them in an offset map."""
+        return [*self.named, *self.found]
+
+    @property
+    def has_patterns(self) -> bool:
+        """Whether topics may be found."""
+        return any(source.pattern is not None for source in self.sources)
+
+    def matches(self, place: int, topics: Iterable[str]) -> list[Pair]:
+        """Topics of a place that its pattern means, and that are not copied yet.
+
+        Raises:
+            InvalidTopic: No topic can have the name that one of them would get.
+        """
+        source = self.sources[place]
+        known = {pair.topic for pair in self.found if pair.place == place}
+        new = [topic for topic in source.found(topics) if topic not in known]
+        pairs = [Pair(place, topic, source.name.replace(TOPIC_WORD, topic)) for topic in new]
+        for pair in pairs:
+            check_topic_name(pair.target)
+        return pairs
+
+    def with_found(self, pairs: Iterable[Pair]) -> "MirrorPlan":
+        """The same, with more topics behind those it has."""
+        return replace(self, found=(*self.found, *pairs))
 
     @property
     def targets(self) -> list[str]:
@@ -82,20 +150,23 @@ class MirrorPlan:
     def question(self) -> dict[str, object]:
         """What a restart must ask again, as JSON has it. Client settings are no part of it."""
         return {
-            "sources": [[str(s.place), sorted(s.topics.items())] for s in self.sources],
+            "sources": [source.question() for source in self.sources],
             "target": str(self.target),
             "partitions": self.partitioning.value,
             "isolation": self.isolation.name.lower(),
         }
 
 
-def plan_mirror(
+def plan_mirror(  # noqa: PLR0913 - one keyword for each way to choose
     sources: Sequence[Place | str | MirrorSource],
     topics: Iterable[str] | Mapping[str, str],
     target: Place | str,
     partitioning: Partitioning = Partitioning.KEPT,
     start: str = "earliest",
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    *,
+    pattern: str | None = None,
+    name: str = TOPIC_WORD,
 ) -> MirrorPlan:
     """The plan of a mirror.
 
@@ -106,15 +177,19 @@ def plan_mirror(
         partitioning: How partitions are chosen.
         start: `earliest` or `latest`.
         isolation: What is copied of transactions.
+        pattern: Of topics that are copied too, from every place that has none of its own.
+        name: Name at the target of those that the pattern finds.
 
     Raises:
-        InvalidRequest: Nothing to copy, a place twice, a topic into itself, an object store as the
-            target.
+        InvalidRequest: Nothing to copy, a pattern that can't be read, a place twice, a topic into
+            itself, an object store as the target.
         InvalidTopic: A name that no topic can have.
     """
     renames = dict(topics) if isinstance(topics, Mapping) else {name: name for name in topics}
     found = tuple(
-        one if isinstance(one, MirrorSource) else MirrorSource(as_place(one), renames)
+        one
+        if isinstance(one, MirrorSource)
+        else MirrorSource(as_place(one), renames, pattern, name)
         for one in sources
     )
     plan = MirrorPlan(
@@ -129,7 +204,7 @@ def plan_mirror(
 
 
 def _check(plan: MirrorPlan) -> None:
-    if not plan.pairs:
+    if not plan.pairs and not plan.has_patterns:
         raise InvalidRequest("nothing to mirror: give at least one place and one topic of it")
     if plan.start not in _STARTS:
         raise InvalidRequest(f"start {plan.start}: one of {', '.join(_STARTS)}")
@@ -146,10 +221,40 @@ def _check(plan: MirrorPlan) -> None:
         check_topic_name(pair.target)
         if names[pair.place] == str(plan.target) and pair.topic == pair.target:
             raise InvalidRequest(f"{pair.topic} of {names[pair.place]} would be copied into itself")
+    for source in plan.sources:
+        _check_pattern(source, plan.target)
+
+
+def _check_pattern(source: MirrorSource, target: Place) -> None:
+    if source.pattern is None:
+        return
+    try:
+        re.compile(source.pattern)
+    except re.error as error:
+        raise InvalidRequest(f"pattern {source.pattern}: {error}") from error
+    if str(source.place) == str(target):
+        raise InvalidRequest(
+            f"pattern {source.pattern}: within one place copies would be found and copied again;"
+            " name the topics"
+        )
+    if internal := sorted(source.topics.keys() & set(_INTERNAL)):
+        raise InvalidRequest(f"{internal[0]} is never meant by a pattern: mirror it by itself")
+    check_topic_name(source.name.replace(TOPIC_WORD, "t"))
+
+
+def excluding(pattern: str, excluded: Iterable[str]) -> str:
+    """A pattern for what one pattern means and none of others."""
+    joined = "|".join(f"(?:{one})" for one in excluded)
+    return f"(?!(?:{joined})$)(?:{pattern})" if joined else pattern
 
 
 def read_renames(
-    texts: Iterable[str], places: Sequence[Place], topics: Sequence[str]
+    texts: Iterable[str],
+    places: Sequence[Place],
+    topics: Sequence[str],
+    *,
+    pattern: str | None = None,
+    name: str = TOPIC_WORD,
 ) -> list[MirrorSource]:
     """Places with their topics under their new names.
 
@@ -157,6 +262,8 @@ def read_renames(
         texts: `TOPIC=NAME` for every place, or `PLACE/TOPIC=NAME` for one.
         places: The sources.
         topics: Copied from each of them.
+        pattern: Of topics that are copied too, from each of them.
+        name: Name at the target of those that the pattern finds.
 
     Raises:
         InvalidRequest: A text that says neither, or names a topic or place that is not copied.
@@ -174,7 +281,10 @@ def read_renames(
             raise InvalidRequest(f"rename {text}: {where} is not among the places copied from")
         for number in numbers:
             renames[number][topic] = new
-    return [MirrorSource(place, names) for place, names in zip(places, renames, strict=True)]
+    return [
+        MirrorSource(place, names, pattern, name)
+        for place, names in zip(places, renames, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +297,7 @@ class BatchDone:
         was_done: They were there already, from before a restart.
         at_ms: When it was done.
         elapsed_ms: How long writing it took.
+        notes: What was found and changed before it: topics, partitions, settings.
     """
 
     batch_id: int
@@ -194,6 +305,7 @@ class BatchDone:
     was_done: bool
     at_ms: int
     elapsed_ms: int
+    notes: tuple[str, ...] = ()
 
 
 # -- in the checkpoint ---------------------------------------------------------------------------
@@ -212,6 +324,16 @@ class MirrorState:
     mirror_id: str
     question: Mapping[str, object]
     starts: tuple[tuple[int, int, int], ...]
+
+    def with_starts(self, found: OffsetMap) -> "MirrorState":
+        """The same, with the starts of partitions that only the map knows: they came later."""
+        known = {(number, partition) for number, partition, _ in self.starts}
+        later = tuple(
+            (place.source, place.partition, copied.start)
+            for place, copied in sorted(found.copied.items())
+            if place not in known
+        )
+        return replace(self, starts=(*self.starts, *later))
 
     def ensure_asked(self, plan: MirrorPlan) -> None:
         """Raise InvalidRequest where another question was asked."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.cluster.offset_map import Partitioning
 from tidelog.errors import InvalidRequest
-from tidelog.spark.jobs.mirror_plan import MirrorPlan, MirrorState, Pair
+from tidelog.spark.jobs.mirror_plan import MirrorPlan, MirrorSource, MirrorState, Pair
 from tidelog.spark.jobs.mirror_tasks import ORIGIN, RECORD, TARGET_PARTITION
 from tidelog.types import TimestampType
 
@@ -27,16 +27,25 @@ def source_options(
     source = plan.sources[number]
     place = source.place
     columns = [*_COLUMNS, *([] if place.is_broker else [_CREATE_TIME])]
-    found = place.options() | {
-        "subscribe": ",".join(source.topics),
-        "isolation": plan.isolation.name.lower(),
-        "columns": ",".join(columns),
-        "startingOffsets": starting_offsets(plan, number, state),
-        "maxOffsetsPerTrigger": str(batch_records),
-    }
+    found = (
+        place.options()
+        | _subscribed(source)
+        | {
+            "isolation": plan.isolation.name.lower(),
+            "columns": ",".join(columns),
+            "startingOffsets": starting_offsets(plan, number, state),
+            "maxOffsetsPerTrigger": str(batch_records),
+        }
+    )
     if plan.target.is_broker and not place.is_broker:
         found["splitBytes"] = _ONE_TASK_BYTES
     return found
+
+
+def _subscribed(source: MirrorSource) -> dict[str, str]:
+    if source.expression is not None:
+        return {"subscribePattern": source.expression}
+    return {"subscribe": ",".join(source.topics)}
 
 
 def starting_offsets(plan: MirrorPlan, number: int, state: MirrorState) -> str:

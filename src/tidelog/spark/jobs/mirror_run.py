@@ -10,44 +10,51 @@ The checkpoint is a folder that the driver can write to:
 Spark notes the offsets of a batch before it is run and that it is done afterwards. Between the two
 the batch is written (`mirror_commit`), then the map. Killed anywhere, the same batch comes again:
 the target knows whether it has it, and says where it went, so records are there once and the map
-gets its rows in any case.
+gets its rows in any case. Over Spark Connect the server writes the batches (`mirror_connect`).
 """
 
 import threading
 import uuid
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidelog.cluster.offset_map import OffsetMap
 from tidelog.cluster.offset_map_file import read_map, write_map
 from tidelog.env import Env
-from tidelog.errors import DirectoryLocked, InvalidRequest
+from tidelog.errors import DirectoryLocked, InvalidRequest, UnknownTopic
 from tidelog.spark.jobs.checks import Finding
-from tidelog.spark.jobs.mirror_commit import BrokerTarget, DirectoryTarget, MirrorTarget, Written
+from tidelog.spark.jobs.mirror_batches import Batches, Watcher, nobody, target_of
+from tidelog.spark.jobs.mirror_connect import ClientBatches, ServerBatches
+from tidelog.spark.jobs.mirror_growth import Growth, with_topics
+from tidelog.spark.jobs.mirror_options import (
+    ISOLATIONS,
+    MAP_FILE,
+    SPARK_DIR,
+    STATE_FILE,
+    MirrorOptions,
+)
 from tidelog.spark.jobs.mirror_places import (
     TopicFacts,
-    find_targets,
+    as_mapped,
     first_map,
     first_offsets,
     grown,
     read_topic,
 )
 from tidelog.spark.jobs.mirror_plan import (
-    BatchDone,
     MirrorPlan,
     MirrorState,
     decode_state,
     encode_state,
 )
 from tidelog.spark.jobs.mirror_read import read_rows, select
-from tidelog.spark.jobs.mirror_tasks import Routes
-from tidelog.spark.sink_options import read_sink_options
+from tidelog.spark.jobs.mirror_targets import find_targets
+from tidelog.spark.jobs.patient_query import PatientQuery
+from tidelog.spark.session import check_shared_places, is_connect
 from tidelog.storage import files
-from tidelog.types import IsolationLevel
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,106 +62,7 @@ if TYPE_CHECKING:
 
 Transform: TypeAlias = Callable[["DataFrame"], "DataFrame"]
 
-STATE_FILE: Final = "mirror.json"
-MAP_FILE: Final = "offsets.map"
-SPARK_DIR: Final = "spark"
 _ID_BITS: Final = 128
-# What a report can show.
-BATCHES_KEPT: Final = 10_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MirrorOptions:
-    """How a mirror runs.
-
-    Attributes:
-        checkpoint: Folder that makes it restartable.
-        continuous: Go on until it is stopped; else stop at what is there at the start.
-        batch_records: About how many records a batch takes, at most, of each place.
-        trigger_ms: How often a continuous mirror looks for new records.
-        create: Make topics that the target lacks.
-        force: Go on where the target would lose records or their times.
-        source: More options of the source.
-        sink: More options of the sink, such as `compression`.
-    """
-
-    checkpoint: str
-    continuous: bool = False
-    batch_records: int = 1_000_000
-    trigger_ms: int = 1_000
-    create: bool = False
-    force: bool = False
-    source: tuple[tuple[str, str], ...] = ()
-    sink: tuple[tuple[str, str], ...] = ()
-
-
-Watcher: TypeAlias = Callable[[BatchDone], None]
-
-
-def _nobody(_done: BatchDone) -> None:
-    """Told to nobody."""
-
-
-@dataclass(slots=True)
-class Batches:
-    """Takes the batches of the query, in order. Called by Spark on the driver, in its own thread.
-
-    Attributes:
-        target: Where they go.
-        found: The map as it is.
-        path: Its file.
-        env: Files and clock.
-        watch: Told of each.
-        done: The last ones.
-        busy: Held while one is written.
-        is_closed: No more are written.
-    """
-
-    target: MirrorTarget
-    found: OffsetMap
-    path: str
-    env: Env
-    watch: Watcher = _nobody
-    done: deque[BatchDone] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
-    busy: threading.Lock = field(default_factory=threading.Lock)
-    is_closed: bool = False
-
-    def __call__(self, rows: "DataFrame", batch_id: int) -> None:
-        """Write a batch, then the map."""
-        with self.busy:
-            if self.is_closed:
-                # To return would tell Spark that the batch is done.
-                raise InvalidRequest(f"stopped before batch {batch_id}, which comes again")
-            self._write(rows, batch_id)
-
-    def close(self) -> None:
-        """Finish what is being written, and write nothing any more."""
-        with self.busy:
-            self.is_closed = True
-
-    def _write(self, rows: "DataFrame", batch_id: int) -> None:
-        if batch_id < self.found.batch_id:
-            raise InvalidRequest(
-                f"batch {batch_id} comes after {self.found.batch_id}: Spark's checkpoint is older"
-                " than the map beside it, and the target has these batches with other offsets;"
-                " begin with a new checkpoint"
-            )
-        begun_ms = self.env.clock.monotonic_ms()
-        written = self.target.write(rows, batch_id)
-        self._note(written)
-        done = BatchDone(
-            batch_id=batch_id,
-            records=written.records,
-            was_done=written.was_done,
-            at_ms=self.env.clock.now_ms(),
-            elapsed_ms=self.env.clock.monotonic_ms() - begun_ms,
-        )
-        self.done.append(done)
-        self.watch(done)
-
-    def _note(self, written: Written) -> None:
-        self.found = self.found.add(written.map_batch)
-        write_map(self.env.files, self.path, self.found)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -162,20 +70,30 @@ class Mirror:
     """A mirror that has been started. start -> await_end or stop.
 
     Attributes:
-        plan: What is copied.
-        query: Spark's.
+        started: Spark's query.
         batches: What has been written.
         findings: What was worth knowing before it started.
+        notes: What was found and changed at the start.
         start_map: The map as it was at the start.
         was_resumed: It went on from a checkpoint.
     """
 
-    plan: MirrorPlan
-    query: "StreamingQuery"
-    batches: Batches
+    started: PatientQuery
+    batches: Batches | ClientBatches
     findings: Sequence[Finding]
+    notes: Sequence[str]
     start_map: OffsetMap
     was_resumed: bool
+
+    @property
+    def query(self) -> "StreamingQuery":
+        """Spark's query, as it was started last."""
+        return self.started.current
+
+    @property
+    def plan(self) -> MirrorPlan:
+        """What is copied, with all topics that were found."""
+        return self.batches.grown_plan
 
     @property
     def found(self) -> OffsetMap:
@@ -188,15 +106,19 @@ class Mirror:
         Args:
             stopped: Ends a continuous mirror when it is set, once the running batch is written.
         """
-        while not self.query.awaitTermination(1):
+        while not self.started.has_ended(1):
+            self.batches.told()
             if stopped is not None and stopped.is_set():
                 self.stop()
                 return
+        self.batches.told()
 
     def stop(self) -> None:
         """Stop once the batch that is being written is done."""
         self.batches.close()
         self.query.stop()
+        self.batches.release()
+        self.batches.told()
 
 
 @contextmanager
@@ -213,14 +135,12 @@ def running(
 
     Raises:
         DirectoryLocked: Another driver runs it.
-        InvalidRequest: A session of Spark Connect.
+        InvalidRequest: Over Spark Connect, a path that the server reads elsewhere.
         TargetLoses, InvalidRequest, UnknownTopic, ClusterFailure: As `find_targets`.
     """
-    if type(spark).__module__.startswith("pyspark.sql.connect."):
-        raise InvalidRequest(
-            "a mirror keeps its checkpoint and its map on the driver: run it in a session of its"
-            " own or on the server, not over Spark Connect"
-        )
+    check_shared_places(spark, [*(source.place for source in plan.sources), plan.target])
+    if is_connect(spark):
+        options = replace(options, checkpoint=str(Path(options.checkpoint).absolute()))
     env.files.make_dirs(options.checkpoint)
     try:
         lock = env.files.lock(f"{options.checkpoint}/mirror.lock")
@@ -229,13 +149,32 @@ def running(
             f"{options.checkpoint}: another driver runs this mirror; stop it first"
         ) from error
     try:
-        mirror = _start(spark, plan, options, env, transform, watch or _nobody)
+        mirror = _start(spark, plan, options, env, transform, watch or nobody)
         try:
             yield mirror
         finally:
             mirror.stop()
     finally:
         lock.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opened:
+    """A checkpoint that was begun, or found.
+
+    Attributes:
+        plan: With all topics that are known by it.
+        state: Its state.
+        found: Its map.
+        findings: What the targets were found to do.
+        was_resumed: It was there.
+    """
+
+    plan: MirrorPlan
+    state: MirrorState
+    found: OffsetMap
+    findings: Sequence[Finding]
+    was_resumed: bool
 
 
 def _start(
@@ -246,9 +185,61 @@ def _start(
     transform: Transform | None,
     watch: Watcher,
 ) -> Mirror:
+    opened = _open(plan, options, env)
+    growth = Growth(
+        plan=opened.plan,
+        env=env,
+        create=options.create,
+        force=options.force,
+        settings=options.settings,
+    )
+    path = f"{options.checkpoint}/{MAP_FILE}"
+    mirror_id = opened.state.mirror_id
+    batches = Batches(
+        target=target_of(opened.plan, dict(options.sink), mirror_id, opened.found),
+        found=opened.found,
+        path=path,
+        env=env,
+        watch=watch,
+        growth=growth,
+    )
+    notes = batches.keep_up()
+    plan, start_map = growth.plan, batches.found
+    rows = read_rows(
+        spark,
+        plan,
+        opened.state.with_starts(start_map),
+        batch_records=options.batch_records,
+        more=dict(options.source),
+    )
+    rows = select(rows if transform is None else transform(rows), plan.partitioning)
+    shown: Batches | ClientBatches = batches
+    sent: Batches | ServerBatches = batches
+    if is_connect(spark):
+        shown = ClientBatches(plan=plan, path=path, env=env, watch=watch, after=start_map.batch_id)
+        sent = ServerBatches(plan=plan, options=options, mirror_id=mirror_id)
+    started = _query(rows, sent, options)
+    if isinstance(shown, ClientBatches):
+        shown.started = started
+    return Mirror(
+        started=started,
+        batches=shown,
+        findings=opened.findings,
+        notes=notes,
+        start_map=start_map,
+        was_resumed=opened.was_resumed,
+    )
+
+
+def _open(plan: MirrorPlan, options: MirrorOptions, env: Env) -> _Opened:
+    """The checkpoint, begun where it is new; its targets are found, or made."""
     state = read_state(env, options.checkpoint)
-    if state is not None:
+    if state is None:
+        plan = with_topics(plan, env)
+    else:
         state.ensure_asked(plan)
+        found = read_map(env.files, f"{options.checkpoint}/{MAP_FILE}")
+        plan = as_mapped(plan, found)
     sources = read_sources(plan, env)
     targets, findings = find_targets(
         plan,
@@ -256,38 +247,14 @@ def _start(
         env,
         create=options.create,
         force=options.force,
-        is_new=state is None,
+        is_new_from=0 if state is None else None,
     )
+    was_resumed = state is not None
     if state is None:
         state, found = _begin(plan, options, env, sources, targets)
-        was_resumed = False
     else:
-        found, was_resumed = _go_on(options, env, targets), True
-    routes = Routes(
-        pairs=tuple((pair.place, pair.topic, pair.target) for pair in plan.pairs),
-        counts=tuple((topic, targets[topic].partitions) for topic in plan.targets),
-        partitioning=plan.partitioning,
-    )
-    batches = Batches(
-        target=_target(plan, options, routes, state.mirror_id),
-        found=found,
-        path=f"{options.checkpoint}/{MAP_FILE}",
-        env=env,
-        watch=watch,
-    )
-    rows = read_rows(
-        spark, plan, state, batch_records=options.batch_records, more=dict(options.source)
-    )
-    rows = select(rows if transform is None else transform(rows), plan.partitioning)
-    query = _query(rows, batches, options)
-    return Mirror(
-        plan=plan,
-        query=query,
-        batches=batches,
-        findings=findings,
-        start_map=found,
-        was_resumed=was_resumed,
-    )
+        found = _go_on(options, env, targets)
+    return _Opened(plan=plan, state=state, found=found, findings=findings, was_resumed=was_resumed)
 
 
 def read_state(env: Env, checkpoint: str) -> MirrorState | None:
@@ -298,20 +265,31 @@ def read_state(env: Env, checkpoint: str) -> MirrorState | None:
         return None
 
 
-def read_sources(plan: MirrorPlan, env: Env) -> list[TopicFacts]:
-    """The facts of each pair's topic; raises UnknownTopic, ClusterFailure."""
-    return [
-        read_topic(plan.sources[pair.place].place, pair.topic, plan.isolation, env)
-        for pair in plan.pairs
-    ]
+def read_sources(plan: MirrorPlan, env: Env) -> dict[int, TopicFacts]:
+    """The facts of each pair's topic, by number; without topics of a pattern that have gone.
+
+    Raises:
+        UnknownTopic: A topic that was named is not there.
+        ClusterFailure: A cluster can't be asked.
+    """
+    found: dict[int, TopicFacts] = {}
+    named = len(plan.named)
+    for number, pair in enumerate(plan.pairs):
+        try:
+            place = plan.sources[pair.place].place
+            found[number] = read_topic(place, pair.topic, plan.isolation, env)
+        except UnknownTopic:
+            if number < named:
+                raise
+    return found
 
 
 def _begin(
     plan: MirrorPlan,
     options: MirrorOptions,
     env: Env,
-    sources: Sequence[TopicFacts],
-    targets: dict[str, TopicFacts],
+    sources: Mapping[int, TopicFacts],
+    targets: Mapping[str, TopicFacts],
 ) -> tuple[MirrorState, OffsetMap]:
     """A new mirror's checkpoint; the state comes last, so half of one is none."""
     spark_dir = f"{options.checkpoint}/{SPARK_DIR}"
@@ -333,7 +311,7 @@ def _begin(
     return state, found
 
 
-def _go_on(options: MirrorOptions, env: Env, targets: dict[str, TopicFacts]) -> OffsetMap:
+def _go_on(options: MirrorOptions, env: Env, targets: Mapping[str, TopicFacts]) -> OffsetMap:
     """The map of a mirror that ran before."""
     found = grown(read_map(env.files, f"{options.checkpoint}/{MAP_FILE}"), targets)
     metadata = f"{options.checkpoint}/{SPARK_DIR}/metadata"
@@ -345,24 +323,31 @@ def _go_on(options: MirrorOptions, env: Env, targets: dict[str, TopicFacts]) -> 
     return found
 
 
-def _target(
-    plan: MirrorPlan, options: MirrorOptions, routes: Routes, mirror_id: str
-) -> MirrorTarget:
-    given = plan.target.options() | dict(options.sink)
-    if plan.target.is_broker:
-        sink = read_sink_options(given | {"delivery": "exactly-once"})
-        return BrokerTarget(options=sink, routes=routes, mirror_id=mirror_id)
-    return DirectoryTarget(options=read_sink_options(given), routes=routes, mirror_id=mirror_id)
-
-
-def _query(rows: "DataFrame", batches: Batches, options: MirrorOptions) -> "StreamingQuery":
+def _query(
+    rows: "DataFrame", batches: Batches | ServerBatches, options: MirrorOptions
+) -> PatientQuery:
     writer = rows.writeStream.foreachBatch(batches)
     # The very folder, also where Spark's own file system is another.
     folder = Path(f"{options.checkpoint}/{SPARK_DIR}").absolute()
     writer = writer.option("checkpointLocation", folder.as_uri())
     if options.continuous:
-        return writer.trigger(processingTime=f"{options.trigger_ms} milliseconds").start()
-    return writer.trigger(availableNow=True).start()
+        writer = writer.trigger(processingTime=f"{options.trigger_ms} milliseconds")
+    else:
+        writer = writer.trigger(availableNow=True)
+    return PatientQuery(writer.start)
 
 
-ISOLATIONS: Final = {level.name.lower(): level for level in IsolationLevel}
+__all__ = [
+    "ISOLATIONS",
+    "MAP_FILE",
+    "SPARK_DIR",
+    "STATE_FILE",
+    "Batches",
+    "Mirror",
+    "MirrorOptions",
+    "Transform",
+    "Watcher",
+    "read_sources",
+    "read_state",
+    "running",
+]

@@ -22,11 +22,13 @@ def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
     """
     plan = started.plan
     rows: list[SummaryRow] = []
-    for number, (pair, facts) in enumerate(zip(plan.pairs, read_sources(plan, env), strict=True)):
+    pairs, found = plan.pairs, started.found
+    for number, facts in read_sources(plan, env).items():
+        pair = pairs[number]
         for partition, end in enumerate(facts.ends):
             place = SourcePartition(number, partition)
             before = started.start_map.copied.get(place)
-            after = started.found.copied.get(place)
+            after = found.copied.get(place)
             done = 0 if after is None else after.end
             begun = done if before is None and after is None else 0
             if before is not None:

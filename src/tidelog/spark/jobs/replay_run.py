@@ -35,6 +35,7 @@ from tidelog.spark.jobs.replay_target import (
 )
 from tidelog.spark.jobs.targets import describe
 from tidelog.spark.places import Place
+from tidelog.spark.session import check_shared_places
 from tidelog.timespec import parse_point
 from tidelog.types import ClockName
 
@@ -83,6 +84,9 @@ class Replay:
     def run(self) -> ReplayOutcome:
         """Replay all that is left; errors as `tidelog.spark.replay`."""
         began_ms = self._env.clock.monotonic_ms()
+        options = self._options
+        places = [place for place in (options.source, options.to) if isinstance(place, Place)]
+        check_shared_places(self._spark, places)
         with Journal.open(self._env, self._options.progress) as journal:
             earlier = journal.progress
             progress = self._begin() if earlier is None else self._resume(earlier)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from tidelog.cluster.lookup_clock import searched_by_append
 from tidelog.cluster.search import first_at_or_after
 from tidelog.cluster.view import ClusterView, Count, Watermarks
 from tidelog.env import Env
@@ -243,22 +244,33 @@ def _check_clock(question: Question, config: "TopicConfig") -> None:
 def _first_offsets(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], time_ms: int
 ) -> dict[TopicPartition, int]:
-    """The first offset with that time or a later one, the end where there is none."""
-    found = first_at_or_after(cluster, marks, max(time_ms, 0))
-    return {
-        name: mark.end if (hit := found[name]) is None else min(hit.offset, mark.end)
-        for name, mark in marks.items()
-    }
+    """Where records with that time or a later one begin, the end where there is none.
+
+    Of a topic that its broker searches by append time that is where the log does: the search says
+    nothing of the times that a replay selects by.
+    """
+    by_append = searched_by_append(cluster, {name.topic for name in marks})
+    searched = {name: mark for name, mark in marks.items() if name.topic not in by_append}
+    found = first_at_or_after(cluster, searched, max(time_ms, 0)) if searched else {}
+    starts = {name: mark.start for name, mark in marks.items()}
+    for name, hit in found.items():
+        starts[name] = marks[name].end if hit is None else min(hit.offset, marks[name].end)
+    return starts
 
 
 def _asker(question: Question, spans: Spans) -> Between:
-    """About how many records lie before or after a time, by the brokers' time indexes."""
+    """About how many records lie before or after a time, by the brokers' time indexes.
+
+    None where the brokers search by another time.
+    """
 
     def between(start_ms: int | None, end_ms: int | None) -> Count | None:
         times = _both(question.times, (start_ms, end_ms))
         starts = {span.partition: span.start for span in spans}
         ends = {span.partition: span.end for span in spans}
         with open_cluster(question.place) as cluster:
+            if times != (None, None) and searched_by_append(cluster, [question.topic]):
+                return None
             marks = cluster.watermarks(list(ends))
             if times[0] is not None:
                 starts = _first_offsets(cluster, marks, times[0])

@@ -10,6 +10,7 @@ from tidelog.storage import files
 from tidelog.storage.checks.findings import Finding, Severity, derived, note
 from tidelog.storage.checks.place import PartitionPlace
 from tidelog.storage.commits import STAGED_SUFFIX
+from tidelog.storage.compaction_history import HISTORY_FILE
 from tidelog.storage.segment_notes import SEGMENT_NOTES_FILE
 
 _KNOWN: Final = frozenset(
@@ -18,6 +19,7 @@ _KNOWN: Final = frozenset(
         files.PARTITION_METADATA_FILE,
         files.APPEND_TIME_CHECKPOINT_FILE,
         SEGMENT_NOTES_FILE,
+        HISTORY_FILE,
     )
 )
 _LEFT_OVER: Final = {

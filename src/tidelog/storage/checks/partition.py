@@ -17,6 +17,7 @@ from tidelog.storage.checks.names import check_names
 from tidelog.storage.checks.place import PartitionPlace
 from tidelog.storage.checks.segment_files import SegmentCheck
 from tidelog.storage.checks.snapshots import check_snapshot_bytes, compare_snapshot
+from tidelog.storage.compaction_history import HISTORY_FILE, CompactionHistory
 from tidelog.storage.producers import ProducerStates
 from tidelog.storage.segment_notes import SEGMENT_NOTES_FILE, decode_notes
 from tidelog.storage.trust import AppendTimeCheckpoint
@@ -131,6 +132,7 @@ class PartitionCheck:
         yield from self._check_append_time_checkpoint()
         yield from self._check_metadata()
         yield from self._check_notes()
+        yield from self._check_history()
 
     # -- snapshots ---------------------------------------------------------------------------
 
@@ -227,6 +229,17 @@ class PartitionCheck:
             problems = [error.reason]
         for problem in problems:
             yield Finding(path=path, severity=Severity.WARNING, damage=problem, remedy=remedy)
+
+    def _check_history(self) -> Iterator[Finding]:
+        """What compaction has taken: primary, only tables of the past rest on it."""
+        path = self.place.path(HISTORY_FILE)
+        try:
+            data = self.place.read(HISTORY_FILE)
+            if data is not None:
+                CompactionHistory.decode(data)
+        except CorruptFile as error:
+            remedy = "tables of the past are unknown until the next compaction"
+            yield Finding(path=path, severity=Severity.WARNING, damage=error.reason, remedy=remedy)
 
 
 def _offsets_of(names: list[str], suffix: str) -> list[int]:

@@ -17,7 +17,7 @@ from tidelog.storage.tiering.garbage import remove_all
 from tidelog.storage.tiering.moving import GRACE_MS, MoveOptions, Mover
 from tidelog.storage.tiering.partition_tier import MANIFEST_KEY, PartitionTier
 from tidelog.storage.tiers.deleted import DeletedFolder, read_deleted, write_deleted
-from tidelog.types import TopicPartition
+from tidelog.types import INT64_MAX, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.storage.log_dir import LogDir
@@ -67,6 +67,16 @@ def collect(
             _collect_orphans(mover, before_ms, found, dry_run=dry_run)
     _collect_deleted(log_dir, found, dry_run=dry_run)
     return found
+
+
+def collect_orphans(mover: Mover) -> list[str]:
+    """Remove what no manifest of a partition names, whatever its age; the keys of its folders.
+
+    Nobody else may be writing to the folder. Raises StorageFailure as `collect`.
+    """
+    found = Collected([])
+    _collect_orphans(mover, INT64_MAX, found, dry_run=False)
+    return [mover.tier.key(folder) for folder in found.folders]
 
 
 def _collect_orphans(mover: Mover, before_ms: int, found: Collected, *, dry_run: bool) -> None:

@@ -175,14 +175,26 @@ class Mover:
                 continue
             segment = local.get(row.base_offset)
             if segment is None or segment.is_active or not is_copied(segment, row):
-                cut = self.record.with_cut(row.base_offset, _nothing, self._now_ms())
-                # The log itself is not cut, so it starts where it did.
-                self.record = dataclasses.replace(
-                    cut,
-                    local_start_offset=self.record.local_start_offset,
-                    log_start_offset=self.record.log_start_offset,
-                )
+                self._cut_from(row.base_offset)
                 return
+
+    def _cut_from(self, offset: int) -> None:
+        cut = self.record.with_cut(offset, _nothing, self._now_ms())
+        # The log itself is not cut, so it starts where it did.
+        self.record = dataclasses.replace(
+            cut,
+            local_start_offset=self.record.local_start_offset,
+            log_start_offset=self.record.log_start_offset,
+        )
+
+    def forget_copies(self, offset: int) -> Manifest:
+        """Let the tier count only below an offset, the base of a local segment.
+
+        All that lies behind it is in local files: the next run copies it again.
+        """
+        assert offset >= self.log.local_start_offset
+        self._cut_from(offset)
+        return self.swap(lambda manifest: manifest)
 
     def swap(self, change: PureChange) -> Manifest:
         """Change the manifest in one step, the record after it."""
@@ -257,10 +269,10 @@ class Mover:
                 -1 if note is None else note.roll_ms,
                 seen_ms,
             ),
-            uid=self._draw_uid(),
+            uid=self.draw_uid(),
         )
 
-    def _draw_uid(self) -> str:
+    def draw_uid(self) -> str:
         """A name that no copy has; whose randomness begins anew would draw one again."""
         manifest = self.record.manifest
         rows = [*manifest.segments, *(one.segment for one in manifest.garbage)]

@@ -28,7 +28,7 @@ class LocalRetention:
     retention_ms: int
     retention_bytes: int
     tidelog_retention_clock: RetentionClock
-    cleanup_policy: frozenset[str] = frozenset({CLEANUP_DELETE})
+    cleanup_policy: tuple[str, ...] = (CLEANUP_DELETE,)
 
     @classmethod
     def of(cls, config: TopicConfig) -> "LocalRetention":

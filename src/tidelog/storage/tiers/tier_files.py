@@ -176,8 +176,7 @@ class TierFiles:
         if not is_tier_path(path):
             return self.below.map(path, size)
         file = self.open(path)
-        length = file.size() if size is None else min(size, file.size())
-        return memoryview(file.pread(length, 0))
+        return memoryview(file.pread(file.size() if size is None else min(size, file.size()), 0))
 
     def stat(self, path: str) -> FileStat:
         """Facts on a name; of an object those that its path names. Nothing is asked of a store."""
@@ -246,6 +245,11 @@ class TierFiles:
         skipped = start - first * BLOCK_BYTES
         return b"".join(parts)[skipped : skipped + end - start]
 
+    def drop_cached(self, path: str) -> None:
+        """Let go of all that was kept of an object, in memory and in the folder."""
+        for number in range(-(-_parsed(path).sum.size_bytes // BLOCK_BYTES)):
+            self._cache.drop(_block_name(path, number))
+
     def _first_cached(self, path: str, number: int, end: int) -> int:
         """The first block from `number` on that the cache holds, or where a request is to end."""
         limit = min(end, number - 1 + REQUEST_BYTES // BLOCK_BYTES)
@@ -309,9 +313,7 @@ class _TierFile:
     """An object, open for reading; nothing is held."""
 
     def __init__(self, tier_files: TierFiles, path: str, parts: TierPath) -> None:
-        self._files = tier_files
-        self._path = path
-        self._parts = parts
+        self._files, self._path, self._parts = tier_files, path, parts
 
     def pread(self, size: int, position: int) -> bytes:
         return self._files.read(self._path, self._parts, size, position)
@@ -339,8 +341,7 @@ class _TierFile:
 
 
 def _parsed(path: str) -> TierPath:
-    found = parse_tier_path(path)
-    if found is None:
+    if (found := parse_tier_path(path)) is None:
         raise FileNotFoundError(errno.ENOENT, "not in the tier's manifest", path)
     return found
 

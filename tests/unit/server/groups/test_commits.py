@@ -5,7 +5,8 @@ from tests.unit.server.groups.world import GROUP, REBALANCE_MS, SESSION_MS, Worl
 from tidelog.protocol.data_messages import SUBSCRIPTION
 from tidelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from tidelog.server.groups.codes import Code
-from tidelog.server.groups.commits import MINUTE_MS, Commit
+from tidelog.server.groups.commit_checks import Commit
+from tidelog.server.groups.commits import MINUTE_MS
 from tidelog.server.groups.group import GroupState
 from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.results import CommitAsked, MemberRef

@@ -9,26 +9,29 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from tests.waiting import turn_until
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, File, ManualClock, OsFileSystem
-from tidelog.errors import StorageFailure
+from tidelog.errors import CorruptData, StorageFailure
 from tidelog.server.groups.codes import Code
-from tidelog.server.groups.commits import Commit
+from tidelog.server.groups.commit_checks import Commit
 from tidelog.server.groups.coordinator import GroupCoordinator
+from tidelog.server.groups.internal_topic import RETRY_MS, PartitionState
+from tidelog.server.groups.records import GroupRecord
+from tidelog.server.groups.replay import LoadedShard
 from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.results import CommitAsked
-from tidelog.server.groups.shards import RETRY_MS
 from tidelog.server.handlers.waiting import arrival
 from tidelog.server.node import Node
 from tidelog.server.server import open_node
 from tidelog.server.topics import OFFSETS_TOPIC
+from tidelog.storage.log import Log
 from tidelog.types import Codec
 
 SETTINGS = {"offsets.topic.num.partitions": "3"}
 GROUP = "readers"
 NAMES = [f"group {number}" for number in range(300)]
-TURNS_MAX = 1_000_000
 LOADING = Code.COORDINATOR_LOAD_IN_PROGRESS
 
 
@@ -40,14 +43,20 @@ class FailingFile:
         self._disk = disk
 
     def __getattr__(self, name: str) -> object:
-        if self._disk.is_failing and name in {"pwrite", "pwritev", "sync"}:
+        if self._disk.is_failing and name in self._disk.failing:
             raise OSError(errno.ENOSPC, "the disk is full")
         return cast("object", getattr(self._inner, name))
 
 
 class FailingDisk(OsFileSystem):
-    """The machine's files, until it fails."""
+    """The machine's files, until it fails.
 
+    Attributes:
+        failing: What does then.
+        is_failing: Whether it does.
+    """
+
+    failing = frozenset({"pwrite", "pwritev", "sync"})
     is_failing = False
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
@@ -80,16 +89,8 @@ def committed(groups: GroupCoordinator, group: str = GROUP) -> int | None:
     return None if offset is None else offset.offset
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    for _ in range(TURNS_MAX):
-        if is_so():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it never was")
-
-
 async def until_loaded(groups: GroupCoordinator) -> None:
-    await until(lambda: not groups.shards.is_loading)
+    await turn_until(lambda: not groups.shards.is_loading)
 
 
 def on_a_loop(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
@@ -128,7 +129,7 @@ async def test_groups_are_refused_until_their_partition_is_loaded(tmp_path: Path
         last = next(name for name in NAMES if shards.number_of(name) == 2)
         others = [name for name in NAMES if shards.number_of(name) == 1]
         assert shards.code_for(last) is LOADING  # which asks for its partition before the others
-        await until(lambda: shards.code_for(last) is Code.NONE)
+        await turn_until(lambda: shards.code_for(last) is Code.NONE)
         assert committed(node.groups, last) == int(last.split()[1])
         assert shards.code_for(others[0]) is LOADING
         await until_loaded(node.groups)
@@ -226,8 +227,8 @@ async def test_sync_that_fails_acknowledges_nothing(tmp_path: Path) -> None:
     node = open_node(str(tmp_path), config(tidelog_durability="fsync"), env=Env(files=disk))
     await node.groups.shards.ensure_topic()
     assert await arrival(commit(node.groups, 1)) == [Code.NONE]
+    disk.failing, disk.is_failing = frozenset({"sync"}), True
     reply = commit(node.groups, 2)
-    disk.is_failing = True
     assert await arrival(reply) == [Code.NOT_COORDINATOR]
     assert node.groups.find(GROUP) is None
     disk.is_failing = False
@@ -275,3 +276,45 @@ async def test_metrics_are_told_of_groups(tmp_path: Path) -> None:
         facts = list(node.groups.facts())
         assert [(one.group_id, one.state, one.members) for one in facts] == [(GROUP, "Empty", 0)]
         assert facts[0].offsets == [("flights", 0, 8)]
+
+
+@on_a_loop
+async def test_what_is_lost_takes_no_record(tmp_path: Path) -> None:
+    """Who writes goes by what was let go of."""
+    async with broker(tmp_path) as node:
+        shards = node.groups.shards
+        await shards.ensure_topic()
+        assert commit(node.groups, 1).value == [Code.NONE]
+        number = shards.number_of(GROUP)
+        log = node.partitions.get(OFFSETS_TOPIC, number).log
+        end = log.log_end_offset
+        shards._topic.lose(number)
+        assert shards._log.append(number, [GroupRecord(b"key", b"value")]).value is (
+            Code.NOT_COORDINATOR
+        )
+        assert log.log_end_offset == end
+
+
+@on_a_loop
+async def test_what_failed_is_read_again_by_itself_unless_it_is_damaged(tmp_path: Path) -> None:
+    clock = ManualClock(0)
+    async with broker(tmp_path, Env(clock=clock)) as node:
+        topic = node.groups.shards._topic
+        await node.groups.shards.ensure_topic()
+        read, failures = topic.read, [StorageFailure("log", "read", "EIO"), CorruptData("torn")]
+
+        async def fail(log: Log) -> LoadedShard:
+            raise failures[topic._states.index(PartitionState.LOADING)]
+
+        topic.read = fail
+        for number in (0, 1):
+            topic.lose(number)
+            topic.code_of(number)
+        await until_loaded(node.groups)
+        topic.read = read
+        topic.try_again()
+        assert topic._states[:2] == [PartitionState.FAILED] * 2  # not at once
+        clock.advance(RETRY_MS)
+        topic.try_again()
+        await until_loaded(node.groups)
+        assert topic._states[:2] == [PartitionState.ACTIVE, PartitionState.FAILED]

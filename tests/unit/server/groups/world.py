@@ -1,22 +1,35 @@
 """Groups without a broker: a clock that stands still, a journal in memory, members that we play."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
+from uuid import NAMESPACE_DNS, UUID, uuid5
 
-from tidelog.config import BrokerConfig
+from tidelog.config import BrokerConfig, TopicConfig
 from tidelog.env import ManualClock
 from tidelog.record.builder import build_batch
 from tidelog.record.views import walk
 from tidelog.server.groups.codes import Code
-from tidelog.server.groups.commits import Commit, Commits
+from tidelog.server.groups.commit_checks import Commit
+from tidelog.server.groups.commits import Commits
+from tidelog.server.groups.consumer.group import ConsumerGroup
+from tidelog.server.groups.consumer_classic import ClassicMembers
+from tidelog.server.groups.consumer_fencing import Fencing
+from tidelog.server.groups.consumer_heartbeats import Heartbeats
+from tidelog.server.groups.consumer_parts import Parts
+from tidelog.server.groups.consumer_regexes import Meanings, Regexes, find_meanings
+from tidelog.server.groups.consumer_steps import Steps
+from tidelog.server.groups.conversion import Conversion
 from tidelog.server.groups.group import ClassicGroup
+from tidelog.server.groups.group_settings import GroupSettings
 from tidelog.server.groups.membership import Membership
-from tidelog.server.groups.rebalance import GroupTable, Rebalances
+from tidelog.server.groups.rebalance import Rebalances
 from tidelog.server.groups.records import GroupRecord
 from tidelog.server.groups.replay import Replay, revive
 from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.results import CommitAsked, JoinAsked, Joined, MemberRef, SyncAsked
+from tidelog.server.groups.table import GroupTable
 from tidelog.server.timers import Timers
+from tidelog.storage.topics import TopicInfo
 from tidelog.types import NewRecord
 
 GROUP = "readers"
@@ -53,11 +66,33 @@ class MemoryJournal:
         self._waiting.append(Reply())
         return self._waiting[-1]
 
+    def settled(self, group_id: str) -> Reply[Code]:
+        assert group_id
+        if not self._waiting:
+            return Reply.of(Code.NONE)
+        self._waiting.append(Reply())
+        return self._waiting[-1]
+
     def settle(self, code: Code = Code.NONE) -> None:
         """What was written is safe, or is not."""
         waiting, self._waiting = self._waiting, []
         for reply in waiting:
             reply.complete(code)
+
+
+class TopicsMade:
+    """The topics that a test says that there are."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, TopicInfo] = {}
+
+    def all(self) -> Mapping[str, TopicInfo]:
+        return self.made
+
+
+def topic_id(name: str) -> UUID:
+    """An id that a name always has."""
+    return uuid5(NAMESPACE_DNS, name)
 
 
 class World:
@@ -70,6 +105,9 @@ class World:
         self.timers = Timers(self.clock)
         self.random = Random(seed)
         self.journal = MemoryJournal()
+        self.topics = TopicsMade()
+        self.looked_up: list[Callable[[], None]] = []
+        self.group_texts: dict[str, dict[str, str]] = {}
         self._start()
 
     def _start(self) -> None:
@@ -77,14 +115,29 @@ class World:
         parts = self.table, self.journal, self.timers, self.clock, self.config
         self.rebalances = Rebalances(*parts)
         self.commits = Commits(self.table, self.rebalances, self.journal, self.clock, self.config)
+        settings = GroupSettings(self.config, lambda group_id: self.group_texts.get(group_id, {}))
+        steps = Steps(self.table, self.journal, self.timers, self.clock, settings, self.topics)
+        conversion = Conversion(steps, self.rebalances)
+        self.fencing = Fencing(steps, conversion)
+        regexes = Regexes(steps, self.look_up)
+        consumers = Parts(steps, self.fencing, conversion, regexes, self.random)
+        self.heartbeats = Heartbeats(consumers)
         self.members = Membership(
-            self.table, self.rebalances, self.journal, self.clock, self.random, self.config
+            self.table,
+            self.rebalances,
+            self.journal,
+            self.random,
+            self.config,
+            ClassicMembers(consumers),
         )
 
     def restart(self) -> None:
         """A new process reads what the last one wrote."""
         for group in self.table.groups.values():
-            self.rebalances.unload(group, Code.NOT_COORDINATOR)
+            if isinstance(group, ConsumerGroup):
+                group.unload()
+            else:
+                self.rebalances.unload(group, Code.NOT_COORDINATOR)
         self._start()
         replay = Replay()
         for batch in walk(bytes(self.journal.data)):
@@ -92,8 +145,11 @@ class World:
         assert not replay.skipped
         for group_id, loaded in replay.groups().items():
             group = revive(group_id, loaded, self.clock.now_ms())
-            self.table.groups[group_id] = group
-            self.rebalances.resume(group)
+            self.table.put(group)
+            if isinstance(group, ConsumerGroup):
+                self.fencing.resume(group)
+            else:
+                self.rebalances.resume(group)
 
     def wait(self, ms: int) -> None:
         """Let time pass; what is due in between is done at its time."""
@@ -108,9 +164,47 @@ class World:
     @property
     def group(self) -> ClassicGroup:
         """The group."""
-        found = self.table.get(GROUP)
+        found = self.table.classic(GROUP)
         assert found is not None
         return found
+
+    @property
+    def consumers(self) -> ConsumerGroup:
+        """The group, as one whose coordinator assigns."""
+        found = self.table.consumer(GROUP)
+        assert found is not None
+        return found
+
+    # -- topics ------------------------------------------------------------------------------
+
+    def make_topics(self, **partitions: int) -> None:
+        """These topics are there, and no others; each has an id by its name."""
+        self.topics.made = {
+            name: TopicInfo(
+                name=name,
+                topic_id=topic_id(name),
+                partitions=count,
+                present=tuple(range(count)),
+                config=TopicConfig(),
+            )
+            for name, count in partitions.items()
+        }
+
+    def look_up(
+        self,
+        regexes: Iterable[str],
+        names: Iterable[str],
+        told: Callable[[Meanings], None],
+    ) -> None:
+        """Expressions are looked up when a test says so."""
+        meanings = find_meanings(regexes, names)
+        self.looked_up.append(lambda: told(meanings))
+
+    def tell_meanings(self) -> None:
+        """What was being looked up is known."""
+        waiting, self.looked_up = self.looked_up, []
+        for tell in waiting:
+            tell()
 
     # -- members -----------------------------------------------------------------------------
 

@@ -12,15 +12,14 @@ from tidelog.env import os_env
 from tidelog.errors import InvalidRequest, UnknownTopic
 from tidelog.spark.jobs.checks import Effect
 from tidelog.spark.jobs.mirror_places import (
-    find_targets,
     first_map,
     first_offsets,
     grown,
     read_topic,
-    settings_like,
 )
 from tidelog.spark.jobs.mirror_plan import MirrorPlan, plan_mirror
 from tidelog.spark.jobs.mirror_run import read_sources
+from tidelog.spark.jobs.mirror_targets import find_targets, settings_like
 from tidelog.spark.places import Place
 from tidelog.types import IsolationLevel, NewRecord, TopicPartition
 
@@ -38,7 +37,7 @@ def plan(tmp_path: Path) -> MirrorPlan:
 
 def mapped(plan: MirrorPlan) -> OffsetMap:
     sources = read_sources(plan, os_env())
-    targets, _ = find_targets(plan, sources, os_env(), create=False, force=False, is_new=True)
+    targets, _ = find_targets(plan, sources, os_env(), create=False, force=False, is_new_from=0)
     return first_map(plan, sources, targets, first_offsets(plan, sources))
 
 
@@ -60,9 +59,9 @@ def test_a_missing_topic_says_how_it_can_be_made(plan: MirrorPlan) -> None:
     other = plan_mirror([plan.sources[0].place], {"orders": "copies"}, plan.target)
     sources = read_sources(other, os_env())
     with pytest.raises(UnknownTopic) as caught:
-        find_targets(other, sources, os_env(), create=False, force=False, is_new=True)
+        find_targets(other, sources, os_env(), create=False, force=False, is_new_from=0)
     assert "with create, copies is made" in caught.value.__notes__[0]
-    targets, _ = find_targets(other, sources, os_env(), create=True, force=False, is_new=True)
+    targets, _ = find_targets(other, sources, os_env(), create=True, force=False, is_new_from=0)
     assert targets["copies"].partitions == 2
 
 
@@ -72,9 +71,9 @@ def test_what_was_accepted_at_the_beginning_is_not_asked_again(
     stamping = make(f"{tmp_path}/c", "orders", 2, message_timestamp_type="LogAppendTime")
     other = plan_mirror([plan.sources[0].place], ["orders"], stamping)
     sources = read_sources(other, os_env())
-    _, findings = find_targets(other, sources, os_env(), create=False, force=True, is_new=True)
+    _, findings = find_targets(other, sources, os_env(), create=False, force=True, is_new_from=0)
     assert Effect.OVERWRITTEN in {finding.effect for finding in findings}
-    find_targets(other, sources, os_env(), create=False, force=False, is_new=False)
+    find_targets(other, sources, os_env(), create=False, force=False, is_new_from=None)
 
 
 def test_settings_of_a_copy() -> None:

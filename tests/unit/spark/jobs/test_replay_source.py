@@ -112,6 +112,17 @@ def test_a_match_that_kafka_hides_is_found(cluster: FakeCluster) -> None:
     assert found.spans == (Span(FLIGHTS[0], 3, 5),)
 
 
+def test_what_a_broker_searches_by_append_time_is_read_from_its_start(
+    cluster: FakeCluster,
+) -> None:
+    cluster.settings["flights"] = {"tidelog.lookup.clock": "append"}
+    found = find(Question(place=BROKER, topic="flights", times=(12, 35)))
+    assert found.spans == (Span(FLIGHTS[0], 0, 5), Span(FLIGHTS[1], 0, 1))
+    assert found.between(None, 30) is None
+    whole = find(Question(place=BROKER, topic="flights"))
+    assert whole.between(None, None) == Count(6, is_exact=False)
+
+
 def test_brokers_have_an_append_clock_where_they_stamp(cluster: FakeCluster) -> None:
     asked = Question(place=BROKER, topic="flights", times=(30, None), clock=ClockName.APPEND)
     with pytest.raises(InvalidRequest, match="read the broker's own directory"):

@@ -15,7 +15,7 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 /** One partition of a broker's topic from its beginning to its end, as Kafka's consumer sees it. */
 final class Consumers {
     private static final Duration POLL = Duration.ofMillis(500);
-    private static final long DEADLINE_NANOS = 60_000_000_000L;
+    private static final long DEADLINE_NANOS = 180_000_000_000L;
 
     private Consumers() {}
 
@@ -43,7 +43,7 @@ final class Consumers {
         // The position also passes what consumers are not shown: markers, aborted records, gaps.
         while (consumer.position(partition) < end) {
             if (System.nanoTime() - begun > DEADLINE_NANOS) {
-                throw new IllegalStateException("no end after a minute: " + found.size());
+                throw new IllegalStateException("no end after three minutes: " + found.size());
             }
             for (ConsumerRecord<byte[], byte[]> record : consumer.poll(POLL)) {
                 describe(found.addObject(), record);

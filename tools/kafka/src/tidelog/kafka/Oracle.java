@@ -38,6 +38,8 @@ public final class Oracle {
         entry("consume", Consumers::consume),
         entry("look_up", Lookups::lookUp),
         entry("rebalance", Groups::rebalance),
+        entry("match", Regexes::match),
+        entry("throttle", Rates::throttle),
         entry("message", Messages::message),
         entry("versions", Messages::versions));
 

@@ -1,0 +1,225 @@
+"""`tidelog.spark.audit` of two topics of 2 GB in which differences are planted.
+
+Records of 8-byte keys and 100-byte values, 20 to a key on average, drawn evenly, in four partitions
+of 128 MiB segments, uncompressed batches of 16 KB with rising create times. The second topic has
+the same records, but 100 keys are missing, 100 lack their last record, and 50 pairs of neighbours,
+the last records of their keys, have changed places. Spark runs on two cores and is up; the page
+cache is warm. Then both topics get 1 % more, and are audited with the state of the first time.
+"""
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from bench.harness import Case
+from tidelog.record.encode import encode_table
+from tidelog.spark.jobs.audit import AuditOptions, measure
+from tidelog.spark.jobs.audit_kinds import Kind
+from tidelog.spark.jobs.audit_tables import Audited
+from tidelog.spark.places import Place
+from tidelog.storage.appends import AppendOrigin
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidelog.storage.log import Log
+
+Longs = npt.NDArray[np.int64]
+
+RECORDS = 18_000_000
+RECORDS_QUICK = 1_800_000
+PER_KEY = 20
+PARTITIONS = 4
+CHUNK_ROWS = 50_000
+VALUE_BYTES = 100
+KEY_BYTES = 8
+PLANTED = 100
+TOPIC = "orders"
+START_MS = 1_700_000_000_000
+STEP_MS = 10
+CONFIG = {"retention.ms": "-1", "segment.bytes": str(128 << 20)}
+
+
+class Partition:
+    """The records of one partition by their numbers, and what is planted in a copy of them."""
+
+    def __init__(self, number: int, records: int) -> None:
+        self.number = number
+        draw = np.random.default_rng(number)
+        keys = max(records // PER_KEY, 1)
+        self.keys: Longs = draw.integers(0, keys, records) * PARTITIONS + number
+        self.planted: dict[int, Kind] = {}
+
+    def copy(self, count: int) -> Longs:
+        """The numbers of the copy's records, in order; `count` keys of each kind differ."""
+        order = np.arange(len(self.keys))
+        reversed_keys = self.keys[::-1]
+        found, firsts = np.unique(reversed_keys, return_index=True)
+        last = len(self.keys) - 1 - firsts
+        is_last = np.zeros(len(self.keys), np.bool_)
+        is_last[last] = True
+        # A rare one has a single record: without it, it would be missing.
+        common = np.bincount(np.searchsorted(found, self.keys)) > 1
+        chosen = np.random.default_rng(99 + self.number).permutation(np.flatnonzero(common))
+        missing, stale = found[chosen[:count]], chosen[count : 2 * count]
+        self.planted = dict.fromkeys(missing.tolist(), Kind.MISSING)
+        self.planted |= dict.fromkeys(found[stale].tolist(), Kind.STALE)
+        self._swap(order, is_last, count // 2)
+        keep = ~np.isin(self.keys, missing)
+        keep[last[stale]] = False
+        return order[keep[order]]
+
+    def _swap(self, order: Longs, is_last: npt.NDArray[np.bool_], pairs: int) -> None:
+        """Let neighbours change places that are the last of keys in which nothing is planted."""
+        at, done = len(order) // 2, 0
+        while done < pairs:
+            at += 1
+            both = self.keys[at : at + 2].tolist()
+            if is_last[at] and is_last[at + 1] and not set(both) & set(self.planted):
+                order[at], order[at + 1] = at + 1, at
+                self.planted |= dict.fromkeys(both, Kind.REORDERED)
+                done += 1
+                at += 1
+
+
+def rows(keys: Longs, numbers: Longs) -> pa.Table:
+    """Records by their numbers; a record is the same in both topics."""
+    pool = np.random.default_rng(5).integers(0, 256, 1 << 20, np.uint8)
+    windows = np.lib.stride_tricks.sliding_window_view(pool, VALUE_BYTES)
+    values = windows[numbers * 7_919 % len(windows)]
+    values[:, :8] = numbers.astype(">i8").view(np.uint8).reshape(-1, 8)
+    return pa.table(
+        {
+            "key": fixed(keys.astype(">i8").tobytes(), KEY_BYTES, len(numbers)),
+            "value": fixed(values.tobytes(), VALUE_BYTES, len(numbers)),
+            "timestamp": pa.array(START_MS + numbers * STEP_MS),
+        }
+    )
+
+
+def fixed(data: bytes, size: int, count: int) -> "pa.Array[pa.Scalar[pa.DataType]]":
+    ends = np.arange(0, size * (count + 1), size, dtype=np.int32)
+    buffers = [None, pa.py_buffer(ends.tobytes()), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
+
+
+def append(log: "Log", keys: Longs, numbers: Longs) -> None:
+    for start in range(0, len(numbers), CHUNK_ROWS):
+        part = numbers[start : start + CHUNK_ROWS]
+        data = bytearray().join(encode_table(rows(keys[part], part), now_ms=0))
+        log.append_batches(data, origin=AppendOrigin.SINK, owned=True, trusted=True)
+
+
+class Topics:
+    """Both topics, each in a directory of its own."""
+
+    def __init__(self, records: int) -> None:
+        self.folder = tempfile.mkdtemp(prefix="tidelog-bench-")
+        self.a, self.b, self.state = (f"{self.folder}/{name}" for name in ("a", "b", "state"))
+        self.records = records
+        # Another one in a hundred comes later.
+        size = records // PARTITIONS
+        self.partitions = [Partition(n, size + size // 100) for n in range(PARTITIONS)]
+        for path in (self.a, self.b):
+            with LogDir.open(path, options=LogDirOptions(create=True)) as log_dir:
+                log_dir.create_topic(TOPIC, partitions=PARTITIONS, config=CONFIG)
+        for partition in self.partitions:
+            whole = Partition(partition.number, 0)
+            whole.keys = partition.keys[:size]
+            copied = whole.copy(PLANTED // PARTITIONS)
+            partition.planted = whole.planted
+            self._append(partition, np.arange(size), copied)
+
+    def _append(self, partition: Partition, to_a: Longs, to_b: Longs) -> None:
+        for path, numbers in ((self.a, to_a), (self.b, to_b)):
+            with LogDir.open(path, options=LogDirOptions(writable=True)) as log_dir:
+                append(log_dir.log(TOPIC, partition.number), partition.keys, numbers)
+
+    def grow(self) -> None:
+        """Append 1 % to both."""
+        size = self.records // PARTITIONS
+        for partition in self.partitions:
+            more = np.arange(size, len(partition.keys))
+            self._append(partition, more, more)
+
+    @property
+    def planted(self) -> dict[int, Kind]:
+        return {key: kind for one in self.partitions for key, kind in one.planted.items()}
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder)
+
+
+def wrong(found: Audited, planted: dict[int, Kind]) -> int:
+    """How many keys were overlooked, found for nothing, or found to be something else."""
+    told = {int.from_bytes(one.key or b"", "big"): one.kind for one in found.differences}
+    differing = {key for key in told.keys() | planted.keys() if told.get(key) != planted.get(key)}
+    return len(differing) + len(found.differences) - len(told)
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    """The audit, what it found and read, and the next one."""
+    from bench.spark import session
+
+    spark = session()
+    topics = Topics(RECORDS_QUICK if quick else RECORDS)
+    try:
+        yield from audit_cases(spark, topics)
+    finally:
+        topics.close()
+        spark.stop()
+
+
+def audit_cases(spark: "SparkSession", topics: Topics) -> Iterator[Case]:
+    a, b = Place(topics.a), Place(topics.b)
+    first = measure(spark, a, b, AuditOptions(state=topics.state))
+    counts = Counter(topics.planted.values())
+    gigabytes = first.all_bytes / 1e9
+    told = {"first": first}
+
+    def run() -> float:
+        told["again"] = measure(spark, a, b, AuditOptions())
+        return sum(told["again"].topics[0].records)
+
+    yield Case(
+        case=f"audit of two topics, {gigabytes:.1f} GB together",
+        unit="records/s",
+        ours=run,
+        goal="ours >= 8e6",
+        note="Spark is up, on two cores; every batch is read and its checksum compared",
+    )
+    yield Case(
+        case=f"keys overlooked or found for nothing, {sum(counts.values())} planted",
+        unit="keys",
+        ours=lambda: wrong(told["again"], topics.planted),
+        goal="ours <= 0",
+        note=", ".join(f"{count} {kind.value}" for kind, count in sorted(counts.items())),
+    )
+    yield Case(
+        case="log bytes read, to the size of both topics",
+        unit="times",
+        ours=lambda: told["again"].log_bytes / told["again"].all_bytes,
+        goal="ours <= 1.5",
+        note=f"beside {told['again'].state_bytes / 1e6:.0f} MB of rows, written and read once",
+    )
+    topics.grow()
+    second = measure(spark, a, b, AuditOptions(state=topics.state))
+    yield Case(
+        case="log bytes that the next audit reads after 1 % more, to the size of both topics",
+        unit="times",
+        ours=lambda: second.log_bytes / second.all_bytes,
+        goal="ours <= 0.03",
+        note=f"and {second.state_bytes / second.all_bytes:.3f} times as many bytes of rows",
+    )
+    yield Case(
+        case="the same with these rows",
+        unit="times",
+        ours=lambda: (second.log_bytes + second.state_bytes) / second.all_bytes,
+    )

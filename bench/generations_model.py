@@ -1,0 +1,311 @@
+"""A model of a compacted log with whole numbers for keys: what schedulers write, read and hold.
+
+Records have one size, 1; space and traffic are told in live sizes (rounds). Cleaning follows the
+rules of the engine: a map of the keys of offsets [from, to) drops what those records supersede, in
+place, and segments that are rewritten side by side may become one. The schedulers are the ones of
+the storage, given exact knowledge or a sample of keys, beside brute force and a greedy choice that
+knows everything.
+
+The log begins with each key once, in any order; then updates come, drawn from a distribution.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tidelog.storage.compaction.generations import SegmentFacts
+from tidelog.storage.compaction.generations.coverage import after_cleaning
+from tidelog.storage.compaction.generations.estimates import Counted, live_bytes
+from tidelog.storage.compaction.generations.planning import Demand, plan_generation
+from tidelog.storage.compaction.generations.samples import KeySamples
+
+Longs = npt.NDArray[np.int64]
+
+FAR = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What is appended.
+
+    Attributes:
+        kind: `zipf` (exponent 1.0) or `uniform`.
+        keys: How many keys there are: the live size in records.
+        segments: How many segments they fill.
+        rounds: How many times the live size is appended after the keys themselves.
+        factor: How many live sizes the log may take.
+        seed: Of the draws.
+    """
+
+    kind: str
+    keys: int = 8192
+    segments: int = 64
+    rounds: int = 30
+    factor: float = 2.0
+    seed: int = 1
+
+    def draw(self) -> Longs:
+        """The keys of all records, in order."""
+        random = np.random.default_rng(self.seed)
+        first = random.permutation(self.keys)
+        count = self.keys * self.rounds
+        if self.kind == "uniform":
+            rest = random.integers(0, self.keys, count)
+        else:
+            weights = np.cumsum(1 / np.arange(1, self.keys + 1))
+            ranks = np.searchsorted(weights, random.random(count) * weights[-1])
+            rest = random.permutation(self.keys)[ranks]
+        return np.concatenate([first, rest]).astype(np.int64)
+
+
+@dataclass(slots=True)
+class Piece:
+    """One finished segment."""
+
+    base: int
+    keys: Longs
+    offsets: Longs
+    cleaned_to: int
+    number: int
+    weight: int
+
+    @property
+    def size(self) -> int:
+        return len(self.keys)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run came to, in live sizes; counts as they are."""
+
+    written: float = 0.0
+    read: float = 0.0
+    mapped: float = 0.0
+    sampled: float = 0.0
+    peak: float = 0.0
+    segments_peak: float = 0.0
+    runs: int = 0
+
+    @property
+    def read_total(self) -> float:
+        return self.read + self.mapped + self.sampled
+
+
+Scheduler = Callable[["ModelLog"], None]
+
+
+class ModelLog:
+    """The log; `scheduler` is asked before each new segment, as often as it frees anything."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self.stream = workload.draw()
+        self.segment = workload.keys // workload.segments
+        self.bound = workload.factor * workload.keys
+        self.end = 0
+        self.pieces: list[Piece] = []
+        self.latest: Longs = np.full(workload.keys, -1, np.int64)
+        self._home: Longs = np.full(workload.keys, -1, np.int64)
+        self._live: Longs = np.zeros(len(self.stream) // self.segment + 1, np.int64)
+        self.found = Outcome()
+        self.mapped_to = 0
+
+    @property
+    def size(self) -> int:
+        return sum(piece.size for piece in self.pieces)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one more segment would pass the bound."""
+        return self.size + self.segment > self.bound
+
+    def live(self, piece: Piece) -> int:
+        """Records of a segment that are their key's last."""
+        return int(self._live[piece.number])
+
+    def run(self, scheduler: Scheduler) -> Outcome:
+        """Append everything."""
+        while self.end < len(self.stream):
+            before = -1
+            while self.size != before:
+                before = self.size
+                scheduler(self)
+            self.found.peak = max(self.found.peak, (self.size + self.segment) / self.bound)
+            self._append()
+            count = len(self.pieces) / self.workload.segments
+            self.found.segments_peak = max(self.found.segments_peak, count)
+        return self.found
+
+    def _append(self) -> None:
+        keys = self.stream[self.end : self.end + self.segment]
+        offsets = np.arange(self.end, self.end + len(keys), dtype=np.int64)
+        number = self.end // self.segment
+        last, first = np.unique(keys[::-1], return_index=True)
+        homes = self._home[last]
+        np.subtract.at(self._live, homes[homes >= 0], 1)
+        self.latest[last] = offsets[len(keys) - 1 - first]
+        self._home[last] = number
+        self._live[number] = len(last)
+        self.pieces.append(Piece(self.end, keys, offsets, self.end, number, len(keys)))
+        self.end += len(keys)
+
+    def clean(self, groups: Sequence[tuple[int, ...]], map_from: int) -> None:
+        """Rewrite the segments of each group, named by their bases, into one."""
+        unit = self.workload.keys
+        self.found.runs += 1
+        mapped = sum(piece.size for piece in self.pieces if piece.base >= map_from)
+        self.found.mapped += mapped / unit
+        first = {bases[0]: bases for bases in groups}
+        inside = {base for bases in groups for base in bases}
+        by_base = {piece.base: piece for piece in self.pieces}
+        left: list[Piece] = []
+        for piece in self.pieces:
+            if piece.base in first:
+                made = self._rewrite([by_base[base] for base in first[piece.base]], map_from)
+                if made.size:
+                    left.append(made)
+            elif piece.base not in inside:
+                left.append(piece)
+        self.pieces, self.mapped_to = left, self.end
+
+    def _rewrite(self, pieces: Sequence[Piece], map_from: int) -> Piece:
+        unit, number = self.workload.keys, pieces[0].number
+        self.found.read += sum(piece.size for piece in pieces) / unit
+        keys = np.concatenate([piece.keys for piece in pieces])
+        offsets = np.concatenate([piece.offsets for piece in pieces])
+        latest = self.latest[keys]
+        stays = ~((latest > offsets) & (latest >= map_from))
+        keys, offsets = keys[stays], offsets[stays]
+        self.found.written += len(keys) / unit
+        for piece in pieces:
+            self._live[piece.number] = 0
+        is_last = self.latest[keys] == offsets
+        self._home[keys[is_last]] = number
+        self._live[number] = int(is_last.sum())
+        proven = min(after_cleaning(piece.cleaned_to, map_from, self.end) for piece in pieces)
+        return Piece(pieces[0].base, keys, offsets, proven, number, len(keys))
+
+
+def brute_force(log: ModelLog) -> None:
+    """Rewrite everything when the space is used up, Kafka's way at the same peak."""
+    if log.is_full:
+        log.clean([(piece.base,) for piece in log.pieces], log.mapped_to)
+
+
+def greedy(log: ModelLog) -> None:
+    """Always the segments with the most garbage per live byte, known exactly, one at a time."""
+    if not log.is_full:
+        return
+    order = sorted(log.pieces, key=lambda p: (p.size - log.live(p)) / max(log.live(p), 0.1))
+    needed, taken = log.size + log.segment - log.bound, []
+    while needed > 0 and order:
+        taken.append(order.pop())
+        needed -= taken[-1].size - log.live(taken[-1])
+    bases = sorted(piece.base for piece in taken)
+    log.clean([(base,) for base in bases], min(piece.cleaned_to for piece in taken))
+
+
+def facts(log: ModelLog, live: Sequence[float], counted: Sequence[float]) -> list[SegmentFacts]:
+    """The log's segments as the storage's scheduler sees them."""
+    ends = [*(piece.base for piece in log.pieces), log.end][1:]
+    return [
+        SegmentFacts(
+            base_offset=piece.base,
+            end_offset=end,
+            size_bytes=piece.size,
+            cleaned_to=piece.cleaned_to,
+            live_bytes=min(found, piece.size),
+            sum_bytes=total,
+            keys=total,
+            records=piece.size,
+        )
+        for piece, end, found, total in zip(log.pieces, ends, live, counted, strict=True)
+    ]
+
+
+def _demand(log: ModelLog, sampled_keys: int) -> Demand:
+    return Demand(
+        cleanable_end=log.end,
+        active_bytes=0,
+        segment_bytes=log.segment,
+        space_factor=log.workload.factor,
+        sampled_keys=sampled_keys,
+    )
+
+
+def generational(log: ModelLog) -> None:
+    """The storage's scheduler, told exactly what is alive."""
+    live = [float(log.live(piece)) for piece in log.pieces]
+    _carry_out(log, live, live, FAR)
+
+
+class Sampling:
+    """The storage's scheduler, with what a sample of keys tells it."""
+
+    def __init__(self, shift: int) -> None:
+        self._samples = KeySamples(shift)
+        self._read_to = 0
+
+    def __call__(self, log: ModelLog) -> None:
+        for piece in log.pieces:
+            if piece.base >= self._read_to:
+                hashes = _scramble(piece.keys).tolist()
+                self._samples.add(
+                    (h, o, 1) for h, o in zip(hashes, piece.offsets.tolist(), strict=True)
+                )
+                self._read_to = piece.base + 1
+                log.found.sampled += piece.size / log.workload.keys
+        bases = [piece.base for piece in log.pieces]
+        counts = self._samples.count(bases)
+        shift = self._samples.shift
+        live = live_bytes(
+            [
+                Counted(
+                    size_bytes=piece.size,
+                    cohort=-1 if piece.cleaned_to == piece.base else piece.cleaned_to,
+                    keys=keys,
+                    found_bytes=size << shift,
+                    weight_bytes=piece.weight or -1,
+                )
+                for piece, (keys, size) in zip(log.pieces, counts, strict=True)
+            ]
+        )
+        before = {id(piece) for piece in log.pieces}
+        counted = [float(size << shift) for _, size in counts]
+        _carry_out(log, live, counted, len(self._samples))
+        self._weigh(log, before)
+
+    def _weigh(self, log: ModelLog, before: set[int]) -> None:
+        counts = self._samples.count([piece.base for piece in log.pieces])
+        for piece, (_, size) in zip(log.pieces, counts, strict=True):
+            if id(piece) not in before and piece.cleaned_to == log.end:
+                piece.weight = size << self._samples.shift
+
+
+def _scramble(keys: Longs) -> Longs:
+    """A hash of whole numbers, its low bits as good as drawn."""
+    words = keys.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    words ^= words >> np.uint64(32)
+    words *= np.uint64(0xD6E8FEB86659FD93)
+    return (words >> np.uint64(20)).astype(np.int64)
+
+
+def _carry_out(
+    log: ModelLog, live: Sequence[float], counted: Sequence[float], sampled_keys: int
+) -> None:
+    plan = plan_generation(facts(log, live, counted), _demand(log, sampled_keys))
+    if plan.is_due:
+        log.clean([each.bases for each in plan.groups], plan.map_from)
+
+
+__all__ = [
+    "ModelLog",
+    "Outcome",
+    "Sampling",
+    "Workload",
+    "brute_force",
+    "generational",
+    "greedy",
+]

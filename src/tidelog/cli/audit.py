@@ -1,0 +1,284 @@
+"""`tidelog audit`: every key followed from one place to another, told as rows and as a page."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.cli import output, times
+from tidelog.cli.choices import AuditShow, Encoding, Format
+from tidelog.cli.fields import decoder
+from tidelog.cli.output import Cell, Column
+from tidelog.cli.problems import ExitCode, Refused, describe
+from tidelog.cli.spark_options import SparkAccess
+from tidelog.cli.spark_session import JobProgress, open_session, pairs, read_place
+from tidelog.cli.spark_summary import report_table, save_report
+from tidelog.cli.surroundings import Surroundings
+from tidelog.errors import InvalidTime, TidelogError
+from tidelog.spark.jobs.audit import AuditOptions, Kind, measure
+from tidelog.spark.jobs.audit_tables import Audited, Difference, Last, TopicFigures
+from tidelog.spark.places import Place
+from tidelog.spark.report import Items, Report, Section, Text, plot_by_hour
+from tidelog.storage.latency import HOUR_MS
+from tidelog.timespec import OPEN_END, OPEN_START
+from tidelog.types import NO_TIMESTAMP, IsolationLevel
+
+EQUAL: Final = ExitCode.OK
+# Those of `cmp` and `diff`, which scripts know.
+DIFFERENT: Final = 1
+FAILED: Final = 2
+
+DIFFERENCES: Final = (
+    *map(output.text, ("topic", "kind", "key")),
+    output.time("bucket"),
+    *map(output.number, ("a_partition", "a_offset")),
+    output.time("a_time"),
+    *map(output.number, ("a_records", "b_partition", "b_offset")),
+    output.time("b_time"),
+    output.number("b_records"),
+)
+TOPICS: Final = (
+    output.text("topic"),
+    *map(output.number, ("a_keys", "b_keys", "a_records", "b_records")),
+    *map(output.number, ("a_without_key", "b_without_key")),
+    *map(output.text, ("without_key_equal", "history")),
+    output.number("deleted_or_unknown"),
+    *(output.number(kind.value) for kind in Kind),
+)
+BUCKETS: Final = (
+    output.text("topic"),
+    output.number("partition"),
+    output.time("bucket"),
+    *map(output.number, ("span_ms", "a_records", "b_records")),
+    output.text("equal"),
+)
+CUTS: Final = (
+    *map(output.text, ("side", "topic")),
+    *map(output.number, ("partition", "start", "end")),
+)
+# In the page: the first so many keys, and plots of so many topics, those with most differences.
+_ROWS_SHOWN: Final = 1_000
+_PLOTTED: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the options say.
+
+    Attributes:
+        a: One place.
+        b: The other one; None to look at a group alone.
+        topics: Patterns; all topics where there is none.
+        renames: `TOPIC=NAME` texts.
+        group: A consumer group.
+        start: `--from`.
+        end: `--to`.
+        offset_map: File of an offset map.
+        state: Folder of the state.
+        history: Whether all records of a key are compared; None to decide by topic.
+        ignore: Kinds that are not looked for.
+        isolation: What is seen of transactions.
+        keys_max: How many keys are told.
+        show: Which table is printed.
+        html: File of the page.
+        command_config: Client settings of A.
+        to_command_config: Client settings of B.
+        store: Settings of A's object store.
+        to_store: Settings of B's.
+        key_as: How keys are shown.
+        zone: Of times without one, and of times printed.
+    """
+
+    a: str
+    b: str | None
+    topics: tuple[str, ...]
+    renames: tuple[str, ...]
+    group: str | None
+    start: str | None
+    end: str | None
+    offset_map: str | None
+    state: str | None
+    history: bool | None
+    ignore: tuple[str, ...]
+    isolation: IsolationLevel
+    keys_max: int
+    show: AuditShow
+    html: str | None
+    command_config: str | None
+    to_command_config: str | None
+    store: tuple[str, ...]
+    to_store: tuple[str, ...]
+    key_as: Encoding
+    zone: str | None
+
+
+def audit(surroundings: Surroundings, access: SparkAccess, request: Request, kind: Format) -> int:
+    """Run it; the exit code: 0 equal, 1 differences, 2 an error."""
+    try:
+        found = _audit(surroundings, access, request, kind)
+    except InvalidTime:
+        raise
+    except (TidelogError, Refused, OSError) as error:
+        surroundings.say(describe(error)[1])
+        return FAILED
+    return EQUAL if found.is_equal else DIFFERENT
+
+
+def _audit(
+    surroundings: Surroundings, access: SparkAccess, request: Request, kind: Format
+) -> Audited:
+    a, b = _places(surroundings, request)
+    options = _options(surroundings, request)
+    progress = JobProgress(surroundings, "reading", unit="tasks")
+    with open_session(surroundings, access, name="audit", zone=request.zone) as spark:
+        began_ms = surroundings.env.clock.monotonic_ms()
+        with progress.shown(spark):
+            found = measure(spark, a, b, options, progress)
+        seconds = (surroundings.env.clock.monotonic_ms() - began_ms) / 1000
+    columns, rows = table(found, request.show, request.key_as)
+    output.print_rows(surroundings, columns, rows, kind, zone=request.zone)
+    for line in [*lines(found), took(found, seconds)]:
+        surroundings.say(line)
+    if request.html is not None:
+        save_report(surroundings, request.html, page(request, found))
+    return found
+
+
+def _places(surroundings: Surroundings, request: Request) -> tuple[Place, Place | None]:
+    a = read_place(
+        surroundings, request.a, command_config=request.command_config, store=request.store
+    )
+    if request.b is None:
+        return a, None
+    return a, read_place(
+        surroundings, request.b, command_config=request.to_command_config, store=request.to_store
+    )
+
+
+def _options(surroundings: Surroundings, request: Request) -> AuditOptions:
+    start, end = times.read_bounds(surroundings, request.start, request.end, request.zone)
+    return AuditOptions(
+        topics=request.topics or None,
+        rename=pairs(request.renames, "--rename"),
+        group=request.group,
+        start_ms=None if start == OPEN_START else start,
+        end_ms=None if end == OPEN_END else end,
+        offset_map=request.offset_map,
+        state=request.state,
+        isolation=request.isolation,
+        history=request.history,
+        ignore=frozenset(map(Kind, request.ignore)),
+        keys_max=request.keys_max,
+    )
+
+
+def table(
+    found: Audited, show: AuditShow, key_as: Encoding
+) -> tuple[tuple[Column, ...], list[list[Cell]]]:
+    """The columns and rows of a table."""
+    if show is AuditShow.DIFFERENCES:
+        read = decoder(key_as)
+        return DIFFERENCES, [_difference_cells(one, read(one.key)) for one in found.differences]
+    if show is AuditShow.TOPICS:
+        return TOPICS, [_topic_cells(one) for one in found.topics]
+    if show is AuditShow.BUCKETS:
+        return BUCKETS, [
+            [one.topic, one.partition, one.start_ms, one.span_ms, *one.records, one.is_equal]
+            for one in found.buckets
+        ]
+    return CUTS, [
+        [side, name.topic, name.partition, *cut] for (side, name), cut in sorted(found.cuts.items())
+    ]
+
+
+def _difference_cells(one: Difference, key: Cell) -> list[Cell]:
+    return [one.topic, one.kind.value, key, one.bucket_ms, *_last(one.a), *_last(one.b)]
+
+
+def _last(last: Last | None) -> list[Cell]:
+    if last is None:
+        return [None] * 4
+    ms = None if last.create_ms == NO_TIMESTAMP else last.create_ms
+    return [last.partition, last.offset, ms, None if last.records < 0 else last.records]
+
+
+def _topic_cells(one: TopicFigures) -> list[Cell]:
+    kinds = [one.kinds.get(kind, 0) for kind in Kind]
+    sides = [*one.keys, *one.records, *one.unkeyed]
+    return [one.topic, *sides, one.unkeyed_equal, one.history, one.deleted, *kinds]
+
+
+def lines(found: Audited) -> list[str]:
+    """What there is to say of each topic, and what went wrong."""
+    said = []
+    for one in found.topics:
+        kinds = ", ".join(f"{count:,} {kind.value}" for kind, count in one.kinds.items())
+        keys = " and ".join(f"{count:,}" for count in one.keys)
+        said.append(f"{one.topic}: {kinds or 'equal'}; {keys} keys")
+    said += [f"note: {line}" for line in found.notes]
+    return [*said, f"a difference was overlooked by a chance below {found.chance:.1g}"]
+
+
+def took(found: Audited, seconds: float) -> str:
+    """How much was read in what time."""
+    records = sum(sum(one.records) for one in found.topics)
+    share = f", {found.log_bytes / found.all_bytes:.1%} of the logs" if found.all_bytes else ""
+    speed = records / seconds / 1e6 if seconds else 0.0
+    return (
+        f"{records:,} records compared, {found.log_bytes / 1e9:.3f} GB read{share}, in"
+        f" {seconds:.1f} s: {speed:.1f} M/s"
+    )
+
+
+def page(request: Request, found: Audited) -> Report:
+    """The page."""
+    whom = request.b if request.b is not None else f"group {request.group}"
+    sections: list[Section] = [
+        Text(
+            f"Every key of {request.a} followed to {whom}: whether its last record is the same, and"
+            " where it isn't, in which hour of create time the two part."
+        ),
+        Items(lines(found), "In short"),
+        *_plots(found),
+    ]
+    for show in AuditShow:
+        columns, rows = table(found, show, request.key_as)
+        title = show.value.capitalize()
+        if len(rows) > _ROWS_SHOWN:
+            title = f"{title}, the first {_ROWS_SHOWN:,} of {len(rows):,}"
+        sections.append(report_table(columns, rows[:_ROWS_SHOWN], title=title, zone=request.zone))
+    return Report(f"Audit of {request.a}", sections)
+
+
+def _plots(found: Audited) -> list[Section]:
+    """Differences by hour of create time for the topics that have most, and records beside."""
+    by_topic = Counter(one.topic for one in found.differences)
+    sections: list[Section] = []
+    for topic, _ in by_topic.most_common(_PLOTTED):
+        kinds: dict[str, Counter[int]] = {}
+        for one in found.differences:
+            if one.topic == topic and one.bucket_ms is not None:
+                kinds.setdefault(_group(one.kind), Counter())[one.bucket_ms // HOUR_MS] += 1
+        series = {name: {h: float(n) for h, n in hours.items()} for name, hours in kinds.items()}
+        title = f"{topic}: keys that are not equal, by hour where the two part"
+        sections.append(plot_by_hour({"": series}, "keys", title=title))
+    by_side = {"A": Counter[int](), "B": Counter[int]()}
+    for bucket in found.buckets:
+        if bucket.start_ms is not None:
+            for side, records in zip(by_side.values(), bucket.records, strict=True):
+                side[bucket.start_ms // HOUR_MS] += records
+    if found.buckets:
+        panels = {
+            side: {"records": {h: float(n) for h, n in hours.items()}}
+            for side, hours in by_side.items()
+        }
+        sections.append(plot_by_hour(panels, "records", title="Records by hour of create time"))
+    return sections
+
+
+def _group(kind: Kind) -> str:
+    """Four series at most."""
+    if kind in (Kind.MISSING, Kind.UNDELIVERED):
+        return "missing or undelivered"
+    if kind in (Kind.EXTRA, Kind.DUPLICATED):
+        return "extra or duplicated"
+    return "reordered" if kind is Kind.REORDERED else "another record"

@@ -1,0 +1,62 @@
+"""`tidelog spark compact`: a directory's compaction by tasks of Spark."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.cli import output
+from tidelog.cli.choices import Format
+from tidelog.cli.problems import ExitCode
+from tidelog.cli.spark_latency import as_cells, read_targets
+from tidelog.cli.spark_options import SparkAccess
+from tidelog.cli.spark_session import JobProgress, open_session
+from tidelog.cli.surroundings import Surroundings
+from tidelog.spark.jobs.compact import row_of, run
+
+COLUMNS: Final = (
+    output.text("topic"),
+    *map(output.number, ("partition", "passes", "segments_before", "segments_after")),
+    *map(output.number, ("records_before", "records_after", "bytes_before", "bytes_after")),
+    *map(output.number, ("bytes_read", "bytes_written", "cleaned_to")),
+    *map(output.text, ("reason", "stopped")),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the options say.
+
+    Attributes:
+        directory: The directory of topics.
+        targets: Topics and partitions; all compacted ones where there is none.
+        roll: Finish active segments first.
+        if_due: Leave alone what is not due.
+        part_bytes: About how many bytes of log a task rewrites.
+    """
+
+    directory: str
+    targets: tuple[str, ...]
+    roll: bool
+    if_due: bool
+    part_bytes: int
+
+
+def compact(
+    surroundings: Surroundings, access: SparkAccess, request: Request, kind: Format
+) -> ExitCode:
+    """Compact, and print a row for each partition."""
+    progress = JobProgress(surroundings, "compacting", unit="partitions")
+    with open_session(surroundings, access, name="compact") as spark, progress.shown(spark):
+        reports = run(
+            spark,
+            request.directory,
+            read_targets(request.targets),
+            if_due=request.if_due,
+            roll=request.roll,
+            part_bytes=request.part_bytes,
+            listener=progress,
+        )
+    output.print_rows(surroundings, COLUMNS, as_cells(list(row_of(r)) for r in reports), kind)
+    if not reports:
+        surroundings.say("no topic has cleanup.policy=compact")
+    is_whole = all(report.stopped is None for report in reports)
+    return ExitCode.OK if is_whole else ExitCode.FINDINGS

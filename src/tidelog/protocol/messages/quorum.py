@@ -1,0 +1,197 @@
+"""The controllers of a cluster and its features: DescribeQuorum, UpdateFeatures and their kin.
+
+Source: Kafka's protocol guide, APIs 55, 57, 64, 80 and 81; KIP-595, KIP-836, KIP-853, KIP-584.
+"""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from tidelog.protocol.schema import (
+    BOOLEAN,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    UINT16,
+    UUID16,
+    array,
+    nullable_string,
+    struct,
+    wire,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class QuorumPartition:
+    """A partition that is asked about."""
+
+    partition_index: int = wire(INT32)
+
+
+@dataclass(slots=True, kw_only=True)
+class QuorumTopic:
+    """A topic's partitions."""
+
+    topic_name: str = wire(STRING)
+    partitions: list[QuorumPartition] = wire(array(struct(QuorumPartition)))
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeQuorumRequest:
+    """Who votes on the cluster's metadata, and how far is everybody?"""
+
+    topics: list[QuorumTopic] = wire(array(struct(QuorumTopic)))
+
+
+@dataclass(slots=True, kw_only=True)
+class QuorumReplica:
+    """A voter or an observer; times in ms since 1970, -1 where not known."""
+
+    replica_id: int = wire(INT32)
+    replica_directory_id: UUID = wire(UUID16, since=2)
+    log_end_offset: int = wire(INT64)
+    last_fetch_timestamp: int = wire(INT64, since=1, default=-1)
+    last_caught_up_timestamp: int = wire(INT64, since=1, default=-1)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribedQuorumPartition:
+    """A partition's leader, voters and observers."""
+
+    partition_index: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string(2), since=2)
+    leader_id: int = wire(INT32)
+    leader_epoch: int = wire(INT32)
+    high_watermark: int = wire(INT64)
+    current_voters: list[QuorumReplica] = wire(array(struct(QuorumReplica)))
+    observers: list[QuorumReplica] = wire(array(struct(QuorumReplica)))
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribedQuorumTopic:
+    """A topic's partitions."""
+
+    topic_name: str = wire(STRING)
+    partitions: list[DescribedQuorumPartition] = wire(array(struct(DescribedQuorumPartition)))
+
+
+@dataclass(slots=True, kw_only=True)
+class QuorumListener:
+    """Where a voter listens."""
+
+    name: str = wire(STRING)
+    host: str = wire(STRING)
+    port: int = wire(UINT16)
+
+
+@dataclass(slots=True, kw_only=True)
+class QuorumNode:
+    """A voter's places."""
+
+    node_id: int = wire(INT32)
+    listeners: list[QuorumListener] = wire(array(struct(QuorumListener)))
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeQuorumResponse:
+    """The quorum."""
+
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string(2), since=2)
+    topics: list[DescribedQuorumTopic] = wire(array(struct(DescribedQuorumTopic)))
+    nodes: list[QuorumNode] = wire(array(struct(QuorumNode)), since=2)
+
+
+@dataclass(slots=True, kw_only=True)
+class FeatureUpdate:
+    """A feature's new level: 1 upgrade, 2 and 3 down without and with loss; level 0 ends it."""
+
+    feature: str = wire(STRING)
+    max_version_level: int = wire(INT16)
+    allow_downgrade: bool = wire(BOOLEAN, until=0)
+    upgrade_type: int = wire(INT8, since=1, default=1)
+
+
+@dataclass(slots=True, kw_only=True)
+class UpdateFeaturesRequest:
+    """Change the levels of features, or see whether they could be changed."""
+
+    timeout_ms: int = wire(INT32, default=60000)
+    feature_updates: list[FeatureUpdate] = wire(array(struct(FeatureUpdate)))
+    validate_only: bool = wire(BOOLEAN, since=1)
+
+
+@dataclass(slots=True, kw_only=True)
+class UpdatedFeature:
+    """Whether one feature's level was changed."""
+
+    feature: str = wire(STRING)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+
+
+@dataclass(slots=True, kw_only=True)
+class UpdateFeaturesResponse:
+    """What was changed; from version 2 on all of it or nothing."""
+
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+    results: list[UpdatedFeature] = wire(array(struct(UpdatedFeature)), until=1)
+
+
+@dataclass(slots=True, kw_only=True)
+class UnregisterBrokerRequest:
+    """Forget a broker that is gone."""
+
+    broker_id: int = wire(INT32)
+
+
+@dataclass(slots=True, kw_only=True)
+class UnregisterBrokerResponse:
+    """Whether it was forgotten."""
+
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+
+
+@dataclass(slots=True, kw_only=True)
+class AddRaftVoterRequest:
+    """Let a controller vote."""
+
+    cluster_id: str | None = wire(nullable_string())
+    timeout_ms: int = wire(INT32)
+    voter_id: int = wire(INT32)
+    voter_directory_id: UUID = wire(UUID16)
+    listeners: list[QuorumListener] = wire(array(struct(QuorumListener)))
+    ack_when_committed: bool = wire(BOOLEAN, since=1, default=True)
+
+
+@dataclass(slots=True, kw_only=True)
+class AddRaftVoterResponse:
+    """Whether it may."""
+
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+
+
+@dataclass(slots=True, kw_only=True)
+class RemoveRaftVoterRequest:
+    """Let a controller vote no more."""
+
+    cluster_id: str | None = wire(nullable_string())
+    voter_id: int = wire(INT32)
+    voter_directory_id: UUID = wire(UUID16)
+
+
+@dataclass(slots=True, kw_only=True)
+class RemoveRaftVoterResponse:
+    """Whether it was done."""
+
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())

@@ -1,0 +1,201 @@
+"""AddPartitionsToTxn, AddOffsetsToTxn, EndTxn; ListTransactions, DescribeTransactions.
+
+Source: Kafka's protocol guide, APIs 24, 25, 26, 65 and 66; KIP-98, KIP-890 (many transactions in
+one request, epochs in EndTxn's answer), KIP-664, KIP-994, KIP-1152 (filters).
+"""
+
+from dataclasses import dataclass
+
+from tidelog.protocol.schema import (
+    BOOLEAN,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    array,
+    nullable_string,
+    struct,
+    wire,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class AddPartitionsToTxnTopic:
+    """A topic's partitions."""
+
+    name: str = wire(STRING)
+    partitions: list[int] = wire(array(INT32))
+
+
+@dataclass(slots=True, kw_only=True)
+class AddPartitionsToTxnTransaction:
+    """A transaction, and what is to be in it, or (to be verified only) should be."""
+
+    transactional_id: str = wire(STRING, since=4)
+    producer_id: int = wire(INT64, since=4)
+    producer_epoch: int = wire(INT16, since=4)
+    verify_only: bool = wire(BOOLEAN, since=4)
+    topics: list[AddPartitionsToTxnTopic] = wire(array(struct(AddPartitionsToTxnTopic)), since=4)
+
+
+@dataclass(slots=True, kw_only=True)
+class AddPartitionsToTxnRequest:
+    """One transaction up to version 3, from a client; many after it, from brokers."""
+
+    transactions: list[AddPartitionsToTxnTransaction] = wire(
+        array(struct(AddPartitionsToTxnTransaction)), since=4
+    )
+    v3_and_below_transactional_id: str = wire(STRING, until=3)
+    v3_and_below_producer_id: int = wire(INT64, until=3)
+    v3_and_below_producer_epoch: int = wire(INT16, until=3)
+    v3_and_below_topics: list[AddPartitionsToTxnTopic] = wire(
+        array(struct(AddPartitionsToTxnTopic)), until=3
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class AddPartitionsToTxnPartitionResult:
+    """A partition."""
+
+    partition_index: int = wire(INT32)
+    partition_error_code: int = wire(INT16)
+
+
+@dataclass(slots=True, kw_only=True)
+class AddPartitionsToTxnTopicResult:
+    """A topic's partitions."""
+
+    name: str = wire(STRING)
+    results_by_partition: list[AddPartitionsToTxnPartitionResult] = wire(
+        array(struct(AddPartitionsToTxnPartitionResult))
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class AddPartitionsToTxnResult:
+    """A transaction's partitions."""
+
+    transactional_id: str = wire(STRING, since=4)
+    topic_results: list[AddPartitionsToTxnTopicResult] = wire(
+        array(struct(AddPartitionsToTxnTopicResult)), since=4
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class AddPartitionsToTxnResponse:
+    """A code for each partition."""
+
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16, since=4)
+    results_by_transaction: list[AddPartitionsToTxnResult] = wire(
+        array(struct(AddPartitionsToTxnResult)), since=4
+    )
+    results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = wire(
+        array(struct(AddPartitionsToTxnTopicResult)), until=3
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class AddOffsetsToTxnRequest:
+    """A group's offsets are to be committed with a transaction."""
+
+    transactional_id: str = wire(STRING)
+    producer_id: int = wire(INT64)
+    producer_epoch: int = wire(INT16)
+    group_id: str = wire(STRING)
+
+
+@dataclass(slots=True, kw_only=True)
+class AddOffsetsToTxnResponse:
+    """Whether they may be."""
+
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+
+
+@dataclass(slots=True, kw_only=True)
+class EndTxnRequest:
+    """Commit, or abort."""
+
+    transactional_id: str = wire(STRING)
+    producer_id: int = wire(INT64)
+    producer_epoch: int = wire(INT16)
+    committed: bool = wire(BOOLEAN)
+
+
+@dataclass(slots=True, kw_only=True)
+class EndTxnResponse:
+    """Whether it is; from version 5 on the id and epoch of the next transaction, -1 for none."""
+
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    producer_id: int = wire(INT64, since=5, default=-1)
+    producer_epoch: int = wire(INT16, since=5, default=-1)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeTransactionsRequest:
+    """What is known of these transactional ids?"""
+
+    transactional_ids: list[str] = wire(array(STRING))
+
+
+@dataclass(slots=True, kw_only=True)
+class TopicData:
+    """A topic's partitions that are in a transaction."""
+
+    topic: str = wire(STRING)
+    partitions: list[int] = wire(array(INT32))
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribedTransactionState:
+    """What is known of one transactional id; times in ms."""
+
+    error_code: int = wire(INT16)
+    transactional_id: str = wire(STRING)
+    transaction_state: str = wire(STRING)
+    transaction_timeout_ms: int = wire(INT32)
+    transaction_start_time_ms: int = wire(INT64)
+    producer_id: int = wire(INT64)
+    producer_epoch: int = wire(INT16)
+    topics: list[TopicData] = wire(array(struct(TopicData)))
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeTransactionsResponse:
+    """What is known of each."""
+
+    throttle_time_ms: int = wire(INT32)
+    transaction_states: list[DescribedTransactionState] = wire(
+        array(struct(DescribedTransactionState))
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class ListTransactionsRequest:
+    """Which transactional ids are there? Empty filters, -1 and null let all pass."""
+
+    state_filters: list[str] = wire(array(STRING))
+    producer_id_filters: list[int] = wire(array(INT64))
+    duration_filter: int = wire(INT64, since=1, default=-1)
+    transactional_id_pattern: str | None = wire(nullable_string(), since=2)
+
+
+@dataclass(slots=True, kw_only=True)
+class ListedTransactionState:
+    """One transactional id."""
+
+    transactional_id: str = wire(STRING)
+    producer_id: int = wire(INT64)
+    transaction_state: str = wire(STRING)
+
+
+@dataclass(slots=True, kw_only=True)
+class ListTransactionsResponse:
+    """Those that pass, and the names of states that nobody knows."""
+
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    unknown_state_filters: list[str] = wire(array(STRING))
+    transaction_states: list[ListedTransactionState] = wire(array(struct(ListedTransactionState)))

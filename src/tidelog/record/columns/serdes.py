@@ -1,0 +1,156 @@
+"""Columns of keys and values by the name of their serializer: binary to typed arrays and back.
+
+What `tidelog.record.serde` does with one value, done with a column. Numbers are big-endian; UUIDs
+and JSON come out as the text that they are.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.errors import SerdeError
+from tidelog.record.serde import SERDE_NAMES, serde
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy.typing as npt
+
+    from tidelog.record.kernels.memory import Bytes, Ints
+
+    Column = pa.Array[pa.Scalar[pa.DataType]]
+
+_SHOWN: Final = 24
+_FORMS: Final = {"int32": ">i4", "int64": ">i8", "double": ">f8"}
+# Checked value by value, as their own deserializers do.
+_TEXTS: Final = ("uuid", "json")
+COLUMN_KINDS: Final[dict[str, pa.DataType]] = {
+    "bytes": pa.binary(),
+    "string": pa.string(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "double": pa.float64(),
+    **dict.fromkeys(_TEXTS, pa.string()),
+}
+assert set(COLUMN_KINDS) == set(SERDE_NAMES)
+
+
+def decode_column(column: "Column", encoding: str) -> "Column":
+    """The values of a binary column; null for null.
+
+    Args:
+        column: Keys or values.
+        encoding: A name out of `SERDE_NAMES`.
+
+    Returns:
+        An array of the type in `COLUMN_KINDS`.
+
+    Raises:
+        SerdeError: A value is not of that encoding; it is shown.
+    """
+    if encoding == "bytes":
+        return column
+    if encoding in _FORMS:
+        return _decode_numbers(column, encoding)
+    if encoding in _TEXTS:
+        _check_values(column, encoding)
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        _check_values(column, encoding)
+        raise
+
+
+def _decode_numbers(column: "Column", encoding: str) -> "Column":
+    kind, form = COLUMN_KINDS[encoding], np.dtype(_FORMS[encoding])
+    ends, data = _places(column)
+    is_null = np.asarray(column.is_null())
+    starts = ends[:-1][~is_null]
+    if (np.diff(ends)[~is_null] != form.itemsize).any():
+        _check_values(column, encoding)
+    numbers = np.zeros(len(column), form)
+    # Row by row the bytes of a number, wherever they lie.
+    numbers[~is_null] = data[starts[:, None] + np.arange(form.itemsize)].view(form)[:, 0]
+    return pa.array(numbers.astype(form.newbyteorder("=")), kind, mask=is_null)
+
+
+def _places(column: "Column") -> "tuple[Ints, Bytes]":
+    """Where each value begins and the last one ends, and the bytes of all."""
+    _, ends, data = column.buffers()
+    assert ends is not None
+    places = np.frombuffer(memoryview(ends), np.int32)[column.offset :][: len(column) + 1]
+    return places, np.frombuffer(memoryview(data or b""), np.uint8)
+
+
+def _check_values(column: "Column", encoding: str) -> None:
+    """Raise SerdeError for the first value that is not of the encoding."""
+    read = serde(encoding).deserialize
+    for cell in column:
+        value: bytes | None = cell.as_py()
+        try:
+            read(value)
+        except SerdeError as error:
+            assert value is not None
+            more = "..." if len(value) > _SHOWN else ""
+            raise SerdeError(f"{error} ({value[:_SHOWN].hex(' ')}{more})") from error
+
+
+def encode_column(column: "Column", encoding: str) -> "Column":
+    """A typed column as binary, the bytes that its serializer writes; null for null.
+
+    Raises:
+        SerdeError: A value can't be written so, or the column is of another type.
+    """
+    if encoding in _FORMS:
+        return _encode_numbers(column, encoding)
+    if encoding == "bytes":
+        return _cast(column, pa.binary(), encoding)
+    texts = _cast(column, pa.string(), encoding).cast(pa.binary())
+    if encoding in _TEXTS:
+        _check_values(texts, encoding)
+    return texts
+
+
+def encode_fields(batch: pa.RecordBatch, serdes: "Mapping[str, str]") -> pa.RecordBatch:
+    """The batch with these columns as binary, by the names of their serializers.
+
+    Raises:
+        SerdeError: As `encode_column`, with the column's name.
+    """
+    for name, encoding in serdes.items():
+        at = batch.schema.get_field_index(name)
+        if at < 0:
+            continue
+        try:
+            column = encode_column(batch.column(at), encoding)
+        except SerdeError as error:
+            raise SerdeError(f"column {name}: {error}") from error
+        batch = batch.set_column(at, name, column)
+    return batch
+
+
+def _cast(column: "Column", kind: pa.DataType, encoding: str) -> "Column":
+    try:
+        return column.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SerdeError(f"{encoding} can't write a column of {column.type}: {error}") from error
+
+
+def _encode_numbers(column: "Column", encoding: str) -> "Column":
+    if pa.types.is_boolean(column.type):
+        raise SerdeError(f"{encoding} can't write a column of {column.type}")
+    form = np.dtype(_FORMS[encoding])
+    found = _cast(column, COLUMN_KINDS[encoding], encoding)
+    is_null = np.asarray(found.is_null())
+    numbers: npt.NDArray[np.generic] = np.zeros(len(column), form)
+    # Nulls may be any number below their mask; numpy has no null to cast.
+    numbers[~is_null] = np.asarray(found.drop_null()).astype(form)
+    if encoding == "double":
+        # Java writes every NaN as this one.
+        numbers[np.isnan(numbers.astype(np.float64))] = np.float64("nan")
+    valid = pa.py_buffer(np.packbits(~is_null, bitorder="little").tobytes())
+    data = pa.py_buffer(numbers.tobytes())
+    sizes = pa.binary(form.itemsize)
+    fixed = pa.Array.from_buffers(sizes, len(column), [valid, data], int(is_null.sum()))
+    return fixed.cast(pa.binary())

@@ -1,0 +1,395 @@
+"""Writes cleaned batches: copies, batches with some of their records, empty ones.
+
+What stays of a batch keeps offsets, keys, values, headers and times; the header keeps base and
+last offset, leader epoch, the producer's fields and the flags. Records are copied as they lie
+unless the batch gets another base timestamp, against which their times are then written.
+
+Batches that were compressed come out plain: the caller compresses them. Checksums are the caller's.
+
+Source: Kafka 4.x MemoryRecords.filterTo; docs/format.md#batch; KIP-534.
+"""
+
+from typing import Final, NamedTuple
+
+from tidelog.record.header import (
+    ATTRIBUTES_AT,
+    BASE_SEQUENCE_AT,
+    BASE_TIMESTAMP_AT,
+    CONTROL_BIT,
+    CRC_AT,
+    DELETE_HORIZON_BIT,
+    HEADER_SIZE,
+    KNOWN_ATTRIBUTES,
+    LAST_OFFSET_DELTA_AT,
+    LEADER_EPOCH_AT,
+    LENGTH_AT,
+    LOG_OVERHEAD,
+    MAGIC_2,
+    MAGIC_AT,
+    MAX_TIMESTAMP_AT,
+    PRODUCER_EPOCH_AT,
+    PRODUCER_ID_AT,
+    RECORD_COUNT_AT,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+)
+from tidelog.record.kernels.arithmetic import add_wrapping, subtract_wrapping
+from tidelog.record.kernels.compiler import inlined, kernel
+from tidelog.record.kernels.decode import NO_TIMESTAMP, parse_record
+from tidelog.record.kernels.layout import (
+    ATTRIBUTES,
+    BAD_RECORD,
+    BASE_OFFSET,
+    BASE_SEQUENCE,
+    BASE_TIMESTAMP,
+    BODY_END,
+    BODY_START,
+    DONE,
+    FULL,
+    LAST_OFFSET,
+    LEADER_EPOCH,
+    MAGIC,
+    MAX_TIMESTAMP,
+    POSITION,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    RECORD_COUNT,
+    SIZE,
+)
+from tidelog.record.kernels.memory import (
+    Bytes,
+    Longs,
+    copy_bytes,
+    store_byte,
+    store_int16,
+    store_int32,
+    store_int64,
+)
+from tidelog.record.kernels.varints import (
+    POISON,
+    read_varint,
+    read_varlong,
+    varlong_size,
+    write_varlong,
+)
+
+# What to do with a batch.
+DROP: Final = 0
+COPY: Final = 1
+FILTER: Final = 2
+EMPTY: Final = 3
+
+# Columns of the plan, one row for each batch of the table.
+ACTION: Final = 0
+NUMBER: Final = 1  # the first record's number in `lost`; -1: none has lost
+HORIZON: Final = 2  # delete horizon to set where a tombstone is left, -1 for none
+FORCES_HORIZON: Final = 3  # 1: set it whatever is left
+DROPS_TOMBSTONES: Final = 4  # 1: tombstones go too
+KEEPS_EMPTY: Final = 5  # 1: where no record is left, an empty batch stays
+PLAN_FIELDS: Final = 6
+
+# Columns of the table of batches that were written.
+WRITTEN_AT: Final = 0
+WRITTEN_SIZE: Final = 1
+WRITTEN_BASE: Final = 2
+WRITTEN_LAST: Final = 3
+WRITTEN_MAX_TIMESTAMP: Final = 4
+WRITTEN_SLOT: Final = 5  # its row in the table
+WRITTEN_RECORDS: Final = 6
+WRITTEN_TOMBSTONES: Final = 7  # of a copy: 0, its caller knows
+IS_NEW: Final = 8  # 1: not a copy, so it needs a checksum, and compression where it says so
+WRITTEN_FIELDS: Final = 9
+
+# A time takes up to 10 bytes where it took 1 before, and so the record's length one more.
+GROWTH_MAX: Final = 10
+
+# Facts on what is left of a batch.
+_LEFT: Final = 0
+_LEFT_TOMBSTONES: Final = 1
+_FIRST_TIMESTAMP: Final = 2
+_LAST_TIMESTAMP: Final = 3  # the largest
+FACT_FIELDS: Final = 4
+
+
+class Sources(NamedTuple):
+    """The batches to write.
+
+    Shape:
+        log: uint8[...], where POSITION and SIZE lead.
+        bodies: uint8[...], where BODY_START and BODY_END lead, for batches to filter.
+        table: int64[batches, BATCH_FIELDS].
+        plan: int64[batches, PLAN_FIELDS].
+        lost: One bit for each record.
+    """
+
+    log: Bytes
+    bodies: Bytes
+    table: Longs
+    plan: Longs
+    lost: Bytes
+
+
+@kernel
+def count_left(counts: Longs, numbers: Longs, lost: Bytes, out: Longs) -> None:
+    """How many records of each batch have not lost.
+
+    Shape:
+        counts: int64[batches], records of each.
+        numbers: int64[batches], the first record's number in `lost`; -1: none has lost.
+        out: int64[batches].
+    """
+    for slot in range(counts.size):
+        out[slot] = counts[slot]
+        if numbers[slot] >= 0:
+            out[slot] -= _count_bits(lost, numbers[slot], numbers[slot] + counts[slot])
+
+
+@inlined
+def _count_bits(lost: Bytes, start: int, end: int) -> int:
+    """How many of the bits from `start` to `end` are set."""
+    found = 0
+    while start < end and start & 7 != 0:
+        found += (lost[start >> 3] >> (start & 7)) & 1
+        start += 1
+    while start + 8 <= end:
+        found += _byte_bits(lost[start >> 3])
+        start += 8
+    while start < end:
+        found += (lost[start >> 3] >> (start & 7)) & 1
+        start += 1
+    return found
+
+
+@inlined
+def _byte_bits(value: int) -> int:
+    value -= (value >> 1) & 0x55
+    value = (value & 0x33) + ((value >> 2) & 0x33)
+    return (value + (value >> 4)) & 0x0F
+
+
+@kernel
+def write_batches(sources: Sources, out: Bytes, written: Longs, facts: Longs) -> tuple[int, int]:
+    """Write what is to be left of some batches, in their order.
+
+    Shape:
+        out: uint8[capacity]: for a copy its size; to filter the same, or `HEADER_SIZE`, the body
+            and `GROWTH_MAX` bytes for each record, whichever is more.
+        written: int64[batches, WRITTEN_FIELDS].
+        facts: int64[FACT_FIELDS], for the kernel's own use.
+
+    Returns:
+        A status, and how many batches were written. With FULL (`out` is too small) and BAD_RECORD
+        (the bodies are not those that were looked at) what was written is worth nothing; the
+        number is then that of the batch concerned.
+    """
+    used, count = 0, 0
+    for slot in range(sources.table.shape[0]):
+        action = sources.plan[slot, ACTION]
+        if action == DROP:
+            continue
+        if _room(sources, slot) > out.size - used:
+            return FULL, slot
+        size = 0
+        written[count, WRITTEN_TOMBSTONES] = 0
+        if action == FILTER:
+            size = _write_filtered(sources, slot, out, used, written[count], facts)
+            if size < 0:
+                return BAD_RECORD, slot
+        elif action == COPY:
+            size = sources.table[slot, SIZE]
+            copy_bytes(out, used, sources.log, sources.table[slot, POSITION], size)
+            _note_copy(sources.table[slot], written[count])
+        if size == 0 and (action == EMPTY or sources.plan[slot, KEEPS_EMPTY] == 1):
+            size = _write_empty(sources.table[slot], out, used, written[count])
+        if size > 0:
+            written[count, WRITTEN_AT] = used
+            written[count, WRITTEN_SIZE] = size
+            written[count, WRITTEN_SLOT] = slot
+            used += size
+            count += 1
+    return DONE, count
+
+
+@inlined
+def _room(sources: Sources, slot: int) -> int:
+    """The most that a batch can come to."""
+    batch = sources.table[slot]
+    action = sources.plan[slot, ACTION]
+    size = int(batch[SIZE])
+    if action == COPY:
+        return size
+    if action == EMPTY:
+        return HEADER_SIZE
+    body = int(batch[BODY_END] - batch[BODY_START])
+    return max(size, HEADER_SIZE + body + GROWTH_MAX * int(batch[RECORD_COUNT]))
+
+
+@inlined
+def _note_copy(batch: Longs, row: Longs) -> None:
+    row[WRITTEN_BASE] = batch[BASE_OFFSET]
+    row[WRITTEN_LAST] = batch[LAST_OFFSET]
+    row[WRITTEN_MAX_TIMESTAMP] = batch[MAX_TIMESTAMP]
+    row[WRITTEN_RECORDS] = batch[RECORD_COUNT]
+    row[IS_NEW] = 0
+
+
+@inlined
+def _is_left(sources: Sources, slot: int, record: int) -> bool:
+    number = sources.plan[slot, NUMBER]
+    if number < 0:
+        return True
+    number += record
+    return bool((sources.lost[number >> 3] >> (number & 7)) & 1 == 0)
+
+
+@inlined
+def _write_filtered(
+    sources: Sources, slot: int, out: Bytes, start: int, row: Longs, facts: Longs
+) -> int:
+    """Write the records of a batch that are left: its size, 0 for none, -1 for a bad record."""
+    batch, plan = sources.table[slot], sources.plan[slot]
+    if not _look_at(sources, slot, facts):
+        return -1
+    if facts[_LEFT] == 0:
+        return 0
+    has_horizon = batch[ATTRIBUTES] & DELETE_HORIZON_BIT != 0
+    sets_horizon = plan[HORIZON] >= 0 and not has_horizon
+    sets_horizon = sets_horizon and (plan[FORCES_HORIZON] == 1 or facts[_LEFT_TOMBSTONES] > 0)
+    if facts[_LEFT] == batch[RECORD_COUNT] and batch[MAGIC] == MAGIC_2 and not sets_horizon:
+        copy_bytes(out, start, sources.log, batch[POSITION], batch[SIZE])
+        _note_copy(batch, row)
+        row[WRITTEN_TOMBSTONES] = facts[_LEFT_TOMBSTONES]
+        return int(batch[SIZE])
+    attributes = batch[ATTRIBUTES] & KNOWN_ATTRIBUTES
+    base = facts[_FIRST_TIMESTAMP]
+    if sets_horizon:
+        base, attributes = plan[HORIZON], attributes | DELETE_HORIZON_BIT
+    elif has_horizon:
+        base = batch[BASE_TIMESTAMP]
+    end = _write_records(sources, slot, base, out, start + HEADER_SIZE, plan[DROPS_TOMBSTONES])
+    largest = facts[_LAST_TIMESTAMP]
+    if attributes & TIMESTAMP_TYPE_BIT != 0:
+        largest = batch[MAX_TIMESTAMP]
+    row[WRITTEN_BASE] = batch[BASE_OFFSET]
+    row[WRITTEN_LAST] = batch[LAST_OFFSET]
+    row[WRITTEN_MAX_TIMESTAMP] = largest
+    row[WRITTEN_RECORDS] = facts[_LEFT]
+    row[WRITTEN_TOMBSTONES] = facts[_LEFT_TOMBSTONES]
+    row[IS_NEW] = 1
+    _write_header(batch, attributes, base, row, out, start)
+    store_int32(out, start + LENGTH_AT, end - start - LOG_OVERHEAD)
+    return end - start
+
+
+@inlined
+def _look_at(sources: Sources, slot: int, facts: Longs) -> bool:
+    """Gather facts on the records that are left; False where a record is bad."""
+    batch, data = sources.table[slot], sources.bodies
+    at, end = batch[BODY_START], batch[BODY_END]
+    left = tombstones = 0
+    first = largest = NO_TIMESTAMP
+    for record in range(batch[RECORD_COUNT]):
+        if not _is_left(sources, slot, record):
+            size, at = read_varint(data, at, end)
+            if size < 0 or size > end - at:
+                return False
+            at += size
+            continue
+        after, time_delta, _, _, _, _, value_size, _ = parse_record(data, at, end)
+        if after == POISON:
+            return False
+        at = after
+        if value_size < 0 and sources.plan[slot, DROPS_TOMBSTONES] == 1:
+            continue
+        timestamp = add_wrapping(batch[BASE_TIMESTAMP], time_delta)
+        first = timestamp if left == 0 else first
+        largest = timestamp if left == 0 else max(largest, timestamp)
+        left += 1
+        tombstones += 1 if value_size < 0 else 0
+    facts[_LEFT] = left
+    facts[_LEFT_TOMBSTONES] = tombstones
+    facts[_FIRST_TIMESTAMP] = first
+    facts[_LAST_TIMESTAMP] = largest
+    return bool(at == end)
+
+
+@inlined
+def _write_records(
+    sources: Sources, slot: int, base: int, out: Bytes, used: int, drops_tombstones: int
+) -> int:
+    """Write the records that are left, their times counted from `base`; the place behind them."""
+    batch, data = sources.table[slot], sources.bodies
+    at, end = batch[BODY_START], batch[BODY_END]
+    is_same_base = base == batch[BASE_TIMESTAMP]
+    for record in range(batch[RECORD_COUNT]):
+        size, body_at = read_varint(data, at, end)
+        after = body_at + size
+        is_left = _is_left(sources, slot, record)
+        if is_left and drops_tombstones == 1:
+            _, _, _, _, _, _, value_size, _ = parse_record(data, at, end)
+            is_left = value_size >= 0
+        if is_left and is_same_base:
+            copy_bytes(out, used, data, at, after - at)
+            used += after - at
+        elif is_left:
+            time_delta, rest_at = read_varlong(data, body_at + 1, after)
+            timestamp = add_wrapping(batch[BASE_TIMESTAMP], time_delta)
+            used = _write_record(
+                data, rest_at, after, subtract_wrapping(timestamp, base), out, used
+            )
+        at = after
+    return used
+
+
+@inlined
+def _write_record(
+    data: Bytes, rest_at: int, end: int, time_delta: int, out: Bytes, used: int
+) -> int:
+    """Write a record with another timestamp delta; the place behind it.
+
+    Args:
+        data: Where the rest of the record lies, from its offset delta on.
+        rest_at: Where that begins.
+        end: Where it ends.
+        time_delta: The new delta.
+        out: Where to write.
+        used: Where to begin.
+    """
+    used = write_varlong(out, used, 1 + varlong_size(time_delta) + end - rest_at)
+    store_byte(out, used, 0)
+    used = write_varlong(out, used + 1, time_delta)
+    copy_bytes(out, used, data, rest_at, end - rest_at)
+    return used + end - rest_at
+
+
+@inlined
+def _write_empty(batch: Longs, out: Bytes, start: int, row: Longs) -> int:
+    """Write a header without records; its size."""
+    kept = TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
+    row[WRITTEN_BASE] = batch[BASE_OFFSET]
+    row[WRITTEN_LAST] = batch[LAST_OFFSET]
+    row[WRITTEN_MAX_TIMESTAMP] = batch[MAX_TIMESTAMP]
+    row[WRITTEN_RECORDS] = 0
+    row[IS_NEW] = 1
+    _write_header(batch, batch[ATTRIBUTES] & kept, NO_TIMESTAMP, row, out, start)
+    return HEADER_SIZE
+
+
+@inlined
+def _write_header(
+    batch: Longs, attributes: int, base_timestamp: int, row: Longs, out: Bytes, start: int
+) -> None:
+    """Write all fields but the checksum, the length being that of a header alone."""
+    store_int64(out, start, batch[BASE_OFFSET])
+    store_int32(out, start + LENGTH_AT, HEADER_SIZE - LOG_OVERHEAD)
+    store_int32(out, start + LEADER_EPOCH_AT, batch[LEADER_EPOCH])
+    store_byte(out, start + MAGIC_AT, MAGIC_2)
+    store_int32(out, start + CRC_AT, 0)
+    store_int16(out, start + ATTRIBUTES_AT, attributes)
+    store_int32(out, start + LAST_OFFSET_DELTA_AT, batch[LAST_OFFSET] - batch[BASE_OFFSET])
+    store_int64(out, start + BASE_TIMESTAMP_AT, base_timestamp)
+    store_int64(out, start + MAX_TIMESTAMP_AT, row[WRITTEN_MAX_TIMESTAMP])
+    store_int64(out, start + PRODUCER_ID_AT, batch[PRODUCER_ID])
+    store_int16(out, start + PRODUCER_EPOCH_AT, batch[PRODUCER_EPOCH])
+    store_int32(out, start + BASE_SEQUENCE_AT, batch[BASE_SEQUENCE])
+    store_int32(out, start + RECORD_COUNT_AT, row[WRITTEN_RECORDS])

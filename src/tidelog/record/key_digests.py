@@ -1,0 +1,100 @@
+"""Plain Python of what `kernels.digests` computes: hashes, and one summary for each key.
+
+Slow, and for tests and explanations. Words are signed 64-bit numbers, as in kernels.
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from tidelog.record.key_hash import INITIAL, halves, sip_rounds, siphash
+
+_MASK: Final = (1 << 64) - 1
+_SEED: Final = struct.Struct("<qq")
+_STEP: Final = 0x9E3779B97F4A7C15
+_MIX: Final = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+
+
+def _signed(value: int) -> int:
+    value &= _MASK
+    return value - (1 << 64) if value >> 63 else value
+
+
+def siphash_1_3(data: bytes, seed: Sequence[int]) -> int:
+    """SipHash-1-3 of some bytes, 64 bits, as a signed word."""
+    low, high = (word & _MASK for word in seed)
+    state = [half ^ word for half, word in zip((low, high, low, high), INITIAL, strict=True)]
+    whole = len(data) // 8 * 8
+    last = data[whole:].ljust(7, b"\0") + bytes((len(data) & 0xFF,))
+    for word in [*(data[at : at + 8] for at in range(0, whole, 8)), last]:
+        number = int.from_bytes(word, "little")
+        state[3] ^= number
+        sip_rounds(state, 1)
+        state[0] ^= number
+    state[2] ^= 0xFF
+    sip_rounds(state, 3)
+    return _signed(state[0] ^ state[1] ^ state[2] ^ state[3])
+
+
+def hash_key(key: bytes, seeds: Sequence[int]) -> tuple[int, int]:
+    """The two words that stand for a key."""
+    return halves(siphash(_SEED.pack(seeds[0], seeds[1]), key))
+
+
+def hash_value(value: bytes | None, seeds: Sequence[int]) -> int:
+    """The word that stands for a value: 0 for null, never for anything else."""
+    if value is None:
+        return 0
+    return siphash_1_3(value, seeds[2:4]) or 1
+
+
+def _mixed(word: int) -> int:
+    word &= _MASK
+    word = (word ^ word >> 30) * _MIX[0] & _MASK
+    word = (word ^ word >> 27) * _MIX[1] & _MASK
+    return word ^ word >> 31
+
+
+def digest_record(create_ms: int, value: bytes | None, seeds: Sequence[int]) -> int:
+    """The word that stands for a record of a key."""
+    return _signed(_mixed(_mixed(create_ms + seeds[4]) ^ (hash_value(value, seeds) & _MASK)))
+
+
+class PlainRecord(NamedTuple):
+    """What an audit looks at of a record."""
+
+    offset: int
+    create_ms: int
+    key: bytes
+    value: bytes | None
+
+
+@dataclass(slots=True)
+class KeySummary:
+    """One key's row; see `kernels.digests`."""
+
+    offset: int
+    create_ms: int
+    value: int
+    count: int
+    set_sum: int
+    order: int
+
+
+def summarise(records: Iterable[PlainRecord], seeds: Sequence[int]) -> dict[bytes, KeySummary]:
+    """A summary for each key of records of one partition, in the order of offsets."""
+    found: dict[bytes, KeySummary] = {}
+    for record in records:
+        digest = digest_record(record.create_ms, record.value, seeds)
+        value = hash_value(record.value, seeds)
+        old = found.get(record.key, KeySummary(0, 0, 0, 0, 0, 0))
+        found[record.key] = KeySummary(
+            offset=record.offset,
+            create_ms=record.create_ms,
+            value=value,
+            count=old.count + 1,
+            set_sum=_signed(old.set_sum + digest),
+            order=_signed(old.order * _STEP + digest),
+        )
+    return found

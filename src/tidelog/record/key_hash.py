@@ -1,0 +1,75 @@
+"""The hash by which a compaction knows keys: 128 bits, seeded, one key at a time.
+
+SipHash-2-4 with a result of 128 bits is the default: with a seed that nobody knows, nobody can
+make keys whose hashes are equal, which an unseeded md5 allows to everybody. md5 over the seed and
+the key is there for who has to have it. This is the plain reference of `kernels.key_hash`.
+
+Source: J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF" (2012) and its variant
+of 128 bits; RFC 1321.
+"""
+
+import hashlib
+import struct
+from typing import Final
+
+SEED_SIZE: Final = 16
+COMPRESSION_ROUNDS: Final = 2
+FINAL_ROUNDS: Final = 4
+
+_WORD: Final = struct.Struct("<Q")
+_SIGNED_PAIR: Final = struct.Struct("<qq")
+_PAIR: Final = struct.Struct("<QQ")
+_MASK: Final = (1 << 64) - 1
+# The ASCII bytes of "somepseudorandomlygeneratedbytes", 8 at a time, the first one on top.
+INITIAL: Final = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
+
+
+def siphash(seed: bytes, key: bytes) -> bytes:
+    """The 16 bytes of SipHash-2-4-128 of `key` under a seed of 16 bytes."""
+    low, high = _PAIR.unpack(seed)
+    state = [half ^ word for half, word in zip((low, high, low, high), INITIAL, strict=True)]
+    state[1] ^= 0xEE
+    whole = len(key) // 8 * 8
+    tail = key[whole:].ljust(7, b"\0") + bytes((len(key) & 0xFF,))
+    for (word,) in _WORD.iter_unpack(key[:whole] + tail):
+        state[3] ^= word
+        sip_rounds(state, COMPRESSION_ROUNDS)
+        state[0] ^= word
+    state[2] ^= 0xEE
+    sip_rounds(state, FINAL_ROUNDS)
+    first = state[0] ^ state[1] ^ state[2] ^ state[3]
+    state[1] ^= 0xDD
+    sip_rounds(state, FINAL_ROUNDS)
+    return _PAIR.pack(first, state[0] ^ state[1] ^ state[2] ^ state[3])
+
+
+def md5(seed: bytes, key: bytes) -> bytes:
+    """The 16 bytes of md5 over the seed and the key."""
+    return hashlib.md5(seed + key, usedforsecurity=False).digest()
+
+
+def halves(digest: bytes) -> tuple[int, int]:
+    """A digest as the two signed little-endian numbers that the map holds."""
+    first, second = _SIGNED_PAIR.unpack(digest)
+    return first, second
+
+
+def sip_rounds(state: list[int], count: int) -> None:
+    """Rounds of SipHash, in place."""
+    a, b, c, d = state
+    for _ in range(count):
+        a = (a + b) & _MASK
+        c = (c + d) & _MASK
+        b = _rotate(b, 13) ^ a
+        d = _rotate(d, 16) ^ c
+        a = _rotate(a, 32)
+        c = (c + b) & _MASK
+        a = (a + d) & _MASK
+        b = _rotate(b, 17) ^ c
+        d = _rotate(d, 21) ^ a
+        c = _rotate(c, 32)
+    state[:] = a, b, c, d
+
+
+def _rotate(value: int, bits: int) -> int:
+    return (value << bits | value >> (64 - bits)) & _MASK

@@ -1,0 +1,212 @@
+"""The winning record of every key, folded from batches of records, within a bound of memory.
+
+Keys are kept whole and compared, so no two are ever taken for one. Where they come to more than
+the bound, only a share of them (by bits of their hashes) is gone on with, and what was put off
+is another pass over the records: as many passes as it takes, never a guess.
+
+Not for two threads at once. Imports numpy, pyarrow and numba.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from tidelog.record.kernels.key_hash import SIPHASH, hash_keys, make_hasher
+from tidelog.record.kernels.winners import (
+    ENTRIES,
+    KEY_BYTES,
+    USED_FIELDS,
+    KeyedRows,
+    WinnerMap,
+    fold_rows,
+    keep_share,
+    link_slots,
+)
+
+if TYPE_CHECKING:
+    import random
+
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from tidelog.record.kernels.memory import Bytes, Longs
+
+    Column = pa.Array[pa.Scalar[pa.DataType]]
+
+# What a map of keys may take before the keys are looked at in shares.
+MEMORY_BYTES: Final = 512 << 20
+_ENTRIES_FIRST: Final = 4096
+# A map of so few keys grows whatever they take: a share of less would not be worth a pass.
+_ENTRIES_SURE: Final = 1024
+_KEY_BYTES_FIRST: Final = 1 << 16
+_SHARE_BITS_MAX: Final = 30
+
+
+class Share(NamedTuple):
+    """The keys whose hash has these bits: `hash & mask == bits`."""
+
+    mask: int = 0
+    bits: int = 0
+
+    def halves(self) -> tuple["Share", "Share"]:
+        """The share in two by one more bit of the hash."""
+        bit = self.mask + 1
+        return Share(self.mask | bit, self.bits), Share(self.mask | bit, self.bits | bit)
+
+
+ALL_KEYS: Final = Share()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Records that may win, by columns.
+
+    Attributes:
+        keys: Their keys, binary; those without one are no candidates.
+        versions: int64[n], by which records of a key are ranked before their offsets.
+        offsets: int64[n].
+        is_dead: bool[n], whether the record is a tombstone.
+        sides: uint8[n], bit s is set where the record counts on side s.
+    """
+
+    keys: "Column"
+    versions: "Longs"
+    offsets: "Longs"
+    is_dead: "npt.NDArray[np.bool_]"
+    sides: "Bytes"
+
+
+class Winners:
+    """One pass over the records of one partition.
+
+    Attributes:
+        share: The keys that this pass is about; it may get smaller on the way.
+        left: Shares of keys that were put off, for later passes.
+    """
+
+    def __init__(
+        self, secret: bytes, share: Share = ALL_KEYS, *, sides: int = 1, memory_bytes: int
+    ) -> None:
+        """Begin a pass.
+
+        Args:
+            secret: 16 bytes that nobody who writes records knows, the same in every pass.
+            share: The keys that it is about.
+            sides: How many points in time are asked for at once.
+            memory_bytes: What the map may take, about.
+        """
+        self.share = share
+        self.left: list[Share] = []
+        self._hasher = make_hasher(SIPHASH, secret)
+        self._memory_bytes = memory_bytes
+        self._used = np.zeros(USED_FIELDS, np.int64)
+        self._map = _new_map(sides, _ENTRIES_FIRST, _KEY_BYTES_FIRST)
+
+    @property
+    def count(self) -> int:
+        """How many keys there are."""
+        return int(self._used[ENTRIES])
+
+    def fold(self, found: Candidates) -> None:
+        """Take the candidates in; of each key the highest (version, offset) stays."""
+        rows = self._rows(found)
+        row = self._fold(rows, 0)
+        while row < len(found.offsets):
+            self._make_room(int(rows.ends[row + 1]) - int(rows.ends[row]))
+            row = self._fold(rows, row)
+
+    def _fold(self, rows: KeyedRows, first: int) -> int:
+        return fold_rows(rows, first, self.share.mask, self.share.bits, self._map, self._used)
+
+    def _rows(self, found: Candidates) -> KeyedRows:
+        keys = found.keys
+        _, ends_buffer, data_buffer = keys.buffers()
+        assert ends_buffer is not None
+        ends = np.frombuffer(memoryview(ends_buffer), np.int32)[keys.offset :][: len(keys) + 1]
+        data = np.frombuffer(memoryview(data_buffer or b""), np.uint8)
+        hashes = np.empty((len(keys), 2), np.int64)
+        hash_keys(data, ends.astype(np.int64), self._hasher, hashes)
+        sides = found.sides
+        if keys.null_count:
+            sides = np.where(np.asarray(keys.is_null()), np.uint8(0), sides)
+        return KeyedRows(
+            keys=data,
+            ends=ends,
+            hashes=np.ascontiguousarray(hashes[:, 0]),
+            versions=np.ascontiguousarray(found.versions),
+            offsets=np.ascontiguousarray(found.offsets),
+            is_dead=found.is_dead.astype(np.uint8),
+            sides=sides,
+        )
+
+    # -- growing -----------------------------------------------------------------------------
+
+    def _make_room(self, key_bytes: int) -> None:
+        """Room for one more key of that size: a larger map, or a smaller share."""
+        entries = len(self._map.hashes)
+        keys = len(self._map.keys)
+        if self.count == entries:
+            entries *= 2
+        while keys - self._used[KEY_BYTES] < key_bytes:
+            keys *= 2
+        sides = len(self._map.offsets)
+        is_small = self.count <= _ENTRIES_SURE or self.share.mask.bit_length() >= _SHARE_BITS_MAX
+        if is_small or _map_bytes(sides, entries, keys) <= self._memory_bytes:
+            self._grow(entries, keys)
+            return
+        self.share, later = self.share.halves()
+        self.left.append(later)
+        keep_share(self._map, self._used, self.share.mask, self.share.bits)
+        self._link()
+
+    def _grow(self, entries: int, key_bytes: int) -> None:
+        old, count, used = self._map, self.count, int(self._used[KEY_BYTES])
+        new = _new_map(len(old.offsets), entries, key_bytes)
+        new.hashes[:count] = old.hashes[:count]
+        new.key_ends[: count + 1] = old.key_ends[: count + 1]
+        new.keys[:used] = old.keys[:used]
+        new.versions[:, :count] = old.versions[:, :count]
+        new.offsets[:, :count] = old.offsets[:, :count]
+        new.is_dead[:, :count] = old.is_dead[:, :count]
+        self._map = new
+        self._link()
+
+    def _link(self) -> None:
+        self._map.slots[:] = -1
+        link_slots(self._map, self.count)
+
+    # -- what has won ------------------------------------------------------------------------
+
+    def offsets(self, side: int = 0) -> "Longs":
+        """Offsets of the winners, key by key; -1 where no record of the key counts on the side."""
+        return self._map.offsets[side, : self.count]
+
+    def living(self, side: int = 0) -> "npt.NDArray[np.bool_]":
+        """For each key whether its winner is there and no tombstone."""
+        found: npt.NDArray[np.bool_] = (self.offsets(side) >= 0) & (
+            self._map.is_dead[side, : self.count] == 0
+        )
+        return found
+
+
+def _new_map(sides: int, entries: int, key_bytes: int) -> WinnerMap:
+    return WinnerMap(
+        slots=np.full(2 * entries, -1, np.int32),
+        hashes=np.empty(entries, np.int64),
+        key_ends=np.zeros(entries + 1, np.int64),
+        keys=np.empty(key_bytes, np.uint8),
+        versions=np.empty((sides, entries), np.int64),
+        offsets=np.empty((sides, entries), np.int64),
+        is_dead=np.empty((sides, entries), np.uint8),
+    )
+
+
+def _map_bytes(sides: int, entries: int, key_bytes: int) -> int:
+    """What a map takes: slots, hashes, ends; version, offset and kind for each side; keys."""
+    return entries * (8 + 8 + 8 + 17 * sides) + key_bytes
+
+
+def new_secret(source: "random.Random") -> bytes:
+    """Bytes to hash keys with: who writes records must not know where their keys will lie."""
+    return source.getrandbits(128).to_bytes(16, "big")

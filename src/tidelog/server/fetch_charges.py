@@ -1,0 +1,54 @@
+"""What a Fetch counts for its client's quota: the bytes of its answer, before it is given.
+
+Who is over its quota gets an empty answer, which does not count, and asks again later.
+
+Source: KIP-219; Kafka 4.3's KafkaApis.handleFetchRequest.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidelog.protocol.compiler import struct_codec
+from tidelog.protocol.messages import FETCH
+from tidelog.protocol.messages.fetch import FetchResponse
+from tidelog.protocol.wire import Writer
+from tidelog.server.quotas.throttles import FETCHED, most_at_once
+from tidelog.server.requests import RequestContext
+
+if TYPE_CHECKING:
+    from tidelog.server.quotas.limits import Limit
+
+# Of the field before a frame, as Kafka counts.
+_LENGTH_BYTES = 4
+
+
+def most_bytes(context: RequestContext) -> int | None:
+    """How much an answer may bring, so that it is not over the quota for sure; None for no end."""
+    limit = _limit(context)
+    return None if limit is None else most_at_once(limit)
+
+
+def throttle_ms(context: RequestContext, answer: Callable[[], FetchResponse]) -> int:
+    """How long to be silent in place of an answer; 0 to give it, and then it has been counted.
+
+    Args:
+        context: Who asks.
+        answer: Makes what would be answered; called where a quota holds for the client.
+    """
+    limit, throttles = _limit(context), context.node.throttles
+    if limit is None or throttles is None:
+        return 0
+    return throttles.charge_or_not(FETCHED, limit, _size(context.version, answer()))
+
+
+def _limit(context: RequestContext) -> "Limit | None":
+    throttles = context.node.throttles
+    if throttles is None:
+        return None
+    return throttles.find(FETCHED, context.connection.principal, context.client_id)
+
+
+def _size(version: int, answer: FetchResponse) -> int:
+    writer = Writer()
+    struct_codec(FetchResponse, version, FETCH.is_flexible(version)).write(writer, answer)
+    return _LENGTH_BYTES + writer.size_bytes

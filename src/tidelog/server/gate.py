@@ -1,0 +1,242 @@
+"""What a connection of a SASL listener may ask before it has logged in, and after.
+
+Before: ApiVersions, then SaslHandshake, then tokens, in SaslAuthenticate or (after a handshake of
+version 0) bare in their frames. Anything else closes the connection. After: everything, until the
+session ends; the client logs in again before that, on the same connection, as the same user by the
+same mechanism.
+
+    WANTS_HANDSHAKE -> WANTS_TOKENS -> OPEN -> WANTS_TOKENS -> ...
+
+Source: KIP-43, KIP-152, KIP-368; Kafka 4.3's SaslServerAuthenticator.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Generator
+from enum import Enum
+from typing import Final
+
+from tidelog.protocol.connection import ReceivedRequest, read_request, write_response
+from tidelog.protocol.messages import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from tidelog.protocol.messages.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from tidelog.server import dispatch
+from tidelog.server.dispatch import Later, Outcome, Pieces
+from tidelog.server.doors import Door
+from tidelog.server.node import LOGGER, ConnectionFacts, Node
+from tidelog.server.requests import LENGTH_BYTES
+from tidelog.server.security.errors import LoginFailed, NotLoggedIn
+from tidelog.server.security.sasl import Exchange, Login, failure_text
+from tidelog.types import Buffer
+
+# Nothing that a client says before it has logged in is longer.
+FRAME_BYTES_MAX: Final = 64 * 1024
+# Time for all of it, TLS included.
+DEADLINE_MS: Final = 10_000
+# How soon after the last one a session may be renewed; Kafka's.
+RENEWAL_INTERVAL_MS: Final = 1000
+
+UNSUPPORTED_MECHANISM: Final = 33
+ILLEGAL_STATE: Final = 34
+AUTHENTICATION_FAILED: Final = 58
+_TOO_LATE: Final = "SaslAuthenticate request received after successful authentication"
+_SERVED: Final = {SASL_HANDSHAKE.key: (0, 1), SASL_AUTHENTICATE.key: (0, 2)}
+
+
+class State(Enum):
+    """How far a connection has come."""
+
+    WANTS_HANDSHAKE = "wants handshake"
+    WANTS_TOKENS = "wants tokens"
+    OPEN = "open"
+
+
+class _Saying(Later):
+    """An answer on its way that is no response of a handler."""
+
+    def __init__(self, said: Coroutine[object, object, Pieces | None]) -> None:
+        self._coroutine = said
+
+    def __await__(self) -> Generator[object, None, Pieces | None]:
+        return self._coroutine.__await__()
+
+    def close(self) -> None:
+        """Give up what was never awaited; nothing where it is over."""
+        self._coroutine.close()
+
+
+class Gate:
+    """One connection's way in. Belongs to the loop's thread.
+
+    Attributes:
+        is_closing: The connection is to be closed once the last answer was sent.
+    """
+
+    def __init__(self, node: Node, facts: ConnectionFacts, door: Door) -> None:
+        self._node = node
+        self._facts = facts
+        self._door = door
+        self._state = State.WANTS_HANDSHAKE
+        self._mechanism = ""
+        self._exchange: Exchange | None = None
+        self._has_bare_tokens = False
+        self._login: Login | None = None  # that of the session which goes on, or was there
+        self._login_mechanism = ""
+        self._ends_ms: int | None = None  # of the session, monotonic
+        self._renewed_ms: int | None = None
+        self.is_closing = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client has logged in once."""
+        return self._login is not None
+
+    def answer(self, node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
+        """What to send for a frame.
+
+        Raises:
+            NotLoggedIn: A request that may not be asked in this state; the connection closes.
+            CorruptMessage, UnsupportedVersion: As `dispatch.answer`.
+        """
+        if self._state is State.WANTS_TOKENS and self._has_bare_tokens:
+            return _Saying(self._bare(bytes(frame)))
+        key = int.from_bytes(frame[:2], "big")
+        if key in _SERVED:
+            return self._sasl(read_request(frame, _SERVED))
+        if self._state is State.OPEN:
+            if self._ends_ms is not None and node.env.clock.monotonic_ms() >= self._ends_ms:
+                raise NotLoggedIn("the session has ended, and the client has not logged in again")
+            return dispatch.answer(node, connection, frame)
+        if key == API_VERSIONS.key and self._state is State.WANTS_HANDSHAKE:
+            return dispatch.answer(node, connection, frame)
+        raise NotLoggedIn("a request before the client has logged in")
+
+    # -- handshakes ----------------------------------------------------------------------------
+
+    def _sasl(self, request: ReceivedRequest) -> Outcome:
+        message = request.message
+        if isinstance(message, SaslHandshakeRequest):
+            return self._handshake(request, message)
+        assert isinstance(message, SaslAuthenticateRequest)
+        if self._state is State.WANTS_TOKENS:
+            return _Saying(self._authenticate(request, bytes(message.auth_bytes)))
+        if self._state is State.OPEN:
+            return _illegal(request)
+        raise NotLoggedIn("a token before a handshake")
+
+    def _handshake(self, request: ReceivedRequest, asked: SaslHandshakeRequest) -> Outcome:
+        if self._state is State.WANTS_TOKENS:
+            raise NotLoggedIn("a handshake where a token should come")
+        if self._state is State.OPEN and not self._may_renew():
+            return write_response(request, SaslHandshakeResponse(error_code=ILLEGAL_STATE))
+        exchange = self._door.exchange(asked.mechanism)
+        if exchange is None:
+            return _Saying(self._unsupported(request))
+        self._exchange, self._mechanism = exchange, asked.mechanism
+        self._has_bare_tokens = request.version == 0
+        self._state = State.WANTS_TOKENS
+        mechanisms = list(self._door.mechanisms)
+        return write_response(request, SaslHandshakeResponse(error_code=0, mechanisms=mechanisms))
+
+    def _may_renew(self) -> bool:
+        """Whether it is not too soon after the last time; counts as one where it is not."""
+        now_ms = self._node.env.clock.monotonic_ms()
+        if self._renewed_ms is not None and now_ms - self._renewed_ms < RENEWAL_INTERVAL_MS:
+            return False
+        self._renewed_ms = now_ms
+        return True
+
+    async def _unsupported(self, request: ReceivedRequest) -> Pieces:
+        await self._fail("other", LoginFailed("a mechanism that is not enabled"))
+        mechanisms = list(self._door.mechanisms)
+        said = SaslHandshakeResponse(error_code=UNSUPPORTED_MECHANISM, mechanisms=mechanisms)
+        return write_response(request, said)
+
+    # -- tokens --------------------------------------------------------------------------------
+
+    async def _authenticate(self, request: ReceivedRequest, token: bytes) -> Pieces:
+        try:
+            answer = await self._step(token)
+        except LoginFailed as error:
+            await self._fail(self._mechanism, error)
+            said = SaslAuthenticateResponse(
+                error_code=AUTHENTICATION_FAILED,
+                error_message=error.told or failure_text(self._mechanism),
+            )
+            return write_response(request, said)
+        said = SaslAuthenticateResponse(error_code=0, error_message=None, auth_bytes=answer)
+        if self._state is State.OPEN:
+            said.session_lifetime_ms = self._begin_session()
+        return write_response(request, said)
+
+    async def _bare(self, token: bytes) -> Pieces | None:
+        """The same for clients of version 0, which hear nothing of a failure but the end."""
+        try:
+            answer = await self._step(token)
+        except LoginFailed as error:
+            await self._fail(self._mechanism, error)
+            return None
+        if self._state is State.OPEN:
+            self._begin_session()
+        return [len(answer).to_bytes(LENGTH_BYTES, "big") + answer]
+
+    async def _step(self, token: bytes) -> bytes:
+        """The mechanism's answer; the gate is open where it was the last one."""
+        exchange = self._exchange
+        assert exchange is not None
+        if len(token) > FRAME_BYTES_MAX:  # in a session longer frames may come
+            raise LoginFailed(f"a token of {len(token)} bytes, at most {FRAME_BYTES_MAX} allowed")
+        # Hashing takes milliseconds, which other connections need not wait for.
+        answer = await self._node.reads.run(exchange.step, token)
+        login = exchange.login
+        if login is not None:
+            self._ensure_same(login)
+            self._login, self._login_mechanism = login, self._mechanism
+            self._exchange = None
+            self._state = State.OPEN
+            self._facts.principal = f"User:{login.user}"
+            self._node.metrics.logged_in(self._mechanism)
+        return answer
+
+    def _ensure_same(self, login: Login) -> None:
+        """A session is renewed by who has begun it; raises LoginFailed."""
+        if self._login is None:
+            return
+        if login.user != self._login.user or self._mechanism != self._login_mechanism:
+            told = "Cannot change principals or mechanisms during re-authentication"
+            raise LoginFailed("another user or mechanism on the same connection", told=told)
+
+    def _begin_session(self) -> int:
+        """How long the session is, in ms; 0 where it has no end."""
+        assert self._login is not None
+        clock, config = self._node.env.clock, self._node.config
+        limits = [config.connections_max_reauth_ms] if config.connections_max_reauth_ms else []
+        if self._login.expires_ms is not None:
+            limits.append(self._login.expires_ms - clock.now_ms())
+        if not limits:
+            return 0
+        lifetime_ms = max(min(limits), 0)
+        self._ends_ms = clock.monotonic_ms() + lifetime_ms
+        return lifetime_ms
+
+    async def _fail(self, mechanism: str, error: LoginFailed) -> None:
+        """Count and log a failure, and hold its answer back."""
+        self.is_closing = True
+        self._node.metrics.login_failed(mechanism)
+        text = "a log-in of %s by %s failed: %s"
+        LOGGER.warning(text, self._facts.host, mechanism, error)
+        is_over = asyncio.get_running_loop().create_future()
+        delay_ms = self._node.config.connection_failed_authentication_delay_ms
+        timer = self._node.timers.after(delay_ms, lambda: is_over.set_result(None))
+        try:
+            await is_over
+        finally:
+            timer.cancel()
+
+
+def _illegal(request: ReceivedRequest) -> Pieces:
+    said = SaslAuthenticateResponse(error_code=ILLEGAL_STATE, error_message=_TOO_LATE)
+    return write_response(request, said)

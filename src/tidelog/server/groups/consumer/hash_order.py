@@ -1,0 +1,54 @@
+"""The order in which Java's hash tables tell their keys: where Kafka's assignors begin.
+
+Who gets a partition more is a matter of that order, so the same members get the same partitions
+as from Kafka. Keys that fall into one bucket keep the order in which they are given here, which
+is the one thing that a table's history could change.
+
+Source: Java's `HashMap`; Kafka's `Uuid.hashCode`.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
+from uuid import UUID
+
+T = TypeVar("T")
+
+SMALLEST_TABLE: Final = 16
+_LOAD_PERCENT: Final = 75
+_INT32: Final = (1 << 32) - 1
+_INT64: Final = (1 << 64) - 1
+
+
+def table_size(count: int) -> int:
+    """Buckets of a table that has grown to so many keys."""
+    size = SMALLEST_TABLE
+    while count * 100 > size * _LOAD_PERCENT:
+        size *= 2
+    return size
+
+
+def hash_order(keys: Iterable[T], hash_of: Callable[[T], int]) -> list[T]:
+    """The keys in the order in which such a table tells them."""
+    given = list(keys)
+    mask = table_size(len(given)) - 1
+
+    def bucket(key: T) -> int:
+        found = hash_of(key) & _INT32
+        return (found ^ found >> 16) & mask
+
+    return sorted(given, key=bucket)
+
+
+def uuid_hash(topic_id: UUID) -> int:
+    """Kafka's hash of a topic id, as an unsigned number of 32 bits."""
+    folded = (topic_id.int >> 64) ^ (topic_id.int & _INT64)
+    return ((folded >> 32) ^ folded) & _INT32
+
+
+def uuid_order(topic_id: UUID) -> tuple[int, int]:
+    """What Kafka orders topic ids by: both halves as signed numbers."""
+    return _signed(topic_id.int >> 64), _signed(topic_id.int & _INT64)
+
+
+def _signed(half: int) -> int:
+    return half - (1 << 64) if half >> 63 else half

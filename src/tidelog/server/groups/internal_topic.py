@@ -1,0 +1,397 @@
+"""A topic that the broker keeps its own state in: created, loaded, lost and loaded again.
+
+A partition is read before what it keeps is served: in threads, in pieces, those first that somebody
+asks for. Until then who asks is told COORDINATOR_LOAD_IN_PROGRESS. One that fails, whoever wrote or
+did not write to it then, is let go of, and read again when its log works again: what was written
+last may be there or not, and only the log can tell.
+
+Source: Kafka 4.3's coordinator runtime and TransactionStateManager, in what both do alike.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from enum import Enum
+from functools import partial
+from logging import Logger
+from typing import Final, Generic, TypeVar
+
+from tidelog.errors import (
+    CorruptData,
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    MessageTooLarge,
+    RecordListTooLarge,
+    TidelogError,
+    TopicExists,
+    TransactionCoordinatorFenced,
+)
+from tidelog.server.groups.awaited import Awaited
+from tidelog.server.groups.codes import Code
+from tidelog.server.groups.host import Host
+from tidelog.server.groups.log_watch import LogWatch
+from tidelog.server.groups.partitioning import partition_for
+from tidelog.server.groups.reply import Reply
+from tidelog.server.partitions import Partition
+from tidelog.storage.appends import AppendOrigin
+from tidelog.storage.log import AppendResult, Log
+from tidelog.storage.topics import TopicInfo
+from tidelog.types import Buffer, TopicPartition
+
+# A partition that could not be read is tried again at most so often.
+RETRY_MS: Final = 30_000
+
+# Rules that a write may break; every other failure is the log's own.
+_REFUSALS: Final[dict[type[TidelogError], Code]] = {
+    MessageTooLarge: Code.UNKNOWN_SERVER_ERROR,
+    RecordListTooLarge: Code.UNKNOWN_SERVER_ERROR,
+    InvalidProducerEpoch: Code.INVALID_PRODUCER_EPOCH,
+    InvalidTxnState: Code.INVALID_TXN_STATE,
+    TransactionCoordinatorFenced: Code.TRANSACTION_COORDINATOR_FENCED,
+}
+
+Found = TypeVar("Found")
+
+
+class PartitionState(Enum):
+    """How far a partition is."""
+
+    WAITING = "waiting"
+    LOADING = "loading"
+    ACTIVE = "active"
+    FAILED = "failed"
+
+
+# What is served, and what is made complete before that.
+_TAKING: Final = frozenset({PartitionState.ACTIVE, PartitionState.LOADING})
+
+
+class InternalTopic(Generic[Found]):
+    """All partitions of such a topic. Belongs to the loop's thread.
+
+    Attributes:
+        name: The topic's.
+        read: Says what a partition's log has.
+        completes: Called with a partition's number and what was read, to add what is to be there
+            before it is served; False where that can't be written.
+        take: Takes in what a partition has, with its number; it is served from then on.
+        on_lost: Called with the number of a partition that can't be served any more, None for all.
+        after_load: Awaited when nothing waits to be read any more, well or not.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        name: str,
+        logger: Logger,
+        *,
+        partitions: int,
+        settings: dict[str, str],
+    ) -> None:
+        """A topic that may be there already, with nothing of it read.
+
+        Args:
+            host: The broker.
+            name: The topic's name.
+            logger: Where failures are told.
+            partitions: How many it gets, should it have to be created.
+            settings: Its settings then; one from a Kafka directory gets them, too.
+        """
+        self.name = name
+        self._host = host
+        self._logger = logger
+        self._count = partitions
+        self._settings = settings
+        self._states: list[PartitionState] = []
+        self._queue: deque[int] = deque()
+        self._failed_ms: dict[int, int] = {}
+        self._damaged: set[int] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._awaited: dict[int, Awaited] = {}
+        self._watches: dict[int, LogWatch] = {}
+        self.read: Callable[[Log], Awaitable[Found]]
+        self.completes: Callable[[int, Found], bool] = lambda _number, _found: True
+        self.take: Callable[[int, Found], None]
+        self.on_lost: Callable[[int | None], None] = lambda _number: None
+        self.after_load: Callable[[], Awaitable[None]] | None = None
+        host.closers.append(self.close)
+
+    def close(self) -> None:
+        """Load no more, and look after nothing any more."""
+        self._end_watches()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _end_watches(self) -> None:
+        for watch in self._watches.values():
+            watch.end()
+        self._watches.clear()
+
+    # -- questions ---------------------------------------------------------------------------
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the topic is, as far as it was looked for."""
+        return bool(self._states)
+
+    @property
+    def count(self) -> int:
+        """How many partitions it has."""
+        return len(self._states)
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether some partition waits to be loaded."""
+        return self._task is not None and not self._task.done()
+
+    @property
+    def is_served(self) -> bool:
+        """Whether every partition is."""
+        return set(self._states) == {PartitionState.ACTIVE}
+
+    def number_of(self, key: str) -> int:
+        """The partition that keeps a group or a transactional id; there must be some."""
+        return partition_for(key, len(self._states))
+
+    def code_for(self, key: str) -> Code:
+        """Why a group or a transactional id can't be served now, `NONE` where it can."""
+        return self.code_of(self.number_of(key)) if self._states else Code.NOT_COORDINATOR
+
+    def code_of(self, number: int) -> Code:
+        """Why a partition can't be served now, `NONE` where it can."""
+        if number >= len(self._states):
+            return Code.NOT_COORDINATOR
+        state = self._states[number]
+        if state is PartitionState.ACTIVE:
+            return Code.NONE
+        if state is PartitionState.FAILED:
+            return self._try_again(number)
+        if state is PartitionState.WAITING and self._queue[0] != number:
+            # Somebody waits for this one.
+            self._queue.remove(number)
+            self._queue.appendleft(number)
+        return Code.COORDINATOR_LOAD_IN_PROGRESS
+
+    def is_active(self, number: int) -> bool:
+        """Whether a partition is served now."""
+        return number < len(self._states) and self._states[number] is PartitionState.ACTIVE
+
+    def partition(self, number: int) -> Partition | None:
+        """A partition, None where it can't be opened."""
+        try:
+            return self._host.partitions.get(self.name, number)
+        except TidelogError as error:
+            self._logger.warning("%s-%d can't be opened: %s", self.name, number, error)
+            return None
+
+    # -- the topic comes and goes ------------------------------------------------------------
+
+    def resume(self) -> None:
+        """Begin to read what the topic has; fine where that was begun, or there is nothing."""
+        info = self._host.topics.find(self.name)
+        if info is not None and not self._states:
+            self._adopt(info, PartitionState.WAITING)
+
+    def begin(self, work: Coroutine[None, None, None]) -> None:
+        """Do something that loads the topic at its end, as its loading."""
+        assert not self.is_loading
+        self._task = asyncio.get_running_loop().create_task(work)
+
+    async def ensure(self) -> Code:
+        """Create the topic where it is not there; why that can't be, `NONE` where it is."""
+        if not self._states:
+            self.resume()
+        return Code.NONE if self._states else await self._create(PartitionState.ACTIVE)
+
+    async def load(self) -> None:
+        """Create the topic where it is not there, and load all of it; for `begin`."""
+        info = self._host.topics.find(self.name)
+        if info is not None:
+            self._adopt(info, PartitionState.WAITING)
+        else:
+            await self._create(PartitionState.WAITING)
+        await self._load_all()
+
+    async def _create(self, state: PartitionState) -> Code:
+        """Create it; its partitions, which have nothing to read, are in that state."""
+        host = self._host
+        make = partial(
+            host.log_dir.create_topic, self.name, partitions=self._count, config=self._settings
+        )
+        try:
+            async with host.topics.changing:
+                info, _ = await host.work.run(make)
+        except TopicExists:
+            info, state = host.log_dir.topic(self.name), PartitionState.WAITING
+        except TidelogError as error:
+            self._logger.warning("%s can't be created: %s", self.name, error)
+            return Code.COORDINATOR_NOT_AVAILABLE
+        if not self._states:
+            self._adopt(info, state)
+        return Code.NONE
+
+    def _adopt(self, info: TopicInfo, state: PartitionState) -> None:
+        self._states = [state] * info.partitions
+        if state is PartitionState.WAITING:
+            self._queue.extend(range(info.partitions))
+            self._ensure_loading()
+
+    def forget(self) -> None:
+        """The topic was deleted: nothing is kept any more."""
+        self._states = []
+        self._end_watches()
+        self._queue.clear()
+        self._failed_ms.clear()
+        self._damaged.clear()
+        self.on_lost(None)
+
+    def lose(self, number: int) -> None:
+        """A partition failed: what it had is read again when it works again."""
+        known = self._states[number] if number < len(self._states) else None
+        if known in _TAKING:
+            self._states[number] = PartitionState.FAILED
+            if known is PartitionState.ACTIVE:
+                self.on_lost(number)
+
+    def _watch(self, number: int, partition: Partition) -> None:
+        """Look after a partition's log from now on, for as long as the topic is there."""
+        known = self._watches.get(number)
+        if known is not None and known.is_of(partition):
+            return
+        if known is not None:
+            known.end()
+        self._watches[number] = LogWatch(
+            partition, lambda: self.lose(number), lambda: self._come_back(number)
+        )
+
+    def _come_back(self, number: int) -> None:
+        """A partition was opened anew: what it has now is read, whether somebody asks or not."""
+        self.lose(number)
+        if self._states[number] is PartitionState.FAILED and number not in self._damaged:
+            self._try_again(number)
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def append(self, number: int, batch: Buffer) -> Reply[Code]:
+        """Write a batch that is nobody else's; when it is safe, or why it was not written."""
+        origin = AppendOrigin.COORDINATOR
+        return self.write(number, lambda found: found.append(batch, origin=origin, owned=True))
+
+    def write(self, number: int, action: Callable[[Partition], AppendResult]) -> Reply[Code]:
+        """Write; a disk that fails loses the partition, a rule that is broken does not.
+
+        What is lost, or waits to be read, takes nothing: who writes goes by what is no more.
+        """
+        partition = self.partition(number) if self._takes(number) else None
+        if partition is None:
+            return Reply.of(Code.NOT_COORDINATOR)
+        self._watch(number, partition)
+        try:
+            result = action(partition)
+        except TidelogError as error:
+            code = _REFUSALS.get(type(error))
+            if code is not None:
+                return Reply.of(code)
+            self._logger.warning("%s: %s", partition.name, error)
+            self.lose(number)
+            return Reply.of(Code.NOT_COORDINATOR)
+        return self._await(number, partition, result.last_offset)
+
+    def _takes(self, number: int) -> bool:
+        """Whether a partition is served, or is made complete before that."""
+        return number < len(self._states) and self._states[number] in _TAKING
+
+    def _await(self, number: int, partition: Partition, last_offset: int) -> Reply[Code]:
+        if partition.high_watermark > last_offset:
+            return Reply.of(Code.NONE)
+        awaited = self._awaited.get(number)
+        if awaited is None or awaited.partition is not partition:
+            awaited = self._awaited[number] = Awaited(partition, lambda: self.lose(number))
+        return awaited.add(last_offset)
+
+    def settled(self, number: int) -> Reply[Code]:
+        """When all that was written to a partition is safe."""
+        if not self._takes(number):
+            return Reply.of(Code.NOT_COORDINATOR)
+        awaited = self._awaited.get(number)
+        return Reply.of(Code.NONE) if awaited is None else awaited.settled()
+
+    # -- loading -----------------------------------------------------------------------------
+
+    def try_again(self) -> None:
+        """Read what was lost, whether somebody asks for it or not, but for what is damaged."""
+        for number, state in enumerate(self._states):
+            if state is PartitionState.FAILED and number not in self._damaged:
+                self._try_again(number)
+
+    def _try_again(self, number: int) -> Code:
+        """A partition whose disk failed is read when that works again; a damaged one seldom."""
+        now_ms = self._host.env.clock.monotonic_ms()
+        if now_ms - self._failed_ms.get(number, now_ms - RETRY_MS) < RETRY_MS:
+            return Code.NOT_COORDINATOR
+        partition = self.partition(number)
+        if partition is None or partition.failure is not None:
+            return Code.NOT_COORDINATOR
+        self._states[number] = PartitionState.WAITING
+        self._queue.append(number)
+        self._ensure_loading()
+        return Code.COORDINATOR_LOAD_IN_PROGRESS
+
+    def _ensure_loading(self) -> None:
+        if self._queue and not self.is_loading:
+            self.begin(self._load_all())
+
+    async def _claim(self) -> None:
+        """Kafka keeps a topic's settings elsewhere: by default ones states would go in time."""
+        host = self._host
+        info = host.topics.find(self.name)
+        if info is not None and info.foreign:
+            async with host.topics.changing:
+                await host.work.run(host.log_dir.save_config, self.name, self._settings)
+                host.log_dir.follow_config(self.name)
+
+    async def _load_all(self) -> None:
+        try:
+            await self._claim()
+        except TidelogError as error:
+            self._logger.error("settings of %s can't be kept: %s", self.name, error)
+        while self._queue:
+            # Another list stands for another topic, should this one be deleted meanwhile.
+            states, number = self._states, self._queue.popleft()
+            states[number] = PartitionState.LOADING
+            try:
+                await self._load(states, number)
+            except TidelogError as error:
+                # What was lost meanwhile says nothing: its log is closed, or written anew.
+                if isinstance(error, CorruptData) and states[number] is PartitionState.LOADING:
+                    self._damaged.add(number)
+                self._logger.error("%s-%d can't be loaded: %s", self.name, number, error)
+            except Exception:  # one partition's trouble is not the others'
+                self._logger.exception("%s-%d can't be loaded", self.name, number)
+            if states[number] is PartitionState.LOADING:
+                states[number] = PartitionState.FAILED
+                self._failed_ms[number] = self._host.env.clock.monotonic_ms()
+            if not self._queue and self.after_load is not None:
+                await self.after_load()
+
+    async def _load(self, states: list[PartitionState], number: int) -> None:
+        partitions = self._host.partitions
+        await partitions.open_beside([TopicPartition(self.name, number)], self._host.work)
+        partition = partitions.get(self.name, number)
+        if states is not self._states:
+            return
+        self._watch(number, partition)
+        if partition.failure is not None:
+            self.lose(number)
+            return
+        found = await self.read(partition.log)
+        if self._may_take(states, number) and self.completes(number, found):
+            self._failed_ms.pop(number, None)
+            self._damaged.discard(number)
+            if self._may_take(states, number):
+                states[number] = PartitionState.ACTIVE
+                self.take(number, found)
+
+    def _may_take(self, states: list[PartitionState], number: int) -> bool:
+        """Whether what is read of a partition still counts; the topic or the log may have gone."""
+        return states is self._states and states[number] is PartitionState.LOADING

@@ -1,0 +1,134 @@
+"""Offsets that groups have committed as part of transactions which are still open.
+
+They count from the commit marker on, unless something newer was committed meanwhile; until then
+who asks for stable offsets only is told to ask again.
+
+Source: Kafka 4.3's OffsetMetadataManager; KIP-98, KIP-447.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tidelog.server.groups.offsets import CommittedOffset
+
+
+class PendingOffset(NamedTuple):
+    """One partition's part of a TxnOffsetCommit."""
+
+    group_id: str
+    topic: str
+    partition: int
+    offset: CommittedOffset
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A pending offset.
+
+    Attributes:
+        offset: What it is.
+        order: Counts up with each write.
+        is_stale: Something newer was committed; it still holds up who asks for stable offsets.
+    """
+
+    offset: CommittedOffset
+    order: int
+    is_stale: bool = False
+
+
+_Places = dict[tuple[str, int], dict[int, _Entry]]
+
+
+class PendingOffsets:
+    """All of them, by group and by producer. Belongs to the loop's thread."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, _Places] = {}
+        # Groups that producers have committed for, by partition of `__consumer_offsets`.
+        self._producers: dict[int, dict[int, dict[str, None]]] = {}
+        self._order = 0
+
+    def __len__(self) -> int:
+        """Of how many transactions, counted once for each partition of the topic."""
+        return sum(map(len, self._producers.values()))
+
+    # -- questions ---------------------------------------------------------------------------
+
+    def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether a transaction that is open has committed for it."""
+        places = self._groups.get(group_id)
+        return places is not None and (topic, partition) in places
+
+    def has_group(self, group_id: str) -> bool:
+        """Whether a transaction that is open has committed anything for a group."""
+        return group_id in self._groups
+
+    def places(self, group_id: str) -> Sequence[tuple[str, int]]:
+        """Topics and partitions of a group that have something pending."""
+        return tuple(self._groups.get(group_id, ()))
+
+    # -- changes -----------------------------------------------------------------------------
+
+    def put(
+        self,
+        number: int,
+        producer_id: int,
+        found: Iterable[PendingOffset],
+        *,
+        is_stale: bool = False,
+    ) -> None:
+        """A producer has committed for a group of this partition of `__consumer_offsets`."""
+        for group_id, topic, partition, offset in found:
+            self._order += 1
+            places = self._groups.setdefault(group_id, {})
+            entries = places.setdefault((topic, partition), {})
+            entries[producer_id] = _Entry(offset, self._order, is_stale)
+            producers = self._producers.setdefault(number, {})
+            producers.setdefault(producer_id, {})[group_id] = None
+
+    def supersede(self, group_id: str, topic: str, partition: int) -> None:
+        """Something newer was committed for it, outside of a transaction."""
+        for entry in self._groups.get(group_id, {}).get((topic, partition), {}).values():
+            entry.is_stale = True
+
+    def forget(self, group_id: str, topic: str, partition: int) -> None:
+        """What was committed for it was deleted, and nothing that is pending brings it back."""
+        for producer_id in tuple(self._groups.get(group_id, {}).get((topic, partition), ())):
+            self._remove(group_id, (topic, partition), producer_id)
+
+    def take(self, number: int, producer_id: int, *, commit: bool) -> list[PendingOffset]:
+        """A producer's transaction has ended; where it was committed, what counts from now on."""
+        found: list[PendingOffset] = []
+        for group_id in self._producers.get(number, {}).pop(producer_id, {}):
+            for topic, partition in self.places(group_id):
+                entry = self._remove(group_id, (topic, partition), producer_id)
+                if entry is None or not commit or entry.is_stale:
+                    continue
+                self._outdate(group_id, (topic, partition), entry.order)
+                found.append(PendingOffset(group_id, topic, partition, entry.offset))
+        return found
+
+    def _outdate(self, group_id: str, place: tuple[str, int], order: int) -> None:
+        """What others wrote for the same place before has no say any more."""
+        for other in self._groups.get(group_id, {}).get(place, {}).values():
+            other.is_stale |= other.order < order
+
+    def _remove(self, group_id: str, place: tuple[str, int], producer_id: int) -> _Entry | None:
+        places = self._groups.get(group_id, {})
+        entries = places.get(place, {})
+        found = entries.pop(producer_id, None)
+        if not entries:
+            places.pop(place, None)
+        if not places:
+            self._groups.pop(group_id, None)
+        return found
+
+    def unload(self, number: int | None) -> None:
+        """A partition of `__consumer_offsets`, or all (None), is not served any more."""
+        if number is None:
+            self._groups.clear()
+            self._producers.clear()
+            return
+        for producer_id in tuple(self._producers.get(number, ())):
+            self.take(number, producer_id, commit=False)

@@ -1,0 +1,207 @@
+"""Guards of APIs about producers and transactions. Source: Kafka 4.3's KafkaApis."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from tidelog.protocol.messages.markers import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from tidelog.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    DescribedTransactionState,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from tidelog.protocol.messages.txn_offsets import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from tidelog.server.guards.common import (
+    CLUSTER_DENIED,
+    GROUP_DENIED,
+    TOPIC_DENIED,
+    TRANSACTION_DENIED,
+    Asker,
+    then,
+)
+from tidelog.server.requests import Answer
+from tidelog.server.security.authorizer import Operation
+
+BROKERS_FIRST_VERSION: Final = 4
+OPERATION_NOT_ATTEMPTED: Final = 55
+
+
+def init_producer_id(asker: Asker, request: InitProducerIdRequest) -> Answer:
+    """WRITE on the transactional id; else IDEMPOTENT_WRITE on the cluster, or WRITE somewhere."""
+    name = request.transactional_id
+    code = 0
+    if name is not None:
+        code = 0 if asker.may_transact(Operation.WRITE, name) else TRANSACTION_DENIED
+    elif not asker.may_cluster(Operation.IDEMPOTENT_WRITE) and not asker.may_write_somewhere():
+        code = CLUSTER_DENIED
+    if not code:
+        return asker.go_on(request)
+    return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+
+
+def add_partitions_to_txn(asker: Asker, request: AddPartitionsToTxnRequest) -> Answer:
+    """WRITE on the transactional id and on each topic: all of them, or none is added.
+
+    From version 4 on brokers ask, who need CLUSTER_ACTION.
+    """
+    if asker.context.version >= BROKERS_FIRST_VERSION:
+        if asker.may_cluster(Operation.CLUSTER_ACTION):
+            return asker.go_on(request)
+        return AddPartitionsToTxnResponse(error_code=CLUSTER_DENIED)
+    topics = request.v3_and_below_topics
+    if not asker.may_transact(Operation.WRITE, request.v3_and_below_transactional_id):
+        return _refused_partitions(topics, (), TRANSACTION_DENIED)
+    allowed, denied = asker.split(topics, Operation.WRITE, lambda topic: topic.name)
+    if not denied:
+        return asker.go_on(request)
+    return _refused_partitions(denied, allowed, TOPIC_DENIED)
+
+
+def _refused_partitions(
+    denied: Iterable[AddPartitionsToTxnTopic],
+    others: Iterable[AddPartitionsToTxnTopic],
+    code: int,
+) -> AddPartitionsToTxnResponse:
+    told = [(topic, code) for topic in denied]
+    told += [(topic, OPERATION_NOT_ATTEMPTED) for topic in others]
+    return AddPartitionsToTxnResponse(
+        results_by_topic_v3_and_below=[
+            AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=[
+                    AddPartitionsToTxnPartitionResult(
+                        partition_index=number, partition_error_code=each
+                    )
+                    for number in topic.partitions
+                ],
+            )
+            for topic, each in told
+        ]
+    )
+
+
+def add_offsets_to_txn(asker: Asker, request: AddOffsetsToTxnRequest) -> Answer:
+    """WRITE on the transactional id, READ on the group."""
+    if not asker.may_transact(Operation.WRITE, request.transactional_id):
+        return AddOffsetsToTxnResponse(error_code=TRANSACTION_DENIED)
+    if not asker.may_group(Operation.READ, request.group_id):
+        return AddOffsetsToTxnResponse(error_code=GROUP_DENIED)
+    return asker.go_on(request)
+
+
+def end_txn(asker: Asker, request: EndTxnRequest) -> Answer:
+    """WRITE on the transactional id."""
+    if asker.may_transact(Operation.WRITE, request.transactional_id):
+        return asker.go_on(request)
+    return EndTxnResponse(error_code=TRANSACTION_DENIED)
+
+
+def write_txn_markers(asker: Asker, request: WriteTxnMarkersRequest) -> Answer:
+    """ALTER or CLUSTER_ACTION on the cluster."""
+    if asker.may_cluster(Operation.ALTER) or asker.may_cluster(Operation.CLUSTER_ACTION):
+        return asker.go_on(request)
+    return WriteTxnMarkersResponse(
+        markers=[
+            WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            WritableTxnMarkerPartitionResult(
+                                partition_index=number, error_code=CLUSTER_DENIED
+                            )
+                            for number in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    )
+
+
+def txn_offset_commit(asker: Asker, request: TxnOffsetCommitRequest) -> Answer:
+    """WRITE on the transactional id, READ on the group and on each topic."""
+    code = 0
+    if not asker.may_transact(Operation.WRITE, request.transactional_id):
+        code = TRANSACTION_DENIED
+    elif not asker.may_group(Operation.READ, request.group_id):
+        code = GROUP_DENIED
+    if code:
+        topics = [_refused_commit(topic, code) for topic in request.topics]
+        return TxnOffsetCommitResponse(topics=topics)
+    request.topics, denied = asker.split(request.topics, Operation.READ, lambda t: t.name)
+    refused = [_refused_commit(topic, TOPIC_DENIED) for topic in denied]
+    if refused and not request.topics:
+        return TxnOffsetCommitResponse(topics=refused)
+
+    def add(said: TxnOffsetCommitResponse) -> None:
+        said.topics.extend(refused)
+
+    return then(asker.go_on(request), add)
+
+
+def _refused_commit(topic: TxnOffsetCommitRequestTopic, code: int) -> TxnOffsetCommitResponseTopic:
+    partitions = [
+        TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
+        for each in topic.partitions
+    ]
+    return TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions)
+
+
+def describe_transactions(asker: Asker, request: DescribeTransactionsRequest) -> Answer:
+    """DESCRIBE on each transactional id; topics that may not be described are not named."""
+    names = dict.fromkeys(request.transactional_ids)
+    denied = [name for name in names if not asker.may_transact(Operation.DESCRIBE, name)]
+    for name in denied:
+        del names[name]
+    request.transactional_ids = [name for name in request.transactional_ids if name in names]
+
+    def change(said: DescribeTransactionsResponse) -> None:
+        for state in said.transaction_states:
+            may = asker.may_topic
+            state.topics = [t for t in state.topics if may(Operation.DESCRIBE, t.topic)]
+        said.transaction_states.extend(
+            DescribedTransactionState(error_code=TRANSACTION_DENIED, transactional_id=name)
+            for name in denied
+        )
+
+    return then(asker.go_on(request), change)
+
+
+def list_transactions(asker: Asker, request: ListTransactionsRequest) -> Answer:
+    """DESCRIBE on each transactional id: the others are not named."""
+
+    def change(said: ListTransactionsResponse) -> None:
+        said.transaction_states = [
+            state
+            for state in said.transaction_states
+            if asker.may_transact(Operation.DESCRIBE, state.transactional_id)
+        ]
+
+    return then(asker.go_on(request), change)

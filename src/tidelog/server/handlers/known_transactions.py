@@ -1,0 +1,137 @@
+"""ListTransactions and DescribeTransactions: what the coordinator knows of transactional ids.
+
+Source: Kafka's protocol guide, APIs 65 and 66; KIP-664, KIP-994 (by duration), KIP-1152 (by name).
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from tidelog.protocol.messages.transactions import (
+    DescribedTransactionState,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListedTransactionState,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TopicData,
+)
+from tidelog.server.regexes.matching import Regex, RegexTooCostly
+from tidelog.server.regexes.syntax import InvalidRegex
+from tidelog.server.requests import RequestContext
+from tidelog.server.slices import Slices
+from tidelog.server.transactions.coordinator import TransactionCoordinator
+from tidelog.server.transactions.metadata import (
+    Transaction,
+    TransactionMetadata,
+    TransactionState,
+)
+from tidelog.server.transactions.records import by_topic
+from tidelog.server.transactions.seam import ErrorCode
+
+INVALID_REGULAR_EXPRESSION: Final = 128
+# Steps of a pattern for one look at all ids: some tenths of a second, for the loop waits for them.
+PATTERN_BUDGET: Final = 1_000_000
+_STATES: Final = {state.title: state for state in TransactionState}
+
+Filter = Callable[[TransactionMetadata], bool]
+
+
+async def list_transactions(
+    context: RequestContext, request: ListTransactionsRequest
+) -> ListTransactionsResponse:
+    """Transactional ids that pass all filters, a slice at a time."""
+    coordinator = context.node.transactions
+    if coordinator.log.is_loading:
+        return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    try:
+        listed = await _passing(context, request)
+    except (InvalidRegex, RegexTooCostly):
+        return ListTransactionsResponse(error_code=INVALID_REGULAR_EXPRESSION)
+    return ListTransactionsResponse(
+        error_code=ErrorCode.NONE,
+        unknown_state_filters=[each for each in request.state_filters if each not in _STATES],
+        transaction_states=listed,
+    )
+
+
+async def _passing(
+    context: RequestContext, request: ListTransactionsRequest
+) -> list[ListedTransactionState]:
+    """What passes the filters and the pattern; an empty pattern is none."""
+    text = request.transactional_id_pattern
+    pattern = Regex(text, budget=PATTERN_BUDGET) if text else None
+    passes = _filter(request, context.node.env.clock.now_ms())
+    listed = []
+    slices = Slices(context.node.env.clock)
+    for each in context.node.transactions.table.all():
+        known = each.metadata
+        if passes(known) and (pattern is None or pattern.matches(known.transactional_id)):
+            listed.append(_listed(known))
+        await slices.rest()
+    return listed
+
+
+def _listed(known: TransactionMetadata) -> ListedTransactionState:
+    return ListedTransactionState(
+        transactional_id=known.transactional_id,
+        producer_id=known.producer_id,
+        transaction_state=known.state.title,
+    )
+
+
+def _filter(request: ListTransactionsRequest, now_ms: int) -> Filter:
+    """Whether an id passes; names of states that nobody knows let none of them pass."""
+    ids = frozenset(request.producer_id_filters)
+    states = {_STATES[each] for each in request.state_filters if each in _STATES}
+    has_states = bool(request.state_filters)
+    duration_ms = request.duration_filter
+
+    def passes(known: TransactionMetadata) -> bool:
+        return (
+            (not ids or known.producer_id in ids)
+            and (not has_states or known.state in states)
+            and (duration_ms < 0 or now_ms - known.start_ms > duration_ms)
+        )
+
+    return passes
+
+
+def describe_transactions(
+    context: RequestContext, request: DescribeTransactionsRequest
+) -> DescribeTransactionsResponse:
+    """What is known of each transactional id."""
+    coordinator = context.node.transactions
+    return DescribeTransactionsResponse(
+        transaction_states=[
+            _described(coordinator, each) for each in dict.fromkeys(request.transactional_ids)
+        ]
+    )
+
+
+def _described(
+    coordinator: TransactionCoordinator, transactional_id: str
+) -> DescribedTransactionState:
+    found = coordinator.table.find(transactional_id)
+    if not transactional_id:
+        code = ErrorCode.INVALID_REQUEST
+    elif isinstance(found, Transaction):
+        return _told(found.metadata)
+    else:
+        code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if found is None else found
+    return DescribedTransactionState(error_code=code, transactional_id=transactional_id)
+
+
+def _told(known: TransactionMetadata) -> DescribedTransactionState:
+    return DescribedTransactionState(
+        error_code=ErrorCode.NONE,
+        transactional_id=known.transactional_id,
+        transaction_state=known.state.title,
+        transaction_timeout_ms=known.timeout_ms,
+        transaction_start_time_ms=known.start_ms,
+        producer_id=known.producer_id,
+        producer_epoch=known.producer_epoch,
+        topics=[
+            TopicData(topic=topic, partitions=numbers)
+            for topic, numbers in by_topic(known.partitions).items()
+        ],
+    )

@@ -1,0 +1,184 @@
+"""Produce: one partition's records go into its log, or are refused.
+
+Checks come in Kafka's order: the records as they were framed, then what the log says.
+
+Source: Kafka's protocol guide, API 0; KIP-467 (errors by record).
+"""
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tidelog.errors import CorruptBatch, RefusedRecords, TidelogError
+from tidelog.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    PartitionProduceData,
+    PartitionProduceResponse,
+)
+from tidelog.record.batch import HEADER_SIZE, LENGTH_AT, LOG_OVERHEAD, MAGIC_2, MAGIC_AT
+from tidelog.record.views import walk
+from tidelog.server.handlers.produce_transactions import Verdicts, append_verified
+from tidelog.server.partitions import Partition
+from tidelog.server.requests import RequestContext
+from tidelog.types import Buffer, Codec
+
+if TYPE_CHECKING:
+    import asyncio
+
+UNKNOWN_SERVER_ERROR: Final = -1
+INVALID_TOPIC: Final = 17
+INVALID_REQUIRED_ACKS: Final = 21
+UNSUPPORTED_FOR_MESSAGE_FORMAT: Final = 43
+UNSUPPORTED_COMPRESSION: Final = 76
+INVALID_RECORD: Final = 87
+
+VALID_ACKS: Final = frozenset({-1, 0, 1})
+BATCHES_FIRST_VERSION: Final = 3
+ZSTD_FIRST_VERSION: Final = 7
+# Kafka's admin client alone may write to internal topics.
+ADMIN_CLIENT_ID: Final = "__admin_client"
+# What Kafka answers without the log's start: damage, no partition, too large, a failed disk.
+_WITHOUT_START: Final = frozenset({2, 3, 10, 18, 56})
+# Of all answers that name no other leader; never changed.
+_NO_LEADER: Final = LeaderIdAndEpoch()
+
+
+class Request(NamedTuple):
+    """What holds for all partitions of a request, and whose answers have to wait."""
+
+    context: RequestContext
+    acks: int
+    waiting: "list[Waiting]"
+    verdicts: Verdicts | None
+
+
+class Waiting(NamedTuple):
+    """A partition's answer that holds once readers may see its records."""
+
+    answer: PartitionProduceResponse
+    is_shown: "asyncio.Future[int]"
+
+
+def append(common: Request, topic: str, data: PartitionProduceData) -> PartitionProduceResponse:
+    """Append what is sent for one partition of that topic; the answer about it.
+
+    Where it holds only once readers may see the records, it is in `common.waiting`, too.
+    """
+    context, index = common.context, data.index
+    try:
+        partition = context.node.partitions.get(topic, index)
+    except TidelogError as error:
+        return refused(index, error.code or UNKNOWN_SERVER_ERROR)
+    try:
+        code = _refusal_of(context, topic, data.records)
+        if not code and common.verdicts is not None and (topic, index) in common.verdicts.refusals:
+            return refused(index, *common.verdicts.refusals[topic, index])
+        if code or common.acks not in VALID_ACKS:
+            return refused(index, code or INVALID_REQUIRED_ACKS)
+        assert data.records is not None
+        is_legacy = context.version < BATCHES_FIRST_VERSION
+        if is_legacy and not data.records:
+            return PartitionProduceResponse(index=index, error_code=0, base_offset=-1)
+        if common.verdicts is None:
+            result = partition.append(data.records, owned=True, takes_legacy=is_legacy)
+        else:
+            result = append_verified(partition, data.records, common.verdicts)
+        context.node.metrics.produced(topic, data.records, result)
+    except TidelogError as error:
+        return _failed(partition, index, error)
+    answer = PartitionProduceResponse(
+        index=index,
+        error_code=0,
+        base_offset=result.base_offset,
+        log_append_time_ms=result.log_append_time_ms,
+        log_start_offset=result.log_start_offset,
+        current_leader=_NO_LEADER,
+    )
+    if partition.must_wait(result, common.acks):
+        common.waiting.append(Waiting(answer, partition.when_shown(result.last_offset + 1)))
+    return answer
+
+
+def is_refused(context: RequestContext, topic: str, records: Buffer | None) -> bool:
+    """Whether records are refused before the log sees them."""
+    try:
+        return _refusal_of(context, topic, records) != 0
+    except CorruptBatch:
+        return True
+
+
+def _refusal_of(context: RequestContext, topic: str, records: Buffer | None) -> int:
+    """The error that records get before the log sees them; 0 for none.
+
+    Raises:
+        CorruptBatch: Their frames can't be right.
+    """
+    if records is None:
+        return UNKNOWN_SERVER_ERROR  # Kafka's code: it comes to nothing there
+    if context.version < BATCHES_FIRST_VERSION:
+        return _legacy_refusal(context, topic, records)
+    if context.version >= ZSTD_FIRST_VERSION and _is_one_batch(records):
+        return _refusal_to(context, topic)
+    return _framing_refusal(context, records) or _refusal_to(context, topic)
+
+
+def _framing_refusal(context: RequestContext, records: Buffer) -> int:
+    """The error of records that are not one whole batch that the version may send; 0 for none."""
+    batches = walk(records)
+    first = next(batches, None)
+    if first is None or first.magic != MAGIC_2:
+        return INVALID_RECORD
+    if context.version < ZSTD_FIRST_VERSION and first.codec is Codec.ZSTD:
+        return UNSUPPORTED_COMPRESSION
+    if first.size_bytes < len(records) and next(batches, None) is not None:
+        return INVALID_RECORD
+    return 0
+
+
+def _is_one_batch(records: Buffer) -> bool:
+    """Whether one whole batch of format 2 fills them, as clients send it: as a walk says."""
+    size_bytes = len(records)
+    if size_bytes < HEADER_SIZE or records[MAGIC_AT] != MAGIC_2:
+        return False
+    return int.from_bytes(records[LENGTH_AT:LOG_OVERHEAD], "big") + LOG_OVERHEAD == size_bytes
+
+
+def _legacy_refusal(context: RequestContext, topic: str, records: Buffer) -> int:
+    """The same for clients that know no record batches.
+
+    As Kafka took it from them, a set of no messages is no error; a set of batches is one.
+    """
+    first = next(walk(records), None)
+    if first is None:
+        return INVALID_RECORD if records else 0
+    if first.magic == MAGIC_2:
+        return UNSUPPORTED_FOR_MESSAGE_FORMAT
+    return _refusal_to(context, topic)
+
+
+def _refusal_to(context: RequestContext, topic: str) -> int:
+    """The error of whoever may not write there; 0 where he may."""
+    if context.node.topics.is_internal(topic) and context.client_id != ADMIN_CLIENT_ID:
+        return INVALID_TOPIC
+    return 0
+
+
+def refused(index: int, code: int, reason: str | None = None) -> PartitionProduceResponse:
+    """The answer about a partition whose records are not taken."""
+    return PartitionProduceResponse(
+        index=index, error_code=code, base_offset=-1, error_message=reason
+    )
+
+
+def _failed(partition: Partition, index: int, error: TidelogError) -> PartitionProduceResponse:
+    """What the log said, as Kafka tells it: only refused records are explained."""
+    code = UNKNOWN_SERVER_ERROR if error.code is None else error.code
+    answer = refused(index, code)
+    if code not in _WITHOUT_START:
+        answer.log_start_offset = partition.log.log_start_offset
+    if isinstance(error, RefusedRecords) and error.record_errors:
+        answer.error_message = str(error)
+        answer.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=each.index, batch_index_error_message=each.reason)
+            for each in error.record_errors
+        ]
+    return answer

@@ -1,0 +1,80 @@
+"""DescribeProducers: which producers a partition remembers, and which transactions are open in it.
+
+Source: Kafka's protocol guide, API 61; KIP-664.
+"""
+
+from collections.abc import Awaitable
+from typing import Final
+
+from tidelog.protocol.messages.producers import (
+    DescribeProducersPartitionResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeProducersTopicResponse,
+    ProducerState,
+)
+from tidelog.server.asked_partitions import find_partition, opened_first
+from tidelog.server.requests import RequestContext
+from tidelog.storage.producer_entry import ProducerEntry
+
+NO_OFFSET: Final = -1
+NO_TOPIC: Final = "This server does not host this topic-partition."
+
+
+def describe_producers(
+    context: RequestContext, request: DescribeProducersRequest
+) -> DescribeProducersResponse | Awaitable[DescribeProducersResponse]:
+    """The producers of each partition."""
+    node = context.node
+    missing = node.partitions.unopened(
+        (topic.name, number) for topic in request.topics for number in topic.partition_indexes
+    )
+    if missing:
+        return opened_first(node, missing, lambda: _answer(context, request))
+    return _answer(context, request)
+
+
+def _answer(
+    context: RequestContext, request: DescribeProducersRequest
+) -> DescribeProducersResponse:
+    return DescribeProducersResponse(
+        topics=[
+            DescribeProducersTopicResponse(
+                name=topic.name,
+                partitions=[
+                    _partition(context, topic.name, number) for number in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _partition(
+    context: RequestContext, topic: str, number: int
+) -> DescribeProducersPartitionResponse:
+    found = find_partition(context.node, topic, number)
+    if isinstance(found, int):
+        return DescribeProducersPartitionResponse(
+            partition_index=number,
+            error_code=found,
+            error_message=NO_TOPIC if context.node.topics.find(topic) is None else None,
+        )
+    producers = found.log.producer_states().producers.values()
+    return DescribeProducersPartitionResponse(
+        partition_index=number,
+        error_code=0,
+        active_producers=[_producer(entry) for entry in producers],
+    )
+
+
+def _producer(entry: ProducerEntry) -> ProducerState:
+    first = entry.txn_first_offset
+    return ProducerState(
+        producer_id=entry.producer_id,
+        producer_epoch=entry.epoch,
+        last_sequence=entry.last_sequence,
+        last_timestamp=entry.last_timestamp,
+        coordinator_epoch=entry.coordinator_epoch,
+        current_txn_start_offset=NO_OFFSET if first is None else first,
+    )

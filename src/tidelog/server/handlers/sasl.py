@@ -1,0 +1,33 @@
+"""SaslHandshake and SaslAuthenticate where nobody has to log in; where one has to, `gate` answers.
+
+Source: Kafka 4.3's KafkaApis.handleSaslHandshakeRequest and handleSaslAuthenticateRequest.
+"""
+
+from typing import Final
+
+from tidelog.protocol.messages.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from tidelog.server.requests import RequestContext
+
+ILLEGAL_STATE: Final = 34
+_TOO_LATE: Final = "SaslAuthenticate request received after successful authentication"
+
+
+def sasl_handshake(
+    context: RequestContext,  # noqa: ARG001 - every handler has one
+    request: SaslHandshakeRequest,  # noqa: ARG001 - whatever is asked
+) -> SaslHandshakeResponse:
+    """There is nothing to log in to."""
+    return SaslHandshakeResponse(error_code=ILLEGAL_STATE)
+
+
+def sasl_authenticate(
+    context: RequestContext,  # noqa: ARG001 - every handler has one
+    request: SaslAuthenticateRequest,  # noqa: ARG001 - whatever is asked
+) -> SaslAuthenticateResponse:
+    """There is nothing to log in to."""
+    return SaslAuthenticateResponse(error_code=ILLEGAL_STATE, error_message=_TOO_LATE)

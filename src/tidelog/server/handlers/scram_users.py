@@ -1,0 +1,132 @@
+"""DescribeUserScramCredentials and AlterUserScramCredentials.
+
+Each user may be named once in a request; what one is refused for is not the others' business.
+
+Source: Kafka's protocol guide, APIs 50 and 51; KIP-554; Kafka 4.3's ScramControlManager and
+ScramImage.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+from tidelog.errors import TidelogError
+from tidelog.protocol.messages.scram_users import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+    CredentialInfo,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from tidelog.server.errors import Refusal, refusal_of
+from tidelog.server.requests import RequestContext
+from tidelog.server.security.rules import USERS_MAX
+from tidelog.server.security.scram import (
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    ScramMechanism,
+    credential_of,
+)
+from tidelog.storage.security_file import KeptCredential
+
+UNSUPPORTED_MECHANISM: Final = 33
+POLICY_VIOLATION: Final = 44
+RESOURCE_NOT_FOUND: Final = 91
+DUPLICATE_RESOURCE: Final = 92
+UNACCEPTABLE_CREDENTIAL: Final = 93
+NAME_BYTES_MAX: Final = 1024
+SALT_BYTES_MAX: Final = 1024
+_TWICE: Final = "A user credential cannot be altered twice in the same request"
+
+_Change: TypeAlias = ScramCredentialDeletion | ScramCredentialUpsertion
+_Kept: TypeAlias = dict[tuple[str, int], KeptCredential]
+
+
+def describe_user_scram_credentials(
+    context: RequestContext, request: DescribeUserScramCredentialsRequest
+) -> DescribeUserScramCredentialsResponse:
+    """Which mechanisms users have credentials for; all users where none is named."""
+    infos: defaultdict[str, list[CredentialInfo]] = defaultdict(list)
+    for (user, mechanism), kept in sorted(context.node.rules.credentials().items()):
+        infos[user].append(CredentialInfo(mechanism=mechanism, iterations=kept.iterations))
+    names = [user.name for user in request.users or ()] or sorted(infos)
+    times = Counter(names)
+    return DescribeUserScramCredentialsResponse(
+        results=[_described(name, times[name], infos) for name in dict.fromkeys(names)]
+    )
+
+
+def _described(
+    name: str, times: int, infos: Mapping[str, list[CredentialInfo]]
+) -> DescribeUserScramCredentialsResult:
+    found = DescribeUserScramCredentialsResult(user=name)
+    if times > 1:
+        found.error_code = DUPLICATE_RESOURCE
+        found.error_message = (
+            f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
+        )
+    elif name not in infos:
+        found.error_code = RESOURCE_NOT_FOUND
+        found.error_message = f"Attempt to describe a user credential that does not exist: {name}"
+    else:
+        found.credential_infos = infos[name]
+    return found
+
+
+async def alter_user_scram_credentials(
+    context: RequestContext, request: AlterUserScramCredentialsRequest
+) -> AlterUserScramCredentialsResponse:
+    """Keep and forget credentials; answered when the change is durable."""
+    asked: list[_Change] = [*request.deletions, *request.upsertions]
+    times = Counter(each.name for each in asked)
+    results = {name: AlterUserScramCredentialsResult(user=name) for name in times}
+
+    def change(kept: _Kept) -> None:
+        for each in asked:
+            try:
+                if times[each.name] > 1:
+                    raise Refusal(DUPLICATE_RESOURCE, _TWICE)
+                _change_one(kept, each)
+            except Refusal as why:
+                _say(results[each.name], why)
+
+    try:
+        await context.node.rules.change_credentials(change)
+    except TidelogError as error:
+        for result in results.values():
+            _say(result, refusal_of(error))
+    return AlterUserScramCredentialsResponse(results=list(results.values()))
+
+
+def _say(result: AlterUserScramCredentialsResult, why: Refusal) -> None:
+    result.error_code, result.error_message = why.error_code, why.message
+
+
+def _change_one(kept: _Kept, asked: _Change) -> None:
+    """Make one change; raises Refusal."""
+    if not asked.name or len(asked.name.encode()) > NAME_BYTES_MAX:
+        raise Refusal(UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
+    if asked.mechanism not in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+        raise Refusal(UNSUPPORTED_MECHANISM, "Unknown SCRAM mechanism")
+    key = (asked.name, asked.mechanism)
+    if isinstance(asked, ScramCredentialDeletion):
+        if kept.pop(key, None) is None:
+            text = "Attempt to delete a user credential that does not exist"
+            raise Refusal(RESOURCE_NOT_FOUND, text)
+        return
+    if asked.iterations < ITERATIONS_MIN:
+        raise Refusal(UNACCEPTABLE_CREDENTIAL, "Iterations are too low")
+    if asked.iterations > ITERATIONS_MAX:
+        raise Refusal(UNACCEPTABLE_CREDENTIAL, "Iterations are too high")
+    if not 1 <= len(asked.salt) <= SALT_BYTES_MAX or not asked.salted_password:
+        raise Refusal(UNACCEPTABLE_CREDENTIAL, "Salt or salted password of a bad size")
+    if key not in kept and len(kept) >= USERS_MAX:
+        raise Refusal(POLICY_VIOLATION, f"There are {USERS_MAX} credentials already")
+    mechanism = ScramMechanism(asked.mechanism)
+    salt, salted = bytes(asked.salt), bytes(asked.salted_password)
+    made = credential_of(mechanism, salt, asked.iterations, salted)
+    kept[key] = KeptCredential(made.iterations, salt, made.stored_key, made.server_key)

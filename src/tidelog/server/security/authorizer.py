@@ -1,0 +1,326 @@
+"""Who may do what to what: Kafka's rules about rules. Pure; the clock and the disk are elsewhere.
+
+A rule (ACL) names a resource by its whole name, by a prefix of it, or all by `*`; a principal or
+`User:*`; a host or `*`; an operation or ALL; and allows or denies. One rule that denies outweighs
+all that allow. Where no rule is about the resource at all, `allow.everyone.if.no.acl.found` says;
+where there are some and none fits, the answer is no. Super users are asked nothing.
+
+Being allowed to READ, WRITE, DELETE or ALTER implies DESCRIBE, and ALTER_CONFIGS implies
+DESCRIBE_CONFIGS; being denied them implies nothing.
+
+Source: Kafka 4.3's StandardAuthorizer and Authorizer.authorizeByResourceType; KIP-11, KIP-290.
+"""
+
+from bisect import insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+WILDCARD: Final = "*"
+EVERYBODY: Final = "User:*"
+CLUSTER_NAME: Final = "kafka-cluster"
+ANONYMOUS: Final = "User:ANONYMOUS"
+# Answers that are remembered; each is for one principal, address, operation and resource.
+REMEMBERED_MAX: Final = 10_000
+# Longer names are no topics' (249 characters at most); clients may send 32,767 bytes.
+REMEMBERED_NAME_MAX: Final = 256
+
+
+class ResourceType(IntEnum):
+    """Kafka's numbers."""
+
+    UNKNOWN = 0
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class PatternType(IntEnum):
+    """Kafka's numbers; ANY and MATCH are for filters only."""
+
+    UNKNOWN = 0
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Operation(IntEnum):
+    """Kafka's numbers; ANY is for filters only."""
+
+    UNKNOWN = 0
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class Permission(IntEnum):
+    """Kafka's numbers; ANY is for filters only."""
+
+    UNKNOWN = 0
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+# By which allowed operations another is allowed as well.
+_IMPLIED_BY: Final = {
+    Operation.DESCRIBE: frozenset(
+        {
+            Operation.DESCRIBE,
+            Operation.READ,
+            Operation.WRITE,
+            Operation.DELETE,
+            Operation.ALTER,
+        }
+    ),
+    Operation.DESCRIBE_CONFIGS: frozenset({Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS}),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Acl:
+    """One rule."""
+
+    resource_type: ResourceType
+    name: str
+    pattern: PatternType
+    principal: str
+    host: str
+    operation: Operation
+    permission: Permission
+
+    def is_about(self, name: str) -> bool:
+        """Whether its resource pattern holds a name (of the right type)."""
+        if self.pattern is PatternType.PREFIXED:
+            return name.startswith(self.name)
+        return self.name in {name, WILDCARD}
+
+    def fits(self, who: "Client", operation: Operation) -> bool:
+        """Whether it says something about somebody who wants this."""
+        if self.principal not in {who.principal, EVERYBODY}:
+            return False
+        if self.host not in {who.host, WILDCARD}:
+            return False
+        if self.operation in {operation, Operation.ALL}:
+            return True
+        implied_by = _IMPLIED_BY.get(operation, frozenset())
+        return self.permission is Permission.ALLOW and self.operation in implied_by
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclFilter:
+    """Some rules: None and ANY let everything pass.
+
+    With the pattern MATCH a name passes all rules that are about it; else names must be equal.
+    """
+
+    resource_type: ResourceType = ResourceType.ANY
+    name: str | None = None
+    pattern: PatternType = PatternType.ANY
+    principal: str | None = None
+    host: str | None = None
+    operation: Operation = Operation.ANY
+    permission: Permission = Permission.ANY
+
+    def passes(self, acl: Acl) -> bool:
+        """Whether a rule is one of these."""
+        return (
+            self.resource_type in {ResourceType.ANY, acl.resource_type}
+            and self._passes_name(acl)
+            and self.principal in {None, acl.principal}
+            and self.host in {None, acl.host}
+            and self.operation in {Operation.ANY, acl.operation}
+            and self.permission in {Permission.ANY, acl.permission}
+        )
+
+    def _passes_name(self, acl: Acl) -> bool:
+        if self.pattern not in {PatternType.ANY, PatternType.MATCH, acl.pattern}:
+            return False
+        if self.name is None:
+            return True
+        if self.pattern is PatternType.MATCH:
+            return acl.is_about(self.name)
+        return self.name == acl.name
+
+
+class Client(NamedTuple):
+    """Who asks, from where.
+
+    Attributes:
+        principal: Such as `User:alice`.
+        host: The address, as text.
+    """
+
+    principal: str
+    host: str
+
+
+class _Rules:
+    """The rules about one type of resource, by how they name it."""
+
+    def __init__(self) -> None:
+        self.literal: dict[str, list[Acl]] = {}
+        self.prefixed: dict[str, list[Acl]] = {}
+        self.prefix_lengths: list[int] = []
+
+    def add(self, acl: Acl) -> None:
+        """One more."""
+        kept = self.prefixed if acl.pattern is PatternType.PREFIXED else self.literal
+        kept.setdefault(acl.name, []).append(acl)
+        if acl.pattern is PatternType.PREFIXED and len(acl.name) not in self.prefix_lengths:
+            insort(self.prefix_lengths, len(acl.name))
+
+    def about(self, name: str) -> Iterator[Acl]:
+        """Those that are about a name."""
+        yield from self.literal.get(name, ())
+        if name != WILDCARD:
+            yield from self.literal.get(WILDCARD, ())
+        for length in self.prefix_lengths:
+            if length > len(name):
+                return
+            yield from self.prefixed.get(name[:length], ())
+
+
+class Authorizer:
+    """All rules, and what follows from them. Belongs to one thread."""
+
+    def __init__(
+        self,
+        acls: Iterable[Acl] = (),
+        *,
+        super_users: Iterable[str] = (),
+        allows_without_rules: bool = False,
+    ) -> None:
+        """Rules that hold from the start.
+
+        Args:
+            acls: The rules.
+            super_users: Principals that may do everything.
+            allows_without_rules: What holds for a resource that no rule is about.
+        """
+        self._super_users = frozenset(super_users)
+        self._allows_without_rules = allows_without_rules
+        self._acls: frozenset[Acl] = frozenset()
+        self._by_type: dict[ResourceType, _Rules] = {}
+        self._remembered: dict[tuple[Client, Operation, ResourceType, str], bool] = {}
+        self.replace(acls)
+
+    @property
+    def acls(self) -> frozenset[Acl]:
+        """The rules."""
+        return self._acls
+
+    def replace(self, acls: Iterable[Acl]) -> None:
+        """From now on these rules hold, and no others."""
+        self._acls = frozenset(acls)
+        self._by_type = {}
+        self._remembered = {}
+        for acl in sorted(self._acls):
+            self._by_type.setdefault(acl.resource_type, _Rules()).add(acl)
+
+    def may(self, who: Client, operation: Operation, kind: ResourceType, name: str) -> bool:
+        """Whether somebody may do something to a resource."""
+        if len(name) > REMEMBERED_NAME_MAX:
+            return self._decide(who, operation, kind, name)
+        asked = (who, operation, kind, name)
+        known = self._remembered.get(asked)
+        if known is None:
+            known = self._decide(who, operation, kind, name)
+            if len(self._remembered) >= REMEMBERED_MAX:
+                self._remembered.clear()
+            self._remembered[asked] = known
+        return known
+
+    def _decide(self, who: Client, operation: Operation, kind: ResourceType, name: str) -> bool:
+        if who.principal in self._super_users:
+            return True
+        rules = self._by_type.get(kind)
+        is_named = is_allowed = False
+        for acl in () if rules is None else rules.about(name):
+            is_named = True
+            if acl.fits(who, operation):
+                if acl.permission is Permission.DENY:
+                    return False
+                is_allowed = True
+        return is_allowed if is_named else self._allows_without_rules
+
+    def may_cluster(self, who: Client, operation: Operation) -> bool:
+        """Whether somebody may do something to the cluster."""
+        return self.may(who, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def may_any(self, who: Client, operation: Operation, kind: ResourceType) -> bool:
+        """Whether there can be a resource of a type to which somebody may do something.
+
+        As Kafka asks it: implied operations don't count here, and a name that nobody has given any
+        rule (`hardcode`, which is Kafka's) stands for those without rules.
+        """
+        if self.may(who, operation, kind, "hardcode"):
+            return True
+        allowed: list[Acl] = []
+        denied: dict[PatternType, set[str]] = {
+            PatternType.LITERAL: set(),
+            PatternType.PREFIXED: set(),
+        }
+        for acl in self._acls:
+            if acl.resource_type is not kind or acl.operation not in {operation, Operation.ALL}:
+                continue
+            if acl.principal not in {who.principal, EVERYBODY}:
+                continue
+            if acl.host not in {who.host, WILDCARD}:
+                continue
+            if acl.permission is Permission.ALLOW:
+                allowed.append(acl)
+            else:
+                denied[acl.pattern].add(acl.name)
+        if WILDCARD in denied[PatternType.LITERAL]:
+            return False
+        return any(_is_left(acl, denied) for acl in allowed)
+
+
+def _is_left(acl: Acl, denied: dict[PatternType, set[str]]) -> bool:
+    """Whether a rule that allows something is not outweighed by those that deny it."""
+    if acl.pattern is PatternType.LITERAL:
+        if acl.name == WILDCARD:
+            return True
+        if acl.name in denied[PatternType.LITERAL]:
+            return False
+    return not any(acl.name.startswith(prefix) for prefix in denied[PatternType.PREFIXED])
+
+
+def operations_bits(
+    authorizer: Authorizer, who: Client, kind: ResourceType, name: str, possible: int
+) -> int:
+    """Which of some operations somebody may do to a resource, as bits by their numbers."""
+    return sum(
+        1 << operation
+        for operation in Operation
+        if possible >> operation & 1 and authorizer.may(who, operation, kind, name)
+    )
+
+
+def parse_super_users(text: str) -> frozenset[str]:
+    """`User:a;User:b` as principals; raises ValueError for one without a colon."""
+    found = frozenset(part.strip() for part in text.split(";") if part.strip())
+    for principal in found:
+        kind, colon, name = principal.partition(":")
+        if not kind or not colon or not name:
+            raise ValueError(principal)
+    return found

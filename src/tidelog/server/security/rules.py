@@ -1,0 +1,176 @@
+"""What a broker knows of users and rights, as its directory keeps it."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from tidelog.config import BrokerConfig
+from tidelog.env import Env
+from tidelog.errors import ConfigError, CorruptFile
+from tidelog.server.kept_state import Begin, KeptState
+from tidelog.server.security.authorizer import (
+    Acl,
+    Authorizer,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    parse_super_users,
+)
+from tidelog.server.security.pretenders import Shape, most_common, shape_of
+from tidelog.server.security.scram import ScramCredential, ScramMechanism
+from tidelog.server.work import Work
+from tidelog.storage.security_file import (
+    SECURITY_FILE,
+    AclRow,
+    KeptCredential,
+    SecurityState,
+    read_security,
+    write_security,
+)
+
+# Kafka's bound on rules of one cluster is the memory; ours is a number.
+ACLS_MAX: Final = 100_000
+USERS_MAX: Final = 100_000
+
+
+class Rules:
+    """Users and ACLs of one broker. Belongs to the loop's thread, but for `credential`.
+
+    Attributes:
+        authorizer: Who may do what; None where nobody asks.
+    """
+
+    def __init__(
+        self, env: Env, directory: str, config: BrokerConfig, work: Work, begin: Begin
+    ) -> None:
+        """Read what the directory keeps.
+
+        Args:
+            env: Files.
+            directory: Whose.
+            config: Super users, and whether there is an authorizer.
+            work: Threads for writing.
+            begin: Carries a change out to its end; nobody closes the directory before that.
+
+        Raises:
+            CorruptFile, UnsupportedVersion, StorageFailure: It can't be read.
+            ConfigError: `super.users` can't be.
+        """
+        self._kept: KeptState[SecurityState] = KeptState(
+            f"{directory}/{SECURITY_FILE}",
+            "users and rules",
+            read=lambda: read_security(env.files, directory),
+            write=lambda state: write_security(env.files, directory, state),
+            work=work,
+            begin=begin,
+        )
+        self.authorizer = _authorizer(config)
+        self._shapes: Mapping[int, Mapping[Shape, int]] = {}
+        self._kept.on_kept = self._heed
+        self._heed(SecurityState(), self._kept.state)
+
+    def _heed(self, before: SecurityState, now: SecurityState) -> None:
+        if now.acls != before.acls and self.authorizer is not None:
+            self.authorizer.replace(_acl_of(row) for row in now.acls)
+        if now.scram != before.scram:
+            self._shapes = {
+                mechanism: most_common(
+                    shape_of(kept.iterations, kept.salt)
+                    for (_, number), kept in now.scram.items()
+                    if number == mechanism
+                )
+                for mechanism in ScramMechanism
+            }
+
+    # -- users ---------------------------------------------------------------------------------
+
+    def credential(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
+        """A user's credential, None for one that has none. Any thread may ask."""
+        kept = self._kept.state.scram.get((user, int(mechanism)))
+        if kept is None:
+            return None
+        return ScramCredential(kept.salt, kept.iterations, kept.stored_key, kept.server_key)
+
+    def shapes(self, mechanism: ScramMechanism) -> Mapping[Shape, int]:
+        """Forms of salts and iterations of a mechanism's users. Any thread may ask."""
+        return self._shapes.get(mechanism, {})
+
+    def credentials(self) -> Mapping[tuple[str, int], KeptCredential]:
+        """All credentials, by user and the mechanism's number."""
+        return self._kept.state.scram
+
+    async def change_credentials(
+        self, change: Callable[[dict[tuple[str, int], KeptCredential]], None]
+    ) -> None:
+        """Let `change` change a copy of all credentials, and keep that.
+
+        Raises:
+            StorageFailure: It could not be kept; nothing was changed.
+        """
+
+        def changed(state: SecurityState) -> SecurityState:
+            scram = dict(state.scram)
+            change(scram)
+            return replace(state, scram=scram)
+
+        await self._kept.change(changed)
+
+    # -- rights --------------------------------------------------------------------------------
+
+    async def add_acls(self, acls: Iterable[Acl]) -> frozenset[Acl]:
+        """Add rules, durably; those for which there was no room any more, first come first served.
+
+        Raises:
+            StorageFailure: They could not be kept; none was added.
+        """
+        asked = {_row_of(acl): acl for acl in acls}
+        refused: list[Acl] = []
+
+        def changed(state: SecurityState) -> SecurityState:
+            # Counted here, where all that came before is there: many may be asked for at once.
+            new = [row for row in asked if row not in state.acls]
+            room = max(ACLS_MAX - len(state.acls), 0)
+            refused[:] = [asked[row] for row in new[room:]]
+            return replace(state, acls=state.acls.union(new[:room]))
+
+        await self._kept.change(changed)
+        return frozenset(refused)
+
+    async def remove_acls(self, acls: Iterable[Acl]) -> None:
+        """Remove rules, durably; raises StorageFailure, and then none was removed."""
+        rows = frozenset(map(_row_of, acls))
+        await self._kept.change(lambda state: replace(state, acls=state.acls - rows))
+
+
+def _authorizer(config: BrokerConfig) -> Authorizer | None:
+    try:
+        super_users = parse_super_users(config.super_users)
+    except ValueError:
+        text = "must be TYPE:NAME, separated by semicolons"
+        raise ConfigError("super.users", config.super_users, text) from None
+    if not config.authorizer_class_name:
+        return None
+    return Authorizer(
+        super_users=super_users, allows_without_rules=config.allow_everyone_if_no_acl_found
+    )
+
+
+def _row_of(acl: Acl) -> AclRow:
+    what = (int(acl.resource_type), acl.name, int(acl.pattern))
+    return (*what, acl.principal, acl.host, int(acl.operation), int(acl.permission))
+
+
+def _acl_of(row: AclRow) -> Acl:
+    try:
+        return Acl(
+            resource_type=ResourceType(row[0]),
+            name=row[1],
+            pattern=PatternType(row[2]),
+            principal=row[3],
+            host=row[4],
+            operation=Operation(row[5]),
+            permission=Permission(row[6]),
+        )
+    except ValueError as error:
+        raise CorruptFile(f"{SECURITY_FILE}: a rule of an unknown kind: {error}") from error

@@ -1,0 +1,360 @@
+"""The coordinator of transactions: what clients ask of it, and what becomes due without them.
+
+Source: Kafka 4.3's TransactionCoordinator; KIP-98, KIP-360, KIP-890.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, NamedTuple
+
+from tidelog.errors import TidelogError
+from tidelog.server.arrivals import arrival
+from tidelog.server.groups.reply import Reply
+from tidelog.server.timers import Timer
+from tidelog.server.topics import TRANSACTIONS_TOPIC
+from tidelog.server.transactions.endings import Endings
+from tidelog.server.transactions.host import LOGGER, TransactionHost
+from tidelog.server.transactions.metadata import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    Transaction,
+    TransactionMetadata,
+    TransactionState,
+)
+from tidelog.server.transactions.seam import ErrorCode, Markers
+from tidelog.server.transactions.steps import (
+    SERVER_VERSION,
+    AddAsked,
+    EndAsked,
+    InitAsked,
+    ProducerRef,
+    plan_add,
+    plan_end,
+    plan_fencing,
+    plan_init,
+    refusal_of,
+    verify,
+)
+from tidelog.server.transactions.table import TransactionTable
+from tidelog.types import TopicPartition
+
+# How long to add partitions waits for the end of the transaction before, rather than be asked
+# again. Source: `add.partitions.to.txn.retry.backoff.max.ms`, by which Kafka's brokers ask again.
+ADD_PATIENCE_MS: Final = 100
+# How long transactional ids are looked at before others run.
+SLICE_MS: Final = 3
+
+
+class ProducerAnswer(NamedTuple):
+    """What a producer is told: a code, and with NONE its id and epoch from now on."""
+
+    code: ErrorCode
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+
+
+class TransactionCoordinator:
+    """All transactional ids of the broker. Belongs to the loop's thread.
+
+    Attributes:
+        log: Where they are kept.
+        table: What is known of them.
+    """
+
+    def __init__(self, host: TransactionHost, markers: Markers) -> None:
+        self._config = host.config
+        self._clock = host.env.clock
+        self._timers = host.timers
+        self._ids = host.producer_ids
+        self.table = TransactionTable(host)
+        self.log = self.table.log
+        self._endings = Endings(self.table, markers, self._timers, self._clock)
+        host.closers.append(self._endings.close)
+        host.topics.on_deleted.append(self._forget_topic)
+        self._abort_timed_out_later()
+        self._forget_unused_later()
+
+    def resume(self) -> None:
+        """Begin to read the transactional ids that there were, and complete what was decided."""
+        self.log.resume()
+
+    def _forget_topic(self, topic: str) -> None:
+        if topic == TRANSACTIONS_TOPIC:
+            self.log.forget_topic()
+
+    # -- producers ---------------------------------------------------------------------------
+
+    async def init_producer_id(self, asked: InitAsked) -> ProducerAnswer:
+        """An id and an epoch under which nobody else can write any more.
+
+        A transaction that is open is aborted first: CONCURRENT_TRANSACTIONS says to ask again.
+        """
+        if not asked.transactional_id:
+            return ProducerAnswer(ErrorCode.INVALID_REQUEST)
+        if not 0 < asked.timeout_ms <= self._config.transaction_max_timeout_ms:
+            return ProducerAnswer(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+        try:
+            found, new_id = await self._find_with_id(asked.transactional_id, creates=True)
+        except TidelogError as error:
+            return _without_id(error)
+        if isinstance(found, ErrorCode):
+            return ProducerAnswer(found)
+        said = Reply[ProducerAnswer]()
+        self._init(found, asked, new_id, said)
+        return await arrival(said)
+
+    async def _find_with_id(
+        self, transactional_id: str, *, creates: bool
+    ) -> tuple[Transaction | ErrorCode | None, int | None]:
+        """What is known of an id, and another producer id where it needs one.
+
+        Raises:
+            TidelogError: No producer id is to be had.
+        """
+        new_id: int | None = None
+        while True:
+            found = self.table.find(transactional_id)
+            if isinstance(found, Transaction):
+                needs_id = found.metadata.is_exhausted
+            else:
+                needs_id = found is None and creates
+            if not needs_id or new_id is not None:
+                return found, new_id
+            new_id = self._ids.next()
+            if new_id is None:
+                new_id = await self._ids.take()  # much may have happened meanwhile
+
+    def _init(
+        self,
+        found: Transaction | None,
+        asked: InitAsked,
+        new_id: int | None,
+        said: Reply[ProducerAnswer],
+    ) -> None:
+        if found is None:
+            assert new_id is not None
+            found = self.table.create(asked.transactional_id, new_id, asked.timeout_ms)
+        transaction = found
+        step = plan_init(
+            transaction.metadata,
+            is_pending=transaction.pending is not None,
+            asked=asked,
+            new_id=new_id,
+            now_ms=self._clock.now_ms(),
+        )
+        if isinstance(step, ErrorCode):
+            said.complete(ProducerAnswer(step))
+        elif step.is_prepared:
+            self._prepare(transaction, step).then(
+                lambda code: said.complete(
+                    ProducerAnswer(code or ErrorCode.CONCURRENT_TRANSACTIONS)
+                )
+            )
+        else:
+            self.table.write(transaction, step).then(
+                lambda code: said.complete(_as_answer(code, step))
+            )
+
+    # -- partitions --------------------------------------------------------------------------
+
+    def add(self, asked: AddAsked) -> Reply[ErrorCode]:
+        """Take partitions into a transaction, which begins where none is open.
+
+        Where the one before is still being ended, that is waited for a little.
+        """
+        said = Reply[ErrorCode]()
+        if asked.transactional_id:
+            self._add(asked, said, None)
+        else:
+            said.complete(ErrorCode.INVALID_REQUEST)
+        return said
+
+    def _add(self, asked: AddAsked, said: Reply[ErrorCode], timer: Timer | None) -> None:
+        if said.is_done:
+            return  # it has waited for long enough
+        found = self.table.find(asked.transactional_id)
+        if isinstance(found, Transaction):
+            step = plan_add(
+                found.metadata,
+                is_pending=found.pending is not None,
+                asked=asked,
+                now_ms=self._clock.now_ms(),
+            )
+            if step is ErrorCode.CONCURRENT_TRANSACTIONS:
+                self._wait_to_add(found, asked, said, timer)
+                return
+        else:
+            step = ErrorCode.INVALID_PRODUCER_ID_MAPPING if found is None else found
+        if timer is not None:
+            timer.cancel()
+        if isinstance(step, ErrorCode):
+            said.complete(step)
+        else:
+            assert isinstance(found, Transaction)
+            self.table.write(found, step).then(said.complete)
+
+    def _wait_to_add(
+        self, transaction: Transaction, asked: AddAsked, said: Reply[ErrorCode], timer: Timer | None
+    ) -> None:
+        def give_up() -> None:
+            transaction.waiting.pop(said, None)
+            said.complete(ErrorCode.CONCURRENT_TRANSACTIONS)
+
+        patience = timer or self._timers.after(ADD_PATIENCE_MS, give_up)
+        transaction.waiting[said] = lambda: self._add(asked, said, patience)
+
+    def verify(
+        self, transactional_id: str, producer: ProducerRef, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Whether partitions are in a transaction: NONE, TRANSACTION_ABORTABLE, or why not."""
+        if not transactional_id:
+            return dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
+        found = self.table.find(transactional_id)
+        if isinstance(found, Transaction):
+            return verify(found.metadata, producer, partitions)
+        code = ErrorCode.INVALID_PRODUCER_ID_MAPPING if found is None else found
+        return dict.fromkeys(partitions, code)
+
+    def is_in_transaction(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partition: TopicPartition,
+    ) -> bool:
+        """As `seam.Coordinator`."""
+        found = self.table.find(transactional_id)
+        return (
+            isinstance(found, Transaction)
+            and found.metadata.state is TransactionState.ONGOING
+            and partition in found.metadata.partitions
+            and not refusal_of(found.metadata, ProducerRef(producer_id, producer_epoch))
+        )
+
+    async def verify_or_add(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+        *,
+        add: bool,
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """As `seam.Coordinator`."""
+        producer = ProducerRef(producer_id, producer_epoch)
+        if not add:
+            return self.verify(transactional_id, producer, partitions)
+        asked = AddAsked(
+            transactional_id=transactional_id,
+            producer=producer,
+            partitions=frozenset(partitions),
+            version=SERVER_VERSION,
+        )
+        return dict.fromkeys(partitions, await arrival(self.add(asked)))
+
+    # -- the end -----------------------------------------------------------------------------
+
+    async def end(self, asked: EndAsked) -> ProducerAnswer:
+        """Decide how a transaction ends; markers follow beside the requests."""
+        if not asked.transactional_id:
+            return ProducerAnswer(ErrorCode.INVALID_REQUEST)
+        try:
+            found, new_id = await self._find_with_id(asked.transactional_id, creates=False)
+        except TidelogError as error:
+            return _without_id(error)
+        if isinstance(found, ErrorCode):
+            return ProducerAnswer(found)
+        if found is None:
+            return ProducerAnswer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        said = Reply[ProducerAnswer]()
+        self._end(found, asked, new_id, said)
+        return await arrival(said)
+
+    def _end(
+        self,
+        transaction: Transaction,
+        asked: EndAsked,
+        new_id: int | None,
+        said: Reply[ProducerAnswer],
+    ) -> None:
+        known = transaction.metadata
+        now_ms = self._clock.now_ms()
+        is_pending = transaction.pending is not None
+        step = plan_end(known, is_pending=is_pending, asked=asked, new_id=new_id, now_ms=now_ms)
+        if isinstance(step, ErrorCode):
+            said.complete(_as_answer(step, known))
+            return
+        # Where epochs begin again the client goes on with the next id; it waits in `add` until that
+        # holds.
+        after = step.completed(now_ms)
+        self._prepare(transaction, step).then(lambda code: said.complete(_as_answer(code, after)))
+
+    def _prepare(self, transaction: Transaction, step: TransactionMetadata) -> Reply[ErrorCode]:
+        """Write down how a transaction ends; once that is safe its end begins."""
+        said = Reply[ErrorCode]()
+
+        def written(code: ErrorCode) -> None:
+            if code is ErrorCode.NONE:
+                self._endings.begin(transaction)
+            said.complete(code)
+
+        self.table.write(transaction, step).then(written)
+        return said
+
+    # -- what becomes due --------------------------------------------------------------------
+
+    def _abort_timed_out_later(self) -> None:
+        interval_ms = self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        self._timers.after(interval_ms, self._abort_timed_out)
+
+    def _abort_timed_out(self) -> None:
+        self.log.try_again()
+        self._sweep(self._abort_if_timed_out)
+        self._abort_timed_out_later()
+
+    def _abort_if_timed_out(self, transaction: Transaction) -> None:
+        known, now_ms = transaction.metadata, self._clock.now_ms()
+        if transaction.pending is None and known.is_timed_out(now_ms):
+            LOGGER.info(
+                "%s: aborted, open for more than %d ms", known.transactional_id, known.timeout_ms
+            )
+            self._prepare(transaction, plan_fencing(known, now_ms))
+
+    def _forget_unused_later(self) -> None:
+        interval_ms = self._config.transaction_remove_expired_transaction_cleanup_interval_ms
+        self._timers.after(interval_ms, self._forget_unused)
+
+    def _forget_unused(self) -> None:
+        self._sweep(self._forget_if_unused)
+        self._forget_unused_later()
+
+    def _forget_if_unused(self, transaction: Transaction) -> None:
+        known, now_ms = transaction.metadata, self._clock.now_ms()
+        oldest_ms = now_ms - self._config.transactional_id_expiration_ms
+        if transaction.pending is None and known.is_ended and known.update_ms <= oldest_ms:
+            self.table.bury(transaction)
+
+    def _sweep(self, action: Callable[[Transaction], None]) -> None:
+        """Do something to all, a few milliseconds at a time."""
+        left = self.table.all()
+
+        def go_on() -> None:
+            end_ms = self._clock.monotonic_ms() + SLICE_MS
+            for each in left:
+                if not each.is_gone:
+                    action(each)
+                if self._clock.monotonic_ms() >= end_ms:
+                    self._timers.after(1, go_on)
+                    return
+
+        go_on()
+
+
+def _as_answer(code: ErrorCode, known: TransactionMetadata) -> ProducerAnswer:
+    if code is not ErrorCode.NONE:
+        return ProducerAnswer(code)
+    return ProducerAnswer(code, known.producer_id, known.producer_epoch)
+
+
+def _without_id(error: TidelogError) -> ProducerAnswer:
+    LOGGER.warning("no producer id: %s", error)
+    return ProducerAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE)  # the client asks again

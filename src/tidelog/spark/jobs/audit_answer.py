@@ -1,0 +1,188 @@
+"""From what an audit has come to know to its answer: figures, spans of time, named keys."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from tidelog.record.kernels import digests
+from tidelog.scan.key_tables import Spans
+from tidelog.spark.jobs.audit_keys import Seen
+from tidelog.spark.jobs.audit_kinds import KINDS, Kind
+from tidelog.spark.jobs.audit_rules import A_AT, B_AT, KIND
+from tidelog.spark.jobs.audit_run import Outcome, TopicResult, Work, seen_of
+from tidelog.spark.jobs.audit_sides import Pair
+from tidelog.spark.jobs.audit_state import Run
+from tidelog.spark.jobs.audit_tables import Audited, Bucket, Difference, Last, TopicFigures
+from tidelog.types import NO_TIMESTAMP, TopicPartition
+
+_ROW_BYTES: Final = digests.FIELDS * 8
+_SIDES: Final = ("a", "b")
+
+
+def audited(work: Work, outcome: Outcome) -> Audited:
+    """The answer."""
+    by_topic = list(zip(work.pairs, outcome.results, strict=True))
+    figures = [_figures(work, outcome, pair, result) for pair, result in by_topic]
+    notes = [
+        *(line for plan in outcome.plans.values() for line in plan.reports),
+        *(line for run in outcome.state.runs for line in run.lost),
+        *outcome.notes,
+        *(line for one in figures for line in _notes_on(one, work)),
+    ]
+    return Audited(
+        differences=[
+            one
+            for pair, result in by_topic
+            for one in _differences(work, pair, result, outcome.keys)
+        ],
+        topics=figures,
+        buckets=[one for pair in work.pairs for one in _buckets(work, outcome.state.runs, pair)],
+        cuts={
+            (letter, name): cut
+            for letter, plan in outcome.plans.items()
+            for name, cut in plan.cuts.items()
+        },
+        log_bytes=outcome.log_bytes,
+        state_bytes=_ROW_BYTES * sum(run.rows for run in outcome.state.runs),
+        all_bytes=sum(plan.log_bytes for plan in outcome.plans.values()),
+        kept_runs=outcome.kept,
+        chance=_chance(sum(sum(one.keys) for one in figures)),
+        notes=notes,
+    )
+
+
+def _chance(keys: int) -> float:
+    """What the chance of an unseen difference stays below, whatever the records are.
+
+    Two keys that share 128 bits: keys^2 / 2^129. Of a key that differs, one of four words of 64
+    bits (value, sum, order, and the records without a key) that is equal all the same.
+    """
+    return keys * keys / 2.0**129 + 4 * (keys + 1) / 2.0**64
+
+
+def _runs(runs: Iterable[Run], letter: str, pair: Pair) -> list[Run]:
+    return [run for run in runs if run.side == letter and run.topic == pair.on(letter)]
+
+
+def _figures(work: Work, outcome: Outcome, pair: Pair, result: TopicResult) -> TopicFigures:
+    both = [_runs(outcome.state.runs, letter, pair) for letter in _SIDES]
+    records_a, records_b = (sum(run.records for run in side) for side in both)
+    unkeyed_a, unkeyed_b = (sum(run.unkeyed for run in side) for side in both)
+    sum_a, sum_b = (sum(run.unkeyed_sum for run in side) % (1 << 64) for side in both)
+    counts = result.counts
+    unkeyed_equal = None
+    if "b" in work.sides and result.history:
+        unkeyed_equal = (unkeyed_a, sum_a) == (unkeyed_b, sum_b)
+    return TopicFigures(
+        topic=pair.name,
+        keys=(counts["a_keys"], counts["b_keys"]),
+        records=(records_a, records_b),
+        unkeyed=(unkeyed_a, unkeyed_b),
+        unkeyed_equal=unkeyed_equal,
+        deleted=counts["deleted"],
+        history=result.history,
+        kinds={kind: counts[kind.value] for kind in Kind if counts[kind.value]},
+    )
+
+
+def _notes_on(one: TopicFigures, work: Work) -> Iterator[str]:
+    if one.unkeyed_equal is False:
+        a, b = one.unkeyed
+        yield f"{one.topic}: records without a key differ: {a:,} on A, {b:,} on B"
+    if not one.history and "b" in work.sides:
+        yield f"{one.topic}: of each key the last record alone was compared"
+    for kind, count in one.kinds.items():
+        if count > work.keys_max:
+            yield f"{one.topic}: {work.keys_max:,} of {count:,} keys that are {kind} are told"
+
+
+# -- keys -----------------------------------------------------------------------------------------
+
+
+def _differences(
+    work: Work, pair: Pair, result: TopicResult, keys: Mapping[Seen, bytes | None]
+) -> Iterator[Difference]:
+    for row in result.rows(work.keys_max).tolist():
+        a, b = _last(row[A_AT:B_AT]), _last(row[B_AT:])
+        kind = KINDS[row[KIND]]
+        more = b if a is None or kind in (Kind.AHEAD, Kind.DUPLICATED) else a
+        assert more is not None
+        bucket_ms = None
+        if more.create_ms != NO_TIMESTAMP:
+            bucket_ms = more.create_ms // work.span_ms * work.span_ms
+        if "b" not in work.sides:
+            a, b = b, None
+        yield Difference(
+            topic=pair.name,
+            kind=kind,
+            key=keys.get(seen_of(row, work.sides, pair)),
+            bucket_ms=bucket_ms,
+            a=a,
+            b=b,
+        )
+
+
+def _last(row: Sequence[int]) -> Last | None:
+    if row[digests.COUNT] == 0:
+        return None
+    partition = row[digests.PARTITION]
+    return Last(
+        partition=partition if partition >= 0 else ~partition,
+        offset=row[digests.OFFSET],
+        create_ms=row[digests.TIME],
+        records=row[digests.COUNT],
+        is_deleted=row[digests.VALUE] == 0,
+    )
+
+
+# -- spans of time --------------------------------------------------------------------------------
+
+
+def _buckets(work: Work, runs: Sequence[Run], pair: Pair) -> Iterator[Bucket]:
+    """The spans of a topic, by partition where both sides have the same ones."""
+    if "b" not in work.sides:
+        return
+    both = [_runs(runs, letter, pair) for letter in _SIDES]
+    span_ms = max((run.span_ms for side in both for run in side), default=work.span_ms)
+    there = [{run.partition for run in side} for side in both]
+    if there[0] != there[1]:
+        yield from _compared(pair, None, both[0], both[1], span_ms)
+        return
+    for number in sorted(there[0]):
+        a, b = ([run for run in side if run.partition == number] for side in both)
+        yield from _compared(pair, number, a, b, span_ms)
+
+
+def _compared(
+    pair: Pair, partition: int | None, a: Sequence[Run], b: Sequence[Run], span_ms: int
+) -> Iterator[Bucket]:
+    sums_a, sums_b = _added(a, span_ms), _added(b, span_ms)
+    span_ms = max(sums_a.span_ms, sums_b.span_ms)
+    sums_a.widen(span_ms)
+    sums_b.widen(span_ms)
+    for number in sorted(sums_a.found.keys() | sums_b.found.keys()):
+        one, other = sums_a.found.get(number, (0, 0)), sums_b.found.get(number, (0, 0))
+        yield Bucket(
+            topic=pair.name,
+            partition=partition,
+            start_ms=None if number == digests.NO_SPAN else number * span_ms,
+            span_ms=span_ms,
+            records=(one[0], other[0]),
+            is_equal=one == other,
+        )
+
+
+def _added(runs: Iterable[Run], span_ms: int) -> Spans:
+    """All spans of some runs, at least so long."""
+    total = Spans(span_ms)
+    for run in runs:
+        mine = Spans(run.span_ms)
+        mine.add(run.spans)
+        mine.widen(max(total.span_ms, run.span_ms))
+        total.widen(mine.span_ms)
+        total.add(mine.items())
+    return total
+
+
+def cuts_of(found: Audited, letter: str) -> dict[TopicPartition, tuple[int, int]]:
+    """The offsets of one side that were compared."""
+    return {name: cut for (side, name), cut in found.cuts.items() if side == letter}

@@ -1,0 +1,400 @@
+"""Compaction of a directory by Spark: the same segments as the cleaner's, rewritten side by side.
+
+The driver holds the directory's lock from the first look to the last swap. It makes the cleaner's
+own job for a partition, and cuts it into parts: each task maps the keys of the whole head, with the
+same seed, and rewrites some groups of segments by that map. So what stays is what one cleaner would
+have kept, to the record. The parts' segments are swapped in together, group by group, each in one
+step; one that was killed is begun again from the checkpoint, and what it swapped in stays.
+
+Where a broker has the directory, it makes the job and swaps in, by its control channel (`lend`,
+`take_back`); the tasks write `.cleaned` files beside its own.
+Markers of transactions go by what was met before them in the log, so a partition with transactions
+is one part. Workers must reach the directory under its path.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, cast
+
+from tidelog.env import Env, OsFileSystem, os_env
+from tidelog.errors import CleaningFailed, DirectoryLocked, InvalidRequest
+from tidelog.spark.jobs.parts import do_parts
+from tidelog.spark.jobs.progress import NOBODY, Listener
+from tidelog.spark.session import our_words
+from tidelog.storage import files
+from tidelog.storage.compaction.job import Cleaned, CleaningJob, Group
+from tidelog.storage.compaction.looking import CleanerOptions
+from tidelog.storage.compaction.runner import CleaningReport, clean_partition
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.roll import RollReason
+from tidelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidelog.control.client import ControlClient
+    from tidelog.env import File, FileStat
+    from tidelog.storage.log_reader import LogReader
+
+SCHEMA: Final = (
+    "topic string, partition int, passes int, segments_before bigint, segments_after bigint,"
+    " records_before bigint, records_after bigint, bytes_before bigint, bytes_after bigint,"
+    " bytes_read bigint, bytes_written bigint, cleaned_to bigint, reason string, stopped string"
+)
+PART_BYTES: Final = 1 << 30
+_CLEANED: Final = "cleaned string, attempt string"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """The answer.
+
+    Attributes:
+        partitions: One row for each; see `SCHEMA`.
+        reports: The same as objects.
+    """
+
+    partitions: "DataFrame"
+    reports: Sequence[CleaningReport]
+
+
+def compact(  # noqa: PLR0913 - one keyword for each way to choose
+    spark: "SparkSession",
+    directory: str,
+    topics: Sequence[str | TopicPartition] | None = None,
+    *,
+    if_due: bool = False,
+    roll: bool = False,
+    part_bytes: int = PART_BYTES,
+    dedupe_buffer_bytes: int = CleanerOptions().dedupe_buffer_bytes,
+    listener: Listener = NOBODY,
+) -> Compaction:
+    """Keep the last record of each key in finished segments, as the topics' settings say.
+
+    Args:
+        spark: The session; its workers must reach the directory under this path.
+        directory: A directory of topics; a broker that has it open is asked for each job.
+        topics: Topics or partitions; all compacted topics where None.
+        if_due: Leave partitions alone that the settings don't call due.
+        roll: Finish the active segments first.
+        part_bytes: About how many bytes of log a task rewrites, at most.
+        dedupe_buffer_bytes: Memory of a task's offset map; more keys take more passes.
+        listener: Told how far it is.
+
+    Raises:
+        DirectoryLocked: Another process has it open for writing that lends no cleanings; nothing
+            was changed.
+        UnknownTopic, InvalidRequest: No such topic, one that is not compacted or has a tier.
+        CleaningFailed, CorruptData, StorageFailure: As a cleaning; what was swapped in stays.
+    """
+    reports = run(
+        spark,
+        directory,
+        topics,
+        if_due=if_due,
+        roll=roll,
+        part_bytes=part_bytes,
+        dedupe_buffer_bytes=dedupe_buffer_bytes,
+        listener=listener,
+    )
+    return Compaction(
+        partitions=spark.createDataFrame(list(map(row_of, reports)), SCHEMA), reports=reports
+    )
+
+
+def run(  # noqa: PLR0913 - as `compact`
+    spark: "SparkSession",
+    directory: str,
+    topics: Sequence[str | TopicPartition] | None = None,
+    *,
+    if_due: bool = False,
+    roll: bool = False,
+    part_bytes: int = PART_BYTES,
+    dedupe_buffer_bytes: int = CleanerOptions().dedupe_buffer_bytes,
+    listener: Listener = NOBODY,
+) -> list[CleaningReport]:
+    """As `compact`, as plain objects."""
+    if "://" in directory:
+        raise InvalidRequest(f"{directory}: object stores are read, not written to")
+    if part_bytes < 1:
+        raise InvalidRequest(f"part_bytes={part_bytes}: 1 up")
+    options = CleanerOptions(is_asked=not if_due, dedupe_buffer_bytes=dedupe_buffer_bytes)
+    reports = []
+    try:
+        with LogDir.open(directory, options=LogDirOptions(writable=True)) as log_dir:
+            names = names_of(log_dir, topics)
+            for number, name in enumerate(names):
+                log = log_dir.log(name.topic, name.partition)
+                if roll:
+                    log.roll(RollReason.REQUEST)
+                log.flush()  # what may still be lost keeps what it follows from going
+                worker = SparkWorker(spark, log, part_bytes)
+                reports.append(clean_partition(log_dir, name, worker, options))
+                listener.at(number + 1, len(names))
+    except DirectoryLocked:
+        holder = lender(directory)
+        if holder is None:
+            raise
+        with LogDir.open(directory) as readers:
+            names = names_of(readers, topics)
+        with holder:
+            for number, name in enumerate(names):
+                borrowed = Borrowed(spark, holder, directory, name, part_bytes)
+                reports.append(borrowed.clean(options, roll=roll))
+                listener.at(number + 1, len(names))
+    return reports
+
+
+def lender(directory: str) -> "ControlClient | None":
+    """The broker that has a directory and lends cleanings; None where there is none."""
+    from tidelog.control.client import find_holder
+
+    holder = find_holder(directory)
+    if holder is not None and "lend" not in cast("list[str]", holder.status()["verbs"]):
+        holder.close()
+        return None
+    return holder
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """A partition of a running broker: it makes the job and swaps in, tasks clean."""
+
+    spark: "SparkSession"
+    holder: "ControlClient"
+    directory: str
+    name: TopicPartition
+    part_bytes: int
+
+    def clean(self, options: CleanerOptions, *, roll: bool) -> CleaningReport:
+        """All passes; raises as `compact`, and CleaningAborted where the broker lends it anew."""
+        from tidelog.control.compact_verb import wishes
+        from tidelog.control.lending_verbs import read_lent, take_back
+
+        told = wishes(self.name, roll=roll, is_asked=options.is_asked)
+        verdict, job = read_lent(self.holder.ask("lend", told))
+        report = CleaningReport(name=self.name, verdict=verdict, cleaned_to=verdict.first_dirty)
+        while job is not None:
+            cleaned = self._clean(job, options)
+            more = self.holder.ask("take_back", take_back(job, cleaned))["more"] is True
+            report = report.plus(cleaned, None)
+            if not more:
+                return replace(report, stopped=_short_of(job, cleaned))
+            told = wishes(self.name, roll=False, is_asked=True)
+            _, job = read_lent(self.holder.ask("lend", told))
+        return report
+
+    def _clean(self, job: CleaningJob, options: CleanerOptions) -> Cleaned:
+        """The job by tasks, on the directory as it is called here."""
+        place = f"{self.directory}/{files.partition_dir_name(self.name)}"
+        rules = replace(job.rules, dedupe_buffer_bytes=options.dedupe_buffer_bytes)
+        with LogDir.open(self.directory) as log_dir:
+            log = log_dir.reader(self.name.topic, self.name.partition)
+            worker = SparkWorker(self.spark, log, self.part_bytes)
+            return worker.clean(replace(job, directory=place, rules=rules))
+
+
+def _short_of(job: CleaningJob, cleaned: Cleaned) -> str | None:
+    """Why a head was not cleaned to its end; None where it was."""
+    if cleaned.mapped_to >= job.map_to:
+        return None
+    return f"the offset map was full at offset {cleaned.mapped_to} of {job.map_to}"
+
+
+def names_of(
+    log_dir: LogDir, topics: Sequence[str | TopicPartition] | None
+) -> list[TopicPartition]:
+    """The partitions that are meant; raises UnknownTopic, InvalidRequest."""
+    if topics is None:
+        topics = [name for name, info in log_dir.topics().items() if info.config.is_compacted]
+    found: set[TopicPartition] = set()
+    for item in topics:
+        topic = item.topic if isinstance(item, TopicPartition) else item
+        info = log_dir.topic(topic)
+        if not info.config.is_compacted:
+            raise InvalidRequest(f"{topic} is not compacted: its cleanup.policy has no compact")
+        wanted = info.present if isinstance(item, str) else [item.partition]
+        found.update(TopicPartition(topic, number) for number in wanted)
+    return sorted(found)
+
+
+def row_of(report: CleaningReport) -> tuple[object, ...]:
+    """The row of `SCHEMA`."""
+    return (
+        report.name.topic,
+        report.name.partition,
+        report.passes,
+        report.segments_before,
+        report.segments_after,
+        report.records_before,
+        report.records_after,
+        report.bytes_before,
+        report.bytes_after,
+        report.bytes_read,
+        report.bytes_written,
+        report.cleaned_to,
+        report.verdict.reason,
+        report.stopped,
+    )
+
+
+# -- parts of a job -------------------------------------------------------------------------------
+
+
+class SparkWorker:
+    """Carries a cleaning's job out by tasks of Spark; a `Worker` of the cleaner."""
+
+    def __init__(self, spark: "SparkSession", log: "LogReader", part_bytes: int) -> None:
+        self._spark, self._log, self._part_bytes = spark, log, part_bytes
+
+    def clean(self, job: CleaningJob) -> Cleaned:
+        """See `Worker`.
+
+        Raises:
+            CleaningFailed: A task failed for good; its words.
+        """
+        # Where versions decide, a late record beats one of the tail: who rewrites the head has to
+        # have held the whole tail against it.
+        is_divisible = _is_plain(self._log, job) and not job.rules.has_versions
+        limit = self._part_bytes if is_divisible else None
+        parts = [part.to_json() for part in parts_of(job, limit)]
+        try:
+            rows = do_parts(self._spark, parts, CleanPart(), _CLEANED)
+        except Exception as error:
+            words = our_words(str(error))
+            if words is None:
+                raise
+            raise CleaningFailed(f"{job.topic}-{job.partition}: {words[1]}") from error
+        found = [Cleaned.from_json(str(row["cleaned"])) for row in rows]
+        for row, one in zip(rows, found, strict=True):
+            _take_names(job, one, str(row["attempt"]))
+        os_env().files.sync_dir(job.directory)
+        return together(found)
+
+
+def _is_plain(log: "LogReader", job: CleaningJob) -> bool:
+    """Whether it is known that no transaction is in the job's segments."""
+    bases = {source.base_offset for source in job.sources}
+    zones = [s.zones for s in log.segments if s.base_offset in bases]
+    return len(zones) == len(bases) and not any(
+        one is None or one.total.is_transactional or one.total.control_records for one in zones
+    )
+
+
+def parts_of(job: CleaningJob, part_bytes: int | None) -> Iterator[CleaningJob]:
+    """The job in parts that rewrite about so many bytes each, in order; whole where None."""
+    sizes = {source.base_offset: source.size_bytes for source in job.sources}
+    group_sizes = [sum(sizes[base] for base in group.bases) for group in job.groups]
+    mine: list[Group] = []
+    size = 0
+    for group, more in zip(job.groups, group_sizes, strict=True):
+        if mine and part_bytes is not None and size + more > part_bytes:
+            yield _part(job, mine)
+            mine, size = [], 0
+        mine.append(group)
+        size += more
+    # A job that rewrites nothing tells all the same how far its map reaches.
+    if mine or not job.groups:
+        yield _part(job, mine)
+
+
+def _part(job: CleaningJob, groups: Sequence[Group]) -> CleaningJob:
+    """Some groups of a job: their segments, and those whose keys are mapped."""
+    bases = {base for group in groups for base in group.bases}
+    sources = tuple(
+        source
+        for source in job.sources
+        if source.base_offset in bases or source.end_offset > job.map_from
+    )
+    return replace(job, groups=tuple(groups), sources=sources)
+
+
+def together(parts: Sequence[Cleaned]) -> Cleaned:
+    """What the parts of a job have done, as one."""
+    reached = {part.mapped_to for part in parts}
+    assert len(reached) == 1, f"maps of one job reach to {sorted(reached)}"
+    return Cleaned(
+        groups=tuple(group for part in parts for group in part.groups),
+        mapped_to=reached.pop(),
+        keys=max(part.keys for part in parts),
+        bytes_read=sum(part.bytes_read for part in parts),
+        bytes_written=sum(part.bytes_written for part in parts),
+    )
+
+
+# -- in the workers -------------------------------------------------------------------------------
+
+
+class AttemptFiles(OsFileSystem):
+    """The machine's files, but `NAME.cleaned` is `NAME.ATTEMPT.cleaned`.
+
+    A task that Spark gives up may write on while another does its work: each has names of its own,
+    and the driver takes those of the one whose answer it has. An opening drops all of them.
+    """
+
+    def __init__(self, attempt: str) -> None:
+        super().__init__()
+        self._attempt = attempt
+
+    def _named(self, path: str) -> str:
+        if not path.endswith(files.CLEANED_SUFFIX):
+            return path
+        return attempt_path(path, self._attempt)
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> "File":
+        """See `FileSystem`."""
+        return super().open(self._named(path), write=write, create=create)
+
+    def map(self, path: str, size: int | None = None) -> memoryview:
+        """See `FileSystem`."""
+        return super().map(self._named(path), size)
+
+    def stat(self, path: str) -> "FileStat":
+        """See `FileSystem`."""
+        return super().stat(self._named(path))
+
+    def exists(self, path: str) -> bool:
+        """See `FileSystem`."""
+        return super().exists(self._named(path))
+
+    def remove(self, path: str) -> None:
+        """See `FileSystem`."""
+        super().remove(self._named(path))
+
+    def rename(self, source: str, target: str) -> None:
+        """See `FileSystem`."""
+        super().rename(self._named(source), self._named(target))
+
+    def set_mtime(self, path: str, mtime_ms: int) -> None:
+        """See `FileSystem`."""
+        super().set_mtime(self._named(path), mtime_ms)
+
+
+def attempt_path(path: str, attempt: str) -> str:
+    """What an attempt calls a `.cleaned` file."""
+    stem = path.removesuffix(files.CLEANED_SUFFIX)
+    return f"{stem}.{attempt}{files.CLEANED_SUFFIX}"
+
+
+@dataclass(frozen=True, slots=True)
+class CleanPart:
+    """Does a part of a job; a `Work`."""
+
+    def __call__(self, part: str) -> tuple[object, ...]:
+        """See `Work`; `part` is a job as JSON."""
+        from tidelog.storage.compaction.cleaning import clean
+
+        env = os_env()
+        attempt = f"{env.random.getrandbits(64):016x}"
+        own = Env(files=AttemptFiles(attempt), clock=env.clock, random=env.random)
+        return clean(CleaningJob.from_json(part), own).to_json(), attempt
+
+
+def _take_names(job: CleaningJob, cleaned: Cleaned, attempt: str) -> None:
+    """Give an attempt's files the names that the swap knows."""
+    disk = os_env().files
+    for group in cleaned.groups:
+        for suffix in group.suffixes:
+            name = files.file_name(group.base_offset, suffix)
+            path = f"{job.directory}/{name}{files.CLEANED_SUFFIX}"
+            disk.rename(attempt_path(path, attempt), path)

@@ -1,0 +1,228 @@
+"""The target's side of a mirror: its topics are found or made, and held against what is coming."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from tidelog.cluster.offset_map import Partitioning
+from tidelog.config import DEFAULT_TOPIC_CONFIG, TopicConfig
+from tidelog.env import Env
+from tidelog.errors import InvalidRequest, UnknownTopic
+from tidelog.spark.jobs.checks import Finding, Load, Target, check, ensure
+from tidelog.spark.jobs.mirror_places import TopicFacts, read_topic
+from tidelog.spark.jobs.mirror_plan import MirrorPlan
+from tidelog.spark.jobs.replay_source import Question, find
+from tidelog.spark.jobs.targets import open_cluster
+from tidelog.spark.places import Place
+from tidelog.types import IsolationLevel
+
+_TIMESTAMP_TYPE: Final = "message.timestamp.type"
+# Settings that Kafka does not know, or not by default.
+_OURS: Final = ("tidelog.", "internal.")
+# What is about a cluster's own brokers and tiers; it means nothing elsewhere.
+_OF_A_CLUSTER: Final = frozenset(
+    {
+        "min.insync.replicas",
+        "unclean.leader.election.enable",
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
+        "remote.storage.enable",
+        "remote.log.copy.disable",
+        "remote.log.delete.on.disable",
+    }
+)
+
+
+def find_targets(
+    plan: MirrorPlan,
+    sources: Mapping[int, TopicFacts],
+    env: Env,
+    *,
+    create: bool,
+    force: bool,
+    is_new_from: int | None,
+) -> tuple[dict[str, TopicFacts], list[Finding]]:
+    """The topics at the target, made where they are missing and `create` says so.
+
+    Args:
+        plan: The mirror.
+        sources: Of the pairs that are looked at, by number.
+        env: Files and clock.
+        create: Make missing topics, and partitions where numbers are kept.
+        force: Go on where records or their times would be lost.
+        is_new_from: Number of the first pair that is new: what the sources of these hold by now is
+            looked at. What was accepted once is not asked again; None for that of all.
+
+    Returns:
+        The facts by name, and what is worth knowing before it starts.
+
+    Raises:
+        UnknownTopic: A topic is missing and is not to be made.
+        InvalidRequest: It has fewer partitions than records keep.
+        TargetLoses: It would refuse or lose records; nothing was written.
+    """
+    found: dict[str, TopicFacts] = {}
+    notes: list[Finding] = []
+    pairs = plan.pairs
+    for topic in sorted({pairs[number].target for number in sources}):
+        numbers = [number for number in sorted(sources) if pairs[number].target == topic]
+        copied = [sources[number] for number in numbers]
+        found[topic] = _find_or_make(plan, topic, copied, env, create=create)
+        for number in numbers:
+            is_new = is_new_from is not None and number >= is_new_from
+            load = _load(plan, number, sources[number], is_new=is_new)
+            findings = check_pair(plan, number, sources[number], found[topic], env, load)
+            ensure(_target(plan, number, found[topic]), findings, force=force or not is_new)
+            notes += findings
+    return found, notes
+
+
+def _find_or_make(
+    plan: MirrorPlan, topic: str, sources: Sequence[TopicFacts], env: Env, *, create: bool
+) -> TopicFacts:
+    level = IsolationLevel.READ_UNCOMMITTED
+    count = max(source.partitions for source in sources)
+    try:
+        there = read_topic(plan.target, topic, level, env)
+        if not create or plan.partitioning is not Partitioning.KEPT or there.partitions >= count:
+            return there
+        add_partitions(plan.target, topic, count, env)
+        return read_topic(plan.target, topic, level, env)
+    except UnknownTopic as error:
+        if not create:
+            error.add_note(f"with create, {topic} is made at {plan.target} like its source")
+            raise
+    make_topic(plan.target, topic, count, settings_like(sources[0].config, plan.target), env)
+    return read_topic(plan.target, topic, level, env)
+
+
+def settings_like(config: TopicConfig, target: Place) -> dict[str, str]:
+    """The settings of a copy: those of the source that are not default; create times are kept."""
+    defaults = DEFAULT_TOPIC_CONFIG.texts()
+    return {
+        name: text
+        for name, text in config.texts().items()
+        if text != defaults.get(name) and _is_copied(name, target)
+    } | {_TIMESTAMP_TYPE: "CreateTime"}
+
+
+def _is_copied(name: str, target: Place) -> bool:
+    """Whether a setting is one that a copy has from its source."""
+    if name == _TIMESTAMP_TYPE or name in _OF_A_CLUSTER:
+        return False
+    return not (target.is_broker and name.startswith(_OURS))
+
+
+def different(source: TopicConfig, target: TopicConfig, place: Place) -> dict[str, tuple[str, str]]:
+    """Settings in force that differ and that a copy has from its source: name -> both texts."""
+    ours, theirs = source.texts(), target.texts()
+    return {
+        name: (ours.get(name, ""), theirs.get(name, ""))
+        for name in sorted(ours.keys() | theirs.keys())
+        if _is_copied(name, place) and ours.get(name, "") != theirs.get(name, "")
+    }
+
+
+def change_settings(place: Place, topic: str, changes: Mapping[str, str | None], env: Env) -> None:
+    """Set settings of a topic, None for back to the default.
+
+    Raises:
+        ConfigError, ClusterFailure, DirectoryLocked: They can't be changed.
+    """
+    if place.is_broker:
+        from tidelog.cluster.topics import alter_config
+
+        with open_cluster(place) as cluster:
+            alter_config(cluster, topic, changes)
+        return
+    from tidelog.storage.log_dir import LogDir, LogDirOptions
+
+    with LogDir.open(place.address, env=env, options=LogDirOptions(writable=True)) as log_dir:
+        log_dir.alter_config(topic, changes)
+
+
+def add_partitions(place: Place, topic: str, partitions: int, env: Env) -> None:
+    """Raise a topic's number of partitions.
+
+    Raises:
+        InvalidPartitions, ClusterFailure, DirectoryLocked: They can't be added.
+    """
+    if not place.is_broker:
+        from tidelog.storage.log_dir import LogDir, LogDirOptions
+
+        options = LogDirOptions(writable=True)
+        with LogDir.open(place.address, env=env, options=options) as log_dir:
+            log_dir.add_partitions(topic, partitions)
+        return
+    from tidelog.cluster.topics import add_partitions as grow
+
+    with open_cluster(place) as cluster:
+        grow(cluster, topic, partitions)
+
+
+def make_topic(
+    place: Place, topic: str, partitions: int, settings: Mapping[str, str], env: Env
+) -> None:
+    """Create a topic.
+
+    Raises:
+        ConfigError, InvalidTopic, ClusterFailure, DirectoryLocked: It can't be created.
+    """
+    if not place.is_broker:
+        from tidelog.storage.log_dir import LogDir, LogDirOptions
+
+        options = LogDirOptions(writable=True)
+        with LogDir.open(place.address, env=env, options=options) as log_dir:
+            log_dir.create_topic(topic, partitions=partitions, config=settings)
+        return
+    from tidelog.cluster.topics import create
+
+    with open_cluster(place) as cluster:
+        create(cluster, topic, partitions=partitions, config=settings)
+
+
+def check_pair(
+    plan: MirrorPlan,
+    number: int,
+    source: TopicFacts,
+    target: TopicFacts,
+    env: Env,
+    load: Load,
+) -> list[Finding]:
+    """What a topic of the target would do to the records of one source.
+
+    Raises:
+        InvalidRequest: Too few partitions to keep their numbers.
+    """
+    pair = plan.pairs[number]
+    keeps = plan.partitioning is Partitioning.KEPT
+    if keeps and source.partitions > target.partitions:
+        raise InvalidRequest(
+            f"{pair.topic} has {source.partitions} partitions and {pair.target} at {plan.target}"
+            f" {target.partitions}: add some, or let keys choose (partitions key)"
+        )
+    return check(_target(plan, number, target), load, env.clock.now_ms())
+
+
+def _target(plan: MirrorPlan, number: int, target: TopicFacts) -> Target:
+    return Target(
+        place=str(plan.target),
+        topic=plan.pairs[number].target,
+        partitions=target.partitions,
+        config=target.config,
+        end_offset=sum(target.ends),
+    )
+
+
+def _load(plan: MirrorPlan, number: int, source: TopicFacts, *, is_new: bool) -> Load:
+    """What is known of what will come; of records that are not there yet only their limits."""
+    keeps = plan.partitioning is Partitioning.KEPT
+    if plan.start == "latest" or not is_new:
+        return Load(
+            batch_bytes_max=source.config.max_message_bytes,
+            partitions=source.partitions if keeps else None,
+        )
+    pair = plan.pairs[number]
+    question = Question(
+        place=plan.sources[pair.place].place, topic=pair.topic, isolation=plan.isolation
+    )
+    return find(question).load(keeps_partitions=keeps)

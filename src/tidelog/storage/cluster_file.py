@@ -1,0 +1,167 @@
+"""What a broker's directory keeps of a cluster: quotas, changed settings of brokers, and of groups.
+
+Kafka keeps these in its metadata log, which a directory of ours has not, so they lie in a small
+file of our own at the top, `tidelog-cluster.json`, replaced atomically and durable before a change
+is answered.
+
+Text of the file, format version 1: `{"version": 1, "quotas": [[{TYPE: NAME, ...}, {KEY: VALUE,
+...}], ...], "settings": {BROKER: {NAME: TEXT, ...}, ...}, "groups": {GROUP: {NAME: TEXT, ...},
+...}}`; a name is null for the default of its type, a value a finite number above 0, a broker its
+number or nothing for all brokers.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from tidelog.env import FileSystem
+from tidelog.errors import CorruptFile, UnsupportedVersion
+from tidelog.storage import files
+from tidelog.types import Buffer
+
+CLUSTER_FILE: Final = "tidelog-cluster.json"
+CLUSTER_VERSION: Final = 1
+# Whose settings are those of all brokers that have none of their own.
+ALL_BROKERS: Final = ""
+
+# Parts of an entity by type, sorted: ("client-id", "app"), ("user", None).
+Entity: TypeAlias = tuple[tuple[str, str | None], ...]
+Quotas: TypeAlias = Mapping[Entity, Mapping[str, float]]
+Settings: TypeAlias = Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """All of it.
+
+    Attributes:
+        quotas: Values by Kafka's names, of each entity that has some.
+        settings: Texts by Kafka's names, by the broker's number or `ALL_BROKERS`.
+        groups: Texts by Kafka's names, by the group.
+    """
+
+    quotas: Quotas = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)
+    groups: Settings = field(default_factory=dict)
+
+
+def settings_of(state: ClusterState, broker: int) -> Mapping[str, str]:
+    """What was changed of a broker's settings; its own win over those of all."""
+    found = state.settings
+    return {**found.get(ALL_BROKERS, {}), **found.get(str(broker), {})}
+
+
+def encode_cluster(state: ClusterState) -> bytes:
+    """The file's text, sorted."""
+    rows = [
+        [dict(entity), dict(sorted(values.items()))]
+        for entity, values in sorted(state.quotas.items(), key=repr)
+    ]
+    content = {
+        "version": CLUSTER_VERSION,
+        "quotas": rows,
+        "settings": _sorted(state.settings),
+        "groups": _sorted(state.groups),
+    }
+    text = json.dumps(content, indent=1)
+    return f"{text}\n".encode("ascii")
+
+
+def _sorted(settings: Settings) -> Settings:
+    return {who: dict(sorted(texts.items())) for who, texts in sorted(settings.items())}
+
+
+def decode_cluster(data: Buffer) -> ClusterState:
+    """The state in a file's text.
+
+    Raises:
+        CorruptFile: It is not what `encode_cluster` writes.
+        UnsupportedVersion: A later release wrote it.
+    """
+    try:
+        found: object = json.loads(bytes(data))
+    except (ValueError, RecursionError) as error:
+        raise CorruptFile(f"not JSON: {error}") from None
+    if not isinstance(found, dict) or type(found.get("version")) is not int:
+        raise CorruptFile("an object with a version expected")
+    version, rows = found["version"], found.get("quotas")
+    settings, groups = found.get("settings", {}), found.get("groups", {})
+    if version > CLUSTER_VERSION:
+        text = f"{CLUSTER_FILE} of version {version}, {CLUSTER_VERSION} is known"
+        raise UnsupportedVersion(text)
+    if version < 1 or not isinstance(rows, list):
+        raise CorruptFile("a version from 1 on and `quotas` expected")
+    if not isinstance(settings, dict) or not isinstance(groups, dict):
+        raise CorruptFile("`settings` and `groups` are objects")
+    return ClusterState(
+        dict(_quotas(row) for row in rows),
+        {_broker(who): _texts(who, given) for who, given in settings.items()},
+        {_group(who): _texts(who, given) for who, given in groups.items()},
+    )
+
+
+def _quotas(row: object) -> tuple[Entity, Mapping[str, float]]:
+    match row:
+        case [dict(entity), dict(values)] if entity and values:
+            return _entity(entity), {key: _value(key, value) for key, value in values.items()}
+    raise CorruptFile("quotas are an entity and its values, neither of them empty")
+
+
+def _broker(who: str) -> str:
+    if who == ALL_BROKERS or (who.isascii() and who.isdigit()):
+        return who
+    raise CorruptFile(f"settings of {who!r}, those of a broker's number expected")
+
+
+def _group(who: str) -> str:
+    if who:
+        return who
+    raise CorruptFile("settings of a group without a name")
+
+
+def _texts(who: str, given: object) -> Mapping[str, str]:
+    if not isinstance(given, dict) or not given:
+        raise CorruptFile(f"settings of {who!r} are {given!r}, one or more expected")
+    for name, text in given.items():
+        if not isinstance(text, str):
+            raise CorruptFile(f"{name} is {text!r}, a text expected")
+    return given
+
+
+def _entity(parts: Mapping[str, object]) -> Entity:
+    for kind, name in parts.items():
+        if name is not None and (not isinstance(name, str) or not name):
+            raise CorruptFile(f"the name of a {kind} is {name!r}, a text or null expected")
+    return tuple(
+        sorted((kind, None if name is None else str(name)) for kind, name in parts.items())
+    )
+
+
+def _value(key: str, value: object) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(float(str(value))) or float(str(value)) <= 0:
+        raise CorruptFile(f"{key} is {value!r}, a finite number above 0 expected")
+    return float(str(value))
+
+
+def read_cluster(fs: FileSystem, directory: str) -> ClusterState:
+    """What a directory's file says; nothing where there is none.
+
+    Raises:
+        CorruptFile, UnsupportedVersion: As `decode_cluster`, with the path.
+        OSError: A call failed.
+    """
+    path = f"{directory}/{CLUSTER_FILE}"
+    try:
+        return decode_cluster(files.read_file(fs, path))
+    except FileNotFoundError:
+        return ClusterState()
+    except CorruptFile as error:
+        raise error.located(path) from error
+
+
+def write_cluster(fs: FileSystem, directory: str, state: ClusterState) -> None:
+    """Replace a directory's file, durably; raises OSError, and then the old or the new is there."""
+    files.write_atomically(fs, f"{directory}/{CLUSTER_FILE}", encode_cluster(state))

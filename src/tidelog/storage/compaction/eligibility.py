@@ -1,0 +1,255 @@
+"""What of a log may be cleaned now, whether it is due, and if not, why: decisions without effects.
+
+A log is a cleaned tail and a dirty head. The head begins at the cleaner's checkpoint and ends at
+the first segment that may not be cleaned: the active one, one with records of an open transaction,
+one that is not durable yet, one with records younger than `min.compaction.lag.ms`. Cleaning is due
+by the head's share of the bytes, by its bytes, by the age of its records, or, with or without a
+head, when tombstones of the tail have had their time. So also an idle log loses its tombstones.
+
+Source: Kafka 4.x LogCleanerManager; facts 6.1; KAFKA-8522 for delete horizons.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final, Protocol
+
+from tidelog.types import INT64_MAX
+
+NEVER_BYTES: Final = -1
+# Tombstones go at most this part of their retention later: horizons so near are one run's.
+HORIZON_PART: Final = 10
+
+
+class DueReason(StrEnum):
+    """Why a log is to be cleaned."""
+
+    RATIO = "dirty ratio"
+    BYTES = "dirty bytes"
+    LAG = "maximum lag"
+    HORIZON = "delete horizon"
+    REQUEST = "request"
+    SPACE = "space bound"
+
+
+class CleanableSegment(Protocol):
+    """A segment, as far as it is looked at; times only where a setting asks for them."""
+
+    @property
+    def base_offset(self) -> int:
+        """Its base offset."""
+        ...
+
+    @property
+    def end_offset(self) -> int:
+        """Offset behind it, exclusive."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of its log file."""
+        ...
+
+    @property
+    def largest_timestamp(self) -> int:
+        """Largest record timestamp in ms, -1 for none."""
+        ...
+
+    @property
+    def first_timestamp(self) -> int:
+        """Largest timestamp of its first batch in ms, -1 for none."""
+        ...
+
+
+class CompactionConfig(Protocol):
+    """The settings that decide; `TopicConfig` has them."""
+
+    @property
+    def min_cleanable_dirty_ratio(self) -> float:
+        """Share of dirty bytes above which cleaning is due."""
+        ...
+
+    @property
+    def tidelog_compaction_min_dirty_bytes(self) -> int:
+        """Dirty bytes from which on it is due; -1 for never."""
+        ...
+
+    @property
+    def min_compaction_lag_ms(self) -> int:
+        """How long a record stays out of it."""
+        ...
+
+    @property
+    def max_compaction_lag_ms(self) -> int:
+        """How long a record may wait for it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogState:
+    """A log as it is now.
+
+    Attributes:
+        segments: Finished ones that lie here, oldest first.
+        active_base: Base offset of the active one.
+        log_start: Log start offset.
+        log_end: Log end offset.
+        last_stable_offset: Offset below which no transaction is open.
+        durable_end: Offset below which all is on disk.
+        checkpoint: Where the head begins, as it was noted; None where it never was.
+        horizons_ms: When tombstones of the tail have had their time.
+    """
+
+    segments: Sequence[CleanableSegment]
+    active_base: int
+    log_start: int
+    log_end: int
+    last_stable_offset: int
+    durable_end: int
+    checkpoint: int | None
+    horizons_ms: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What may be cleaned, and whether to.
+
+    Attributes:
+        first_dirty: Where the head begins, inclusive.
+        end: Where it ends, exclusive: the base of a segment.
+        clean_bytes: Bytes of segments that begin before the head.
+        dirty_bytes: Bytes of segments of the head that may be cleaned.
+        due: Why it is to be cleaned now; None where it is not.
+        reason: The same with its figures, or why it is not.
+        is_reset: The checkpoint was outside the log and is to be written anew.
+    """
+
+    first_dirty: int
+    end: int
+    clean_bytes: int
+    dirty_bytes: int
+    due: DueReason | None
+    reason: str
+    is_reset: bool
+
+    @property
+    def ratio(self) -> float:
+        """Dirty share of the bytes that may be cleaned, 0 where there are none."""
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+
+def judge(
+    state: LogState, config: CompactionConfig, now_ms: int, *, is_asked: bool = False
+) -> Verdict:
+    """What of a log may be cleaned, and whether it is due.
+
+    Args:
+        state: The log.
+        config: The topic's settings.
+        now_ms: Wall time.
+        is_asked: Somebody asks for it: due wherever there is anything to be looked at.
+    """
+    first_dirty, is_reset = _first_dirty(state)
+    end, what_ends = _uncleanable(state, config, first_dirty, now_ms)
+    head = [each for each in state.segments if first_dirty < each.end_offset <= end]
+    dirty_bytes = sum(each.size_bytes for each in head)
+    clean_bytes = sum(each.size_bytes for each in state.segments if each.end_offset <= first_dirty)
+    verdict = Verdict(
+        first_dirty=first_dirty,
+        end=max(end, first_dirty),
+        clean_bytes=clean_bytes,
+        dirty_bytes=dirty_bytes,
+        due=None,
+        reason="",
+        is_reset=is_reset,
+    )
+    due, reason = _due(verdict, state, config, now_ms, head)
+    if due is None and is_asked and (dirty_bytes or clean_bytes):
+        due, reason = DueReason.REQUEST, "it was asked for"
+    if due is None and not dirty_bytes:
+        reason = f"nothing is dirty below offset {end}, where {what_ends}"
+    return replace(verdict, due=due, reason=reason)
+
+
+def _first_dirty(state: LogState) -> tuple[int, bool]:
+    """Where the head begins, and whether the checkpoint can't be used."""
+    found = state.checkpoint
+    if found is None:
+        return state.log_start, False
+    if not state.log_start <= found <= state.log_end:
+        return state.log_start, True
+    return found, False
+
+
+def _uncleanable(
+    state: LogState, config: CompactionConfig, first_dirty: int, now_ms: int
+) -> tuple[int, str]:
+    """The first offset that may not be cleaned, a segment's base, and what keeps it."""
+    bounds = [
+        (state.active_base, "the active segment begins"),
+        (state.last_stable_offset, "a transaction is open"),
+        (state.durable_end, "records wait for their sync"),
+    ]
+    if config.min_compaction_lag_ms > 0:
+        youngest_ms = now_ms - config.min_compaction_lag_ms
+        for segment in state.segments:
+            is_dirty = segment.end_offset > first_dirty
+            if is_dirty and segment.largest_timestamp > youngest_ms:
+                bounds.append((segment.base_offset, "records are younger than the minimum lag"))
+                break
+    offset, what = min(bounds, key=lambda bound: bound[0])
+    ends = (each.end_offset for each in state.segments if each.end_offset <= offset)
+    first = state.segments[0].base_offset if state.segments else state.active_base
+    return max(ends, default=min(first, offset)), what
+
+
+def _due(
+    verdict: Verdict,
+    state: LogState,
+    config: CompactionConfig,
+    now_ms: int,
+    head: Sequence[CleanableSegment],
+) -> tuple[DueReason | None, str]:
+    dirty, ratio = verdict.dirty_bytes, verdict.ratio
+    limit = config.tidelog_compaction_min_dirty_bytes
+    if dirty and ratio > config.min_cleanable_dirty_ratio:
+        return DueReason.RATIO, f"{ratio:.3f} of {dirty + verdict.clean_bytes} bytes are dirty"
+    if dirty and limit != NEVER_BYTES and dirty >= limit:
+        return DueReason.BYTES, f"{dirty} bytes are dirty, {limit} are enough"
+    oldest_ms = oldest_timestamp(head) if config.max_compaction_lag_ms < INT64_MAX else None
+    if oldest_ms is not None and now_ms - oldest_ms > config.max_compaction_lag_ms:
+        return DueReason.LAG, f"a record waits since {oldest_ms} ms"
+    passed = [time for time in state.horizons_ms if time <= now_ms]
+    if passed and verdict.clean_bytes:
+        return DueReason.HORIZON, f"tombstones may go since {passed[0]} ms"
+    return None, f"{ratio:.3f} of {dirty + verdict.clean_bytes} bytes are dirty"
+
+
+def oldest_timestamp(head: Iterable[CleanableSegment]) -> int | None:
+    """The oldest first timestamp of these segments in ms, None where none has one above 0."""
+    return min((t for each in head if (t := each.first_timestamp) > 0), default=None)
+
+
+def must_roll(first_timestamp: int, config: CompactionConfig, now_ms: int) -> bool:
+    """Whether an active segment's first records have waited too long for their cleaning.
+
+    Kafka rolls only where somebody appends (KAFKA-20664): an idle head would never be cleaned.
+
+    Args:
+        first_timestamp: Largest timestamp of its first batch in ms, -1 for none.
+        config: The topic's settings.
+        now_ms: Wall time.
+    """
+    is_bound = config.max_compaction_lag_ms < INT64_MAX and first_timestamp > 0
+    return is_bound and now_ms - first_timestamp > config.max_compaction_lag_ms
+
+
+def horizon_of(now_ms: int, delete_retention_ms: int) -> int:
+    """When a run comes for tombstones that were first cleaned at `now_ms`, in ms.
+
+    Never before their delete horizon, and at most a part of the retention behind it, so that runs
+    that come soon after each other have one.
+    """
+    step = max(delete_retention_ms // HORIZON_PART, 1)
+    return min(-(-(now_ms + delete_retention_ms) // step) * step, INT64_MAX)

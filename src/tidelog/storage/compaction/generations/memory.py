@@ -1,0 +1,387 @@
+"""What is remembered of a partition's segments from one cleaning to the next.
+
+Life cycle: `Generations.load` -> `sample` -> `plan` -> (the cleaning, its swap) -> `note` ->
+`store`. Needs the directory's lock from `load` to `store`. Not for two threads.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from tidelog.env import Env
+from tidelog.errors import CorruptData, UnsupportedCompression
+from tidelog.storage import files
+from tidelog.storage.compaction.generations.coverage import (
+    after_cleaning,
+    after_merging,
+    clean_end,
+)
+from tidelog.storage.compaction.generations.estimates import Counted, live_bytes
+from tidelog.storage.compaction.generations.facts import SegmentFacts
+from tidelog.storage.compaction.generations.planning import (
+    ERROR_MAX,
+    Demand,
+    GenerationPlan,
+    plan_generation,
+)
+from tidelog.storage.compaction.generations.sampled import LogFile
+from tidelog.storage.compaction.generations.sampling import sample_segment
+from tidelog.storage.compaction.generations.statistics import (
+    UNKNOWN,
+    SegmentRow,
+    Statistics,
+    new_row,
+    reconcile,
+)
+from tidelog.storage.compaction.generations.statistics_file import (
+    Stored,
+    read_statistics,
+    write_statistics,
+)
+from tidelog.storage.compaction.job import SEED_SIZE, Cleaned, CleanedGroup, SourceSegment
+from tidelog.types import INT64_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A cleaning that is in place.
+
+    Attributes:
+        map_from: First offset whose key was mapped, inclusive.
+        is_full: Whether it was a full pass.
+        cleaned: What it tells.
+        segments: All finished segments of the partition as they are now, in order.
+        dropped: Base offsets of groups whose expired tombstones were let go.
+        now_ms: When it began, as its job says: delete horizons count from it.
+        delete_retention_ms: As its job says.
+    """
+
+    map_from: int
+    is_full: bool
+    cleaned: Cleaned
+    segments: Sequence[SourceSegment]
+    dropped: frozenset[int]
+    now_ms: int
+    delete_retention_ms: int
+
+    @property
+    def horizon_ms(self) -> int:
+        """When tombstones may go that this cleaning has met for the first time."""
+        return min(self.now_ms + self.delete_retention_ms, INT64_MAX)
+
+
+class Generations:
+    """What is remembered of a partition, and what is to be done next.
+
+    Attributes:
+        problems: What is wrong with the file, or with segments that could not be sampled.
+        bytes_read: Bytes of log files that were read to sample their keys.
+        bytes_written: Bytes of the file that were written.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        directory: str,
+        segments: Sequence[SourceSegment],
+        known: Statistics,
+        stored: Stored | None,
+    ) -> None:
+        self._env = env
+        self._directory = directory
+        self._segments = tuple(segments)
+        self._known = known
+        self._stored = stored
+        self._is_changed = False
+        self.problems: list[str] = []
+        self.bytes_read = 0
+        self.bytes_written = 0
+
+    @classmethod
+    def load(
+        cls, env: Env, directory: str, segments: Sequence[SourceSegment], clean_offset: int
+    ) -> Self:
+        """What is remembered of a partition; a file that is lost or damaged remembers nothing.
+
+        Args:
+            env: Files and randomness.
+            directory: The partition's directory.
+            segments: All its finished segments, in order.
+            clean_offset: Offset below which no older version of any key remains, as the
+                partition's `cleaner-offset-checkpoint` says; the log start where it says nothing.
+
+        Raises:
+            OSError: The disk failed.
+        """
+        stored, problem = read_statistics(env.files, directory)
+        if stored is None:
+            seed = env.random.getrandbits(8 * SEED_SIZE).to_bytes(SEED_SIZE, "big")
+            found = Statistics(seed=seed)
+        else:
+            found = stored.statistics.copy()
+        made = cls(env, directory, segments, reconcile(found, segments, clean_offset), stored)
+        made.problems = [problem] if problem else []
+        return made
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def may_be_due(self, demand: Demand) -> bool:
+        """Whether a plan could be due if all that was not yet read were garbage.
+
+        The live size never falls by itself: as long as the log has room by what was known, nobody
+        needs to know more, and new segments are read at once when it has none.
+        """
+        live = sum(
+            each.sum_bytes
+            for each in self.facts(0)
+            if each.records is not None and each.end_offset <= demand.cleanable_end
+        )
+        size = sum(each.size_bytes for each in self._segments)
+        return size + demand.segment_bytes > demand.space_factor * live * (1 - ERROR_MAX)
+
+    @property
+    def has_tombstones_due(self) -> bool:
+        """Whether it matters that a log is idle: some tombstones will have had their time."""
+        return any(row.due_ms != UNKNOWN for row in self._known.rows.values())
+
+    def sample(self, cleanable_end: int, wait: Callable[[int], None] | None = None) -> None:
+        """Read the keys of finished segments that were not yet read, up to an offset.
+
+        Args:
+            cleanable_end: Where to stop, exclusive: what can't be cleaned yet is read later.
+            wait: Called with the bytes to read before they are read; it may take its time.
+
+        Raises:
+            OSError: The disk failed; what was read before counts.
+        """
+        for segment in self._segments:
+            row = self._known.rows[segment.base_offset]
+            if row.records == UNKNOWN and segment.end_offset <= cleanable_end:
+                self._sample(segment, row, wait or _go_on)
+
+    def _sample(self, segment: SourceSegment, row: SegmentRow, wait: Callable[[int], None]) -> None:
+        path = f"{self._directory}/{files.log_file_name(segment.base_offset)}"
+        file = self._env.files.open(path)
+        try:
+            log = LogFile(file, path)
+            found = sample_segment(log, self._known.seed, self._known.samples, wait)
+        except (CorruptData, UnsupportedCompression) as error:
+            self.problems.append(f"{error}; its keys are not in the sample")
+            return
+        finally:
+            file.close()
+        self.bytes_read += segment.size_bytes
+        self._known.rows[segment.base_offset] = replace(
+            row,
+            records=found.records,
+            record_bytes=found.record_bytes,
+            weight_bytes=found.record_bytes,
+            due_ms=found.due_ms,
+        )
+        self._is_changed = True
+
+    def facts(self, now_ms: int) -> list[SegmentFacts]:
+        """What is known of each finished segment, in order."""
+        bases = [each.base_offset for each in self._segments]
+        rows = [self._known.rows[base] for base in bases]
+        samples = self._known.samples
+        counts = [
+            (keys << samples.shift, size << samples.shift) for keys, size in samples.count(bases)
+        ]
+        counted = [
+            _counted(row, keys >> samples.shift, size)
+            for row, (keys, size) in zip(rows, counts, strict=True)
+        ]
+        expected = live_bytes(counted, is_whole=samples.shift == 0)
+        return [
+            _facts_of(row, *count, live, now_ms)
+            for row, count, live in zip(rows, counts, expected, strict=True)
+        ]
+
+    def row(self, base_offset: int) -> SegmentRow:
+        """What is remembered of a finished segment."""
+        return self._known.rows[base_offset]
+
+    def clean_end(self, log_start_offset: int) -> int:
+        """What `cleaner-offset-checkpoint` may say: see `coverage.clean_end`."""
+        return clean_end(self.facts(0), log_start_offset)
+
+    # -- planning --------------------------------------------------------------------------------
+
+    def plan(self, demand: Demand, now_ms: int, delete_retention_ms: int) -> GenerationPlan:
+        """The next cleaning; one without groups where none is due.
+
+        Args:
+            demand: What is asked; the sample's size is filled in here.
+            now_ms: Wall time.
+            delete_retention_ms: How long tombstones stay after they were first cleaned.
+        """
+        segments = self.facts(now_ms)
+        demand = replace(demand, sampled_keys=self._sampled_keys())
+        if not demand.everything and self._must_sweep(
+            segments, demand, now_ms, delete_retention_ms
+        ):
+            demand = replace(demand, everything="tombstones have had their time")
+        if self._known.planned_to != demand.cleanable_end:
+            self._known.planned_to = demand.cleanable_end
+            self._is_changed = True
+        return plan_generation(segments, demand)
+
+    def _sampled_keys(self) -> int:
+        """How many keys the estimates come from; without a limit where that is all of them."""
+        samples = self._known.samples
+        return len(samples) if samples.shift else 1 << 62
+
+    def _must_sweep(
+        self, segments: Sequence[SegmentFacts], demand: Demand, now_ms: int, retention_ms: int
+    ) -> bool:
+        """Whether a full pass is due for tombstones that have had their time.
+
+        Once in a retention time at most, and on a busy log only after so many new records as it
+        has keys: rewriting all of it for each tombstone would be brute force.
+        """
+        known = self._known
+        if not any(self._is_overdue(each, demand.cleanable_end) for each in segments):
+            return False
+        if known.swept_ms != UNKNOWN and now_ms - known.swept_ms < retention_ms:
+            return False
+        is_idle = demand.cleanable_end == known.planned_to
+        return is_idle or demand.cleanable_end - known.swept_to >= known.samples.key_count
+
+    def _is_overdue(self, segment: SegmentFacts, cleanable_end: int) -> bool:
+        """Whether it has tombstones that may go, and that the last full pass could not let go."""
+        if not segment.has_due or segment.end_offset > cleanable_end:
+            return False
+        was_swept = segment.end_offset <= self._known.swept_to
+        return not was_swept or self._known.rows[segment.base_offset].due_ms > self._known.swept_ms
+
+    # -- afterwards ------------------------------------------------------------------------------
+
+    def note(self, finding: Finding) -> None:
+        """Take in what a cleaning has done, once its segments are in place."""
+        rows = self._known.rows
+        new = {each.base_offset: each for each in finding.segments}
+        for group in finding.cleaned.groups:
+            old = [rows.pop(base) for base in group.bases]
+            if group.base_offset in finding.dropped:
+                self._forget_expired(old, group, finding.now_ms)
+            if segment := new.get(group.base_offset):
+                rows[group.base_offset] = self._row_after(old, group, segment, finding)
+        self._known.rows = {
+            base: rows.get(base) or new_row(segment, base) for base, segment in new.items()
+        }
+        self._segments = tuple(finding.segments)
+        self._weigh(finding)
+        if finding.is_full:
+            self._known.swept_to = finding.cleaned.mapped_to
+            self._known.swept_ms = finding.now_ms
+        self._is_changed = True
+
+    def _forget_expired(self, old: Iterable[SegmentRow], group: CleanedGroup, now_ms: int) -> None:
+        if all(row.due_ms == UNKNOWN or row.due_ms <= now_ms for row in old):
+            self._known.samples.forget_tombstones(group.base_offset, group.end_offset)
+
+    def _row_after(
+        self,
+        old: Sequence[SegmentRow],
+        group: CleanedGroup,
+        segment: SourceSegment,
+        finding: Finding,
+    ) -> SegmentRow:
+        mapped_to = finding.cleaned.mapped_to
+        proven = [after_cleaning(row.cleaned_to, finding.map_from, mapped_to) for row in old]
+        return SegmentRow(
+            base_offset=segment.base_offset,
+            end_offset=segment.end_offset,
+            size_bytes=segment.size_bytes,
+            last_modified_ms=segment.last_modified_ms,
+            cleaned_to=after_merging(proven),
+            records=group.records_after - group.markers_after,
+            record_bytes=_bytes_after([row.record_bytes for row in old], group),
+            weight_bytes=_bytes_after([row.record_bytes for row in old], group),
+            due_ms=_due_after(old, group, finding.horizon_ms),
+            runs=max(row.runs for row in old) + 1,
+            # A batch that gets a delete horizon may grow.
+            found_bytes=sum(row.found_bytes for row in old)
+            + max(group.bytes_before - group.bytes_after, 0),
+        )
+
+    def _weigh(self, finding: Finding) -> None:
+        """Let the sample stand for the whole of segments that have nothing but last records."""
+        mapped_to, samples = finding.cleaned.mapped_to, self._known.samples
+        bases = sorted(self._known.rows)
+        sampled = dict(zip(bases, samples.count(bases), strict=True))
+        for group in finding.cleaned.groups:
+            row = self._known.rows.get(group.base_offset)
+            if row is not None and row.cleaned_to >= mapped_to:
+                weight = sampled[group.base_offset][1] << samples.shift
+                self._known.rows[group.base_offset] = replace(row, weight_bytes=weight or UNKNOWN)
+
+    def store(self) -> int:
+        """Write the file where anything has changed; how many bytes were written.
+
+        Raises:
+            OSError: The disk failed; the file says what it said, or what it should say.
+        """
+        if not self._is_changed:
+            return 0
+        # Whatever a write leaves that fails: nothing is appended to it.
+        stored, self._stored = self._stored, None
+        self._stored, size = write_statistics(self._env.files, self._directory, self._known, stored)
+        self._is_changed = False
+        self.bytes_written += size
+        return size
+
+
+def _go_on(size_bytes: int) -> None:
+    """Read at once."""
+
+
+def _counted(row: SegmentRow, keys: int, found_bytes: int) -> Counted:
+    return Counted(
+        size_bytes=row.size_bytes,
+        cohort=UNKNOWN if row.cleaned_to == row.base_offset else row.cleaned_to,
+        keys=keys,
+        found_bytes=found_bytes,
+        weight_bytes=row.weight_bytes,
+    )
+
+
+def _facts_of(
+    row: SegmentRow, keys: int, found_bytes: int, live: float, now_ms: int
+) -> SegmentFacts:
+    total = live
+    if row.record_bytes > 0:
+        total = row.size_bytes * found_bytes / row.record_bytes
+    return SegmentFacts(
+        base_offset=row.base_offset,
+        end_offset=row.end_offset,
+        size_bytes=row.size_bytes,
+        cleaned_to=row.cleaned_to,
+        live_bytes=live,
+        sum_bytes=total,
+        keys=keys,
+        records=None if row.records == UNKNOWN else row.records,
+        has_due=row.due_ms != UNKNOWN and row.due_ms <= now_ms,
+    )
+
+
+def _bytes_after(before: Sequence[int], group: CleanedGroup) -> int:
+    """Bytes of a cleaned segment's records: as much less as its file is smaller."""
+    if UNKNOWN in before or not group.bytes_before:
+        return UNKNOWN
+    return max(sum(before) * group.bytes_after // group.bytes_before, 1)
+
+
+def _due_after(old: Sequence[SegmentRow], group: CleanedGroup, horizon_ms: int) -> int:
+    """When the last of a cleaned segment's tombstones may go, -1 where it has none.
+
+    What this cleaning has met for the first time got its horizon now; the others keep theirs.
+    Markers go with a cleaning that comes for something else: most of them are needed as long as
+    records of their transactions are there, and then no time lets them go.
+    """
+    if not group.tombstones_after:
+        return UNKNOWN
+    if any(row.due_ms == UNKNOWN for row in old):
+        return horizon_ms
+    return max(row.due_ms for row in old)

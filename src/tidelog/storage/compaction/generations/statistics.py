@@ -1,0 +1,338 @@
+"""What is remembered of each finished segment between cleanings, in `compaction-statistics`.
+
+Derived: where the file is lost, damaged or about other segments, what it said is unknown, the
+partition's `cleaner-offset-checkpoint` says how far it is clean, and sampling begins anew. A row
+holds only for a segment with the same base, end, size and modification time; and its `cleaned_to`
+only as far as every segment that begins below is still the one that it was then. So a log that was
+cut and appended to since is believed to be cleaned up to the cut, and no further.
+
+An entry of the file is the CRC-32C of its text in 8 hexadecimal digits, a line end, a JSON object,
+a line end: the whole, or what has changed (`statistics_file`). docs/format.md#text-files.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from typing import Final
+
+from tidelog.errors import CorruptFile, CorruptRecord, UnsupportedVersion
+from tidelog.record.coding import crc32c, read_varlong, write_varlong
+from tidelog.storage.compaction.generations.samples import SAMPLES_ROOM, SHIFT_MAX, KeySamples
+from tidelog.storage.compaction.job import SEED_SIZE, SourceSegment
+from tidelog.storage.tiers.fields import Fields, read_json
+from tidelog.types import INT64_MAX
+
+STATISTICS_FILE: Final = "compaction-statistics"
+STATISTICS_VERSION: Final = 1
+UNKNOWN: Final = -1
+LINE_END: Final = b"\n"
+_CRC_DIGITS: Final = 8
+# The hash of a sampled key; behind it, as varints, how far the offset of its last record lies
+# behind the one before, and that record's size, negative for a tombstone.
+_HASH_SIZE: Final = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentRow:
+    """What is remembered of one segment.
+
+    Attributes:
+        base_offset: Its base offset.
+        end_offset: Offset behind it, exclusive.
+        size_bytes: Size of its log file.
+        last_modified_ms: When that was last modified.
+        cleaned_to: See `SegmentFacts`.
+        records: Records in it; -1 where nobody has counted them.
+        record_bytes: Their bytes, uncompressed; -1 likewise. An estimate once it was rewritten.
+        weight_bytes: So many bytes of sampled records, times how rare they are, stand for the
+            whole log file; -1 where the sample says nothing about it.
+        due_ms: When the last of its tombstones may go; -1 where it has none that a cleaning has
+            seen.
+        runs: How often it was rewritten.
+        found_bytes: Garbage that was found in it, all runs together.
+    """
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    last_modified_ms: int
+    cleaned_to: int
+    records: int = UNKNOWN
+    record_bytes: int = UNKNOWN
+    weight_bytes: int = UNKNOWN
+    due_ms: int = UNKNOWN
+    runs: int = 0
+    found_bytes: int = 0
+
+    def is_of(self, segment: SourceSegment) -> bool:
+        """Whether the row is about this segment, as it is now."""
+        return (self.base_offset, self.end_offset, self.size_bytes, self.last_modified_ms) == (
+            segment.base_offset,
+            segment.end_offset,
+            segment.size_bytes,
+            segment.last_modified_ms,
+        )
+
+
+_ROW_FIELDS: Final = tuple(SegmentRow.__dataclass_fields__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Statistics:
+    """What is remembered of a partition.
+
+    Attributes:
+        seed: Secret by which keys are sampled, 16 bytes.
+        rows: Of its finished segments, by base offset.
+        samples: The sampled keys, of the segments whose records are counted.
+        swept_to: Up to where the last full pass went; 0 where there was none.
+        swept_ms: When that was; -1 where there was none.
+        planned_to: Up to where the log could be cleaned when it was last planned.
+    """
+
+    seed: bytes = field(repr=False)
+    rows: dict[int, SegmentRow] = field(default_factory=dict)
+    samples: KeySamples = field(default_factory=KeySamples)
+    swept_to: int = 0
+    swept_ms: int = UNKNOWN
+    planned_to: int = 0
+
+    def copy(self) -> "Statistics":
+        """The same, which does not change with this one."""
+        samples = KeySamples(self.samples.shift, self.samples.latest)
+        return replace(self, rows=dict(self.rows), samples=samples)
+
+
+def new_row(segment: SourceSegment, cleaned_to: int) -> SegmentRow:
+    """The row of a segment of which nothing is known but how far it is cleaned."""
+    return SegmentRow(
+        base_offset=segment.base_offset,
+        end_offset=segment.end_offset,
+        size_bytes=segment.size_bytes,
+        last_modified_ms=segment.last_modified_ms,
+        cleaned_to=cleaned_to,
+    )
+
+
+def reconcile(
+    known: Statistics, segments: Sequence[SourceSegment], clean_offset: int
+) -> Statistics:
+    """What of the statistics holds for the segments that are there.
+
+    Args:
+        known: What was remembered.
+        segments: All finished segments of the partition, in order.
+        clean_offset: Below it no older version of a key remains, as the partition's checkpoint
+            says; not above the log's end.
+
+    Returns:
+        The statistics with a row for each segment.
+    """
+    end = segments[-1].end_offset if segments else 0
+    # What begins with the first segment that is another one is not what the others were judged by.
+    sound = next((s.base_offset for s in segments if not _is_known(known, s)), end)
+    rows = {}
+    for segment in segments:
+        floor = max(segment.base_offset, clean_offset)
+        row = known.rows.get(segment.base_offset)
+        if row is not None and row.is_of(segment):
+            proven = min(row.cleaned_to, sound)
+            rows[segment.base_offset] = replace(row, cleaned_to=max(proven, floor))
+        else:
+            rows[segment.base_offset] = new_row(segment, floor)
+    found = replace(known, rows=rows)
+    _forget_samples(found, segments)
+    return found
+
+
+def _is_known(known: Statistics, segment: SourceSegment) -> bool:
+    row = known.rows.get(segment.base_offset)
+    return row is not None and row.is_of(segment)
+
+
+def _forget_samples(found: Statistics, segments: Sequence[SourceSegment]) -> None:
+    """Drop samples of offsets whose segment has to be read again, or is gone."""
+    read = [s for s in segments if found.rows[s.base_offset].records >= 0]
+    found.samples.keep([(segment.base_offset, segment.end_offset) for segment in read])
+
+
+def encode(statistics: Statistics) -> bytes:
+    """The whole as an entry."""
+    return _entry(
+        {
+            "version": STATISTICS_VERSION,
+            "seed": statistics.seed.hex(),
+            "shift": statistics.samples.shift,
+            **_common(statistics, statistics.rows.values(), statistics.samples),
+        }
+    )
+
+
+def encode_change(before: Statistics, after: Statistics) -> bytes:
+    """What has changed as an entry, for `apply_change`; the seed is the same."""
+    rows = [row for base, row in after.rows.items() if before.rows.get(base) != row]
+    known, found = before.samples.thinned(after.samples.shift), after.samples.latest
+    lost = b"".join(_hash_bytes(hash_) for hash_ in known if hash_ not in found)
+    samples = [(hash_, *last) for hash_, last in found.items() if known.get(hash_) != last]
+    return _entry(
+        {
+            "shift": after.samples.shift,
+            "gone": [base for base in before.rows if base not in after.rows],
+            "lost": base64.b64encode(lost).decode(),
+            **_common(after, rows, samples),
+        }
+    )
+
+
+def _common(
+    known: Statistics, rows: Iterable[SegmentRow], samples: Iterable[tuple[int, int, int]]
+) -> dict[str, object]:
+    """What both kinds of entries have."""
+    return {
+        "swept": [known.swept_to, known.swept_ms],
+        "planned": known.planned_to,
+        "rows": [list(astuple(row)) for row in rows],
+        "samples": base64.b64encode(_encode_samples(samples)).decode(),
+    }
+
+
+def _entry(content: dict[str, object]) -> bytes:
+    text = json.dumps(content, separators=(",", ":")).encode()
+    return b"%08x\n%b\n" % (crc32c(text), text)
+
+
+def _content(entry: bytes) -> Fields:
+    """The JSON object of an entry; raises CorruptFile."""
+    given, mark, text = entry.partition(LINE_END)
+    text = text.removesuffix(LINE_END)
+    if not mark or len(given) != _CRC_DIGITS or given != f"{crc32c(text):08x}".encode():
+        raise CorruptFile(f"statistics with the checksum {given[:20]!r}, which is wrong")
+    return read_json(text, "statistics")
+
+
+def decode(entry: bytes) -> Statistics:
+    """What `encode` was given.
+
+    Raises:
+        CorruptFile: A wrong checksum, or another shape.
+        UnsupportedVersion: A later release wrote it.
+    """
+    content = _content(entry)
+    if content.integer("version") != STATISTICS_VERSION:
+        reason = f"statistics of version {content.integer('version')}"
+        raise UnsupportedVersion(f"{reason}, {STATISTICS_VERSION} is known")
+    return _taken_in(Statistics(seed=_seed(content)), content)
+
+
+def apply_change(before: Statistics, entry: bytes) -> Statistics:
+    """What `encode_change` was given, from what was before; that stays as it is.
+
+    Raises:
+        CorruptFile: A wrong checksum, or another shape.
+    """
+    content = _content(entry)
+    gone = set(_integers(content.items("gone"), len(content.items("gone"))))
+    lost, shift = _lost(content), _shift(content)
+    known = before.samples.thinned(shift)
+    left = {hash_: last for hash_, last in known.items() if hash_ not in lost}
+    rows = {base: row for base, row in before.rows.items() if base not in gone}
+    return _taken_in(replace(before, rows=rows, samples=KeySamples(shift, left)), content)
+
+
+def _taken_in(known: Statistics, content: Fields) -> Statistics:
+    """The statistics with what an entry says of rows and samples put over them."""
+    swept_to, swept_ms = _integers(content.items("swept"), 2)
+    rows = [SegmentRow(**_named(each)) for each in content.items("rows")]
+    latest = dict(known.samples.latest) | dict(_samples(content))
+    if len(latest) > SAMPLES_ROOM:
+        raise CorruptFile(f"statistics: {len(latest)} samples, at most {SAMPLES_ROOM} expected")
+    return Statistics(
+        seed=known.seed,
+        rows=known.rows | {row.base_offset: row for row in rows},
+        samples=KeySamples(_shift(content), latest),
+        swept_to=swept_to,
+        swept_ms=swept_ms,
+        planned_to=content.integer("planned"),
+    )
+
+
+def _named(row: object) -> dict[str, int]:
+    values = _integers(row, len(_ROW_FIELDS))
+    return dict(zip(_ROW_FIELDS, values, strict=True))
+
+
+def _integers(value: object, count: int) -> list[int]:
+    """A list of so many whole numbers; raises CorruptFile."""
+    numbers = [each for each in value if type(each) is int] if isinstance(value, list) else []
+    if len(numbers) != count or not all(-1 <= each <= INT64_MAX for each in numbers):
+        raise CorruptFile(f"statistics: {str(value)[:80]}, {count} whole numbers expected")
+    return numbers
+
+
+def _seed(content: Fields) -> bytes:
+    try:
+        seed = bytes.fromhex(content.text("seed"))
+    except ValueError:
+        seed = b""
+    if len(seed) != SEED_SIZE:
+        raise CorruptFile(f"statistics: the seed has {len(seed)} bytes, {SEED_SIZE} expected")
+    return seed
+
+
+def _shift(content: Fields) -> int:
+    shift = content.integer("shift")
+    if not 0 <= shift <= SHIFT_MAX:
+        raise CorruptFile(f"statistics: shift {shift}, 0 to {SHIFT_MAX} expected")
+    return shift
+
+
+def _hash_bytes(hash_: int) -> bytes:
+    return hash_.to_bytes(_HASH_SIZE, "big")
+
+
+def _encode_samples(samples: Iterable[tuple[int, int, int]]) -> bytes:
+    """Hash, step from the last offset, and size of each sample, in the order of offsets."""
+    data, last = bytearray(), 0
+    for hash_, offset, size in sorted(samples, key=lambda sample: sample[1]):
+        data += _hash_bytes(hash_)
+        write_varlong(data, offset - last)
+        write_varlong(data, size)
+        last = offset
+    return bytes(data)
+
+
+def _unpacked(content: Fields, name: str) -> bytes:
+    try:
+        return base64.b64decode(content.text(name), validate=True)
+    except binascii.Error as error:
+        raise CorruptFile(f"statistics: {name} are no base64: {error}") from error
+
+
+def _samples(content: Fields) -> list[tuple[int, tuple[int, int]]]:
+    try:
+        return list(_decode_samples(_unpacked(content, "samples")))
+    except CorruptRecord as error:
+        raise CorruptFile(f"statistics: samples: {error}") from error
+
+
+def _lost(content: Fields) -> set[int]:
+    """Hashes of keys that are not in the sample any more."""
+    packed = _unpacked(content, "lost")
+    if len(packed) % _HASH_SIZE:
+        raise CorruptFile(f"statistics: {len(packed)} bytes of lost hashes, {_HASH_SIZE} for each")
+    starts = range(0, len(packed), _HASH_SIZE)
+    return {int.from_bytes(packed[at : at + _HASH_SIZE], "big") for at in starts}
+
+
+def _decode_samples(packed: bytes) -> Iterator[tuple[int, tuple[int, int]]]:
+    at, offset, end = 0, 0, len(packed)
+    while at < end:
+        hash_ = int.from_bytes(packed[at : at + _HASH_SIZE], "big")
+        step, at = read_varlong(packed, at + _HASH_SIZE, end)
+        size, at = read_varlong(packed, at, end)
+        offset += step
+        if not 0 <= offset <= INT64_MAX:
+            raise CorruptFile(f"statistics: a sample of offset {offset}")
+        yield hash_, (offset, size)

@@ -1,0 +1,265 @@
+"""The second pass: what is left of each source goes into `.cleaned` segments, batch by batch.
+
+A source has up to three parts, in order of their offsets: what was cleaned before (its keys are
+hashed and held against the map), what was mapped (one bit says of each record whether it lost) and
+what lies behind the map (copied as it is). A batch that loses nothing is copied byte for byte,
+without being opened; one that loses all is not even read, unless producers or transactions have to
+know of it.
+
+Imports numpy and numba. Source: Kafka 4.x Cleaner.cleanInto, MemoryRecords.filterTo.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tidelog.record.header import MAGIC_2
+from tidelog.record.kernels import layout, rewrite
+from tidelog.record.kernels.key_map import Marks, map_batches
+from tidelog.record.kernels.reasons import REASONS
+from tidelog.storage.compaction.batch_writing import write_group
+from tidelog.storage.compaction.cleaned_files import CleanedFiles
+from tidelog.storage.compaction.cleaned_times import SourceTimes
+from tidelog.storage.compaction.job import CleanedSource, CleaningJob, SourceSegment
+from tidelog.storage.compaction.mapping import (
+    Mapped,
+    MappedRun,
+    aborted_batches,
+    joined,
+    records_in,
+)
+from tidelog.storage.compaction.offset_map import OffsetMap
+from tidelog.storage.compaction.planning import Judged, Planner, keep_all
+from tidelog.storage.compaction.sources import (
+    Opened,
+    Piece,
+    SourceReader,
+    check_counts,
+    opened_groups,
+)
+from tidelog.storage.compaction.transactions import AbortedSpans
+
+if TYPE_CHECKING:
+    from tidelog.record.kernels.memory import Bytes, Ints, Longs
+    from tidelog.storage.compaction.sources import Mask
+
+# Batches that are not wanted are read with those around them where that costs less than reading on
+# its own what comes behind them (0.3 ms).
+GAP_BYTES: Final = 1 << 20
+
+
+@dataclass(slots=True)
+class _Counts:
+    """Counts of one source, as those of `CleanedSource`."""
+
+    bytes_after: int = 0
+    records_before: int = 0
+    records_after: int = 0
+    tombstones_after: int = 0
+    markers_after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaning:
+    """What both passes of a cleaning share.
+
+    Attributes:
+        job: What to do.
+        reader: Reads the sources.
+        offset_map: Which records lost.
+        mapped: What went through the map.
+        spans: Aborted transactions.
+    """
+
+    job: CleaningJob
+    reader: SourceReader
+    offset_map: OffsetMap
+    mapped: Mapped
+    spans: AbortedSpans
+
+
+class SourcePass:
+    """The second pass over one source."""
+
+    def __init__(
+        self,
+        cleaning: Cleaning,
+        source: SourceSegment,
+        planner: Planner,
+        out: CleanedFiles,
+        times: SourceTimes,
+    ) -> None:
+        self._cleaning = cleaning
+        self._source = source
+        self._planner = planner
+        self._out = out
+        self._times = times
+        self._counts = _Counts()
+
+    def run(self) -> CleanedSource:
+        """Write what is left, and say what was found.
+
+        Raises:
+            CorruptData, UnsupportedCompression: The source is damaged; located.
+            OffsetOverflow: It does not fit behind what is there.
+            OSError: The disk failed.
+        """
+        source, counts = self._source, self._counts
+        runs = joined(self._cleaning.mapped.runs.get(source.base_offset, []))
+        if runs:
+            start, end = runs[0].start, runs[-1].end
+        else:
+            start = end = self._end_of_cleaned()
+        self._write_cleaned(start)
+        for run in runs:
+            self._write_run(run)
+        self._write_rest(end)
+        return CleanedSource(
+            base_offset=source.base_offset,
+            bytes_before=source.size_bytes,
+            bytes_after=counts.bytes_after,
+            records_before=counts.records_before,
+            records_after=counts.records_after,
+            tombstones_after=counts.tombstones_after,
+            markers_after=counts.markers_after,
+        )
+
+    def _end_of_cleaned(self) -> int:
+        """Position behind the last batch before the mapped offsets, where nothing was mapped."""
+        source, map_from = self._source, self._cleaning.job.map_from
+        if source.end_offset <= map_from:
+            return source.size_bytes
+        if source.base_offset >= map_from:
+            return 0
+        for piece in self._cleaning.reader.pieces(source, check=True):
+            slot = int(np.searchsorted(piece.table[:, layout.LAST_OFFSET], map_from))
+            if slot < len(piece.table):
+                return piece.part(slot, slot + 1).start
+        return source.size_bytes
+
+    def _write_cleaned(self, end: int) -> None:
+        """What was cleaned before: its keys are held against the map."""
+        reader = self._cleaning.reader
+        for whole in reader.pieces(self._source, 0, end, check=True):
+            # Markers are opened too: they may get a delete horizon.
+            wanted = ~aborted_batches(whole, self._cleaning.spans)
+            for start, stop, opened in opened_groups(whole, wanted, reader.arena):
+                piece = whole.part(start, stop)
+                check_counts(piece, opened, wanted[start:stop])
+                judged = self._look_up(piece, opened, wanted[start:stop] & ~piece.is_control)
+                self._counts.records_before += records_in(opened.table)
+                self._write(piece, opened, self._planner.plan(piece, opened.table, judged), judged)
+
+    def _look_up(self, piece: Piece, opened: Opened, wanted: "Mask") -> Judged:
+        """Which records of batches from before the map have lost."""
+        counts = np.where(wanted, opened.table[:, layout.RECORD_COUNT], 0)
+        numbers = np.where(wanted, np.cumsum(counts) - counts, -1)
+        lost: Bytes = np.zeros(int(counts.sum()) // 8 + 1, np.uint8)
+        tombstones: Ints = np.zeros(len(counts), np.int32)
+        self._hold(piece, opened, numbers, Marks(self._cleaning.offset_map.lost, lost, tombstones))
+        left: Longs = np.empty(len(counts), np.int64)
+        rewrite.count_left(counts, numbers, lost, left)
+        return Judged(numbers, counts, left, tombstones.astype(np.int64), lost)
+
+    def _hold(self, piece: Piece, opened: Opened, numbers: "Longs", marks: Marks) -> None:
+        """Hold records from before the mapped offsets against the map."""
+        job, offset_map = self._cleaning.job, self._cleaning.offset_map
+        rules = offset_map.key_rules(0, job.map_from, job.log_start_offset, is_look_up=True)
+        status = map_batches(opened.bodies, opened.table, numbers, rules, offset_map.keys, marks)
+        if status != layout.DONE:
+            raise piece.corrupt(offset_map.bad_slot, REASONS[status])
+
+    def _write_run(self, run: MappedRun) -> None:
+        """What went through the map: only batches with something left are read."""
+        if run.straddles:
+            self._hold_first(run)
+        left = run.left(self._cleaning.offset_map)
+        counts = run.counts.astype(np.int64)
+        judged = Judged(
+            run.numbers(),
+            np.maximum(counts, 0),
+            left,
+            run.tombstones.astype(np.int64),
+            self._cleaning.offset_map.lost,
+        )
+        if not run.is_special:
+            self._counts.records_before += int(counts.sum())
+        for first, behind in self._wanted_spans(run, left):
+            self._write_span(run, judged, first, behind)
+
+    def _wanted_spans(self, run: MappedRun, left: "Longs") -> Iterator[tuple[int, int]]:
+        """Rows of batches to read, as spans; small gaps are read too."""
+        if run.is_special:
+            yield 0, len(left)
+            return
+        slots = np.flatnonzero(left > 0)
+        if not len(slots):
+            return
+        ends = np.cumsum(run.sizes, dtype=np.int64)
+        gaps = ends[slots[1:] - 1] - ends[slots[:-1]]
+        cuts = np.flatnonzero(gaps > GAP_BYTES)
+        firsts = np.concatenate((slots[:1], slots[cuts + 1])).tolist()
+        lasts = np.concatenate((slots[cuts], slots[-1:])).tolist()
+        for first, last in zip(firsts, lasts, strict=True):
+            yield first, last + 1
+
+    def _write_span(self, run: MappedRun, judged: Judged, first: int, behind: int) -> None:
+        ends = run.start + np.cumsum(run.sizes, dtype=np.int64)
+        start, end = int(ends[first]) - int(run.sizes[first]), int(ends[behind - 1])
+        for piece in self._cleaning.reader.pieces(self._source, start, end, check=False):
+            part = judged.part(first, first + len(piece.table))
+            first += len(piece.table)
+            plan = self._planner.plan(piece, piece.table, part)
+            if run.is_special:
+                is_2 = piece.table[:, layout.MAGIC] == MAGIC_2
+                found = np.where(is_2, piece.table[:, layout.RECORD_COUNT], part.counts)
+                self._counts.records_before += int(found.sum())
+            self._open_and_write(piece, plan, part)
+
+    def _hold_first(self, run: MappedRun) -> None:
+        """Hold those records of the first batch against the map that were not put into it."""
+        end = run.start + int(run.sizes[0])
+        for whole in self._cleaning.reader.pieces(self._source, run.start, end, check=False):
+            wanted = np.array([run.counts[0] >= 0])
+            for _, _, opened in opened_groups(whole, wanted, self._cleaning.reader.arena):
+                lost = self._cleaning.offset_map.lost
+                marks = Marks(lost, lost, np.zeros(1, np.int32))
+                self._hold(whole, opened, run.numbers()[:1], marks)
+
+    def _write_rest(self, start: int) -> None:
+        """What lies behind the map."""
+        reader = self._cleaning.reader
+        for piece in reader.pieces(self._source, start, check=True):
+            judged = keep_all(piece)
+            self._open_and_write(piece, self._planner.plan_rest(piece), judged, is_rest=True)
+
+    def _open_and_write(
+        self, piece: Piece, plan: "Longs", judged: Judged, *, is_rest: bool = False
+    ) -> None:
+        """Open what has to be, and write."""
+        action, magic = plan[:, rewrite.ACTION], piece.table[:, layout.MAGIC]
+        # Of legacy ones the header of what is written has to be made up.
+        wanted = (action == rewrite.FILTER) | ((magic != MAGIC_2) & (action != rewrite.DROP))
+        for start, end, opened in opened_groups(piece, wanted, self._cleaning.reader.arena):
+            part = piece.part(start, end)
+            check_counts(part, opened, wanted[start:end])
+            if is_rest:
+                self._counts.records_before += records_in(opened.table)
+            self._write(part, opened, plan[start:end], judged.part(start, end))
+
+    def _write(self, piece: Piece, opened: Opened, plan: "Longs", judged: Judged) -> None:
+        batches = write_group(piece, opened, plan, judged.lost)
+        self._out.write(batches, self._times)
+        rows, counts = batches.rows, self._counts
+        slots = rows[:, rewrite.WRITTEN_SLOT]
+        is_control = piece.is_control[slots]
+        is_copy = (rows[:, rewrite.IS_NEW] == 0) & (plan[slots, rewrite.ACTION] == rewrite.COPY)
+        tombstones = np.where(
+            is_copy, judged.tombstones[slots], rows[:, rewrite.WRITTEN_TOMBSTONES]
+        )
+        counts.bytes_after += batches.size_bytes
+        counts.records_after += int(rows[:, rewrite.WRITTEN_RECORDS].sum())
+        counts.tombstones_after += int(tombstones[~is_control].sum())
+        counts.markers_after += int(rows[is_control, rewrite.WRITTEN_RECORDS].sum())

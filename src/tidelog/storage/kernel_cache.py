@@ -1,0 +1,98 @@
+"""The folder where compiled kernels are kept, and who of a machine's processes fills it.
+
+Compiling takes seconds of a whole core. Many processes begin at once, workers of Spark or brokers
+that are started again: one of them compiles, the others wait for it, and load.
+"""
+
+import fcntl
+import os
+import platform
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+# Beside these numba keeps what it has compiled, where it may.
+SOURCES: Final = Path(__file__).parent.parent / "record" / "kernels"
+CACHE_VARIABLE: Final = "NUMBA_CACHE_DIR"
+_WARM_FILE: Final = "tidelog-warm"
+
+
+def choose_cache(package: Path) -> Path | None:
+    """The folder where compiled kernels are kept; set for numba where it would find none.
+
+    Args:
+        package: The folder of the kernels' sources, beside which numba keeps them by itself.
+
+    Returns:
+        None where there is no folder that is only ours to write: each process compiles.
+    """
+    if chosen := os.environ.get(CACHE_VARIABLE):
+        return Path(chosen)
+    if os.access(package, os.W_OK):
+        return package / "__pycache__"
+    home = os.environ.get("HOME", "")
+    if home and os.access(home, os.W_OK):
+        return Path(home) / ".cache"  # numba's own second choice is in there
+    folder = Path(tempfile.gettempdir()) / f"tidelog-numba-{os.getuid()}"
+    if not _is_ours(folder):
+        return None
+    os.environ[CACHE_VARIABLE] = str(folder)
+    return folder
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether nobody else can write there: what lies there is executed."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return False
+    return (
+        stat.S_ISDIR(found.st_mode)
+        and found.st_uid == os.getuid()
+        and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    )
+
+
+@contextmanager
+def alone(folder: Path, purpose: str) -> Iterator[bool]:
+    """True for the first process that uses the folder for that, while others wait for its end."""
+    from tidelog.record.kernels.compiler import fingerprint
+
+    name = (
+        f"{_WARM_FILE}-{purpose}-{fingerprint()[:16]}-{platform.machine()}-{sys.version_info.minor}"
+    )
+    file = _lock_new(folder / name)
+    try:
+        yield file is not None
+        if file is not None:
+            with suppress(OSError):  # a full disk: the next process will be first once more
+                os.write(file, b"compiled\n")
+    finally:
+        if file is not None:
+            os.close(file)
+
+
+def _lock_new(path: Path) -> int | None:
+    """An empty file, locked; None where somebody has filled it, or where there can be none.
+
+    In a folder that is read only, or has no locks, each process helps itself.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+    try:
+        if not os.fstat(file).st_size:
+            fcntl.lockf(file, fcntl.LOCK_EX)
+            if not os.fstat(file).st_size:
+                return file
+    except OSError:
+        pass
+    os.close(file)
+    return None

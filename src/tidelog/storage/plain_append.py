@@ -1,0 +1,126 @@
+"""The common append: one batch of a producer in which nothing is wrong and nothing has to change.
+
+Nearly all appends are such, and what Python does for each of them counts. So the checks of
+`validator` stand here once more, in as few steps as they go; `validator` is the reference. Whatever
+is not plain is left to it, and so is saying what is wrong: nothing was changed by then.
+"""
+
+from typing import Final
+
+from tidelog.config import TopicConfig
+from tidelog.errors import CorruptData, UnsupportedCompression
+from tidelog.record.batch import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    HEADER_SIZE,
+    MAGIC_2,
+    MAGIC_AT,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    RecordBatch,
+    assign_offset,
+    set_create_time_max,
+)
+from tidelog.record.compression import APPEND_DECOMPRESSION_LIMIT
+from tidelog.record.scratch import Scratch
+from tidelog.storage.appends import ValidatedAppend
+from tidelog.storage.body_check import BodyCheck
+from tidelog.types import NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP, Buffer, TimestampType
+
+# Bodies are looked at and let go.
+_SCRATCH: Final = Scratch()
+_NOT_PLAIN: Final = CONTROL_BIT | TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT
+
+
+class PlainAppends:
+    """The rules of one topic that plain appends are held against. Holds no state."""
+
+    def __init__(self, config: TopicConfig, body_check: BodyCheck) -> None:
+        """Rules from `config`; make a new one when it changes.
+
+        Args:
+            config: The topic's settings.
+            body_check: The pass over the records: the plain one, or a kernel.
+        """
+        self._body_check = body_check
+        self._target = config.compression_type.target_codec
+        self._stamps = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        self._before_ms = config.message_timestamp_before_max_ms
+        self._after_ms = config.message_timestamp_after_max_ms
+        self._needs_keys = config.is_compacted
+        self._size_limit = min(config.max_message_bytes, config.segment_size_limit)
+
+    def accept(
+        self, data: Buffer, next_offset: int, leader_epoch: int, now_ms: int
+    ) -> ValidatedAppend | None:
+        """The batch with its offset and epoch, in place, ready to be written.
+
+        Args:
+            data: The batch in a buffer that is the caller's own to change.
+            next_offset: The log end, which the first record gets.
+            leader_epoch: Epoch that the batch gets.
+            now_ms: Wall clock, against which create times are held.
+
+        Returns:
+            None where it is not plain; nothing was changed then.
+        """
+        if not isinstance(data, memoryview) or data.readonly:
+            return None
+        batch = self._plain_view(data)
+        if batch is None or not batch.is_valid():
+            return None
+        largest = self._largest_time(batch, now_ms)
+        if largest is None:
+            return None
+        assign_offset(data, 0, next_offset, leader_epoch)
+        batch.base_offset, batch.leader_epoch = next_offset, leader_epoch
+        if largest != batch.max_timestamp:
+            set_create_time_max(data, 0, largest)
+            batch = RecordBatch(data)
+        last_offset = batch.last_offset
+        return ValidatedAppend(
+            data,
+            (batch,),
+            next_offset,
+            last_offset,
+            largest,
+            NO_OFFSET if largest == NO_TIMESTAMP else last_offset,
+            batch.record_count,
+        )
+
+    def _plain_view(self, data: memoryview) -> RecordBatch | None:
+        """The batch that `data` is, None where its header is not plain."""
+        size = len(data)
+        if not HEADER_SIZE <= size <= self._size_limit or data[MAGIC_AT] != MAGIC_2 or self._stamps:
+            return None
+        batch = RecordBatch(data)
+        attributes, count = batch.attributes, batch.record_count
+        if (
+            batch.size_bytes != size
+            or batch.base_offset
+            or attributes & _NOT_PLAIN
+            or count <= 0
+            or batch.last_offset_delta + 1 != count
+            or (batch.base_sequence <= NO_SEQUENCE and batch.has_producer_id)
+            or (self._target is not None and attributes & CODEC_MASK != self._target)
+        ):
+            return None
+        return batch
+
+    def _largest_time(self, batch: RecordBatch, now_ms: int) -> int | None:
+        """Largest timestamp of its records, -1 where none has one; None where one is not plain."""
+        try:
+            if batch.attributes & CODEC_MASK:
+                body: Buffer = batch.body(APPEND_DECOMPRESSION_LIMIT, scratch=_SCRATCH)
+            else:
+                body = batch.view[HEADER_SIZE:]
+            largest, smallest, has_null_key, in_order = self._body_check(
+                body, batch.record_count, batch.base_timestamp
+            )
+        except (CorruptData, UnsupportedCompression):
+            return None
+        if not in_order or (has_null_key and self._needs_keys):
+            return None
+        if now_ms - smallest > self._before_ms or largest - now_ms > self._after_ms:
+            return None
+        return largest

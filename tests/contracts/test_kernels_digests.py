@@ -1,0 +1,228 @@
+"""Rows by key: the kernels hold to the plain reference, compiled and interpreted."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.contracts.kernel_runs import Guarded, run_guarded
+
+from tidelog.record import key_digests
+from tidelog.record.kernels import digests, plain
+from tidelog.record.kernels.layout import DONE, FULL
+from tidelog.record.kernels.memory import Ints, Longs
+from tidelog.record.key_digests import KeySummary, PlainRecord
+from tidelog.scan.key_tables import COLUMNS, KeyTable, Reducer, Spans, by_hash, joined
+
+SEEDS = (0x0706050403020100, 0x0F0E0D0C0B0A0908, -5, 2**63 - 1, -(2**63))
+words = st.integers(-(2**63), 2**63 - 1)
+keys = st.sampled_from([b"", b"a", b"b", b"7 bytes", b"8  bytes", b"more than 16 bytes"])
+values = st.none() | st.sampled_from([b"", b"x", b"a value of some length, over 24"])
+times = st.sampled_from([-1, 0, 5, 3_600_000, 2**62]) | words
+entries = st.lists(st.tuples(st.none() | keys, values, times), max_size=30)
+Entry = tuple[bytes | None, bytes | None, int]
+
+
+def test_the_hash_of_values_is_that_of_pythons_texts() -> None:
+    """Python hashes bytes by SipHash-1-3 (PEP 456, since 3.11) with a seed that can be zero."""
+    program = "print([hash(bytes(range(size))) for size in range(1, 40)])"
+    environment = {"PYTHONHASHSEED": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, check=True
+    )
+    if sys.hash_info.algorithm != "siphash13":
+        pytest.skip(f"this Python hashes by {sys.hash_info.algorithm}")
+    ours = [key_digests.siphash_1_3(bytes(range(size)), (0, 0)) for size in range(1, 40)]
+    assert done.stdout.decode().strip() == str(ours)
+
+
+@pytest.mark.parametrize("run", [lambda kernel: kernel, plain], ids=["compiled", "plain"])
+@given(data=st.binary(max_size=70), seeds=st.tuples(*[words] * 5))
+@settings(max_examples=60)
+def test_hashes(run: Callable[..., object], data: bytes, seeds: tuple[int, ...]) -> None:
+    rows, _, _ = summarised([(data, data, 7)], seeds, run)
+    (row,) = rows.tolist()
+    assert (row[digests.HASH_HIGH], row[digests.HASH_LOW]) == key_digests.hash_key(data, seeds)
+    assert row[digests.VALUE] == key_digests.hash_value(data, seeds)
+    assert row[digests.SET] == row[digests.ORDER] == key_digests.digest_record(7, data, seeds)
+
+
+def summarised(
+    records: Sequence[Entry], seeds: Sequence[int], run: Callable[..., object]
+) -> tuple[Longs, Longs, Longs]:
+    """The kernel's rows, spans and facts; nothing outside of them is touched."""
+    incoming = digests.Incoming(
+        keys=cells([key for key, _, _ in records]),
+        values=cells([value for _, value, _ in records]),
+        offsets=np.arange(10, 10 + len(records)),
+        times=np.array([time for _, _, time in records], np.int64),
+    )
+
+    def work(guarded: Guarded) -> tuple[Longs, Longs, Longs]:
+        rows = guarded.array((len(records), digests.FIELDS), np.int64)
+        spans = guarded.array((digests.SPANS, digests.SPAN_FIELDS), np.int64)
+        facts = guarded.array(digests.FACTS, np.int64)
+        rows[:], spans[:], facts[:] = 0, 0, 0
+        kernel = run(digests.summarise)
+        assert callable(kernel)
+        words = np.array(seeds, np.int64)
+        assert kernel(incoming, words, 3_600_000, rows, spans, facts) == DONE
+        return rows[: int(facts[digests.ROWS])].copy(), spans.copy(), facts.copy()
+
+    found, _ = run_guarded(work)
+    assert isinstance(found, tuple)
+    return found
+
+
+def cells(items: Sequence[bytes | None]) -> digests.Cells:
+    ends = np.cumsum([0, *(len(item or b"") for item in items)], dtype=np.int32)
+    data = np.frombuffer(b"".join(item or b"" for item in items), np.uint8)
+    return digests.Cells(ends, data, np.array([item is None for item in items], np.uint8))
+
+
+@given(records=entries)
+def test_compiled_is_interpreted(records: list[Entry]) -> None:
+    for one, other in zip(
+        summarised(records, SEEDS, lambda kernel: kernel),
+        summarised(records, SEEDS, plain),
+        strict=True,
+    ):
+        assert (one == other).all()
+
+
+def batch_of(records: Sequence[Entry], start: int = 0) -> pa.RecordBatch:
+    stamps = [None if time == -1 else time for _, _, time in records]
+    arrays: list[pa.Array[pa.Scalar[pa.DataType]]] = [
+        pa.array(range(start, start + len(records)), pa.int64()),
+        pa.array(stamps, pa.int64()).cast(pa.timestamp("ms", "UTC")),
+        pa.array([key for key, _, _ in records], pa.binary()),
+        pa.array([value for _, value, _ in records], pa.binary()),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=list(COLUMNS))
+
+
+def as_summaries(rows: Longs) -> dict[tuple[int, int], KeySummary]:
+    return {
+        (row[digests.HASH_HIGH], row[digests.HASH_LOW]): KeySummary(
+            offset=row[digests.OFFSET],
+            create_ms=row[digests.TIME],
+            value=row[digests.VALUE],
+            count=row[digests.COUNT],
+            set_sum=row[digests.SET],
+            order=row[digests.ORDER],
+        )
+        for row in rows.tolist()
+    }
+
+
+def expected_of(records: Sequence[Entry]) -> dict[tuple[int, int], KeySummary]:
+    plain_records = [
+        PlainRecord(offset, time, key, value)
+        for offset, (key, value, time) in enumerate(records)
+        if key is not None
+    ]
+    found = key_digests.summarise(plain_records, SEEDS)
+    return {key_digests.hash_key(key, SEEDS): summary for key, summary in found.items()}
+
+
+@given(
+    records=entries,
+    cuts=st.lists(st.integers(0, 30), max_size=3),
+    rows_max=st.integers(1, 9),
+)
+def test_however_it_is_cut_the_rows_are_those_of_the_records(
+    records: list[Entry], cuts: list[int], rows_max: int
+) -> None:
+    tables: list[Longs] = []
+    edges = [0, *sorted(min(cut, len(records)) for cut in cuts), len(records)]
+    reducer = Reducer(np.array(SEEDS, np.int64), 3, 1_000, tables.append, rows_max=rows_max)
+    for start, end in pairwise(edges):
+        # A slice has its own place in Arrow's buffers.
+        reducer.add(batch_of(records).slice(start, end - start))
+    reducer.finish()
+    assert all(len(table) <= rows_max for table in tables)
+    for table in tables:
+        hashes = table[:, digests.HASH_HIGH].view(np.uint64)
+        assert (np.diff(hashes.astype(object)) >= 0).all()
+    found = joined(tables)
+    assert as_summaries(found) == expected_of(records)
+    assert (found[:, digests.PARTITION] == 3).all()
+    assert reducer.records == len(records)
+    assert reducer.unkeyed == sum(key is None for key, _, _ in records)
+    assert reducer.untimed == sum(time == -1 for _, _, time in records)
+    by_span: dict[int, int] = {}
+    for _, _, time in records:
+        span = digests.NO_SPAN if time == -1 else time // 1_000
+        by_span[span] = by_span.get(span, 0) + 1
+    assert {number: count for number, count, _ in reducer.spans.items()} == by_span
+
+
+def test_records_of_very_many_spans_are_counted_under_longer_ones() -> None:
+    records: list[Entry] = [(b"k%d" % (n % 7), b"v", n * 5_000) for n in range(Spans.LIMIT + 4_000)]
+    reducer = Reducer(np.array(SEEDS, np.int64), 0, 1_000, lambda _rows: None)
+    for start in range(0, len(records), 9_000):
+        reducer.add(batch_of(records[start : start + 9_000], start))
+    reducer.finish()
+    assert reducer.spans.span_ms > 1_000
+    assert len(reducer.spans.found) <= Spans.LIMIT
+    total = sum(count for _, count, _ in reducer.spans.items())
+    assert total == len(records)
+    assert reducer.spans.found[0][0] == -(-reducer.spans.span_ms // 5_000)
+
+
+def test_rows_of_other_partitions_are_added_by_time() -> None:
+    def rows(partition: int, records: Sequence[Entry]) -> Longs:
+        tables: list[Longs] = []
+        reducer = Reducer(np.array(SEEDS, np.int64), partition, 1_000, tables.append)
+        reducer.add(batch_of(records))
+        reducer.finish()
+        return tables[0]
+
+    first = rows(0, [(b"a", b"1", 50), (b"b", b"1", 9)])
+    second = rows(1, [(b"a", b"2", 100), (b"a", b"3", 40), (b"b", b"2", 9)])
+    found = joined([first, second], across=True)
+    by_key = {key: as_summaries(found)[key_digests.hash_key(key, SEEDS)] for key in (b"a", b"b")}
+    # The last record of partition 1 is the one of time 40, whatever came before it.
+    assert (by_key[b"a"].create_ms, by_key[b"a"].count, by_key[b"a"].offset) == (50, 3, 0)
+    assert (by_key[b"b"].offset, by_key[b"b"].count) == (2, 2)
+    marks = {row[digests.OFFSET]: row[digests.PARTITION] for row in found.tolist()}
+    assert marks == {0: ~0, 2: ~1}
+
+
+@given(hashes=st.lists(st.tuples(st.integers(-4, 4), st.integers(0, 2)), max_size=40))
+def test_a_table_finds_what_it_has_and_nothing_else(hashes: list[tuple[int, int]]) -> None:
+    """Few hashes, so that slots collide and the first words of different keys are equal."""
+    rows = np.zeros((len(hashes), digests.FIELDS), np.int64)
+    for at, words in enumerate(hashes):
+        rows[at, :2] = words
+        rows[at, digests.COUNT] = 1
+    half = len(rows) // 2
+    table = KeyTable(max(len(rows), 1))
+    table.add(rows[:half].copy())
+    wanted = set(map(tuple, rows[:half, :2].tolist()))
+    assert table.count == len(wanted)
+    for row, number in zip(rows.tolist(), table.find(rows).tolist(), strict=True):
+        assert (number >= 0) == (tuple(row[:2]) in wanted)
+        if number >= 0:
+            assert table.rows[number, :2].tolist() == row[:2]
+    assert len(by_hash(table.rows)) == table.count
+
+
+@pytest.mark.parametrize("run", [lambda kernel: kernel, plain], ids=["compiled", "plain"])
+def test_a_full_table_stops_and_goes_on(run: Callable[..., object]) -> None:
+    rows = np.zeros((6, digests.FIELDS), np.int64)
+    rows[:, digests.HASH_HIGH] = [1, 9, 1, 17, 2, 9]
+    rows[:, digests.COUNT] = 1
+    table = np.zeros((3, digests.FIELDS), np.int64)
+    index: Ints = np.zeros(8, np.int32)
+    state = np.array([0, 6, 0], np.int64)
+    kernel = run(digests.merge)
+    assert callable(kernel)
+    assert kernel(rows, 0, table, index, state) == FULL
+    assert state.tolist() == [4, 6, 3]
+    assert table[:, digests.COUNT].tolist() == [2, 1, 1]

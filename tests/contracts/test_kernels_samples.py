@@ -1,0 +1,89 @@
+"""Sampling by kernels, by their interpreted source, and by the plain path: the same sample."""
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.contracts.kernel_logs import batches, damaged_logs, legacy_sets
+
+from tidelog.errors import CorruptData, UnsupportedCompression
+from tidelog.record.kernels import key_samples
+from tidelog.storage.compaction.generations import kernel_sampling
+from tidelog.storage.compaction.generations.kernel_sampling import sample_with_kernels
+from tidelog.storage.compaction.generations.sampled import LogFile, Sampled
+from tidelog.storage.compaction.generations.samples import KeySamples
+from tidelog.storage.compaction.generations.sampling import sample_plain
+
+SEED = bytes(range(16))
+logs = st.lists(batches() | legacy_sets(), max_size=4).map(b"".join)
+shifts = st.integers(0, 2)
+
+
+@dataclass
+class MemoryFile:
+    """A finished log file without a disk."""
+
+    data: bytes
+
+    def pread(self, size: int, position: int) -> bytes:
+        return self.data[position : position + size]
+
+    def size(self) -> int:
+        return len(self.data)
+
+    def pwrite(self, data: object, position: int) -> int:
+        raise NotImplementedError
+
+    def pwritev(self, buffers: object, position: int) -> int:
+        raise NotImplementedError
+
+    def truncate(self, size: int) -> None:
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+def _plain(data: bytes, shift: int) -> tuple[Sampled, list[tuple[int, int, int]]]:
+    samples = KeySamples(shift)
+    found = sample_plain(LogFile(MemoryFile(data), "log"), SEED, samples, lambda _: None)
+    return found, sorted(samples)
+
+
+def _kernels(data: bytes, shift: int) -> tuple[Sampled, list[tuple[int, int, int]]]:
+    samples = KeySamples(shift)
+    found = sample_with_kernels(LogFile(MemoryFile(data), "log"), SEED, samples, lambda _: None)
+    return found, sorted(samples)
+
+
+@given(logs, shifts)
+def test_kernels_sample_what_the_plain_path_samples(data: bytes, shift: int) -> None:
+    assert _kernels(data, shift) == _plain(data, shift)
+
+
+@given(logs, shifts)
+def test_interpreted_kernels_sample_the_same(data: bytes, shift: int) -> None:
+    expected = _plain(data, shift)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel_sampling, "sample_keys", key_samples.sample_keys.py_func)
+        assert _kernels(data, shift) == expected
+
+
+@given(damaged_logs())
+def test_damage_is_an_error_or_nothing(data: bytes) -> None:
+    try:
+        _kernels(data, 0)
+    except (CorruptData, UnsupportedCompression):
+        return
+
+
+@given(logs, st.integers(1, 40))
+def test_small_chunks_find_the_same(data: bytes, chunk_bytes: int) -> None:
+    expected = _kernels(data, 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel_sampling, "CHUNK_BYTES", chunk_bytes)
+        assert _kernels(data, 0) == expected

@@ -1,0 +1,91 @@
+"""One process of a history: how it asks, and tries again."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from tests.histories.broker_lives import Lives
+from tests.histories.history import History, Place
+from tests.waiting import Patience
+
+from tidelog.protocol.messages import FIND_COORDINATOR
+from tidelog.protocol.messages.groups import FindCoordinatorRequest
+
+# Not led, loading, not found, to be tried again, the transaction before is being ended.
+RETRIED: Final = frozenset({5, 6, 7, 14, 15, 16, 19, 51, 88})
+FETCH_BYTES: Final = 4096
+# A broker that forgets offsets would have everything copied for ever.
+COPIES_MAX: Final = 300
+GROUP_KEY, TRANSACTION_KEY = 0, 1
+LONG_MS, SHORT_MS = 60_000, 30
+
+
+class GaveUp(Exception):
+    """A step was refused: the transaction goes no further."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"error {code}")
+        self.code = code
+
+
+@dataclass
+class Names:
+    """The places of one history."""
+
+    seed: int
+
+    @property
+    def topic(self) -> str:
+        return f"in-{self.seed}"
+
+    @property
+    def copy(self) -> str:
+        return f"out-{self.seed}"
+
+    @property
+    def group(self) -> str:
+        return f"group-{self.seed}"
+
+    @property
+    def places(self) -> list[Place]:
+        return [(self.topic, 0), (self.topic, 1)]
+
+
+@dataclass
+class Client:
+    """One process of a history."""
+
+    lives: Lives
+    names: Names
+    history: History
+    random: Random
+    name: str
+
+    async def patient(self, step: Callable[[], Coroutine[object, object, int]]) -> None:
+        """Do a step until its code is none of those after which one tries again.
+
+        Raises:
+            GaveUp: It was refused.
+            Died: The broker was killed; nobody knows whether it was done.
+        """
+        patience = Patience()
+        while True:
+            patience.check(self.name)
+            code = await step()
+            if code not in RETRIED:
+                if code:
+                    raise GaveUp(code)
+                return
+            await asyncio.sleep(0)
+
+    async def find(self, key: str, kind: int) -> None:
+        """Wait for a coordinator."""
+        asked = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
+
+        async def step() -> int:
+            found = await self.lives.ask(FIND_COORDINATOR, 4, asked)
+            return found.coordinators[0].error_code
+
+        await self.patient(step)

@@ -1,0 +1,93 @@
+"""Consumers of committed records."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from tests.histories.broker_lives import Died, Lives
+from tests.histories.history import Place, Poll
+from tests.histories.processes import FETCH_BYTES, RETRIED, Client
+
+from tidelog.protocol.messages import FETCH
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from tidelog.record.views import walk
+
+if TYPE_CHECKING:
+    from tidelog.types import Buffer
+
+
+@dataclass
+class Reader(Client):
+    """A consumer of committed records of one place at a time."""
+
+    runs: int = 0
+
+    async def run(self, is_over: Callable[[], bool]) -> None:
+        """Read on, and begin anew now and then, until all is over."""
+        place, at = self._begin()
+        while not is_over():
+            with suppress(Died):
+                at = await self.poll(place, at)
+            if self.random.random() < 0.03:
+                place, at = self._begin()
+            for _ in range(self.random.randrange(1, 12)):
+                await asyncio.sleep(0)
+
+    def _begin(self) -> tuple[Place, int]:
+        self.runs += 1
+        return self.random.choice(self.names.places), 0
+
+    async def poll(self, place: Place, at: int) -> int:
+        """Read once; where to go on."""
+        data = await fetch(self.lives, place, at)
+        if data.error_code:
+            assert data.error_code in RETRIED, data
+            return at
+        records, end = committed_in(data, at)
+        poll = Poll(self.name, self.runs, self.history.now(), place, at, records, end)
+        self.history.polls.append(poll)
+        return end
+
+
+async def fetch(lives: Lives, place: Place, at: int) -> PartitionData:
+    """What a reader of committed records gets."""
+    answer = await lives.ask(FETCH, 12, fetch_request(place, at))
+    return answer.responses[0].partitions[0]
+
+
+def fetch_request(place: Place, at: int) -> FetchRequest:
+    """Of committed records, without waiting for any."""
+    wanted = FetchPartition(partition=place[1], fetch_offset=at, partition_max_bytes=FETCH_BYTES)
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=FETCH_BYTES,
+        isolation_level=1,
+        topics=[FetchTopic(topic=place[0], partitions=[wanted])],
+        rack_id="",
+    )
+
+
+def committed_in(data: PartitionData, at: int) -> tuple[list[tuple[int, int]], int]:
+    """Offsets and values from an offset on, without those of aborted transactions; the next one.
+
+    As Kafka's consumers do it: by the list of aborted transactions and their markers.
+    """
+    # Small answers are buffers: nothing of them is left in a file.
+    told = cast("list[Buffer] | Buffer | None", data.records)
+    parts = told if isinstance(told, list) else [told or b""]
+    aborted = sorted(data.aborted_transactions or (), key=lambda each: each.first_offset)
+    skipped: set[int] = set()
+    found: list[tuple[int, int]] = []
+    for batch in walk(b"".join(bytes(part) for part in parts)):
+        while aborted and aborted[0].first_offset <= batch.last_offset:
+            skipped.add(aborted.pop(0).producer_id)
+        if batch.is_control:
+            skipped.discard(batch.producer_id)
+        elif not (batch.is_transactional and batch.producer_id in skipped):
+            rows = ((record.offset, int(record.value or b"")) for record in batch.records())
+            found += [row for row in rows if row[0] >= at]
+        at = max(at, batch.next_offset)
+    return found, at

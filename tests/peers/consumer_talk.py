@@ -1,0 +1,186 @@
+"""A conversation about a group whose coordinator assigns, written down to compare two brokers."""
+
+import dataclasses
+import re
+import time
+from collections.abc import Mapping
+from uuid import UUID
+
+from confluent_kafka.admin import AdminClient
+from tests.peers.broker import Broker
+from tests.peers.group_talk import Talk, changed
+
+from tidelog.protocol.messages import (
+    CONSUMER_GROUP_DESCRIBE,
+    CONSUMER_GROUP_HEARTBEAT,
+    METADATA,
+    OFFSET_FETCH,
+)
+from tidelog.protocol.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    HeartbeatPartitions,
+)
+from tidelog.protocol.messages.groups import (
+    OffsetFetchGroup,
+    OffsetFetchGroupTopic,
+    OffsetFetchRequest,
+)
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tidelog.server.groups.consumer.hash_order import hash_order, uuid_hash
+
+ROUTES, ROUTES_PARTITIONS = "routes", 5
+STOPS, STOPS_PARTITIONS = "stops", 3
+# A consumer's subscription to ROUTES, in the oldest form.
+ROUTES_SUBSCRIBED = b"\0\0\0\0\0\1\0\x06routes\xff\xff\xff\xff"
+TIMEOUT_MS = 600_000
+PATIENCE_S = 90
+CREATE_TRIES = 20
+# What a coordinator gives out: 128 random bits in Base64.
+GIVEN_ID = re.compile(r"[\w-]{22}")
+
+
+class ConsumerTalk(Talk):
+    """Questions of members that name themselves; each remembers its epoch and what it has."""
+
+    def __init__(self, bootstrap: str, group: str) -> None:
+        super().__init__(bootstrap, group)
+        self.epochs: dict[str, int] = {}
+        self.owned: dict[str, list[HeartbeatPartitions]] = {}
+        self._ids: dict[str, UUID] = {}
+        for topic in (ROUTES, STOPS):
+            self.id_of(topic)
+
+    def _shared(self, value: object) -> object:
+        if isinstance(value, str) and GIVEN_ID.fullmatch(value):
+            return self._name(value)
+        found = super()._shared(value)
+        if dataclasses.is_dataclass(value) and isinstance(found, dict):
+            # Each broker has words of its own.
+            found.pop("error_message", None)
+            names = {topic_id: name for name, topic_id in self._ids.items()}
+            if isinstance(topic_id := getattr(value, "topic_id", None), UUID):
+                found["topic_id"] = names.get(topic_id, str(topic_id))
+        return found
+
+    def id_of(self, topic: str) -> UUID:
+        """The id of a topic."""
+        if topic not in self._ids:
+            wanted = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
+            self._ids[topic] = self.client("a").ask(METADATA, 12, wanted).topics[0].topic_id
+        return self._ids[topic]
+
+    # -- members -----------------------------------------------------------------------------
+
+    def beat_request(
+        self, member: str, epoch: int, **more: object
+    ) -> ConsumerGroupHeartbeatRequest:
+        asked = ConsumerGroupHeartbeatRequest(
+            group_id=self.group, member_id=member, member_epoch=epoch
+        )
+        return changed(asked, more)
+
+    def raw_beat(
+        self, member: str, epoch: int, *, version: int = 1, **more: object
+    ) -> ConsumerGroupHeartbeatResponse:
+        """A heartbeat as it is told."""
+        return self.send_beat(member, epoch, more, version=version)
+
+    def send_beat(
+        self, member: str, epoch: int, fields: Mapping[str, object], *, version: int = 1
+    ) -> ConsumerGroupHeartbeatResponse:
+        asked = self.beat_request(member, epoch, **fields)
+        return self.ask(CONSUMER_GROUP_HEARTBEAT, version, asked)
+
+    def enter(self, member: str, *topics: str, **more: object) -> ConsumerGroupHeartbeatResponse:
+        """Join."""
+        fields: dict[str, object] = {
+            "rebalance_timeout_ms": TIMEOUT_MS,
+            "subscribed_topic_names": list(topics or (ROUTES,)),
+            "topic_partitions": [],
+        }
+        return self._keep(member, self.send_beat(member, 0, fields | more))
+
+    def beat(self, member: str, **more: object) -> ConsumerGroupHeartbeatResponse:
+        """A heartbeat in the epoch that the member knows."""
+        return self._keep(member, self.send_beat(member, self.epochs[member], more))
+
+    def beat_owning(self, member: str) -> ConsumerGroupHeartbeatResponse:
+        """A heartbeat that says what the member has: what it was told last."""
+        return self.beat(member, topic_partitions=self.owned.get(member, []))
+
+    def _keep(
+        self, member: str, answer: ConsumerGroupHeartbeatResponse
+    ) -> ConsumerGroupHeartbeatResponse:
+        if not answer.error_code:
+            self.epochs[member] = answer.member_epoch
+            if answer.assignment is not None:
+                self.owned[member] = answer.assignment.topic_partitions
+        return answer
+
+    def part(self, topic: str, *numbers: int) -> HeartbeatPartitions:
+        return HeartbeatPartitions(topic_id=self.id_of(topic), partitions=list(numbers))
+
+    def settle(self, *members: str) -> None:
+        """Heartbeats of all, until each has had three: enough to give up and to get."""
+        for _ in range(3):
+            for member in members:
+                self.beat_owning(member)
+
+    def await_epoch(self, member: str, asked: ConsumerGroupHeartbeatRequest, epoch: int) -> None:
+        """Heartbeats until the member is in an epoch, as expressions are looked up beside."""
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            answer = self.client("a").ask(CONSUMER_GROUP_HEARTBEAT, 1, asked)
+            assert not answer.error_code, answer
+            if answer.member_epoch == epoch:
+                self._keep(member, self._note(answer))
+                return
+        raise AssertionError(f"{member} never got to epoch {epoch}")
+
+    # -- administrators ----------------------------------------------------------------------
+
+    def describe_consumers(self, *groups: str, version: int = 1) -> None:
+        asked = ConsumerGroupDescribeRequest(
+            group_ids=list(groups or (self.group,)), include_authorized_operations=True
+        )
+        self.ask(CONSUMER_GROUP_DESCRIBE, version, asked)
+
+    def fetch_as(self, member: str | None, epoch: int, *, version: int = 9) -> None:
+        topics = [
+            OffsetFetchGroupTopic(
+                name=ROUTES, topic_id=self.id_of(ROUTES), partition_indexes=[0, 1]
+            )
+        ]
+        one = OffsetFetchGroup(
+            group_id=self.group, member_id=member, member_epoch=epoch, topics=topics
+        )
+        self.ask(OFFSET_FETCH, version, OffsetFetchRequest(groups=[one]))
+
+
+# -- topics ----------------------------------------------------------------------------------
+
+
+def ids_of(bootstrap: str) -> dict[str, UUID]:
+    talk = ConsumerTalk(bootstrap, "nobody")
+    try:
+        return {name: talk.id_of(name) for name in (ROUTES, STOPS)}
+    finally:
+        talk.close()
+
+
+def create_apart(kafka: Broker) -> dict[str, UUID]:
+    """Both topics at Kafka, with ids that lie in other places of a Java hash table.
+
+    In one place their order would be that of a set whose order Kafka draws by lot at its start.
+    """
+    kafka.create_topic(ROUTES, ROUTES_PARTITIONS)
+    for _ in range(CREATE_TRIES):
+        kafka.create_topic(STOPS, STOPS_PARTITIONS)
+        ids = ids_of(kafka.bootstrap)
+        if hash_order(ids.values(), uuid_hash) == hash_order(reversed(ids.values()), uuid_hash):
+            return ids
+        admin = AdminClient(kafka.client_config())
+        admin.delete_topics([STOPS], operation_timeout=PATIENCE_S)[STOPS].result(PATIENCE_S)
+    raise AssertionError("ids fall into one place again and again")

@@ -1,0 +1,156 @@
+"""Kafka's broker and ours, for tests that hold at both."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from tests.kafka_oracle import Oracle
+from tests.peers.broker import Broker, ClientConfig, client_settings, free_port
+from tests.peers.home import KafkaHome
+from tests.server.kill.victims import Nursery, Victim
+
+import tidelog
+from tidelog.server.in_process import Broker as OurBroker
+
+# As Kafka's in tests: old timestamps must live, and few partitions of its own are soon there.
+SETTINGS = {
+    "log.retention.ms": "-1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+}
+# A Kafka of a test's own takes seconds to start, and again after each kill.
+KAFKA_MARKS = [pytest.mark.slow, pytest.mark.kafka]
+OPTIONS = [word for name, text in SETTINGS.items() for word in ("--set", f"{name}={text}")]
+
+
+class AnyBroker(Protocol):
+    """What such a test needs."""
+
+    @property
+    def bootstrap(self) -> str:
+        """Host and port for clients."""
+
+    def create_topic(self, name: str, partitions: int = 1, **config: str) -> None:
+        """Create a topic, and wait until it is served; `config` with underscores for dots."""
+
+    def client_config(self, **more: str | int | float | bool) -> ClientConfig:
+        """librdkafka settings for this broker; `more` with underscores for dots."""
+
+
+class Ours:
+    """Our broker in this process, as `AnyBroker`."""
+
+    def __init__(self, broker: OurBroker) -> None:
+        self._broker = broker
+        self.bootstrap: str = broker.bootstrap_servers
+
+    def create_topic(self, name: str, partitions: int = 1, **config: str) -> None:
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        self._broker.call(lambda node: node.topics.create(name, partitions, settings))
+
+    def client_config(self, **more: str | int | float | bool) -> ClientConfig:
+        return client_settings(self.bootstrap, **more)
+
+
+@pytest.fixture(params=["kafka", "tidelog"])
+def either_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AnyBroker]:
+    """Kafka's running broker, and one of ours on an empty directory."""
+    if request.param == "kafka":
+        found = request.getfixturevalue("kafka_broker")
+        assert isinstance(found, Broker)
+        yield found
+        return
+    with tidelog.broker(str(tmp_path / "ours"), settings=SETTINGS) as running:
+        yield Ours(running)
+
+
+class MortalBroker(AnyBroker, Protocol):
+    """One that is a process of its own, killed and started again on its files and its port."""
+
+    def size_bytes(self, topic: str) -> int:
+        """How long the segments of all partitions of a topic are by now."""
+
+    def restart(self) -> None:
+        """Kill it (`kill -9`), and return when it listens again."""
+
+
+class MortalKafka:
+    """A Kafka of the test's own, as `MortalBroker`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.bootstrap: str = broker.bootstrap
+        self.create_topic = broker.create_topic
+        self.client_config = broker.client_config
+
+    def size_bytes(self, topic: str) -> int:
+        return _size_bytes(self._broker.log_dir, topic)
+
+    def restart(self) -> None:
+        self._broker.kill()
+        self._broker.start()
+
+
+class MortalOurs:
+    """`tidelog serve`, as `MortalBroker`."""
+
+    def __init__(self, victim: Victim, data: Path, port: int) -> None:
+        self._victim = victim
+        self._data = data
+        self._port = port
+        self.bootstrap: str = f"127.0.0.1:{port}"
+
+    def create_topic(self, name: str, partitions: int = 1, **config: str) -> None:
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        with tidelog.connect(self.bootstrap) as log:
+            log.create_topic(name, partitions=partitions, config=settings)
+
+    def client_config(self, **more: str | int | float | bool) -> ClientConfig:
+        return client_settings(self.bootstrap, **more)
+
+    def size_bytes(self, topic: str) -> int:
+        return _size_bytes(self._data, topic)
+
+    def restart(self) -> None:
+        self._victim.kill()
+        self._victim.start_at(self._port)
+
+
+def _size_bytes(data: Path, topic: str) -> int:
+    """The lengths of all segments; those that go while they are counted are left out."""
+    total = 0
+    for path in data.glob(f"{topic}-*/*.log"):
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:
+            continue
+    return total
+
+
+@pytest.fixture(params=["tidelog", pytest.param("kafka", marks=KAFKA_MARKS)])
+def mortal_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MortalBroker]:
+    """A broker of ours that may be killed, and in the sweep one of Kafka's."""
+    if request.param == "tidelog":
+        yield from _mortal_ours(tmp_path)
+        return
+    jars, oracle = map(request.getfixturevalue, ("kafka_jars", "kafka_oracle"))
+    assert isinstance(jars, KafkaHome)
+    assert isinstance(oracle, Oracle)
+    broker = Broker(jars, oracle, tmp_path / "kafka")
+    broker.start()
+    try:
+        yield MortalKafka(broker)
+    finally:
+        broker.stop()
+
+
+def _mortal_ours(folder: Path) -> Iterator[MortalBroker]:
+    with Nursery(folder / "broker.log") as nursery:
+        victim = Victim(nursery, folder / "ours", *OPTIONS)
+        port = free_port()
+        victim.start_at(port)
+        try:
+            yield MortalOurs(victim, folder / "ours", port)
+        finally:
+            victim.stop()

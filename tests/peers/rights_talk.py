@@ -1,0 +1,321 @@
+"""Users with different rights, and the questions that each of them asks two brokers."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from uuid import UUID
+
+from tests.server.logins import say, shake
+from tests.server.raw import RawClient
+
+from tidelog.protocol.messages import (
+    CONSUMER_GROUP_HEARTBEAT,
+    CREATE_ACLS,
+    CREATE_TOPICS,
+    DESCRIBE_ACLS,
+    DESCRIBE_TOPIC_PARTITIONS,
+    DESCRIBE_TRANSACTIONS,
+    FIND_COORDINATOR,
+    INIT_PRODUCER_ID,
+    METADATA,
+    OFFSET_FETCH,
+    Api,
+)
+from tidelog.protocol.messages.acls import AclCreation, CreateAclsRequest, DescribeAclsRequest
+from tidelog.protocol.messages.cluster import DescribeTopicPartitionsRequest
+from tidelog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
+from tidelog.protocol.messages.groups import (
+    FindCoordinatorRequest,
+    OffsetFetchGroup,
+    OffsetFetchRequest,
+)
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tidelog.protocol.messages.producers import InitProducerIdRequest
+from tidelog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
+from tidelog.protocol.messages.transactions import DescribeTransactionsRequest
+from tidelog.server.security.authorizer import Operation, PatternType, Permission, ResourceType
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Request = TypeVar("Request", bound="DataclassInstance")
+Response = TypeVar("Response", bound="DataclassInstance")
+
+PASSWORD: Final = "sesame"
+SUPER: Final = "node"
+TOPICS: Final = ("flights", "fleet", "secret", "open", "shut")
+GROUP: Final = "flying"
+# A group of the consumer protocol.
+GROWN: Final = "grown"
+MEMBER: Final = "the-one-member"
+TRANSACTION: Final = "flown"
+CLUSTER: Final = "kafka-cluster"
+PATIENCE_S: Final = 90
+# A coordinator or leader that is about to come.
+PASSING: Final = frozenset({5, 14, 15, 16, 51})
+
+
+class Question(NamedTuple):
+    """One request.
+
+    Attributes:
+        name: What is asked, in words.
+        api: Which API.
+        version: In which version.
+        message: The request.
+    """
+
+    name: str
+    api: "Api[DataclassInstance, DataclassInstance]"
+    version: int
+    message: "DataclassInstance"
+
+
+# -- who may what --------------------------------------------------------------------------------
+
+Rule = tuple[ResourceType, str, PatternType, str, Operation, Permission]
+TOPIC, GROUPS = ResourceType.TOPIC, ResourceType.GROUP
+IDS = ResourceType.TRANSACTIONAL_ID
+
+
+def allow(
+    operation: str,
+    kind: ResourceType = TOPIC,
+    name: str = "flights",
+    *,
+    prefix: bool = False,
+    host: str = "*",
+) -> Rule:
+    """A rule that allows something."""
+    pattern = PatternType.PREFIXED if prefix else PatternType.LITERAL
+    return kind, name, pattern, host, Operation[operation], Permission.ALLOW
+
+
+def deny(operation: str, kind: ResourceType = TOPIC, name: str = "flights") -> Rule:
+    """A rule that denies something."""
+    return *allow(operation, kind, name)[:5], Permission.DENY
+
+
+ALL_OF_ALL: Final = [
+    *(allow("ALL", kind, "*") for kind in (TOPIC, GROUPS, IDS)),
+    allow("ALL", ResourceType.CLUSTER, CLUSTER),
+]
+
+
+def _each(kind: ResourceType, name: str, operations: str) -> dict[str, list[Rule]]:
+    """A user for each operation."""
+    words = operations.split()
+    return {f"{kind.name}-{word}".lower(): [allow(word, kind, name)] for word in words}
+
+
+OF_TOPICS: Final = "READ WRITE CREATE DELETE ALTER DESCRIBE DESCRIBE_CONFIGS ALTER_CONFIGS ALL"
+OF_CLUSTERS: Final = (
+    "CREATE ALTER DESCRIBE CLUSTER_ACTION DESCRIBE_CONFIGS ALTER_CONFIGS IDEMPOTENT_WRITE ALL"
+)
+USERS: Final[dict[str, list[Rule]]] = {
+    "nobody": [],
+    **_each(TOPIC, "flights", OF_TOPICS),
+    **_each(GROUPS, GROUP, "READ DELETE DESCRIBE ALL"),
+    **_each(IDS, TRANSACTION, "WRITE DESCRIBE ALL"),
+    **_each(ResourceType.CLUSTER, CLUSTER, OF_CLUSTERS),
+    "all": ALL_OF_ALL,
+    "but-reading": [*ALL_OF_ALL, deny("READ"), deny("READ", GROUPS, GROUP)],
+    "but-seeing": [*ALL_OF_ALL, deny("DESCRIBE"), deny("DESCRIBE", GROUPS, GROUP)],
+    "but-writing": [*ALL_OF_ALL, deny("WRITE"), deny("WRITE", IDS, TRANSACTION)],
+    "but-all": [*ALL_OF_ALL, deny("ALL"), deny("ALL", ResourceType.CLUSTER, CLUSTER)],
+    "but-star": [*ALL_OF_ALL, deny("ALL", TOPIC, "*"), deny("ALL", GROUPS, "*")],
+    "by-prefix": [
+        *(allow(word, name="fl", prefix=True) for word in ("READ", "WRITE", "CREATE")),
+        allow("READ", GROUPS, "f", prefix=True),
+        allow("WRITE", IDS, "flow", prefix=True),
+    ],
+    "from-here": [allow("READ", host="127.0.0.1"), allow("READ", GROUPS, GROUP, host="127.0.0.1")],
+    "from-there": [allow("READ", host="10.1.2.3"), allow("ALL", GROUPS, GROUP, host="10.1.2.3")],
+    "consumer": [allow("READ"), allow("READ", GROUPS, GROUP)],
+    "producer": [allow("WRITE"), allow("WRITE", IDS, TRANSACTION)],
+    "watcher": [allow("DESCRIBE", GROUPS, GROWN)],
+    "watcher-of-some": [allow("DESCRIBE", GROUPS, GROWN), allow("DESCRIBE")],
+    "watcher-of-all": [allow("DESCRIBE", GROUPS, GROWN), allow("READ", name="*")],
+    "member": [allow("READ", GROUPS, GROWN), allow("DESCRIBE")],
+    "processor": [
+        *(allow(word) for word in ("READ", "WRITE")),
+        allow("READ", GROUPS, GROUP),
+        allow("WRITE", IDS, TRANSACTION),
+    ],
+}
+# What holds for everybody.
+FOR_ALL: Final = [allow("READ", name="open"), deny("ALL", name="shut")]
+
+
+def creation(user: str, rule: Rule) -> AclCreation:
+    """A rule on the wire."""
+    kind, name, pattern, host, operation, permission = rule
+    return AclCreation(
+        resource_type=kind,
+        resource_name=name,
+        resource_pattern_type=pattern,
+        principal=f"User:{user}",
+        host=host,
+        operation=operation,
+        permission_type=permission,
+    )
+
+
+def everything(principal: str | None = None) -> DescribeAclsRequest:
+    """All rules of a principal, or of all."""
+    return DescribeAclsRequest(
+        resource_type_filter=ResourceType.ANY,
+        resource_name_filter=None,
+        pattern_type_filter=PatternType.ANY,
+        principal_filter=principal,
+        host_filter=None,
+        operation=Operation.ANY,
+        permission_type=Permission.ANY,
+    )
+
+
+# -- talking -------------------------------------------------------------------------------------
+
+
+def logged_in(bootstrap: str, user: str) -> RawClient:
+    """A connection of a user."""
+    client = RawClient(bootstrap)
+    assert shake(client, "PLAIN").error_code == 0
+    assert say(client, f"\0{user}\0{PASSWORD}".encode()).error_code == 0
+    return client
+
+
+def patiently(
+    client: RawClient, api: Api[Request, Response], version: int, message: Request
+) -> Response:
+    """The answer, once nothing in it is about to come."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        answer = client.ask(api, version, message)
+        if PASSING.isdisjoint(codes_in(answer)) or time.monotonic() > end:
+            return answer
+
+
+def codes_in(value: object) -> Iterator[int]:
+    """All error codes of an answer."""
+    if isinstance(value, list):
+        for inner in value:
+            yield from codes_in(inner)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            found = getattr(value, field.name)
+            if field.name in {"error_code", "partition_error_code"} and isinstance(found, int):
+                yield found
+            else:
+                yield from codes_in(found)
+
+
+def prepare(bootstrap: str) -> Mapping[str, UUID]:
+    """Topics, coordinators and all rules; the topics' ids."""
+    with logged_in(bootstrap, SUPER) as client:
+        topics = [
+            CreatableTopic(
+                name=name, num_partitions=1, replication_factor=1, assignments=[], configs=[]
+            )
+            for name in TOPICS
+        ]
+        made = client.ask(CREATE_TOPICS, 7, CreateTopicsRequest(topics=topics, timeout_ms=90_000))
+        assert not any(codes_in(made)), made
+        rules = [creation(user, rule) for user, rules in USERS.items() for rule in rules]
+        rules += [creation("*", rule) for rule in FOR_ALL]
+        said = client.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=rules))
+        assert not any(codes_in(said)), said
+        _await(lambda: _count(client) == len(rules), "rules")
+        for kind, key in ((0, GROUP), (1, TRANSACTION)):
+            asked = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
+            assert not any(codes_in(patiently(client, FIND_COORDINATOR, 4, asked)))
+        groups = OffsetFetchRequest(groups=[OffsetFetchGroup(group_id=GROUP, topics=None)])
+        patiently(client, OFFSET_FETCH, 8, groups)
+        joining = ConsumerGroupHeartbeatRequest(
+            group_id=GROWN,
+            member_id=MEMBER,
+            member_epoch=0,
+            rebalance_timeout_ms=60_000,
+            subscribed_topic_names=["flights", "secret"],
+            topic_partitions=[],
+        )
+        assert not any(codes_in(patiently(client, CONSUMER_GROUP_HEARTBEAT, 1, joining)))
+        wanted = DescribeTransactionsRequest(transactional_ids=[TRANSACTION])
+        patiently(client, DESCRIBE_TRANSACTIONS, 0, wanted)
+        first = InitProducerIdRequest(transactional_id=TRANSACTION, transaction_timeout_ms=60_000)
+        assert not any(codes_in(patiently(client, INIT_PRODUCER_ID, 4, first)))
+        named = [MetadataRequestTopic(name=name) for name in TOPICS]
+        found = patiently(
+            client,
+            METADATA,
+            12,
+            MetadataRequest(topics=named, allow_auto_topic_creation=False),
+        )
+        patiently(client, DESCRIBE_TOPIC_PARTITIONS, 0, DescribeTopicPartitionsRequest(topics=[]))
+        return {topic.name or "": topic.topic_id for topic in found.topics}
+
+
+def _count(client: RawClient) -> int:
+    found = client.ask(DESCRIBE_ACLS, 3, everything())
+    return sum(len(resource.acls) for resource in found.resources)
+
+
+def _await(is_there: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not is_there():
+        assert time.monotonic() < end, what
+
+
+# -- words that two brokers share ----------------------------------------------------------------
+
+# Each broker's own.
+OWN: Final = frozenset(
+    {
+        "throttle_time_ms",
+        "host",
+        "port",
+        "cluster_id",
+        "log_dir",
+        "total_bytes",
+        "usable_bytes",
+        "partition_size",
+        "configs",
+        "error_message",
+        "controller_id",
+        "last_timestamp",
+        "session_id",
+        "leader_epoch",
+        "producer_id",
+        "credential_infos",
+    }
+)
+
+
+def shared(value: object, ids: Mapping[UUID, str]) -> object:
+    """An answer without what is each broker's own; lists in an order of their contents."""
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value) if field.name not in OWN]
+        # No list of aborted transactions and an empty one say the same to a reader.
+        return {
+            name: shared(found or [] if name == "aborted_transactions" else found, ids)
+            for name in names
+            for found in (getattr(value, name),)
+        }
+    if isinstance(value, list):
+        return sorted((shared(inner, ids) for inner in value), key=repr)
+    if isinstance(value, UUID):
+        return ids.get(value, str(value) if not value.int else "another")
+    return value
+
+
+def differences(kafka: object, ours: object, place: str = "") -> Iterator[str]:
+    """Where two answers differ."""
+    if isinstance(kafka, dict) and isinstance(ours, dict):
+        for name in kafka:
+            yield from differences(kafka[name], ours[name], f"{place}.{name}")
+    elif isinstance(kafka, list) and isinstance(ours, list) and len(kafka) == len(ours):
+        for number, (first, second) in enumerate(zip(kafka, ours, strict=True)):
+            yield from differences(first, second, f"{place}[{number}]")
+    elif kafka != ours:
+        yield f"{place}: Kafka {kafka!r}, ours {ours!r}"

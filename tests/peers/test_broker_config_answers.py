@@ -1,0 +1,257 @@
+"""Changes of a broker's settings while it runs: as real Kafka answers and shows them.
+
+Not compared are texts about values, and what stands behind those values that a name of another
+unit has set (each broker words and shows these in its own way).
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.peers.broker import Broker
+from tests.server.raw import RawClient
+from tests.waiting import until_equal
+
+import tidelog
+from tidelog.config.without_effect import WITHOUT_EFFECT
+from tidelog.protocol.messages import (
+    ALTER_CONFIGS,
+    DESCRIBE_CONFIGS,
+    INCREMENTAL_ALTER_CONFIGS,
+)
+from tidelog.protocol.messages.altered_configs import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementallyAlteredConfig,
+)
+from tidelog.protocol.messages.configs import (
+    ConfigSource,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribedConfig,
+)
+
+if TYPE_CHECKING:
+    from tidelog.server.in_process import Broker as Ours
+
+pytestmark = pytest.mark.kafka
+
+TOPIC, BROKER, LOGGER, CLIENT_METRICS = 2, 4, 8, 16
+INVALID_REQUEST = 42
+LEAST = "min.insync.replicas"
+SET, DELETE, APPEND, SUBTRACT = range(4)
+OWN, ALL = "1", ""
+Change = tuple[str, int, str | None]
+# Nothing else in these tests depends on them.
+PER_IP, LEVEL, EXPIRATION = (
+    "max.connections.per.ip",
+    "compression.lz4.level",
+    "producer.id.expiration.ms",
+)
+KEYS = (PER_IP, LEVEL, EXPIRATION, "max.connections")
+
+
+@pytest.fixture(scope="module")
+def ours() -> "Iterator[Ours]":
+    """Our broker, with the number that Kafka's has in the tests."""
+    with tidelog.broker(settings={"node.id": OWN}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def clients(kafka_broker: Broker, ours: "Ours") -> Iterator[tuple[RawClient, RawClient]]:
+    with RawClient(kafka_broker.bootstrap) as kafka, RawClient(ours.bootstrap_servers) as own:
+        yield kafka, own
+
+
+def alter(client: RawClient, who: str, *changes: Change, trial: bool = False) -> object:
+    """The error code, and the text where it is about names."""
+    resource = IncrementalAlterConfigsResource(
+        resource_type=BROKER,
+        resource_name=who,
+        configs=[
+            IncrementallyAlteredConfig(name=name, config_operation=operation, value=value)
+            for name, operation, value in changes
+        ],
+    )
+    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=trial)
+    (told,) = client.ask(INCREMENTAL_ALTER_CONFIGS, 1, request).responses
+    text = told.error_message or ""
+    is_about_value = "Invalid value" in text or "must be" in text
+    return told.error_code, "" if is_about_value else text
+
+
+def replace(client: RawClient, who: str, **texts: str) -> object:
+    """The old way: what is not named goes back."""
+    resource = AlterConfigsResource(
+        resource_type=BROKER,
+        resource_name=who,
+        configs=[
+            AlterableConfig(name=name.replace("_", "."), value=text) for name, text in texts.items()
+        ],
+    )
+    (told,) = client.ask(ALTER_CONFIGS, 2, AlterConfigsRequest(resources=[resource])).responses
+    return told.error_code, told.error_message
+
+
+def shown(client: RawClient, who: str) -> object:
+    """Value, source, whether it is fixed, and what stands behind it."""
+    resource = DescribeConfigsResource(
+        resource_type=BROKER, resource_name=who, configuration_keys=list(KEYS)
+    )
+    request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
+    (told,) = client.ask(DESCRIBE_CONFIGS, 4, request).results
+    return told.error_code, sorted(
+        (
+            found.name,
+            found.value,
+            found.config_source,
+            found.read_only,
+            [(layer.name, layer.value, layer.source) for layer in found.synonyms],
+        )
+        for found in told.configs
+    )
+
+
+@pytest.mark.parametrize(
+    ("who", "changes"),
+    [
+        (OWN, [(PER_IP, SET, "5000")]),
+        (ALL, [(PER_IP, SET, "5000")]),
+        (OWN, [("node.id", SET, "5")]),
+        (ALL, [("node.id", SET, "5")]),
+        (OWN, [("node.id", DELETE, None)]),
+        (OWN, [("process.roles", SET, "broker")]),
+        (OWN, [(PER_IP, DELETE, None)]),
+        (OWN, [(PER_IP, SET, None)]),
+        (OWN, [(PER_IP, SET, "5"), (PER_IP, DELETE, None)]),
+        (OWN, [(PER_IP, APPEND, "5")]),
+        (OWN, [(PER_IP, SUBTRACT, "5")]),
+        (OWN, [(PER_IP, SET, "x")]),
+        (ALL, [(PER_IP, SET, "-1")]),
+        (OWN, [("log.segment.bytes", SET, "5")]),
+        (OWN, [("compression.type", SET, "nope")]),
+        (OWN, [("log.roll.ms", SET, "")]),
+        (OWN, [("log.retention.hours", SET, "5")]),
+        (OWN, [(PER_IP, SET, "5"), ("num.partitions", SET, "5")]),
+        ("2", [(PER_IP, SET, "5")]),
+        ("x", [(PER_IP, SET, "5")]),
+        (OWN, []),
+    ],
+    ids=repr,
+)
+def test_what_may_be_changed(
+    clients: tuple[RawClient, RawClient], who: str, changes: list[Change]
+) -> None:
+    kafka, own = (alter(client, who, *changes, trial=True) for client in clients)
+    assert own == kafka
+
+
+def test_what_is_changed_is_shown(clients: tuple[RawClient, RawClient]) -> None:
+    kafka, own = clients
+
+    def agree() -> None:
+        for who in (OWN, ALL):
+            until_equal(shown(own, who), partial(shown, kafka, who))
+
+    steps: list[tuple[str, Change]] = [
+        (ALL, (PER_IP, SET, "5000")),
+        (OWN, (PER_IP, SET, "6000")),
+        (OWN, (LEVEL, SET, "5")),
+        (ALL, (EXPIRATION, SET, "86400001")),
+        (ALL, (PER_IP, DELETE, None)),
+    ]
+    try:
+        for who, change in steps:
+            assert alter(own, who, change) == alter(kafka, who, change)
+            agree()
+        assert replace(own, OWN, max_connections="100000") == replace(
+            kafka, OWN, max_connections="100000"
+        )
+        agree()
+    finally:
+        for client in clients:
+            replace(client, OWN)
+            alter(client, ALL, (PER_IP, DELETE, None), (EXPIRATION, DELETE, None))
+    agree()
+
+
+def described(client: RawClient, kind: int, name: str) -> dict[str, DescribedConfig]:
+    """All settings of one resource, by name."""
+    resource = DescribeConfigsResource(
+        resource_type=kind, resource_name=name, configuration_keys=None
+    )
+    request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
+    (told,) = client.ask(DESCRIBE_CONFIGS, 4, request).results
+    assert told.error_code == 0
+    return {found.name: found for found in told.configs}
+
+
+def defaults(found: DescribedConfig) -> list[tuple[str, str | None]]:
+    """What stands behind everything that was set."""
+    return [
+        (layer.name, layer.value)
+        for layer in found.synonyms
+        if layer.source == ConfigSource.DEFAULT
+    ]
+
+
+def test_settings_have_kafkas_types_and_those_without_effect_its_defaults(
+    clients: tuple[RawClient, RawClient],
+) -> None:
+    kafka, own = (described(client, BROKER, OWN) for client in clients)
+    types = {name: found.config_type for name, found in own.items() if name in kafka}
+    assert types == {name: kafka[name].config_type for name in types}
+    assert own.keys() >= WITHOUT_EFFECT.keys()
+    # Of the protocols of groups we name those that we serve.
+    alike = WITHOUT_EFFECT.keys() - {"group.coordinator.rebalance.protocols"}
+    assert {name: defaults(own[name]) for name in alike} == {
+        name: defaults(kafka[name]) for name in alike
+    }
+    assert (own["broker.id"].value, own["broker.rack"].value) == (
+        kafka["broker.id"].value,
+        kafka["broker.rack"].value,
+    )
+
+
+def test_how_many_replicas_must_be_in_step_is_set_for_a_new_cluster_of_kafkas(
+    clients: tuple[RawClient, RawClient], kafka_broker: Broker, ours: "Ours"
+) -> None:
+    """By a feature that we have not: here it is the default, with the same value."""
+    kafka_broker.create_topic("in-step")
+    ours.call(lambda node: node.topics.create("in-step", 1))
+    kafka, own = (described(client, TOPIC, "in-step")[LEAST] for client in clients)
+    assert (kafka.value, own.value) == ("1", "1")
+    assert kafka.config_source == ConfigSource.DYNAMIC_DEFAULT_BROKER
+    assert own.config_source == ConfigSource.DEFAULT
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "change"),
+    [(LOGGER, OWN, ("root", SET, "INFO")), (CLIENT_METRICS, "m", ("interval.ms", SET, "60000"))],
+)
+def test_loggers_and_client_metrics_are_kafkas_alone(
+    clients: tuple[RawClient, RawClient], kind: int, name: str, change: Change
+) -> None:
+    """Refused by us, without a change of anything."""
+    asked = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+    request = DescribeConfigsRequest(resources=[asked])
+    kafka, own = (client.ask(DESCRIBE_CONFIGS, 4, request).results[0] for client in clients)
+    assert (kafka.error_code, own.error_code) == (0, INVALID_REQUEST)
+    assert kafka.configs
+    assert not own.configs
+    setting, operation, value = change
+    configs = [IncrementallyAlteredConfig(name=setting, config_operation=operation, value=value)]
+    resource = IncrementalAlterConfigsResource(
+        resource_type=kind, resource_name=name, configs=configs
+    )
+    trial = IncrementalAlterConfigsRequest(resources=[resource], validate_only=True)
+    codes = [
+        client.ask(INCREMENTAL_ALTER_CONFIGS, 1, trial).responses[0].error_code
+        for client in clients
+    ]
+    assert codes == [0, INVALID_REQUEST]

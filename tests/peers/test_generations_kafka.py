@@ -1,0 +1,241 @@
+"""Kafka's own cleaner takes over where our generational one stopped, when all horizons are over.
+
+Ours leaves segments alone that have little garbage, so older versions of keys stay in them below
+segments that were cleaned. Kafka believes `cleaner-offset-checkpoint`: below it no key has two
+records. It lets tombstones go on the strength of that.
+"""
+
+import random
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.kafka_oracle import Oracle, Script
+from tests.peers.broker import Broker
+from tests.peers.clients import consume
+from tests.peers.home import KafkaHome
+from tests.peers.samples import T0
+from tests.peers.test_compaction import (
+    COMMITTED,
+    CONFIG,
+    NAME,
+    RETENTION_MS,
+    TOPIC,
+    Ours,
+    fill,
+    replayed,
+    their_turn,
+)
+
+from tidelog.record.builder import build_batch
+from tidelog.storage.compaction.process import InProcess
+from tidelog.storage.compaction.runner import CleanerOptions, clean_partition
+from tidelog.storage.log import Log
+from tidelog.types import NewRecord
+
+pytestmark = pytest.mark.kafka
+
+GENERATIONAL = {
+    **CONFIG,
+    "tidelog.compaction.scheduler": "generational",
+    "tidelog.compaction.space.factor": "1.3",
+}
+COLD_KEYS = 200
+ROUNDS = 5
+# So many rounds later the old segments are still as they were; two more, and all were rewritten.
+PARTIAL_ROUNDS = 3
+QUICK, SWEPT = 3, 30
+
+Table = dict[bytes | None, bytes]
+
+
+@dataclass
+class Lives:
+    """A log that is cleaned by generations, and the same one that nobody cleans.
+
+    Attributes:
+        partial: How many cleanings left dirty segments alone below those that they rewrote.
+    """
+
+    ours: Ours
+    whole: Ours
+    dice: random.Random
+    partial: int = 0
+
+    @classmethod
+    def lived(cls, path: Path, seed: int, rounds: int) -> "Lives":
+        """Some rounds of records, each with a cleaning where it is due."""
+        made = cls(Ours(path / "ours"), Ours(path / "whole"), random.Random(seed))
+        with made.ours.open() as log_dir:
+            log_dir.create_topic(TOPIC, config=GENERATIONAL)
+            add_cold(log_dir.log(TOPIC, 0))
+        shutil.copytree(made.ours.path, made.whole.path)
+        for _ in range(rounds):
+            made.go_on()
+            assert made.found == made.expected
+        return made
+
+    def go_on(self) -> None:
+        """The same records on both sides, deletions of keys in old segments among them."""
+        state = self.dice.getstate()
+        for side in (self.ours, self.whole):
+            self.dice.setstate(state)
+            side.clock.advance(RETENTION_MS // 2)
+            with side.open() as log_dir:
+                delete_cold(log_dir.log(TOPIC, 0), self.dice)
+                fill(log_dir.log(TOPIC, 0), self.dice, side.clock)
+        with self.ours.open() as log_dir:
+            report = clean_partition(log_dir, NAME, InProcess(log_dir.env), CleanerOptions())
+            clean_to = log_dir.cleaner_offset(NAME) or 0
+        self.partial += bool(report.passes) and clean_to < report.verdict.end
+
+    @property
+    def expected(self) -> Table:
+        return replayed(self.whole.records(COMMITTED))
+
+    @property
+    def found(self) -> Table:
+        return replayed(self.ours.records(COMMITTED))
+
+    @property
+    def checkpoint(self) -> int:
+        with self.ours.open() as log_dir:
+            return log_dir.cleaner_offset(NAME) or 0
+
+    @property
+    def end(self) -> int:
+        with self.ours.open() as log_dir:
+            return log_dir.log(TOPIC, 0).log_end_offset
+
+    def copy(self, path: Path) -> Ours:
+        shutil.copytree(self.ours.path, path)
+        return Ours(path, self.ours.clock)
+
+
+def add_cold(log: Log) -> None:
+    """Keys that are hardly ever updated: some segments of them.
+
+    The marker of a transaction that lies in the first one comes behind the last one.
+    """
+    sent = [NewRecord(key=b"sent", value=b"once", timestamp=T0)]
+    data = build_batch(sent, producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
+    log.append_batches(data, owned=True)
+    for number in range(COLD_KEYS):
+        log.append([NewRecord(key=b"cold-%d" % number, value=b"." * 40, timestamp=T0)])
+    log.roll()
+    log.end_transaction(producer_id=9, producer_epoch=0, coordinator_epoch=0, commit=True)
+    log.flush()
+
+
+def delete_cold(log: Log, dice: random.Random) -> None:
+    gone = dice.sample(range(COLD_KEYS), 3)
+    log.append([NewRecord(key=b"cold-%d" % n, value=None, timestamp=T0) for n in gone])
+
+
+def taken_over(oracle: Oracle, side: Ours, first_dirty: int, passes: int) -> None:
+    """Let Kafka's cleaner run so many times, each when whatever waits for its horizon may go.
+
+    Each begins at the same offset: where nothing is dirty it would look at nothing.
+    """
+    now_ms = side.clock.now_ms()
+    for _ in range(passes):
+        now_ms += 2 * RETENTION_MS
+        steps = [{"do": "compact", "first_dirty": first_dirty}]
+        oracle.run_well(Script(side.path / str(NAME), steps, CONFIG, now_ms=now_ms))
+
+
+def ensure_nothing_open(oracle: Oracle, side: Ours) -> None:
+    """Kafka finds no transaction open when it reads all of the log, without any snapshot."""
+    directory = side.path / str(NAME)
+    for path in directory.glob("*.snapshot"):
+        path.unlink()
+    script = Script(directory, [{"do": "state"}], CONFIG, clean=False, now_ms=side.clock.now_ms())
+    (state,) = oracle.run_well(script)
+    assert isinstance(state, dict)
+    assert state["last_stable_offset"] == state["log_end_offset"]
+
+
+@pytest.mark.parametrize("rounds", [PARTIAL_ROUNDS, ROUNDS])
+@pytest.mark.parametrize(
+    "seed",
+    [*range(QUICK), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(QUICK, SWEPT))],
+)
+def test_no_deleted_key_returns(
+    kafka_oracle: Oracle, quick_path: Path, seed: int, rounds: int
+) -> None:
+    lives = Lives.lived(quick_path, seed, rounds)
+    assert lives.partial, "every cleaning was a full one"
+    ensure_nothing_open(kafka_oracle, lives.copy(quick_path / "read"))
+    for passes in (1, 2):
+        side = lives.copy(quick_path / f"theirs-{passes}")
+        taken_over(kafka_oracle, side, lives.checkpoint, passes)
+        left = side.records(COMMITTED)
+        assert replayed(left) == lives.expected
+        assert len({seen.key for seen in left}) == len(left), "a key twice"
+        if passes > 1:
+            assert all(seen.value is not None for seen in left), "a tombstone has had its time"
+        ensure_nothing_open(kafka_oracle, side)
+
+
+def test_a_checkpoint_that_is_too_high_would_show(kafka_oracle: Oracle, quick_path: Path) -> None:
+    """What the checkpoint keeps from happening: Kafka lets a tombstone go, the key is back."""
+    lives = Lives.lived(quick_path, 0, PARTIAL_ROUNDS)
+    side = lives.copy(quick_path / "theirs")
+    # Something has to be dirty, or Kafka does nothing.
+    taken_over(kafka_oracle, side, lives.end - 9, 1)
+    assert replayed(side.records(COMMITTED)).keys() - lives.expected.keys()
+
+
+@pytest.fixture
+def broker(kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path: Path) -> Broker:
+    """A broker of its own, which a test stops and starts."""
+    return Broker(kafka_jars, kafka_oracle, tmp_path)
+
+
+def test_a_broker_takes_over(kafka_oracle: Oracle, broker: Broker) -> None:
+    """The same in a real broker, whose clock is years behind all horizons."""
+    ours = Ours(broker.log_dir)
+    try:
+        broker.start()
+        broker.create_topic(
+            TOPIC, cleanup_policy="compact", segment_ms="500", min_cleanable_dirty_ratio="0.0"
+        )
+        broker.stop()
+        whole, partial = our_turn(ours)
+        assert partial
+        waiting = tombstones(ours)
+        broker.start()
+        end, whole[b"key-1"] = their_turn(kafka_oracle, broker)
+        assert replayed(consume(kafka_oracle, broker, TOPIC, COMMITTED)) == whole
+    finally:
+        broker.kill()
+    left = [seen for seen in ours.records(COMMITTED) if seen.offset < end]
+    assert len({seen.key for seen in left}) == len(left)
+    # What ours had met before is over; what Kafka has met first gets a horizon.
+    assert len(tombstones(ours) & waiting) < len(waiting)
+
+
+def tombstones(ours: Ours) -> set[int]:
+    return {seen.offset for seen in ours.records(COMMITTED) if seen.value is None}
+
+
+def our_turn(ours: Ours) -> tuple[Table, int]:
+    """Rounds of records and cleanings; the table at their end, and how many were partial."""
+    dice, partial = random.Random(7), 0
+    settings = {key: value for key, value in GENERATIONAL.items() if key != "cleanup.policy"}
+    with ours.open() as log_dir:
+        log_dir.alter_config(TOPIC, settings)
+        log = log_dir.log(TOPIC, 0)
+        add_cold(log)
+        table: Table = {}
+        for _ in range(PARTIAL_ROUNDS):
+            ours.clock.advance(RETENTION_MS // 2)
+            delete_cold(log, dice)
+            fill(log, dice, ours.clock)
+            table = replayed(ours.records(COMMITTED))
+            report = clean_partition(log_dir, NAME, InProcess(log_dir.env), CleanerOptions())
+            assert replayed(ours.records(COMMITTED)) == table
+            clean_to = log_dir.cleaner_offset(NAME) or 0
+            partial += bool(report.passes) and clean_to < report.verdict.end
+    return table, partial

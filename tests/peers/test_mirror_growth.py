@@ -1,0 +1,92 @@
+"""What a running mirror takes up, from and to a broker: topics, partitions, settings."""
+
+from pathlib import Path
+
+import pytest
+from tests.peers.either import AnyBroker, either_broker
+from tests.spark.jobs.mirrors import make
+from tests.unit.spark.jobs.test_mirror_growth import grow
+from tests.waiting import until_equal
+
+from tidelog.cluster.connection import connect
+from tidelog.cluster.offset_map import Copied, OffsetMap, SourcePartition
+from tidelog.cluster.topics import add_partitions
+from tidelog.directory import Directory
+from tidelog.env import os_env
+from tidelog.errors import InvalidPartitions, UnknownTopic
+from tidelog.spark.jobs.mirror_growth import Growth, Settings, with_topics
+from tidelog.spark.jobs.mirror_places import first_map, first_offsets
+from tidelog.spark.jobs.mirror_plan import plan_mirror
+from tidelog.spark.jobs.mirror_run import read_sources
+from tidelog.spark.jobs.mirror_targets import find_targets
+
+__all__ = ["either_broker"]
+
+pytestmark = pytest.mark.kafka
+NAME = "growth.{topic}"
+
+
+@pytest.mark.parametrize("to_broker", [True, False])
+def test_what_comes_is_made_there(
+    either_broker: AnyBroker, tmp_path: Path, to_broker: bool
+) -> None:
+    """From a directory to a broker, and from a broker to a directory."""
+    env, place = os_env(), f"kafka://{either_broker.bootstrap}"
+    first, late = f"growing-{to_broker}.a", f"growing-{to_broker}.b"
+    if to_broker:
+        source, target = make(f"{tmp_path}/a", first, 1), place
+    else:
+        either_broker.create_topic(first, 1)
+        source, target = place, f"{tmp_path}/b"
+        Directory.open(target, writable=True).close()
+    asked = plan_mirror([source], (), target, pattern=f"growing-{to_broker}\\..*", name=NAME)
+    plan = with_topics(asked, env)
+    assert [pair.topic for pair in plan.pairs] == [first]
+    sources = read_sources(plan, env)
+    targets, _ = find_targets(plan, sources, env, create=True, force=False, is_new_from=0)
+    found = first_map(plan, sources, targets, first_offsets(plan, sources))
+    growth = Growth(plan=plan, env=env, create=True, settings=Settings.SYNC)
+    found, _ = growth.look(found)
+    if to_broker:
+        grow(source, first, 3)
+        make(source, late, 2, segment_bytes="1048576")
+    else:
+        with connect(either_broker.bootstrap) as cluster:
+            add_partitions(cluster, first, 3)
+        either_broker.create_topic(late, 2, **{"segment.bytes": "1048576"})
+    found, notes = growth.look(found)
+    assert [note.split(" ")[0] for note in notes[:2]] == [first, late]
+    assert found.partition_counts == {f"growth.{first}": 3, f"growth.{late}": 2}
+    assert found.copied[SourcePartition(0, 2)] == Copied(0, 0)
+    assert growth.look(found)[0] is found
+    if not to_broker:
+        with Directory.open(target) as directory:
+            assert directory.topic(f"growth.{first}").partitions == 3
+            assert directory.topic(f"growth.{late}").given["segment.bytes"] == "1048576"
+        return
+    check_settings(either_broker, growth, found, source, late)
+    check_refused(either_broker, f"growth.{first}")
+
+
+def check_settings(
+    either_broker: AnyBroker, growth: Growth, found: OffsetMap, source: str, topic: str
+) -> None:
+    """A copy at a broker has its source's settings, and gets those that change."""
+    with connect(either_broker.bootstrap) as cluster:
+        assert cluster.topic_settings(f"growth.{topic}")["segment.bytes"] == "1048576"
+        with Directory.open(source, writable=True) as directory:
+            directory.alter_config(topic, {"segment.bytes": "2097152"})
+        growth._asked_ms = None  # as if a minute had passed
+        assert "segment.bytes=1048576 (2097152)" in growth.look(found)[1][-1]
+        # A broker shows a change a moment after its controller has made it.
+        until_equal("2097152", lambda: cluster.topic_settings(f"growth.{topic}")["segment.bytes"])
+
+
+def check_refused(either_broker: AnyBroker, topic: str) -> None:
+    """Partitions that can't be added are errors of ours."""
+    with connect(either_broker.bootstrap) as cluster:
+        assert cluster.topics()[topic] == 3
+        with pytest.raises(InvalidPartitions):
+            add_partitions(cluster, topic, 2)
+        with pytest.raises(UnknownTopic):
+            add_partitions(cluster, "growth.nowhere", 2)

@@ -1,0 +1,170 @@
+"""A partition that a produce request names more than once: asked of Kafka and of us."""
+
+import uuid
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
+
+import pytest
+from tests.peers.broker import Broker as KafkaBroker
+from tests.peers.either import AnyBroker, Ours
+from tests.server.raw import RawClient
+
+import tidelog
+from tidelog.protocol.messages import METADATA, PRODUCE
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tidelog.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from tidelog.record.builder import build_batch
+from tidelog.types import NewRecord
+
+pytestmark = pytest.mark.kafka
+
+BY_NAME, BY_ID = 9, 13
+NOBODY_ID = uuid.UUID(int=5)
+INVALID_RECORD = 87
+# A partition and what is sent for it.
+Entry: TypeAlias = tuple[int, bytes]
+# A partition, its error, its first offset.
+Answer: TypeAlias = tuple[int, int, int]
+
+
+class Told(NamedTuple):
+    """What a broker says, and what it keeps.
+
+    Attributes:
+        topics: How many the answer names.
+        answers: Those of all partitions, ascending.
+        kept: Values by partition.
+    """
+
+    topics: int
+    answers: list[Answer]
+    kept: dict[int, list[bytes]]
+
+
+def batch(value: bytes, sequence: int | None = None) -> bytes:
+    records = [NewRecord(key=b"k", value=value, timestamp=1_700_000_000_000)]
+    if sequence is None:
+        return bytes(build_batch(records))
+    return bytes(build_batch(records, producer_id=71_000, producer_epoch=0, base_sequence=sequence))
+
+
+def damaged(value: bytes) -> bytes:
+    found = bytearray(batch(value))
+    found[-1] ^= 1
+    return bytes(found)
+
+
+A, B, X, Y = (batch(value) for value in (b"a", b"b", b"x", b"y"))
+TWO = batch(b"two") + batch(b"batches")
+DAMAGED = damaged(b"a")
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ours]:
+    with tidelog.broker(str(tmp_path_factory.mktemp("ours"))) as running:
+        yield Ours(running)
+
+
+def told(
+    broker: AnyBroker, version: int, topics: list[list[Entry]], *, is_there: bool = True
+) -> Told:
+    """What comes of a request whose topics are all the same one."""
+    name = f"twice-{uuid.uuid4().hex}"
+    broker.create_topic(name, 2)
+    with RawClient(broker.bootstrap) as client:
+        found = client.ask(
+            METADATA, 12, MetadataRequest(topics=[MetadataRequestTopic(name=name)])
+        ).topics[0]
+        asked = name if is_there else f"no-{name}"
+        topic_id = found.topic_id if is_there else NOBODY_ID
+        request = ProduceRequest(
+            transactional_id=None,
+            acks=-1,
+            timeout_ms=90_000,
+            topic_data=[_topic(version, asked, topic_id, entries) for entries in topics],
+        )
+        said = client.ask(PRODUCE, version, request).responses
+        answers = [
+            (each.index, each.error_code, each.base_offset)
+            for topic in said
+            for each in topic.partition_responses
+        ]
+        kept = {
+            number: [record.value or b"" for record in client.read_all(name, number)]
+            for number in range(2)
+        }
+    return Told(len(said), sorted(answers), kept)
+
+
+def _topic(version: int, name: str, topic_id: uuid.UUID, entries: list[Entry]) -> TopicProduceData:
+    data = [PartitionProduceData(index=number, records=sent) for number, sent in entries]
+    if version < BY_ID:
+        return TopicProduceData(name=name, partition_data=data)
+    return TopicProduceData(topic_id=topic_id, partition_data=data)
+
+
+@pytest.mark.parametrize("version", [BY_NAME, BY_ID])
+@pytest.mark.parametrize(
+    ("topics", "expected"),
+    [
+        pytest.param([[(0, A), (0, B)]], Told(1, [(0, 0, 0)], {0: [b"b"], 1: []}), id="twice"),
+        pytest.param(
+            [[(0, A), (0, A)]], Told(1, [(0, 0, 0)], {0: [b"a"], 1: []}), id="twice the same"
+        ),
+        pytest.param(
+            [[(1, X), (0, A), (1, Y), (0, B)]],
+            Told(1, [(0, 0, 0), (1, 0, 0)], {0: [b"b"], 1: [b"y"]}),
+            id="among others",
+        ),
+        pytest.param(
+            [[(0, A)], [(1, X), (0, B)]],
+            Told(1, [(0, 0, 0), (1, 0, 0)], {0: [b"b"], 1: [b"x"]}),
+            id="the topic twice",
+        ),
+        pytest.param(
+            [[(0, batch(b"1", 0)), (0, batch(b"2", 1))]],
+            Told(1, [(0, 0, 0)], {0: [b"2"], 1: []}),
+            id="sequences",
+        ),
+        pytest.param(
+            [[(0, DAMAGED), (0, B)]], Told(1, [(0, 0, 0)], {0: [b"b"], 1: []}), id="damaged first"
+        ),
+        pytest.param(
+            [[(0, A), (0, DAMAGED)]], Told(1, [(0, 2, -1)], {0: [], 1: []}), id="damaged last"
+        ),
+        pytest.param(
+            [[(7, A), (7, B)]], Told(1, [(7, 3, -1)], {0: [], 1: []}), id="no such partition"
+        ),
+    ],
+)
+def test_the_last_records_take_the_place_of_the_others(
+    topics: list[list[Entry]],
+    expected: Told,
+    version: int,
+    kafka_broker: KafkaBroker,
+    ours: Ours,
+) -> None:
+    assert told(ours, version, topics) == expected
+    assert told(kafka_broker, version, topics) == expected
+
+
+@pytest.mark.parametrize(("version", "code"), [(BY_NAME, 3), (BY_ID, 100)])
+def test_a_topic_that_is_not_there(
+    version: int, code: int, kafka_broker: KafkaBroker, ours: Ours
+) -> None:
+    expected = Told(1, [(0, code, -1)], {0: [], 1: []})
+    for broker in (ours, kafka_broker):
+        assert told(broker, version, [[(0, A), (0, B)]], is_there=False) == expected
+
+
+@pytest.mark.parametrize("entries", [[(0, TWO), (0, B)], [(0, B), (0, TWO)]])
+def test_where_some_are_refused_kafka_appends_others_and_says_refused(
+    entries: list[Entry], kafka_broker: KafkaBroker, ours: Ours
+) -> None:
+    answers = [(0, INVALID_RECORD, -1)]
+    assert told(kafka_broker, BY_NAME, [entries]) == Told(1, answers, {0: [b"b"], 1: []})
+    assert told(ours, BY_NAME, [entries]) == Told(1, answers, {0: [], 1: []})

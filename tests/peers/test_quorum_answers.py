@@ -1,0 +1,195 @@
+"""Controllers and features asked of real Kafka and of our broker: the same answers."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+from tests.peers.broker import Broker
+from tests.server.raw import RawClient
+
+import tidelog
+from tidelog.protocol.messages import (
+    ADD_RAFT_VOTER,
+    API_VERSIONS,
+    DESCRIBE_QUORUM,
+    REMOVE_RAFT_VOTER,
+    UNREGISTER_BROKER,
+    UPDATE_FEATURES,
+)
+from tidelog.protocol.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
+from tidelog.protocol.messages.quorum import (
+    AddRaftVoterRequest,
+    AddRaftVoterResponse,
+    DescribeQuorumRequest,
+    FeatureUpdate,
+    QuorumListener,
+    QuorumPartition,
+    QuorumTopic,
+    RemoveRaftVoterRequest,
+    RemoveRaftVoterResponse,
+    UnregisterBrokerRequest,
+    UpdateFeaturesRequest,
+)
+
+if TYPE_CHECKING:
+    from tidelog.server.in_process import Broker as Ours
+
+pytestmark = pytest.mark.kafka
+
+NODE = 1
+METADATA = "__cluster_metadata"
+VOTER = UUID(int=5)
+
+
+@pytest.fixture(scope="module")
+def ours() -> "Iterator[Ours]":
+    """Our broker, with the number that Kafka's has in the tests."""
+    with tidelog.broker(settings={"node.id": str(NODE)}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def clients(kafka_broker: Broker, ours: "Ours") -> Iterator[tuple[RawClient, RawClient]]:
+    with RawClient(kafka_broker.bootstrap) as kafka, RawClient(ours.bootstrap_servers) as own:
+        yield kafka, own
+
+
+def described(client: RawClient, version: int, *asked: tuple[str, list[int]]) -> object:
+    """The quorum, without offsets, times and places."""
+    topics = [
+        QuorumTopic(
+            topic_name=name,
+            partitions=[QuorumPartition(partition_index=number) for number in numbers],
+        )
+        for name, numbers in asked
+    ]
+    told = client.ask(DESCRIBE_QUORUM, version, DescribeQuorumRequest(topics=topics))
+    for partition in (part for topic in told.topics for part in topic.partitions):
+        has_offset = partition.high_watermark >= 0 and bool(partition.current_voters)
+        partition.leader_epoch = int(partition.leader_epoch > 0)
+        partition.high_watermark = int(has_offset)
+        for voter in partition.current_voters:
+            voter.log_end_offset = 0
+            voter.last_fetch_timestamp = int(voter.last_fetch_timestamp > 0)
+            voter.last_caught_up_timestamp = int(voter.last_caught_up_timestamp > 0)
+    for node in told.nodes:
+        node.listeners = []
+    return told
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ((METADATA, [0]),),
+        ((METADATA, [1]),),
+        ((METADATA, [0, 1]),),
+        ((METADATA, []),),
+        (("x", [0]),),
+        ((METADATA, [0]), ("x", [0])),
+        (),
+    ],
+    ids=repr,
+)
+def test_quorum(
+    clients: tuple[RawClient, RawClient], asked: tuple[tuple[str, list[int]], ...], version: int
+) -> None:
+    kafka, ours = clients
+    assert described(ours, version, *asked) == described(kafka, version, *asked)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(
+    "updates",
+    [
+        [],
+        [("metadata.version", 30, 1)],
+        [("metadata.version", 30, 2)],
+        [("metadata.version", 29, 1)],
+        [("metadata.version", 29, 2)],
+        [("metadata.version", 29, 3)],
+        [("metadata.version", 99, 1)],
+        [("metadata.version", 0, 3)],
+        [("metadata.version", 30, 0)],
+        [("metadata.version", 30, 9)],
+        [("metadata.version", -1, 1)],
+        [("nope", 1, 1)],
+        [("nope", 0, 1)],
+        [("nope", -1, 1)],
+        [("", 1, 1)],
+        [("transaction.version", 2, 1)],
+        [("transaction.version", 2, 3)],
+        [("transaction.version", 1, 1)],
+        [("transaction.version", 3, 1)],
+        [("transaction.version", 2, 1), ("nope", 1, 1)],
+    ],
+    ids=repr,
+)
+def test_features(
+    clients: tuple[RawClient, RawClient], updates: list[tuple[str, int, int]], version: int
+) -> None:
+    request = UpdateFeaturesRequest(
+        feature_updates=[
+            FeatureUpdate(feature=name, max_version_level=level, upgrade_type=kind)
+            for name, level, kind in updates
+        ],
+        validate_only=True,
+    )
+    kafka, ours = (client.ask(UPDATE_FEATURES, version, request) for client in clients)
+    assert ours == kafka
+
+
+def test_a_broker_that_is_not_there(clients: tuple[RawClient, RawClient]) -> None:
+    request = UnregisterBrokerRequest(broker_id=555)
+    kafka, ours = (client.ask(UNREGISTER_BROKER, 0, request) for client in clients)
+    assert ours == kafka
+
+
+def test_voters_stay(clients: tuple[RawClient, RawClient]) -> None:
+    listener = QuorumListener(name="CONTROLLER", host="127.0.0.1", port=65535)
+    for cluster_id in (None, "of-another-cluster"):
+        adding = AddRaftVoterRequest(
+            cluster_id=cluster_id,
+            timeout_ms=1000,
+            voter_id=3,
+            voter_directory_id=VOTER,
+            listeners=[listener],
+        )
+        removing = RemoveRaftVoterRequest(
+            cluster_id=cluster_id, voter_id=3, voter_directory_id=VOTER
+        )
+        added: list[AddRaftVoterResponse | RemoveRaftVoterResponse] = [
+            client.ask(ADD_RAFT_VOTER, 1, adding) for client in clients
+        ]
+        removed: list[AddRaftVoterResponse | RemoveRaftVoterResponse] = [
+            client.ask(REMOVE_RAFT_VOTER, 0, removing) for client in clients
+        ]
+        # Each has an id of its own.
+        for told in (added, removed):
+            texts = [(one.error_code, str(one.error_message).partition('id "')[0]) for one in told]
+            assert texts[0] == texts[1]
+
+
+def announced(told: ApiVersionsResponse) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
+    """The first level of each feature, and the levels in force."""
+    in_force = {
+        row.name: (row.min_version_level, row.max_version_level) for row in told.finalized_features
+    }
+    return {row.name: row.min_version for row in told.supported_features}, in_force
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_features_are_announced_to_who_can_take_them(
+    version: int, clients: tuple[RawClient, RawClient]
+) -> None:
+    """Below version 4 none that begins at 0: older Java clients refuse the whole answer."""
+    request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
+    kafka, ours = (announced(client.ask(API_VERSIONS, version, request)) for client in clients)
+    # Kafka 4.3 has features that we have not: they differ in what version 4 tells alone.
+    assert ours[0] == {name: kafka[0][name] for name in ours[0]}
+    assert ours[1] == {name: kafka[1][name] for name in ours[1]}
+    if version == 3:
+        assert ours[0] == kafka[0]
+    else:
+        assert 0 in ours[0].values()

@@ -1,0 +1,279 @@
+"""Quotas, sound and unsound, asked of real Kafka and of our broker: the same answers.
+
+Not compared is what we refuse on purpose (docs/differences.md).
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.peers.broker import Broker
+from tests.server.raw import RawClient, produce_request
+from tests.waiting import until_equal
+
+import tidelog
+from tidelog.protocol.messages import (
+    ALTER_CLIENT_QUOTAS,
+    DESCRIBE_CLIENT_QUOTAS,
+    FETCH,
+    PRODUCE,
+)
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tidelog.protocol.messages.quotas import (
+    AlterClientQuotasRequest,
+    DescribeClientQuotasRequest,
+    QuotaAlteration,
+    QuotaEntity,
+    QuotaFilterComponent,
+    QuotaOperation,
+)
+from tidelog.record.builder import build_batch
+from tidelog.types import NewRecord
+
+if TYPE_CHECKING:
+    from tidelog.server.in_process import Broker as Ours
+
+pytestmark = pytest.mark.kafka
+
+Parts = tuple[tuple[str, str | None], ...]
+Values = tuple[tuple[str, float | None], ...]
+Filter = tuple[tuple[str, int, str | None], ...]
+TOPIC = "quota-answers"
+USER, CLIENT = ("user", "qa-alice"), ("client-id", "qa-app")
+ANY_USER, ANY_CLIENT = ("user", None), ("client-id", None)
+RATE = ("producer_byte_rate", 1e9)
+LATER, NO_RATE = ("client-id", "qa-later"), ("producer_byte_rate", None)
+
+
+@pytest.fixture(scope="module")
+def ours() -> "Iterator[Ours]":
+    with tidelog.broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def clients(kafka_broker: Broker, ours: "Ours") -> Iterator[tuple[RawClient, RawClient]]:
+    with RawClient(kafka_broker.bootstrap) as kafka, RawClient(ours.bootstrap_servers) as own:
+        yield kafka, own
+
+
+def alter(
+    client: RawClient, *entries: tuple[Parts, Values], trial: bool = False, version: int = 1
+) -> list[tuple[object, ...]]:
+    asked = [
+        QuotaAlteration(
+            entity=[QuotaEntity(entity_type=kind, entity_name=name) for kind, name in parts],
+            ops=[
+                QuotaOperation(key=key, value=value or 0.0, remove=value is None)
+                for key, value in values
+            ],
+        )
+        for parts, values in entries
+    ]
+    request = AlterClientQuotasRequest(entries=asked, validate_only=trial)
+    told = client.ask(ALTER_CLIENT_QUOTAS, version, request)
+    return sorted(
+        (
+            sorted(repr((part.entity_type, part.entity_name)) for part in entry.entity),
+            entry.error_code,
+            entry.error_message,
+        )
+        for entry in told.entries
+    )
+
+
+def describe(client: RawClient, *components: tuple[str, int, str | None], strict: bool) -> object:
+    asked = [
+        QuotaFilterComponent(entity_type=kind, match_type=match, match=name)
+        for kind, match, name in components
+    ]
+    request = DescribeClientQuotasRequest(components=asked, strict=strict)
+    told = client.ask(DESCRIBE_CLIENT_QUOTAS, 1, request)
+    entries = (
+        None
+        if told.entries is None
+        else sorted(
+            (
+                repr(sorted((part.entity_type, part.entity_name) for part in entry.entity)),
+                sorted((value.key, value.value) for value in entry.values),
+            )
+            for entry in told.entries
+        )
+    )
+    return told.error_code, told.error_message, entries
+
+
+@pytest.mark.parametrize(
+    ("parts", "values"),
+    [
+        ((USER,), (RATE,)),
+        ((USER,), ()),
+        ((), (RATE,)),
+        ((("ip", "1.2.3.4"),), (RATE,)),
+        ((("user", ""),), (RATE,)),
+        ((("group", "x"),), (RATE,)),
+        ((USER,), (("nope", 1.0),)),
+        ((USER,), (("nope", None),)),
+        ((USER,), (("producer_byte_rate", 0.0),)),
+        ((USER,), (("producer_byte_rate", -1.5),)),
+        ((USER,), (("producer_byte_rate", 1.5),)),
+        ((USER,), (("producer_byte_rate", 1000.0000001),)),
+        ((USER,), (("producer_byte_rate", 1000.00001),)),
+        ((USER,), (("producer_byte_rate", 999.9999999),)),
+        ((USER,), (("producer_byte_rate", 2.0**63),)),
+        ((USER,), (("producer_byte_rate", 9.3e18),)),
+        ((USER,), (("consumer_byte_rate", float("inf")),)),
+        ((USER,), (("connection_creation_rate", 1.0),)),
+        ((CLIENT,), (("connection_creation_rate", 1.0),)),
+        ((USER,), (("SCRAM-SHA-256", 1.0),)),
+        ((USER,), (RATE, RATE)),
+        ((USER,), (RATE, ("nope", 1.0))),
+        ((USER, USER), (RATE,)),
+        ((USER, ("user", "qa-bob")), (RATE,)),
+        ((CLIENT, USER), (RATE,)),
+        ((ANY_USER, ANY_CLIENT), (RATE,)),
+        ((USER, ANY_CLIENT), (RATE,)),
+        ((CLIENT,), (RATE,)),
+        ((ANY_CLIENT,), (RATE,)),
+    ],
+    ids=repr,
+)
+def test_what_may_be_kept(
+    clients: tuple[RawClient, RawClient], parts: Parts, values: Values
+) -> None:
+    kafka, ours = clients
+    expected = alter(kafka, (parts, values), trial=True)
+    assert alter(ours, (parts, values), trial=True) == expected
+    assert alter(ours, (parts, values), trial=True, version=0) == expected
+
+
+def test_an_entity_is_named_once(clients: tuple[RawClient, RawClient]) -> None:
+    kafka, ours = clients
+    twice = ((USER,), (RATE,)), ((USER,), (("consumer_byte_rate", 5e9),))
+    assert alter(ours, *twice, trial=True) == alter(kafka, *twice, trial=True)
+
+
+KEPT: list[tuple[Parts, Values]] = [
+    ((USER,), (RATE,)),
+    ((CLIENT, USER), (RATE,)),
+    ((ANY_CLIENT, USER), (RATE,)),
+    (((("client-id", "qa-other"), ("user", "qa-bob"))), (("consumer_byte_rate", 5e9), RATE)),
+    ((CLIENT,), (RATE,)),
+]
+FILTERS: list[Filter] = [
+    (),
+    (("user", 0, "qa-alice"),),
+    (("user", 1, None),),
+    (("user", 2, None),),
+    (("client-id", 2, None),),
+    (("client-id", 1, None),),
+    (("ip", 2, None),),
+    (("user", 2, None), ("client-id", 2, None)),
+    (("user", 0, "qa-alice"), ("client-id", 0, "qa-app")),
+    (("user", 0, "qa-alice"), ("client-id", 1, None)),
+    (("user", 0, "qa-alice"), ("client-id", 2, None)),
+    (("user", 2, None), ("ip", 2, None)),
+    (("nope", 2, None),),
+    (("", 2, None),),
+    (("user", 3, None),),
+    (("user", 0, None),),
+    (("user", 1, "x"),),
+    (("user", 2, "x"),),
+    (("user", 2, None), ("user", 2, None)),
+    (("user", 0, "nobody"),),
+]
+
+
+def test_what_is_kept_and_found(clients: tuple[RawClient, RawClient]) -> None:
+    kafka, ours = clients
+    assert alter(ours, *KEPT) == alter(kafka, *KEPT)
+    for asked in FILTERS:
+        for strict in (False, True):
+            # Kafka's broker hears of a change a moment after its controller has answered.
+            expected = describe(ours, *asked, strict=strict)
+            until_equal(expected, partial(describe, kafka, *asked, strict=strict))
+    gone = [(parts, tuple((key, None) for key, _ in values)) for parts, values in KEPT]
+    assert alter(ours, *gone) == alter(kafka, *gone)
+    until_equal((0, "", []), lambda: describe(kafka, strict=False))
+    assert describe(ours, strict=False) == (0, "", [])
+
+
+def apply(admin: RawClient, parts: Parts, values: Values) -> None:
+    """Change a quota, and return when the broker goes by it.
+
+    Kafka's broker shows a change before it goes by it, and goes by it before it shows a later one.
+    """
+    for entity, quotas in ((parts, values), ((LATER,), (RATE,)), ((LATER,), (NO_RATE,))):
+        alter(admin, (entity, quotas))
+        kept = sorted((key, value) for key, value in quotas if value is not None)
+        until_equal(kept, partial(shown, admin, entity))
+
+
+def shown(admin: RawClient, parts: Parts) -> object:
+    """What is kept of one entity."""
+    asked = [
+        QuotaFilterComponent(entity_type=kind, match_type=0, match=name) for kind, name in parts
+    ]
+    request = DescribeClientQuotasRequest(components=asked, strict=True)
+    entries = admin.ask(DESCRIBE_CLIENT_QUOTAS, 1, request).entries or ()
+    return sorted((value.key, value.value) for entry in entries for value in entry.values)
+
+
+def wait_of(client: RawClient) -> int:
+    """What a produce of some 600 bytes is told to wait, in ms."""
+    batch = bytes(build_batch([NewRecord(value=b"v" * 500)]))
+    answer = client.ask(PRODUCE, 9, produce_request(TOPIC, batch))
+    assert answer.responses[0].partition_responses[0].error_code == 0
+    return answer.throttle_time_ms
+
+
+def test_who_is_over_a_quota_waits_as_long(
+    kafka_broker: Broker, ours: "Ours", clients: tuple[RawClient, RawClient]
+) -> None:
+    """The first use alone is over it, so that no clock has a part in it."""
+    kafka_broker.create_topic(TOPIC)
+    ours.call(lambda node: node.topics.create(TOPIC, 1))
+    rates = (("producer_byte_rate", 1.0), ("consumer_byte_rate", 1e9))
+    waits = []
+    try:
+        for admin, bootstrap in zip(
+            clients, (kafka_broker.bootstrap, ours.bootstrap_servers), strict=True
+        ):
+            apply(admin, (CLIENT,), rates)
+            with RawClient(bootstrap, CLIENT[1]) as client:
+                waits.append(wait_of(client))
+    finally:
+        for admin in clients:
+            apply(admin, (CLIENT,), tuple((name, None) for name, _ in rates))
+    assert waits[0] == waits[1]
+    assert waits[0] > 60_000
+
+
+def test_a_fetch_over_the_quota_brings_nothing(
+    kafka_broker: Broker, ours: "Ours", clients: tuple[RawClient, RawClient]
+) -> None:
+    name, found = f"{TOPIC}-fetched", []
+    kafka_broker.create_topic(name)
+    ours.call(lambda node: node.topics.create(name, 1))
+    try:
+        for admin, bootstrap in zip(
+            clients, (kafka_broker.bootstrap, ours.bootstrap_servers), strict=True
+        ):
+            assert admin.produce(name, bytes(build_batch([NewRecord(value=b"v")]))).error_code == 0
+            apply(admin, (CLIENT,), (("consumer_byte_rate", 1.0),))
+            with RawClient(bootstrap, CLIENT[1]) as client:
+                wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+                asked = FetchRequest(
+                    session_epoch=-1,
+                    max_bytes=1 << 20,
+                    topics=[FetchTopic(topic=name, partitions=[wanted])],
+                )
+                told = client.ask(FETCH, 12, asked)
+                found.append((told.throttle_time_ms, told.error_code, told.responses))
+    finally:
+        for admin in clients:
+            apply(admin, (CLIENT,), (("consumer_byte_rate", None),))
+    assert found[0] == found[1]
+    assert found[0][0] > 0
+    assert found[0][2] == []

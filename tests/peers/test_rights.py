@@ -1,0 +1,226 @@
+"""Each user asks Kafka and our broker the same of each API: the same is allowed, and denied alike.
+
+Kafka runs its StandardAuthorizer. A row is a user with his rules and a question; there are
+thousands of them, so one test asks all questions of one user.
+"""
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import pytest
+from tests.kafka_oracle import Oracle
+from tests.peers.broker import Broker
+from tests.peers.home import KafkaHome
+from tests.peers.rights_questions import questions
+from tests.peers.rights_talk import (
+    PASSWORD,
+    PATIENCE_S,
+    SUPER,
+    USERS,
+    Question,
+    allow,
+    creation,
+    differences,
+    everything,
+    logged_in,
+    patiently,
+    prepare,
+    shared,
+)
+from tests.server.raw import RawClient
+
+import tidelog
+from tidelog.config.door_keys import STANDARD_AUTHORIZER
+from tidelog.protocol.messages import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS, Api
+from tidelog.protocol.messages.acls import (
+    AclCreation,
+    CreateAclsRequest,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+)
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+pytestmark = pytest.mark.kafka
+
+NAMES: Final = (SUPER, *USERS)
+RIGHTS: Final = {
+    "authorizer.class.name": STANDARD_AUTHORIZER,
+    "super.users": f"User:{SUPER};User:ANONYMOUS",
+    # The member of the group stays as long as questions are asked.
+    "group.consumer.session.timeout.ms": "1200000",
+    "group.consumer.max.session.timeout.ms": "1800000",
+}
+Request = TypeVar("Request", bound="DataclassInstance")
+Response = TypeVar("Response", bound="DataclassInstance")
+PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+LOGINS: Final = " ".join(f'user_{name}="{PASSWORD}"' for name in NAMES)
+SECURED: Final = RIGHTS | {
+    "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "listener.name.plaintext.plain.sasl.jaas.config": (
+        f'{PLAIN} username="{SUPER}" password="{PASSWORD}" {LOGINS};'
+    ),
+}
+OURS: Final = RIGHTS | {
+    "node.id": "1",
+    "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "auto.create.topics.enable": "false",
+    "log.retention.ms": "-1",
+}
+
+
+class Side:
+    """One broker, prepared."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.ids = prepare(bootstrap)
+        self._names = {found: name for name, found in self.ids.items()}
+
+    def tell(self, client: RawClient, question: Question) -> object:
+        """The answer, in words that both have."""
+        answer = patiently(client, question.api, question.version, question.message)
+        return shared(answer, self._names)
+
+
+@pytest.fixture(scope="module")
+def sides(
+    kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Side, Side]]:
+    """Kafka and ours, with the same users, rules and topics."""
+    folder = tmp_path_factory.mktemp("rights")
+    users = folder / "users"
+    users.write_text("".join(f"{name}={PASSWORD}\n" for name in NAMES))
+    kafka = Broker(kafka_jars, kafka_oracle, folder / "kafka", settings=SECURED)
+    kafka.start()
+    try:
+        settings = OURS | {"tidelog.sasl.plain.users.file": str(users)}
+        with tidelog.broker(str(folder / "data"), settings=settings) as ours:
+            yield Side(kafka.bootstrap), Side(ours.bootstrap_servers)
+    finally:
+        kafka.stop()
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_the_same_is_allowed_and_denied(sides: tuple[Side, Side], user: str) -> None:
+    kafka, ours = sides
+    with logged_in(kafka.bootstrap, user) as theirs, logged_in(ours.bootstrap, user) as own:
+        asked = zip(questions(user, kafka.ids), questions(user, ours.ids), strict=True)
+        found = [
+            f"{first.name}, version {first.version}{text}"
+            for first, second in asked
+            for text in differences(kafka.tell(theirs, first), ours.tell(own, second))
+        ]
+    assert not found, "\n".join(found)
+
+
+# -- rules themselves ----------------------------------------------------------------------------
+
+
+def rule(**changes: int | str) -> AclCreation:
+    """A rule that is right but for what is changed."""
+    found = creation("ruled", allow("READ", name="ruled"))
+    return dataclasses.replace(found, **changes)  # type: ignore[arg-type]  # each by its own name
+
+
+CREATIONS: Final = [
+    rule(),
+    rule(),
+    *(rule(resource_type=kind) for kind in range(-1, 9)),
+    rule(resource_type=4, resource_name="kafka-cluster", operation=9),
+    rule(resource_type=4, resource_name="kafka-cluster", resource_pattern_type=4, operation=9),
+    *(rule(resource_pattern_type=kind) for kind in range(-1, 6)),
+    *(rule(operation=number) for number in range(-1, 17)),
+    *(rule(permission_type=number) for number in range(-1, 5)),
+    *(rule(resource_name=name) for name in ("", "*", "a b", "ä", "x" * 300)),
+    *(rule(resource_name=name, resource_pattern_type=4) for name in ("", "*", "p")),
+    *(rule(principal=name) for name in ("", "ruled", "User:", ":ruled", "User:*", "Group:g")),
+    *(rule(principal=name) for name in ("User:ru:led", "user:ruled", "User:CN=a,O=b")),
+    *(rule(host=name) for name in ("", "*", "10.0.0.1", "10.0.0.0/8", "::1", "a.example")),
+]
+FILTERS: Final = [
+    *(("resource_type_filter", kind) for kind in range(-1, 9)),
+    *(("resource_name_filter", name) for name in (None, "", "*", "p", "ruled", "other")),
+    *(("pattern_type_filter", kind) for kind in range(-1, 6)),
+    *(("principal_filter", name) for name in (None, "", "User:ruled", "User:*", "ruled", "x:y")),
+    *(("host_filter", name) for name in (None, "", "*", "10.0.0.1")),
+    *(("operation", number) for number in range(-1, 17)),
+    *(("permission_type", number) for number in range(-1, 5)),
+]
+
+
+def matching(name: str | None) -> list[DescribeAclsRequest]:
+    """Questions for all rules that are about a name, and for those that name it so."""
+    asked = dataclasses.replace(everything(), resource_name_filter=name)
+    return [dataclasses.replace(asked, pattern_type_filter=kind) for kind in (1, 2, 3, 4)]
+
+
+class RuleTalk:
+    """Questions about rules to one broker; all answers, or that it has closed the connection."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._client = logged_in(bootstrap, SUPER)
+        self.told: list[object] = []
+
+    def ask(self, api: Api[Request, Response], version: int, message: Request) -> None:
+        """Ask, and write the answer down."""
+        what = f"{api.name}, version {version}: {message}"
+        try:
+            answer = shared(self._client.ask(api, version, message), {})
+        except ConnectionError:
+            answer = "closed"
+            self._client.close()
+            self._client = logged_in(self._bootstrap, SUPER)
+        self.told.append({what: answer})
+
+    def _await_last(self) -> None:
+        """Kafka answers before its authorizer has the rule: wait for one that was made last."""
+        last = rule(resource_name="last", principal="User:last")
+        self.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=[last]))
+        end = time.monotonic() + PATIENCE_S
+        while not self._client.ask(DESCRIBE_ACLS, 3, everything("User:last")).resources:
+            assert time.monotonic() < end, "a rule never came"
+
+    def run(self) -> list[object]:
+        """Create, look and remove."""
+        for asked in CREATIONS:
+            self.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=[asked]))
+        for version in (1, 2, 3):
+            self.ask(CREATE_ACLS, version, CreateAclsRequest(creations=CREATIONS[:2]))
+        self._await_last()
+        named = (matching(name) for name in (None, "*", "p", "plum", "ruled", ""))
+        wanted = [
+            *(dataclasses.replace(everything(), **{name: value}) for name, value in FILTERS),  # type: ignore[arg-type]  # the same
+            *(each for some in named for each in some),
+        ]
+        for each in wanted:
+            self.ask(DESCRIBE_ACLS, 3, each)
+        self.ask(DESCRIBE_ACLS, 1, everything())
+        for name, value in FILTERS:
+            given = everything("User:ruled")
+            names = [field.name for field in dataclasses.fields(DeleteAclsFilter)]
+            every = DeleteAclsFilter(**{each: getattr(given, each) for each in names})
+            going = dataclasses.replace(every, **{name: value})  # type: ignore[arg-type]  # the same
+            self.ask(DELETE_ACLS, 3, DeleteAclsRequest(filters=[going, every]))
+            self.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=CREATIONS[:1]))
+        self._client.close()
+        return self.told
+
+
+def test_rules_are_made_shown_and_removed_alike(sides: tuple[Side, Side]) -> None:
+    """Last, because it ends with all rules removed."""
+    kafka, ours = sides
+    expected, found = RuleTalk(kafka.bootstrap).run(), RuleTalk(ours.bootstrap).run()
+    texts = [text for pair in zip(expected, found, strict=True) for text in differences(*pair)]
+    assert not texts, "\n".join(texts)

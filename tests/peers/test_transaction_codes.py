@@ -1,0 +1,214 @@
+"""The same conversations about transactions with Kafka and with our broker: the same answers."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.peers.broker import Broker
+from tests.peers.transaction_talk import (
+    NOBODY,
+    PARTITIONS,
+    TOPIC,
+    TransactionTalk,
+)
+from tests.server.conftest import SETTINGS
+
+import tidelog
+from tidelog.protocol.messages import FIND_COORDINATOR
+from tidelog.protocol.messages.groups import FindCoordinatorRequest
+from tidelog.protocol.messages.transactions import AddPartitionsToTxnTopic
+
+pytestmark = pytest.mark.kafka
+
+UNKNOWN = AddPartitionsToTxnTopic(name="nowhere", partitions=[0])
+BEYOND = AddPartitionsToTxnTopic(name=TOPIC, partitions=[0, 9])
+ONE = AddPartitionsToTxnTopic(name=TOPIC, partitions=[0])
+INTERNAL = AddPartitionsToTxnTopic(name="__consumer_offsets", partitions=[0])
+
+
+def beginning(talk: TransactionTalk) -> None:
+    """What is wrong with a beginning, and what is right, in old versions too."""
+    for version in range(6):
+        talk.init(transactional_id="", version=version)
+        for timeout_ms in (-1, 0, 900_001):
+            talk.init(timeout_ms=timeout_ms, version=version)
+    talk.describe()
+    talk.init((5, -1))
+    talk.init((-1, 5))
+    first = talk.init(version=0)
+    talk.describe()
+    for version in (3, 4, 5):
+        talk.init(NOBODY, version=version)
+    second = talk.init(first)
+    talk.init(first)  # it comes again
+    talk.init()
+    for version in (3, 4):
+        talk.init(second, version=version)
+    talk.describe()
+
+
+def classic(talk: TransactionTalk) -> None:
+    """Transactions of clients that add partitions themselves."""
+    producer = talk.init()
+    pid, epoch = producer
+    for version in range(4):
+        for commit in (True, False):
+            talk.end(producer, commit=commit, version=version)
+        talk.add(NOBODY, version=version)
+        talk.add((pid, epoch + 1), version=version)
+        talk.add(producer, [UNKNOWN, ONE], version=version)
+        talk.add(producer, [BEYOND], version=version)
+        talk.add(producer, [INTERNAL, ONE], version=version)
+        talk.add(producer, transactional_id="", version=version)
+        talk.end(NOBODY, commit=True, version=version)
+        talk.end((pid, epoch + 1), commit=True, version=version)
+        talk.end(producer, commit=True, version=version, transactional_id="")
+        talk.end(producer, commit=True, version=version, transactional_id="unheard of")
+        talk.add_offsets(NOBODY, version=version)
+        talk.add_offsets((pid, epoch + 1), version=version)
+    for version, commit in ((0, True), (1, False), (2, True), (3, False), (4, True)):
+        talk.settle()
+        talk.add(producer, version=min(version, 3))
+        talk.add(producer, [ONE], version=min(version, 3))
+        talk.describe()
+        talk.add_offsets(producer, version=version)
+        talk.end(producer, commit=commit, version=version)
+        talk.settle()
+        talk.end(producer, commit=commit, version=version)  # it comes again
+        talk.end(producer, commit=not commit, version=version)
+        talk.describe()
+
+
+def bumping(talk: TransactionTalk) -> None:
+    """Each end of a transaction brings another epoch: all rows of Kafka's table."""
+    producer = talk.init()
+    pid, epoch = producer
+    talk.end((pid, epoch - 1), commit=False, version=5)
+    talk.end((pid, epoch - 1), commit=True, version=5)
+    talk.end(producer, commit=True, version=5)
+    talk.end((pid, epoch + 1), commit=True, version=5)
+    talk.end(NOBODY, commit=True, version=5)
+    talk.end(producer, commit=True, version=5, transactional_id="")
+    producer = talk.end(producer, commit=False, version=5)
+    for commit in (True, False, True, False):
+        talk.settle()
+        talk.add(producer)
+        talk.end((producer[0], producer[1] - 1), commit=commit, version=5)
+        before, producer = producer, talk.end(producer, commit=commit, version=5)
+        talk.settle()
+        talk.end(before, commit=commit, version=5)  # it comes again
+        talk.end(before, commit=not commit, version=5)
+        talk.end(producer, commit=True, version=5)
+        talk.add(before)
+        talk.describe()
+        producer = talk.end(producer, commit=False, version=5)
+        talk.settle()
+        talk.end(before, commit=commit, version=5)
+        talk.describe()
+
+
+def fencing(talk: TransactionTalk) -> None:
+    """Another instance comes while a transaction is open."""
+    old = talk.init()
+    talk.add(old)
+    new = talk.init()
+    for version in (1, 2, 4):
+        talk.end(old, commit=True, version=version)
+        talk.add(old, version=min(version, 3))
+        talk.add_offsets(old, version=version)
+    talk.init(old)
+    talk.describe()
+    talk.add(new)
+    newer = talk.init(new)
+    talk.describe()
+    talk.init(new)
+    talk.end(newer, commit=False, version=5)
+
+
+def verifying(talk: TransactionTalk) -> None:
+    """As brokers ask each other."""
+    producer = talk.init()
+    pid, epoch = producer
+    for version in (4, 5):
+        for verify_only in (True, False):
+            talk.add(NOBODY, version=version, verify_only=verify_only)
+            talk.add((pid, epoch + 1), version=version, verify_only=verify_only)
+            talk.add(producer, transactional_id="", version=version, verify_only=verify_only)
+            talk.add(producer, [UNKNOWN, ONE], version=version, verify_only=verify_only)
+        talk.add(producer, version=version, verify_only=True)
+    talk.add(producer, [ONE], version=4)
+    for version in (4, 5):
+        talk.add(producer, version=version, verify_only=True)
+    talk.add(producer, version=5)
+    talk.add(producer, version=5, verify_only=True)
+    talk.end(producer, commit=True, version=4)
+    talk.settle()
+    talk.add(producer, version=5, verify_only=True)
+
+
+def listing(talk: TransactionTalk) -> None:
+    """Filters of every kind, over names that no other conversation has."""
+    names = [f"{talk.transactional_id} {word}" for word in ("alpha", "beta", "gamma 1")]
+    for name in names:
+        talk.init(transactional_id=name)
+    open_one = talk.init(transactional_id=names[0])
+    talk.add(open_one, transactional_id=names[0])
+    own = talk.transactional_id
+    for pattern in (f"{own}.*", f"{own} [a-b].*", f"{own} \\w+", f"{own} gamma \\d", "nothing"):
+        talk.listed(pattern)
+    for refused in ("(", "[", "*a", "a{2,1}"):
+        talk.listed(refused)
+    talk.listed(f"{own}.*", "Ongoing")
+    talk.listed(f"{own}.*", "Empty", "Ongoing")
+    talk.listed(f"{own}.*", "Nonsense")
+    talk.listed(f"{own}.*", "Nonsense", "empty", "Empty")
+    talk.listed(f"{own}.*", "Ongoing", duration_ms=3_600_000)
+    talk.listed(f"{own}.*", "Ongoing", duration_ms=0)
+    talk.describe(names[0], "unheard of", "")
+    talk.end(open_one, commit=False, transactional_id=names[0])
+
+
+def finding(talk: TransactionTalk) -> None:
+    """The coordinator; the nodes have different places."""
+    for version in (1, 3):
+        asked = FindCoordinatorRequest(key="x", key_type=1)
+        found = talk._client.ask(FIND_COORDINATOR, version, asked)
+        talk.told.append((found.error_code, found.error_message))
+    several = FindCoordinatorRequest(key_type=1, coordinator_keys=["x", "", talk.transactional_id])
+    for version in (4, 6):
+        answer = talk._client.ask(FIND_COORDINATOR, version, several)
+        talk.told.append([(c.key, c.error_code, c.error_message) for c in answer.coordinators])
+
+
+SCRIPTS = (beginning, classic, bumping, fencing, verifying, listing, finding)
+
+
+@pytest.fixture(scope="module")
+def places(
+    kafka_broker: Broker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, str]]:
+    """Where Kafka and our broker listen; both have the topic."""
+    kafka_broker.create_topic(TOPIC, PARTITIONS)
+    folder = tmp_path_factory.mktemp("ours")
+    with tidelog.broker(str(folder), settings=SETTINGS) as ours:
+        ours.call(lambda node: node.topics.create(TOPIC, PARTITIONS))
+        yield kafka_broker.bootstrap, ours.bootstrap_servers
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
+def test_kafka_says_the_same(
+    script: Callable[[TransactionTalk], None], places: tuple[str, str]
+) -> None:
+    told = []
+    for bootstrap in places:
+        talk = TransactionTalk(bootstrap, f"id of {script.__name__}")
+        try:
+            script(talk)
+        finally:
+            talk.close()
+        told.append(talk.told)
+    theirs, ours = told
+    pairs = enumerate(zip(theirs, ours, strict=True))
+    differ = [
+        f"{number}: {our}\n   Kafka: {their}" for number, (their, our) in pairs if our != their
+    ]
+    assert not differ, "\n".join(differ)

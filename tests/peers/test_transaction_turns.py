@@ -1,0 +1,115 @@
+"""One directory's transactions, by turns in the hands of Apache Kafka and of our broker."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from tests.kafka_oracle import Oracle
+from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
+from tests.peers.home import KafkaHome
+
+import tidelog
+from tidelog.server.topics import TRANSACTIONS_TOPIC
+from tidelog.server.transactions.records import decode_key, decode_value, encode_key, encode_value
+from tidelog.storage.log_dir import LogDir
+
+pytestmark = pytest.mark.kafka
+
+TOPIC = "voyages"
+
+
+@pytest.fixture
+def kafka(kafka_jars: KafkaHome, kafka_oracle: Oracle, quick_path: Path) -> Iterator[Broker]:
+    """A stopped broker with a directory of its own."""
+    broker = Broker(kafka_jars, kafka_oracle, quick_path / "kafka")
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+def begin(bootstrap: str, name: str, word: str) -> Producer:
+    """A producer with an open transaction, in which there is a record."""
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "transactional.id": name,
+            "transaction.timeout.ms": 600_000,
+            "log_level": 2,
+        }
+    )
+    producer.init_transactions(REQUEST_TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(TOPIC, word, partition=0)
+    assert producer.flush(REQUEST_TIMEOUT_S) == 0
+    return producer
+
+
+def write(bootstrap: str, name: str, word: str) -> None:
+    """One transaction that is committed, and one that is aborted."""
+    begin(bootstrap, name, word).commit_transaction(REQUEST_TIMEOUT_S)
+    begin(bootstrap, name, f"not {word}").abort_transaction(REQUEST_TIMEOUT_S)
+
+
+def committed(bootstrap: str) -> list[str]:
+    """What a reader of committed records sees up to the last stable offset."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "log_level": 2,
+        }
+    )
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    found = []
+    while (message := consumer.poll(REQUEST_TIMEOUT_S)) is not None:
+        error = message.error()
+        if error is None:
+            found.append((message.value() or b"").decode())
+        elif error.code() == KafkaError._PARTITION_EOF:
+            consumer.close()
+            return found
+    raise AssertionError("the end never came")
+
+
+def check_kafkas_records(kafka: Broker) -> None:
+    """What Kafka has written we would write likewise, byte for byte."""
+    count = 0
+    with LogDir.open(str(kafka.log_dir)) as directory:
+        for number in range(directory.topic(TRANSACTIONS_TOPIC).partitions):
+            for record in directory.reader(TRANSACTIONS_TOPIC, number).records():
+                transactional_id = decode_key(record.key)
+                assert transactional_id is not None
+                assert encode_key(transactional_id) == record.key
+                assert record.value is not None
+                found = decode_value(transactional_id, bytes(record.value))
+                assert encode_value(found) == record.value
+                count += 1
+    assert count >= 10
+
+
+@pytest.mark.slow
+def test_transactions_go_back_and_forth(kafka: Broker) -> None:
+    """Kafka leaves one open, we end it and leave one open, Kafka ends that."""
+    kafka.start()
+    kafka.create_topic(TOPIC)
+    write(kafka.bootstrap, "one", "kafka's")
+    begin(kafka.bootstrap, "one", "open in Kafka")
+    assert committed(kafka.bootstrap) == ["kafka's"]
+    kafka.stop()
+    check_kafkas_records(kafka)
+    with tidelog.broker(str(kafka.log_dir)) as ours:
+        assert committed(ours.bootstrap_servers) == ["kafka's"]
+        write(ours.bootstrap_servers, "one", "ours")
+        write(ours.bootstrap_servers, "two", "ours, too")
+        begin(ours.bootstrap_servers, "two", "open in ours")
+        words = ["kafka's", "ours", "ours, too"]
+        assert committed(ours.bootstrap_servers) == words
+    kafka.start()
+    assert committed(kafka.bootstrap) == words
+    write(kafka.bootstrap, "two", "kafka's again")
+    write(kafka.bootstrap, "one", "and again")
+    assert committed(kafka.bootstrap) == [*words, "kafka's again", "and again"]

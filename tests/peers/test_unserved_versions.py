@@ -1,0 +1,109 @@
+"""Requests in versions that nobody serves, to Kafka and to us: what comes back, byte for byte."""
+
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+from tests.peers.broker import Broker as KafkaBroker
+
+import tidelog
+from tidelog.protocol.messages import API_VERSIONS
+from tidelog.protocol.messages import BY_KEY as APIS
+from tidelog.server.handlers import BY_KEY
+from tidelog.server.in_process import Broker
+
+pytestmark = pytest.mark.kafka
+
+TIMEOUT_S: Final = 30
+CORRELATION_ID: Final = 7
+UNSUPPORTED_VERSION: Final = 35
+PRODUCE, FETCH, METADATA = 0, 1, 3
+FLEXIBLE_SINCE: Final = 3
+INT16_MAX: Final = 2**15 - 1
+# Key and version. Behind the header there is nothing that either would read before it refuses.
+UNSERVED: Final = [
+    (PRODUCE, 0),
+    (PRODUCE, 2),
+    (PRODUCE, 99),
+    (FETCH, 0),
+    (FETCH, 3),
+    (FETCH, 99),
+    (METADATA, -1),
+    (METADATA, INT16_MAX),
+    (9999, 0),
+    (-1, 0),
+    (API_VERSIONS.key, 99),
+    (API_VERSIONS.key, -1),
+]
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with tidelog.broker(str(tmp_path_factory.mktemp("ours"))) as running:
+        yield running
+
+
+def header(key: int, version: int) -> bytes:
+    client_id = b"old"
+    fields = struct.pack(">hhih", key, version, CORRELATION_ID, len(client_id))
+    # From version 3 on headers of ApiVersions have tagged fields: none.
+    tags = b"\0" if key == API_VERSIONS.key and version >= FLEXIBLE_SINCE else b""
+    return fields + client_id + tags
+
+
+def asked(bootstrap: str, key: int, version: int) -> tuple[bytes, bool]:
+    """What comes back for one request, and whether the connection is closed then."""
+    host, _, port = bootstrap.rpartition(":")
+    request = header(key, version)
+    with socket.create_connection((host, int(port)), TIMEOUT_S) as found:
+        found.sendall(struct.pack(">i", len(request)) + request)
+        # Something that is always answered tells an open connection from a closed one.
+        probe = header(API_VERSIONS.key, 0)
+        answer = b""
+        try:
+            found.sendall(struct.pack(">i", len(probe)) + probe)
+            answer = frame(found)
+            frame(found)
+        except ConnectionError:
+            return answer, True
+    return answer, False
+
+
+def frame(found: socket.socket) -> bytes:
+    """The next answer; raises ConnectionError at the end."""
+    (size,) = struct.unpack(">i", exactly(found, 4))
+    return exactly(found, size)
+
+
+def exactly(found: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = found.recv(size - len(data))
+        if not more:
+            raise ConnectionError
+        data += more
+    return data
+
+
+@pytest.mark.parametrize(("key", "version"), UNSERVED)
+def test_answers_are_kafkas(
+    key: int, version: int, ours: Broker, kafka_broker: KafkaBroker
+) -> None:
+    expected = asked(kafka_broker.bootstrap, key, version)
+    found = asked(ours.bootstrap_servers, key, version)
+    assert found[1] == expected[1]
+    # Of ApiVersions the head alone: Kafka has more to announce.
+    assert found[0][:6] == expected[0][:6]
+    if key == API_VERSIONS.key:
+        assert found[0][:6] == struct.pack(">ih", CORRELATION_ID, UNSUPPORTED_VERSION)
+
+
+def test_every_api_closes_the_connection_above_and_below_its_versions(ours: Broker) -> None:
+    for api in APIS.values():
+        row = BY_KEY.get(api.key)
+        if row is None or api is API_VERSIONS:
+            continue
+        for version in (row.last + 1, row.first_for(legacy=False) - 1):
+            assert asked(ours.bootstrap_servers, api.key, version) == (b"", True)

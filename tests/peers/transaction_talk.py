@@ -1,0 +1,219 @@
+"""One conversation about transactions with a broker, written down so that two can be compared.
+
+Producer ids are each broker's own: each gets a name by the order in which it was first seen.
+"""
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from tests.server.raw import RawClient, Refused
+
+from tidelog.protocol.messages import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
+    DESCRIBE_TRANSACTIONS,
+    END_TXN,
+    FIND_COORDINATOR,
+    INIT_PRODUCER_ID,
+    LIST_TRANSACTIONS,
+    Api,
+)
+from tidelog.protocol.messages.groups import FindCoordinatorRequest
+from tidelog.protocol.messages.producers import InitProducerIdRequest
+from tidelog.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+    DescribeTransactionsRequest,
+    EndTxnRequest,
+    ListTransactionsRequest,
+)
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Request = TypeVar("Request", bound="DataclassInstance")
+Response = TypeVar("Response", bound="DataclassInstance")
+
+TOPIC: Final = "ledgers"
+PARTITIONS: Final = 2
+TIMEOUT_MS: Final = 600_000
+PATIENCE_S: Final = 90
+# Coordinators that are about to come, and transactions that are being ended.
+PASSING: Final = frozenset({14, 15, 16})
+CONCURRENT: Final = 51
+NO_TOPICS: Final[list[AddPartitionsToTxnTopic]] = []
+BOTH: Final = [AddPartitionsToTxnTopic(name=TOPIC, partitions=[0, 1])]
+
+Producer = tuple[int, int]
+NOBODY: Final[Producer] = (987_654_321, 0)
+
+
+class TransactionTalk:
+    """Questions to one broker, with what came back.
+
+    Attributes:
+        transactional_id: Whose transactions.
+        told: The answers, in order, in words that two brokers share.
+    """
+
+    def __init__(self, bootstrap: str, transactional_id: str) -> None:
+        self._client = RawClient(bootstrap)
+        self._names: dict[int, str] = {-1: "nobody", 0: "none", NOBODY[0]: "a stranger"}
+        self.transactional_id = transactional_id
+        self.told: list[object] = []
+        self._await_coordinator()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _await_coordinator(self) -> None:
+        asked = FindCoordinatorRequest(key_type=1, coordinator_keys=[self.transactional_id])
+        wanted = DescribeTransactionsRequest(transactional_ids=[self.transactional_id])
+
+        def is_there() -> bool:
+            found = self._client.ask(FIND_COORDINATOR, 4, asked).coordinators[0]
+            state = self._client.ask(DESCRIBE_TRANSACTIONS, 0, wanted).transaction_states[0]
+            return found.error_code == 0 and state.error_code not in PASSING
+
+        end = time.monotonic() + PATIENCE_S
+        while not (is_there() and self._has_ids()):
+            assert time.monotonic() < end, f"{self.transactional_id} has no coordinator"
+
+    def _has_ids(self) -> bool:
+        """Whether the broker hands out producer ids; the first, 0, is none of ours then."""
+        try:
+            return self._client.producer_id() >= 0
+        except Refused:
+            return False
+
+    # -- asking ------------------------------------------------------------------------------
+
+    def ask(self, api: Api[Request, Response], version: int, message: Request) -> Response:
+        """Ask, and write the answer down; while a transaction is being ended, ask again."""
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            answer = self._client.ask(api, version, message)
+            if getattr(answer, "error_code", 0) != CONCURRENT or time.monotonic() > end:
+                break
+        self.told.append(self._shared(answer))
+        return answer
+
+    def _shared(self, value: object, name: str = "") -> object:
+        if dataclasses.is_dataclass(value):
+            names = [field.name for field in dataclasses.fields(value)]
+            return {name: self._shared(getattr(value, name), name) for name in names}
+        if isinstance(value, list):
+            return sorted((self._shared(inner) for inner in value), key=repr)
+        if name == "producer_id" and isinstance(value, int):
+            return self._names.setdefault(value, f"producer {len(self._names)}")
+        if name == "transaction_start_time_ms" and isinstance(value, int) and value > 0:
+            return "a time"
+        return value
+
+    def init(
+        self,
+        expected: Producer = (-1, -1),
+        *,
+        version: int = 5,
+        timeout_ms: int = TIMEOUT_MS,
+        transactional_id: str | None = None,
+    ) -> Producer:
+        """A producer's id and epoch, after whatever was open has ended."""
+        asked = InitProducerIdRequest(
+            transactional_id=self.transactional_id
+            if transactional_id is None
+            else transactional_id,
+            transaction_timeout_ms=timeout_ms,
+            producer_id=expected[0],
+            producer_epoch=expected[1],
+        )
+        answer = self.ask(INIT_PRODUCER_ID, version, asked)
+        return answer.producer_id, answer.producer_epoch
+
+    def add(
+        self,
+        producer: Producer,
+        topics: list[AddPartitionsToTxnTopic] = BOTH,
+        *,
+        version: int = 3,
+        verify_only: bool = False,
+        transactional_id: str | None = None,
+    ) -> None:
+        """Add partitions, in the form of the version."""
+        name = self.transactional_id if transactional_id is None else transactional_id
+        if version < 4:
+            asked = AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=name,
+                v3_and_below_producer_id=producer[0],
+                v3_and_below_producer_epoch=producer[1],
+                v3_and_below_topics=topics,
+            )
+        else:
+            transaction = AddPartitionsToTxnTransaction(
+                transactional_id=name,
+                producer_id=producer[0],
+                producer_epoch=producer[1],
+                verify_only=verify_only,
+                topics=topics,
+            )
+            asked = AddPartitionsToTxnRequest(transactions=[transaction])
+        self.ask(ADD_PARTITIONS_TO_TXN, version, asked)
+
+    def add_offsets(self, producer: Producer, group: str = "g", *, version: int = 4) -> None:
+        """Add a group's offsets."""
+        asked = AddOffsetsToTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            group_id=group,
+        )
+        self.ask(ADD_OFFSETS_TO_TXN, version, asked)
+
+    def end(
+        self,
+        producer: Producer,
+        *,
+        commit: bool,
+        version: int = 4,
+        transactional_id: str | None = None,
+    ) -> Producer:
+        """End a transaction; who goes on, from version 5 on."""
+        asked = EndTxnRequest(
+            transactional_id=self.transactional_id
+            if transactional_id is None
+            else transactional_id,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            committed=commit,
+        )
+        answer = self.ask(END_TXN, version, asked)
+        return answer.producer_id, answer.producer_epoch
+
+    def settle(self) -> None:
+        """Return when no transaction is being ended; nothing is written down."""
+        wanted = DescribeTransactionsRequest(transactional_ids=[self.transactional_id])
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            state = self._client.ask(DESCRIBE_TRANSACTIONS, 0, wanted).transaction_states[0]
+            if not state.transaction_state.startswith("Prepare"):
+                return
+        raise AssertionError(f"{self.transactional_id} is being ended for ever")
+
+    def describe(self, *transactional_ids: str) -> None:
+        """What is known, by default of the conversation's own."""
+        self.settle()
+        names = list(transactional_ids) or [self.transactional_id]
+        self.ask(DESCRIBE_TRANSACTIONS, 0, DescribeTransactionsRequest(transactional_ids=names))
+
+    def listed(self, pattern: str | None, *states: str, duration_ms: int = -1) -> None:
+        """Which there are."""
+        self.settle()
+        asked = ListTransactionsRequest(
+            state_filters=list(states),
+            duration_filter=duration_ms,
+            transactional_id_pattern=pattern,
+        )
+        self.ask(LIST_TRANSACTIONS, 2, asked)

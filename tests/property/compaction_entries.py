@@ -1,0 +1,76 @@
+"""What was ever written to a compacted partition, and what of it must still be there."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Entry:
+    """A record as it was written; `taken_ms` is the first cleaning that may have met it."""
+
+    offset: int
+    key: bytes
+    value: bytes | None
+    timestamp: int
+    append_ms: int
+    producer: int | None = None
+    version: int = 0
+    taken_ms: int | None = None
+    is_over: bool = False  # a tombstone that has gone in its time, or what it covered then
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The highest of a key's records wins."""
+        return self.version, self.offset
+
+
+@dataclass(slots=True)
+class Model:
+    """All that was ever written."""
+
+    entries: dict[int, Entry] = field(default_factory=dict)
+    fates: dict[int, bool | None] = field(default_factory=dict)  # producer -> committed, open: None
+    log_end: int = 0
+    cleaned_end: int = 0  # how far the last cleaning may have looked
+
+    @property
+    def stable_end(self) -> int:
+        """Offset below which no transaction is open."""
+        opened = (e.offset for e in self.entries.values() if self._is_open(e))
+        return min(opened, default=self.log_end)
+
+    def _is_open(self, entry: Entry) -> bool:
+        return entry.producer is not None and self.fates[entry.producer] is None
+
+    def committed(self) -> list[Entry]:
+        """What a reader of committed records would have seen, had nothing been taken."""
+        end = self.stable_end
+        return [
+            e
+            for e in self.entries.values()
+            if e.offset < end and (e.producer is None or self.fates[e.producer])
+        ]
+
+    def table(self) -> dict[bytes | None, bytes]:
+        """The value of each key's winner."""
+        return replayed(e for e in self.committed() if not e.is_over)
+
+    def latest(self) -> dict[bytes, Entry]:
+        """The winner of each key, whether or not its time is over."""
+        return {e.key: e for e in sorted(self.committed(), key=lambda e: e.rank)}
+
+    def end_tombstone(self, gone: Entry) -> None:
+        """It has gone in its time: what it covered then must never come back.
+
+        A later record of the key counts afresh, and so does one that no cleaning had met yet.
+        """
+        for entry in self.entries.values():
+            is_covered = entry.key == gone.key and entry.rank <= gone.rank
+            if is_covered and entry.offset < self.cleaned_end:
+                entry.is_over = True
+
+
+def replayed(entries: Iterable[Entry]) -> dict[bytes | None, bytes]:
+    """What a table looks like behind these records."""
+    winners = {e.key: e.value for e in sorted(entries, key=lambda e: e.rank)}
+    return {key: value for key, value in winners.items() if value is not None}

@@ -1,0 +1,107 @@
+"""Compaction against a dict: any order of appends, transactions, cleanings, crashes and restarts.
+
+1,000 sequences in a plain run, 20,000 in a sweep, and as many of the generational scheduler
+(test_generations_model.py); 240 and 20,000 where versions decide, by either scheduler. See
+compaction_life.py for steps and questions.
+"""
+
+import random
+from collections.abc import Iterable, Mapping
+
+import pytest
+from tests.plain_cleaner import PlainWorker
+from tests.property.compaction_life import VERSION_HEADER, Life
+
+from tidelog.env import Env
+from tidelog.storage.compaction.process import InProcess
+from tidelog.storage.compaction.runner import Worker
+
+# So many sequences run in a plain run, and in a sweep beside them; a tenth on the plain cleaner.
+QUICK, SWEPT = 1_000, 19_000
+CHUNKS, SWEPT_CHUNKS = 5, 38
+STEPS = 8
+
+
+TIMES = {"tidelog.compaction.strategy": "timestamp"}
+HEADERS = {
+    "tidelog.compaction.strategy": "header",
+    "tidelog.compaction.strategy.header": VERSION_HEADER,
+}
+GENERATIONAL = {
+    "tidelog.compaction.scheduler": "generational",
+    "tidelog.compaction.space.factor": "1.2",
+}
+VERSIONED = (TIMES, HEADERS, TIMES | GENERATIONAL, HEADERS | GENERATIONAL)
+VERSIONED_NAMES = ("timestamp", "header", "timestamp-generational", "header-generational")
+# Of each of the four.
+VERSIONED_QUICK, VERSIONED_SWEPT = 60, 5_000
+
+
+def real(env: Env, _: random.Random) -> Worker:
+    return InProcess(env)
+
+
+def plain(env: Env, dice: random.Random) -> Worker:
+    """A map so small that a head takes several passes, two times in three."""
+    return PlainWorker(env, map_keys=dice.choice((1, 3, 1 << 30)))
+
+
+def live(seeds: Iterable[int], settings: Mapping[str, str]) -> None:
+    for seed in seeds:
+        make_worker = real if seed % 10 else plain
+        try:
+            Life(seed, make_worker, settings).run(STEPS)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def live_with_versions(seeds: Iterable[int], settings: Mapping[str, str]) -> None:
+    """On the real cleaner alone: the plain one knows no versions."""
+    for seed in seeds:
+        try:
+            Life(seed, real, settings).run(STEPS)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_the_last_value_of_each_key_is_always_there(chunk: int) -> None:
+    live(range(chunk, QUICK, CHUNKS), {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", range(SWEPT_CHUNKS))
+def test_the_same_many_times(chunk: int) -> None:
+    live(range(QUICK + chunk, QUICK + SWEPT, SWEPT_CHUNKS), {})
+
+
+@pytest.mark.parametrize("settings", VERSIONED, ids=VERSIONED_NAMES)
+def test_the_highest_version_of_each_key_is_always_there(settings: Mapping[str, str]) -> None:
+    live_with_versions(range(VERSIONED_QUICK), settings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", VERSIONED, ids=VERSIONED_NAMES)
+@pytest.mark.parametrize("chunk", range(SWEPT_CHUNKS))
+def test_the_same_with_versions_many_times(chunk: int, settings: Mapping[str, str]) -> None:
+    seeds = range(VERSIONED_QUICK + chunk, VERSIONED_QUICK + VERSIONED_SWEPT, SWEPT_CHUNKS)
+    live_with_versions(seeds, settings)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_keys_are_verified_where_that_is_asked(seed: int) -> None:
+    live([10 * seed + 1], {"tidelog.cleaner.verify.keys": "true", "tidelog.cleaner.hash": "md5"})
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_records_younger_than_the_minimum_lag_are_seen_by_everybody(seed: int) -> None:
+    """However often it is cleaned: the model asks whether a cleaning may have met what has gone."""
+    life = Life(seed, real, {"min.compaction.lag.ms": "60000"})
+    for _ in range(10):
+        life.append()
+        life.pass_time()
+        life.clean()
+        now_ms = life.env.clock.now_ms()
+        left = {record.offset for record in life.log.records()}
+        young = [e.offset for e in life.model.entries.values() if now_ms - e.timestamp < 60_000]
+        assert set(young) <= left

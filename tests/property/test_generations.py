@@ -1,0 +1,216 @@
+"""What generational compaction may do to a log, whatever its estimates say: nothing that hurts.
+
+The log is a list of segments of (offset, key, value or None); a cleaning follows the rules of the
+engine to the letter. Plans come from the real planner, fed with estimates that are drawn, so wrong
+ones are the rule. Horizons count as expired from the first cleaning on, the hardest case.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+
+import pytest
+
+from tidelog.storage.compaction.generations.coverage import (
+    after_cleaning,
+    after_merging,
+    clean_end,
+    with_drops,
+)
+from tidelog.storage.compaction.generations.facts import SegmentFacts
+from tidelog.storage.compaction.generations.planning import Demand, plan_generation
+
+Entry = tuple[int, int, str | None]
+KEYS = 3
+
+
+@dataclass
+class Segment:
+    base: int
+    end: int
+    entries: list[Entry]
+    cleaned_to: int
+    is_marked: bool = False  # its tombstones were met by a cleaning, so they may go with the next
+
+
+@dataclass
+class Model:
+    """A log, and what a reader of all of it must end with."""
+
+    segments: list[Segment] = field(default_factory=list)
+    end: int = 0
+    last: dict[int, str] = field(default_factory=dict)
+
+    def append(self, keys: Sequence[tuple[int, bool]]) -> None:
+        entries: list[Entry] = []
+        for key, is_delete in keys:
+            value = None if is_delete else f"v{self.end}"
+            entries.append((self.end, key, value))
+            self.last.pop(key, None)
+            if value is not None:
+                self.last[key] = value
+            self.end += 1
+        self.segments.append(Segment(entries[0][0], self.end, entries, entries[0][0]))
+
+    def facts(self, live: Sequence[float]) -> list[SegmentFacts]:
+        return [
+            SegmentFacts(
+                base_offset=each.base,
+                end_offset=each.end,
+                size_bytes=len(each.entries),
+                cleaned_to=each.cleaned_to,
+                live_bytes=len(each.entries) * part,
+                sum_bytes=len(each.entries) * part,
+                keys=len(each.entries) * part,
+                has_due=each.is_marked and any(value is None for _, _, value in each.entries),
+            )
+            for each, part in zip(self.segments, live, strict=True)
+        ]
+
+    def clean(
+        self, groups: Sequence[tuple[tuple[int, ...], bool]], map_from: int, mapped_to: int
+    ) -> None:
+        """Groups of bases, and whether what is expired in them goes."""
+        latest = {
+            key: offset
+            for each in self.segments
+            for offset, key, _ in each.entries
+            if map_from <= offset < mapped_to
+        }
+        made: dict[int, Segment] = {}
+        gone: set[int] = set()
+        for bases, drop in groups:
+            if bases[0] >= mapped_to:
+                continue
+            parts = [each for each in self.segments if each.base in bases]
+            entries = [
+                entry
+                for part in parts
+                for entry in part.entries
+                if self._stays(entry, latest, mapped_to, drop=drop and part.is_marked)
+            ]
+            proven = after_merging(
+                after_cleaning(part.cleaned_to, map_from, mapped_to) for part in parts
+            )
+            # A segment of new tombstones beside marked ones: all wait for the later horizon.
+            made[bases[0]] = Segment(bases[0], parts[-1].end, entries, proven, is_marked=True)
+            gone.update(bases)
+        kept = [
+            made.get(each.base, each) for each in self.segments if each.base not in gone - set(made)
+        ]
+        self.segments = kept
+
+    def _stays(self, entry: Entry, latest: dict[int, int], mapped_to: int, *, drop: bool) -> bool:
+        offset, key, value = entry
+        if offset >= mapped_to:
+            return True
+        return latest.get(key, -1) <= offset and not (drop and value is None)
+
+    def read(self) -> dict[int, str]:
+        found: dict[int, str] = {}
+        for each in self.segments:
+            for _, key, value in each.entries:
+                found.pop(key, None)
+                if value is not None:
+                    found[key] = value
+        return found
+
+    def check(self) -> None:
+        assert self.read() == self.last
+        offsets = [offset for each in self.segments for offset, _, _ in each.entries]
+        assert offsets == sorted(set(offsets))
+        clean = clean_end(self.facts([1.0] * len(self.segments)), 0)
+        below = [key for each in self.segments for offset, key, _ in each.entries if offset < clean]
+        assert len(below) == len(set(below))
+        for each in self.segments:
+            self._check_proof(each)
+
+    def _check_proof(self, segment: Segment) -> None:
+        """No record of a segment is superseded below the offset that it is cleaned to."""
+        newer = [(o, key) for each in self.segments for o, key, _ in each.entries]
+        for offset, key, _ in segment.entries:
+            assert not any(other == key and offset < at < segment.cleaned_to for at, other in newer)
+
+
+def _append(model: Model, random: Random) -> None:
+    count = random.randint(1, 4)
+    model.append([(random.randrange(KEYS), random.random() < 0.5) for _ in range(count)])
+
+
+def _clean_by_kafka(model: Model, _random: Random) -> None:
+    """Its cleaner maps from the checkpoint on, rewrites all, drops every expired tombstone."""
+    map_from = clean_end(model.facts([1.0] * len(model.segments)), 0)
+    model.clean([((each.base,), True) for each in model.segments], map_from, model.end)
+    for each in model.segments:
+        each.cleaned_to = model.end  # by its checkpoint; nothing else is known of what it left
+
+
+def _clean_by_plan(model: Model, random: Random) -> None:
+    demand = Demand(
+        cleanable_end=random.choice(model.segments).end,
+        active_bytes=0,
+        segment_bytes=4,
+        space_factor=random.uniform(1.1, 2.0),
+        everything="asked" if random.random() < 0.2 else "",
+    )
+    plan = plan_generation(model.facts([random.random() for _ in model.segments]), demand)
+    if plan.is_due:
+        groups = [(group.bases, group.drop_expired) for group in plan.groups]
+        model.clean(groups, plan.map_from, _full_at(plan.map_from, plan.map_to, random))
+
+
+def _full_at(map_from: int, map_to: int, random: Random) -> int:
+    """The map may be full anywhere."""
+    return random.choice([map_to, random.randint(map_from, map_to)])
+
+
+def _clean_anything(model: Model, random: Random) -> None:
+    """Groups and mapped offsets that no scheduler would choose; only what goes is decided."""
+    facts = model.facts([1.0] * len(model.segments))
+    part = random.random()
+    wanted = [each.base for each in model.segments if random.random() < part]
+    groups: list[tuple[int, ...]] = []
+    for slot, each in enumerate(model.segments):
+        if each.base in wanted:
+            is_next = groups and slot and model.segments[slot - 1].base == groups[-1][-1]
+            if is_next and random.random() < 0.5:
+                groups[-1] = (*groups[-1], each.base)
+            else:
+                groups.append((each.base,))
+    map_from = random.choice([0, random.randrange(model.end)])
+    map_to = model.segments[-1].end
+    planned = with_drops(facts, groups, map_from, map_to)
+    mapped_to = _full_at(map_from, map_to, random)
+    model.clean([(g.bases, g.drop_expired) for g in planned], map_from, mapped_to)
+
+
+STEPS = (_append, _append, _clean_anything, _clean_anything, _clean_by_plan, _clean_by_kafka)
+
+
+@pytest.mark.parametrize("first", range(8))
+def test_no_deleted_key_returns_and_no_last_value_goes(first: int) -> None:
+    """200 logs each; drawn from seeds, since what goes wrong needs many steps in a row."""
+    for seed in range(first * 200, first * 200 + 200):
+        random, model = Random(seed), Model()
+        _append(model, random)
+        for _ in range(16):
+            step = random.choice(STEPS)
+            if model.segments or step is _append:
+                step(model, random)
+            model.check()
+
+
+def test_a_tombstone_stays_where_an_older_segment_was_not_cleaned_against_it() -> None:
+    first = SegmentFacts(
+        base_offset=0,
+        end_offset=10,
+        size_bytes=100,
+        cleaned_to=10,
+        live_bytes=100.0,
+        sum_bytes=100.0,
+        keys=10.0,
+    )
+    second = replace(first, base_offset=10, end_offset=20, live_bytes=0.0, sum_bytes=0.0)
+    demand = Demand(cleanable_end=20, active_bytes=0, segment_bytes=100, space_factor=1.5)
+    plan = plan_generation([first, second], demand)
+    assert [(g.bases, g.drop_expired) for g in plan.groups] == [((10,), False)]

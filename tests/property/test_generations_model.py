@@ -1,0 +1,21 @@
+"""The model test of compaction with the generational scheduler: every step and question of it.
+
+Space for little more than what is alive, so that cleanings are due often.
+"""
+
+import pytest
+from tests.property.test_compaction_model import GENERATIONAL, live
+
+QUICK, SWEPT = 1_000, 19_000
+CHUNKS, SWEPT_CHUNKS = 5, 38
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_the_last_value_of_each_key_is_always_there(chunk: int) -> None:
+    live(range(chunk, QUICK, CHUNKS), GENERATIONAL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", range(SWEPT_CHUNKS))
+def test_the_same_many_times(chunk: int) -> None:
+    live(range(QUICK + chunk, QUICK + SWEPT, SWEPT_CHUNKS), GENERATIONAL)

@@ -1,0 +1,393 @@
+"""Tables as of a time and diffs between two, against a dict that is filled record by record.
+
+Create times out of order and missing, a clock that stands and runs, tombstones, records without a
+key, transactions that commit, abort and stay open, versions in headers that are missing or no
+numbers, segments that roll; with all keys in memory at once and in shares.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.faults import SeededEnv, seeded_env
+from tests.unit.storage.logs import PATH, TOPIC, WRITABLE, new_dir
+
+from tidelog.env import Env
+from tidelog.errors import InexactTable, OffsetsGone
+from tidelog.keyed import Diff, DirectoryHome, Table, checked
+from tidelog.record.builder import build_batch
+from tidelog.scan.rankings import HEADER_KEY, STRATEGY_KEY
+from tidelog.scan.tables import TableStats
+from tidelog.storage.appends import AppendOrigin
+from tidelog.storage.compaction.process import InProcess
+from tidelog.storage.compaction.runner import CleanerOptions, clean_partition
+from tidelog.storage.compaction_history import HISTORY_FILE
+from tidelog.storage.files import CLEANER_CHECKPOINT_FILE, write_atomically
+from tidelog.storage.log_dir import LogDir
+from tidelog.types import NO_TIMESTAMP, ClockName, Header, NewRecord, TopicPartition
+
+VERSION = "v"
+NUMBERS = (-(2**63), -1, 0, 7)
+VERSIONS = (None, b"", b"\0" * 7, *((n).to_bytes(8, "big", signed=True) for n in NUMBERS))
+
+
+class Step(NamedTuple):
+    """What happens to the log."""
+
+    name: str
+    key: bytes | None = None
+    value: bytes | None = None
+    time: int = 0
+    version: bytes | None = None
+
+
+class Seen(NamedTuple):
+    """A committed record as the model knows it."""
+
+    key: bytes | None
+    value: bytes | None
+    offset: int
+    record_ms: int
+    append_ms: int
+    version: bytes | None
+
+    def time(self, clock: ClockName) -> int:
+        return self.record_ms if clock is ClockName.RECORD else self.append_ms
+
+
+def step() -> st.SearchStrategy[Step]:
+    puts = st.builds(
+        Step,
+        st.sampled_from(["put", "put", "put", "transaction"]),
+        st.sampled_from([None, b"", b"a", b"b", b"c", b"d"]),
+        st.sampled_from([None, b"", b"1", b"2"]),
+        st.integers(-20, 20),
+        st.sampled_from(VERSIONS),
+    )
+    others = st.builds(
+        Step,
+        st.sampled_from(["commit", "abort", "roll", "pass"]),
+        time=st.integers(0, 10),
+    )
+    return st.one_of(puts, puts, puts, others)
+
+
+@dataclass
+class Model:
+    """The committed records in order, and those of the transaction that is open."""
+
+    committed: list[Seen] = field(default_factory=list)
+    open: list[Seen] = field(default_factory=list)
+
+    def visible(self) -> list[Seen]:
+        """What a reader of committed records sees: nothing behind an open transaction's begin."""
+        first = self.open[0].offset if self.open else None
+        found = sorted(self.committed, key=lambda seen: seen.offset)
+        return [seen for seen in found if first is None or seen.offset < first]
+
+    def table(self, strategy: str, at_ms: int | None, clock: ClockName) -> dict[bytes, Seen]:
+        """The winner of each key."""
+        best: dict[bytes, Seen] = {}
+        for seen in self.visible():
+            if seen.key is None:
+                continue
+            if at_ms is not None and seen.time(clock) > at_ms:
+                continue
+            before = best.get(seen.key)
+            if before is None or rank(before, strategy) <= rank(seen, strategy):
+                best[seen.key] = seen
+        return {key: seen for key, seen in best.items() if seen.value is not None}
+
+
+def rank(seen: Seen, strategy: str) -> int:
+    """What decides before the offset does."""
+    if strategy == "timestamp":
+        return seen.record_ms
+    if strategy == "header":
+        is_version = seen.version is not None and len(seen.version) == 8
+        told = int.from_bytes(seen.version or b"", "big", signed=True)
+        # The lowest version is still one.
+        return max(told, 1 - 2**63) if is_version else -(2**63)
+    return 0
+
+
+def fill(
+    taken: list[Step], strategy: str, given: Mapping[str, str] | None = None
+) -> tuple[SeededEnv, Model, int]:
+    """A closed directory and its model, and the time that steps are about."""
+    env = seeded_env(5)
+    middle = env.clock.now_ms()
+    config = {"index.interval.bytes": "200", "internal.segment.bytes": "700", **(given or {})}
+    if strategy != "offset":
+        config[STRATEGY_KEY] = strategy
+    if strategy == "header":
+        config[HEADER_KEY] = VERSION
+    directory = new_dir(env, config)
+    log = directory.log(TOPIC, 0)
+    model, sequence = Model(), 0
+    for one in taken:
+        if one.name == "pass":
+            env.clock.advance(one.time)
+        elif one.name == "roll":
+            log.roll()
+        elif one.name in ("commit", "abort"):
+            if model.open:
+                is_commit = one.name == "commit"
+                log.end_transaction(
+                    producer_id=5, producer_epoch=0, coordinator_epoch=0, commit=is_commit
+                )
+                model.committed += model.open if is_commit else []
+                model.open = []
+        else:
+            headers = () if one.version is None else (Header(VERSION, one.version),)
+            ms = middle + one.time
+            record = NewRecord(key=one.key, value=one.value, timestamp=ms, headers=headers)
+            is_in_txn = one.name == "transaction"
+            if is_in_txn:
+                batch = build_batch(
+                    [record],
+                    transactional=True,
+                    producer_id=5,
+                    producer_epoch=0,
+                    base_sequence=sequence,
+                )
+                answer = log.append_batches(batch, origin=AppendOrigin.CLIENT)
+                sequence += 1
+            else:
+                answer = log.append([record])
+            seen = Seen(
+                one.key, one.value, answer.base_offset, ms, answer.append_time_ms, one.version
+            )
+            (model.open if is_in_txn else model.committed).append(seen)
+    directory.close()
+    return env, model, middle
+
+
+def home_of(env: Env) -> DirectoryHome:
+    return DirectoryHome(PATH, env, threads=1, split_bytes=300)
+
+
+STRATEGIES = st.sampled_from(["offset", "offset", "timestamp", "header"])
+TIMES = st.one_of(st.none(), st.integers(-25, 40))
+
+
+@given(
+    taken=st.lists(step(), max_size=40),
+    strategy=STRATEGIES,
+    clock=st.sampled_from(list(ClockName)),
+    at=TIMES,
+)
+def test_a_table_holds_the_winner_of_each_key(
+    taken: list[Step], strategy: str, clock: ClockName, at: int | None
+) -> None:
+    env, model, middle = fill(taken, strategy)
+    at_ms = None if at is None else middle + at
+    table = Table(
+        home=home_of(env), topic=TOPIC, at_ms=at_ms, clock=clock, columns=("key", "value", "offset")
+    )
+    assert table.doubts() == []
+    stats = TableStats()
+    rows = table.to_arrow(stats=stats).read_all().to_pylist()
+    expected = model.table(strategy, at_ms, clock)
+    assert {row["key"]: (row["value"], row["offset"]) for row in rows} == {
+        key: (seen.value, seen.offset) for key, seen in expected.items()
+    }
+    assert [row["offset"] for row in rows] == sorted(seen.offset for seen in expected.values())
+    assert stats.keys - stats.deleted == len(rows)
+    counted = [seen for seen in model.visible() if at_ms is None or seen.time(clock) <= at_ms]
+    assert stats.without_key == sum(seen.key is None for seen in counted)
+
+
+@given(
+    taken=st.lists(step(), max_size=40),
+    strategy=STRATEGIES,
+    clock=st.sampled_from(list(ClockName)),
+    before=st.integers(-25, 40),
+    length=st.one_of(st.none(), st.integers(0, 30)),
+)
+def test_a_diff_is_what_two_tables_differ_in(
+    taken: list[Step], strategy: str, clock: ClockName, before: int, length: int | None
+) -> None:
+    env, model, middle = fill(taken, strategy)
+    before_ms = middle + before
+    after_ms = None if length is None else before_ms + length
+    rows = Diff(
+        home=home_of(env), topic=TOPIC, before_ms=before_ms, after_ms=after_ms, clock=clock
+    ).to_table()
+    old = model.table(strategy, before_ms, clock)
+    new = model.table(strategy, after_ms, clock)
+    expected: dict[bytes, tuple[str, bytes | None, bytes | None, int | None, int]] = {}
+    for key in old.keys() | new.keys():
+        had, has = old.get(key), new.get(key)
+        if had is None:
+            assert has is not None
+            expected[key] = ("added", None, has.value, None, has.offset)
+        elif has is None:
+            expected[key] = ("deleted", had.value, None, had.offset, -1)
+        elif had.value != has.value:
+            expected[key] = ("changed", had.value, has.value, had.offset, has.offset)
+    found = {
+        row["key"]: (
+            row["change"],
+            row["before"],
+            row["after"],
+            row["beforeOffset"],
+            # Of a deletion the tombstone's, which is in neither table.
+            -1 if row["change"] == "deleted" else row["afterOffset"],
+        )
+        for row in rows.to_pylist()
+    }
+    assert found == expected
+    assert len(rows) == len(expected)
+
+
+@given(
+    taken=st.lists(
+        step().filter(lambda one: one.key is not None or one.name not in ("put", "transaction")),
+        max_size=40,
+    ),
+    strategy=STRATEGIES,
+    clock=st.sampled_from(list(ClockName)),
+    at=st.integers(-25, 60),
+    wait_ms=st.sampled_from([0, 100]),
+)
+def test_a_compacted_past_is_exact_or_refused(
+    taken: list[Step],
+    strategy: str,
+    clock: ClockName,
+    at: int,
+    wait_ms: int,
+) -> None:
+    config = {"cleanup.policy": "compact", "delete.retention.ms": "50"}
+    env, model, middle = fill([*taken, Step("roll")], strategy, config)
+    for _ in range(2):
+        clean(env)
+        env.clock.advance(wait_ms)
+    at_ms = middle + at
+    table = Table(home=home_of(env), topic=TOPIC, at_ms=at_ms, clock=clock)
+    expected = {key: seen.offset for key, seen in model.table(strategy, at_ms, clock).items()}
+    try:
+        rows = table.to_table().to_pylist()
+    except InexactTable as error:
+        since = error.exact_since_ms
+        assert since is not None
+        assert since > at_ms
+        at_ms = since
+        later = Table(home=home_of(env), topic=TOPIC, at_ms=at_ms, clock=clock)
+        rows = later.to_table().to_pylist()
+        expected = {key: seen.offset for key, seen in model.table(strategy, at_ms, clock).items()}
+    assert {row["key"]: row["offset"] for row in rows} == expected
+
+
+def test_a_table_from_before_a_compaction_says_since_when_it_is_exact() -> None:
+    taken = [Step("put", b"a", b"1", 0), Step("put", b"a", b"2", 10), Step("roll")]
+    env, _, middle = fill(taken, "offset", {"cleanup.policy": "compact"})
+    clean(env)
+    with pytest.raises(InexactTable, match="compacted: exact from") as caught:
+        Table(home=home_of(env), topic=TOPIC, at_ms=middle + 5).to_table()
+    assert caught.value.exact_since_ms == middle + 10
+    rows = Table(home=home_of(env), topic=TOPIC, at_ms=middle + 10).to_table()
+    assert rows["value"].to_pylist() == [b"2"]
+    # Another cleaner's checkpoint beside no history: the offsets tell that a record is missing.
+    env.files.remove(f"{PATH}/{TOPIC}-0/{HISTORY_FILE}")
+    with pytest.raises(InexactTable, match="left no history"):
+        Table(home=home_of(env), topic=TOPIC, at_ms=middle + 10).to_table()
+
+
+@pytest.mark.parametrize("later_ms", [None, 10])
+def test_a_compaction_beyond_the_planned_end_is_told(later_ms: int | None) -> None:
+    """Else a key whose new record lies behind what is read would be in no row."""
+    put = [Step("put", b"a", b"1"), Step("put", b"a", b"2"), Step("put", b"b", b"1"), Step("roll")]
+    env, _, middle = fill(put, "offset", {"cleanup.policy": "compact"})
+    at_ms = None if later_ms is None else middle + later_ms
+    table = Table(home=home_of(env), topic=TOPIC, at_ms=at_ms, columns=("key", "value"))
+    splits = table.plan()
+    clean(env)  # up to the planned end, no further
+    found = pa.Table.from_batches(list(table._rows(splits, TableStats())))
+    assert found["key"].to_pylist() == [b"a", b"b"]
+    overwrite(env, [b"a"], middle)
+    clean(env)
+    with pytest.raises(OffsetsGone, match="compacted up to"):
+        list(table._rows(splits, TableStats()))
+    marked = replace(table, inexact="mark")
+    assert [row.num_rows for row in marked._rows(splits, TableStats())] == [1]
+    assert table.to_table()["value"].to_pylist() == [b"1", b"3"]
+
+
+def test_a_damaged_checkpoint_of_the_cleaner_is_no_matter_of_tables() -> None:
+    env, _, _ = fill([Step("put", b"a", b"1")], "offset", {"cleanup.policy": "compact"})
+    write_atomically(env.files, f"{PATH}/{CLEANER_CHECKPOINT_FILE}", b"no number")
+    assert Table(home=home_of(env), topic=TOPIC).to_table()["key"].to_pylist() == [b"a"]
+
+
+def test_a_compaction_between_two_shares_is_told() -> None:
+    """Keys that are too many are read for again and again, behind the first row too."""
+    env = seeded_env(6)
+    new_dir(env, {"cleanup.policy": "compact"}).close()
+    overwrite(env, [b"a"], 7)
+    table, name = Table(home=home_of(env), topic=TOPIC), TopicPartition(TOPIC, 0)
+    stats, splits = TableStats(readings=1), table.plan()[name]
+
+    def shares() -> Iterator[pa.RecordBatch]:
+        yield from table.to_arrow()
+        overwrite(env, [b"a"], 7)
+        clean(env)
+        stats.readings += 1
+
+    rows = checked(table, name, splits, shares(), stats)
+    assert next(rows).num_rows == 1
+    with pytest.raises(OffsetsGone, match="compacted up to"):
+        next(rows)
+
+
+def overwrite(env: SeededEnv, keys: Sequence[bytes], time_ms: int) -> None:
+    """Newer records of keys, in a segment of their own."""
+    with LogDir.open(PATH, env=env, options=WRITABLE) as directory:
+        log = directory.log(TOPIC, 0)
+        log.append([NewRecord(key=key, value=b"3", timestamp=time_ms) for key in keys])
+        log.roll()
+
+
+def clean(env: SeededEnv) -> None:
+    """Compact what may be compacted."""
+    with LogDir.open(PATH, env=env, options=WRITABLE) as directory:
+        directory.log(TOPIC, 0).flush()
+        worker = InProcess(env)
+        name = TopicPartition(TOPIC, 0)
+        clean_partition(directory, name, worker, CleanerOptions(is_asked=True))
+
+
+@pytest.mark.parametrize("keys", [5_000])
+def test_keys_that_do_not_fit_into_memory_are_taken_in_shares(keys: int) -> None:
+    env = seeded_env(6)
+    directory = new_dir(env, {})
+    log = directory.log(TOPIC, 0)
+    for value in (b"old", b"new"):
+        log.append([NewRecord(key=b"key %d" % n, value=value) for n in range(keys)])
+    log.append([NewRecord(key=b"key %d" % n, value=None) for n in range(0, keys, 2)])
+    directory.close()
+    stats = TableStats()
+    table = Table(home=home_of(env), topic=TOPIC, columns=("key", "value"), memory_bytes=100_000)
+    rows = table.to_arrow(stats=stats).read_all()
+    assert set(rows["key"].to_pylist()) == {b"key %d" % n for n in range(1, keys, 2)}
+    assert rows["value"].to_pylist() == [b"new"] * (keys // 2)
+    assert stats.readings > 1
+    assert (stats.keys, stats.deleted) == (keys, keys // 2)
+
+
+def test_records_without_a_time_leave_a_table_as_of_a_time_in_doubt() -> None:
+    env = seeded_env(7)
+    directory = new_dir(env, {})
+    log = directory.log(TOPIC, 0)
+    log.append([NewRecord(key=b"a", value=b"1", timestamp=NO_TIMESTAMP)])
+    directory.close()
+    assert Table(home=home_of(env), topic=TOPIC).to_table()["key"].to_pylist() == [b"a"]
+    at_ms = env.clock.now_ms()
+    stats = TableStats()
+    marked = Table(home=home_of(env), topic=TOPIC, at_ms=at_ms, inexact="mark")
+    assert len(marked.to_arrow(stats=stats).read_all()) == 0
+    assert stats.without_time == 1

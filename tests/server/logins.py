@@ -1,0 +1,155 @@
+"""Log-ins of tests: a broker's settings and users, and a connection that says who it is."""
+
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._scram import (
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from tests.server.raw import RawClient
+from tests.server.secured import TIMEOUT_S, Key
+
+from tidelog.env import Clock, ManualClock, os_env
+from tidelog.protocol.messages import (
+    METADATA,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+)
+from tidelog.protocol.messages.metadata import MetadataRequest
+from tidelog.protocol.messages.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from tidelog.server.in_process import Broker
+
+PASSWORD = "correct horse"
+
+
+class AheadClock:
+    """The machine's clock, moved ahead."""
+
+    def __init__(self) -> None:
+        self._clock: Clock = os_env().clock
+        self.ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms() + self.ahead_ms
+
+    def monotonic_ms(self) -> int:
+        return self._clock.monotonic_ms() + self.ahead_ms
+
+    def monotonic_ns(self) -> int:
+        return self._clock.monotonic_ns() + self.ahead_ms * 1_000_000
+
+
+class StandingClock(AheadClock):
+    """A clock that stands where the machine's stood, and is moved ahead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._clock = ManualClock(self._clock.now_ms())
+
+
+SASL = "SASL_PLAINTEXT"
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+SETTINGS = {
+    "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
+    "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+    "connection.failed.authentication.delay.ms": "0",
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "1",
+}
+
+
+def settings_in(folder: Path, **more: str) -> dict[str, str]:
+    """Settings with a file of one user of PLAIN."""
+    users = folder / "users"
+    users.write_text(f"# users\nPLAIN-user={PASSWORD}\n")
+    found = SETTINGS | {"tidelog.sasl.plain.users.file": str(users)}
+    return found | {name.replace("_", "."): value for name, value in more.items()}
+
+
+def add_users(broker: Broker) -> None:
+    """A user of SCRAM for each mechanism, called after it."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    kinds = {
+        "SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256,
+        "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512,
+    }
+    made = admin.alter_user_scram_credentials(
+        [
+            UserScramCredentialUpsertion(
+                f"{name}-user", ScramCredentialInfo(kind, 4096), PASSWORD.encode()
+            )
+            for name, kind in kinds.items()
+        ]
+    )
+    for user in made.values():
+        user.result(timeout=TIMEOUT_S)
+
+
+def place(broker: Broker) -> str:
+    """Where one has to log in."""
+    return f"127.0.0.1:{broker.ports[SASL]}"
+
+
+def key_of(mechanism: str) -> Key:
+    """The right key of the user that is called after a mechanism."""
+    return Key(protocol=SASL, mechanism=mechanism, user=f"{mechanism}-user", password=PASSWORD)
+
+
+def shake(client: RawClient, mechanism: str, version: int = 1) -> SaslHandshakeResponse:
+    """A handshake."""
+    client.send(SASL_HANDSHAKE, version, SaslHandshakeRequest(mechanism=mechanism))
+    found = client.receive()
+    assert isinstance(found, SaslHandshakeResponse)
+    return found
+
+
+def say(client: RawClient, token: bytes, version: int = 2) -> SaslAuthenticateResponse:
+    """A token."""
+    client.send(SASL_AUTHENTICATE, version, SaslAuthenticateRequest(auth_bytes=token))
+    found = client.receive()
+    assert isinstance(found, SaslAuthenticateResponse)
+    return found
+
+
+def plain(user: str = "PLAIN-user", password: str = PASSWORD) -> bytes:
+    """A PLAIN token."""
+    return f"\0{user}\0{password}".encode()
+
+
+def logged_in(broker: Broker, token: bytes | None = None) -> RawClient:
+    """A connection that has logged in by PLAIN."""
+    client = RawClient(place(broker))
+    assert shake(client, "PLAIN").error_code == 0
+    assert say(client, plain() if token is None else token).error_code == 0
+    return client
+
+
+def let_in(broker: Broker) -> int:
+    """How often somebody has logged in."""
+    counts = broker.call(lambda node: dict(node.metrics.logins))
+    return sum(count for (_, outcome), count in counts.items() if outcome == "ok")
+
+
+def is_served(client: RawClient) -> bool:
+    """Whether an ordinary request is answered."""
+    client.send(METADATA, 9, MetadataRequest(topics=[]))
+    try:
+        return client.receive() is not None
+    except ConnectionError:
+        return False
+
+
+def is_closed(client: RawClient) -> bool:
+    """Whether the broker has ended the connection."""
+    try:
+        client.receive()
+    except ConnectionError:
+        return True
+    return False

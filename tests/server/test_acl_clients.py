@@ -1,0 +1,196 @@
+"""What users with different rights may write and read, through real clients."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import pytest
+from aiokafka import (  # type: ignore[import-untyped]
+    AIOKafkaConsumer,
+    AIOKafkaProducer,
+)
+from aiokafka import TopicPartition as AioPlace
+from aiokafka.errors import TopicAuthorizationFailedError as AioDenied  # type: ignore[import-untyped]
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer  # type: ignore[import-untyped]
+from kafka import TopicPartition as PyPlace
+from kafka.errors import TopicAuthorizationFailedError  # type: ignore[import-untyped]
+from tests.peers.rights_talk import Rule, allow, creation, deny
+from tests.server.logins import SASL, place
+from tests.server.raw import RawClient
+from tests.server.secured import TIMEOUT_S, Key
+from tests.server.test_acls import BATCH, PASSWORD, login
+
+import tidelog
+from tidelog.config.door_keys import STANDARD_AUTHORIZER
+from tidelog.protocol.messages import CREATE_ACLS
+from tidelog.protocol.messages.acls import CreateAclsRequest
+from tidelog.server.in_process import Broker
+from tidelog.server.security.authorizer import ResourceType
+
+# Each user's rules, and the topics that it may write and read.
+USERS: Final[dict[str, tuple[list[Rule], str, str]]] = {
+    "nobody": ([], "", "open"),
+    "reader": ([allow("READ")], "", "flights open"),
+    "writer": ([allow("WRITE")], "flights", "open"),
+    "prefixed": (
+        [allow("READ", name="fl", prefix=True), allow("WRITE", name="flee", prefix=True)],
+        "fleet",
+        "flights fleet open",
+    ),
+    "all": ([allow("ALL", name="*")], "flights fleet secret open", "flights fleet secret open"),
+    "but-flights": (
+        [allow("ALL", name="*"), deny("ALL")],
+        "fleet secret open",
+        "fleet secret open",
+    ),
+    "but-writing": (
+        [allow("ALL", name="*"), deny("WRITE", name="*")],
+        "",
+        "flights fleet secret open",
+    ),
+    "from-there": ([allow("ALL", name="*", host="10.1.2.3")], "", "open"),
+}
+# How long a reader is watched that must not get anything.
+DENIED_S: Final = 2
+TOPICS: Final = ("flights", "fleet", "secret", "open")
+QUICK: Final = frozenset({("reader", "flights"), ("writer", "flights")})
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    folder = tmp_path_factory.mktemp("acl-clients")
+    users = folder / "users"
+    users.write_text("".join(f"{name}={PASSWORD}\n" for name in ("boss", *USERS)))
+    given = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "tidelog.sasl.plain.users.file": str(users),
+        "authorizer.class.name": STANDARD_AUTHORIZER,
+        "super.users": "User:boss",
+    }
+    with tidelog.broker(str(folder / "data"), settings=given) as running:
+        with login(running, "boss") as boss:
+            _fill(running, boss)
+        yield running
+
+
+def _fill(broker: Broker, boss: RawClient) -> None:
+    rules = [creation(user, rule) for user, (some, _, _) in USERS.items() for rule in some]
+    rules.append(creation("*", allow("READ", name="open")))
+    # librdkafka asks for its group's coordinator whether it needs one or not.
+    rules.append(creation("*", allow("READ", ResourceType.GROUP, "none")))
+    said = boss.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=rules))
+    assert not any(each.error_code for each in said.results)
+    for name in TOPICS:
+        broker.call(lambda node, name=name: node.topics.create(name, 1))  # type: ignore[misc]
+        assert boss.produce(name, BATCH).error_code == 0
+
+
+def _librdkafka_writes(bootstrap: str, key: Key, topic: str) -> bool:
+    told: list[KafkaError | None] = []
+    producer = Producer(key.librdkafka(bootstrap) | {"message.timeout.ms": TIMEOUT_S * 1000})
+    producer.produce(topic, b"w", on_delivery=lambda error, _: told.append(error))
+    producer.flush(TIMEOUT_S)
+    (error,) = told
+    assert error is None or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED, error
+    return error is None
+
+
+def _librdkafka_reads(bootstrap: str, key: Key, topic: str, wait_s: int) -> bool:
+    consumer = Consumer(key.librdkafka(bootstrap) | {"group.id": "none"})
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        message = consumer.poll(wait_s)
+        if message is None:
+            return False
+        error = message.error()
+        assert error is None or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED, error
+        return error is None
+    finally:
+        consumer.close()
+
+
+def _kafka_python_writes(bootstrap: str, key: Key, topic: str) -> bool:
+    settings = key.kafka_python(bootstrap) | {"enable_idempotence": False}
+    producer = KafkaProducer(**settings)
+    try:
+        producer.send(topic, b"w").get(timeout=TIMEOUT_S)
+    except TopicAuthorizationFailedError:
+        return False
+    finally:
+        producer.close()
+    return True
+
+
+def _kafka_python_reads(bootstrap: str, key: Key, topic: str, wait_s: int) -> bool:
+    consumer = KafkaConsumer(**key.kafka_python(bootstrap))
+    try:
+        consumer.assign([PyPlace(topic, 0)])
+        consumer.seek(PyPlace(topic, 0), 0)
+        return bool(consumer.poll(timeout_ms=wait_s * 1000))
+    except TopicAuthorizationFailedError:
+        return False
+    finally:
+        consumer.close()
+
+
+def _aiokafka_writes(bootstrap: str, key: Key, topic: str) -> bool:
+    async def run() -> bool:
+        producer = AIOKafkaProducer(**key.aiokafka(bootstrap))
+        await producer.start()
+        try:
+            await asyncio.wait_for(producer.send_and_wait(topic, b"w", partition=0), TIMEOUT_S)
+        except AioDenied:
+            return False
+        finally:
+            await producer.stop()
+        return True
+
+    return asyncio.run(run())
+
+
+def _aiokafka_reads(bootstrap: str, key: Key, topic: str, wait_s: int) -> bool:
+    async def run() -> bool:
+        consumer = AIOKafkaConsumer(**key.aiokafka(bootstrap))
+        await consumer.start()
+        try:
+            consumer.assign([AioPlace(topic, 0)])
+            consumer.seek(AioPlace(topic, 0), 0)
+            await asyncio.wait_for(consumer.getone(), wait_s)
+        except (AioDenied, TimeoutError):
+            return False
+        finally:
+            await consumer.stop()
+        return True
+
+    return asyncio.run(run())
+
+
+Write = Callable[[str, Key, str], bool]
+Read = Callable[[str, Key, str, int], bool]
+CLIENTS: Final[dict[str, tuple[Write, Read]]] = {
+    "librdkafka": (_librdkafka_writes, _librdkafka_reads),
+    "kafka-python": (_kafka_python_writes, _kafka_python_reads),
+    "aiokafka": (_aiokafka_writes, _aiokafka_reads),
+}
+ROWS: Final = [
+    pytest.param(
+        user, topic, id=f"{user}-{topic}", marks=() if (user, topic) in QUICK else pytest.mark.slow
+    )
+    for user in USERS
+    for topic in TOPICS
+]
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize(("user", "topic"), ROWS)
+def test_who_may_write_and_read(broker: Broker, user: str, topic: str, client: str) -> None:
+    _, writable, readable = USERS[user]
+    key = Key(protocol=SASL, mechanism="PLAIN", user=user, password=PASSWORD)
+    writes, reads = CLIENTS[client]
+    may_read = topic in readable.split()
+    # A client that may not even see a topic asks for ever, and tells nobody why.
+    wait_s = TIMEOUT_S if may_read else DENIED_S
+    assert writes(place(broker), key, topic) == (topic in writable.split())
+    assert reads(place(broker), key, topic, wait_s) == may_read

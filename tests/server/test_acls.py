@@ -1,0 +1,359 @@
+"""ACLs of a broker of ours: where they are kept, and what they hold against every request."""
+
+import errno
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+from tests.peers.rights_talk import PATIENCE_S, Rule, allow, creation, deny, everything
+from tests.server.logins import is_closed, logged_in, plain
+from tests.server.raw import RawClient, produce_request
+
+import tidelog
+from tidelog.config import BrokerConfig
+from tidelog.config.door_keys import STANDARD_AUTHORIZER
+from tidelog.env import OsFileSystem, os_env
+from tidelog.errors import ConfigError, CorruptFile
+from tidelog.protocol.messages import (
+    BY_KEY,
+    CONSUMER_GROUP_HEARTBEAT,
+    CREATE_ACLS,
+    DELETE_ACLS,
+    DESCRIBE_ACLS,
+    FETCH,
+    FIND_COORDINATOR,
+    METADATA,
+    PRODUCE,
+)
+from tidelog.protocol.messages.acls import (
+    CreateAclsRequest,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+)
+from tidelog.protocol.messages.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    HeartbeatAssignment,
+)
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tidelog.protocol.messages.groups import FindCoordinatorRequest
+from tidelog.protocol.messages.metadata import MetadataRequest
+from tidelog.record.builder import build_batch
+from tidelog.server import guards
+from tidelog.server.guards import MODULES, OPEN_TO_ALL, guard_of
+from tidelog.server.handlers import ROWS
+from tidelog.server.in_process import Broker
+from tidelog.server.security.authorizer import ResourceType
+from tidelog.storage.security_file import SECURITY_FILE
+from tidelog.types import NewRecord
+
+TOPIC_DENIED: Final = 29
+STORAGE_ERROR: Final = 56
+USERS: Final = ("boss", "alice", "bob")
+PASSWORD: Final = "sesame"
+BATCH: Final = bytes(build_batch([NewRecord(value=b"v")]))
+
+
+def settings_in(folder: Path, **more: str) -> dict[str, str]:
+    """A broker where boss may do everything, and the others what rules say."""
+    users = folder / "users"
+    users.write_text("".join(f"{name}={PASSWORD}\n" for name in USERS))
+    found = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "tidelog.sasl.plain.users.file": str(users),
+        "authorizer.class.name": STANDARD_AUTHORIZER,
+        "super.users": "User:boss",
+    }
+    return found | {name.replace("_", "."): value for name, value in more.items()}
+
+
+def start(folder: Path, **more: str) -> Broker:
+    """A broker on a directory that outlives it."""
+    return tidelog.broker(str(folder / "data"), settings=settings_in(folder, **more))
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with start(tmp_path) as running:
+        running.call(lambda node: node.topics.create("flights", 1))
+        running.call(lambda node: node.topics.create("secret", 1))
+        yield running
+
+
+def login(broker: Broker, user: str) -> RawClient:
+    """A user's connection."""
+    return logged_in(broker, plain(user, PASSWORD))
+
+
+def add(broker: Broker, user: str, *rules: Rule) -> list[int]:
+    """Add rules as boss; the error codes."""
+    with login(broker, "boss") as boss:
+        asked = CreateAclsRequest(creations=[creation(user, rule) for rule in rules])
+        return [each.error_code for each in boss.ask(CREATE_ACLS, 3, asked).results]
+
+
+def remove_all(broker: Broker) -> int:
+    """Remove all rules as boss; how many there were."""
+    every = everything()
+    names = DeleteAclsFilter.__dataclass_fields__
+    wanted = DeleteAclsFilter(**{name: getattr(every, name) for name in names})
+    with login(broker, "boss") as boss:
+        (found,) = boss.ask(DELETE_ACLS, 3, DeleteAclsRequest(filters=[wanted])).filter_results
+        return len(found.matching_acls)
+
+
+def rules_of(broker: Broker) -> int:
+    """How many rules there are."""
+    with login(broker, "boss") as boss:
+        found = boss.ask(DESCRIBE_ACLS, 3, everything())
+        return sum(len(resource.acls) for resource in found.resources)
+
+
+def produced(broker: Broker, user: str, topic: str = "flights") -> int:
+    """The error code of one record."""
+    with login(broker, user) as client:
+        return client.produce(topic, BATCH).error_code
+
+
+def test_rules_hold_at_once_and_after_a_new_start(tmp_path: Path) -> None:
+    with start(tmp_path) as running:
+        running.call(lambda node: node.topics.create("flights", 1))
+        assert produced(running, "alice") == TOPIC_DENIED
+        assert add(running, "alice", allow("WRITE")) == [0]
+        assert produced(running, "alice") == 0
+        assert add(running, "*", deny("WRITE", name="secret")) == [0]
+    with start(tmp_path) as again:
+        assert rules_of(again) == 2
+        assert (produced(again, "alice"), produced(again, "bob")) == (0, TOPIC_DENIED)
+        assert remove_all(again) == 2
+        assert produced(again, "alice") == TOPIC_DENIED
+    with start(tmp_path) as last:
+        assert rules_of(last) == 0
+
+
+def test_rules_stay_while_nobody_asks_for_them(tmp_path: Path) -> None:
+    with start(tmp_path) as running:
+        assert add(running, "alice", allow("READ")) == [0]
+    with start(tmp_path, authorizer_class_name="") as open_broker, login(open_broker, "bob") as bob:
+        assert bob.ask(DESCRIBE_ACLS, 3, everything()).error_code == 54
+    with start(tmp_path) as again:
+        assert rules_of(again) == 1
+
+
+def test_a_file_of_rules_that_is_damaged_keeps_the_broker_shut(tmp_path: Path) -> None:
+    with start(tmp_path) as running:
+        assert add(running, "alice", deny("READ")) == [0]
+    place = tmp_path / "data" / SECURITY_FILE
+    whole = place.read_text()
+    kind, unknown = f"\n   {int(ResourceType.TOPIC)},", "\n   99,"
+    for damaged in (
+        "",
+        whole[:-3],
+        whole.replace("flights", "fl\0"),
+        whole.replace(kind, unknown, 1),
+    ):
+        assert damaged != whole
+        place.write_text(damaged)
+        with pytest.raises(CorruptFile, match=SECURITY_FILE):
+            start(tmp_path).close()
+    place.write_text(whole)
+    with start(tmp_path) as again:
+        assert rules_of(again) == 1
+
+
+class FullDisk(OsFileSystem):
+    """A disk that has no room for rules while it is full."""
+
+    def __init__(self) -> None:
+        self.is_full = False
+
+    def rename(self, source: str, target: str) -> None:
+        if self.is_full and target.endswith(SECURITY_FILE):
+            raise OSError(errno.ENOSPC, "no space left on device", target)
+        super().rename(source, target)
+
+
+class LateFailure(OsFileSystem):
+    """A disk that tells of a failure when the new file already has its name."""
+
+    def __init__(self) -> None:
+        self.fails = False
+
+    def rename(self, source: str, target: str) -> None:
+        super().rename(source, target)
+        if self.fails and target.endswith(SECURITY_FILE):
+            raise OSError(errno.EIO, "input/output error", target)
+
+
+def test_a_rule_that_came_to_the_disk_by_a_failed_write_is_taken_away(tmp_path: Path) -> None:
+    disk = LateFailure()
+    env = replace(os_env(), files=disk)
+    settings = settings_in(tmp_path)
+    with tidelog.broker(str(tmp_path / "data"), settings=settings, env=env) as running:
+        running.call(lambda node: node.topics.create("flights", 1))
+        disk.fails = True
+        assert add(running, "alice", allow("WRITE")) == [STORAGE_ERROR]
+        disk.fails = False
+        assert produced(running, "alice") == TOPIC_DENIED
+        assert remove_all(running) == 0
+    with tidelog.broker(str(tmp_path / "data"), settings=settings) as again:
+        assert produced(again, "alice") == TOPIC_DENIED
+
+
+def test_what_cannot_be_kept_does_not_hold(tmp_path: Path) -> None:
+    disk = FullDisk()
+    env = replace(os_env(), files=disk)
+    with tidelog.broker(str(tmp_path / "data"), settings=settings_in(tmp_path), env=env) as running:
+        running.call(lambda node: node.topics.create("flights", 1))
+        assert add(running, "alice", allow("READ")) == [0]
+        disk.is_full = True
+        assert add(running, "alice", allow("WRITE")) == [STORAGE_ERROR]
+        assert produced(running, "alice") == TOPIC_DENIED
+        assert rules_of(running) == 1
+        disk.is_full = False
+        assert add(running, "alice", allow("WRITE")) == [0]
+        assert produced(running, "alice") == 0
+
+
+def test_everybody_may_what_no_rule_is_about_where_the_setting_says(tmp_path: Path) -> None:
+    with start(tmp_path, allow_everyone_if_no_acl_found="true") as running:
+        running.call(lambda node: node.topics.create("flights", 1))
+        assert produced(running, "bob") == 0
+        assert add(running, "alice", allow("READ")) == [0]
+        assert produced(running, "bob") == TOPIC_DENIED
+
+
+def test_without_an_answer_the_connection_closes_and_what_is_allowed_stays(broker: Broker) -> None:
+    assert add(broker, "alice", allow("WRITE"), allow("READ")) == [0, 0]
+    with login(broker, "alice") as alice:
+        request = produce_request("flights", BATCH)
+        request.acks = 0
+        request.topic_data += produce_request("secret", BATCH).topic_data
+        alice.send(PRODUCE, 9, request)
+        assert is_closed(alice)
+    with login(broker, "boss") as boss:
+        assert [len(boss.read_all(name)) for name in ("flights", "secret")] == [1, 0]
+
+
+def test_a_right_that_is_gone_ends_a_fetch_session_too(broker: Broker) -> None:
+    assert add(broker, "alice", allow("READ")) == [0]
+    assert produced(broker, "boss") == 0
+    wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=9999)
+    begin = FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        session_epoch=0,
+        topics=[FetchTopic(topic="flights", partitions=[wanted])],
+        rack_id="",
+    )
+    with login(broker, "alice") as alice:
+        first = alice.ask(FETCH, 12, begin)
+        assert first.responses[0].partitions[0].records
+        remove_all(broker)
+        more = replace(begin, session_id=first.session_id, session_epoch=1, topics=[])
+        then = alice.ask(FETCH, 12, more)
+        assert [part.error_code for part in then.responses[0].partitions] == [TOPIC_DENIED]
+        assert not then.responses[0].partitions[0].records
+
+
+def test_an_expression_finds_topics_that_the_member_may_see(broker: Broker) -> None:
+    rights = (allow("READ", ResourceType.GROUP, "g"), allow("DESCRIBE"))
+    assert add(broker, "alice", *rights) == [0, 0]
+    joining = ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="m",
+        member_epoch=0,
+        rebalance_timeout_ms=60_000,
+        subscribed_topic_names=[],
+        subscribed_topic_regex=".*",
+        topic_partitions=[],
+    )
+    ids = broker.call(lambda node: {i.topic_id: n for n, i in node.topics.all().items()})
+    with login(broker, "alice") as alice:
+        alice.ask(FIND_COORDINATOR, 4, FindCoordinatorRequest(coordinator_keys=["g"]))
+        found = _assigned(alice, joining)
+    assert [ids[part.topic_id] for part in found.topic_partitions] == ["flights"]
+
+
+def _assigned(client: RawClient, joining: ConsumerGroupHeartbeatRequest) -> HeartbeatAssignment:
+    """What a member is assigned, once its expression was looked up."""
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        said = client.ask(CONSUMER_GROUP_HEARTBEAT, 1, joining)
+        if said.assignment is not None and said.assignment.topic_partitions:
+            return said.assignment
+        if not said.error_code:
+            joining = replace(
+                joining,
+                member_epoch=said.member_epoch,
+                subscribed_topic_names=None,
+                subscribed_topic_regex=None,
+                topic_partitions=None,
+                rebalance_timeout_ms=-1,
+            )
+    raise AssertionError("nothing was assigned")
+
+
+# -- guards --------------------------------------------------------------------------------------
+
+
+def test_each_api_has_a_guard() -> None:
+    """One that is served and has none is for those alone who may do all to the cluster."""
+    guarded = {key for names in MODULES.values() for key in names}
+    assert {row.key for row in ROWS} - OPEN_TO_ALL <= guarded
+    assert all(guard_of(key) is not None for key in guarded)
+    assert guarded.isdisjoint(OPEN_TO_ALL)
+    assert guarded <= set(BY_KEY)
+
+
+def test_an_api_without_a_guard_is_shut(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    without: Mapping[str, Mapping[int, str]] = {
+        module: {key: name for key, name in names.items() if key != METADATA.key}
+        for module, names in MODULES.items()
+    }
+    monkeypatch.setattr(guards, "MODULES", without)
+    guard_of.cache_clear()
+    try:
+        with login(broker, "alice") as alice, login(broker, "boss") as boss:
+            alice.send(METADATA, 9, MetadataRequest(topics=[]))
+            assert is_closed(alice)
+            assert boss.ask(METADATA, 9, MetadataRequest(topics=[])).brokers
+    finally:
+        guard_of.cache_clear()
+
+
+_NOT_LOADED: Final = """
+import sys, tidelog
+from tests.server.raw import RawClient
+from tidelog.record.builder import build_batch
+from tidelog.types import NewRecord
+with tidelog.broker() as broker, RawClient(broker.bootstrap_servers) as client:
+    broker.call(lambda node: node.topics.create("t", 1))
+    assert client.produce("t", bytes(build_batch([NewRecord(value=b"v")]))).error_code == 0
+    assert len(client.read_all("t")) == 1
+loaded = [name for name in sys.modules if "guards" in name or "security.auth" in name]
+assert not [name for name in loaded if name.startswith("tidelog")], loaded
+"""
+
+
+def test_a_broker_without_an_authorizer_does_not_even_load_one() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _NOT_LOADED], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("text", ["alice", ":alice", "User:", "User:a;b"])
+def test_super_users_that_cannot_be_read(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"super\.users"):
+        start(tmp_path, super_users=text).close()
+
+
+def test_another_authorizer_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"authorizer\.class\.name"):
+        BrokerConfig.parse({"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"})

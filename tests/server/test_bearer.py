@@ -1,0 +1,343 @@
+"""Log-ins by tokens (OAUTHBEARER): three clients; keys from a file and from an address."""
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Final
+
+import pytest
+from aiokafka.abc import AbstractTokenProvider as AioProvider  # type: ignore[import-untyped]
+from kafka.net.sasl.oauth import AbstractTokenProvider  # type: ignore[import-untyped]
+from tests.server.logins import SASL, AheadClock, is_closed, is_served, place, say, shake
+from tests.server.raw import RawClient
+from tests.server.secured import ROUND_TRIPS, Key, create_topic
+from tests.server.signing import RsaKey, key_set, token
+
+import tidelog
+from tidelog.env import Env, ManualClock, os_env
+from tidelog.errors import ConfigError
+from tidelog.server import doors
+from tidelog.server.in_process import Broker
+from tidelog.server.security.key_sources import AGAIN_MS, KeyUrl, open_keys
+
+OLD, NEW = RsaKey("old"), RsaKey("new")
+FAILED: Final = 58
+LIFE_S: Final = 3600
+REFRESH_MS: Final = 1_000_000
+
+
+def now_s() -> float:
+    """Wall time."""
+    return os_env().clock.now_ms() / 1000
+
+
+def claims(**more: object) -> Mapping[str, object]:
+    """Claims that hold for an hour."""
+    begin = now_s()
+    return {"sub": "alice", "aud": "kafka", "iat": begin, "exp": begin + LIFE_S, **more}
+
+
+def bearer(made: str) -> bytes:
+    """A client's first message."""
+    return f"n,,\x01auth=Bearer {made}\x01\x01".encode()
+
+
+def settings_in(folder: Path, **more: str) -> dict[str, str]:
+    """A broker with keys in a file."""
+    keys = folder / "keys.json"
+    if not keys.exists():
+        keys.write_bytes(key_set(OLD.shown()))
+    found = {
+        "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "sasl.oauthbearer.jwks.endpoint.url": keys.as_uri(),
+        "sasl.oauthbearer.expected.audience": "streams, kafka",
+        "connection.failed.authentication.delay.ms": "0",
+        "group.initial.rebalance.delay.ms": "0",
+        "offsets.topic.num.partitions": "1",
+    }
+    return found | {name.replace("_", "."): value for name, value in more.items()}
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with tidelog.broker(settings=settings_in(tmp_path)) as running:
+        yield running
+
+
+class _Provider(AbstractTokenProvider):  # type: ignore[misc]  # untyped
+    """kafka-python's way to a token."""
+
+    def __init__(self, made: str) -> None:
+        self._made = made
+
+    def token(self) -> str:
+        return self._made
+
+
+class _AioProvider(AioProvider):  # type: ignore[misc]  # untyped
+    """aiokafka's."""
+
+    def __init__(self, made: str) -> None:
+        self._made = made
+
+    async def token(self) -> str:
+        return self._made
+
+
+@dataclass(frozen=True, kw_only=True)
+class BearerKey(Key):
+    """A token, as each client wants it."""
+
+    made: str
+
+    def librdkafka(self, bootstrap: str) -> dict[str, str | int | float | bool]:
+        given: dict[str, object] = {
+            **super().librdkafka(bootstrap),
+            "oauth_cb": lambda _: (self.made, now_s() + LIFE_S),
+        }
+        return given  # type: ignore[return-value]  # one of them is a function
+
+    def kafka_python(self, bootstrap: str) -> dict[str, object]:
+        return super().kafka_python(bootstrap) | {"sasl_oauth_token_provider": _Provider(self.made)}
+
+    def aiokafka(self, bootstrap: str) -> dict[str, object]:
+        provider = _AioProvider(self.made)
+        return super().aiokafka(bootstrap) | {"sasl_oauth_token_provider": provider}
+
+
+@pytest.mark.parametrize("client", ROUND_TRIPS)
+def test_a_token_through_each_client(broker: Broker, client: str) -> None:
+    key = BearerKey(protocol=SASL, mechanism="OAUTHBEARER", made=token(OLD, "RS256", claims()))
+    create_topic(broker.bootstrap_servers, Key(), client)
+    assert ROUND_TRIPS[client](place(broker), key, client, b"hello") == b"hello"
+
+
+def outcome(broker: Broker, made: str) -> bool:
+    """Whether a token lets in."""
+    with RawClient(place(broker)) as client:
+        shake(client, "OAUTHBEARER")
+        said = say(client, bearer(made))
+        assert said.error_code == 0
+        if not said.auth_bytes:
+            assert is_served(client)
+            return True
+        assert bytes(said.auth_bytes) == b'{"status":"invalid_token"}'
+        assert say(client, b"\x01").error_code == FAILED
+        assert is_closed(client)
+        return False
+
+
+def test_what_lets_nobody_in(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    bad = [
+        token(NEW, "RS256", claims()),
+        token(NEW, "RS256", claims(), header={"kid": "old"}),
+        token(OLD, "RS256", claims(aud="other")),
+        token(OLD, "RS256", claims(exp=now_s() - 3600)),
+        "nonsense",
+    ]
+    with caplog.at_level(logging.DEBUG):
+        assert not any(outcome(broker, made) for made in bad)
+    assert outcome(broker, token(OLD, "PS512", claims(aud=["x", "streams"])))
+    counts = broker.call(lambda node: dict(node.metrics.logins))
+    assert counts == {("OAUTHBEARER", "failed"): len(bad), ("OAUTHBEARER", "ok"): 1}
+    assert not any(part in caplog.text for made in bad for part in made.split("."))
+
+
+def test_nothing_is_answered_between_a_bad_token_and_the_end(broker: Broker) -> None:
+    with RawClient(place(broker)) as client:
+        shake(client, "OAUTHBEARER")
+        assert say(client, bearer("nonsense")).auth_bytes
+        assert not is_served(client)
+    with RawClient(place(broker)) as client:
+        shake(client, "OAUTHBEARER")
+        assert say(client, bearer("nonsense")).auth_bytes
+        # A good one comes too late.
+        good = bearer(token(OLD, "RS256", claims()))
+        assert say(client, good).error_code == FAILED
+        assert is_closed(client)
+
+
+def test_a_session_ends_with_its_token(tmp_path: Path) -> None:
+    clock = AheadClock()
+    env = replace(os_env(), clock=clock)
+    with (
+        tidelog.broker(settings=settings_in(tmp_path), env=env) as running,
+        RawClient(place(running)) as client,
+    ):
+        shake(client, "OAUTHBEARER")
+        said = say(client, bearer(token(OLD, "RS256", claims())))
+        assert 0 < said.session_lifetime_ms <= LIFE_S * 1000
+        assert is_served(client)
+        clock.ahead_ms = LIFE_S * 1000
+        assert not is_served(client)
+
+
+def test_keys_are_read_again_when_the_file_changes(tmp_path: Path) -> None:
+    old, new = (token(key, "RS256", claims()) for key in (OLD, NEW))
+    with tidelog.broker(settings=settings_in(tmp_path)) as running:
+        assert (outcome(running, old), outcome(running, new)) == (True, False)
+        keys = tmp_path / "keys.json"
+        keys.with_suffix(".new").write_bytes(key_set(NEW.shown()))
+        keys.with_suffix(".new").rename(keys)
+        assert (outcome(running, old), outcome(running, new)) == (False, True)
+        keys.write_text("{")
+        assert (outcome(running, old), outcome(running, new)) == (False, True)
+
+
+def test_only_algorithms_of_the_list(tmp_path: Path) -> None:
+    given = settings_in(tmp_path, tidelog_sasl_oauthbearer_algorithms="PS256,ES256")
+    with tidelog.broker(settings=given) as running:
+        assert not outcome(running, token(OLD, "RS256", claims()))
+        assert outcome(running, token(OLD, "PS256", claims()))
+
+
+# -- keys at an address --------------------------------------------------------------------------
+
+
+class Site:
+    """Keys on this machine; what is answered can be changed."""
+
+    def __init__(self) -> None:
+        self.keys = key_set(OLD.shown())
+        self.status = 200
+        self.asked = 0
+        site = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                site.asked += 1
+                self.send_response(site.status)
+                self.send_header("Location", "/elsewhere")
+                self.end_headers()
+                self.wfile.write(site.keys)
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/keys"
+
+
+@contextmanager
+def serving() -> Iterator[Site]:
+    site = Site()
+    thread = threading.Thread(target=site.server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield site
+    finally:
+        site.server.shutdown()
+        site.server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setenv("no_proxy", "*")
+    with serving() as found:
+        yield found
+
+
+def names(keys: KeyUrl, key_id: str | None = None) -> list[str | None]:
+    """The keys that are found."""
+    return [key.key_id for key in keys.find(key_id)]
+
+
+def test_keys_are_fetched_in_time_and_for_a_new_name(site: Site) -> None:
+    clock = ManualClock(0)
+    keys = KeyUrl(Env(clock=clock), site.url, REFRESH_MS)
+    site.keys = key_set(OLD.shown(), NEW.shown())
+    assert names(keys) == ["old"]
+    # A name that nobody knows may be a new one; not asked for again at once.
+    assert names(keys, "new") == []
+    assert site.asked == 1
+    clock.advance(AGAIN_MS)
+    assert names(keys, "new") == ["new"]
+    for _ in range(3):
+        assert names(keys, "other") == []
+    assert site.asked == 2
+    site.keys = key_set(NEW.shown())
+    clock.advance(REFRESH_MS - 1)
+    assert names(keys, "old") == ["old"]
+    clock.advance(1)
+    assert names(keys, "old") == []
+    assert site.asked == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "keys"),
+    [(500, b"{}"), (302, key_set(NEW.shown())), (200, b"{"), (200, b" " * (1 << 20) + b"{}")],
+)
+def test_old_keys_stay_while_new_ones_cannot_be_had(site: Site, status: int, keys: bytes) -> None:
+    clock = ManualClock(0)
+    found = KeyUrl(Env(clock=clock), site.url, REFRESH_MS)
+    site.status, site.keys = status, keys
+    clock.advance(REFRESH_MS)
+    assert names(found) == ["old"]
+    assert site.asked == 2
+    with pytest.raises(ConfigError, match="jwks"):
+        KeyUrl(Env(clock=clock), site.url, REFRESH_MS)
+
+
+def test_a_broker_with_keys_at_an_address(site: Site, tmp_path: Path) -> None:
+    given = settings_in(tmp_path) | {"sasl.oauthbearer.jwks.endpoint.url": site.url}
+    with tidelog.broker(settings=given) as running:
+        assert outcome(running, token(OLD, "RS256", claims()))
+        assert not outcome(running, token(NEW, "RS256", claims()))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "keys.json",
+        "ftp://127.0.0.1/keys",
+        "http://keys.example/keys",
+        "https://user:secret@keys.example/keys",
+        "https:///keys",
+        "https://[/keys",
+        "file://elsewhere/keys",
+        "file:///no/such/file",
+        "http://127.0.0.1:1/keys",
+    ],
+)
+def test_addresses_that_are_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+    with pytest.raises(ConfigError, match="jwks") as caught:
+        open_keys(os_env(), url, REFRESH_MS)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_broker_without_keys_does_not_start(tmp_path: Path) -> None:
+    given = settings_in(tmp_path) | {"sasl.oauthbearer.jwks.endpoint.url": ""}
+    with pytest.raises(ConfigError, match="jwks"):
+        tidelog.broker(settings=given).close()
+
+
+def test_without_the_package_a_broker_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors, "find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match="cryptography"):
+        tidelog.broker(settings=settings_in(tmp_path)).close()
+
+
+def test_what_is_not_encrypted_goes_through_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    with serving() as site:
+        assert names(KeyUrl(Env(), site.url, REFRESH_MS)) == ["old"]
+
+
+def test_an_answer_that_is_no_http_keeps_the_old_keys(site: Site) -> None:
+    clock = ManualClock(0)
+    found = KeyUrl(Env(clock=clock), site.url, REFRESH_MS)
+    site.status = -1
+    clock.advance(REFRESH_MS)
+    assert names(found) == ["old"]

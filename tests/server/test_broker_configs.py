@@ -1,0 +1,234 @@
+"""Settings of the broker that are changed while it runs: at once, for good, and for topics too."""
+
+from pathlib import Path
+
+import pytest
+from tests.server.asking import Asking
+from tests.server.conftest import SETTINGS
+from tests.server.raw import RawClient
+
+import tidelog
+from tidelog.errors import ConfigError
+from tidelog.protocol.messages import (
+    ALTER_CONFIGS,
+    DESCRIBE_CONFIGS,
+    INCREMENTAL_ALTER_CONFIGS,
+)
+from tidelog.protocol.messages.altered_configs import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementallyAlteredConfig,
+)
+from tidelog.protocol.messages.configs import (
+    ConfigSource,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribedConfig,
+)
+from tidelog.record.builder import build_batch
+from tidelog.server.in_process import Broker
+from tidelog.storage.cluster_file import CLUSTER_FILE
+from tidelog.types import NewRecord
+
+BROKER, TOPIC = 4, 2
+SET, DELETE, APPEND, SUBTRACT = range(4)
+ALL, OWN = "", "0"
+DYNAMIC, DYNAMIC_DEFAULT = ConfigSource.DYNAMIC_BROKER, ConfigSource.DYNAMIC_DEFAULT_BROKER
+STATIC, DEFAULT = ConfigSource.STATIC_BROKER, ConfigSource.DEFAULT
+TOO_LARGE = 10
+Change = tuple[str, int, str | None]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    return str(tmp_path / "data")
+
+
+def start(data: str, **settings: str) -> Broker:
+    """A broker; settings with underscores for dots."""
+    given = {name.replace("_", "."): text for name, text in settings.items()}
+    return tidelog.broker(data, settings={**SETTINGS, **given})
+
+
+def alter(broker: Broker, who: str, *changes: Change, trial: bool = False) -> tuple[int, str]:
+    """Change settings of the broker or of all; error code and text."""
+    resource = IncrementalAlterConfigsResource(
+        resource_type=BROKER,
+        resource_name=who,
+        configs=[
+            IncrementallyAlteredConfig(name=name, config_operation=operation, value=value)
+            for name, operation, value in changes
+        ],
+    )
+    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=trial)
+    with Asking(broker) as asking:
+        (told,) = asking.ask(INCREMENTAL_ALTER_CONFIGS, 1, request).responses
+    return told.error_code, told.error_message or ""
+
+
+def described(broker: Broker, name: str, key: str, kind: int = BROKER) -> DescribedConfig:
+    """One setting as it is shown."""
+    (found,) = all_described(broker, name, key, kind=kind)
+    return found
+
+
+def all_described(
+    broker: Broker, name: str, *keys: str, kind: int = BROKER
+) -> list[DescribedConfig]:
+    resource = DescribeConfigsResource(
+        resource_type=kind, resource_name=name, configuration_keys=list(keys) or None
+    )
+    request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
+    with Asking(broker) as asking:
+        (told,) = asking.ask(DESCRIBE_CONFIGS, 4, request).results
+    assert told.error_code == 0
+    return told.configs
+
+
+def layers(found: DescribedConfig) -> list[tuple[str, str | None, int]]:
+    return [(layer.name, layer.value, layer.source) for layer in found.synonyms]
+
+
+def test_own_ones_win_over_those_of_all_and_both_over_the_start(data: str) -> None:
+    name = "max.connections"
+    with start(data, max_connections="700") as broker:
+        assert alter(broker, ALL, (name, SET, "800")) == (0, "")
+        found = described(broker, OWN, name)
+        assert (found.value, found.config_source) == ("800", DYNAMIC_DEFAULT)
+        assert not found.read_only
+        assert alter(broker, OWN, (name, SET, "900")) == (0, "")
+        expected = [(name, "900", DYNAMIC), (name, "800", DYNAMIC_DEFAULT), (name, "700", STATIC)]
+        assert layers(described(broker, OWN, name))[:3] == expected
+        assert [(one.name, one.value) for one in all_described(broker, ALL)] == [(name, "800")]
+        assert broker.call(lambda node: node.config.max_connections) == 900
+    with start(data, max_connections="700") as broker:
+        assert layers(described(broker, OWN, name))[:3] == expected
+        assert broker.call(lambda node: node.config.max_connections) == 900
+        assert alter(broker, OWN, (name, DELETE, None)) == (0, "")
+        assert broker.call(lambda node: node.config.max_connections) == 800
+        assert alter(broker, ALL, (name, DELETE, None)) == (0, "")
+        assert broker.call(lambda node: node.config.max_connections) == 700
+        assert all_described(broker, ALL) == []
+
+
+def codes(broker: Broker, topic: str) -> int:
+    """What an append of some 2,000 bytes is answered."""
+    with RawClient(broker.bootstrap_servers) as client:
+        batch = bytes(build_batch([NewRecord(value=b"v" * 2000)]))
+        return client.produce(topic, batch).error_code
+
+
+def test_defaults_of_topics_hold_at_once_and_after_a_restart(data: str) -> None:
+    with start(data) as broker:
+        broker.call(lambda node: node.topics.create("t", 1))
+        broker.call(lambda node: node.topics.create("own", 1, {"max.message.bytes": "100000"}))
+        assert (codes(broker, "t"), codes(broker, "own")) == (0, 0)
+        assert alter(broker, ALL, ("message.max.bytes", SET, "1000")) == (0, "")
+        assert (codes(broker, "t"), codes(broker, "own")) == (TOO_LARGE, 0)
+        broker.call(lambda node: node.topics.create("later", 1))
+        assert codes(broker, "later") == TOO_LARGE
+        found = described(broker, "t", "max.message.bytes", TOPIC)
+        assert (found.value, found.config_source) == ("1000", DYNAMIC_DEFAULT)
+    with start(data) as broker:
+        assert (codes(broker, "t"), codes(broker, "own")) == (TOO_LARGE, 0)
+        assert alter(broker, ALL, ("message.max.bytes", DELETE, None)) == (0, "")
+        assert codes(broker, "t") == 0
+
+
+def test_lists_grow_and_shrink(data: str) -> None:
+    name = "log.cleanup.policy"
+    with start(data) as broker:
+        broker.call(lambda node: node.topics.create("t", 1))
+        alter(broker, OWN, (name, APPEND, "compact"))
+        assert described(broker, OWN, name).value == "delete,compact"
+        assert broker.call(lambda node: node.log_dir.topic("t").config.is_compacted)
+        alter(broker, OWN, (name, SUBTRACT, "delete"))
+        assert described(broker, OWN, name).value == "compact"
+
+
+def test_who_names_nothing_goes_back_to_the_start(data: str) -> None:
+    with start(data) as broker, Asking(broker) as asking:
+        alter(broker, OWN, ("max.connections", SET, "900"), ("log.retention.ms", SET, "7"))
+        kept = AlterConfigsResource(
+            resource_type=BROKER,
+            resource_name=OWN,
+            configs=[AlterableConfig(name="max.connections", value="901")],
+        )
+        asking.ask(ALTER_CONFIGS, 2, AlterConfigsRequest(resources=[kept]))
+        assert described(broker, OWN, "max.connections").value == "901"
+        assert described(broker, OWN, "log.retention.ms").config_source == DEFAULT
+
+
+@pytest.mark.parametrize("who", [ALL, OWN])
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (("node.id", SET, "5"), 42),
+        (("log.retention.hours", SET, "5"), 42),
+        (("log.cleaner.threads", SET, "2"), 42),
+        (("no.such.setting", SET, "5"), 42),
+        (("max.connections", SET, "no number"), 42),
+        (("max.connections", SET, "-1"), 42),
+        (("max.connections", SET, None), 42),
+        (("max.connections", APPEND, "5"), 40),
+        (("log.segment.bytes", SET, "5"), 42),
+        (("log.cleaner.dedupe.buffer.size", SET, "5"), 42),
+    ],
+)
+def test_what_is_refused_changes_nothing(data: str, who: str, change: Change, code: int) -> None:
+    with start(data) as broker:
+        before = broker.call(lambda node: node.config)
+        told, text = alter(broker, who, ("producer.id.expiration.ms", SET, "5000"), change)
+        assert (told, bool(text)) == (code, True)
+        assert broker.call(lambda node: node.config) is before
+    assert not Path(data, CLUSTER_FILE).exists()
+
+
+def test_a_trial_changes_nothing(data: str) -> None:
+    with start(data) as broker:
+        assert alter(broker, OWN, ("max.connections", SET, "5"), trial=True) == (0, "")
+        assert alter(broker, OWN, ("max.connections", SET, "0"), trial=True)[0] == 42
+        assert described(broker, OWN, "max.connections").config_source == DEFAULT
+
+
+def test_connections_are_bounded_from_then_on(data: str) -> None:
+    with start(data) as broker, RawClient(broker.bootstrap_servers) as first:
+        alter(broker, OWN, ("max.connections.per.ip", SET, "1"))
+        with RawClient(broker.bootstrap_servers) as second, pytest.raises(ConnectionError):
+            second.producer_id()
+        assert first.producer_id() >= 0
+
+
+def test_a_disk_that_fails_leaves_all_as_it_was(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "no room")
+
+    with start(data) as broker:
+        broker.call(lambda node: node.topics.create("t", 1))
+        with monkeypatch.context() as patch:
+            patch.setattr("tidelog.server.cluster_settings.write_cluster", fail)
+            code, _ = alter(broker, OWN, ("message.max.bytes", SET, "1000"))
+        assert code == 56
+        assert codes(broker, "t") == 0
+        assert described(broker, OWN, "message.max.bytes").config_source == DEFAULT
+
+
+def test_what_can_not_hold_stops_the_start(data: str) -> None:
+    Path(data).mkdir()
+    text = b'{"version": 1, "quotas": [], "settings": {"0": {"node.id": "5"}}}'
+    Path(data, CLUSTER_FILE).write_bytes(text)
+    with pytest.raises(ConfigError, match=r"node\.id"):
+        start(data)
+    Path(data, CLUSTER_FILE).unlink()
+    start(data).close()
+
+
+def test_another_brokers_settings_are_not_ours(data: str) -> None:
+    Path(data).mkdir()
+    text = b'{"version": 1, "quotas": [], "settings": {"5": {"max.connections": "9"}}}'
+    Path(data, CLUSTER_FILE).write_bytes(text)
+    with start(data) as broker:
+        assert described(broker, OWN, "max.connections").config_source == DEFAULT

@@ -1,0 +1,241 @@
+"""A broker that compacts: by itself and when asked, while clients go on; what fails is named."""
+
+import io
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import TopicPartition as Place
+from tests.waiting import PATIENCE_S
+
+import tidelog
+from tidelog.cli.main import run
+from tidelog.cli.surroundings import Surroundings
+from tidelog.control.client import ControlClient, find_holder
+from tidelog.control.compact_verb import Compacted, read_report, wishes
+from tidelog.errors import CleaningFailed, CorruptData, CorruptMessage, InvalidRequest, UnknownTopic
+from tidelog.server.in_process import Broker
+from tidelog.server.node import Node
+from tidelog.storage.compaction.process import CleanerProcess
+from tidelog.storage.compaction.runner import CleaningReport
+from tidelog.types import TopicPartition
+
+TIMEOUT_S = PATIENCE_S
+# A process begins, and may have to compile kernels first.
+START_S = 600
+TOPIC = "places"
+NAME = TopicPartition(TOPIC, 0)
+CONFIG = {
+    "cleanup.policy": "compact",
+    "internal.segment.bytes": "4000",
+    "min.cleanable.dirty.ratio": "0.01",
+    "segment.ms": "86400000",
+}
+SETTINGS = {"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.ms": "0"}
+# Nothing is cleaned unless somebody asks.
+BY_HAND = {**SETTINGS, "log.cleaner.enable": "false"}
+BY_ITSELF = {**SETTINGS, "log.initial.task.delay.ms": "0", "log.cleaner.backoff.ms": "10"}
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with tidelog.broker(str(tmp_path / "data"), settings=BY_HAND) as running:
+        running.call(lambda node: node.topics.create(TOPIC, 1, CONFIG))
+        yield running
+
+
+def holder_of(broker: Broker) -> ControlClient:
+    found = find_holder(broker.data)
+    assert found is not None
+    return found
+
+
+def produce(broker: Broker, count: int, *, first: int = 0) -> dict[bytes, bytes]:
+    """Values of ten keys; what the last of each is."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    table = {}
+    for number in range(first, first + count):
+        key, value = b"key-%d" % (number % 10), b"value %d" % number
+        producer.produce(TOPIC, value, key)
+        table[key] = value
+        if number % 20 == 19:
+            assert producer.flush(TIMEOUT_S) == 0  # a batch
+    assert producer.flush(TIMEOUT_S) == 0
+    return table
+
+
+def consumer_of(broker: Broker) -> Consumer:
+    settings = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "group.id": "unused",
+        "enable.partition.eof": True,
+    }
+    consumer = Consumer(settings)
+    consumer.assign([Place(TOPIC, 0, 0)])
+    return consumer
+
+
+def read(consumer: Consumer) -> list[tuple[int, bytes, bytes]]:
+    """All up to the end."""
+    found: list[tuple[int, bytes, bytes]] = []
+    while True:
+        message = consumer.poll(TIMEOUT_S)
+        assert message is not None
+        if message.error() is not None:
+            return found
+        key, value = message.key(), message.value()
+        assert key is not None
+        assert value is not None
+        found.append((message.offset() or 0, key, value))
+
+
+def compact(broker: Broker, *, roll: bool = True) -> Compacted:
+    with holder_of(broker) as holder:
+        told = holder.ask("compact", wishes(NAME, roll=roll, is_asked=True))
+    return read_report(NAME, told)
+
+
+def test_clients_see_each_key_once_afterwards(broker: Broker) -> None:
+    table = produce(broker, 1_000)
+    done = compact(broker)
+    assert (done.counts["records_before"], done.counts["records_after"]) == (1_000, 10)
+    assert done.counts["cleaned_to"] == 1_000
+    assert done.stopped is None
+    consumer = consumer_of(broker)
+    found = read(consumer)
+    assert {key: value for _, key, value in found} == table
+    assert [offset for offset, _, _ in found] == list(range(990, 1_000))
+    table |= produce(broker, 30, first=1_000)
+    assert {key: value for _, key, value in read(consumer)} == table
+    consumer.close()
+    assert compact(broker).counts["records_after"] == 10
+
+
+def test_a_consumer_goes_on_where_segments_went(broker: Broker) -> None:
+    """It has begun to read the old segments; nothing that is left is missed."""
+    table = produce(broker, 2_000)
+    consumer = consumer_of(broker)
+    first = consumer.consume(1, timeout=TIMEOUT_S)[0]
+    assert first.offset() == 0
+    compact(broker)
+    found = read(consumer)
+    assert {key: value for _, key, value in found} == table
+    offsets = [offset for offset, _, _ in found]
+    assert offsets == sorted(set(offsets))
+    consumer.close()
+
+
+def test_null_keys_are_refused_with_kafkas_error(broker: Broker) -> None:
+    failures: list[int] = []
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer.produce(TOPIC, b"no key", on_delivery=lambda error, _: failures.append(_code(error)))
+    assert producer.flush(TIMEOUT_S) == 0
+    assert failures == [87]
+
+
+def _code(error: KafkaError | None) -> int:
+    return 0 if error is None else error.code()
+
+
+def test_the_command_asks_the_broker(broker: Broker) -> None:
+    produce(broker, 500)
+    out, err = io.StringIO(), io.StringIO()
+    surroundings = Surroundings(stdout=out, stderr=err, variables={})
+    code = run(["compact", TOPIC, "--data", broker.data, "--roll", "-o", "csv"], surroundings)
+    assert code == 0, err.getvalue()
+    heads, values = (line.split(",") for line in out.getvalue().splitlines())
+    told = dict(zip(heads, values, strict=True))
+    assert (told["partition"], told["records_after"]) == (f"{TOPIC}-0", "10")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({}, CorruptMessage),
+        ({"topic": TOPIC, "partition": 0, "roll": 1, "is_asked": True}, CorruptMessage),
+        (wishes(TopicPartition("other", 0), roll=False, is_asked=True), UnknownTopic),
+        (wishes(TopicPartition("plain", 0), roll=False, is_asked=True), InvalidRequest),
+        (wishes(TopicPartition(TOPIC, 9), roll=False, is_asked=True), UnknownTopic),
+    ],
+)
+def test_what_can_not_be_compacted(
+    broker: Broker, arguments: dict[str, object], error: type[Exception]
+) -> None:
+    broker.call(lambda node: node.topics.create("plain"))
+    with holder_of(broker) as holder, pytest.raises(error):
+        holder.ask("compact", arguments)
+
+
+def test_a_damaged_partition_is_named_and_works_on(broker: Broker, tmp_path: Path) -> None:
+    produce(broker, 500)
+    broker.call(lambda node: node.partitions.get(TOPIC, 0).log.roll())
+    log = tmp_path / "data" / f"{TOPIC}-0" / "00000000000000000000.log"
+    data = bytearray(log.read_bytes())
+    data[100] ^= 1
+    log.write_bytes(data)
+    with holder_of(broker) as holder, pytest.raises(CorruptData, match="CRC") as caught:
+        holder.ask("compact", wishes(NAME, roll=False, is_asked=True))
+    assert caught.value.path == str(log)
+    assert not list(log.parent.glob("*.cleaned"))
+    data[100] ^= 1
+    log.write_bytes(data)
+    assert compact(broker).counts["records_after"] == 10
+
+
+def listen(node: Node, done: threading.Event) -> None:
+    """Let it be known when something was cleaned."""
+    tally = node.metrics.cleaner
+    plain = tally.cleaned
+
+    def cleaned(report: CleaningReport, now_ms: int) -> None:
+        plain(report, now_ms)
+        if report.passes:
+            done.set()
+
+    tally.cleaned = cleaned  # type: ignore[method-assign] # one test's ear
+
+
+def test_a_broker_compacts_by_itself(tmp_path: Path) -> None:
+    """Nobody asks it to."""
+    with tidelog.broker(str(tmp_path / "data"), settings=BY_ITSELF) as broker:
+        broker.call(lambda node: node.topics.create(TOPIC, 1, CONFIG))
+        done = threading.Event()
+        broker.call(lambda node: listen(node, done))
+        table = produce(broker, 1_000)
+        assert done.wait(START_S)
+        assert broker.call(lambda node: node.metrics.cleaner.records_removed) > 0
+        assert {key: value for _, key, value in read(consumer_of(broker))} == table
+
+
+def test_a_cleaner_that_is_killed_is_told_of_and_replaced(broker: Broker, tmp_path: Path) -> None:
+    """The process of a job ends; the partition stays as it was, the next job gets a new one."""
+    worker = CleanerProcess(1e308)
+    worker.stop()
+    with pytest.raises(CleaningFailed, match="stopped"):
+        worker._begin()
+    again = CleanerProcess(1e308)
+    process = again._begin()
+    process.kill()
+    process.wait()
+    assert again._begin() is not process
+    again.rest()
+    assert again._process is None
+
+
+def test_offsets_of_groups_are_compacted(broker: Broker) -> None:
+    """`__consumer_offsets` of ours: what groups have committed is there after a restart."""
+    produce(broker, 20)
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "readers"}
+    consumer = Consumer({**settings, "enable.auto.commit": False})
+    for offset in range(1, 40):
+        consumer.commit(offsets=[Place(TOPIC, 0, offset)], asynchronous=False)
+    name = TopicPartition("__consumer_offsets", 0)
+    with holder_of(broker) as holder:
+        told = holder.ask("compact", wishes(name, roll=True, is_asked=True))
+    done = read_report(name, told)
+    assert done.counts["records_before"] >= 39
+    assert done.counts["records_after"] < 5
+    assert consumer.committed([Place(TOPIC, 0)], timeout=TIMEOUT_S)[0].offset == 39
+    consumer.close()

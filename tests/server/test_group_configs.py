@@ -1,0 +1,108 @@
+"""Settings of single groups: what members hear, restarts, bounds."""
+
+from pathlib import Path
+
+import pytest
+from tests.server.asking import Asking
+from tests.server.conftest import SETTINGS
+from tests.waiting import until
+
+import tidelog
+from tidelog.config.group_keys import HEARTBEAT, SESSION
+from tidelog.errors import ConfigError
+from tidelog.protocol.messages import (
+    CONSUMER_GROUP_HEARTBEAT,
+    FIND_COORDINATOR,
+    INCREMENTAL_ALTER_CONFIGS,
+)
+from tidelog.protocol.messages.altered_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementallyAlteredConfig,
+)
+from tidelog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
+from tidelog.protocol.messages.groups import FindCoordinatorRequest
+from tidelog.server.handlers import group_configs
+from tidelog.server.in_process import Broker
+from tidelog.storage.cluster_file import CLUSTER_FILE
+
+GROUP = 32
+# The topic of groups is being made, or read.
+LOADING = (14, 15, 16)
+SET, DELETE = range(2)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    return str(tmp_path / "data")
+
+
+def start(data: str, **settings: str) -> Broker:
+    """A broker; settings with underscores for dots."""
+    given = {name.replace("_", "."): text for name, text in settings.items()}
+    return tidelog.broker(data, settings={**SETTINGS, **given})
+
+
+def alter(broker: Broker, group: str, name: str, operation: int, value: str | None) -> int:
+    """The error code of one change."""
+    change = IncrementallyAlteredConfig(name=name, config_operation=operation, value=value)
+    resource = IncrementalAlterConfigsResource(
+        resource_type=GROUP, resource_name=group, configs=[change]
+    )
+    with Asking(broker) as asking:
+        request = IncrementalAlterConfigsRequest(resources=[resource])
+        return asking.ask(INCREMENTAL_ALTER_CONFIGS, 1, request).responses[0].error_code
+
+
+def heartbeat_interval_ms(broker: Broker, group: str) -> int:
+    """What a member that joins is told."""
+    request = ConsumerGroupHeartbeatRequest(
+        group_id=group,
+        member_id="m",
+        member_epoch=0,
+        rebalance_timeout_ms=60_000,
+        subscribed_topic_names=["t"],
+        topic_partitions=[],
+    )
+    with Asking(broker) as asking:
+        asking.ask(FIND_COORDINATOR, 4, FindCoordinatorRequest(coordinator_keys=[group]))
+        told = until(
+            lambda: asking.ask(CONSUMER_GROUP_HEARTBEAT, 1, request),
+            lambda told: told.error_code not in LOADING,
+        )
+    assert told.error_code == 0, told.error_message
+    return told.heartbeat_interval_ms
+
+
+def test_members_are_told_also_after_a_restart(data: str) -> None:
+    with start(data) as broker:
+        assert alter(broker, "own", HEARTBEAT, SET, "9000") == 0
+        assert alter(broker, "own", SESSION, SET, "50000") == 0
+        assert alter(broker, "back", HEARTBEAT, SET, "9000") == 0
+        assert alter(broker, "back", HEARTBEAT, DELETE, None) == 0
+        assert heartbeat_interval_ms(broker, "own") == 9000
+        assert heartbeat_interval_ms(broker, "back") == 5000
+    with start(data) as broker:
+        assert heartbeat_interval_ms(broker, "own") == 9000
+    with start(data, group_consumer_max_heartbeat_interval_ms="7000") as broker:
+        assert heartbeat_interval_ms(broker, "own") == 7000
+
+
+def test_groups_with_settings_are_bounded(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_configs, "GROUPS_MAX", 2)
+    with start(data) as broker:
+        assert [alter(broker, name, HEARTBEAT, SET, "9000") for name in "abc"] == [0, 0, 44]
+        assert alter(broker, "b", HEARTBEAT, SET, "8000") == 0
+        assert alter(broker, "b" * 250, HEARTBEAT, DELETE, None) == 0
+        assert alter(broker, "a", HEARTBEAT, DELETE, None) == 0
+        assert alter(broker, "c" * 250, HEARTBEAT, SET, "9000") == 44
+        assert alter(broker, "c" * 249, HEARTBEAT, SET, "9000") == 0
+
+
+def test_what_nobody_can_have_set_stops_the_start(data: str) -> None:
+    with start(data) as broker:
+        alter(broker, "g", HEARTBEAT, SET, "9000")
+    path = Path(data) / CLUSTER_FILE
+    path.write_text(path.read_text().replace("9000", "often"))
+    with pytest.raises(ConfigError, match=HEARTBEAT), start(data):
+        pass

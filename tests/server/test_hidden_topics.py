@@ -1,0 +1,99 @@
+"""What rights hide is hidden from the side, too: cursors, names that come later, odd names."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from tests.peers.rights_talk import allow
+from tests.server.test_acls import TOPIC_DENIED, add, login, start
+from tests.server.transacting import GROUP_KEY, LATER, find_coordinator, until
+
+from tidelog.protocol.messages import (
+    DELETE_TOPICS,
+    DESCRIBE_CONFIGS,
+    DESCRIBE_TOPIC_PARTITIONS,
+    OFFSET_DELETE,
+)
+from tidelog.protocol.messages.cluster import DescribeTopicPartitionsRequest
+from tidelog.protocol.messages.commits import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from tidelog.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
+from tidelog.protocol.messages.topics import DeleteTopicsRequest
+from tidelog.server.errors import Refusal
+from tidelog.server.handlers import topics as topic_handlers
+from tidelog.server.in_process import Broker
+from tidelog.server.security.authorizer import ResourceType
+
+UNKNOWN_TOPIC: Final = 3
+GROUP_ID_NOT_FOUND: Final = 69
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with start(tmp_path) as running:
+        for name in ("flights", "secret"):
+            running.call(lambda node, name=name: node.topics.create(name, 1))  # type: ignore[misc]
+        yield running
+
+
+def test_a_cursor_names_no_topic_that_is_hidden(broker: Broker) -> None:
+    add(broker, "alice", allow("DESCRIBE", name="secret"))
+    asked = DescribeTopicPartitionsRequest(topics=[], response_partition_limit=1, cursor=None)
+    with login(broker, "alice") as alice, login(broker, "boss") as boss:
+        said = boss.ask(DESCRIBE_TOPIC_PARTITIONS, 0, asked)
+        assert ([t.name for t in said.topics], said.next_cursor is None) == (["flights"], False)
+        said = alice.ask(DESCRIBE_TOPIC_PARTITIONS, 0, asked)
+        assert ([t.name for t in said.topics], said.next_cursor) == (["secret"], None)
+
+
+def test_what_is_not_there_is_not_looked_for_again_without_the_right_to_delete(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It might be there by then."""
+    add(broker, "alice", allow("READ", name="flights", prefix=True))
+    add(broker, "alice", allow("DELETE", name="flights-mine"))
+    looked_for: list[str] = []
+
+    def find(_node: object, name: str, *_: object) -> None:
+        looked_for.append(name)
+        raise Refusal(UNKNOWN_TOPIC)
+
+    monkeypatch.setattr(topic_handlers, "_named", find)
+    names = ["flights-next", "flights-mine", "flights", "secret-next"]
+    with login(broker, "alice") as alice:
+        said = alice.ask(DELETE_TOPICS, 5, DeleteTopicsRequest(topic_names=names))
+    assert {each.name: each.error_code for each in said.responses} == {
+        "flights-next": UNKNOWN_TOPIC,
+        "flights-mine": UNKNOWN_TOPIC,
+        "flights": TOPIC_DENIED,
+        "secret-next": TOPIC_DENIED,
+    }
+    assert looked_for == ["flights-mine"]
+
+
+def test_a_broker_with_an_odd_name_is_not_this_one(broker: Broker) -> None:
+    resource = DescribeConfigsResource(resource_type=4, resource_name="--5")
+    with login(broker, "boss") as boss:
+        said = boss.ask(DESCRIBE_CONFIGS, 4, DescribeConfigsRequest(resources=[resource]))
+    assert [each.error_code for each in said.results] == [42]
+
+
+def test_a_group_that_is_not_there_is_missing_for_who_may_read_no_topic_of_it(
+    broker: Broker,
+) -> None:
+    add(broker, "alice", allow("DELETE", ResourceType.GROUP, "gone"))
+    topic = OffsetDeleteRequestTopic(
+        name="flights", partitions=[OffsetDeleteRequestPartition(partition_index=0)]
+    )
+    with login(broker, "alice") as alice:
+        # The first question of this kind makes the topic of groups.
+        find_coordinator(alice, "gone", GROUP_KEY)
+        asked = OffsetDeleteRequest(group_id="gone", topics=[topic])
+        said = until(
+            lambda: alice.ask(OFFSET_DELETE, 0, asked), lambda told: told.error_code not in LATER
+        )
+    assert (said.error_code, said.topics) == (GROUP_ID_NOT_FOUND, [])

@@ -1,0 +1,126 @@
+"""What stays of users and sessions, and what is told of log-ins."""
+
+import logging
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from tests.server.logins import (
+    MECHANISMS,
+    PASSWORD,
+    AheadClock,
+    StandingClock,
+    add_users,
+    is_closed,
+    is_served,
+    key_of,
+    logged_in,
+    place,
+    plain,
+    say,
+    settings_in,
+    shake,
+)
+from tests.server.raw import RawClient
+from tests.server.secured import TIMEOUT_S
+
+import tidelog
+from tidelog.env import os_env
+from tidelog.server import gate
+
+
+def test_users_are_there_after_a_new_start(tmp_path: Path) -> None:
+    data, given = str(tmp_path / "data"), settings_in(tmp_path)
+    with tidelog.broker(data, settings=given) as running:
+        add_users(running)
+        # As a kill would find it: the file alone counts.
+        kept = (tmp_path / "data" / "tidelog-security.json").read_bytes()
+    assert PASSWORD.encode() not in kept
+    (tmp_path / "data" / "tidelog-security.json").write_bytes(kept)
+    with tidelog.broker(data, settings=given) as running:
+        admin = AdminClient(key_of("SCRAM-SHA-512").librdkafka(place(running)))
+        asked = admin.describe_user_scram_credentials()
+        assert isinstance(asked, Future)
+        found = asked.result(timeout=TIMEOUT_S)
+        assert sorted(found) == ["SCRAM-SHA-256-user", "SCRAM-SHA-512-user"]
+
+
+def test_a_file_of_users_is_read_again(tmp_path: Path) -> None:
+    given = settings_in(tmp_path)
+    with tidelog.broker(settings=given) as running:
+        with logged_in(running) as client:
+            assert is_served(client)
+        (tmp_path / "users").write_text("somebody=else\n")
+        with logged_in(running, plain("somebody", "else")) as client:
+            assert is_served(client)
+        with RawClient(place(running)) as client:
+            shake(client, "PLAIN")
+            assert say(client, plain()).error_code == 58
+        (tmp_path / "users").write_text("this line is no user\n")
+        with logged_in(running, plain("somebody", "else")) as client:
+            assert is_served(client)
+
+
+def test_a_session_ends_unless_it_is_renewed_by_the_same_user(tmp_path: Path) -> None:
+    # Whose clock runs ahead by an hour is not idle.
+    given = settings_in(tmp_path, connections_max_reauth_ms="3600000", connections_max_idle_ms="-1")
+    clock = StandingClock()
+    env = replace(os_env(), clock=clock)
+    with tidelog.broker(settings=given, env=env) as running, logged_in(running) as client:
+        assert shake(client, "PLAIN").error_code == 0
+        assert say(client, plain()).session_lifetime_ms == 3_600_000
+        assert is_served(client)
+        # At once again: as Kafka, not within a second.
+        assert shake(client, "PLAIN").error_code == 34
+        clock.ahead_ms = 3_599_999
+        assert is_served(client)
+        clock.ahead_ms = 3_600_000
+        assert not is_served(client)
+
+
+def test_nobody_becomes_another_on_the_same_connection(tmp_path: Path) -> None:
+    given = settings_in(tmp_path)
+    (tmp_path / "users").write_text(f"PLAIN-user={PASSWORD}\nother={PASSWORD}\n")
+    with tidelog.broker(settings=given) as running, logged_in(running) as client:
+        assert shake(client, "PLAIN").error_code == 0
+        found = say(client, plain("other"))
+        assert found.error_code == 58
+        assert "Cannot change principals" in (found.error_message or "")
+        assert is_closed(client)
+
+
+def test_no_secret_is_logged_or_described(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    secret = "very-secret-indeed"
+    with (
+        caplog.at_level(logging.DEBUG),
+        tidelog.broker(settings=settings_in(tmp_path)) as running,
+    ):
+        add_users(running)
+        for token in (plain(password=secret), secret.encode(), f"n,,n=a,r=,{secret}".encode()):
+            for mechanism in MECHANISMS:
+                with RawClient(place(running)) as client:
+                    shake(client, mechanism)
+                    say(client, token)
+        counts = running.call(lambda node: dict(node.metrics.logins))
+        assert sum(n for (_, outcome), n in counts.items() if outcome == "failed") == 9
+    told = caplog.text
+    assert told.count("a log-in of 127.0.0.1") == 9
+    assert secret not in told
+    assert PASSWORD not in told
+
+
+def test_who_does_not_log_in_in_time_is_sent_away(tmp_path: Path) -> None:
+    clock = AheadClock()
+    env = replace(os_env(), clock=clock)
+    with (
+        tidelog.broker(settings=settings_in(tmp_path), env=env) as running,
+        logged_in(running) as friend,
+        RawClient(place(running)) as client,
+    ):
+        shake(client, "PLAIN")
+        clock.ahead_ms = gate.DEADLINE_MS + 1
+        running.call(lambda node: node.timers.run_due())
+        assert is_closed(client)
+        assert is_served(friend)

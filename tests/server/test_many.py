@@ -1,0 +1,151 @@
+"""Many of everything: partitions of one fetch session, groups, clients that take nothing."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from tests.server.asking import Asking
+from tests.server.conftest import SETTINGS
+from tests.server.raw import RawClient
+from tests.server.test_produce import until
+
+import tidelog
+from tidelog.protocol.messages import (
+    FETCH,
+    FIND_COORDINATOR,
+    LIST_GROUPS,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+)
+from tidelog.protocol.messages.commits import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tidelog.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
+from tidelog.protocol.messages.groups import (
+    FindCoordinatorRequest,
+    ListGroupsRequest,
+    OffsetFetchRequest,
+    OffsetFetchTopic,
+)
+from tidelog.record.builder import build_batch
+from tidelog.types import NewRecord
+
+TOPIC = "t"
+PARTITIONS = 1000
+AT_ONCE = 50
+GROUPS = 10_000
+TOGETHER = 100
+SLOW = 400
+LARGE = 1 << 20
+
+
+def batch(value: bytes = b"v") -> bytes:
+    return bytes(build_batch([NewRecord(value=value)]))
+
+
+def fetch(
+    asking: RawClient, session_id: int, epoch: int, partitions: list[FetchPartition]
+) -> FetchResponse:
+    """One fetch of a session; it waits for nothing."""
+    topics = [FetchTopic(topic=TOPIC, partitions=partitions)] if partitions else []
+    request = FetchRequest(
+        session_id=session_id, session_epoch=epoch, max_bytes=LARGE, topics=topics
+    )
+    return asking.ask(FETCH, 12, request)
+
+
+@pytest.mark.slow  # it opens 1,000 partitions
+def test_a_session_of_many_partitions_tells_what_is_new(quick_path: Path) -> None:
+    wanted = [
+        FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=LARGE)
+        for number in range(PARTITIONS)
+    ]
+    with tidelog.broker(str(quick_path / "data"), settings=SETTINGS) as broker:
+        broker.call(lambda node: node.topics.create(TOPIC, PARTITIONS))
+        place = broker.bootstrap_servers
+        with RawClient(place) as asking, RawClient(place) as writer:
+            for first in range(0, PARTITIONS, AT_ONCE):  # opened in parts, each in good time
+                fetch(asking, 0, -1, wanted[first : first + AT_ONCE])
+            begun = fetch(asking, 0, 0, wanted)
+            session = begun.session_id
+            assert session
+            assert len(begun.responses[0].partitions) == PARTITIONS
+            assert fetch(asking, session, 1, []).responses == []
+            for number in (3, 997):
+                assert writer.produce(TOPIC, batch(), number).error_code == 0
+            (told,) = fetch(asking, session, 2, []).responses
+            assert sorted(found.partition_index for found in told.partitions) == [3, 997]
+            taken = [
+                FetchPartition(partition=number, fetch_offset=1, partition_max_bytes=LARGE)
+                for number in (3, 997)
+            ]
+            assert fetch(asking, session, 3, taken).responses == []
+
+
+def commit(group: str, offset: int) -> OffsetCommitRequest:
+    """A commit without members."""
+    partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+    topic = OffsetCommitRequestTopic(name=TOPIC, partitions=[partition])
+    return OffsetCommitRequest(group_id=group, topics=[topic])
+
+
+def find_coordinator(asking: Asking) -> None:
+    """Ask until there is one, as clients do."""
+    request = FindCoordinatorRequest(key="g0")
+    while asking.ask(FIND_COORDINATOR, 2, request).error_code:
+        pass
+
+
+def committed(asking: Asking, group: str) -> int:
+    topic = OffsetFetchTopic(name=TOPIC, partition_indexes=[0])
+    request = OffsetFetchRequest(group_id=group, topics=[topic])
+    while (told := asking.ask(OFFSET_FETCH, 5, request)).error_code:  # is being read yet
+        assert told.error_code == 14
+    return told.topics[0].partitions[0].committed_offset
+
+
+@pytest.mark.slow  # 10,000 commits
+def test_many_groups_are_kept_and_found(quick_path: Path) -> None:
+    data = str(quick_path / "data")
+    with tidelog.broker(data, settings=SETTINGS) as broker, Asking(broker) as asking:
+        broker.call(lambda node: node.topics.create(TOPIC, 1))
+        find_coordinator(asking)
+        for first in range(0, GROUPS, TOGETHER):
+            for number in range(first, first + TOGETHER):
+                asking.send(OFFSET_COMMIT, 7, commit(f"g{number}", number))
+            for _ in range(TOGETHER):
+                told = asking.receive(OFFSET_COMMIT)
+                assert told.topics[0].partitions[0].error_code == 0
+    with tidelog.broker(data, settings=SETTINGS) as broker, Asking(broker) as asking:
+        find_coordinator(asking)
+        for number in range(0, GROUPS, 997):
+            assert committed(asking, f"g{number}") == number
+        listed = asking.ask(LIST_GROUPS, 4, ListGroupsRequest())
+        assert len({group.group_id for group in listed.groups}) == GROUPS
+
+
+@pytest.mark.slow  # 400 connections
+def test_clients_that_take_nothing_hold_up_nobody(quick_path: Path) -> None:
+    wanted = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=LARGE)]
+    request = FetchRequest(
+        session_epoch=-1, max_bytes=LARGE, topics=[FetchTopic(topic=TOPIC, partitions=wanted)]
+    )
+    with contextlib.ExitStack() as stack:
+        broker = stack.enter_context(tidelog.broker(str(quick_path / "data"), settings=SETTINGS))
+        broker.call(lambda node: node.topics.create(TOPIC, 1))
+        client = stack.enter_context(RawClient(broker.bootstrap_servers))
+        assert client.produce(TOPIC, batch(bytes(LARGE - 1000))).error_code == 0
+        for _ in range(SLOW):
+            stack.enter_context(Asking(broker)).send(FETCH, 12, request)
+        for _ in range(20):
+            assert client.produce(TOPIC, batch()).error_code == 0
+            assert client.ask(FETCH, 12, request).responses[0].partitions[0].records
+        until(broker, lambda node: node.metrics.connections == SLOW + 1)
+        assert client.produce(TOPIC, batch()).error_code == 0

@@ -1,0 +1,57 @@
+"""Controllers and features of a broker that is its own controller, where Kafka differs."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.server.asking import Asking
+
+import tidelog
+from tidelog.protocol.messages import DESCRIBE_QUORUM, UNREGISTER_BROKER, UPDATE_FEATURES
+from tidelog.protocol.messages.quorum import (
+    DescribeQuorumRequest,
+    FeatureUpdate,
+    QuorumPartition,
+    QuorumTopic,
+    UnregisterBrokerRequest,
+    UpdateFeaturesRequest,
+)
+from tidelog.server.in_process import Broker
+
+NODE = 7
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Broker]:
+    with tidelog.broker(settings={"node.id": str(NODE)}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def asking(running: Broker) -> Iterator[Asking]:
+    with Asking(running) as found:
+        yield found
+
+
+def test_the_broker_votes_alone(running: Broker, asking: Asking) -> None:
+    partitions = [QuorumPartition(partition_index=0)]
+    asked = QuorumTopic(topic_name="__cluster_metadata", partitions=partitions)
+    told = asking.ask(DESCRIBE_QUORUM, 2, DescribeQuorumRequest(topics=[asked]))
+    partition = told.topics[0].partitions[0]
+    assert (partition.leader_id, partition.high_watermark) == (NODE, 0)
+    assert [(v.replica_id, v.log_end_offset) for v in partition.current_voters] == [(NODE, 0)]
+    place = told.nodes[0].listeners[0]
+    assert f"{place.host}:{place.port}" == running.bootstrap_servers
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+@pytest.mark.parametrize("name", ["transaction.version", "group.version"])
+def test_a_level_that_would_change_is_refused(asking: Asking, name: str, version: int) -> None:
+    down = FeatureUpdate(feature=name, max_version_level=0, upgrade_type=2, allow_downgrade=True)
+    told = asking.ask(UPDATE_FEATURES, version, UpdateFeaturesRequest(feature_updates=[down]))
+    assert told.error_code == 95
+    assert f"Invalid update version 0 for feature {name}" in str(told.error_message)
+
+
+def test_the_broker_itself_is_not_forgotten(asking: Asking) -> None:
+    told = asking.ask(UNREGISTER_BROKER, 0, UnregisterBrokerRequest(broker_id=NODE))
+    assert told.error_code == 42

@@ -1,0 +1,363 @@
+"""Quotas on the wire: kept across restarts, told in answers, and connections that fall silent."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.server.asking import Asking
+from tests.server.conftest import SETTINGS
+from tests.server.raw import produce_request
+from tests.server.worlds import TURNS, Talk, World, watched
+
+import tidelog
+from tidelog.env import Env, ManualClock
+from tidelog.errors import CorruptFile
+from tidelog.protocol.connection import ClientConnection
+from tidelog.protocol.messages import (
+    ALTER_CLIENT_QUOTAS,
+    API_VERSIONS,
+    DESCRIBE_CLIENT_QUOTAS,
+    FETCH,
+    PRODUCE,
+)
+from tidelog.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
+from tidelog.protocol.messages.metadata import ApiVersionsRequest
+from tidelog.protocol.messages.produce import ProduceResponse
+from tidelog.protocol.messages.quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    DescribeClientQuotasRequest,
+    QuotaAlteration,
+    QuotaEntity,
+    QuotaOperation,
+)
+from tidelog.record.builder import build_batch
+from tidelog.storage.cluster_file import CLUSTER_FILE
+from tidelog.types import NewRecord
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from tidelog.protocol.messages import AnyApi
+
+TOPIC = "t"
+BOUND = 100.0
+Entity = tuple[tuple[str, str | None], ...]
+EVERYBODY: Entity = (("user", None),)
+
+
+def altering(
+    values: Mapping[str, float | None], entity: Entity = EVERYBODY, *, trial: bool = False
+) -> AlterClientQuotasRequest:
+    """Set one entity's quotas; None forgets one."""
+    alteration = QuotaAlteration(
+        entity=[QuotaEntity(entity_type=kind, entity_name=name) for kind, name in entity],
+        ops=[
+            QuotaOperation(key=key, value=value or 0.0, remove=value is None)
+            for key, value in values.items()
+        ],
+    )
+    return AlterClientQuotasRequest(entries=[alteration], validate_only=trial)
+
+
+def kept(asking: Asking) -> dict[Entity, dict[str, float]]:
+    """All quotas."""
+    told = asking.ask(DESCRIBE_CLIENT_QUOTAS, 1, DescribeClientQuotasRequest(components=[]))
+    assert told.entries is not None
+    return {
+        tuple((part.entity_type, part.entity_name) for part in entry.entity): {
+            value.key: value.value for value in entry.values
+        }
+        for entry in told.entries
+    }
+
+
+class TestKept:
+    def test_across_a_restart(self, tmp_path: Path) -> None:
+        data, entity = str(tmp_path / "data"), (("client-id", "app"), ("user", "alice"))
+        expected = {entity: {"consumer_byte_rate": 5.0, "producer_byte_rate": 1000.0}}
+        for _ in range(2):
+            with tidelog.broker(data, settings=SETTINGS) as broker, Asking(broker) as asking:
+                request = altering(expected[entity], entity)
+                asking.ask(ALTER_CLIENT_QUOTAS, 1, request)
+                assert kept(asking) == expected
+        with tidelog.broker(data, settings=SETTINGS) as broker, Asking(broker) as asking:
+            assert kept(asking) == expected
+            assert broker.call(lambda node: node.throttles) is not None
+            asking.ask(ALTER_CLIENT_QUOTAS, 0, altering({"producer_byte_rate": None}, entity))
+            assert kept(asking) == {entity: {"consumer_byte_rate": 5.0}}
+            asking.ask(ALTER_CLIENT_QUOTAS, 0, altering({"consumer_byte_rate": None}, entity))
+            assert kept(asking) == {}
+            assert broker.call(lambda node: node.throttles) is None
+
+    def test_a_trial_changes_nothing(self, tmp_path: Path) -> None:
+        with tidelog.broker(str(tmp_path / "d")) as broker, Asking(broker) as asking:
+            told = asking.ask(
+                ALTER_CLIENT_QUOTAS, 1, altering({"producer_byte_rate": BOUND}, trial=True)
+            )
+            assert told.entries[0].error_code == 0
+            assert kept(asking) == {}
+        assert not (tmp_path / "d" / CLUSTER_FILE).exists()
+
+    def test_all_of_an_entity_or_nothing(self, tmp_path: Path) -> None:
+        with tidelog.broker(str(tmp_path / "d")) as broker, Asking(broker) as asking:
+            told = asking.ask(
+                ALTER_CLIENT_QUOTAS, 1, altering({"producer_byte_rate": 1.0, "nope": 2.0})
+            )
+            assert told.entries[0].error_code == 42
+            assert kept(asking) == {}
+
+    @pytest.mark.parametrize("key", ["request_percentage", "controller_mutation_rate"])
+    def test_what_is_not_enforced_is_refused(self, tmp_path: Path, key: str) -> None:
+        with tidelog.broker(str(tmp_path / "d")) as broker, Asking(broker) as asking:
+            told = asking.ask(ALTER_CLIENT_QUOTAS, 1, altering({key: 50.0}))
+            assert told.entries[0].error_code == 42
+            assert "not enforced" in str(told.entries[0].error_message)
+
+    def test_what_is_no_number_is_refused(self, tmp_path: Path) -> None:
+        with tidelog.broker(str(tmp_path / "d")) as broker, Asking(broker) as asking:
+            told = asking.ask(
+                ALTER_CLIENT_QUOTAS, 1, altering({"producer_byte_rate": float("nan")})
+            )
+            assert told.entries[0].error_code == 42
+
+    def test_a_damaged_file_stops_the_start_and_frees_the_directory(self, tmp_path: Path) -> None:
+        data = tmp_path / "data"
+        data.mkdir()
+        (data / CLUSTER_FILE).write_bytes(b"{")
+        with pytest.raises(CorruptFile, match=CLUSTER_FILE):
+            tidelog.broker(str(data))
+        (data / CLUSTER_FILE).unlink()
+        tidelog.broker(str(data)).close()
+
+
+# -- enforced ------------------------------------------------------------------------------------
+
+
+class Client:
+    """One connection to a world, whose clock the test moves."""
+
+    def __init__(self, world: World, clock: ManualClock, name: str = "app") -> None:
+        self._world = world
+        self._clock = clock
+        self._asker = ClientConnection(name)
+        self._talk: Talk = world.connect()
+        self._seen = 0
+
+    def send(self, api: "AnyApi", version: int, request: "DataclassInstance") -> int:
+        """Ask; how many bytes that was, without the length."""
+        data = b"".join(self._asker.request(api, version, request))
+        self._talk.feed(data)
+        return len(data) - 4
+
+    async def answer(self) -> "DataclassInstance | None":
+        """The next answer, None where none comes."""
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        sent = self._talk.transport.sent
+        self._asker.feed(bytes(sent[self._seen :]))
+        self._seen = len(sent)
+        return self._asker.next_response()
+
+    async def produce(self, *, acks: int = -1) -> tuple[int, int]:
+        """Append one record; the throttle time, and the request's size."""
+        request = produce_request(TOPIC, bytes(build_batch([NewRecord(value=b"v" * 500)])))
+        request.acks = acks
+        size = self.send(PRODUCE, 9, request)
+        answer = await self.answer()
+        assert isinstance(answer, ProduceResponse)
+        assert answer.responses[0].partition_responses[0].error_code == 0
+        return answer.throttle_time_ms, size
+
+    async def fetch(self, session_id: int = 0, epoch: int = -1) -> FetchResponse:
+        """Read the topic from its beginning."""
+        wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+        request = FetchRequest(
+            session_id=session_id,
+            session_epoch=epoch,
+            max_bytes=1 << 20,
+            topics=[FetchTopic(topic=TOPIC, partitions=[wanted])],
+        )
+        self.send(FETCH, 12, request)
+        answer = await self.answer()
+        assert isinstance(answer, FetchResponse)
+        return answer
+
+    async def is_silent(self) -> bool:
+        """Whether a further request is not answered yet."""
+        self.send(API_VERSIONS, 3, ApiVersionsRequest())
+        return await self.answer() is None
+
+    async def is_answered_after(self, delay_ms: int) -> bool:
+        """Whether what was asked is answered once time has passed, and not a moment before."""
+        self._clock.advance(delay_ms - 1)
+        self._world.node.timers.run_due()
+        if await self.answer() is not None:
+            return False
+        self._clock.advance(1)
+        self._world.node.timers.run_due()
+        return await self.answer() is not None
+
+
+Steps = Callable[[World, ManualClock], Coroutine[object, object, None]]
+
+
+def play(folder: Path, steps: Steps) -> None:
+    """Run a test on a world with a topic."""
+
+    async def run() -> None:
+        clock = ManualClock(1_700_000_000_000)
+        with watched() as errors:
+            world = World.open(folder, errors, Env(clock=clock))
+            world.node.topics.create(TOPIC, 1)
+            world.node.partitions.get(TOPIC, 0)
+            try:
+                await steps(world, clock)
+            finally:
+                await world.close()
+        assert not errors.records
+
+    asyncio.run(run())
+
+
+async def set_quota(
+    world: World, clock: ManualClock, entity: Entity, **values: float | None
+) -> None:
+    client = Client(world, clock, "admin")
+    client.send(ALTER_CLIENT_QUOTAS, 1, altering(values, entity))
+    while (answer := await client.answer()) is None:
+        pass
+    assert isinstance(answer, AlterClientQuotasResponse)
+    assert [entry.error_code for entry in answer.entries] == [0]
+
+
+class TestProduce:
+    def test_who_is_over_the_quota_is_told_and_falls_silent(self, tmp_path: Path) -> None:
+        async def steps(world: World, clock: ManualClock) -> None:
+            await set_quota(world, clock, EVERYBODY, producer_byte_rate=BOUND)
+            client, other = Client(world, clock), Client(world, clock)
+            told_ms, size = await client.produce()
+            assert told_ms == 0, "ten seconds' worth may come at once"
+            assert not await client.is_silent()
+            told_ms, _ = await client.produce()
+            expected_ms = round((2 * size / 10 - BOUND) / BOUND * 10_000)
+            assert told_ms == expected_ms
+            assert await client.is_silent()
+            assert not await other.is_silent(), "its connection has used nothing"
+            assert await client.is_answered_after(told_ms)
+
+        play(tmp_path, steps)
+
+    def test_connections_of_a_user_share_what_they_may_use(self, tmp_path: Path) -> None:
+        async def steps(world: World, clock: ManualClock) -> None:
+            await set_quota(world, clock, EVERYBODY, producer_byte_rate=BOUND)
+            first, second = Client(world, clock, "a"), Client(world, clock, "b")
+            assert (await first.produce())[0] == 0
+            assert (await second.produce())[0] > 0
+
+        play(tmp_path, steps)
+
+    def test_clients_of_other_names_do_not(self, tmp_path: Path) -> None:
+        async def steps(world: World, clock: ManualClock) -> None:
+            await set_quota(world, clock, (("client-id", None),), producer_byte_rate=BOUND)
+            first, second = Client(world, clock, "a"), Client(world, clock, "b")
+            assert (await first.produce())[0] == 0
+            assert (await second.produce())[0] == 0
+            assert (await first.produce())[0] > 0
+
+        play(tmp_path, steps)
+
+    def test_without_acknowledgement_it_falls_silent_too(self, tmp_path: Path) -> None:
+        async def steps(world: World, clock: ManualClock) -> None:
+            await set_quota(world, clock, EVERYBODY, producer_byte_rate=BOUND)
+            client = Client(world, clock)
+            await client.produce()
+            request = produce_request(TOPIC, bytes(build_batch([NewRecord(value=b"v" * 500)])))
+            request.acks = 0
+            client.send(PRODUCE, 9, request)
+            assert await client.is_silent()
+            assert world.node.partitions.get(TOPIC, 0).high_watermark == 2
+
+        play(tmp_path, steps)
+
+    def test_a_quota_that_is_gone_holds_no_more(self, tmp_path: Path) -> None:
+        async def steps(world: World, clock: ManualClock) -> None:
+            await set_quota(world, clock, EVERYBODY, producer_byte_rate=1.0)
+            await set_quota(world, clock, EVERYBODY, producer_byte_rate=1e9)
+            client = Client(world, clock)
+            for _ in range(5):
+                assert (await client.produce())[0] == 0
+
+        play(tmp_path, steps)
+
+    def test_who_goes_while_silent_is_forgotten(self, tmp_path: Path) -> None:
+        async def steps(world: World, clock: ManualClock) -> None:
+            await set_quota(world, clock, EVERYBODY, producer_byte_rate=1.0)
+            talk, asker = world.connect(), ClientConnection("a")
+            request = produce_request(TOPIC, bytes(build_batch([NewRecord(value=b"v")])))
+            talk.feed(b"".join(asker.request(PRODUCE, 9, request)))
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
+            await talk.hang_up()
+            clock.advance(10_000_000)
+            world.node.timers.run_due()
+
+        play(tmp_path, steps)
+
+
+class TestFetch:
+    def test_who_is_over_the_quota_gets_nothing_and_falls_silent(self, tmp_path: Path) -> None:
+        async def steps(world: World, clock: ManualClock) -> None:
+            writer, reader = Client(world, clock), Client(world, clock, "reader")
+            await writer.produce()
+            await set_quota(world, clock, EVERYBODY, consumer_byte_rate=BOUND)
+            first = await reader.fetch()
+            assert first.throttle_time_ms == 0
+            assert first.responses[0].partitions[0].records
+            second = await reader.fetch()
+            assert second.throttle_time_ms > 0
+            assert (second.responses, second.error_code) == ([], 0)
+            assert await reader.is_silent()
+            assert not await writer.is_silent()
+            assert await reader.is_answered_after(second.throttle_time_ms)
+            clock.advance(20_000)
+            assert (await reader.fetch()).responses[0].partitions[0].records
+
+        play(tmp_path, steps)
+
+    def test_a_session_goes_on(self, tmp_path: Path) -> None:
+        async def steps(world: World, clock: ManualClock) -> None:
+            await Client(world, clock).produce()
+            await set_quota(world, clock, EVERYBODY, consumer_byte_rate=BOUND)
+            reader = Client(world, clock, "reader")
+            session = (await reader.fetch(epoch=0)).session_id
+            assert session
+            told = await reader.fetch(session, 1)
+            assert (told.session_id, told.error_code, told.responses) == (session, 0, [])
+            assert told.throttle_time_ms > 0
+            clock.advance(60_000)
+            world.node.timers.run_due()
+            again = await reader.fetch(session, 2)
+            assert (again.session_id, again.error_code) == (session, 0)
+            assert again.responses[0].partitions[0].records
+
+        play(tmp_path, steps)
+
+    def test_no_answer_brings_more_than_may_come_at_once(self, tmp_path: Path) -> None:
+        async def steps(world: World, clock: ManualClock) -> None:
+            writer, reader = Client(world, clock), Client(world, clock, "reader")
+            for _ in range(10):
+                await writer.produce()
+            await set_quota(world, clock, EVERYBODY, consumer_byte_rate=BOUND)
+            found = (await reader.fetch()).responses[0].partitions[0].records
+            assert found is not None
+            assert 0 < sum(map(len, [found])) <= BOUND * 10
+
+        play(tmp_path, steps)

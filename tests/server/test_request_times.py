@@ -1,0 +1,43 @@
+"""How long a request took is told to the microsecond, whatever the loop's own clock can do."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.server.worlds import World, watched
+
+from tidelog.env import Env, ManualClock
+from tidelog.protocol.connection import ClientConnection
+from tidelog.protocol.messages import API_VERSIONS
+from tidelog.protocol.messages.metadata import ApiVersionsRequest
+
+STEP_NS = 250_000
+
+
+class Steps(ManualClock):
+    """A quarter of a millisecond goes by whenever somebody asks for nanoseconds."""
+
+    def __init__(self) -> None:
+        super().__init__(1_700_000_000_000)
+        self._ns = 0
+
+    def monotonic_ns(self) -> int:
+        self._ns += STEP_NS
+        return self._ns
+
+
+def test_less_than_a_millisecond_is_told(tmp_path: Path) -> None:
+    async def ask() -> None:
+        with watched() as errors:
+            world = World.open(tmp_path, errors, Env(clock=Steps()))
+            talk = world.connect()
+            asker = ClientConnection("asker")
+            talk.feed(b"".join(asker.request(API_VERSIONS, 3, ApiVersionsRequest())))
+            await talk.settle()
+            told = world.node.metrics.apis["ApiVersions"].seconds
+            await world.close()
+        assert sum(told.counts) == 1
+        assert told.total == pytest.approx(STEP_NS / 1e9)
+        assert told.counts[1] == 1, "the bucket up to and with 0.25 ms"
+
+    asyncio.run(ask())

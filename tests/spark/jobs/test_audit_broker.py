@@ -1,0 +1,93 @@
+"""An audit with Apache Kafka on a side: the same answers, its groups, and a mirror at work."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from tests.kafka_oracle import kafka_jars, kafka_oracle
+from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
+from tests.peers.conftest import kafka_broker
+from tests.spark.jobs.mirrors import make
+from tests.spark.jobs.test_audit import audit, fill, kinds, record, updates
+
+from tidelog.spark.jobs.mirror import mirror
+from tidelog.types import NewRecord
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["kafka_broker", "kafka_jars", "kafka_oracle"]
+
+pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
+
+
+def produce(broker: Broker, topic: str, logs: Sequence[Sequence[NewRecord]], **more: str) -> None:
+    producer = Producer(broker.client_config(linger_ms=5, **more))
+    if more:
+        producer.init_transactions(REQUEST_TIMEOUT_S)
+        producer.begin_transaction()
+    for partition, log in enumerate(logs):
+        for one in log:
+            producer.produce(
+                topic,
+                key=one.key,
+                value=one.value,
+                timestamp=one.timestamp or 0,
+                partition=partition,
+            )
+    if more:
+        producer.flush(REQUEST_TIMEOUT_S)
+        producer.abort_transaction(REQUEST_TIMEOUT_S)
+    assert producer.flush(REQUEST_TIMEOUT_S) == 0
+
+
+def test_a_cluster_against_a_directory_and_a_group(
+    spark: "SparkSession", kafka_broker: Broker, tmp_path: Path
+) -> None:
+    topic, stamped = "audited-orders", "audited-stamped"
+    logs = updates(40, 300)
+    kafka_broker.create_topic(topic, 2)
+    kafka_broker.create_topic(stamped, 2, **{"message.timestamp.type": "LogAppendTime"})
+    produce(kafka_broker, topic, logs)
+    produce(kafka_broker, topic, [[record("k0", "aborted", 999)]], transactional_id="audited")
+    produce(kafka_broker, stamped, logs)
+    place = f"kafka://{kafka_broker.bootstrap}"
+    last = logs[1][-1].key or b""
+    b = fill(tmp_path / "b", [logs[0], logs[1][:-1]], topic)
+    state = str(tmp_path / "state")
+    kept = [0, 0]
+    for number in range(2):
+        found = audit(spark, place, b, topics=[topic], state=state)
+        assert kinds(found) == {last.decode(): "stale"}
+        assert found.topics[0].records == (300, 299)
+        kept[number] = found.kept_runs
+    assert kept[0] == 0 < kept[1]
+    # What the log of one side has stamped is compared by the producer's own times.
+    again = audit(spark, place, place, topics=[topic], rename={topic: stamped})
+    assert again.is_equal
+    consumer = Consumer(kafka_broker.client_config(group_id="audited"))
+    ends = [TopicPartition(topic, 0, len(logs[0])), TopicPartition(topic, 1, len(logs[1]) - 1)]
+    consumer.commit(offsets=ends, asynchronous=False)
+    consumer.close()
+    behind = audit(spark, place, None, topics=[topic], group="audited")
+    assert kinds(behind) == {last.decode(): "undelivered"}
+
+
+def test_a_mirror_at_work_is_audited_as_far_as_it_went(
+    spark: "SparkSession", kafka_broker: Broker, tmp_path: Path
+) -> None:
+    topic = "audited-mirrored"
+    logs = updates(30, 200)
+    kafka_broker.create_topic(topic, 2)
+    produce(kafka_broker, topic, logs)
+    place, target = f"kafka://{kafka_broker.bootstrap}", make(str(tmp_path / "b"), "copies", 2)
+    work = str(tmp_path / "check")
+    mirror(spark, place, {topic: "copies"}, target, checkpoint=work)
+    produce(kafka_broker, topic, [[record("k0", "newer", 900)], [record("k99", "new", 901)]])
+    options = {"topics": [topic], "offset_map": f"{work}/offsets.map"}
+    found = audit(spark, place, target, **options)
+    assert (found.is_equal, found.topics[0].records) == (True, (200, 200))
+    without = audit(spark, place, target, topics=[topic], rename={topic: "copies"})
+    assert kinds(without) == {"k0": "stale", "k99": "missing"}

@@ -1,0 +1,27 @@
+"""`tidelog.spark.compact` and its command on real Spark; tests/unit has more of what stays."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.peers.groups import tidelog
+from tests.spark.jobs.mirrors import held
+from tests.unit.spark.jobs.test_compact import TOPIC, fill
+
+from tidelog import spark as tidelog_spark
+from tidelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_partitions_are_compacted_by_tasks(spark: "SparkSession", tmp_path: Path) -> None:
+    place = fill(tmp_path / "a", count=200)
+    before = held(place, TOPIC)
+    wanted = [TopicPartition(TOPIC, 0)]
+    (row,) = tidelog_spark.compact(spark, place, wanted, part_bytes=4_000).partitions.collect()
+    assert (row["records_before"], row["stopped"]) == (len(before[0]), None)
+    ended = tidelog("spark", "compact", place, f"{TOPIC}:1", "--part-bytes", "4000", "-o", "json")
+    assert (ended.code, [one["partition"] for one in ended.rows]) == (0, [1])
+    for log, left in zip(before, held(place, TOPIC), strict=True):
+        last = {record.key: record.offset for record in log}
+        assert [record.offset for record in left] == sorted(last.values())

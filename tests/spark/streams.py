@@ -1,0 +1,20 @@
+"""Streams that come to their end, however long Spark's Python takes to come up."""
+
+from typing import TYPE_CHECKING
+
+from tidelog.spark.jobs.patient_query import PatientQuery
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+LOOK_S = 60
+
+
+def to_end(start: "Callable[[], StreamingQuery]") -> "StreamingQuery":
+    """The query, started and ended; raises what ended it."""
+    query = PatientQuery(start)
+    while not query.has_ended(LOOK_S):
+        pass
+    return query.current

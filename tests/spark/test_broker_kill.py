@@ -1,0 +1,270 @@
+"""A broker is killed while a stream is written to it, and starts again: each record is there once.
+
+The driver lives on. Its tasks never hear what became of what they had sent, and try again, or fail
+and are started again from the checkpoint, as people would. The kill comes when files of the broker
+have grown, so it meets a transaction that has begun, has written, or is being decided.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.kafka_oracle import kafka_jars, kafka_oracle
+from tests.peers.either import MortalBroker, mortal_broker
+from tests.peers.settled import await_markers
+from tests.peers.test_sink_broker import read
+from tests.spark.jobs.mirrors import append, make, map_of
+from tests.spark.jobs.test_mirror_broker import bare, consumed
+from tests.spark.jobs.test_mirror_kill import some
+from tests.spark.test_sink_kill import FILE_ROWS, PARTITIONS, Row, add_file, judge
+
+from tidelog.cluster.offset_map import SourcePartition
+from tidelog.spark.jobs.mirror import mirror
+from tidelog.spark.sink_options import MARKER_TOPIC
+from tidelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["kafka_jars", "kafka_oracle", "mortal_broker"]
+
+TOPIC = "tides"
+STATES = "__transaction_state"
+# Which topics grow, one after the other, up to the moment of the kill.
+MOMENTS = {
+    "begun": [STATES],
+    "written": [TOPIC],
+    "marked": [TOPIC, MARKER_TOPIC],
+    "decided": [TOPIC, MARKER_TOPIC, STATES],
+    "done": [],
+}
+LIMIT_S = 300
+STEP_S = 0.005
+FAILURES_MAX = 100
+# Records of each partition that a mirror is given at once.
+GIVEN = 40
+Restarts = Sequence[tuple[str, int]]
+# Drawn from all moments in the sweep, where a broker may be killed again as soon as it listens.
+PLAIN: Restarts = [("written", 1), ("marked", 1), ("decided", 1)]
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 11))]
+
+
+def restarts(seed: int) -> Restarts:
+    """When a broker is killed, and how many times there."""
+    if seed == 0:
+        return PLAIN
+    draw = random.Random(seed)
+    return [(draw.choice(list(MOMENTS)), draw.choice([1, 1, 2])) for _ in range(6)]
+
+
+class Work:
+    """Something that runs on a driver and writes to a broker; it is started again where it fails.
+
+    Attributes:
+        story: What happened, for messages of failures.
+    """
+
+    def __init__(self, broker: MortalBroker, checkpoint: Path) -> None:
+        self.story: list[str] = []
+        self._broker = broker
+        self._commits = checkpoint / "commits"
+
+    def keep_running(self) -> None:
+        """Start it again where it has ended."""
+        raise NotImplementedError
+
+    def batches(self) -> int:
+        """How many Spark has noted as done."""
+        return len(list(self._commits.glob("[0-9]*")))
+
+    def failed(self, error: object) -> None:
+        """Keep why it has to be started again."""
+        self.story.append(str(error)[:500])
+        assert len(self.story) < FAILURES_MAX, self.story[-5:]
+
+    def wait_for(self, is_so: Callable[[], bool]) -> None:
+        """Return when it is so."""
+        pause, end = threading.Event(), time.monotonic() + LIMIT_S
+        while not is_so():
+            assert time.monotonic() < end, f"never came to it: {self.story}"
+            self.keep_running()
+            pause.wait(STEP_S)
+
+    def _wait_to_grow(self, topic: str, known: int, is_done: Callable[[], bool]) -> None:
+        self.wait_for(lambda: is_done() or self._broker.size_bytes(topic) > known)
+
+    def kill_broker(self, moment: str, times: int, give: Callable[[], None]) -> None:
+        """Give it something to write, kill the broker at the moment, and see it written."""
+        before = self.batches()
+
+        def is_done() -> bool:
+            return self.batches() > before
+
+        sizes = {topic: self._broker.size_bytes(topic) for topic in MOMENTS[moment]}
+        give()
+        for number, (topic, size) in enumerate(sizes.items()):
+            # States grow at the beginning too: the end of a transaction counts from its marker.
+            later = number > 0 and topic == STATES
+            known = self._broker.size_bytes(topic) if later else size
+            self._wait_to_grow(topic, known, is_done)
+        if moment == "done":
+            self.wait_for(is_done)
+        self.story.append(f"killed when {moment}{' too late' * is_done()}")
+        for _ in range(times):
+            self._broker.restart()
+        self.wait_for(is_done)
+
+
+class Stream(Work):
+    """A query from files to a topic."""
+
+    def __init__(self, spark: "SparkSession", broker: MortalBroker, work: Path) -> None:
+        super().__init__(broker, work / "checkpoint")
+        self._spark = spark
+        self._work = work
+        self._query = self.start(processingTime="0 seconds")
+
+    def start(self, **trigger: str | bool) -> "StreamingQuery":
+        """The query, from where it was."""
+        options = {
+            "kafka.bootstrap.servers": self._broker.bootstrap,
+            "topic": TOPIC,
+            "delivery": "exactly-once",
+            "checkpointLocation": str(self._work / "checkpoint"),
+        }
+        schema = "key binary, value binary, timestamp timestamp"
+        reader = self._spark.readStream.schema(schema).option("maxFilesPerTrigger", 2)
+        writer = reader.parquet(str(self._work / "input")).writeStream.format("tidelog")
+        writer = writer.options(**options)
+        return writer.trigger(**trigger).start()  # type: ignore[arg-type]  # one of its triggers
+
+    def keep_running(self) -> None:
+        if not self._query.isActive:
+            self.failed(self._query.exception())
+            self._query = self.start(processingTime="0 seconds")
+
+    def finish(self) -> None:
+        """Write what is left."""
+        self._query.stop()
+        self.start(availableNow=True).awaitTermination()
+
+    def close(self) -> None:
+        """End it however it is."""
+        self._query.stop()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_stream_is_written_once_whenever_the_broker_is_killed(
+    spark: "SparkSession", mortal_broker: MortalBroker, tmp_path: Path, seed: int
+) -> None:
+    mortal_broker.create_topic(TOPIC, PARTITIONS)
+    work, files = tmp_path / "work", 2
+    for number in range(files):
+        add_file(work, number)
+    stream = Stream(spark, mortal_broker, work)
+    try:
+        stream.wait_for(lambda: stream.batches() > 0)
+        for moment, times in restarts(seed):
+
+            def give(first: int = files) -> None:
+                add_file(work, first)
+                add_file(work, first + 1)
+
+            stream.kill_broker(moment, times, give)
+            files += 2
+        stream.finish()
+    finally:
+        stream.close()
+    await_markers(mortal_broker, TOPIC)
+    found = read(mortal_broker, TOPIC)
+    rows: list[Row] = [(m.key(), m.value(), m.timestamp()[1]) for m in found]
+    judge(rows, stream.story, files * FILE_ROWS)
+
+
+class Mirroring(Work):
+    """A continuous mirror in a thread."""
+
+    def __init__(
+        self, spark: "SparkSession", broker: MortalBroker, source: str, checkpoint: Path
+    ) -> None:
+        super().__init__(broker, checkpoint / "spark")
+        self._mirror = partial(
+            mirror,
+            spark,
+            source,
+            [TOPIC],
+            f"kafka://{broker.bootstrap}",
+            checkpoint=str(checkpoint),
+        )
+        self._stopped = threading.Event()
+        self._errors: list[Exception] = []
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._mirror(continuous=True, stopped=self._stopped, trigger_ms=0)
+        except Exception as error:  # noqa: BLE001 - told by the thread that waits
+            self._errors.append(error)
+
+    def keep_running(self) -> None:
+        if not self._thread.is_alive():
+            self.failed(self._errors.pop())
+            self._thread = threading.Thread(target=self._run)
+            self._thread.start()
+
+    def finish(self) -> None:
+        """Copy what is left."""
+        self.close()
+        self._mirror()
+
+    def close(self) -> None:
+        """Stop it once the batch is written, or has failed."""
+        self._stopped.set()
+        self._thread.join()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_mirror_copies_once_whenever_the_broker_is_killed(
+    spark: "SparkSession", mortal_broker: MortalBroker, tmp_path: Path, seed: int
+) -> None:
+    source, check = make(f"{tmp_path}/a", TOPIC, PARTITIONS), tmp_path / "check"
+    mortal_broker.create_topic(TOPIC, PARTITIONS)
+    count = 0
+
+    def give() -> None:
+        for partition in range(PARTITIONS):
+            append(source, TOPIC, partition, some(partition, count, GIVEN))
+
+    give()
+    work = Mirroring(spark, mortal_broker, source, check)
+    try:
+        work.wait_for(lambda: work.batches() > 0)
+        for moment, times in restarts(seed):
+            count += GIVEN
+            work.kill_broker(moment, times, give)
+        work.finish()
+    finally:
+        work.close()
+    check_copies(mortal_broker, check, count + GIVEN, work.story)
+
+
+def check_copies(broker: MortalBroker, check: Path, count: int, story: list[str]) -> None:
+    """All are there in order, each once, with its time, and where the map says."""
+    await_markers(broker, TOPIC)
+    found = map_of(str(check))
+    for partition in range(PARTITIONS):
+        seen = consumed(broker, TOPIC, partition)
+        assert [record for _, record in seen] == bare(some(partition, 0, count)), story
+        for offset in range(count):
+            place = TopicPartition(TOPIC, partition)
+            start = found.starts(SourcePartition(0, partition), offset)[place]
+            assert start.offset <= seen[offset][0], story
+            if start.is_exact:
+                assert start.offset == seen[offset][0], story

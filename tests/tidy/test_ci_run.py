@@ -1,0 +1,104 @@
+"""`.ci/run`: what is red, and what runs once more. `./run` is a stand-in that notes its calls."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.tidy.checks import ROOT
+
+# The exit codes of its calls stand in `codes`; the first run of all tests tells who failed.
+STAND_IN = """#!/bin/sh
+echo "$*" >>calls
+read -r code rest <codes
+echo "$rest" >codes
+case "$*" in
+"test -n 2"*) [ ! -e told ] || { mkdir -p .pytest_cache/v/cache; mv told {cache}; } ;;
+esac
+exit "$code"
+"""
+CACHE = ".pytest_cache/v/cache/lastfailed"
+CHECK, ALL = "check", "test -n 2 --dist loadgroup"
+FAILED_ALONE = "test --last-failed --last-failed-no-failures none"
+
+
+class Ci:
+    """A checkout with nothing but `.ci/run`, on a machine that has all its tools."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / ".ci").mkdir()
+        shutil.copy(ROOT / ".ci" / "run", root / ".ci" / "run")
+        self._script(root / "run", STAND_IN.replace("{cache}", CACHE))
+        for tool in ("mvn", "javac", "kcat"):
+            self._script(root / "bin" / tool, "#!/bin/sh\n")
+
+    @staticmethod
+    def _script(path: Path, text: str) -> None:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def run(self, *codes: int, failed: int = 0) -> "subprocess.CompletedProcess[str]":
+        """Run it; `codes` are those of `./run`, `failed` tests fail in the first run."""
+        (self.root / "codes").write_text(" ".join(map(str, codes)) + "\n")
+        if failed:
+            names = {f"tests/test_a.py::test_{number}": True for number in range(failed)}
+            (self.root / "told").write_text(json.dumps(names, indent=2))
+        path = f"{self.root / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        return subprocess.run(
+            [self.root / ".ci" / "run"],
+            env={"PATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    @property
+    def calls(self) -> list[str]:
+        return (self.root / "calls").read_text().splitlines()
+
+
+@pytest.fixture
+def ci(tmp_path: Path) -> Ci:
+    return Ci(tmp_path)
+
+
+def test_all_well(ci: Ci) -> None:
+    assert ci.run(0, 0).returncode == 0
+    assert ci.calls == [CHECK, ALL]
+
+
+def test_a_red_check_is_red_and_the_tests_run(ci: Ci) -> None:
+    assert ci.run(1, 0).returncode == 1
+    assert ci.calls == [CHECK, ALL]
+
+
+def test_what_fails_beside_others_and_passes_alone_is_named(ci: Ci) -> None:
+    done = ci.run(0, 1, 0, failed=2)
+    assert done.returncode == 0
+    assert ci.calls == [CHECK, ALL, FAILED_ALONE]
+    named = "  tests/test_a.py::test_0\n  tests/test_a.py::test_1\n"
+    assert done.stderr.endswith(f"failed beside others, passed alone:\n{named}")
+
+
+def test_what_fails_twice_is_red(ci: Ci) -> None:
+    assert ci.run(0, 1, 1, failed=1).returncode == 1
+    assert ci.calls == [CHECK, ALL, FAILED_ALONE]
+
+
+def test_a_red_check_stays_red_where_tests_pass_alone(ci: Ci) -> None:
+    assert ci.run(2, 1, 0, failed=1).returncode == 2
+
+
+def test_many_failures_are_red_at_once(ci: Ci) -> None:
+    assert ci.run(0, 1, 0, failed=101).returncode == 1
+    assert ci.calls == [CHECK, ALL]
+
+
+def test_what_failed_in_an_older_run_is_not_what_fails_now(ci: Ci) -> None:
+    assert ci.run(0, 1, 1, failed=1).returncode == 1
+    assert ci.run(0, 4, 0).returncode == 1
+    assert ci.calls[3:] == [CHECK, ALL]

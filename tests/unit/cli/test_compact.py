@@ -1,0 +1,75 @@
+"""`tidelog compact` on a directory that nobody else has open."""
+
+from pathlib import Path
+
+from tests.unit.cli.running import NOW, Cli, at
+
+from tidelog.cli.problems import ExitCode
+
+COMPACT = ("--config", "cleanup.policy=compact", "--config", "min.cleanable.dirty.ratio=0.9")
+
+
+def filled(tmp_path: Path) -> Cli:
+    cli = Cli(tmp_path / "data")
+    cli.ok("create", "flights", "--partitions", "2", *COMPACT)
+    cli.ok("create", "plain")
+    for number in range(3):
+        cli.append(at(NOW + number, b"a", b"%d" % number), at(NOW, b"b"))
+    return cli
+
+
+def test_each_key_is_left_once(tmp_path: Path) -> None:
+    cli = filled(tmp_path)
+    first, second = cli.ok("compact", "flights", "--roll", "-o", "json").objects
+    assert first["partition"] == "flights-0"
+    assert (first["records_before"], first["records_after"]) == (6, 2)
+    assert (first["cleaned_to"], first["stopped"]) == (6, "")
+    assert second["records_before"] == 0
+    assert [line["offset"] for line in cli.ok("read", "flights", "-o", "json").objects] == [4, 5]
+    again = cli.ok("compact", "flights:0", "-o", "json").objects
+    assert [(one["records_before"], one["records_after"]) for one in again] == [(2, 2)]
+
+
+def test_without_a_topic_all_compacted_ones_are_looked_at(tmp_path: Path) -> None:
+    cli = filled(tmp_path)
+    found = cli.ok("compact", "--if-due", "-o", "json").objects
+    assert [one["partition"] for one in found] == ["flights-0", "flights-1"]
+    assert {one["records_before"] for one in found} == {0}
+    assert "nothing is dirty" in str(found[0]["reason"])
+
+
+def test_the_active_segment_is_left_alone(tmp_path: Path) -> None:
+    cli = filled(tmp_path)
+    cli.ok("compact", "flights")
+    assert len(cli.ok("read", "flights", "-o", "json").objects) == 6
+
+
+def test_a_topic_that_is_not_compacted_says_how(tmp_path: Path) -> None:
+    cli = filled(tmp_path)
+    found = cli.run("compact", "plain")
+    assert found.code == ExitCode.ERROR
+    assert "--set cleanup.policy=compact" in found.err
+    assert cli.run("compact", "nowhere").code == ExitCode.ERROR
+    assert cli.run("compact", "flights:7").code == ExitCode.ERROR
+
+
+def test_a_directory_without_compacted_topics(tmp_path: Path) -> None:
+    cli = Cli(tmp_path / "data")
+    cli.ok("create", "plain")
+    assert "no topic has cleanup.policy=compact" in cli.ok("compact").err
+
+
+def test_segments_in_a_tier_are_compacted_there(tmp_path: Path) -> None:
+    cli = Cli(tmp_path / "data")
+    small = ("--config", "internal.segment.bytes=300", "--config", "local.retention.bytes=0")
+    cli.ok("create", "flights", *COMPACT, *small, "--config", "retention.ms=-1")
+    for number in range(40):
+        cli.append(at(NOW + number, b"a", b"%d" % number), at(NOW, b"b"))
+    before = cli.ok("read", "flights", "--table", "-o", "json").objects
+    cli.ok("tier", "flights", "--to", (tmp_path / "store").as_uri())
+    (done,) = cli.ok("compact", "flights", "-o", "json").objects
+    assert done["stopped"] == ""
+    assert int(str(done["records_after"])) == 2 < int(str(done["records_before"]))
+    assert cli.ok("read", "flights", "--table", "-o", "json").objects == before
+    assert "as their manifests say" in cli.ok("tier", "--verify").err
+    assert cli.run("compact", "flights", "--plan").code == ExitCode.ERROR

@@ -1,0 +1,83 @@
+"""`tidelog erase`: looks by default, does it when told, prints a receipt."""
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+from tests.unit.cli.running import NOW, Cli, at
+
+from tidelog.cli.problems import ExitCode
+from tidelog.directory import Directory
+
+
+@pytest.fixture
+def keyed(flights: Cli) -> Cli:
+    """With four records, two of them of the key `secret`."""
+    flights.append(*[at(NOW, key, b"v") for key in (b"secret", b"a", b"secret", b"b")])
+    return flights
+
+
+def keys_of(cli: Cli) -> list[object]:
+    return [row["key"] for row in cli.ok("read", "flights", "-o", "json").objects]
+
+
+def test_it_only_looks_unless_it_is_told_to(keyed: Cli) -> None:
+    result = keyed.ok("erase", "flights", "--key", "secret")
+    receipt = json.loads(result.out)
+    assert (receipt["records"], receipt["executed"]) == (2, False)
+    assert receipt["found"][0]["offsets"] == [0, 2]
+    assert "2 records of the key; --execute erases them" in result.err
+    assert keys_of(keyed).count("secret") == 2
+
+
+def test_what_it_did_stands_in_the_receipt(keyed: Cli) -> None:
+    result = keyed.ok("erase", "flights", "--key", "secret", "--execute")
+    receipt = json.loads(result.out)
+    assert receipt["complete"]
+    assert receipt["tombstones"] == [{"partition": 0, "offset": 4}]
+    assert "secret" not in result.out
+    assert "nobody has looked at: backups" in result.err
+    assert keys_of(keyed) == ["a", "b", "secret"]
+
+
+def test_a_key_is_given_by_its_serializer(flights: Cli) -> None:
+    flights.append(at(NOW, struct.pack(">q", 42), b"v"))
+    result = flights.ok("erase", "flights", "--key", "42", "--key-as", "int64")
+    assert json.loads(result.out)["records"] == 1
+    wrong = flights.run("erase", "flights", "--key", "x", "--key-as", "int64")
+    assert wrong.code == ExitCode.ERROR
+    assert "'x' is no int64" in wrong.err
+
+
+def test_a_holder_is_asked_to_do_it(keyed: Cli) -> None:
+    with Directory.open(str(keyed.data), writable=True, env=keyed.env, control=True) as directory:
+        result = keyed.ok("erase", "flights", "--key", "secret", "--execute")
+        assert json.loads(result.out)["complete"]
+        found = [record.key for _, record in directory.records("flights")]
+    assert found == [b"a", b"b", b"secret"]
+
+
+def test_a_key_goes_from_a_tier_too(tmp_path: Path) -> None:
+    cli = Cli(tmp_path / "data")
+    small = ("--config", "internal.segment.bytes=300", "--config", "retention.ms=-1")
+    cli.ok("create", "flights", *small, "--config", "local.retention.bytes=0")
+    for number in range(12):
+        cli.append(at(NOW + number, b"secret" if number % 3 == 0 else b"k%d" % number, b"v" * 60))
+    cli.ok("tier", "flights", "--to", (tmp_path / "store").as_uri())
+    rows = cli.ok("read", "flights", "--table", "--at", str(NOW + 5), "-o", "json").objects
+    assert {row["key"]: row["offset"] for row in rows} == {
+        "secret": 3,
+        **{f"k{number}": number for number in (1, 2, 4, 5)},
+    }
+    looked = json.loads(cli.ok("erase", "flights", "--key", "secret").out)
+    assert looked["records"] == 4
+    result = cli.ok("erase", "flights", "--key", "secret", "--execute")
+    receipt = json.loads(result.out)
+    assert receipt["complete"]
+    assert receipt["not_reached"] == []
+    assert len(receipt["tombstones"]) == 1
+    assert keys_of(cli).count("secret") == 1
+    objects = (tmp_path / "store").rglob("*.log")
+    assert not [path for path in objects if b"secret" in path.read_bytes()]
+    assert "as their manifests say" in cli.ok("tier", "--verify").err

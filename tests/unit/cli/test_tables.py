@@ -1,0 +1,166 @@
+"""`read --table`, `diff`, and keys and values by the names of their serializers."""
+
+import struct
+
+import pyarrow as pa
+import pytest
+from tests.unit.cli.running import NOW, Cli, at
+
+from tidelog.storage import files
+from tidelog.types import TopicPartition
+
+
+def fill(cli: Cli) -> None:
+    """Two keys, one of them overwritten and one deleted, a ms apart from 100 before now on."""
+    for number, (key, value) in enumerate(
+        [(b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"b", None), (None, b"4")]
+    ):
+        cli.append(at(NOW - 100 + number, key, value))
+        cli.clock.advance(10)
+
+
+def test_a_table_shows_the_record_of_each_key(flights: Cli) -> None:
+    fill(flights)
+    rows = flights.ok("read", "flights", "--table", "-o", "json").objects
+    assert [(row["key"], row["value"], row["offset"]) for row in rows] == [("a", "3", 2)]
+
+
+def test_a_table_as_of_a_time_holds_records_of_that_time(flights: Cli) -> None:
+    fill(flights)
+    result = flights.ok("read", "flights", "--table", "--at", str(NOW - 99), "-o", "json")
+    assert [(row["key"], row["value"]) for row in result.objects] == [("a", "1"), ("b", "2")]
+    by_append = ("--clock", "append", "--at", str(NOW + 20))
+    rows = flights.ok("read", "flights", "--table", *by_append, "-o", "json").objects
+    assert [(row["key"], row["offset"]) for row in rows] == [("b", 1), ("a", 2)]
+
+
+def test_what_is_in_no_table_is_said(flights: Cli) -> None:
+    fill(flights)
+    assert "1 records have no key: left out" in flights.ok("read", "flights", "--table").err
+
+
+def test_a_limit_ends_the_table(flights: Cli) -> None:
+    fill(flights)
+    options = ("--table", "--at", str(NOW - 99), "--limit", "1")
+    assert len(flights.ok("read", "flights", *options, "-o", "json").objects) == 1
+
+
+def test_a_table_as_arrow(flights: Cli) -> None:
+    fill(flights)
+    raw = flights.ok("read", "flights", "--table", "-o", "arrow").raw
+    assert pa.ipc.open_stream(raw).read_all()["offset"].to_pylist() == [2]
+
+
+def test_a_diff_names_what_was_added_changed_and_deleted(flights: Cli) -> None:
+    fill(flights)
+    result = flights.ok("diff", "flights", "--from", str(NOW - 99), "-o", "json")
+    found = {row["key"]: (row["change"], row["before"], row["after"]) for row in result.objects}
+    assert found == {"a": ("changed", "1", "3"), "b": ("deleted", "2", None)}
+    span = ("--from", str(NOW - 200), "--to", str(NOW - 99))
+    rows = flights.ok("diff", "flights", *span, "-o", "json").objects
+    assert [(row["key"], row["change"]) for row in rows] == [("a", "added"), ("b", "added")]
+
+
+def test_a_diff_the_wrong_way_round_is_refused(flights: Cli) -> None:
+    fill(flights)
+    span = ("--from", str(NOW), "--to", str(NOW - 99))
+    result = flights.run("diff", "flights", *span)
+    assert result.code == 1
+    assert "the later time comes second" in result.err
+
+
+def test_a_past_that_was_deleted_is_refused_or_marked(flights: Cli) -> None:
+    fill(flights)
+    with_start = files.encode_offset_checkpoint({TopicPartition("flights", 0): 1})
+    (flights.data / files.LOG_START_CHECKPOINT_FILE).write_bytes(with_start)
+    past = ("read", "flights", "--table", "--at", str(NOW - 99))
+    refused = flights.run(*past)
+    assert refused.code == 1
+    assert "records below offset 1 were deleted" in refused.err
+    marked = flights.ok(*past, "--inexact", "mark", "-o", "json")
+    assert [row["key"] for row in marked.objects] == ["b"]
+    assert "not exact: flights-0: records below offset 1" in marked.err
+    assert flights.ok("read", "flights", "--table", "-o", "json").err.count("not exact") == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--table", "--from", "-1h"), "--from chooses records"),
+        (("--table", "--follow"), "--follow chooses records"),
+        (("--table", "--isolation", "read_committed"), "--isolation: --table shows committed"),
+        (("--at", "-1h"), "--at: it goes with --table"),
+        (("--inexact", "mark"), "--inexact: it goes with --table"),
+    ],
+)
+def test_options_that_have_no_meaning_are_refused(
+    flights: Cli, options: tuple[str, ...], message: str
+) -> None:
+    result = flights.run("read", "flights", *options)
+    assert result.code == 3
+    assert message in result.err
+
+
+# -- serializers by name -------------------------------------------------------------------------
+
+UUID = "123e4567-e89b-42d3-a456-426614174000"
+WRITTEN = [
+    ("string", "N14228", b"N14228", "N14228"),
+    ("int32", "-7", struct.pack(">i", -7), -7),
+    ("int64", "42", struct.pack(">q", 42), 42),
+    ("double", "1.5", struct.pack(">d", 1.5), 1.5),
+    ("uuid", UUID, UUID.encode(), UUID),
+    ("json", "x", b'"x"', "x"),
+    ("bytes", "AQI=", b"\x01\x02", {"base64": "AQI="}),
+]
+
+
+@pytest.mark.parametrize(("encoding", "text", "data", "shown"), WRITTEN)
+def test_keys_are_written_and_read_by_name(
+    flights: Cli, encoding: str, text: str, data: bytes, shown: object
+) -> None:
+    stdin = f"id,v\n{text},1\n".encode()
+    options = ("--from", "-", "--format", "csv", "--key", "id", "--key-as", encoding)
+    flights.ok("produce", "flights", *options, stdin=stdin)
+    raw = flights.ok("read", "flights", "-o", "arrow").raw
+    assert pa.ipc.open_stream(raw).read_all()["key"].to_pylist() == [data]
+    (row,) = flights.ok("read", "flights", "-o", "json", "--key-as", encoding).objects
+    assert row["key"] == shown
+    (same,) = flights.ok("read", "flights", "--table", "-o", "json", "--key-as", encoding).objects
+    assert same["key"] == shown
+
+
+def test_values_of_lines_and_columns_are_written_by_name(flights: Cli) -> None:
+    flights.ok("produce", "flights", "--from", "-", "--value-as", "int64", stdin=b"5\n6\n")
+    options = ("--from", "-", "--format", "json", "--value", "n", "--value-as", "int32")
+    flights.ok("produce", "flights", *options, stdin=b'{"n": 7}\n{"n": null}\n')
+    rows = flights.ok("read", "flights", "-o", "arrow").raw
+    values = pa.ipc.open_stream(rows).read_all()["value"].to_pylist()
+    assert values == [struct.pack(">q", 5), struct.pack(">q", 6), struct.pack(">i", 7), None]
+
+
+@pytest.mark.parametrize(
+    ("options", "stdin", "message"),
+    [
+        (("--format", "csv", "--key", "id", "--key-as", "int32"), b"id\nx\n", "'x' is no int32"),
+        (("--format", "json", "--key", "id", "--key-as", "string"), b'{"id": 4}\n', "string can't"),
+        (("--value-as", "uuid"), b"x\n", "line 1: 'x' is no uuid"),
+        (("--key-as", "int32"), b"x\n", "--key-as int32 needs the column"),
+        (("--format", "csv", "--value-as", "int32"), b"id\n1\n", "a whole row is JSON"),
+    ],
+)
+def test_what_a_serializer_can_not_write_is_refused(
+    flights: Cli, options: tuple[str, ...], stdin: bytes, message: str
+) -> None:
+    result = flights.run("produce", "flights", "--from", "-", *options, stdin=stdin)
+    assert result.code != 0
+    assert message in result.err
+
+
+def test_a_dump_shows_keys_by_name(flights: Cli) -> None:
+    flights.append(at(NOW, struct.pack(">q", 9), b"v"))
+    path = str(flights.data / "flights-0" / files.log_file_name(0))
+    (row,) = flights.ok("dump", path, "--deep", "--key-as", "int64", "-o", "json").objects
+    assert row["key"] == 9
+    refused = flights.run("dump", path, "--key-as", "int64")
+    assert "--key-as: it goes with --deep" in refused.err

@@ -1,0 +1,187 @@
+"""A second process asks the one that follows: where it is, to flush, to be promoted."""
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from tests.faults import seeded_env
+from tests.peers.groups import Ended, tidelog
+from tests.unit.cluster.fake_leader import HOST, PORT, FakeLeader
+from tests.waiting import Patience
+
+from tidelog.cluster.follow import Follower, FollowOptions, Seams
+from tidelog.cluster.follow_topics import TopicChoice
+from tidelog.control.client import ControlClient, find_holder
+from tidelog.env import Env, ManualClock
+from tidelog.errors import CorruptMessage, DirectoryLocked, InvalidRequest
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.types import TopicPartition
+
+_Answer = TypeVar("_Answer")
+P0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def leader() -> FakeLeader:
+    found = FakeLeader()
+    found.create()
+    found.put(b"a", b"b")
+    return found
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return f"{tmp_path}/standby"
+
+
+@pytest.fixture
+def follower(leader: FakeLeader, path: str) -> Iterator[Follower]:
+    """On a real directory: sockets lie in real ones only."""
+    env = Env(clock=ManualClock(seeded_env(1).clock.now_ms()))
+    seams = Seams(env=env, connect=leader.connect, pause=lambda _: None)
+    options = FollowOptions(choice=TopicChoice(), retain=False, control=True)
+    with Follower.open(path, HOST, PORT, options, seams=seams) as found:
+        found.catch_up()
+        yield found
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+def answered(follower: Follower, asked: "Future[_Answer]") -> _Answer:
+    """The answer to what is asked in a thread, while this one follows; closes a promoted one."""
+    patience = Patience()
+    while not asked.done():
+        patience.check()
+        if follower.is_promoted:
+            follower.close()
+            break
+        follower.round()
+    return asked.result(60)
+
+
+def ask(path: str, work: Callable[[ControlClient], _Answer]) -> _Answer:
+    holder = find_holder(path, timeout_s=60)
+    assert holder is not None
+    with holder:
+        return work(holder)
+
+
+def test_status_says_where_every_partition_is(
+    leader: FakeLeader, follower: Follower, path: str, threads: ThreadPoolExecutor
+) -> None:
+    leader.put(b"c")
+    follower.round()
+    told = answered(follower, threads.submit(ask, path, ControlClient.status))
+    assert told["follows"] == "leader:9092"
+    assert told["verbs"] == ["status", "flush", "promote", "attach", "swap", "erase"]
+    assert told["partitions"] == [
+        {
+            "topic": "t",
+            "partition": 0,
+            "start": 0,
+            "end": 3,
+            "high_watermark": 3,
+            "lag": 0,
+            "problem": None,
+        }
+    ]
+
+
+def test_flush_makes_durable_what_was_copied(
+    follower: Follower, path: str, threads: ThreadPoolExecutor
+) -> None:
+    log = follower.copies[P0].log
+    assert log.recovery_point < log.log_end_offset
+    answered(follower, threads.submit(ask, path, ControlClient.flush))
+    assert log.recovery_point == log.log_end_offset == 2
+
+
+def test_nothing_is_attached_to_a_standby(
+    follower: Follower, path: str, threads: ThreadPoolExecutor
+) -> None:
+    asked = threads.submit(ask, path, lambda holder: holder.attach([], commit_id="0" * 32))
+    with pytest.raises(InvalidRequest, match="follows leader:9092: only what the leader has"):
+        answered(follower, asked)
+
+
+def test_no_key_is_erased_of_a_standby(
+    follower: Follower, path: str, threads: ThreadPoolExecutor
+) -> None:
+    asked = threads.submit(ask, path, lambda holder: holder.erase("t", b"k", execute=True))
+    with pytest.raises(InvalidRequest, match="follows leader:9092: erase the key there"):
+        answered(follower, asked)
+
+
+def test_what_makes_no_sense_is_refused(
+    follower: Follower, path: str, threads: ThreadPoolExecutor
+) -> None:
+    asked = threads.submit(ask, path, lambda holder: holder.ask("promote", {"needs_all": 3}))
+    with pytest.raises(CorruptMessage, match="needs_all is '3'"):
+        answered(follower, asked)
+    assert not follower.is_promoted
+
+
+class TestPromote:
+    def test_the_lock_has_gone_when_the_command_ends(
+        self, follower: Follower, path: str, threads: ThreadPoolExecutor
+    ) -> None:
+        with pytest.raises(DirectoryLocked):
+            LogDir.open(path, options=LogDirOptions(writable=True))
+
+        def promote() -> tuple[Ended, int]:
+            """As another process: opened for appends the very moment the command has ended."""
+            ended = tidelog("standby", "promote", "--data", path, "--needs-all", "-o", "json")
+            with LogDir.open(path, options=LogDirOptions(writable=True)) as log_dir:
+                return ended, log_dir.log("t", 0).log_end_offset
+
+        ended, end = answered(follower, threads.submit(promote))
+        assert ended.code == 0, ended.err
+        assert "follows leader:9092 no more" in ended.err
+        assert [row["end"] for row in ended.rows] == [end] == [2]
+        assert find_holder(path) is None
+
+    def test_with_needs_all_something_missing_keeps_it_following(
+        self, leader: FakeLeader, follower: Follower, path: str, threads: ThreadPoolExecutor
+    ) -> None:
+        follower.copies[P0].high_watermark = 99  # as if the leader had shown more
+        asked = threads.submit(ask, path, lambda holder: holder.ask("promote", {"needs_all": True}))
+        control = follower._control
+        assert control is not None
+        while not control.wait(60):  # first its connection comes, then what it asks
+            pass
+        follower.answer()
+        with pytest.raises(InvalidRequest, match="1 of 1 partitions have not all"):
+            asked.result(60)
+        assert not follower.is_promoted
+        leader.put(b"c")
+        follower.catch_up()
+        assert follower.copies[P0].log.log_end_offset == 3
+
+
+def test_commands(follower: Follower, path: str, threads: ThreadPoolExecutor) -> None:
+    arguments = ("standby", "status", "--data", path, "-o", "json")
+    told = answered(follower, threads.submit(tidelog, *arguments))
+    assert told.code == 0, told.err
+    assert json.loads(told.out)["lag"] == 0
+    told = answered(follower, threads.submit(tidelog, "standby", "flush", "--data", path))
+    assert (told.code, "is durable" in told.err) == (0, True)
+    follower.close()
+    told = tidelog(*arguments)
+    assert told.code == 3
+    assert "nobody follows into it" in told.err
+
+
+def test_a_holder_that_follows_nobody(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
+    import tidelog as library
+
+    with library.open(str(tmp_path), writable=True, control=True):
+        told = tidelog("standby", "status", "--data", str(tmp_path))
+    assert told.code == 3
+    assert "follows no leader" in told.err

@@ -1,0 +1,59 @@
+"""The hash of keys: what its authors publish, and the kernel gives the same."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.record import key_hash
+from tidelog.record.kernels import key_hash as kernels
+from tidelog.record.kernels.compiler import plain
+
+SEED = bytes(range(16))
+
+
+@pytest.mark.parametrize(
+    ("size", "digest"),
+    [
+        (0, "a3817f04ba25a8e66df67214c7550293"),
+        (1, "da87c1d86b99af44347659119b22fc45"),
+    ],
+)
+def test_siphash_of_the_authors_vectors(size: int, digest: str) -> None:
+    assert key_hash.siphash(SEED, bytes(range(size))).hex() == digest
+
+
+def test_md5_takes_the_seed_first() -> None:
+    assert key_hash.md5(SEED, b"key") == hashlib.md5(SEED + b"key").digest()
+
+
+@given(keys=st.lists(st.binary(max_size=150), max_size=4), seed=st.binary(min_size=16, max_size=16))
+@pytest.mark.parametrize(
+    ("algorithm", "reference"),
+    [(kernels.SIPHASH, key_hash.siphash), (kernels.MD5, key_hash.md5)],
+)
+@pytest.mark.parametrize("run", [kernels.hash_keys, plain(kernels.hash_keys)])
+def test_the_kernel_hashes_as_the_reference(
+    keys: list[bytes],
+    seed: bytes,
+    algorithm: int,
+    reference: object,
+    run: object,
+) -> None:
+    assert callable(run)
+    assert callable(reference)
+    data = np.frombuffer(b"".join(keys), np.uint8)
+    ends = np.cumsum([0, *map(len, keys)]).astype(np.int64)
+    out = np.zeros((len(keys), 2), np.int64)
+    run(data, ends, kernels.make_hasher(algorithm, seed), out)
+    found = [(low, high) for low, high in out.tolist()]
+    assert found == [key_hash.halves(reference(seed, key)) for key in keys]
+
+
+def test_a_hash_of_zeros_is_another_one() -> None:
+    out = np.zeros((1, 2), np.int64)
+    hasher = kernels.make_hasher(kernels.SIPHASH, SEED, 0, 0)
+    kernels.hash_keys(np.frombuffer(b"k", np.uint8), np.array([0, 1]), hasher, out)
+    assert out.tolist() == [[1, 0]]

@@ -1,0 +1,362 @@
+"""Groups whose coordinator assigns: time, topics, failures, restarts, both protocols at once."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+from tests.unit.server.groups.world import GROUP, World, topic_id
+
+from tidelog.protocol.data_messages import ASSIGNMENT, SUBSCRIPTION
+from tidelog.protocol.messages.consumer_protocol import (
+    ConsumerProtocolSubscription,
+    OwnedPartitions,
+)
+from tidelog.server.groups.codes import Code
+from tidelog.server.groups.commit_checks import fetch_error
+from tidelog.server.groups.results import Beat, BeatAsked, Joined, MemberRef, Owned, SyncAsked
+
+SESSION_MS = 45_000
+REBALANCE_MS = 60_000
+ROUTES, STOPS = topic_id("routes"), topic_id("stops")
+
+
+class Member:
+    """A consumer that does its part: it gives up what it is told to."""
+
+    def __init__(self, world: World, name: str, **asked: object) -> None:
+        self.world = world
+        self.asked = replace(
+            BeatAsked(
+                group_id=GROUP,
+                member_id=name,
+                rebalance_timeout_ms=REBALANCE_MS,
+                topics=frozenset({"routes"}),
+                owned={},
+            ),
+            **asked,  # type: ignore[arg-type]  # fields by name
+        )
+        self.epoch = 0
+        self.owned: Owned = {}
+        self.join()
+
+    def join(self) -> Beat:
+        """Begin anew."""
+        self.epoch, self.owned = 0, {}
+        return self._take(self.world.heartbeats.beat(self.asked).value)
+
+    def beat(self, **changes: object) -> Beat:
+        """Say what it has, and take what it is told."""
+        asked = BeatAsked(
+            group_id=GROUP,
+            member_id=self.asked.member_id,
+            epoch=self.epoch,
+            instance_id=self.asked.instance_id,
+            owned=self.owned,
+        )
+        asked = replace(asked, **changes)  # type: ignore[arg-type]  # fields by name
+        return self._take(self.world.heartbeats.beat(asked).value)
+
+    def leave(self, epoch: int = -1) -> Beat:
+        return self.world.heartbeats.beat(replace(self.asked, epoch=epoch)).value
+
+    def _take(self, beat: Beat) -> Beat:
+        if beat.code is Code.NONE:
+            self.epoch = beat.epoch
+            if beat.assignment is not None:
+                self.owned = beat.assignment
+        return beat
+
+    def numbers(self, topic: UUID = ROUTES) -> set[int]:
+        return set(self.owned.get(topic, ()))
+
+
+def settle(*members: Member) -> None:
+    for _ in range(4):
+        for member in members:
+            assert member.beat().code is Code.NONE
+
+
+@pytest.fixture
+def world() -> World:
+    made = World(group_consumer_assignment_interval_ms="0")
+    made.make_topics(routes=5, stops=2)
+    return made
+
+
+def test_who_is_silent_is_fenced_and_its_partitions_go_on(world: World) -> None:
+    first, second = Member(world, "A"), Member(world, "B")
+    settle(first, second)
+    assert (len(first.numbers()), len(second.numbers())) == (3, 2)
+    world.wait(SESSION_MS - 1)
+    first.beat()
+    world.wait(1)
+    assert list(world.consumers.members) == ["A"]
+    settle(first)
+    assert first.numbers() == set(range(5))
+    assert second.beat().code is Code.UNKNOWN_MEMBER_ID
+
+
+def test_a_group_s_own_settings_take_the_place_of_the_broker_s(world: World) -> None:
+    """From the next heartbeat on, and not beyond what the broker allows now."""
+    first = Member(world, "A")
+    world.group_texts[world.consumers.group_id] = {
+        "consumer.session.timeout.ms": "50000",
+        "consumer.heartbeat.interval.ms": "99000",
+    }
+    assert first.beat().interval_ms == 15_000
+    world.wait(49_999)
+    assert list(world.consumers.members) == ["A"]
+    world.wait(1)
+    assert not world.consumers.members
+
+
+def test_who_does_not_give_up_in_time_is_fenced(world: World) -> None:
+    first = Member(world, "A")
+    kept = first.owned
+    second = Member(world, "B")
+    first.beat()
+    assert not second.numbers()
+    for _ in range(REBALANCE_MS // 10_000):
+        assert "A" in world.consumers.members
+        world.wait(10_000)
+        first.beat(owned=kept)
+        second.beat()
+    world.wait(1)
+    assert list(world.consumers.members) == ["B"]
+    settle(second)
+    assert second.numbers() == set(range(5))
+
+
+def test_new_partitions_topics_and_deletions_are_assigned(world: World) -> None:
+    member = Member(world, "A", topics=frozenset({"routes", "later"}))
+    assert member.numbers() == set(range(5))
+    world.make_topics(routes=7)
+    member.beat()
+    assert member.numbers() == set(range(7))
+    world.make_topics(routes=7, later=1)
+    member.beat()
+    assert member.numbers(topic_id("later")) == {0}
+    world.make_topics(later=1)
+    settle(member)
+    assert set(member.owned) == {topic_id("later")}
+    epoch = world.consumers.epoch
+    world.make_topics(later=1, unread=3)
+    member.beat()
+    assert world.consumers.epoch == epoch
+
+
+def test_a_new_target_waits_for_its_interval() -> None:
+    world = World()
+    world.clock.advance(1)
+    world.make_topics(routes=4)
+    first = Member(world, "A")
+    second = Member(world, "B")
+    assert world.consumers.state.value == "Assigning"
+    assert second.epoch == world.consumers.target_epoch
+    world.wait(1000)
+    settle(first, second)
+    assert (len(first.numbers()), len(second.numbers())) == (2, 2)
+    assert world.consumers.state.value == "Stable"
+
+
+@pytest.mark.parametrize("is_settled", [False, True])
+def test_a_restart_goes_on_where_it_was(world: World, *, is_settled: bool) -> None:
+    members = [
+        Member(world, "A"),
+        Member(world, "B", instance_id="seat", rack_id="r1", assignor="range"),
+        Member(world, "C", topics=frozenset(), regex="st.*"),
+    ]
+    world.tell_meanings()
+    members[0].beat()
+    if is_settled:
+        settle(*members)
+    before = world.consumers
+    world.restart()
+    after = world.consumers
+    assert after is not before
+    assert (after.epoch, after.metadata_hash) == (before.epoch, before.metadata_hash)
+    assert (after.target_epoch, after.target_ms) == (before.target_epoch, before.target_ms)
+    assert (after.members, after.targets, after.regexes) == (
+        before.members,
+        before.targets,
+        before.regexes,
+    )
+    settle(*members)
+    assert members[2].numbers(STOPS) == {0, 1}
+    world.wait(SESSION_MS)
+    assert after.is_empty
+
+
+def test_a_write_that_fails_changes_nothing(world: World) -> None:
+    member = Member(world, "A")
+    before = world.consumers.members, world.consumers.epoch
+    world.journal.failure = Code.NOT_COORDINATOR
+    assert Member(world, "B").epoch == 0
+    assert member.leave().code is Code.NOT_COORDINATOR
+    assert (world.consumers.members, world.consumers.epoch) == before
+    assert world.consumers.regexes == {}
+
+
+def test_an_answer_waits_until_what_it_tells_is_safe(world: World) -> None:
+    world.journal.is_slow = True
+    asked = BeatAsked(
+        group_id=GROUP,
+        member_id="A",
+        rebalance_timeout_ms=1,
+        topics=frozenset({"routes"}),
+        owned={},
+    )
+    reply = world.heartbeats.beat(asked)
+    later = world.heartbeats.beat(BeatAsked(group_id=GROUP, member_id="A", epoch=2))
+    assert not reply.is_done
+    assert not later.is_done
+    world.journal.settle()
+    assert (reply.value.epoch, later.value.epoch) == (2, 2)
+
+
+def test_expressions_are_looked_up_again_for_new_topics_but_seldom(world: World) -> None:
+    member = Member(world, "A", topics=frozenset(), regex="r.*")
+    assert not member.owned
+    world.tell_meanings()
+    member.beat()
+    assert set(member.owned) == {ROUTES}
+    world.make_topics(routes=5, rails=1)
+    member.beat()
+    assert not world.looked_up
+    world.wait(10_001)
+    member.beat()
+    world.tell_meanings()
+    member.beat()
+    assert set(member.owned) == {ROUTES, topic_id("rails")}
+    member.beat(topics=frozenset({"rails"}), regex="")
+    settle(member)
+    assert set(member.owned) == {topic_id("rails")}
+    assert not world.consumers.regexes
+
+
+# -- both protocols --------------------------------------------------------------------------
+
+
+def subscription(owned: Iterable[int] = ()) -> bytes:
+    found = ConsumerProtocolSubscription(
+        topics=["routes"],
+        owned_partitions=[OwnedPartitions(topic="routes", partitions=list(owned))],
+    )
+    return SUBSCRIPTION.write(1, found)
+
+
+def join(world: World, member_id: str = "", owned: Iterable[int] = ()) -> Joined:
+    return world.ask_join(member_id, protocols=[("range", subscription(owned))]).value
+
+
+def synced(world: World, member: Joined) -> set[int]:
+    asked = SyncAsked(group_id=GROUP, member_id=member.member_id, generation=member.generation)
+    found = world.members.sync(asked).value
+    assert found.code is Code.NONE
+    parts = ASSIGNMENT.read(found.assignment)[1].assigned_partitions
+    return {number for part in parts for number in part.partitions}
+
+
+def test_a_group_goes_to_the_new_protocol_and_back_with_its_members(world: World) -> None:
+    reply = world.ask_join(protocols=[("range", subscription())])
+    classic = world.join_all([reply])[0]
+    world.ask_sync(classic, {classic.member_id: b"\0\0\0\0\0\0\xff\xff\xff\xff"})
+    world.commit(5, classic)
+    new = Member(world, "A")
+    assert world.committed == 5
+    assert world.heartbeat(classic) is Code.REBALANCE_IN_PROGRESS
+    again = join(world, classic.member_id)
+    has = synced(world, again)
+    settle(new)
+    assert new.numbers() | has == set(range(5))
+    assert not new.numbers() & has
+    world.restart()
+    assert world.heartbeat(again) is Code.NONE
+    new.leave()
+    assert world.group.members.keys() == {classic.member_id}
+    assert world.heartbeat(replace(again, generation=world.group.generation)) is (
+        Code.REBALANCE_IN_PROGRESS
+    )
+    world.restart()
+    assert world.group.members.keys() == {classic.member_id}
+    assert world.committed == 5
+
+
+def test_a_classic_member_that_does_not_join_again_is_fenced(world: World) -> None:
+    new = Member(world, "A")
+    classic = join(world)
+    has = synced(world, classic)
+    assert not has
+    new.beat()
+    new.beat()
+    assert world.heartbeat(classic) is Code.REBALANCE_IN_PROGRESS
+    for _ in range(6):
+        world.heartbeat(classic)
+        new.beat()
+        world.wait(900)
+    assert classic.member_id not in world.consumers.members
+
+
+def test_policy_keeps_groups_as_they_are() -> None:
+    world = World(group_consumer_migration_policy="disabled")
+    world.make_topics(routes=1)
+    world.form(1)
+    asked = BeatAsked(
+        group_id=GROUP, member_id="A", rebalance_timeout_ms=1, topics=frozenset(), owned={}
+    )
+    assert world.heartbeats.beat(asked).value.code is Code.GROUP_ID_NOT_FOUND
+    assert world.group.members
+
+
+def test_removing_members_by_instance(world: World) -> None:
+    member = Member(world, "A", instance_id="seat")
+    assert world.members.leave(GROUP, [MemberRef("", "seat"), MemberRef("x")]) == [
+        Code.NONE,
+        Code.UNKNOWN_MEMBER_ID,
+    ]
+    assert member.beat().code is Code.UNKNOWN_MEMBER_ID
+    assert world.commits.delete_group(GROUP).value is Code.NONE
+    world.restart()
+    assert world.table.get(GROUP) is None
+
+
+def test_between_assignors_that_are_wanted_alike_the_newest_wish_decides(world: World) -> None:
+    first = Member(world, "B", assignor="uniform")
+    assert world.consumers.assignor() == "uniform"
+    Member(world, "A", assignor="range")
+    # A's wish came last: it has the first ones, that `uniform` would have left to B.
+    assert world.consumers.targets["A"] == {ROUTES: frozenset({0, 1, 2})}
+    assert world.consumers.assignor() == "uniform"
+    first.beat(assignor="range")
+    assert world.consumers.assignor() == "range"
+
+
+def test_who_comes_back_to_its_seat_may_commit_what_was_kept_in_older_epochs(world: World) -> None:
+    member = Member(world, "A", instance_id="seat")
+    assert world.consumers.members["A"].assignment_epoch(ROUTES, 0) == 2
+    member.leave(epoch=-2)
+    member.join()
+    assert member.epoch == 2
+    assert world.consumers.members["A"].assignment_epoch(ROUTES, 0) == 0
+
+
+def test_a_classic_member_joins_again_for_a_new_target_and_not_for_an_epoch(world: World) -> None:
+    first, second = Member(world, "A"), Member(world, "B")
+    settle(first, second)
+    classic = join(world)
+    settle(first, second)
+    classic = join(world, classic.member_id, synced(world, classic))
+    assert world.heartbeat(classic) is Code.NONE
+    second.leave()
+    assert world.heartbeat(classic) is Code.NONE
+    first.beat()
+    assert world.heartbeat(classic) is Code.REBALANCE_IN_PROGRESS
+
+
+def test_an_epoch_without_a_member_is_nobody_s(world: World) -> None:
+    Member(world, "A")
+    assert fetch_error(world.consumers, None, 2) is Code.UNKNOWN_MEMBER_ID
+    assert fetch_error(world.consumers, "A", 1) is Code.STALE_MEMBER_EPOCH
+    assert fetch_error(world.consumers, "A", 2) is Code.NONE
+    assert fetch_error(world.consumers, None, -1) is Code.NONE

@@ -1,0 +1,118 @@
+"""What a standby kept of its leader's groups, where it can't be read or be taken in at once."""
+
+import errno
+from pathlib import Path
+from typing import Final
+
+import pytest
+from tests.unit.server.groups.test_shards import (
+    GROUP,
+    broker,
+    committed,
+    on_a_loop,
+    until_loaded,
+)
+from tests.waiting import turn_until
+
+from tidelog.env import Env, File, ManualClock, OsFileSystem, os_env
+from tidelog.server.groups.codes import Code
+from tidelog.server.groups.internal_topic import RETRY_MS
+from tidelog.server.node import Node
+from tidelog.storage.group_offsets import (
+    GROUPS_FILE,
+    GroupOffset,
+    GroupOffsets,
+    read_group_offsets,
+    write_group_offsets,
+)
+
+KEPT: Final = GroupOffsets(0, {GROUP: [GroupOffset("flights", 0, 0, 0, "why")]})
+
+
+async def ask(node: Node) -> Code:
+    """As FindCoordinator does, once what that begins has come to its end."""
+    code = await node.groups.shards.ensure_topic()
+    await until_loaded(node.groups)
+    return code
+
+
+@on_a_loop
+async def test_groups_wait_until_a_file_that_is_damaged_is_mended(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000)
+    async with broker(tmp_path, Env(clock=clock)) as node:
+        node.topics.create("flights")
+    file = tmp_path / GROUPS_FILE
+    file.write_text("{")
+    async with broker(tmp_path, Env(clock=clock)) as node:
+        for _ in range(3):
+            assert await ask(node) is Code.COORDINATOR_NOT_AVAILABLE
+            assert node.groups.shards.code_for(GROUP) is Code.NOT_COORDINATOR
+            assert not node.groups.shards.has_topic
+            assert file.read_text() == "{"
+        write_group_offsets(os_env().files, str(tmp_path), KEPT)
+        assert await ask(node) is Code.COORDINATOR_NOT_AVAILABLE  # it is not read at each request
+        assert not node.groups.shards.has_topic
+        clock.advance(RETRY_MS)
+        assert await ask(node) is Code.COORDINATOR_NOT_AVAILABLE  # but now
+        assert await ask(node) is Code.NONE
+        assert committed(node.groups) == 0
+        await turn_until(lambda: not file.exists())
+
+
+@on_a_loop
+async def test_without_the_file_groups_go_on(tmp_path: Path) -> None:
+    (tmp_path / GROUPS_FILE).write_text("{")
+    async with broker(tmp_path) as node:
+        assert await ask(node) is Code.COORDINATOR_NOT_AVAILABLE
+        (tmp_path / GROUPS_FILE).unlink()
+        assert await ask(node) is Code.NONE
+        assert node.groups.shards.code_for(GROUP) is Code.NONE
+
+
+@on_a_loop
+async def test_the_log_names_the_file_and_what_to_do(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        told: list[str] = []
+        patch.setattr(
+            "tidelog.server.groups.standby.LOGGER.error",
+            lambda text, *more: told.append(text % more),
+        )
+        (tmp_path / GROUPS_FILE).write_text('{"version": 7}')
+        async with broker(tmp_path) as node:
+            await ask(node)
+    (line,) = told
+    assert line.startswith(f"{tmp_path / GROUPS_FILE} can't be read")
+    assert "version 7" in line
+    assert "tidelog follow" in line
+
+
+class ShutTopic(OsFileSystem):
+    """The machine's files, but for a topic that can't be opened until `is_shut` is False."""
+
+    is_shut = True
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        if self.is_shut and "/flights-0/" in path:
+            raise OSError(errno.EIO, "the disk can't be read")
+        return super().open(path, write=write, create=create)
+
+
+@on_a_loop
+async def test_commit_of_a_partition_that_cannot_be_opened_is_not_forgotten(tmp_path: Path) -> None:
+    clock, disk = ManualClock(1_000_000), ShutTopic()
+    disk.is_shut = False
+    async with broker(tmp_path, Env(clock=clock)) as node:
+        node.topics.create("flights")
+        node.partitions.get("flights", 0)
+    write_group_offsets(os_env().files, str(tmp_path), KEPT)
+    async with broker(tmp_path, Env(clock=clock, files=disk)) as node:
+        disk.is_shut = True
+        await ask(node)
+        assert node.groups.shards.code_for(GROUP) is Code.NOT_COORDINATOR
+        assert read_group_offsets(os_env().files, str(tmp_path)) == KEPT
+        disk.is_shut = False
+        clock.advance(RETRY_MS)
+        node.groups.shards.code_for(GROUP)
+        await until_loaded(node.groups)
+        assert committed(node.groups) == 0
+        assert read_group_offsets(os_env().files, str(tmp_path)) is None

@@ -1,0 +1,94 @@
+"""How long clients have to be silent, and how much is remembered of them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.env import ManualClock
+from tidelog.server.quotas import throttles as module
+from tidelog.server.quotas.limits import Limit
+from tidelog.server.quotas.rates import FORGOTTEN_MS, Rate
+from tidelog.server.quotas.throttles import FETCHED, PRODUCED, Throttles, most_at_once
+
+USES = st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 5000)), min_size=1, max_size=60)
+
+
+def test_a_burst_of_ten_seconds_is_free() -> None:
+    rate = Rate()
+    rate.record(10_000, 5)
+    assert rate.throttle_ms(1000, 5) == 0
+    rate.record(1000, 5)
+    assert rate.throttle_ms(1000, 5) == 1000
+
+
+@given(uses=USES)
+def test_what_is_taken_back_was_never_there(uses: list[tuple[int, int]]) -> None:
+    """A window that was begun by it stays begun; so does Kafka's."""
+    kept, changed, now_ms = Rate(), Rate(), 1_000_000
+    for pause_ms, used in uses:
+        now_ms += pause_ms
+        for rate in (kept, changed):
+            rate.record(used, now_ms)
+        changed.record(777, now_ms)
+        changed.record(-777, now_ms)
+        assert changed.throttle_ms(100, now_ms) == kept.throttle_ms(100, now_ms)
+
+
+def test_who_was_quiet_for_long_begins_anew() -> None:
+    rate = Rate()
+    rate.record(100_000, 0)
+    assert rate.throttle_ms(1000, 0) > 0
+    rate.record(10_000, FORGOTTEN_MS)
+    assert rate.throttle_ms(1000, FORGOTTEN_MS) == 0
+
+
+class TestThrottles:
+    def test_kinds_do_not_see_each_other(self) -> None:
+        throttles = Throttles(ManualClock(0))
+        assert throttles.use({(("user", "u"),): {PRODUCED: 10.0, FETCHED: 20.0}})
+        limit = throttles.find(PRODUCED, "User:u", "app")
+        assert limit == Limit("u", None, 10.0)
+        assert throttles.charge(PRODUCED, limit, 200) == 10_000
+        limit = throttles.find(FETCHED, "User:u", None)
+        assert limit == Limit("u", None, 20.0)
+        assert throttles.charge(FETCHED, limit, 200) == 0
+
+    def test_quotas_of_other_kinds_cost_nothing(self) -> None:
+        throttles = Throttles(ManualClock(0))
+        assert not throttles.use({(("user", "u"),): {"request_percentage": 10.0}})
+
+    def test_a_name_with_a_colon_is_a_name(self) -> None:
+        throttles = Throttles(ManualClock(0))
+        throttles.use({(("user", "a:b"),): {PRODUCED: 1.0}})
+        assert throttles.find(PRODUCED, "User:a:b", "") is not None
+
+    def test_what_is_refused_does_not_count(self) -> None:
+        throttles = Throttles(ManualClock(0))
+        throttles.use({(("user", "u"),): {FETCHED: 10.0}})
+        limit = throttles.find(FETCHED, "User:u", "")
+        assert limit is not None
+        assert most_at_once(limit) == 100
+        for _ in range(5):
+            assert throttles.charge_or_not(FETCHED, limit, 150) == 5000
+        assert throttles.charge_or_not(FETCHED, limit, 100) == 0
+
+    def test_quiet_clients_are_forgotten(self) -> None:
+        clock = ManualClock(0)
+        throttles = Throttles(clock)
+        throttles.use({(("client-id", None),): {PRODUCED: 10.0}})
+        for number in range(5000):
+            limit = throttles.find(PRODUCED, "User:u", f"c{number}")
+            assert limit is not None
+            throttles.charge(PRODUCED, limit, 1)
+            clock.advance(100)
+        assert throttles.remembered(PRODUCED) <= FORGOTTEN_MS // 100 + 2
+
+    def test_so_many_are_remembered_at_most(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "RATES_MAX", 50)
+        throttles = Throttles(ManualClock(0))
+        throttles.use({(("client-id", None),): {PRODUCED: 10.0}})
+        for number in range(500):
+            limit = throttles.find(PRODUCED, "User:u", f"c{number}")
+            assert limit is not None
+            throttles.charge(PRODUCED, limit, 1)
+        assert throttles.remembered(PRODUCED) == 50

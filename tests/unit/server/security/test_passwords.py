@@ -1,0 +1,55 @@
+"""The file of PLAIN's users."""
+
+import pytest
+
+from tidelog.errors import ConfigError
+from tidelog.server.security.passwords import PASSWORD_BYTES_MAX, hashed, read_users
+
+SALT = bytes(16)
+
+
+def test_users_with_clear_and_hashed_passwords() -> None:
+    kept = hashed("other=secret", b"another salt", 5000)
+    users = read_users(f"# users\n\n alice = se=cret \nbob={kept}\n", "users", SALT)
+    assert len(users) == 2
+    assert users.is_user("alice", "se=cret")
+    assert users.is_user("bob", "other=secret")
+    for name, password in (("alice", "secret"), ("bob", str(kept)), ("", ""), ("carl", "")):
+        assert not users.is_user(name, password)
+
+
+def test_an_unknown_user_costs_as_much_as_the_slowest_known_one() -> None:
+    users = read_users(f"a=x\nb={hashed('y', SALT, 5000)}\n", "users", SALT)
+    assert users._pretender.iterations == 5000
+
+
+def test_a_long_password_is_not_hashed() -> None:
+    users = read_users("a=x", "users", SALT)
+    assert not users.is_user("a", "x" * (PASSWORD_BYTES_MAX + 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("alice", "line 1 is not NAME=PASSWORD"),
+        ("\nalice=", "line 2"),
+        ("=secret", "line 1"),
+        ("a=x\na=y", "line 2 names a user again"),
+        ("a={pbkdf2-sha256}x:y:z", "ITERATIONS:SALT:HASH"),
+        ("a={pbkdf2-sha256}1:AAAA", "ITERATIONS:SALT:HASH"),
+        ("a={pbkdf2-sha256}1:AAAA:AAAA", "ITERATIONS:SALT:HASH"),
+        ("a={pbkdf2-sha256}1:AAAA:$$$$", "ITERATIONS:SALT:HASH"),
+        ("a={pbkdf2-sha256}1:AAAA:\u00e4\u00e4\u00e4\u00e4", "ITERATIONS:SALT:HASH"),
+        ("a={pbkdf2-sha256}0:AAAA:AAAA", "iterations"),
+        ("a={pbkdf2-sha256}999999999999:AAAA:AAAA", "iterations"),
+    ],
+)
+def test_lines_that_are_no_users_are_named_and_not_shown(text: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_users(text, "the file", SALT)
+    assert told in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_hash_is_not_printed() -> None:
+    assert "digest" not in repr(hashed("x", SALT))

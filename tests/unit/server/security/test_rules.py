@@ -1,0 +1,103 @@
+"""Users and rules as a broker keeps them: how many rules there may be, what keys are like."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tidelog.config import BrokerConfig
+from tidelog.config.door_keys import STANDARD_AUTHORIZER
+from tidelog.protocol.messages import CREATE_ACLS
+from tidelog.protocol.messages.acls import AclCreation, CreateAclsRequest, CreateAclsResponse
+from tidelog.server.handlers import acls as handlers
+from tidelog.server.handlers.acls import POLICY_VIOLATION, create_acls
+from tidelog.server.node import ConnectionFacts, Node
+from tidelog.server.requests import RequestContext
+from tidelog.server.security import rules
+from tidelog.server.security.pretenders import Shape
+from tidelog.server.security.scram import ScramMechanism
+from tidelog.server.server import open_node
+from tidelog.storage.security_file import KeptCredential
+
+SHA_256, SHA_512 = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
+
+
+@contextmanager
+def broker(tmp_path: Path) -> Iterator[Node]:
+    config = BrokerConfig.parse({"authorizer.class.name": STANDARD_AUTHORIZER})[0]
+    with closing(open_node(str(tmp_path), config)) as node:
+        yield node
+
+
+async def create(node: Node, *names: str) -> list[int]:
+    """Let alice read topics; the codes."""
+    context = RequestContext(node, CREATE_ACLS, 3, None, ConnectionFacts(1, "here"))
+    creations = [
+        AclCreation(
+            resource_type=2,
+            resource_name=name,
+            resource_pattern_type=3,
+            principal="User:alice",
+            host="*",
+            operation=3,
+            permission_type=3,
+        )
+        for name in names
+    ]
+    said = await create_acls(context, CreateAclsRequest(creations=creations))
+    assert isinstance(said, CreateAclsResponse)
+    return [each.error_code for each in said.results]
+
+
+@pytest.fixture
+def five(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (rules, handlers):
+        monkeypatch.setattr(module, "ACLS_MAX", 5)
+
+
+@pytest.mark.usefixtures("five")
+def test_there_are_never_more_rules_than_there_may_be(tmp_path: Path) -> None:
+    async def check() -> None:
+        with broker(tmp_path) as node:
+            said = await asyncio.gather(
+                create(node, "a", "b"), create(node, "c", "d", "a"), create(node, "e", "f")
+            )
+            assert [*said] == [[0, 0], [0, 0, 0], [0, POLICY_VIOLATION]]
+            assert node.authorizer is not None
+            assert sorted(acl.name for acl in node.authorizer.acls) == ["a", "b", "c", "d", "e"]
+
+    asyncio.run(check())
+
+
+@pytest.mark.usefixtures("five")
+def test_what_is_there_already_needs_no_room(tmp_path: Path) -> None:
+    async def check() -> None:
+        with broker(tmp_path) as node:
+            assert await create(node, *"abcde") == [0] * 5
+            assert await create(node, "f", "c", "c") == [POLICY_VIOLATION, 0, 0]
+
+    asyncio.run(check())
+
+
+def test_shapes_follow_the_users_and_outlive_a_start(tmp_path: Path) -> None:
+    def change(kept: dict[tuple[str, int], KeptCredential]) -> None:
+        kept["alice", SHA_256] = KeptCredential(8192, b"\xff" * 30, b"s", b"k")
+        kept["bob", SHA_256] = KeptCredential(8192, b"1a2b3c", b"s", b"k")
+        kept["carol", SHA_256] = KeptCredential(8192, b"zz9", b"s", b"k")
+        kept["carol", SHA_512] = KeptCredential(5000, b"zz9", b"s", b"k")
+
+    async def check() -> None:
+        found = {Shape(8192, 30): 1, Shape(8192, 0): 2}
+        with broker(tmp_path) as node:
+            assert not node.rules.shapes(SHA_256)
+            await node.rules.change_credentials(change)
+            assert node.rules.shapes(SHA_256) == found
+        with broker(tmp_path) as node:
+            assert node.rules.shapes(SHA_256) == found
+            assert node.rules.shapes(SHA_512) == {Shape(5000, 0): 1}
+            await node.rules.change_credentials(lambda kept: kept.clear())
+            assert not node.rules.shapes(SHA_512)
+
+    asyncio.run(check())

@@ -1,0 +1,237 @@
+"""SCRAM: the RFC's own example, what is refused, and unknown users that look like known ones."""
+
+import base64
+import hashlib
+import hmac
+import re
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidelog.server.security.errors import LoginFailed
+from tidelog.server.security.pretenders import SHAPES_MAX, Shape, most_common, shape_of
+from tidelog.server.security.scram import (
+    ITERATIONS_MIN,
+    ScramCredential,
+    ScramMechanism,
+    ScramServer,
+    credential_for_password,
+)
+
+SHA_256 = ScramMechanism.SCRAM_SHA_256
+SALT = b"salt of a test"
+KEPT = {
+    kind: credential_for_password(kind, "pencil", SALT)
+    for kind in (SHA_256, ScramMechanism.SCRAM_SHA_512)
+}
+
+
+def server(kind: ScramMechanism = SHA_256, *, nonce: bytes = b"server-nonce") -> ScramServer:
+    """A log-in of a broker that knows `user` alone."""
+
+    def find(user: str) -> ScramCredential | None:
+        return KEPT[kind] if user == "user" else None
+
+    return ScramServer(kind, find, nonce=nonce, pretender_key=b"secret")
+
+
+def client_final(
+    kind: ScramMechanism, first: str, answer: bytes, password: str, binding: str = "n,,"
+) -> bytes:
+    """What an honest client says second, by RFC 5802, section 3."""
+    name = kind.hash_name
+    said = dict(part.partition("=")[::2] for part in answer.decode().split(","))
+    salt, count = base64.b64decode(said["s"]), int(said["i"])
+    salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, count)
+    client_key = hmac.digest(salted, b"Client Key", name)
+    stored = hashlib.new(name, client_key).digest()
+    without = f"c={base64.b64encode(binding.encode()).decode()},r={said['r']}"
+    bare = first.removeprefix(binding)
+    signature = hmac.digest(stored, f"{bare},{answer.decode()},{without}".encode(), name)
+    proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+    return f"{without},p={base64.b64encode(proof).decode()}".encode()
+
+
+def test_the_example_of_rfc_7677() -> None:
+    salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+    kept = credential_for_password(SHA_256, "pencil", salt)
+    nonce = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+    found = ScramServer(SHA_256, lambda _: kept, nonce=b"", pretender_key=b"")
+    found._nonce = nonce  # the example's is no base64
+    first = found.step(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
+    assert first == f"r=rOprNGfwEbeRWgbNEkqO{nonce},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode()
+    final = found.step(
+        f"c=biws,r=rOprNGfwEbeRWgbNEkqO{nonce},p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=".encode()
+    )
+    assert final == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+    assert found.user == "user"
+
+
+@pytest.mark.parametrize("kind", KEPT)
+@pytest.mark.parametrize("binding", ["n,,", "y,,", "n,a=user,"])
+def test_a_right_password_and_a_wrong_one(kind: ScramMechanism, binding: str) -> None:
+    first = f"{binding}n=user,r=abc"
+    found = server(kind)
+    answer = found.step(first.encode())
+    assert found.step(client_final(kind, first, answer, "pencil", binding)).startswith(b"v=")
+    assert found.user == "user"
+    found = server(kind)
+    answer = found.step(first.encode())
+    with pytest.raises(LoginFailed):
+        found.step(client_final(kind, first, answer, "Pencil", binding))
+    assert found.user is None
+
+
+def test_who_is_unknown_looks_like_who_is_known() -> None:
+    """The same salt each time, as many iterations, the same sentence in the end."""
+    answers = [server().step(b"n,,n=nobody,r=abc") for _ in range(2)]
+    assert answers[0] == answers[1]
+    other = server().step(b"n,,n=somebody,r=abc")
+    assert other != answers[0]
+    assert answers[0].endswith(f",i={ITERATIONS_MIN}".encode())
+    reasons = set()
+    for user, password in (("nobody", "pencil"), ("user", "wrong")):
+        found = server()
+        first = f"n,,n={user},r=abc"
+        with pytest.raises(LoginFailed) as caught:
+            found.step(client_final(SHA_256, first, found.step(first.encode()), password))
+        reasons.add(str(caught.value))
+    assert len(reasons) == 1
+
+
+def told(user: str, shapes: dict[Shape, int]) -> tuple[bytes, int]:
+    """Salt and iterations that somebody hears who names a user."""
+    found = ScramServer(
+        SHA_256,
+        lambda name: KEPT[SHA_256] if name == "user" else None,
+        nonce=b"n",
+        pretender_key=b"secret",
+        shapes=lambda: shapes,
+    )
+    said = dict(
+        part.partition("=")[::2]
+        for part in found.step(b"n,,n=%b,r=a" % user.encode()).decode().split(",")
+    )
+    return base64.b64decode(said["s"]), int(said["i"])
+
+
+def test_who_is_unknown_has_iterations_and_salts_as_often_as_users_have_them() -> None:
+    shapes = {Shape(4096, 0): 600, Shape(8192, 0): 300, Shape(8192, 16): 100}
+    found = Counter(
+        shape_of(iterations, salt)
+        for salt, iterations in (told(f"nobody {n}", shapes) for n in range(2000))
+    )
+    assert found.keys() == shapes.keys()
+    for shape, count in shapes.items():
+        assert abs(found[shape] - 2 * count) < 150, found
+    one = {Shape(5000, 16): 1}
+    assert {told(name, one)[1] for name in ("nobody", "somebody")} == {5000}
+    assert told("user", one) == (SALT, ITERATIONS_MIN)
+
+
+def test_who_is_unknown_stays_as_he_is_when_others_come_and_go() -> None:
+    names = [f"nobody {n}" for n in range(500)]
+    few = {Shape(4096, 0): 50, Shape(8192, 0): 49}
+    more = {Shape(4096, 0): 50, Shape(8192, 0): 50}
+    assert [told(name, few) for name in names] == [told(name, few) for name in names]
+    moved = sum(told(name, few) != told(name, more) for name in names)
+    assert moved < 20
+
+
+def test_salts_of_nobody_are_like_those_of_kafkas_clients() -> None:
+    salts = [told(f"nobody {n}", {Shape(4096, 0): 1})[0] for n in range(200)]
+    assert all(re.fullmatch(b"[0-9a-z]{20,26}", salt) for salt in salts)
+    assert all(salt.startswith(b"1") for salt in salts if len(salt) == 26)  # of 130 bits
+    assert len({*salts}) == 200
+    assert {len(salt) for salt in salts} >= {25, 26}
+    assert {len(told(f"nobody {n}", {Shape(4096, 40): 1})[0]) for n in range(9)} == {40}
+
+
+def test_only_the_most_common_shapes_are_drawn_from() -> None:
+    shapes = [Shape(4096 + n, 24) for n in range(100) for _ in range(100 - n)]
+    found = most_common(shapes)
+    assert list(found) == [Shape(4096 + n, 24) for n in range(SHAPES_MAX)]
+    assert found[Shape(4096, 24)] == 100
+
+
+def test_a_user_whom_nobody_knows_never_gets_in_whatever_he_knows_of_the_pretender() -> None:
+    """Even with the proof that fits what a pretender is compared with."""
+    digest = hmac.digest(b"secret", b"nobody", "sha512")
+    found = server()
+    answer = found.step(b"n,,n=nobody,r=abc").decode()
+    nonce = answer.split(",")[0][2:]
+    signed = f"n=nobody,r=abc,{answer},c=biws,r={nonce}".encode()
+    signature = hmac.digest(digest[:32], signed, "sha256")
+    with pytest.raises(LoginFailed):
+        found.step(b"c=biws,r=" + nonce.encode() + b",p=" + base64.b64encode(signature))
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"",
+        b"n",
+        b"p=tls-unique,,n=user,r=a",
+        b"n,,n=user",
+        b"n,,r=a,n=user",
+        b"n,,m=x,n=user,r=a",
+        b"n,a=other,n=user,r=a",
+        b"n,b=user,n=user,r=a",
+        b"n,,n=us=er,r=a",
+        b"n,,n=us==2C3Der,r=a",
+        b"n,,n=,r=a",
+        b"n,,n=user,r=",
+        b"n,,n=user,r=a b",
+        b"n,,n=user,r=a\xc3\xa4",
+        b"n,,n=user,r=a,tokenauth=true",
+        b"\xff",
+        b"n,,n=user,r=" + b"a" * 9000,
+    ],
+)
+def test_first_messages_that_are_refused(first: bytes) -> None:
+    with pytest.raises(LoginFailed):
+        server().step(first)
+
+
+def test_names_with_commas_and_equals_signs() -> None:
+    asked: list[str] = []
+
+    def find(user: str) -> None:
+        asked.append(user)
+
+    ScramServer(SHA_256, find, nonce=b"n", pretender_key=b"k").step(b"n,,n=a=2Cb=3Dc,r=x")
+    assert asked == ["a,b=c"]
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_no_changed_proof_gets_in(data: st.DataObject) -> None:
+    """Any one byte of the right final message changed: refused.
+
+    But for the last character of base64, of which two bits say nothing, and the padding behind it.
+    """
+    found = server()
+    first = "n,,n=user,r=abc"
+    final = bytearray(client_final(SHA_256, first, found.step(first.encode()), "pencil"))
+    at = data.draw(st.integers(0, len(final) - 3))
+    final[at] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(LoginFailed):
+        found.step(bytes(final))
+    assert found.user is None
+
+
+@pytest.mark.parametrize("proof", ["", "!", "YWJj", "\u00e4\u00f6\u00fc\u00df"])
+def test_a_proof_that_is_none_is_a_failed_login(proof: str) -> None:
+    found = server()
+    nonce = found.step(b"n,,n=user,r=abc").decode().split(",")[0]
+    with pytest.raises(LoginFailed):
+        found.step(f"c=biws,{nonce},p={proof}".encode())
+
+
+def test_nothing_of_a_credential_is_printed() -> None:
+    text = repr(KEPT[SHA_256])
+    assert KEPT[SHA_256].stored_key.hex() not in text
+    assert "stored_key" not in text
+    assert "salt" not in text

@@ -1,0 +1,251 @@
+"""Tokens: which keys count for what, what a token has to say, and what nobody is let in by."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.server.signing import EcKey, RsaKey, Secret, Signer, key_set, pack, token
+
+from tidelog.server.security.errors import LoginFailed
+from tidelog.server.security.jwks import (
+    ALGORITHMS,
+    EC_ALGORITHMS,
+    KEYS_MAX,
+    RSA_ALGORITHMS,
+    PublicKey,
+    read_keys,
+)
+from tidelog.server.security.sasl import BearerExchange, Login
+from tidelog.server.security.tokens import TokenRules, check_token
+
+NOW_S: Final = 1_700_000_000
+CLAIMS: Final[Mapping[str, object]] = {
+    "sub": "alice",
+    "iss": "https://issuer.example",
+    "aud": "kafka",
+    "iat": NOW_S - 10,
+    "exp": NOW_S + 600,
+}
+RSA: Final = RsaKey("r")
+CURVES: Final = {name: EcKey(name, name) for name in EC_ALGORITHMS}
+SIGNERS: Final[dict[str, Signer]] = {**dict.fromkeys(RSA_ALGORITHMS, RSA), **CURVES}
+ALL: Final = key_set(RSA.shown(), *(key.shown() for key in CURVES.values()))
+RULES: Final = TokenRules(algorithms=frozenset(ALGORITHMS))
+
+
+def check(made: str, rules: TokenRules = RULES, keys: bytes = ALL, now_s: float = NOW_S) -> Login:
+    """What is said of a token."""
+    found = read_keys(keys)
+
+    def find(key_id: str | None) -> Sequence[PublicKey]:
+        return [key for key in found if key_id is None or key.key_id == key_id]
+
+    return check_token(made, find, rules, int(now_s * 1000))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_each_algorithm(algorithm: str) -> None:
+    made = token(SIGNERS[algorithm], algorithm, CLAIMS)
+    assert check(made) == Login("alice", (NOW_S + 600) * 1000)
+    other = TokenRules(algorithms=frozenset(ALGORITHMS) - {algorithm})
+    with pytest.raises(LoginFailed, match="not allowed"):
+        check(made, other)
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["none", "None", "NONE", "HS256", "HS512", "rs256", "", "EdDSA"]
+)
+def test_what_nobody_may_sign_by_whatever_is_allowed(algorithm: str) -> None:
+    """Also with the public key as the secret, as others have fallen for."""
+    public = json.dumps(RSA.shown()).encode()
+    made = token(Secret("r", public), "HS256", CLAIMS, header={"alg": algorithm})
+    with pytest.raises(LoginFailed, match="not allowed"):
+        check(made)
+    # Even where somebody allows it.
+    with pytest.raises(LoginFailed):
+        check(made, TokenRules(algorithms=frozenset({*ALGORITHMS, algorithm})))
+
+
+def test_a_key_is_not_used_for_another_algorithm() -> None:
+    for algorithm in ALGORITHMS:
+        signer = SIGNERS[algorithm]
+        for other in ALGORITHMS:
+            if other != algorithm:
+                with pytest.raises(LoginFailed, match="nobody trusted"):
+                    check(token(signer, algorithm, CLAIMS, header={"alg": other}))
+    only = key_set(RSA.shown(alg="PS256"))
+    assert check(token(RSA, "PS256", CLAIMS), keys=only).user == "alice"
+    with pytest.raises(LoginFailed, match="nobody trusted"):
+        check(token(RSA, "RS256", CLAIMS), keys=only)
+
+
+def test_another_key_with_the_same_name_and_one_without_a_name() -> None:
+    stranger, unnamed = RsaKey("r"), RsaKey(None)
+    with pytest.raises(LoginFailed, match="nobody trusted"):
+        check(token(stranger, "RS256", CLAIMS))
+    with pytest.raises(LoginFailed, match="nobody trusted"):
+        check(token(RSA, "RS256", CLAIMS, header={"kid": "other"}))
+    assert check(token(RSA, "RS256", CLAIMS), keys=key_set(stranger.shown(), RSA.shown())).user
+    assert check(token(unnamed, "RS256", CLAIMS), keys=key_set(RSA.shown(), unnamed.shown())).user
+
+
+@pytest.mark.parametrize(
+    ("claims", "told"),
+    [
+        ({"exp": NOW_S - 30}, "expired"),
+        ({"exp": None}, "`exp`"),
+        ({"exp": True}, "`exp`"),
+        ({"exp": "1800000000"}, "`exp`"),
+        ({"exp": 1e300}, "`exp`"),
+        ({"exp": -1}, "`exp`"),
+        ({"iat": NOW_S + 31}, "future"),
+        ({"iat": None}, "`iat`"),
+        ({"nbf": NOW_S + 31}, "does not hold yet"),
+        ({"sub": ""}, "without a name"),
+        ({"sub": " "}, "without a name"),
+        ({"sub": 7}, "without a name"),
+        ({"sub": None}, "without a name"),
+        ({"sub": "x" * 1025}, "without a name"),
+        ({"iss": "https://other.example"}, "another issuer"),
+        ({"iss": None}, "another issuer"),
+        ({"aud": "other"}, "another audience"),
+        ({"aud": []}, "another audience"),
+        ({"aud": [["kafka"]]}, "another audience"),
+        ({"aud": None}, "another audience"),
+    ],
+)
+def test_what_a_token_has_to_say(claims: Mapping[str, object], told: str) -> None:
+    rules = TokenRules(
+        algorithms=frozenset(ALGORITHMS),
+        audiences=frozenset({"kafka", "streams"}),
+        issuer="https://issuer.example",
+    )
+    assert check(token(RSA, "RS256", CLAIMS), rules).user
+    with pytest.raises(LoginFailed, match=told):
+        check(token(RSA, "RS256", {**CLAIMS, **claims}), rules)
+
+
+def test_what_is_allowed_besides() -> None:
+    assert check(token(RSA, "RS256", {**CLAIMS, "exp": NOW_S - 29, "iat": NOW_S + 30})).user
+    assert check(token(RSA, "RS256", {**CLAIMS, "aud": ["x", "kafka"], "nbf": NOW_S})).user
+    by_mail = TokenRules(algorithms=frozenset(ALGORITHMS), user_claim="email")
+    assert check(token(RSA, "RS256", {**CLAIMS, "email": "a@b"}), by_mail).user == "a@b"
+
+
+@pytest.mark.parametrize("header", [{"crit": ["b64"], "b64": False}, {"kid": 7}, {"kid": ["r"]}])
+def test_headers_that_ask_for_more(header: dict[str, object]) -> None:
+    with pytest.raises(LoginFailed, match="asks for what is not known"):
+        check(token(RSA, "RS256", CLAIMS, header=header))
+
+
+GOOD: Final = token(RSA, "RS256", CLAIMS)
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_no_changed_token_gets_in(data: st.DataObject) -> None:
+    place = data.draw(st.integers(0, len(GOOD) - 1))
+    letter = data.draw(st.characters(max_codepoint=300).filter(lambda c: c != GOOD[place]))
+    with pytest.raises(LoginFailed):
+        check(GOOD[:place] + letter + GOOD[place + 1 :])
+
+
+@given(st.text(max_size=200))
+def test_no_text_gets_in(text: str) -> None:
+    with pytest.raises(LoginFailed):
+        check(text)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_parts_that_are_missing_or_too_many(number: int) -> None:
+    head, body, signature = GOOD.split(".")
+    bad = (f"{head}.{body}", f"{GOOD}.", f"{head}.{body}.", f"{head}..{signature}")[number]
+    with pytest.raises(LoginFailed):
+        check(bad)
+
+
+def test_a_name_that_comes_twice_is_no_token() -> None:
+    body = ".".join(
+        (
+            pack(b'{"alg":"RS256","kid":"r"}'),
+            pack(b'{"sub":"alice","sub":"boss","iat":1,"exp":1800000000}'),
+        )
+    )
+    with pytest.raises(LoginFailed, match="no JWT"):
+        check(f"{body}.{pack(RSA.sign('RS256', body.encode()))}")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"keys": {}}',
+        b'{"keys": []}',
+        b'{"keys": [7, null, {}]}',
+        key_set({"kty": "oct", "k": "c2VjcmV0", "kid": "r"}),
+        key_set(RSA.shown(use="enc")),
+        key_set(RSA.shown(key_ops=["encrypt"])),
+        key_set(RSA.shown(n="AQ")),
+        key_set(RSA.shown(e="!")),
+        key_set(RSA.shown(n=7)),
+        key_set(RsaKey("small", 1024).shown()),
+        key_set(CURVES["ES256"].shown(crv="P-384")),
+        key_set(CURVES["ES256"].shown(x="AQ")),
+        key_set({"kty": "EC"}),
+        key_set(*[RSA.shown()] * (KEYS_MAX + 1)),
+        b"[" * 100_000,
+    ],
+)
+def test_sets_without_a_key_that_counts(keys: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read_keys(keys)
+
+
+def test_keys_that_do_not_count_are_passed_over() -> None:
+    keys = key_set({"kty": "OKP", "crv": "Ed25519", "x": "AA"}, RSA.shown(n="AQ"), RSA.shown())
+    assert [key.key_id for key in read_keys(keys)] == ["r"]
+
+
+def test_a_bad_token_is_told_and_no_reason_with_it() -> None:
+    exchange = BearerExchange(check)
+    bad = token(RsaKey("r"), "RS256", CLAIMS)
+    answer = exchange.step(f"n,,\x01auth=Bearer {bad}\x01\x01".encode())
+    assert json.loads(answer) == {"status": "invalid_token"}
+    assert exchange.login is None
+    with pytest.raises(LoginFailed, match="nobody trusted"):
+        exchange.step(b"\x01")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"n,,",
+        b"n,,\x01\x01",
+        b"p=x,,\x01auth=Bearer {}\x01\x01",
+        b"n,alice,\x01auth=Bearer {}\x01\x01",
+        b"n,,\x01auth=Basic {}\x01\x01",
+        b"n,,\x01auth=Bearer \x01\x01",
+        b"n,,\x01auth=Bearer {}\x01",
+        b"n,,\x01auth=Bearer {}\x01auth=Bearer x\x01\x01",
+        b"n,a=bob,\x01auth=Bearer {}\x01\x01",
+        b"\xff",
+    ],
+)
+def test_messages_that_are_refused(message: bytes) -> None:
+    exchange = BearerExchange(check)
+    with pytest.raises(LoginFailed):
+        exchange.step(message.replace(b"{}", GOOD.encode()))
+    assert exchange.login is None
+
+
+@pytest.mark.parametrize("head", ["n,,", "y,,", "n,a=alice,"])
+def test_messages_that_let_in(head: str) -> None:
+    exchange = BearerExchange(check)
+    assert exchange.step(f"{head}\x01host=h\x01auth=Bearer {GOOD}\x01\x01".encode()) == b""
+    assert exchange.login == Login("alice", (NOW_S + 600) * 1000)

@@ -1,0 +1,151 @@
+"""Retention beside clients, in every order of what runs in threads and by timers."""
+
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Final
+
+import pytest
+from tests.faults import DamageFileSystem, seeded_env
+from tests.faults.later import Later
+
+from tidelog.config import BrokerConfig
+from tidelog.env import ManualClock
+from tidelog.server.background import RETRY_MS, Background
+from tidelog.server.node import Node
+from tidelog.server.partitions import Partition
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.types import NewRecord
+
+ROOT: Final = "/data"
+DELAY_MS: Final = 5_000
+CONFIG: Final = {"retention.bytes": "1", "file.delete.delay.ms": str(DELAY_MS)}
+
+
+@dataclass
+class World:
+    """A broker's background work without a loop: threads work, and time passes, when told."""
+
+    files: DamageFileSystem
+    clock: ManualClock
+    node: Node
+    later: Later
+    background: Background
+    partition: Partition
+
+    def fill(self) -> None:
+        """Two finished segments, and an active one."""
+        log = self.partition.log
+        for _ in range(2):
+            log.append([NewRecord(value=b"v")])
+            log.roll()
+        log.append([NewRecord(value=b"v")])
+        self.partition.advance()
+        self.later.settle()
+
+    def names(self, part: str) -> list[str]:
+        """Files of the partition whose names have this in them."""
+        return [e.name for e in self.files.list_dir(f"{ROOT}/t-0") if part in e.name]
+
+    def checkpoint(self, name: str) -> str:
+        """The text of a checkpoint."""
+        path = f"{ROOT}/{name}-offset-checkpoint"
+        if not self.files.exists(path):
+            return ""
+        file = self.files.open(path)
+        try:
+            return file.pread(1000, 0).decode()
+        finally:
+            file.close()
+
+    def pass_by(self, ms: int) -> None:
+        """Let time pass, and threads do what they are given."""
+        self.clock.advance(ms)
+        self.node.timers.run_due()
+        self.later.settle()
+
+
+@pytest.fixture
+def world() -> World:
+    env, laters = seeded_env(1), list[Later]()
+
+    def deferral() -> Later:
+        laters.append(Later())
+        return laters[-1]
+
+    log_dir = LogDir.open(ROOT, env=env, options=LogDirOptions(create=True, deferrals=deferral))
+    log_dir.create_topic("t", config=CONFIG)
+    node = Node(log_dir, BrokerConfig.parse({})[0])
+    partition = node.partitions.get("t", 0)
+    made = World(env.files, env.clock, node, laters[0], Background(node), partition)
+    made.fill()
+    return made
+
+
+@pytest.mark.parametrize("order", list(permutations(["threads", "checkpoint", "timers"])))
+def test_checkpoints_say_the_same_whatever_comes_first(
+    world: World, order: tuple[str, ...]
+) -> None:
+    world.background._retain(world.partition)
+    for step in order:
+        match step:
+            case "threads":
+                world.later.settle()
+            case "checkpoint":
+                world.node.log_dir.checkpoint()
+            case _:
+                world.clock.advance(DELAY_MS + 1)
+                world.node.timers.run_due()
+    log = world.partition.log
+    assert log.log_start_offset == log.segments[0].base_offset == 2
+    # As in Kafka a log that starts with its first segment has no line for long: a move of the
+    # start writes one, the next checkpoint takes it out.
+    was_last = order.index("checkpoint") < order.index("threads")
+    assert ("t 0 2" in world.checkpoint("log-start")) is was_last
+    world.later.settle()
+    world.node.log_dir.checkpoint()
+    assert "t 0" not in world.checkpoint("log-start")
+    assert f"t 0 {log.recovery_point}" in world.checkpoint("recovery-point")
+    world.pass_by(RETRY_MS + DELAY_MS)
+    assert not world.names(".deleted")
+    assert not world.names(f"{0:020}.log")
+
+
+def test_files_go_though_they_are_set_aside_late(world: World) -> None:
+    world.background._retain(world.partition)
+    world.clock.advance(DELAY_MS + 1)
+    world.node.timers.run_due()
+    assert world.names(f"{0:020}.log") == [f"{0:020}.log"]
+    world.later.settle()
+    assert world.names(".deleted")
+    world.pass_by(RETRY_MS)
+    assert not world.names(".deleted")
+    world.pass_by(RETRY_MS)
+    assert world.node.timers.next_delay_ms() is None
+
+
+def test_files_go_though_wall_time_runs_back(world: World) -> None:
+    world.background._retain(world.partition)
+    world.later.settle()
+    world.clock.jump(world.clock.now_ms() - 100)
+    world.pass_by(DELAY_MS + 1)
+    assert world.names(".deleted")  # by the clock on the wall they are not due yet
+    world.pass_by(DELAY_MS)
+    assert not world.names(".deleted")
+    world.pass_by(RETRY_MS)
+    assert world.node.timers.next_delay_ms() is None
+
+
+def test_one_look_serves_all_deletions_of_a_partition(world: World) -> None:
+    world.background._retain(world.partition)
+    world.later.settle()
+    world.clock.advance(DELAY_MS // 2)
+    world.fill()
+    world.background._retain(world.partition)
+    world.later.settle()
+    assert world.node.timers.size == 1
+    world.pass_by(DELAY_MS // 2 + 1)
+    assert world.names(".deleted")
+    world.pass_by(DELAY_MS)
+    assert not world.names(".deleted")
+    world.pass_by(RETRY_MS)
+    assert world.node.timers.next_delay_ms() is None

@@ -1,0 +1,175 @@
+"""Who is silent is sent away, but nobody who may have sent what the system did not tell of."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tidelog.config import BrokerConfig
+from tidelog.env import Env, ManualClock
+from tidelog.server.clients import IDLE_CHECK_MS, SENDING_MS, STALLED_MS, Clients
+from tidelog.server.node import ConnectionFacts, Node
+from tidelog.server.server import open_node
+
+SETTINGS = {"queued.max.request.bytes": "100", "connections.max.idle.ms": "60000"}
+
+
+class Slow:
+    """A client in the midst of a request, told of by the system from time to time only."""
+
+    def __init__(self, clock: ManualClock, *, wakes_late: bool) -> None:
+        self.facts = ConnectionFacts(1, "127.0.0.1")
+        self.sending_since_ms: int | None = clock.monotonic_ms()
+        self.taking_since_ms: int | None = None
+        self.last_active_ms = clock.monotonic_ms()
+        self.is_busy = False
+        self.held_bytes = 0
+        self.shows_progress = True
+        self.release: Callable[[int], None] = lambda _bytes: None
+        self.wakes_late = wakes_late
+        self.is_closed = False
+        self._clock = clock
+
+    def attend(self) -> bool:
+        was_late, self.wakes_late = self.wakes_late, False
+        if was_late:
+            self.last_active_ms = self._clock.monotonic_ms()
+        return was_late
+
+    def close(self) -> None:
+        self.is_closed = True
+        held_bytes, self.held_bytes = self.held_bytes, 0
+        self.release(held_bytes)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1_700_000_000_000)
+
+
+@pytest.fixture
+def node(tmp_path: Path, clock: ManualClock) -> Iterator[Node]:
+    found = open_node(str(tmp_path), BrokerConfig.parse(SETTINGS)[0], env=Env(clock=clock))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def clients(node: Node) -> Clients:
+    """At the bound: one is read, another one waits."""
+    found = Clients(node)
+    assert found.in_flight.read(100, lambda: None)
+    assert not found.in_flight.read(1, lambda: None)
+    return found
+
+
+def let_pass(clients: Clients, clock: ManualClock, delta_ms: int) -> None:
+    for _ in range(delta_ms // IDLE_CHECK_MS):
+        clock.advance(IDLE_CHECK_MS)
+        clients.watch_idle()
+
+
+def test_who_was_not_listened_to_is_listened_to_first(clients: Clients, clock: ManualClock) -> None:
+    quiet, late = Slow(clock, wakes_late=False), Slow(clock, wakes_late=True)
+    clients.admit(quiet)
+    clients.admit(late)
+    clock.advance(STALLED_MS)  # nobody looked meanwhile: the bound has only just been met
+    let_pass(clients, clock, IDLE_CHECK_MS)
+    assert (quiet.is_closed, late.is_closed, late.wakes_late) == (True, False, False)
+    let_pass(clients, clock, STALLED_MS)
+    assert not late.is_closed
+    let_pass(clients, clock, IDLE_CHECK_MS)  # by now it is silent in truth
+    assert late.is_closed
+
+
+def test_who_sends_on_stays_until_its_time_is_over(clients: Clients, clock: ManualClock) -> None:
+    slow = Slow(clock, wakes_late=True)
+    clients.admit(slow)
+    for _ in range(SENDING_MS // IDLE_CHECK_MS):
+        slow.last_active_ms = clock.monotonic_ms()
+        let_pass(clients, clock, IDLE_CHECK_MS)
+    assert not slow.is_closed
+    slow.wakes_late = True  # however it is told of, its time is over
+    let_pass(clients, clock, IDLE_CHECK_MS)
+    assert slow.is_closed
+
+
+def test_an_idle_client_that_is_sending_is_listened_to_first(
+    node: Node, clock: ManualClock
+) -> None:
+    clients, late = Clients(node), Slow(clock, wakes_late=True)
+    clients.admit(late)
+    let_pass(clients, clock, 120_000)
+    assert not late.is_closed
+    let_pass(clients, clock, IDLE_CHECK_MS * 2)
+    assert late.is_closed
+
+
+@pytest.fixture
+def crowded(node: Node) -> Clients:
+    """At the bound by answers alone: nobody waits for room."""
+    found = Clients(node)
+    found.in_flight.add(100)
+    return found
+
+
+def taker(clients: Clients, clock: ManualClock, held_bytes: int = 10) -> Slow:
+    """A client for whom an answer waits, and that says nothing."""
+    found = Slow(clock, wakes_late=False)
+    found.sending_since_ms, found.taking_since_ms = None, clock.monotonic_ms()
+    found.held_bytes, found.release = held_bytes, clients.in_flight.release
+    clients.admit(found)
+    return found
+
+
+def test_who_takes_nothing_of_an_answer_goes_at_the_bound(
+    crowded: Clients, clock: ManualClock
+) -> None:
+    stuck, idle = taker(crowded, clock), taker(crowded, clock)
+    idle.taking_since_ms = None  # it has all that it has asked for
+    let_pass(crowded, clock, STALLED_MS)
+    assert not stuck.is_closed
+    let_pass(crowded, clock, IDLE_CHECK_MS)
+    assert (stuck.is_closed, idle.is_closed) == (True, False)
+
+
+def test_who_takes_an_answer_by_and_by_stays_for_a_while(
+    crowded: Clients, clock: ManualClock
+) -> None:
+    slow = taker(crowded, clock)
+    for _ in range(SENDING_MS // IDLE_CHECK_MS):
+        slow.last_active_ms = clock.monotonic_ms()
+        let_pass(crowded, clock, IDLE_CHECK_MS)
+    assert not slow.is_closed
+    slow.last_active_ms = clock.monotonic_ms()
+    let_pass(crowded, clock, IDLE_CHECK_MS)
+    assert slow.is_closed
+
+
+def test_below_the_bound_answers_may_wait(crowded: Clients, clock: ManualClock) -> None:
+    slow = taker(crowded, clock)
+    crowded.in_flight.release(1)
+    let_pass(crowded, clock, SENDING_MS + IDLE_CHECK_MS)
+    assert not slow.is_closed
+
+
+def test_no_more_go_than_are_in_the_way(crowded: Clients, clock: ManualClock) -> None:
+    """Those who hold the most go first, and none who holds nothing that counts."""
+    least, most, nothing = (taker(crowded, clock, held) for held in (10, 60, 0))
+    let_pass(crowded, clock, SENDING_MS + IDLE_CHECK_MS)
+    assert (least.is_closed, most.is_closed, nothing.is_closed) == (False, True, False)
+    crowded.in_flight.add(60)
+    let_pass(crowded, clock, IDLE_CHECK_MS)
+    assert (least.is_closed, nothing.is_closed) == (True, False)
+
+
+def test_who_is_seen_to_take_much_at_once_only_has_longer(
+    crowded: Clients, clock: ManualClock
+) -> None:
+    """As where TLS gathers what is sent."""
+    gathered = taker(crowded, clock)
+    gathered.shows_progress = False
+    let_pass(crowded, clock, SENDING_MS)
+    assert not gathered.is_closed
+    let_pass(crowded, clock, IDLE_CHECK_MS)
+    assert gathered.is_closed

@@ -1,0 +1,262 @@
+"""The broker's cleaners: who is next, what happens to one that fails, what stops one."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.plain_cleaner import PlainWorker
+from tests.unit.server.held_syncs import hold_syncs
+from tests.waiting import Patience, until_so
+
+from tidelog.config import BrokerConfig
+from tidelog.env import Env, ManualClock
+from tidelog.errors import CleaningFailed, InvalidRequest
+from tidelog.server import compaction, topic_changes
+from tidelog.server.compaction import RETRY_MAX_MS, Compaction
+from tidelog.server.node import Node
+from tidelog.server.server import open_node
+from tidelog.storage.compaction.job import Cleaned, CleaningJob
+from tidelog.storage.compaction.runner import Look, look
+from tidelog.storage.log_dir import LogDir
+from tidelog.types import NewRecord, TopicPartition
+
+START_MS = 1_700_000_000_000
+BACKOFF_MS = 1_000
+SETTINGS = {"log.cleaner.backoff.ms": str(BACKOFF_MS), "log.initial.task.delay.ms": "0"}
+CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+
+
+class Worker(PlainWorker):
+    """Cleans, fails as often as it is told to, and remembers what it was asked for."""
+
+    def __init__(self, env: Env, failures: int = 0) -> None:
+        super().__init__(env)
+        self.failures = failures
+        self.asked: list[str] = []
+        self.is_stopped = False
+
+    def clean(self, job: CleaningJob) -> Cleaned:
+        self.asked.append(f"{job.topic}-{job.partition}")
+        if self.failures:
+            self.failures -= 1
+            raise CleaningFailed("out of luck")
+        return super().clean(job)
+
+    def rest(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(START_MS)
+
+
+@pytest.fixture
+def node(tmp_path: Path, clock: ManualClock) -> Iterator[Node]:
+    made = open_node(str(tmp_path), BrokerConfig.parse(SETTINGS)[0], env=Env(clock=clock))
+    yield made
+    made.close()
+
+
+async def fill(node: Node, topic: str, count: int, **config: str) -> None:
+    """A topic of so many finished segments with one key, all durable."""
+    settings = {name.replace("_", "."): value for name, value in config.items()}
+    node.topics.create(topic, 1, {**CONFIG, **settings})
+    log = node.partitions.get(topic, 0).log
+    for number in range(count):
+        log.append([NewRecord(key=b"k", value=b"%d" % number, timestamp=START_MS)])
+        log.roll()
+    await node.partitions.get(topic, 0).flushed()
+
+
+async def settle(node: Node, cleaners: Compaction) -> None:
+    """Let everything happen that needs no time to pass: until all cleaners rest."""
+    patience = Patience()
+    while True:
+        patience.check("the cleaners never rest")
+        node.timers.run_due()
+        await asyncio.sleep(0)
+        is_resting = any(not pause.done() for pause in cleaners._pauses)
+        delay_ms = node.timers.next_delay_ms()
+        if is_resting and (delay_ms is None or delay_ms > 0):
+            return
+        await asyncio.to_thread(lambda: None)
+
+
+async def run(node: Node, worker: Worker) -> Compaction:
+    found = Compaction(node, lambda: worker)
+    found.start()
+    await asyncio.sleep(0)
+    await settle(node, found)
+    return found
+
+
+def count(node: Node, topic: str) -> int:
+    return len(list(node.partitions.get(topic, 0).log.records()))
+
+
+def test_the_filthiest_comes_first_and_all_are_cleaned(node: Node) -> None:
+    async def story() -> None:
+        await fill(node, "some", 3)
+        log = node.partitions.get("some", 0).log
+        node.log_dir.note_cleaned(TopicPartition("some", 0), 2)
+        await fill(node, "all", 3)
+        node.topics.create("plain", 1)
+        worker = Worker(node.env)
+        cleaners = await run(node, worker)
+        assert worker.asked == ["all-0", "some-0"]
+        assert [count(node, "some"), count(node, "all")] == [1, 1]
+        assert log.failure is None
+        tally = node.metrics.cleaner
+        assert (tally.runs, tally.failures, tally.at_work) == (2, 0, 0)
+        assert tally.ratios == {TopicPartition(t, 0): 0.0 for t in ("some", "all")}
+        await cleaners.stop()
+        assert worker.is_stopped
+
+    asyncio.run(story())
+
+
+def test_a_partition_that_fails_is_named_and_tried_again_later_and_later(
+    node: Node, clock: ManualClock
+) -> None:
+    async def story() -> None:
+        await fill(node, "t", 3)
+        name = TopicPartition("t", 0)
+        worker = Worker(node.env, failures=3)
+        cleaners = await run(node, worker)
+        for failures, wait_ms in enumerate((BACKOFF_MS, 2 * BACKOFF_MS, 4 * BACKOFF_MS), 1):
+            assert len(worker.asked) == failures
+            assert cleaners.failing() == {name: "out of luck"}
+            assert node.metrics.cleaner.failing == {name: "out of luck"}
+            clock.advance(wait_ms - 1)
+            await settle(node, cleaners)
+            assert len(worker.asked) == failures
+            clock.advance(BACKOFF_MS)
+            await settle(node, cleaners)
+        assert len(worker.asked) == 4
+        assert count(node, "t") == 1
+        assert cleaners.failing() == {}
+        assert node.metrics.cleaner.failing == {}
+        await cleaners.stop()
+
+    asyncio.run(story())
+
+
+def test_a_wait_has_an_end(node: Node) -> None:
+    async def story() -> None:
+        cleaners = Compaction(node, lambda: Worker(node.env))
+        name = TopicPartition("t", 0)
+        for _ in range(40):
+            cleaners._fail(name, CleaningFailed("again"))
+        assert cleaners._failures[name].delay_ms == RETRY_MAX_MS
+        cleaners._forget("t")
+        assert cleaners.failing() == {}
+        await cleaners.stop()
+
+    asyncio.run(story())
+
+
+def test_an_idle_head_is_rolled_and_cleaned(node: Node, clock: ManualClock) -> None:
+    async def story() -> None:
+        await fill(node, "t", 0, max_compaction_lag_ms="5000")
+        log = node.partitions.get("t", 0).log
+        for number in range(3):
+            log.append([NewRecord(key=b"k", value=b"%d" % number, timestamp=START_MS)])
+        cleaners = await run(node, Worker(node.env))
+        assert count(node, "t") == 3
+        clock.advance(5_001)
+        for _ in range(4):
+            clock.advance(BACKOFF_MS)
+            await settle(node, cleaners)
+            while not log.is_settled:  # the roll's sync, in a thread
+                await asyncio.to_thread(lambda: None)
+        assert count(node, "t") == 1
+        await cleaners.stop()
+
+    asyncio.run(story())
+
+
+def test_a_sync_that_ends_during_a_look_is_not_overlooked(
+    node: Node, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        await fill(node, "t", 0, max_compaction_lag_ms="5000")
+        log = node.partitions.get("t", 0).log
+        for number in range(3):
+            log.append([NewRecord(key=b"k", value=b"%d" % number, timestamp=START_MS)])
+        may_sync = hold_syncs(node)
+
+        def slowly(log_dir: LogDir, name: TopicPartition) -> Look:
+            found = look(log_dir, name)
+            may_sync.set()
+            until_so(lambda: log.recovery_point >= log.active.base_offset)
+            return found
+
+        monkeypatch.setattr(compaction, "look", slowly)
+        clock.advance(5_001)
+        cleaners = await run(node, Worker(node.env))
+        assert (len(log.segments), count(node, "t")) == (2, 3)
+        clock.advance(BACKOFF_MS)
+        await settle(node, cleaners)
+        assert count(node, "t") == 1
+        await cleaners.stop()
+
+    asyncio.run(story())
+
+
+def test_what_is_asked_for_is_done_once_at_a_time(node: Node) -> None:
+    async def story() -> None:
+        await fill(node, "t", 3)
+        node.topics.create("plain", 1)
+        cleaners = Compaction(node, lambda: Worker(node.env))
+        name = TopicPartition("t", 0)
+        first = asyncio.ensure_future(cleaners.clean_now(name))
+        await asyncio.sleep(0)
+        with pytest.raises(InvalidRequest, match="just now"):
+            await cleaners.clean_now(name)
+        assert (await first).records_after == 1
+        with pytest.raises(InvalidRequest, match="not compacted"):
+            await cleaners.clean_now(TopicPartition("plain", 0))
+        await cleaners.stop()
+
+    asyncio.run(story())
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_no_failure(node: Node) -> None:
+    async def story() -> None:
+        await fill(node, "t", 3)
+        worker = Worker(node.env)
+        loop, plain = asyncio.get_running_loop(), worker.clean
+
+        def clean(job: CleaningJob) -> Cleaned:
+            done = plain(job)
+            asyncio.run_coroutine_threadsafe(topic_changes.delete(node, "t"), loop).result()
+            return done
+
+        worker.clean = clean  # type: ignore[method-assign] # something comes between
+        cleaners = await run(node, worker)
+        assert worker.asked == ["t-0"]
+        assert cleaners.failing() == {}
+        assert node.topics.find("t") is None
+        await cleaners.stop()
+
+    asyncio.run(story())
+
+
+def test_cleaners_that_are_switched_off_do_nothing(tmp_path: Path, clock: ManualClock) -> None:
+    config = BrokerConfig.parse({**SETTINGS, "log.cleaner.enable": "false"})[0]
+    node = open_node(str(tmp_path), config, env=Env(clock=clock))
+
+    async def story() -> None:
+        worker = Worker(node.env)
+        cleaners = Compaction(node, lambda: worker)
+        cleaners.start()
+        assert cleaners._tasks == []
+        await cleaners.stop()
+
+    asyncio.run(story())
+    node.close()

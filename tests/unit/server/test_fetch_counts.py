@@ -1,0 +1,45 @@
+"""What fetches count for metrics: bytes at once, records when the client comes again."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidelog.config import BrokerConfig
+from tidelog.protocol.messages.fetch import FetchPartition
+from tidelog.server.fetch_counts import FetchCounts
+from tidelog.server.fetch_sessions import CachedPartition
+from tidelog.server.node import Node
+from tidelog.server.partition_reads import PartitionRead
+from tidelog.server.server import open_node
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = open_node(str(tmp_path), BrokerConfig.parse({})[0])
+    made.topics.create("t", 1)
+    yield made
+    made.close()
+
+
+def read(node: Node, offset: int, size_bytes: int) -> PartitionRead:
+    asked = FetchPartition(partition=0, fetch_offset=offset)
+    found = PartitionRead(CachedPartition(("t", 0), asked), node.partitions.get("t", 0))
+    found.size_bytes = size_bytes
+    return found
+
+
+def test_records_are_counted_by_how_far_a_client_has_come(node: Node) -> None:
+    counts = FetchCounts()
+    counts.note(node.metrics, [read(node, 0, 100)])
+    counts.note(node.metrics, [read(node, 7, 0)])
+    tally = node.metrics.topics["t"]
+    assert (tally.records_out, tally.bytes_out) == (7, 100)
+
+
+def test_answers_about_a_deleted_topic_bring_its_figures_not_back(node: Node) -> None:
+    counts, under_way = FetchCounts(), read(node, 0, 100)
+    counts.note(node.metrics, [read(node, 0, 100)])
+    node.topics.delete("t")
+    counts.note(node.metrics, [under_way])
+    assert not node.metrics.topics

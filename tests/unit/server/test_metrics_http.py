@@ -1,0 +1,153 @@
+"""Who asks for pages, or only seems to, keeps nobody else from them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import cast
+
+import pytest
+from tests.waiting import PATIENCE_S, turn_until
+
+from tidelog.server import metrics_http
+from tidelog.server.exposition import Exposition
+from tidelog.server.metrics_http import CONNECTIONS_MAX, SCRAPES_MAX, MetricsServer
+from tidelog.server.work import Work
+
+HEALTH = b"GET /healthz HTTP/1.1\r\n\r\n"
+METRICS = b"GET /metrics HTTP/1.1\r\n\r\n"
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@pytest.fixture(autouse=True)
+def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is, nobody is sent away for being slow."""
+    monkeypatch.setattr(metrics_http, "TIMEOUT_S", 600.0)
+
+
+class Page(Exposition):
+    """Figures that are there when the test lets them."""
+
+    def __init__(self, text: str = "up 1\n") -> None:
+        self.may_go_on = asyncio.Event()
+        self.asked = 0
+        self._text = text
+
+    async def pieces(self) -> AsyncIterator[str]:
+        self.asked += 1
+        await self.may_go_on.wait()
+        yield self._text
+
+
+class Pages:
+    """The pages under test, and the connections of who asks."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.work = Work()
+        self.server = MetricsServer(page, self.work, lambda: True)
+        self.port = 0
+        self.open: list[Stream] = []
+
+    async def ask(self, request: bytes) -> Stream:
+        """Connect and send that."""
+        stream = await asyncio.open_connection("127.0.0.1", self.port)
+        self.open.append(stream)
+        stream[1].write(request)
+        await stream[1].drain()
+        return stream
+
+    async def health(self) -> bytes:
+        """What a probe is told."""
+        return await told(await self.ask(HEALTH))
+
+
+async def told(stream: Stream) -> bytes:
+    """All that is sent until the end."""
+    data = bytearray()
+    with suppress(ConnectionError):
+        while piece := await stream[0].read(1 << 20):
+            data += piece
+    return bytes(data)
+
+
+def run(story: Callable[[Pages], Awaitable[None]], text: str = "up 1\n") -> None:
+    async def all_of_it() -> None:
+        pages = Pages(Page(text))
+        pages.port = await pages.server.start("127.0.0.1", 0)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await story(pages)
+        finally:
+            pages.page.may_go_on.set()
+            await pages.server.stop()
+            for _, writer in pages.open:
+                writer.transport.abort()
+            pages.work.close()
+
+    asyncio.run(all_of_it())
+
+
+def test_connections_that_say_nothing_take_no_page_away() -> None:
+    async def story(pages: Pages) -> None:
+        silent = [await pages.ask(b"GET /") for _ in range(CONNECTIONS_MAX)]
+        assert b" 200 OK" in await pages.health()
+        assert await told(silent[0]) == b""  # the oldest had to go
+
+    run(story)
+
+
+def test_connections_that_keep_their_answer_take_no_page_away() -> None:
+    async def story(pages: Pages) -> None:
+        for _ in range(CONNECTIONS_MAX):
+            reader, _ = await pages.ask(HEALTH)
+            assert b" 200 OK" in await reader.readuntil(b"alive\n")
+        assert b" 200 OK" in await pages.health()
+
+    run(story)
+
+
+def test_who_takes_an_answer_stays_while_others_say_nothing() -> None:
+    async def story(pages: Pages) -> None:
+        slow = await pages.ask(HEALTH)
+        assert b" 200 OK" in await slow[0].readuntil(b"alive\n")
+        for _ in range(CONNECTIONS_MAX + 1):
+            await pages.ask(b"GET /")
+        assert b" 200 OK" in await pages.health()
+        slow[1].write(b"more")  # it is not closed: what it sends is read
+        await slow[1].drain()
+        slow[1].write_eof()
+        assert await told(slow) == b""
+        assert slow[0].exception() is None
+
+    run(story)
+
+
+def test_scrapes_leave_room_for_probes() -> None:
+    async def story(pages: Pages) -> None:
+        scrapes = [await pages.ask(METRICS) for _ in range(SCRAPES_MAX)]
+        await turn_until(lambda: pages.server._scrapes == SCRAPES_MAX)
+        refused = [await pages.ask(METRICS) for _ in range(CONNECTIONS_MAX - SCRAPES_MAX)]
+        assert {b" 503 " in await told(each) for each in refused} == {True}
+        assert b" 200 OK" in await pages.health()
+        assert pages.page.asked == 1  # one at a time
+        pages.page.may_go_on.set()
+        assert {b"up 1\n" in await told(each) for each in scrapes} == {True}
+        assert pages.server._scrapes == 0
+
+    run(story)
+
+
+def test_an_answer_that_nobody_takes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_http, "TIMEOUT_S", 2.0)
+    size = 64 << 20
+
+    async def story(pages: Pages) -> None:
+        pages.page.may_go_on.set()
+        reader, writer = await pages.ask(METRICS[:-2])
+        cast("asyncio.ReadTransport", writer.transport).pause_reading()
+        writer.write(METRICS[-2:])
+        await turn_until(lambda: pages.page.asked == 1 and not pages.server._tasks)
+        cast("asyncio.ReadTransport", writer.transport).resume_reading()
+        assert len(await told((reader, writer))) < size
+
+    run(story, "x" * size)

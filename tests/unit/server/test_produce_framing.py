@@ -1,0 +1,65 @@
+"""The quick look at a produced batch's frame accepts just what the walk over frames accepts."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.contracts.kernel_logs import damaged_logs
+
+from tidelog.errors import CorruptBatch
+from tidelog.record.builder import build_batch
+from tidelog.record.header import HEADER_SIZE, LENGTH_AT, LENGTH_MIN, MAGIC_2, MAGIC_AT
+from tidelog.record.legacy_builder import build_legacy_set
+from tidelog.record.views import walk
+from tidelog.server.handlers.produce_appends import _is_one_batch
+from tidelog.types import Codec, NewRecord
+
+BATCH = bytes(build_batch([NewRecord(key=b"k", value=b"v" * 20, timestamp=7)]))
+
+
+def walks_as_one(records: bytes) -> bool:
+    """Whether the walk finds one batch of format 2, and nothing behind it."""
+    try:
+        batches = list(walk(records))
+    except CorruptBatch:
+        return False
+    return [(batch.magic, batch.size_bytes) for batch in batches] == [(MAGIC_2, len(records))]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_whole_batch_of_any_codec_is_one(codec: Codec) -> None:
+    batch = bytes(build_batch([NewRecord(value=b"v" * 100, timestamp=7)], codec=codec))
+    assert _is_one_batch(batch)
+    assert _is_one_batch(memoryview(batch))
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        b"",
+        BATCH[:40],
+        BATCH[:-1],
+        BATCH + BATCH,
+        BATCH + BATCH[:40],
+        BATCH + b"\0",
+        bytes(build_legacy_set([NewRecord(value=b"v" * 60, timestamp=7)], magic=1)),
+        bytes(build_legacy_set([NewRecord(value=b"v" * 60, timestamp=7)], magic=0)),
+        BATCH[:MAGIC_AT] + b"\3" + BATCH[MAGIC_AT + 1 :],
+        # Its length is that of the bytes, and too small for a header.
+        (BATCH[:LENGTH_AT] + LENGTH_MIN.to_bytes(4, "big") + BATCH[12:])[: 12 + LENGTH_MIN],
+        BATCH[:LENGTH_AT] + b"\xff" + BATCH[LENGTH_AT + 1 :],
+    ],
+)
+def test_anything_else_is_not(records: bytes) -> None:
+    assert not walks_as_one(records)
+    assert not _is_one_batch(records)
+
+
+@given(
+    records=damaged_logs(),
+    length=st.none() | st.integers(0, 400),
+)
+def test_it_says_what_the_walk_says(records: bytes, length: int | None) -> None:
+    if length is not None and len(records) >= HEADER_SIZE:
+        records = (records * 8)[: length + LENGTH_AT + 4]
+        records = records[:LENGTH_AT] + length.to_bytes(4, "big") + records[LENGTH_AT + 4 :]
+    assert _is_one_batch(records) == walks_as_one(records)

@@ -1,0 +1,200 @@
+"""Produce requests for many partitions: each once, a slice at a time, others in between."""
+
+import asyncio
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from tidelog.config import BrokerConfig
+from tidelog.env import Env, ManualClock
+from tidelog.protocol.messages import PRODUCE
+from tidelog.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from tidelog.protocol.wire import NO_UUID
+from tidelog.record.builder import build_batch
+from tidelog.server.errors import Unanswered
+from tidelog.server.handlers import produce as handler
+from tidelog.server.handlers.produce import SLICE_MS, UNACKNOWLEDGED_SLICE_MS, Said, produce
+from tidelog.server.handlers.produce_once import named_once
+from tidelog.server.node import ConnectionFacts, Node
+from tidelog.server.requests import RequestContext
+from tidelog.server.server import open_node
+from tidelog.types import NewRecord
+
+COUNT = 45
+BY_NAME, BY_ID = 12, 13
+UNKNOWN, UNKNOWN_ID = 3, 100
+BATCH = bytes(build_batch([NewRecord(value=b"v")]))
+LARGER = bytes(build_batch([NewRecord(value=b"v")] * 3))
+
+
+class BusyClock(ManualClock):
+    """A millisecond goes by whenever somebody looks."""
+
+    def monotonic_ms(self) -> int:
+        self.advance(1)
+        return super().monotonic_ms()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    """A topic whose partitions are all open."""
+    env = Env(clock=BusyClock(1_700_000_000_000))
+    made = open_node(str(tmp_path), BrokerConfig.parse({})[0], env=env)
+    make_topic(made)
+    yield made
+    made.close()
+
+
+def make_topic(node: Node) -> None:
+    node.topics.create("t", COUNT)
+    for number in range(COUNT):
+        node.partitions.get("t", number)
+
+
+def request(
+    numbers: Sequence[int] = range(COUNT), *, acks: int = 1, node: Node | None = None
+) -> ProduceRequest:
+    """A batch for each of these; by the topic's id where a node is given that knows it."""
+    data = [PartitionProduceData(index=each, records=bytearray(BATCH)) for each in numbers]
+    info = None if node is None else node.topics.find("t")
+    topic = TopicProduceData(
+        name="t" if info is None else "",
+        topic_id=NO_UUID if info is None else info.topic_id or NO_UUID,
+        partition_data=data,
+    )
+    return ProduceRequest(transactional_id=None, acks=acks, timeout_ms=90_000, topic_data=[topic])
+
+
+def ask(node: Node, asked: ProduceRequest, version: int = BY_NAME) -> Said:
+    return produce(RequestContext(node, PRODUCE, version, "t", ConnectionFacts(1, "t")), asked)
+
+
+async def codes(said: Said) -> list[tuple[int, int]]:
+    """Each partition with its error, in the order of the answer."""
+    answer = await said if isinstance(said, Awaitable) else said
+    assert isinstance(answer, ProduceResponse)
+    (topic,) = answer.responses
+    return [(each.index, each.error_code) for each in topic.partition_responses]
+
+
+def ends(node: Node) -> list[int]:
+    return [node.partitions.get("t", number).log.log_end_offset for number in range(COUNT)]
+
+
+def test_others_have_their_turn_between_slices(node: Node) -> None:
+    async def story() -> int:
+        said = ask(node, request())
+        assert isinstance(said, Awaitable)
+        turns, task = 0, asyncio.ensure_future(codes(said))
+        while not task.done():
+            assert sum(ends(node)) <= (turns + 1) * SLICE_MS
+            turns += 1
+            await asyncio.sleep(0)
+        assert await task == [(number, 0) for number in range(COUNT)]
+        return turns
+
+    assert asyncio.run(story()) >= COUNT // SLICE_MS
+    assert ends(node) == [1] * COUNT
+
+
+def test_what_one_slice_holds_is_answered_at_once(node: Node) -> None:
+    for numbers in (range(1), range(SLICE_MS // 2)):
+        assert isinstance(ask(node, request(numbers)), ProduceResponse)
+
+
+def test_a_hold_that_begins_between_slices_is_waited_for(node: Node) -> None:
+    async def story() -> list[tuple[int, int]]:
+        said = ask(node, request())
+        before = ends(node)
+        async with AsyncExitStack() as held:
+            await held.enter_async_context(node.partitions.holds.hold(["t"], stops_appends=True))
+            task = asyncio.ensure_future(codes(said))
+            for _ in range(COUNT):
+                await asyncio.sleep(0)
+            assert ends(node) == before
+        return await task
+
+    assert asyncio.run(story()) == [(number, 0) for number in range(COUNT)]
+    assert ends(node) == [1] * COUNT
+
+
+@pytest.mark.parametrize(("version", "code"), [(BY_NAME, UNKNOWN), (BY_ID, UNKNOWN_ID)])
+def test_a_topic_that_is_deleted_between_slices(node: Node, version: int, code: int) -> None:
+    async def story() -> tuple[int, list[tuple[int, int]]]:
+        said = ask(node, request(node=node if version == BY_ID else None), version)
+        done = sum(ends(node))
+        node.topics.delete("t")
+        return done, await codes(said)
+
+    done, found = asyncio.run(story())
+    assert 0 < done < COUNT
+    assert found == [(number, 0 if number < done else code) for number in range(COUNT)]
+
+
+def test_records_for_an_id_never_go_to_a_later_topic_of_that_name(node: Node) -> None:
+    async def story() -> list[int]:
+        said = ask(node, request(node=node), BY_ID)
+        node.topics.delete("t")
+        make_topic(node)
+        return [code for _, code in await codes(said)]
+
+    found = asyncio.run(story())
+    assert set(found) == {0, UNKNOWN_ID}
+    assert ends(node) == [0] * COUNT
+
+
+def test_a_refusal_without_acknowledgement_is_known_at_the_end(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handler, "UNACKNOWLEDGED_SLICE_MS", SLICE_MS)
+
+    async def story() -> None:
+        said = ask(node, request([*range(COUNT), COUNT], acks=0))
+        assert isinstance(said, Awaitable)
+        with pytest.raises(Unanswered, match=f"t-{COUNT}: error {UNKNOWN}"):
+            await said
+
+    asyncio.run(story())
+    assert ends(node) == [1] * COUNT
+
+
+def test_who_wants_no_answer_is_cut_later(node: Node) -> None:
+    assert COUNT < UNACKNOWLEDGED_SLICE_MS
+    assert ask(node, request(acks=0)) is None
+    assert ends(node) == [1] * COUNT
+
+
+def test_a_partition_that_is_named_twice_gets_the_last_records(node: Node) -> None:
+    asked = request([0, 1, 0])
+    asked.topic_data[0].partition_data[2].records = bytearray(LARGER)
+    assert asyncio.run(_both(node, asked)) == [(0, 0), (1, 0)]
+    assert ends(node)[:2] == [3, 1]
+
+
+async def _both(node: Node, asked: ProduceRequest) -> list[tuple[int, int]]:
+    return await codes(ask(node, asked))
+
+
+def test_what_is_named_once_stays_as_it_is() -> None:
+    asked = request()
+    assert named_once(asked, lambda *_: False) is asked
+
+
+@pytest.mark.parametrize(
+    ("refused", "chosen"), [((), 2), ((0,), 0), ((1,), 1), ((0, 1), 1), ((2,), 2), ((0, 2), 2)]
+)
+def test_what_is_refused_outweighs_what_is_not(refused: tuple[int, ...], chosen: int) -> None:
+    asked = request([5, 5, 5])
+    data = asked.topic_data[0].partition_data
+    bad = [id(data[number]) for number in refused]
+    found = named_once(asked, lambda _, each: id(each) in bad)
+    (only,) = found.topic_data[0].partition_data
+    assert only is data[chosen]
+    assert len(data) == 3

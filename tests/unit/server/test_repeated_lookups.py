@@ -1,0 +1,169 @@
+"""Lookups that are answered from templates say, byte for byte, what the messages' codecs say."""
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidelog.config import BrokerConfig
+from tidelog.errors import TidelogError
+from tidelog.protocol.connection import ClientConnection
+from tidelog.protocol.messages import LIST_OFFSETS
+from tidelog.protocol.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from tidelog.server import dispatch
+from tidelog.server.handlers import served_versions
+from tidelog.server.node import ConnectionFacts, Node
+from tidelog.server.repeated_lookups import RepeatedLookups
+from tidelog.server.server import open_node
+from tidelog.types import NewRecord
+
+TOPIC = "lookups"
+LENGTH_BYTES = 4
+FACTS = ConnectionFacts(1, "127.0.0.1")
+TIMES = st.sampled_from(
+    [-6, -5, -4, -3, -2, -1, 0, 999, 1000, 1500, 2999, 3000, 2**63 - 1, -(2**63)]
+)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    folder = tmp_path_factory.mktemp("node")
+    found = open_node(str(folder), BrokerConfig())
+    found.topics.create(TOPIC, 3)
+    log = found.partitions.get(TOPIC, 0).log
+    log.append([NewRecord(value=b"", timestamp=1000 * n) for n in range(1, 4)])
+    found.partitions.get(TOPIC, 0).advance()
+    found.partitions.get(TOPIC, 1)
+    found.repeated_lookups = RepeatedLookups(found, served_versions(legacy=False))
+    yield found
+    found.close()
+
+
+def request(
+    version: int,
+    rows: Sequence[tuple[int, int]],
+    *,
+    topic: str = TOPIC,
+    client: str = "somebody",
+    epoch: int = -1,
+    isolation: int = 0,
+) -> bytes:
+    """A frame that asks for times, by partition."""
+    asked = [
+        ListOffsetsPartition(partition_index=number, timestamp=time, current_leader_epoch=epoch)
+        for number, time in rows
+    ]
+    message = ListOffsetsRequest(
+        topics=[ListOffsetsTopic(name=topic, partitions=asked)], isolation_level=isolation
+    )
+    pieces = ClientConnection(client).request(LIST_OFFSETS, version, message)
+    return b"".join(pieces)[LENGTH_BYTES:]
+
+
+def said(node: Node, frame: bytes) -> bytes | str:
+    """What a broker sends for a frame, or why it sends nothing now."""
+    try:
+        found = dispatch.answer(node, FACTS, memoryview(frame))
+    except TidelogError as error:
+        return f"{type(error).__name__}: {error}"
+    if isinstance(found, dispatch.Later):
+        found.close()
+    return b"".join(found) if isinstance(found, list) else type(found).__name__
+
+
+def lookups(node: Node) -> RepeatedLookups:
+    assert isinstance(node.repeated_lookups, RepeatedLookups)
+    return node.repeated_lookups
+
+
+def said_by_codecs(node: Node, frame: bytes) -> bytes | str:
+    """The same by a broker that remembers no question."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.repeated_lookups, "answer", lambda *_: None)
+        return said(node, frame)
+
+
+@pytest.mark.parametrize("version", range(1, 12))
+@given(
+    times=st.lists(TIMES, min_size=1, max_size=6),
+    number=st.sampled_from([0, 1, 2, 7]),
+    epoch=st.sampled_from([-1, 0, 5]),
+    isolation=st.sampled_from([0, 1]),
+    ids=st.lists(st.binary(min_size=4, max_size=4), min_size=6, max_size=6),
+)
+@settings(max_examples=15)
+def test_templates_say_what_the_codecs_say(
+    node: Node,
+    version: int,
+    times: list[int],
+    number: int,
+    epoch: int,
+    isolation: int,
+    ids: list[bytes],
+) -> None:
+    for time, correlation_id in zip(times, ids, strict=False):
+        plain = request(version, [(number, time)], epoch=epoch, isolation=isolation)
+        frame = plain[:4] + correlation_id + plain[8:]
+        assert said(node, frame) == said_by_codecs(node, frame)
+
+
+@pytest.mark.parametrize("version", range(1, 12))
+def test_a_question_for_one_partition_is_met_from_a_template(node: Node, version: int) -> None:
+    frame = request(version, [(0, 1500)])
+    assert lookups(node).answer(FACTS, frame) is not None
+    assert said(node, frame) == said_by_codecs(node, frame)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        request(7, [(0, 1500), (1, 1500)]),
+        request(7, [(0, 1500), (0, 1500)]),
+        request(7, []),
+        request(7, [(0, 1500)], topic="nobody-s"),
+        request(7, [(2, 1500)]),  # not opened yet
+        request(7, [(0, 1500)]) + b"\0" * 11,  # what librdkafka sends behind a message
+        request(7, [(0, 1500)])[:-1],
+        request(7, [(0, 1500)], client="c" * 600),
+        request(0, [(0, 1500)]),
+        request(7, [(0, 1500)])[:20],
+        b"\0\2",
+        b"\0\2\0\x63" + b"\0" * 60,
+    ],
+)
+def test_other_questions_go_the_other_way(node: Node, frame: bytes) -> None:
+    for _ in range(2):
+        assert lookups(node).answer(FACTS, frame) is None
+
+
+@given(
+    version=st.integers(0, 12),
+    changes=st.lists(st.tuples(st.integers(0, 90), st.integers(0, 255)), max_size=3),
+    cut=st.integers(0, 6),
+)
+@settings(max_examples=200)
+def test_changed_bytes_get_what_they_would_have_got(
+    node: Node, version: int, changes: list[tuple[int, int]], cut: int
+) -> None:
+    frame = bytearray(request(min(version, 11), [(0, 1500)]))
+    frame[2:4] = version.to_bytes(2, "big")
+    said(node, bytes(frame))  # so that it is known
+    for at, byte in changes:
+        # Not the API: who asks for what else changes something.
+        frame[2 + at % (len(frame) - 2)] = byte
+    changed = bytes(frame[: len(frame) - cut])
+    assert said(node, changed) == said_by_codecs(node, changed)
+
+
+def test_only_so_many_questions_are_remembered(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.server.repeated_lookups.KNOWN_MAX", 4)
+    for number in range(20):
+        frame = request(7, [(0, 1500)], client=f"c{number}")
+        assert said(node, frame) == said_by_codecs(node, frame)
+        assert len(lookups(node)._known) <= 1024
+    assert len(lookups(node)._known) <= 4

@@ -1,0 +1,176 @@
+"""Long answers are made a slice at a time: others have their turn in between."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tidelog.config import BrokerConfig
+from tidelog.env import Env, ManualClock
+from tidelog.protocol.messages import (
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    DESCRIBE_CONFIGS,
+    AnyApi,
+)
+from tidelog.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
+from tidelog.protocol.messages.topics import (
+    CreatableTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
+from tidelog.server.dispatch import Later
+from tidelog.server.handlers import handler_of
+from tidelog.server.node import ConnectionFacts, Node
+from tidelog.server.requests import Long, RequestContext
+from tidelog.server.server import open_node, use_kernels
+from tidelog.server.slices import SLICE_MS, Slices
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+COUNT = 60
+NAMES = [f"t{number}" for number in range(COUNT)]
+
+
+class BusyClock(ManualClock):
+    """A millisecond goes by whenever somebody looks."""
+
+    def monotonic_ms(self) -> int:
+        self.advance(1)
+        return super().monotonic_ms()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = open_node(
+        str(tmp_path), BrokerConfig.parse({})[0], env=Env(clock=BusyClock(1_700_000_000_000))
+    )
+    yield made
+    made.close()
+
+
+async def turns_of_others(work: Awaitable[object]) -> tuple[object, int]:
+    """What the work gives, and how often another task had its turn meanwhile."""
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.ensure_future(other())
+    try:
+        return await work, turns
+    finally:
+        task.cancel()
+
+
+def describe() -> "DataclassInstance":
+    resources = [DescribeConfigsResource(resource_type=2, resource_name=name) for name in NAMES]
+    return DescribeConfigsRequest(resources=resources)
+
+
+def create() -> "DataclassInstance":
+    topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in NAMES]
+    return CreateTopicsRequest(topics=topics, timeout_ms=1000, validate_only=True)
+
+
+def delete() -> "DataclassInstance":
+    return DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in NAMES])
+
+
+def grow() -> "DataclassInstance":
+    topics = [CreatePartitionsTopic(name=name, count=2) for name in NAMES]
+    return CreatePartitionsRequest(topics=topics, timeout_ms=1000, validate_only=True)
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "message"),
+    [
+        (DESCRIBE_CONFIGS, 4, describe),
+        (CREATE_TOPICS, 7, create),
+        (DELETE_TOPICS, 6, delete),
+        (CREATE_PARTITIONS, 3, grow),
+    ],
+)
+def test_requests_about_many_topics_leave_others_their_turn(
+    api: AnyApi, version: int, message: "Callable[[], DataclassInstance]", node: Node
+) -> None:
+    context = RequestContext(node, api, version, "test", ConnectionFacts(1, "test"))
+    said = handler_of(api.key)(context, message())
+    assert isinstance(said, Awaitable)
+    answer, turns = asyncio.run(turns_of_others(said))
+    assert turns >= COUNT // (SLICE_MS + 2)
+    assert isinstance(answer, Long) is (api in (DESCRIBE_CONFIGS, CREATE_TOPICS))
+
+
+def test_work_rests_only_when_its_slice_is_over() -> None:
+    clock = ManualClock(0)
+
+    async def work() -> None:
+        slices = Slices(clock)
+        for _ in range(10):
+            await slices.rest()
+        clock.advance(SLICE_MS)
+        await slices.rest()
+        await slices.rest()
+
+    assert asyncio.run(turns_of_others(work()))[1] == 1
+
+
+def test_long_answers_are_made_into_bytes_beside_the_loop(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import threading
+
+    from tidelog.protocol.connection import ReceivedRequest, write_response
+    from tidelog.server import dispatch
+
+    threads = list[int]()
+
+    def watched(request: ReceivedRequest, said: "DataclassInstance") -> list[object]:
+        threads.append(threading.get_ident())
+        return list(write_response(request, said))
+
+    monkeypatch.setattr(dispatch, "write_response", watched)
+    request = ReceivedRequest(DESCRIBE_CONFIGS, 4, 7, "test", describe())
+    context = RequestContext(node, DESCRIBE_CONFIGS, 4, "test", ConnectionFacts(1, "test"))
+
+    async def story() -> tuple[int, int]:
+        said = handler_of(DESCRIBE_CONFIGS.key)(context, request.message)
+        assert isinstance(said, Awaitable)
+        response = await said
+        assert isinstance(response, Long)
+
+        async def given() -> Long:
+            return response
+
+        pieces = await Later(node, request, given())
+        assert pieces
+        results = response.response.results  # type: ignore[attr-defined] # of this API
+        return sum(map(len, pieces)), len(results)
+
+    size, left = asyncio.run(story())
+    assert size > COUNT * 4
+    assert left == 0
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+def test_open_partitions_take_kernels_in_slices(node: Node) -> None:
+    node.topics.create("many", COUNT)
+    for number in range(COUNT):
+        node.partitions.get("many", number)
+    turns = asyncio.run(turns_of_others(use_kernels(node)))[1]
+    assert turns >= COUNT // (SLICE_MS + 2)
+    assert node.partitions.has_kernels
+    logs = [partition.log for partition in node.partitions.opened()]
+    assert all(log._set_passes is not None for log in logs)

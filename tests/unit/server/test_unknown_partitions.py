@@ -1,0 +1,100 @@
+"""Requests may name very many topics that are not there: none of them takes long to refuse."""
+
+import asyncio
+import difflib
+from collections.abc import Awaitable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tidelog.config import BrokerConfig
+from tidelog.errors import UnknownTopic
+from tidelog.protocol.messages import DELETE_RECORDS, PRODUCE
+from tidelog.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from tidelog.protocol.messages.topics import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from tidelog.record.builder import build_batch
+from tidelog.server.handlers.delete_records import delete_records
+from tidelog.server.handlers.produce import produce
+from tidelog.server.markers import PartitionMarkers
+from tidelog.server.node import ConnectionFacts, Node
+from tidelog.server.requests import RequestContext
+from tidelog.server.server import open_node
+from tidelog.types import NewRecord, TopicPartition
+
+UNKNOWN = 3
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    """A broker with a topic that resembles what is asked for; nobody may look for resemblance."""
+
+    def refuse(*_arguments: object, **_options: object) -> list[str]:
+        raise AssertionError("the nearest name is looked for")
+
+    made = open_node(str(tmp_path), BrokerConfig.parse({})[0])
+    made.topics.create("flights", 2)
+    monkeypatch.setattr(difflib, "get_close_matches", refuse)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(("topic", "number"), [("flihgts", 0), ("flights", 2), ("flights", -1)])
+def test_a_partition_that_is_not_there_is_refused_at_once(
+    node: Node, topic: str, number: int
+) -> None:
+    with pytest.raises(UnknownTopic, match=f"{topic}-{number}"):
+        node.partitions.get(topic, number)
+
+
+def test_produce_to_an_unknown_topic(node: Node) -> None:
+    batch = build_batch([NewRecord(value=b"v")])
+    data = [PartitionProduceData(index=each, records=bytearray(batch)) for each in range(2)]
+    topics = [TopicProduceData(name="flihgts", partition_data=data)]
+    request = ProduceRequest(transactional_id=None, acks=1, timeout_ms=1000, topic_data=topics)
+    context = RequestContext(node, PRODUCE, 9, "test", ConnectionFacts(1, "test"))
+    answer = produce(context, request)
+    assert isinstance(answer, ProduceResponse)
+    found = answer.responses[0].partition_responses
+    assert [(each.index, each.error_code) for each in found] == [(0, UNKNOWN), (1, UNKNOWN)]
+
+
+def test_delete_records_of_an_unknown_topic(node: Node) -> None:
+    asked = [DeleteRecordsPartition(partition_index=0, offset=0)]
+    request = DeleteRecordsRequest(
+        topics=[DeleteRecordsTopic(name="flihgts", partitions=asked)], timeout_ms=1000
+    )
+    context = RequestContext(node, DELETE_RECORDS, 2, "test", ConnectionFacts(1, "test"))
+    said = delete_records(context, request)
+    assert isinstance(said, Awaitable)
+
+    async def answered() -> list[int]:
+        response = await said
+        return [each.error_code for each in response.topics[0].partitions]
+
+    assert asyncio.run(answered()) == [UNKNOWN]
+
+
+def test_markers_for_an_unknown_topic(node: Node) -> None:
+    place = TopicPartition("flihgts", 0)
+    write = PartitionMarkers(node).write(
+        [place],
+        producer_id=1,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        commit=True,
+        transaction_version=0,
+    )
+    assert asyncio.run(_of(write)) == {place: UNKNOWN}
+
+
+async def _of(work: Awaitable[object]) -> object:
+    return await work

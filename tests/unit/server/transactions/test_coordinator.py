@@ -1,0 +1,400 @@
+"""The coordinator on its log: answers, epochs, time-outs, what is waited for, what fails."""
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+import pytest
+from tests.unit.server.groups.test_shards import FailingDisk
+from tests.unit.server.transactions.worlds import (
+    ID,
+    ONE,
+    TIMEOUT_MS,
+    TWO,
+    NotedMarkers,
+    on_a_loop,
+    turns,
+    world,
+)
+from tests.waiting import turn_until
+
+from tidelog.errors import StorageFailure
+from tidelog.server.topics import TRANSACTIONS_TOPIC
+from tidelog.server.transactions.coordinator import ProducerAnswer
+from tidelog.server.transactions.metadata import LAST_PRODUCER_EPOCH, TransactionState
+from tidelog.server.transactions.records import encode_key, encode_value
+from tidelog.server.transactions.seam import ErrorCode
+from tidelog.server.transactions.steps import ProducerRef
+
+CONCURRENT: Final = ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+@on_a_loop
+async def test_a_transaction_from_its_beginning_to_its_end(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        producer = await it.init()
+        assert producer.code is ErrorCode.NONE
+        assert producer.producer_epoch == 0
+        assert it.known().state is TransactionState.EMPTY
+        assert await it.add(producer, ONE) is ErrorCode.NONE
+        assert await it.add(producer, TWO, ONE) is ErrorCode.NONE
+        assert it.known().state is TransactionState.ONGOING
+        assert it.known().partitions == {ONE, TWO}
+        said = await it.end(producer, commit=True)
+        assert said == producer
+        await it.ended()
+        assert it.known().state is TransactionState.COMPLETE_COMMIT
+        assert it.known().partitions == frozenset()
+        numbers = producer.producer_id, 0, True
+        assert it.markers.written == [(ONE, *numbers), (TWO, *numbers)]
+        assert it.markers.versions == [0]
+        assert (await it.end(producer, commit=True)).code is ErrorCode.NONE
+        assert (await it.end(producer, commit=False)).code is ErrorCode.INVALID_TXN_STATE
+
+
+@on_a_loop
+async def test_version_2_ends_each_transaction_with_an_epoch_of_its_own(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        producer = await it.init()
+        assert await it.add(producer, ONE, version=2) is ErrorCode.NONE
+        later = await it.end(producer, commit=False, version=2)
+        assert later == (ErrorCode.NONE, producer.producer_id, 1)
+        await it.ended()
+        assert it.markers.written == [(ONE, producer.producer_id, 1, False)]
+        assert it.markers.versions == [2]
+        assert await it.end(producer, commit=False, version=2) == later  # it comes again
+        assert (await it.end(producer, commit=True, version=2)).code is ErrorCode.INVALID_TXN_STATE
+        assert await it.add(producer, ONE, version=2) is ErrorCode.PRODUCER_FENCED
+        nothing = await it.end(later, commit=False, version=2)  # there is nothing to abort
+        assert nothing == (ErrorCode.NONE, producer.producer_id, 2)
+        await it.ended()
+        assert len(it.markers.written) == 1
+
+
+@on_a_loop
+async def test_used_up_epochs_begin_again_with_another_id(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        producer = await it.init()
+        found = it.coordinator.table.find(ID)
+        assert not isinstance(found, ErrorCode)
+        assert found is not None
+        found.metadata = found.metadata.renewed(
+            producer_id=producer.producer_id,
+            epoch=LAST_PRODUCER_EPOCH,
+            last_epoch=-1,
+            timeout_ms=TIMEOUT_MS,
+            now_ms=0,
+        )
+        last = ProducerAnswer(ErrorCode.NONE, producer.producer_id, LAST_PRODUCER_EPOCH)
+        assert await it.add(last, ONE, version=2) is ErrorCode.NONE
+        later = await it.end(last, commit=True, version=2)
+        assert later.code is ErrorCode.NONE
+        assert later.producer_epoch == 0
+        assert later.producer_id != producer.producer_id
+        await it.ended()
+        assert it.markers.written == [(ONE, producer.producer_id, LAST_PRODUCER_EPOCH + 1, True)]
+        assert (it.known().producer_id, it.known().producer_epoch) == later[1:]
+        assert await it.end(last, commit=True, version=2) == later  # it comes again
+        assert await it.add(later, ONE, version=2) is ErrorCode.NONE
+
+
+@on_a_loop
+async def test_another_instance_aborts_what_is_open_and_fences_its_producer(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        old = await it.init()
+        assert await it.add(old, ONE) is ErrorCode.NONE
+        assert (await it.init()).code is CONCURRENT
+        await it.ended()
+        assert it.known().state is TransactionState.COMPLETE_ABORT
+        new = await it.init()
+        assert new == (ErrorCode.NONE, old.producer_id, 2)
+        assert it.markers.written == [(ONE, old.producer_id, 1, False)]
+        assert await it.add(old, ONE) is ErrorCode.PRODUCER_FENCED
+        assert (await it.end(old, commit=True)).code is ErrorCode.PRODUCER_FENCED
+        assert (await it.init(expected=old)).code is ErrorCode.PRODUCER_FENCED
+        again = await it.init(expected=new)
+        assert again == (ErrorCode.NONE, old.producer_id, 3)
+        assert await it.init(expected=new) == again  # it comes again
+
+
+@on_a_loop
+async def test_a_transaction_is_aborted_when_its_time_is_over(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        producer = await it.init()
+        assert await it.add(producer, ONE) is ErrorCode.NONE
+        await it.pass_time(TIMEOUT_MS)
+        assert it.known().state is TransactionState.ONGOING
+        await it.pass_time(20_000)
+        assert it.known().state is TransactionState.COMPLETE_ABORT
+        assert it.markers.written == [(ONE, producer.producer_id, 1, False)]
+        assert (await it.end(producer, commit=True)).code is ErrorCode.PRODUCER_FENCED
+        # Its own producer may go on: nobody else has come.
+        assert await it.init(expected=producer) == (ErrorCode.NONE, producer.producer_id, 1)
+
+
+@on_a_loop
+async def test_ids_that_nobody_uses_are_forgotten(tmp_path: Path) -> None:
+    async with world(tmp_path, transactional_id_expiration_ms="100000000") as it:
+        first = await it.init(transactional_id="unused")
+        await it.begun()
+        await it.pass_time(99_000_000)
+        producer = await it.begun()
+        assert {each.transactional_id for each in it.table} == {"unused", ID}
+        await it.pass_time(8_000_000)
+        assert [each.transactional_id for each in it.table] == [ID]
+        again = await it.init(transactional_id="unused")
+        assert again.producer_id != first.producer_id
+        assert again.producer_epoch == 0
+        assert await it.add(producer, ONE) is ErrorCode.NONE
+        await it.add(first, ONE, transactional_id="unused")
+    async with world(tmp_path) as it:
+        assert {each.transactional_id for each in it.table} == {"unused", ID}
+
+
+@on_a_loop
+async def test_asking_for_what_can_not_be_uses_up_no_id(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        nobody = ProducerAnswer(ErrorCode.NONE, 77, 0)
+        mapping = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert (await it.init(transactional_id="")).code is ErrorCode.INVALID_REQUEST
+        badly_timed = {(await it.init(timeout_ms=each)).code for each in (-1, 0, 900_001)}
+        assert badly_timed == {ErrorCode.INVALID_TRANSACTION_TIMEOUT}
+        assert await it.add(nobody, ONE) is mapping
+        assert await it.add(nobody, ONE, transactional_id="") is ErrorCode.INVALID_REQUEST
+        assert (await it.end(nobody, commit=True)).code is mapping
+        producer = await it.init()
+        assert (await it.end(nobody, commit=True, version=2)).code is mapping
+        ends = {(await it.end(producer, commit=commit)).code for commit in (True, False)}
+        assert ends == {ErrorCode.INVALID_TXN_STATE}
+        assert (await it.end(nobody, commit=True, transactional_id="nobody")).code is mapping
+        assert (await it.init(transactional_id="another")).producer_id == producer.producer_id + 1
+        assert it.markers.calls == 0
+
+
+@on_a_loop
+async def test_partitions_are_verified_or_added(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        producer = await it.init()
+        ask = it.coordinator
+        numbers = producer.producer_id, producer.producer_epoch
+        assert await ask.verify_or_add(ID, *numbers, [ONE], add=False) == {
+            ONE: ErrorCode.TRANSACTION_ABORTABLE
+        }
+        assert not ask.is_in_transaction(ID, *numbers, ONE)
+        assert await ask.verify_or_add(ID, *numbers, [ONE], add=True) == {ONE: ErrorCode.NONE}
+        assert ask.is_in_transaction(ID, *numbers, ONE)
+        assert not ask.is_in_transaction(ID, *numbers, TWO)
+        assert not ask.is_in_transaction(ID, producer.producer_id, 5, ONE)
+        assert not ask.is_in_transaction("nobody", *numbers, ONE)
+        assert await ask.verify_or_add(ID, *numbers, [ONE, TWO], add=False) == {
+            ONE: ErrorCode.NONE,
+            TWO: ErrorCode.TRANSACTION_ABORTABLE,
+        }
+        fenced = {ONE: ErrorCode.PRODUCER_FENCED}
+        assert await ask.verify_or_add(ID, producer.producer_id, 5, [ONE], add=False) == fenced
+        unknown = {ONE: ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+        assert await ask.verify_or_add("nobody", 1, 0, [ONE], add=False) == unknown
+        assert await ask.verify_or_add("nobody", 1, 0, [ONE], add=True) == unknown
+        assert it.known().client_version == 2
+
+
+@on_a_loop
+async def test_adding_waits_a_little_for_the_end_before(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        it.markers.gate = asyncio.Event()
+        producer = await it.init()
+        await it.add(producer, ONE, version=2)
+        later = await it.end(producer, commit=True, version=2)
+        adding = asyncio.ensure_future(it.add(later, TWO, version=2))
+        await turns()
+        assert not adding.done()
+        it.markers.gate.set()
+        assert await adding is ErrorCode.NONE
+        assert it.known().partitions == {TWO}
+        it.markers.gate.clear()
+        last = await it.end(later, commit=True, version=2)
+        adding = asyncio.ensure_future(it.add(last, TWO, version=2))
+        await it.pass_time(1000)
+        assert await adding is CONCURRENT
+        assert (await it.init()).code is CONCURRENT
+        assert (await it.end(later, commit=True, version=2)).code is CONCURRENT
+        found = it.coordinator.table.find(ID)
+        assert not isinstance(found, ErrorCode)
+        assert found is not None
+        assert not found.waiting
+        it.markers.gate.set()
+        await it.ended()
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR])
+def test_a_partition_that_takes_no_marker_is_asked_again(tmp_path: Path, code: ErrorCode) -> None:
+    async def check(path: Path) -> None:
+        async with world(path) as it:
+            producer = await it.init()
+            await it.add(producer, ONE, TWO)
+            it.markers.codes[TWO] = code
+            assert (await it.end(producer, commit=True)).code is ErrorCode.NONE
+            await it.pass_time(60_000)
+            assert it.known().state is TransactionState.PREPARE_COMMIT
+            assert it.markers.calls > 3
+            del it.markers.codes[TWO]
+            await it.pass_time(60_000)
+            assert it.known().state is TransactionState.COMPLETE_COMMIT
+            numbers = producer.producer_id, 0, True
+            assert it.markers.written == [(ONE, *numbers), (TWO, *numbers)]
+
+    on_a_loop(check)(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+    ],
+)
+def test_nothing_is_blocked_where_nothing_is_left_to_end(tmp_path: Path, code: ErrorCode) -> None:
+    async def check(path: Path) -> None:
+        async with world(path) as it:
+            producer = await it.init()
+            await it.add(producer, ONE, TWO)
+            it.markers.codes[ONE] = code
+            await it.end(producer, commit=True)
+            await it.ended()
+            assert it.markers.written == [(TWO, producer.producer_id, 0, True)]
+
+    on_a_loop(check)(tmp_path)
+
+
+class RaisingMarkers(NotedMarkers):
+    """Fails once."""
+
+    async def write(self, *arguments: object, **named: object) -> "dict[object, object]":  # type: ignore[override]  # it passes on what it is given
+        self.calls += 1
+        if self.calls == 1:
+            raise StorageFailure("/", "write", "the disk has gone")
+        return await super().write(*arguments, **named)  # type: ignore[arg-type,return-value]  # likewise
+
+
+@on_a_loop
+async def test_markers_that_raise_are_written_again(tmp_path: Path) -> None:
+    async with world(tmp_path, markers=RaisingMarkers()) as it:
+        producer = await it.init()
+        await it.add(producer, ONE)
+        await it.end(producer, commit=True)
+        await it.pass_time(1000)
+        assert it.known().state is TransactionState.COMPLETE_COMMIT
+
+
+@on_a_loop
+async def test_what_was_not_written_does_not_hold(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    async with world(tmp_path, files=disk) as it:
+        producer = await it.init()
+        await it.add(producer, ONE)
+        disk.is_failing = True
+        assert (await it.end(producer, commit=True)).code is ErrorCode.NOT_COORDINATOR
+        assert await it.add(producer, ONE) is ErrorCode.NOT_COORDINATOR
+        assert it.markers.calls == 0
+        assert it.coordinator.table.find(ID) is ErrorCode.NOT_COORDINATOR
+        disk.is_failing = False
+        opened = it.node.log_dir.reopen(TRANSACTIONS_TOPIC, 0)
+        it.node.partitions.get(TRANSACTIONS_TOPIC, 0).use(opened)
+        await it.pass_time(20_000)  # nobody has to ask for it
+        await it.loaded()
+        assert it.known().state is TransactionState.ONGOING
+        assert (await it.end(producer, commit=True)).code is ErrorCode.NONE
+        await it.ended()
+        assert it.known().state is TransactionState.COMPLETE_COMMIT
+
+
+@on_a_loop
+async def test_with_fsync_a_decision_holds_when_it_is_synced(tmp_path: Path) -> None:
+    async with world(tmp_path, tidelog_durability="fsync") as it:
+        producer = await it.init()
+        first = asyncio.ensure_future(it.add(producer, ONE))
+        second = asyncio.ensure_future(it.add(producer, TWO))
+        assert await first is ErrorCode.NONE
+        assert await second is ErrorCode.NONE
+        ending = asyncio.ensure_future(it.end(producer, commit=True))
+        await asyncio.sleep(0)
+        assert it.markers.calls == 0
+        assert (await ending).code is ErrorCode.NONE
+        await it.ended()
+        assert len(it.markers.written) == 2
+
+
+@on_a_loop
+async def test_who_goes_away_leaves_his_step_to_be_taken(tmp_path: Path) -> None:
+    async with world(tmp_path, tidelog_durability="fsync") as it:
+        producer = await it.init()
+        await it.add(producer, ONE)
+        ending = asyncio.ensure_future(it.end(producer, commit=True))
+        await asyncio.sleep(0)
+        ending.cancel()
+        await it.ended()
+        assert it.known().state is TransactionState.COMPLETE_COMMIT
+
+
+@on_a_loop
+async def test_a_deleted_log_takes_all_ids_along(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        producer = await it.init()
+        it.node.topics.delete(TRANSACTIONS_TOPIC)
+        assert not it.table
+        assert await it.add(producer, ONE) is ErrorCode.NOT_COORDINATOR
+        assert await it.coordinator.log.ensure_topic() is ErrorCode.NONE
+        assert (await it.init()).code is ErrorCode.NONE
+
+
+@on_a_loop
+async def test_a_damaged_log_is_refused(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        await it.init()
+    path = tmp_path / f"{TRANSACTIONS_TOPIC}-0" / "00000000000000000000.log"
+    sound = path.read_bytes()
+    path.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+    async with world(tmp_path) as it:
+        assert it.coordinator.table.find(ID) is ErrorCode.NOT_COORDINATOR
+
+
+@on_a_loop
+async def test_a_record_that_can_not_be_read_is_never_passed_over(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        await it.init()
+        value = bytearray(encode_value(it.known()))
+        value[:2] = (9).to_bytes(2, "big")
+        said = it.coordinator.log.append(0, [(encode_key(ID), bytes(value))])
+        assert said.value is ErrorCode.NONE
+    async with world(tmp_path) as it:
+        assert it.coordinator.table.find(ID) is ErrorCode.NOT_COORDINATOR
+
+
+@on_a_loop
+async def test_each_start_has_an_epoch_of_its_own(tmp_path: Path) -> None:
+    markers = NotedMarkers()
+    for _ in range(3):
+        async with world(tmp_path, markers=markers) as it:
+            producer = await it.begun()
+            await it.add(producer, ONE)
+            await it.end(producer, commit=True)
+            await it.ended()
+    assert markers.coordinator_epochs == sorted(set(markers.coordinator_epochs))
+
+
+@on_a_loop
+async def test_many_ids_over_many_partitions_of_the_log(tmp_path: Path) -> None:
+    count = "5"
+    names = [f"id {number}" for number in range(50)]
+    async with world(tmp_path, transaction_state_log_num_partitions=count) as it:
+        producers = {name: await it.init(transactional_id=name) for name in names}
+        for name, producer in producers.items():
+            await it.add(producer, ONE, transactional_id=name)
+    async with world(tmp_path, transaction_state_log_num_partitions=count) as it:
+        assert {each.transactional_id for each in it.table} == set(names)
+        for name, producer in producers.items():
+            assert (await it.end(producer, commit=True, transactional_id=name)).code == 0
+        await turn_until(lambda: all(each.is_ended for each in it.table))
+        ref = ProducerRef(*producers[names[0]][1:])
+        assert it.coordinator.verify(names[0], ref, [ONE])[ONE] is ErrorCode.TRANSACTION_ABORTABLE

@@ -1,0 +1,300 @@
+"""A broker that is killed, or loses power, at any moment: what the next start makes of it.
+
+Each transaction has a topic of its own, so its markers show what became of it: all commit or all
+abort, never both, and commit where the client was told so.
+"""
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import pytest
+from tests.faults import CrashState, DamageFileSystem, Keep, reopen
+from tests.unit.server.transactions.worlds import (
+    START_MS,
+    TIMEOUT_MS,
+    NotedMarkers,
+    World,
+    world,
+)
+from tests.waiting import turn_until
+
+from tidelog.env import ManualClock
+from tidelog.server.transactions.coordinator import ProducerAnswer
+from tidelog.server.transactions.seam import ErrorCode
+from tidelog.types import TopicPartition
+
+PARTITIONS: Final = 3
+# Longer than any time-out and the intervals at which time-outs are looked for.
+LONG_MS: Final = TIMEOUT_MS + 60_000
+IDS: Final = ("one", "two")
+PLACE: Final = "/data"
+# What a producer is told whose transaction was aborted before it has asked for anything.
+TOO_LATE: Final = frozenset(
+    {
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.INVALID_TXN_STATE,
+    }
+)
+
+
+class Known(NamedTuple):
+    """What clients and partitions know behind so many calls of the file system."""
+
+    calls: int
+    markers: list[tuple[TopicPartition, int, int, bool]]
+    decided: dict[str, bool]
+
+
+@dataclass
+class Story:
+    """A history, and what was known at each moment of it."""
+
+    world: World
+    known: list[Known] = field(default_factory=list)
+    decided: dict[str, bool] = field(default_factory=dict)
+
+    def note(self) -> None:
+        files = self.world.node.env.files
+        assert isinstance(files, DamageFileSystem)
+        written = list(self.world.markers.written)
+        self.known.append(Known(len(files.journal), written, dict(self.decided)))
+
+    def known_at(self, calls: int) -> Known:
+        return next(each for each in reversed(self.known) if each.calls <= calls)
+
+    async def transact(
+        self, name: str, transactional_id: str, *, end: bool | None, version: int
+    ) -> None:
+        """One transaction in a topic of its own; None leaves it open."""
+        it = self.world
+        producer = await it.begun(transactional_id)
+        await self.go_on(name, transactional_id, producer, end=end, version=version)
+
+    async def go_on(
+        self,
+        name: str,
+        transactional_id: str,
+        producer: ProducerAnswer,
+        *,
+        end: bool | None,
+        version: int,
+    ) -> ProducerAnswer:
+        it = self.world
+        for number in range(PARTITIONS):
+            place = TopicPartition(name, number)
+            added = await it.add(
+                producer, place, version=version, transactional_id=transactional_id
+            )
+            assert added is ErrorCode.NONE
+        if end is None:
+            return producer
+        said = await it.end(
+            producer, commit=end, version=version, transactional_id=transactional_id
+        )
+        assert said.code is ErrorCode.NONE
+        self.decided[name] = end
+        self.note()
+        await it.ended(transactional_id)
+        return said
+
+
+def outcomes(markers: NotedMarkers) -> dict[str, set[tuple[bool, int]]]:
+    """What was written in each topic: commits or aborts, and in which partition."""
+    found: dict[str, set[tuple[bool, int]]] = defaultdict(set)
+    for place, _, _, commit in markers.written:
+        found[place.topic].add((commit, place.partition))
+    return found
+
+
+def check_whole(markers: NotedMarkers, decided: dict[str, bool]) -> None:
+    found = outcomes(markers)
+    for topic, seen in found.items():
+        commits = {commit for commit, _ in seen}
+        assert len(commits) == 1, f"{topic} is half committed: {sorted(seen)}"
+        assert {number for _, number in seen} == set(range(PARTITIONS)) or not commits.pop()
+    for topic, commit in decided.items():
+        assert found[topic] == {(commit, number) for number in range(PARTITIONS)}, topic
+
+
+async def revive(state: CrashState, known: Known, durability: str) -> None:
+    """Start again at a moment, wait until all is over, look at it, and go on."""
+    markers = NotedMarkers()
+    markers.written = list(known.markers)
+    clock = ManualClock(START_MS)
+    files = reopen(state, clock=clock)
+    async with world(
+        PLACE, clock=clock, markers=markers, files=files, tidelog_durability=durability
+    ) as it:
+        await it.pass_time(LONG_MS)
+        await turn_until(lambda: all(each.is_ended for each in it.table))
+        check_whole(markers, known.decided)
+        for name in IDS:
+            producer = await it.begun(name)
+            place = TopicPartition("later", 0)
+            assert await it.add(producer, place, transactional_id=name) is ErrorCode.NONE
+            said = await it.end(producer, commit=True, transactional_id=name)
+            assert said.code is ErrorCode.NONE
+
+
+async def tell(
+    story: Callable[[Story], Awaitable[None]], durability: str = "page-cache"
+) -> tuple[DamageFileSystem, Story]:
+    """A history, and the disk with all that was written to it."""
+    clock = ManualClock(START_MS)
+    files = DamageFileSystem(clock=clock)
+    async with world(PLACE, clock=clock, files=files, tidelog_durability=durability) as it:
+        files.settle()
+        told = Story(it)
+        told.note()
+        it.markers.on_write = told.note
+        await story(told)
+        check_whole(it.markers, told.decided)
+    return files, told
+
+
+async def check_kills(story: Callable[[Story], Awaitable[None]]) -> int:
+    """Kill the process at each moment of a history; how many there are."""
+    files, told = await tell(story)
+    count = 0
+    for state in files.prefixes(Keep.EVERYTHING):
+        await revive(state, told.known_at(state.prefix), "page-cache")
+        count += 1
+    return count
+
+
+async def check_power(story: Callable[[Story], Awaitable[None]], seeds: Iterable[int]) -> None:
+    """Cut the power at some moments: what was not synced is lost, kept or torn."""
+    files, told = await tell(story, "fsync")
+    for state in files.crash_states(seeds):
+        await revive(state, told.known_at(state.prefix), "fsync")
+
+
+async def classic(it: Story) -> None:
+    await it.transact("committed", "one", end=True, version=0)
+    await it.transact("aborted", "one", end=False, version=0)
+    await it.transact("fenced", "one", end=None, version=0)
+    await it.transact("behind", "one", end=True, version=0)
+
+
+async def bumping(it: Story) -> None:
+    producer = await it.world.begun("one")
+    for name, end in (("first", True), ("second", False), ("third", True)):
+        producer = await it.go_on(name, "one", producer, end=end, version=2)
+    await it.go_on("open", "one", producer, end=None, version=2)
+    await it.world.pass_time(LONG_MS)
+
+
+async def two_at_a_time(it: Story) -> None:
+    await asyncio.gather(
+        it.transact("left", "one", end=True, version=0),
+        it.transact("right", "two", end=False, version=2),
+    )
+
+
+STORIES: Final = [classic, bumping, two_at_a_time]
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_transactions_survive_a_kill_at_each_call(
+    story: Callable[[Story], Awaitable[None]],
+) -> None:
+    assert asyncio.run(check_kills(story)) > 20
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_synced_transactions_survive_a_loss_of_power(
+    story: Callable[[Story], Awaitable[None]],
+) -> None:
+    asyncio.run(check_power(story, range(25)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("story", STORIES)
+def test_synced_transactions_survive_many_losses_of_power(
+    story: Callable[[Story], Awaitable[None]],
+) -> None:
+    asyncio.run(check_power(story, range(1000, 6000)))
+
+
+def test_the_check_finds_what_is_half_committed() -> None:
+    markers = NotedMarkers()
+    markers.written = [
+        (TopicPartition("a", 0), 1, 0, True),
+        (TopicPartition("a", 1), 1, 0, False),
+    ]
+    with pytest.raises(AssertionError, match="half committed"):
+        check_whole(markers, {})
+    markers.written = [(TopicPartition("a", 0), 1, 0, False)]
+    with pytest.raises(AssertionError):
+        check_whole(markers, {"a": True})
+
+
+async def wander(seed: int, steps: int) -> None:
+    """Clients, time-outs, failing partitions and kills in any order, by a seed."""
+    chance = random.Random(seed)
+    clock, markers = ManualClock(START_MS), NotedMarkers()
+    files = DamageFileSystem(clock=clock)
+    decided: dict[str, bool] = {}
+    epochs: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    number = 0
+    for _ in range(4):
+        async with world(PLACE, clock=clock, markers=markers, files=files) as it:
+            for _ in range(steps):
+                number += 1
+                name, topic = chance.choice(IDS), f"topic {number}"
+                bad = TopicPartition(topic, chance.randrange(PARTITIONS))
+                if chance.random() < 0.3:
+                    markers.codes = {bad: ErrorCode.KAFKA_STORAGE_ERROR}
+                await step(it, chance, name, topic, decided, epochs[name])
+        markers.codes = {}
+    async with world(PLACE, clock=clock, markers=markers, files=files) as it:
+        await it.pass_time(LONG_MS)
+        assert all(each.is_ended for each in it.table)
+    check_whole(markers, decided)
+    for given in epochs.values():
+        assert len(set(given)) == len(given), "an epoch was given to two"
+
+
+async def step(
+    it: World,
+    chance: random.Random,
+    name: str,
+    topic: str,
+    decided: dict[str, bool],
+    epochs: list[tuple[int, int]],
+) -> None:
+    said = await it.init(transactional_id=name)
+    if said.code is not ErrorCode.NONE:
+        assert said.code is ErrorCode.CONCURRENT_TRANSACTIONS
+        await it.pass_time(chance.choice([0, 100, 20_000]))
+        return
+    epochs.append((said.producer_id, said.producer_epoch))
+    version = chance.choice([0, 2])
+    for partition in range(PARTITIONS):
+        place = TopicPartition(topic, partition)
+        await it.add(said, place, version=version, transactional_id=name)
+    if chance.random() < 0.2:
+        await it.pass_time(chance.choice([1000, LONG_MS]))
+    if chance.random() < 0.8:
+        commit = chance.random() < 0.5
+        ended = await it.end(said, commit=commit, version=version, transactional_id=name)
+        if ended.code is ErrorCode.NONE:
+            decided[topic] = commit
+        else:
+            assert ended.code in TOO_LATE
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happens_nothing_is_half_done_or_blocked(seed: int) -> None:
+    asyncio.run(wander(seed, 12))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1000, 1300))
+def test_whatever_happens_for_longer(seed: int) -> None:
+    asyncio.run(wander(seed, 60))

@@ -1,0 +1,62 @@
+"""ListTransactions by name: patterns that pass, that are refused, and that would take too long."""
+
+import random
+from pathlib import Path
+
+from tests.unit.server.transactions.worlds import World, on_a_loop, world
+
+from tidelog.protocol.messages import LIST_TRANSACTIONS
+from tidelog.protocol.messages.transactions import ListTransactionsRequest
+from tidelog.server.handlers.known_transactions import (
+    INVALID_REGULAR_EXPRESSION,
+    list_transactions,
+)
+from tidelog.server.node import ConnectionFacts
+from tidelog.server.requests import RequestContext
+
+IDS = ("pay-1", "pay-2", "Pay-\u00e9", "stock\n1")
+
+
+async def listed(it: World, pattern: str | None) -> set[str] | int:
+    """Ids that pass, or the error."""
+    it.node.transactions = it.coordinator
+    facts = ConnectionFacts(1, "here")
+    context = RequestContext(it.node, LIST_TRANSACTIONS, LIST_TRANSACTIONS.last, None, facts)
+    said = await list_transactions(
+        context, ListTransactionsRequest(transactional_id_pattern=pattern)
+    )
+    found = {each.transactional_id for each in said.transaction_states}
+    if said.error_code:
+        assert not found
+        return said.error_code
+    return found
+
+
+@on_a_loop
+async def test_names_pass_as_a_whole(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        for each in IDS:
+            await it.init(transactional_id=each)
+        assert await listed(it, None) == set(IDS)
+        assert await listed(it, "") == set(IDS)
+        assert await listed(it, "pay") == set()
+        assert await listed(it, "pay-[0-9]") == {"pay-1", "pay-2"}
+        assert await listed(it, "(?i)PAY-\u00c9") == {"Pay-\u00e9"}
+        assert await listed(it, r"(?m)\w+$\s^1") == {"stock\n1"}
+
+
+@on_a_loop
+async def test_patterns_are_refused(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        await it.init(transactional_id="pay-1")
+        for pattern in ("(", r"\p{L}+", "a" * 1001, "a{1001}"):
+            assert await listed(it, pattern) == INVALID_REGULAR_EXPRESSION
+
+
+@on_a_loop
+async def test_a_pattern_that_takes_too_long_is_refused(tmp_path: Path) -> None:
+    """The loop waits meanwhile, so what one pattern may take is bounded."""
+    async with world(tmp_path) as it:
+        await it.init(transactional_id="".join(random.Random(7).choices("ab", k=5000)))
+        assert await listed(it, "(a|b)*a(a|b){10}x") == set()
+        assert await listed(it, "(a|b)*a(a|b){300}x") == INVALID_REGULAR_EXPRESSION

@@ -1,0 +1,110 @@
+"""Records of the coordinator's log: what is written is read, what can't be is refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.errors import CorruptMessage, UnsupportedVersion
+from tidelog.protocol.data_messages import TRANSACTION_LOG_VALUE
+from tidelog.protocol.messages.transaction_records import TransactionLogValue
+from tidelog.record.builder import build_batch
+from tidelog.record.views import walk
+from tidelog.server.transactions.metadata import TransactionMetadata, TransactionState
+from tidelog.server.transactions.records import (
+    by_topic,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+from tidelog.server.transactions.replay import TransactionReplay
+from tidelog.types import NewRecord, TopicPartition
+
+PLACES = st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 5))
+INT64 = st.integers(-1, 2**63 - 1)
+
+
+@st.composite
+def metadata(draw: st.DrawFn) -> TransactionMetadata:
+    state = draw(st.sampled_from(list(TransactionState)[:6]))
+    places = st.frozensets(PLACES) if state is not TransactionState.EMPTY else st.just(frozenset())
+    return TransactionMetadata(
+        transactional_id=draw(st.text(max_size=20)),
+        producer_id=draw(INT64),
+        previous_producer_id=draw(INT64),
+        next_producer_id=draw(INT64),
+        producer_epoch=draw(st.integers(-1, 2**15 - 1)),
+        timeout_ms=draw(st.integers(0, 2**31 - 1)),
+        state=state,
+        partitions=draw(places),
+        start_ms=draw(INT64),
+        update_ms=draw(INT64),
+        client_version=draw(st.integers(0, 2)),
+    )
+
+
+@given(metadata())
+def test_what_is_written_is_read(made: TransactionMetadata) -> None:
+    assert decode_key(encode_key(made.transactional_id)) == made.transactional_id
+    assert decode_value(made.transactional_id, encode_value(made)) == made
+
+
+def test_the_oldest_version_is_read() -> None:
+    value = TransactionLogValue(
+        producer_id=3,
+        producer_epoch=1,
+        transaction_timeout_ms=1000,
+        transaction_status=0,
+        transaction_partitions=None,
+        transaction_last_update_timestamp_ms=5,
+        transaction_start_timestamp_ms=-1,
+    )
+    found = decode_value("x", TRANSACTION_LOG_VALUE.write(0, value))
+    assert found == TransactionMetadata(
+        transactional_id="x", producer_id=3, producer_epoch=1, timeout_ms=1000, update_ms=5
+    )
+
+
+def test_what_can_not_be_is_refused() -> None:
+    made = TransactionMetadata(transactional_id="x", producer_id=3, timeout_ms=1000)
+    value = encode_value(made)
+    with pytest.raises(UnsupportedVersion):
+        decode_value("x", b"\0\2" + value[2:])
+    for cut in range(2, len(value)):
+        with pytest.raises(CorruptMessage):
+            decode_value("x", value[:cut])
+    for status in (-1, 6, 7, 99):
+        wrong = TRANSACTION_LOG_VALUE.read(value)[1]
+        wrong.transaction_status = status
+        with pytest.raises(CorruptMessage, match=f"in state {status}"):
+            decode_value("x", TRANSACTION_LOG_VALUE.write(1, wrong))
+    with pytest.raises(CorruptMessage, match="without a key"):
+        decode_key(None)
+    assert decode_key(b"\0\1whatever") is None
+
+
+def test_partitions_are_told_by_topic_and_in_order() -> None:
+    places = [TopicPartition("b", 2), TopicPartition("a", 1), TopicPartition("b", 0)]
+    assert list(by_topic(places).items()) == [("a", [1]), ("b", [0, 2])]
+
+
+def test_the_last_record_of_a_key_is_what_counts() -> None:
+    def record(name: str, producer_id: int | None) -> NewRecord:
+        made = TransactionMetadata(
+            transactional_id=name, producer_id=producer_id or 0, timeout_ms=1
+        )
+        value = None if producer_id is None else encode_value(made)
+        return NewRecord(key=encode_key(name), value=value, timestamp=0)
+
+    replay = TransactionReplay()
+    for records in (
+        [record("kept", 1), record("gone", 2), record("back", 3)],
+        [record("kept", 4), record("gone", None), record("back", None)],
+        [record("back", 5), NewRecord(key=b"\0\7of another kind", value=b"?", timestamp=0)],
+    ):
+        for batch in walk(build_batch(records)):
+            replay.add(batch)
+    assert {name: found.producer_id for name, found in replay.found().items()} == {
+        "kept": 4,
+        "back": 5,
+    }

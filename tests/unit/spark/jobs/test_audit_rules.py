@@ -1,0 +1,198 @@
+"""What an audit says of keys, held against dictionaries; and the order of keys."""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tidelog.record import key_digests
+from tidelog.record.kernels import digests
+from tidelog.record.kernels.memory import Longs
+from tidelog.scan.key_tables import KeyTable
+from tidelog.spark.jobs import audit_rules as rules
+from tidelog.spark.jobs.audit_kinds import KINDS, Kind
+from tidelog.spark.jobs.audit_rules import compare, displaced, undelivered
+
+SEEDS = (1, 2, 3, 4, 5)
+Record = tuple[bytes, int, bytes | None]
+records = st.lists(
+    st.tuples(
+        st.sampled_from([b"a", b"b", b"c", b"d"]),
+        st.sampled_from([-1, 1, 2, 3]),
+        st.sampled_from([None, b"", b"x", b"y"]),
+    ),
+    max_size=12,
+)
+
+
+def rows_of(log: Sequence[Record], partition: int = 0) -> Longs:
+    plain = [key_digests.PlainRecord(at, ms, key, value) for at, (key, ms, value) in enumerate(log)]
+    rows = [
+        [
+            *key_digests.hash_key(key, SEEDS),
+            *(one.offset, one.create_ms, one.value, one.count, one.set_sum, one.order),
+            partition,
+        ]
+        for key, one in key_digests.summarise(plain, SEEDS).items()
+    ]
+    return np.array(rows, np.int64).reshape(-1, digests.FIELDS)
+
+
+def found_by_key(a: Sequence[Record], b: Sequence[Record], *, history: bool) -> dict[bytes, Kind]:
+    table = KeyTable()
+    table.add(rows_of(a))
+    compared = compare(table, rows_of(b), history=history)
+    names = {key_digests.hash_key(key, SEEDS): key for key, _, _ in [*a, *b]}
+    found = {}
+    for row in compared.found.tolist():
+        at = rules.A_AT if row[rules.A_AT + digests.COUNT] else rules.B_AT
+        key = names[row[at], row[at + 1]]
+        assert key not in found
+        found[key] = KINDS[row[rules.KIND]]
+    return found
+
+
+def kind_of(
+    a: Sequence[tuple[int, bytes | None]], b: Sequence[tuple[int, bytes | None]], *, history: bool
+) -> Kind | None:
+    """The rules said once more, of one key's records as lists."""
+    if not a or not b:
+        alone = a or b
+        if not alone or (not history and alone[-1][1] is None):
+            return None
+        return Kind.MISSING if a else Kind.EXTRA
+    (a_ms, a_value), (b_ms, b_value) = a[-1], b[-1]
+    if history and Counter(a) == Counter(b) and list(a) != list(b):
+        return Kind.REORDERED
+    kind = None if a_value == b_value else Kind.CHANGED
+    if -1 not in (a_ms, b_ms) and a_ms != b_ms:
+        kind = Kind.STALE if b_ms < a_ms else Kind.AHEAD
+    if kind is not None:
+        return kind
+    more = Kind.DUPLICATED if len(b) > len(a) else Kind.VERSIONS
+    return more if history and Counter(a) != Counter(b) else None
+
+
+@given(a=records, b=records, history=st.booleans())
+@example(a=[(b"a", 1, b"x"), (b"a", 2, b"y")], b=[(b"a", 2, b"y"), (b"a", 1, b"x")], history=True)
+@example(a=[(b"a", 1, None)], b=[], history=False)
+@settings(max_examples=300)
+def test_every_key_is_what_dictionaries_say(
+    a: list[Record], b: list[Record], history: bool
+) -> None:
+    expected = {}
+    for key in (b"a", b"b", b"c", b"d"):
+        sides = [[(ms, value) for k, ms, value in log if k == key] for log in (a, b)]
+        kind = kind_of(sides[0], sides[1], history=history)
+        if kind is not None:
+            expected[key] = kind
+    assert found_by_key(a, b, history=history) == expected
+
+
+@given(log=records, at=st.integers(0, 11), history=st.booleans())
+def test_one_change_is_found(log: list[Record], at: int, history: bool) -> None:
+    assert found_by_key(log, log, history=history) == {}
+    if at < len(log):
+        key, ms, _ = log[at]
+        changed = [*log[:at], (key, ms, b"changed"), *log[at + 1 :]]
+        is_last = all(k != key for k, _, _ in log[at + 1 :])
+        found = found_by_key(log, changed, history=history)
+        assert set(found) == ({key} if is_last or history else set())
+
+
+def test_keys_deleted_and_unknown_are_counted() -> None:
+    table = KeyTable()
+    table.add(rows_of([(b"a", 1, None), (b"b", 1, b"x")]))
+    compared = compare(table, rows_of([(b"b", 1, b"x"), (b"c", 2, None)]), history=False)
+    assert (len(compared.found), compared.deleted) == (0, 2)
+
+
+def test_keys_of_several_partitions_have_no_order() -> None:
+    a, b = rows_of([(b"a", 1, b"x")]), rows_of([(b"a", 1, b"x")])
+    a[:, digests.PARTITION] = ~0
+    a[:, digests.ORDER] += 1
+    table = KeyTable()
+    table.add(a)
+    compared = compare(table, b, history=True)
+    assert (len(compared.found), len(compared.pairs)) == (0, 0)
+
+
+def test_undelivered_keys() -> None:
+    rows = np.concatenate(
+        [rows_of([(b"a", 1, b"x"), (b"b", 1, b"x")]), rows_of([(b"c", 1, b"")], 2)]
+    )
+    rows[1, digests.PARTITION] = ~2
+    found = undelivered(rows, [0, 2], [1, 1])
+    assert found[:, rules.B_AT : rules.B_AT + 2].tolist() == rows[1:2, :2].tolist()
+    assert len(undelivered(rows, [0, 2], [0, 0])) == 3
+    assert len(undelivered(rows, [0, 2], [9, 9])) == 0
+
+
+# -- the order of keys ----------------------------------------------------------------------------
+
+
+def displaced_of(offsets: Sequence[int], partitions: Sequence[tuple[int, int]] = ()) -> set[int]:
+    """A's offsets of the displaced among keys at A's offsets 0, 1, .. and B's as given."""
+    pairs = np.zeros((len(offsets), rules.PAIR_FIELDS), np.int64)
+    pairs[:, rules.PAIR_A_OFFSET] = np.arange(len(offsets))
+    pairs[:, rules.PAIR_B_OFFSET] = offsets
+    for at, (a, b) in enumerate(partitions):
+        pairs[at, rules.PAIR_A_PARTITION], pairs[at, rules.PAIR_B_PARTITION] = a, b
+    # In which order pairs come does not matter.
+    pairs = pairs[np.random.default_rng(len(offsets)).permutation(len(pairs))]
+    return set(displaced(pairs)[:, rules.PAIR_A_OFFSET].tolist())
+
+
+@pytest.mark.parametrize(
+    ("offsets", "expected"),
+    [
+        ([], set()),
+        ([5], set()),
+        ([1, 4, 6, 9], set()),
+        ([0, 2, 1, 3], {1, 2}),
+        ([0, 5, 2, 3, 4, 1, 6], {1, 5}),
+        ([1, 2, 3, 4, 5, 0], {5}),
+        ([5, 0, 1, 2, 3, 4], {0}),
+        ([0, 2, 1, 3, 5, 4], {1, 2, 4, 5}),
+        ([2, 1, 0], {0, 2}),
+    ],
+)
+def test_keys_in_another_order(offsets: list[int], expected: set[int]) -> None:
+    assert displaced_of(offsets) == expected
+
+
+def test_partitions_have_orders_of_their_own() -> None:
+    assert displaced_of([4, 3, 2, 1], [(0, 0), (0, 1), (1, 0), (1, 1)]) == set()
+    assert displaced_of([4, 3, 2, 1], [(0, 0), (1, 0), (0, 0), (1, 1)]) == {0, 2}
+
+
+@given(offsets=st.permutations(range(9)))
+def test_without_the_displaced_the_rest_is_in_order(offsets: list[int]) -> None:
+    found = displaced_of(offsets)
+    rest = [offset for at, offset in enumerate(offsets) if at not in found]
+    assert rest == sorted(rest)
+    fewest = next(
+        size
+        for size in range(10)
+        if any(list(kept) == sorted(kept) for kept in combinations(offsets, len(offsets) - size))
+    )
+    assert fewest <= len(found) <= 2 * fewest
+
+
+@given(
+    count=st.integers(2, 200),
+    swaps=st.lists(st.tuples(st.integers(0, 199), st.integers(0, 199)), max_size=3),
+)
+def test_keys_that_changed_places_are_displaced_and_no_others(
+    count: int, swaps: list[tuple[int, int]]
+) -> None:
+    offsets, swapped = list(range(0, 3 * count, 3)), set[int]()
+    for left, right in swaps:
+        if max(left, right) < count and left != right and not swapped & {left, right}:
+            offsets[left], offsets[right] = offsets[right], offsets[left]
+            swapped |= {left, right}
+    assert displaced_of(offsets) == swapped

@@ -1,0 +1,274 @@
+"""Compaction in parts: what stays is what one cleaner keeps, to the record; tasks run here."""
+
+import random
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from tests.spark.jobs.mirrors import T0, held, make
+
+import tidelog
+from tidelog.control.client import find_holder
+from tidelog.control.compact_verb import wishes
+from tidelog.control.lending_verbs import read_lent, take_back
+from tidelog.directory import Directory
+from tidelog.env import Env, ManualClock, os_env
+from tidelog.errors import CleaningAborted, CorruptMessage, DirectoryLocked, InvalidRequest
+from tidelog.server.in_process import Broker
+from tidelog.spark.jobs import compact as job
+from tidelog.storage import files
+from tidelog.storage.compaction.job import Cleaned
+from tidelog.storage.compaction.process import InProcess
+from tidelog.storage.compaction.runner import CleanerOptions, clean_partition
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.log_reader import LogReader
+from tidelog.types import NewRecord, TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TOPIC = "states"
+SETTINGS = {
+    "cleanup_policy": "compact",
+    "internal_segment_bytes": "3000",
+    "index_interval_bytes": "200",
+    "min_cleanable_dirty_ratio": "0",
+    "message_timestamp_after_max_ms": str(2**62),
+}
+
+
+def fill(path: Path, count: int = 400, seed: int = 3, **more: str) -> str:
+    """Updates and tombstones of forty keys in two partitions of many segments, with zone maps."""
+    place, draw = make(str(path), TOPIC, 2, **SETTINGS, **more), random.Random(seed)
+    with Directory.open(place, writable=True, env=Env(clock=ManualClock(T0))) as directory:
+        for number in range(count):
+            value = None if draw.random() < 0.1 else draw.randbytes(40)
+            one = NewRecord(key=b"k%d" % draw.randrange(40), value=value, timestamp=T0 + number)
+            directory.append(TOPIC, [one], partition=number % 2)
+        for number in range(2):
+            log = directory.log_dir.log(TOPIC, number)
+            log.roll()
+            log.build_zones()
+    return place
+
+
+def clean_here(place: str) -> None:
+    """As one cleaner does it."""
+    with LogDir.open(place, options=LogDirOptions(writable=True)) as log_dir:
+        for number in range(2):
+            log_dir.log(TOPIC, number).flush()
+            name = TopicPartition(TOPIC, number)
+            options = CleanerOptions(is_asked=True)
+            clean_partition(log_dir, name, InProcess(os_env()), options)
+
+
+NO_SPARK = cast("SparkSession", None)
+
+
+class Tasks:
+    """Does parts as Spark's workers do them, in this process, the last one first."""
+
+    def __init__(self) -> None:
+        self.parts: list[int] = []
+
+    def do(
+        self, _spark: object, parts: Sequence[str], work: job.CleanPart, _schema: str
+    ) -> list[dict[str, object]]:
+        self.parts.append(len(parts))
+        rows = [dict(zip(("cleaned", "attempt"), work(part), strict=True)) for part in parts[::-1]]
+        return rows[::-1]
+
+
+@pytest.fixture
+def tasks(monkeypatch: pytest.MonkeyPatch) -> Tasks:
+    found = Tasks()
+    monkeypatch.setattr(job, "do_parts", found.do)
+    return found
+
+
+def test_what_stays_is_what_one_cleaner_keeps(tmp_path: Path, tasks: Tasks) -> None:
+    place, other = fill(tmp_path / "a"), str(tmp_path / "b")
+    shutil.copytree(place, other)
+    before = held(place, TOPIC)
+    reports = job.run(NO_SPARK, place, part_bytes=6_000)
+    clean_here(other)
+    assert held(place, TOPIC) == held(other, TOPIC)
+    assert all(number > 2 for number in tasks.parts)
+    for log, left in zip(before, held(place, TOPIC), strict=True):
+        last = {record.key: record.offset for record in log}
+        assert [record.offset for record in left] == sorted(last.values())
+    assert reports[0].records_before == len(before[0]) > reports[0].records_after
+    # Nothing is left behind, and the next one has nothing to do.
+    assert not list(Path(place).rglob("*.cleaned"))
+    assert not list(Path(place).rglob("*.swap"))
+    assert [report.passes for report in job.run(NO_SPARK, place, if_due=True)] == [0, 0]
+
+
+def test_a_late_record_is_held_against_the_whole_tail(tmp_path: Path, tasks: Tasks) -> None:
+    """Where the highest time wins, records of the tail beat those that come after them."""
+    place = fill(tmp_path / "a", tidelog_compaction_strategy="timestamp")
+    clean_here(place)
+    with Directory.open(place, writable=True, env=Env(clock=ManualClock(T0))) as directory:
+        for number in range(400):
+            late = NewRecord(key=b"k%d" % (number % 40), value=b"late" * 20, timestamp=T0 - 1)
+            directory.append(TOPIC, [late], partition=number % 2)
+        for number in range(2):
+            log = directory.log_dir.log(TOPIC, number)
+            log.roll()
+            log.build_zones()
+    other = str(tmp_path / "b")
+    shutil.copytree(place, other)
+    job.run(NO_SPARK, place, part_bytes=6_000)
+    clean_here(other)
+    assert held(place, TOPIC) == held(other, TOPIC)
+    assert tasks.parts
+
+
+def test_what_an_attempt_has_left_is_dropped(tmp_path: Path, tasks: Tasks) -> None:
+    place = fill(tmp_path / "a", count=100, seed=5)
+    left = Path(place, f"{TOPIC}-0", "00000000000000000000.log.0011.cleaned")
+    left.write_bytes(b"half a segment")
+    found = job.run(NO_SPARK, place, [TOPIC], part_bytes=2_000)
+    assert [report.stopped for report in found] == [None, None]
+    assert len(tasks.parts) == 2
+    assert not left.exists()
+
+
+def test_without_zone_maps_a_partition_is_one_part(tmp_path: Path, tasks: Tasks) -> None:
+    place = fill(tmp_path / "a", count=100)
+    for zones in Path(place).rglob("*.zones"):
+        zones.unlink()
+    (report,) = job.run(NO_SPARK, place, [TopicPartition(TOPIC, 1)], part_bytes=2_000)
+    assert (tasks.parts, report.segments_after > 0) == ([1], True)
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    place = fill(tmp_path / "a", count=10)
+    with LogDir.open(place, options=LogDirOptions(writable=True)) as log_dir:
+        with pytest.raises(DirectoryLocked):
+            job.run(NO_SPARK, place)
+        assert log_dir.path == place
+    make(place, "plain")
+    with pytest.raises(InvalidRequest, match="not compacted"):
+        job.run(NO_SPARK, place, ["plain"])
+    with pytest.raises(InvalidRequest, match="not written to"):
+        job.run(NO_SPARK, "s3://bucket/logs")
+
+
+def test_names_of_attempts(tmp_path: Path) -> None:
+    one, two = job.AttemptFiles("a1"), job.AttemptFiles("b2")
+    path = str(tmp_path / "00.log.cleaned")
+    one.open(path, create=True).close()
+    assert (one.exists(path), two.exists(path)) == (True, False)
+    assert [entry.name for entry in two.list_dir(str(tmp_path))] == ["00.log.a1.cleaned"]
+    one.rename(path, str(tmp_path / "00.log"))
+    assert two.exists(str(tmp_path / "00.log"))
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[tuple[str, Broker]]:
+    """A broker that has the directory, and cleans nothing by itself."""
+    place = fill(tmp_path / "a")
+    with tidelog.broker(place, settings={"log.cleaner.enable": "false"}) as running:
+        yield place, running
+
+
+def lent(place: str, number: int) -> dict[str, object]:
+    """A partition's job, as the broker lends it."""
+    holder = find_holder(place)
+    assert holder is not None
+    with holder:
+        wanted = wishes(TopicPartition(TOPIC, number), roll=False, is_asked=True)
+        return dict(holder.ask("lend", wanted))
+
+
+def give(place: str, told: Mapping[str, object]) -> Mapping[str, object]:
+    holder = find_holder(place)
+    assert holder is not None
+    with holder:
+        return holder.ask("take_back", told)
+
+
+def test_a_running_broker_lends_the_job_and_swaps_in(
+    broker: tuple[str, Broker], tmp_path: Path, tasks: Tasks
+) -> None:
+    place, running = broker
+    other = str(tmp_path / "b")
+    shutil.copytree(place, other, ignore=shutil.ignore_patterns(".lock", "*.sock*", "*control*"))
+    before = held(place, TOPIC)
+    reports = job.run(NO_SPARK, place, part_bytes=6_000)
+    clean_here(other)
+    assert held(place, TOPIC) == held(other, TOPIC)
+    assert all(number > 2 for number in tasks.parts)
+    assert [report.stopped for report in reports] == [None, None]
+    assert reports[0].records_before == len(before[0]) > reports[0].records_after
+    assert not list(Path(place).rglob("*.cleaned"))
+    # The broker shows what is there now, and goes on.
+    seen = running.call(lambda node: len(list(node.partitions.get(TOPIC, 0).log.records())))
+    assert seen == len(held(place, TOPIC)[0])
+    assert [report.passes for report in job.run(NO_SPARK, place, if_due=True)] == [0, 0]
+
+
+def test_a_job_that_another_has_taken_over_is_not_taken_back(
+    broker: tuple[str, Broker], tasks: Tasks
+) -> None:
+    place, _ = broker
+    before = held(place, TOPIC)
+    _, first = read_lent(lent(place, 0))
+    assert first is not None
+    made = job.SparkWorker(NO_SPARK, reader_of(place), 10**9).clean(first)
+    read_lent(lent(place, 0))
+    with pytest.raises(CleaningAborted, match="not lent"):
+        give(place, take_back(first, made))
+    assert held(place, TOPIC) == before
+    (report,) = job.run(NO_SPARK, place, [TopicPartition(TOPIC, 0)])
+    assert report.stopped is None
+    assert not list(Path(place).rglob("*.cleaned"))
+
+
+def no_groups(made: Cleaned) -> Cleaned:
+    return replace(made, groups=())
+
+
+def further(made: Cleaned) -> Cleaned:
+    return replace(made, mapped_to=1 << 40)
+
+
+def elsewhere(made: Cleaned) -> Cleaned:
+    first = replace(made.groups[0], suffixes=(".log", "/../../x"))
+    return replace(made, groups=(first, *made.groups[1:]))
+
+
+@pytest.mark.parametrize("spoil", [no_groups, further, elsewhere])
+def test_what_the_job_can_not_have_made_is_refused(
+    broker: tuple[str, Broker], spoil: Callable[[Cleaned], Cleaned]
+) -> None:
+    place, _ = broker
+    before = held(place, TOPIC)
+    _, one = read_lent(lent(place, 0))
+    assert one is not None
+    made = InProcess(os_env()).clean(one)
+    with pytest.raises(CorruptMessage):
+        give(place, take_back(one, spoil(made)))
+    assert not list(Path(place).rglob("*.cleaned"))
+    assert held(place, TOPIC) == before
+
+
+def test_files_of_another_size_are_not_swapped_in(broker: tuple[str, Broker]) -> None:
+    place, _ = broker
+    before = held(place, TOPIC)
+    _, one = read_lent(lent(place, 0))
+    assert one is not None
+    cleaned = InProcess(os_env()).clean(one)
+    path = f"{one.directory}/{files.log_file_name(cleaned.groups[0].base_offset)}.cleaned"
+    Path(path).write_bytes(b"late")
+    with pytest.raises(CleaningAborted, match="not what was announced"):
+        give(place, take_back(one, cleaned))
+    assert held(place, TOPIC) == before
+
+
+def reader_of(place: str) -> LogReader:
+    return LogDir.open(place).reader(TOPIC, 0)

@@ -1,0 +1,94 @@
+"""A query whose Python came up late is started again; whatever else ends it is told."""
+
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+
+from tidelog.spark.jobs.patient_query import STARTS, PatientQuery
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+LATE = "[STREAM_FAILED] terminated with exception: Python worker failed to connect back."
+AT_START = "Timed out while waiting for the Python worker to connect back"
+
+
+class FakeQuery:
+    """One start: what its end is, an error or True."""
+
+    def __init__(self, end: str | None) -> None:
+        self._end = end
+        self.lastProgress: object = None
+
+    def awaitTermination(self, _seconds: float) -> bool:  # noqa: N802 - Spark's name
+        if self._end is not None:
+            raise StreamingQueryException(self._end)
+        return True
+
+
+def starting(*ends: str | None) -> "tuple[Callable[[], StreamingQuery], list[FakeQuery]]":
+    """Starts queries with these ends; those that were started."""
+    left, started = list(ends), list[FakeQuery]()
+
+    def start() -> "StreamingQuery":
+        end = left.pop(0)
+        if end == AT_START:
+            raise PySparkException(end)
+        started.append(FakeQuery(end))
+        return cast("StreamingQuery", started[-1])
+
+    return start, started
+
+
+def test_a_late_python_starts_it_again() -> None:
+    start, started = starting(LATE, AT_START, LATE, None)
+    query = PatientQuery(start)
+    assert [query.has_ended(1) for _ in range(3)] == [False, False, True]
+    assert query.current is cast("StreamingQuery", started[-1])
+    assert len(started) == 3
+
+
+def test_another_end_is_told() -> None:
+    start, started = starting("a record was lost", None)
+    with pytest.raises(StreamingQueryException, match="a record was lost"):
+        PatientQuery(start).has_ended(1)
+    assert len(started) == 1
+
+
+@pytest.mark.parametrize("late", [LATE, AT_START])
+def test_not_for_ever(late: str) -> None:
+    start, _ = starting(*[LATE] * (STARTS - 1), late, None)
+    query = PatientQuery(start)
+
+    def to_end(query: PatientQuery) -> None:
+        while not query.has_ended(1):
+            pass
+
+    for _ in range(STARTS - 2):
+        assert not query.has_ended(1)
+    with pytest.raises(PySparkException, match="Python worker"):
+        to_end(query)
+
+
+def test_another_error_at_the_start_is_told() -> None:
+    def start() -> "StreamingQuery":
+        raise PySparkException("no such path")
+
+    with pytest.raises(PySparkException, match="no such path"):
+        PatientQuery(start)
+
+
+def test_a_query_that_worked_has_all_its_starts_again() -> None:
+    """Being late once a week ends no mirror in the tenth week."""
+    start, started = starting(*[LATE] * (STARTS - 1), None, *[LATE] * (STARTS - 1), None)
+    query = PatientQuery(start)
+    while len(started) < STARTS:
+        assert not query.has_ended(1)
+    started[-1].lastProgress = {}
+    assert query.has_ended(1)
+    started[-1]._end = LATE
+    while len(started) < 2 * STARTS - 1:
+        assert not query.has_ended(1)

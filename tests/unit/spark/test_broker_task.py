@@ -1,0 +1,167 @@
+"""What a task of the sink believes of deliveries: one without an offset is none."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+import confluent_kafka as ck
+import pyarrow as pa
+import pytest
+
+from tidelog.errors import ClusterFailure, WriterFenced
+from tidelog.spark import broker_task
+from tidelog.spark.sink_options import SinkOptions
+
+if TYPE_CHECKING:
+    from tidelog.cluster.connection import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A delivery, as the client library tells of it."""
+
+    at: int | None
+
+    def topic(self) -> str:
+        return "flights"
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int | None:
+        return self.at
+
+
+@dataclass(slots=True)
+class Producer:
+    """Takes records; a flush delivers them at the offsets it was told."""
+
+    hear: Callable[[object, Message], None]
+    only_errors: object
+    offsets: list[int | None]
+    waiting: int = 0
+
+    def produce(self, *_: object) -> None:
+        self.waiting += 1
+
+    def poll(self, _timeout_s: float) -> int:
+        return 0
+
+    def flush(self, _timeout_s: float) -> int:
+        while self.waiting:
+            self.waiting -= 1
+            if not self.only_errors:
+                self.hear(None, Message(self.offsets.pop(0)))
+        return 0
+
+    def purge(self) -> None:
+        self.waiting = 0
+
+
+@dataclass(slots=True)
+class FakeCluster:
+    offsets: list[int | None]
+    made: list[Producer] = field(default_factory=list)
+
+    def producer(self, settings: Mapping[str, object]) -> Producer:
+        hear = cast("Callable[[object, Message], None]", settings["on_delivery"])
+        only_errors = settings["delivery.report.only.error"]
+        self.made.append(Producer(hear, only_errors, self.offsets))
+        return self.made[-1]
+
+
+def task(offsets: list[int | None], told: list[int] | None = None) -> broker_task._Task:
+    found = broker_task._Task(
+        cast("Cluster", FakeCluster(offsets)),
+        SinkOptions(bootstrap="east:9092", topic="flights"),
+        0,
+        None,
+        None if told is None else lambda _topic, _partition, offset: told.append(offset),
+    )
+    found._router._count_of = lambda _topic: 1
+    return found
+
+
+def rows() -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"value": [b"a", b"b", b"c"]})
+
+
+def test_rows_that_brokers_have_named_an_offset_for_are_there() -> None:
+    told: list[int] = []
+    assert task([4, 5, 6], told).run(iter([rows()])).records == 3
+    assert told == [4, 5, 6]
+    assert task([4, 5, 6]).run(iter([rows()])).records == 3
+
+
+@pytest.mark.parametrize("told", [None, []])
+def test_a_delivery_without_an_offset_ends_the_task(told: list[int] | None) -> None:
+    """KAFKA-15591: the record may not be in the log, and the library says that it is."""
+    with pytest.raises(ClusterFailure, match="flights-0: the broker did not say where a record"):
+        task([4, None, 6], told).run(iter([rows()]))
+
+
+FATAL, FENCED = -150, -144
+
+
+class OvertakenProducer(Producer):
+    """One whose records and calls only say that something fatal happened; ending it says what."""
+
+    def init_transactions(self, _timeout_s: float) -> None:
+        return
+
+    def begin_transaction(self) -> None:
+        return
+
+    def flush(self, _timeout_s: float) -> int:
+        if self.waiting:
+            self.waiting = 0
+            self.hear(ck.KafkaError(FATAL), Message(None))
+        return 0
+
+    def abort_transaction(self, _timeout_s: float) -> None:
+        raise ck.KafkaException(ck.KafkaError(FENCED, "another one has begun", fatal=True))
+
+
+class OvertakenCluster(FakeCluster):
+    bootstrap = "east:9092"
+
+    def producer(self, settings: Mapping[str, object]) -> Producer:
+        made = super().producer(settings)
+        return OvertakenProducer(made.hear, made.only_errors, made.offsets)
+
+    def deadline(self) -> Callable[[], bool]:
+        return lambda: True
+
+    def failure(self, operation: str, error: ck.KafkaError) -> ClusterFailure:
+        return ClusterFailure(self.bootstrap, operation, error.str(), error_code=error.code())
+
+
+class NoMarkers:
+    """Nothing was done yet."""
+
+    topic = "__markers"
+
+    def __init__(self, *_: object) -> None: ...
+
+    def ensure(self) -> None: ...
+
+    def last(self, *_: object) -> None: ...
+
+    def partition_of(self, _key: str) -> int:
+        return 0
+
+
+def test_who_was_overtaken_is_told_so_whatever_is_heard_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(broker_task, "Markers", NoMarkers)
+    found = broker_task._Task(
+        cast("Cluster", OvertakenCluster([])),
+        SinkOptions(bootstrap="east:9092", topic="flights"),
+        0,
+        broker_task.Claim("query/0", 1),
+        None,
+    )
+    found._router._count_of = lambda _topic: 1
+    with pytest.raises(WriterFenced, match="another one has begun"):
+        found.run(iter([rows()]))

@@ -1,0 +1,49 @@
+"""Options of tables and of serializers: what goes together, and what is refused."""
+
+import pytest
+
+from tidelog.env import Env, ManualClock
+from tidelog.errors import InvalidRequest
+from tidelog.spark.source_options import SourceOptions, TableAsked, read_source_options
+from tidelog.spark.stream_options import read_stream_options
+
+NOW = 1_700_000_000_000
+BASE = {"path": "/logs", "subscribe": "t"}
+
+
+def read(**options: str) -> SourceOptions:
+    return read_source_options(BASE | options, Env(clock=ManualClock(NOW)))
+
+
+def test_a_table_is_asked_for_with_its_time() -> None:
+    assert read().table is None
+    assert read(table="true").table == TableAsked()
+    asked = read(table="true", asOf="-1h", inexact="mark")
+    assert asked.table == TableAsked(at_ms=NOW - 3_600_000, inexact="mark")
+    assert not asked.pushes_down
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"asOf": "-1h"}, "asOf goes with table=true"),
+        ({"inexact": "mark"}, "inexact goes with table=true"),
+        ({"table": "true", "startingTimestamp": "5"}, "startingTimestamp chooses records"),
+        ({"table": "true", "endingOffsets": "latest"}, "endingOffsets chooses records"),
+        ({"table": "true", "splitBytes": "5"}, "splitBytes is about splits"),
+        ({"table": "true", "isolation": "read_committed"}, "tables show committed ones alone"),
+        ({"table": "true", "pushdown": "false"}, "pushdown is about records"),
+        ({"table": "maybe"}, "option table=maybe"),
+        ({"table": "true", "inexact": "guess"}, "option inexact=guess"),
+        ({"keyAs": "int16"}, "option keyAs=int16"),
+    ],
+)
+def test_options_that_have_no_meaning_are_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        read(**options)
+
+
+def test_a_stream_is_no_table() -> None:
+    with pytest.raises(InvalidRequest, match="table is for batches"):
+        read_stream_options(BASE | {"table": "true"})
+    assert read_stream_options(BASE | {"keyAs": "int64"}).source.serdes == {"key": "int64"}

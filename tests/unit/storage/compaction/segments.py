@@ -1,0 +1,279 @@
+"""Segments of compacted logs for tests: all that a cleaner may meet, and their jobs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from hypothesis import strategies as st
+from tests.faults.seeded import SeededEnv, seeded_env
+
+from tidelog.record.batch import build_batch, build_empty_batch, build_end_marker
+from tidelog.record.legacy_builder import build_legacy_set
+from tidelog.record.views import Batch, walk
+from tidelog.storage import files
+from tidelog.storage.append_time import AppendTimes
+from tidelog.storage.compaction.job import CleaningJob, Group, SourceSegment
+from tidelog.storage.compaction.rules import CompactionRules
+from tidelog.storage.trust import fingerprint
+from tidelog.storage.txn_index import AbortedTxn
+from tidelog.types import Codec, Header, NewRecord, TimestampType
+
+DIRECTORY = "/data/t-0"
+TOPIC_ID = UUID(int=9)
+NOW_MS = 1_000_000
+SEED = bytes(range(16))
+VERSION = "v"
+
+
+@dataclass
+class Log:
+    """A log that is being made, batch by batch."""
+
+    batches: list[bytes] = field(default_factory=list)
+    end_offset: int = 0
+    aborted: list[AbortedTxn] = field(default_factory=list)
+    open_txns: dict[int, int] = field(default_factory=dict)
+
+    def add(self, batch: bytes | bytearray, count: int, *, gap: int = 0) -> None:
+        self.batches.append(bytes(batch))
+        self.end_offset += count + gap
+
+    def data(
+        self,
+        records: Sequence[NewRecord],
+        *,
+        codec: Codec = Codec.NONE,
+        append_time_ms: int | None = None,
+        producer_id: int = -1,
+        transactional: bool = False,
+        horizon_ms: int | None = None,
+        gap: int = 0,
+    ) -> None:
+        if transactional:
+            self.open_txns.setdefault(producer_id, self.end_offset)
+        stamped = append_time_ms is not None
+        batch = build_batch(
+            records,
+            base_offset=self.end_offset,
+            leader_epoch=3,
+            codec=codec,
+            timestamp_type=TimestampType(int(stamped)),
+            append_time_ms=append_time_ms,
+            producer_id=producer_id,
+            producer_epoch=-1 if producer_id < 0 else 1,
+            base_sequence=-1 if producer_id < 0 else 7,
+            transactional=transactional,
+            delete_horizon_ms=horizon_ms,
+            last_offset_delta=len(records) - 1 + gap,
+            default_timestamp=5,
+        )
+        self.add(batch, len(records), gap=gap)
+
+    def marker(self, producer_id: int, *, commit: bool) -> None:
+        offset = self.end_offset
+        batch = build_end_marker(
+            commit=commit,
+            producer_id=producer_id,
+            producer_epoch=1,
+            coordinator_epoch=0,
+            timestamp=9,
+            base_offset=offset,
+            leader_epoch=3,
+        )
+        first = self.open_txns.pop(producer_id, None)
+        if first is not None and not commit:
+            self.aborted.append(AbortedTxn(producer_id, first, offset, 0))
+        self.add(batch, 1)
+
+    def empty(self, producer_id: int, count: int) -> None:
+        batch = build_empty_batch(
+            base_offset=self.end_offset,
+            last_offset=self.end_offset + count - 1,
+            max_timestamp=8,
+            leader_epoch=3,
+            producer_id=producer_id,
+            producer_epoch=1,
+            base_sequence=3,
+        )
+        self.add(batch, count)
+
+    def legacy(self, records: Sequence[NewRecord], *, magic: int, codec: Codec) -> None:
+        batch = build_legacy_set(records, magic=magic, codec=codec, base_offset=self.end_offset)
+        for message in walk(bytes(batch)):
+            self.batches.append(bytes(message.view))
+        self.end_offset += len(records)
+
+
+def views(batches: Sequence[bytes]) -> list[Batch]:
+    """A view of each batch."""
+    return list(walk(b"".join(batches)))
+
+
+def write_log(
+    env: SeededEnv, log: Log, sizes: Sequence[int], *, mtimes: Sequence[int] = ()
+) -> list[SourceSegment]:
+    """Put the batches into segments of so many batches each; the last one takes the rest."""
+    env.files.make_dirs(DIRECTORY)
+    found, start = [], 0
+    base = 0
+    for number, size in enumerate([*sizes, len(log.batches)]):
+        batches = log.batches[start : start + size]
+        start += len(batches)
+        if not batches:
+            break
+        last = views(batches)[-1].last_offset
+        end = log.end_offset if start >= len(log.batches) else last + 1
+        mtime = mtimes[number] if number < len(mtimes) else NOW_MS
+        found.append(write_segment(env, base, end, batches, mtime_ms=mtime))
+        base = end
+    return found
+
+
+def write_segment(
+    env: SeededEnv, base: int, end: int, batches: Sequence[bytes], *, mtime_ms: int = NOW_MS
+) -> SourceSegment:
+    """One segment with append times: each batch 10 ms after the one before it."""
+    data = b"".join(batches)
+    _put(env, base, files.LOG_SUFFIX, data)
+    env.files.set_mtime(path(base, files.LOG_SUFFIX), mtime_ms)
+    times = AppendTimes(base, TOPIC_ID)
+    last = 0
+    for batch in views(batches):
+        last = batch.last_offset + 1
+        times.note(batch.base_offset, append_ms(batch), fingerprint(batch))
+    times.close(last)
+    _put(env, base, files.APPEND_TIME_SUFFIX, times.encode())
+    return SourceSegment(
+        base_offset=base,
+        end_offset=end,
+        size_bytes=len(data),
+        last_modified_ms=mtime_ms,
+        append_end=end,
+    )
+
+
+def append_ms(batch: Batch) -> int:
+    """When a batch of a test log was appended."""
+    return 1000 + 10 * batch.last_offset
+
+
+def path(base: int, suffix: str) -> str:
+    """A segment's file."""
+    return f"{DIRECTORY}/{files.file_name(base, suffix)}"
+
+
+def _put(env: SeededEnv, base: int, suffix: str, data: bytes) -> None:
+    file = env.files.open(path(base, suffix), create=True)
+    files.write_fully(file, data, 0)
+    file.close()
+
+
+def read(env: SeededEnv, base: int, suffix: str) -> bytes:
+    """A file's bytes."""
+    return files.read_file(env.files, path(base, suffix))
+
+
+def make_job(
+    sources: Sequence[SourceSegment],
+    *,
+    map_from: int = 0,
+    groups: Sequence[Group] | None = None,
+    aborted: Sequence[AbortedTxn] = (),
+    rules: CompactionRules | None = None,
+    **changes: object,
+) -> CleaningJob:
+    """A job that cleans all of it in one group."""
+    if groups is None:
+        groups = [Group(bases=tuple(s.base_offset for s in sources), drop_expired=True)]
+    job = CleaningJob(
+        directory=DIRECTORY,
+        topic="t",
+        partition=0,
+        topic_id=TOPIC_ID,
+        sources=tuple(sources),
+        groups=tuple(groups),
+        map_from=map_from,
+        map_to=sources[-1].end_offset,
+        log_start_offset=0,
+        upper_bound_offset=sources[-1].end_offset + 100,
+        now_ms=NOW_MS,
+        rules=rules or small_rules(),
+        aborted=tuple(aborted),
+        seed=SEED,
+    )
+    return replace(job, **changes)  # type: ignore[arg-type]
+
+
+def small_rules(**changes: object) -> CompactionRules:
+    """Rules with the smallest map."""
+    rules = CompactionRules(dedupe_buffer_bytes=1 << 20, delete_retention_ms=100)
+    return replace(rules, **changes)  # type: ignore[arg-type]
+
+
+keys = st.sampled_from((b"", b"a", b"b", b"c", b"key-number-four", b"d" * 40)) | st.none()
+values = st.none() | st.binary(max_size=3) | st.binary(min_size=130, max_size=140)
+versions = st.lists(
+    st.one_of(
+        st.builds(
+            Header,
+            st.just(VERSION),
+            st.integers(-2, 3).map(lambda n: n.to_bytes(8, "big", signed=True)),
+        ),
+        st.builds(
+            Header, st.sampled_from((VERSION, "w", "")), st.sampled_from((None, b"", b"1234567"))
+        ),
+    ),
+    max_size=2,
+).map(tuple)
+records = st.lists(
+    st.builds(
+        NewRecord,
+        key=keys,
+        value=values,
+        timestamp=st.integers(-1, 6) | st.sampled_from((NOW_MS, 1 << 40)),
+        headers=st.just(()) | versions,
+    ),
+    min_size=1,
+    max_size=7,
+)
+codecs = st.sampled_from((Codec.NONE, Codec.NONE, *Codec))
+
+
+@st.composite
+def logs(draw: st.DrawFn, *, legacy: bool = True) -> Log:
+    """A log of some batches of all kinds."""
+    log = Log()
+    kinds = ["data", "data", "data", "stamped", "txn", "txn", "end", "horizon", "empty"]
+    if legacy:
+        log_legacy = draw(st.integers(0, 2))
+        for _ in range(log_legacy):
+            magic = draw(st.sampled_from((0, 1)))
+            codec = draw(st.sampled_from((Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)))
+            plain = [replace(record, headers=()) for record in draw(records)]
+            log.legacy(plain, magic=magic, codec=codec)
+    for kind in draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=12)):
+        producer_id = draw(st.sampled_from((4, 5)))
+        match kind:
+            case "data":
+                log.data(draw(records), codec=draw(codecs), gap=draw(st.integers(0, 2)))
+            case "stamped":
+                log.data(draw(records), codec=draw(codecs), append_time_ms=draw(st.integers(0, 9)))
+            case "horizon":
+                horizon = draw(st.sampled_from((NOW_MS - 1, NOW_MS, NOW_MS + 1)))
+                log.data(draw(records), codec=draw(codecs), horizon_ms=horizon)
+            case "txn":
+                log.data(
+                    draw(records), codec=draw(codecs), producer_id=producer_id, transactional=True
+                )
+            case "end":
+                log.marker(producer_id, commit=draw(st.booleans()))
+            case _:
+                log.empty(6, draw(st.integers(1, 3)))
+    for producer_id in list(log.open_txns):
+        log.marker(producer_id, commit=draw(st.booleans()))
+    return log
+
+
+def new_env() -> SeededEnv:
+    """An empty machine."""
+    return seeded_env(1)

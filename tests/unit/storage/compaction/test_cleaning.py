@@ -1,0 +1,399 @@
+"""What a cleaning promises beside which records stay: files, damage, maps that are full."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+
+import pytest
+from tests.faults.seeded import SeededEnv
+from tests.unit.storage.compaction.segments import (
+    DIRECTORY,
+    NOW_MS,
+    TOPIC_ID,
+    Log,
+    append_ms,
+    make_job,
+    new_env,
+    path,
+    read,
+    small_rules,
+    views,
+    write_log,
+)
+
+from tidelog.config import TopicConfig
+from tidelog.errors import CleaningFailed, CorruptBatch, CorruptRecord, StorageFailure
+from tidelog.record.compression import APPEND_DECOMPRESSION_LIMIT, DEFAULT_DECOMPRESSION_LIMIT
+from tidelog.record.header import seal
+from tidelog.record.record import Record
+from tidelog.record.views import walk
+from tidelog.storage import files
+from tidelog.storage.append_time import AppendTimes
+from tidelog.storage.compaction import batch_writing
+from tidelog.storage.compaction.cleaning import clean
+from tidelog.storage.compaction.job import Cleaned, CleaningJob, Group
+from tidelog.storage.index_files import IndexBuilder
+from tidelog.storage.trust import fingerprint
+from tidelog.storage.zones import ZoneMap
+from tidelog.types import Codec, NewRecord
+
+CLEANED = files.CLEANED_SUFFIX
+
+
+def record(key: int | str, value: str | None = "v", timestamp: int = 7) -> NewRecord:
+    return NewRecord(
+        key=str(key).encode(),
+        value=None if value is None else value.encode(),
+        timestamp=timestamp,
+    )
+
+
+def cleaned_records(env: SeededEnv, base: int = 0) -> list[Record]:
+    return [r for b in walk(read(env, base, files.LOG_SUFFIX + CLEANED)) for r in b.records()]
+
+
+def names(env: SeededEnv) -> list[str]:
+    return [entry.name for entry in env.files.list_dir(DIRECTORY) if CLEANED in entry.name]
+
+
+def make_log(batches: int = 30, keys: int = 17, codec: Codec = Codec.NONE) -> Log:
+    log, numbers = Log(), count()
+    for _ in range(batches):
+        log.data([record((7 * next(numbers)) % keys, "v" * 40) for _ in range(5)], codec=codec)
+    return log
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_the_last_record_of_each_key_is_left(codec: Codec) -> None:
+    env, log = new_env(), make_log(codec=codec)
+    sources = write_log(env, log, [9, 9])
+    cleaned = clean(make_job(sources), env)
+    found = [(r.key, r.offset) for r in cleaned_records(env)]
+    last = {f"{(7 * n) % 17}".encode(): n for n in range(150)}
+    assert found == sorted(last.items(), key=lambda item: item[1])
+    assert cleaned.keys == 17
+    assert {batch.codec for batch in walk(read(env, 0, ".log.cleaned"))} == {codec}
+
+
+def test_the_files_beside_the_log_are_those_of_the_batches() -> None:
+    env, log = new_env(), make_log(batches=40, keys=150)
+    sources = write_log(env, log, [20])
+    rules = small_rules(index_interval_bytes=300)
+    cleaned = clean(make_job(sources, rules=rules), env)
+    data = read(env, 0, ".log.cleaned")
+    builder = IndexBuilder(replace(TopicConfig(), index_interval_bytes=300), 0)
+    for batch in walk(data):
+        builder.add(batch, batch.at)
+    offset_index, time_index = builder.finish()
+    assert read(env, 0, ".index.cleaned") == bytes(offset_index.encoded)
+    assert read(env, 0, ".timeindex.cleaned") == bytes(time_index.encoded)
+    zones = read(env, 0, ".zones.cleaned")
+    found = ZoneMap.decode(zones)
+    assert found.identity.log_size == len(data)
+    assert set(found.siblings) == {".index", ".timeindex", ".appendtime"}
+    (group,) = cleaned.groups
+    assert {f"{0:020d}{suffix}{CLEANED}" for suffix in group.suffixes} == set(names(env))
+    assert env.files.stat(path(0, ".log.cleaned")).mtime_ms == NOW_MS
+
+
+def test_append_times_go_with_their_batches() -> None:
+    env, log = new_env(), make_log(batches=40, keys=150)
+    sources = write_log(env, log, [20])
+    unknown_from = sources[0].end_offset - 12
+    sources[0] = replace(sources[0], append_end=unknown_from)
+    clean(make_job(sources), env)
+    data = read(env, 0, ".appendtime.cleaned")
+    times, damage = AppendTimes.decode(data, 0, TOPIC_ID)
+    assert damage is None
+    before = {batch.base_offset: append_ms(batch) for batch in views(log.batches)}
+    seen = set()
+    for batch in walk(read(env, 0, ".log.cleaned")):
+        known = not unknown_from <= batch.base_offset < sources[0].end_offset
+        expected = before[batch.base_offset] if known else None
+        assert times.time_at(batch.base_offset) == expected
+        seen.add(known)
+    assert seen == {True, False}
+    by_offset = {b.base_offset: b for b in walk(read(env, 0, ".log.cleaned"))}
+    rows = [row for row in times.rows() if row.append_ms >= 0]
+    assert all(row.batch_crc == fingerprint(by_offset[row.offset]) for row in rows)
+
+
+def test_a_group_starts_where_its_first_source_does() -> None:
+    env, log = new_env(), make_log()
+    sources = write_log(env, log, [10, 10])
+    bases = [source.base_offset for source in sources]
+    groups = [
+        Group(bases=(bases[0],), drop_expired=True),
+        Group(bases=(bases[1], bases[2]), drop_expired=True),
+    ]
+    cleaned = clean(make_job(sources, groups=groups), env)
+    first, second = cleaned.groups
+    assert first.bytes_after == 0
+    assert (first.end_offset, second.base_offset) == (bases[1], bases[1])
+    assert second.bases == (bases[1], bases[2])
+    assert read(env, 0, ".log.cleaned") == b""
+    assert second.records_after == 17
+    assert second.records_before == 100
+    assert second.bytes_after == len(read(env, bases[1], ".log.cleaned"))
+    assert cleaned.bytes_written == first.bytes_after + second.bytes_after
+    assert Cleaned.from_json(cleaned.to_json()) == cleaned
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_marker_stays_while_a_batch_of_its_transaction_lies_outside_of_the_job(
+    commit: bool,
+) -> None:
+    """Without it whoever reads the log from its start finds the transaction open for ever."""
+    log = Log()
+    log.data([record(1)], producer_id=4, transactional=True)
+    log.data([record(2)])
+    log.marker(4, commit=commit)
+    env = new_env()
+    first, second = write_log(env, log, [1])
+    rules = small_rules(delete_retention_ms=0)
+    groups = [Group(bases=(second.base_offset,), drop_expired=True)]
+    alone = make_job([second], map_from=1, groups=groups, aborted=log.aborted, rules=rules)
+    for _ in range(2):  # the first one would set the horizon by which the next one lets it go
+        clean(alone, env)
+        put_back(env, second.base_offset)
+        (marker,) = [b for b in walk(read(env, second.base_offset, ".log")) if b.is_control]
+        assert marker.delete_horizon_ms is None
+        size = env.files.stat(path(second.base_offset, files.LOG_SUFFIX)).size
+        alone = replace(alone, sources=(replace(second, size_bytes=size),))
+    # The same for a job that has rewritten all before it: then it goes, once nothing is left.
+    whole = make_job([first, *alone.sources], aborted=log.aborted, rules=rules)
+    clean(whole, env)
+    left = [b for b in walk(read(env, 0, ".log.cleaned")) if b.is_control]
+    assert [b.delete_horizon_ms for b in left] == [None]
+
+
+def put_back(env: SeededEnv, base: int) -> None:
+    """The cleaned log in the place of the one that it was made of."""
+    name = path(base, files.LOG_SUFFIX)
+    env.files.rename(name + CLEANED, name)
+
+
+def passes(env: SeededEnv, job: CleaningJob) -> Iterator[Cleaned]:
+    """One pass after the other, each over what the last one left, until all keys were mapped."""
+    while True:
+        cleaned = clean(job, env)
+        yield cleaned
+        if cleaned.mapped_to == job.map_to:
+            return
+        assert cleaned.mapped_to > job.map_from
+        (group,) = cleaned.groups
+        (source,) = job.sources
+        for suffix in group.suffixes:
+            env.files.rename(path(0, suffix + CLEANED), path(0, suffix))
+        source = replace(source, size_bytes=group.bytes_after)
+        job = replace(job, sources=(source,), map_from=cleaned.mapped_to)
+
+
+@pytest.mark.parametrize("strategy", ["offset", "timestamp"])
+@pytest.mark.parametrize("verify", [False, True])
+def test_more_keys_than_the_map_holds_take_more_passes(strategy: str, verify: bool) -> None:
+    env, log, numbers = new_env(), Log(), count()
+    for _ in range(120):
+        records = [
+            (n, record(n % 4000, timestamp=n % 7)) for n in (next(numbers) for _ in range(100))
+        ]
+        log.data([each for _, each in records])
+    (source,) = write_log(env, log, [])
+    # Some 2,000 keys fit.
+    rules = small_rules(strategy=strategy, verify_keys=verify, load_factor=0.05)
+    done = list(passes(env, make_job([source], rules=rules)))
+    assert len(done) > 2
+    left = cleaned_records(env)
+    best: dict[bytes, tuple[int, int]] = {}
+    for n in range(12_000):
+        rank = (n % 7 if strategy == "timestamp" else 0, n)
+        best[b"%d" % (n % 4000)] = max(best.get(b"%d" % (n % 4000), (-1, -1)), rank)
+    assert {r.key: r.offset for r in left if r.offset == best[r.key or b""][1]} == {
+        key: offset for key, (_, offset) in best.items()
+    }
+    assert len(left) == 4000
+
+
+def test_a_tombstone_behind_a_full_map_stays_until_its_key_is_mapped() -> None:
+    """Its horizon was set by an earlier pass, which was full in the same batch."""
+    env, log = new_env(), Log()
+    log.data([record("K")])
+    log.data([record(key) for key in "abcd"] + [record("K", None)])
+    (source,) = write_log(env, log, [])
+    rules = small_rules(delete_retention_ms=0, load_factor=5e-5)  # two keys
+    tables = []
+    for done in passes(env, make_job([source], rules=rules)):
+        assert done.keys <= 2
+        left = {r.key: r.value for r in cleaned_records(env)}
+        tables.append({key: value for key, value in left.items() if value is not None})
+    assert len(tables) == 3
+    assert b"K" not in tables[-1]
+    assert set(tables[-1]) == {b"a", b"b", b"c", b"d"}
+
+
+def test_a_key_that_has_no_room_among_the_verified_stops_it_and_is_named() -> None:
+    """Its older records could not be found, so no tombstone of it may ever go."""
+    env, log = new_env(), Log()
+    rules = small_rules(verify_keys=True)
+    longest = "k" * (rules.dedupe_buffer_bytes // 2 - 4)
+    log.data([record(longest), record(1)])
+    sources = write_log(env, log, [])
+    clean(make_job(sources, rules=rules), env)
+    longer = Log()
+    longer.data([record(1), record(longest + "k"), record(longest + "k", None)])
+    sources = write_log(env, longer, [])
+    with pytest.raises(CleaningFailed, match=r"524288 bytes.*log\.cleaner\.dedupe\.buffer\.size"):
+        clean(make_job(sources, rules=rules), env)
+    assert names(env) == []
+    clean(make_job(sources), env)
+
+
+def test_hashes_that_meet_lose_nothing_where_keys_are_verified() -> None:
+    env, log = new_env(), Log()
+    for n in range(60):
+        log.data([record(f"k{(n * 10 + i) % 400}", f"v{n}") for i in range(10)])
+    sources = write_log(env, log, [30])
+    job = make_job(sources, rules=small_rules(verify_keys=True))
+    clean(job, env, hash_mask=(0xFF, 0))
+    assert len({r.key for r in cleaned_records(env)}) == 400
+    assert len(cleaned_records(env)) == 400
+    unverified = replace(job, rules=small_rules())
+    clean(unverified, env, hash_mask=(0xFF, 0))
+    assert len(cleaned_records(env)) < 400  # so that the hashes did meet
+
+
+@pytest.mark.parametrize("in_tail", [False, True])
+def test_a_wrong_checksum_stops_it_and_names_the_place(in_tail: bool) -> None:
+    env, log = new_env(), make_log()
+    sources = write_log(env, log, [10, 10])
+    second = sources[1]
+    position = len(log.batches[10]) + 70
+    file = env.files.open(path(second.base_offset, ".log"), write=True)
+    file.pwrite(b"\xff\xff\xff", position)
+    job = make_job(sources, map_from=sources[2].base_offset if in_tail else 0)
+    with pytest.raises(CorruptBatch) as caught:
+        clean(job, env)
+    assert caught.value.path == path(second.base_offset, ".log")
+    assert caught.value.position == len(log.batches[10])
+    assert names(env) == []
+
+
+def test_a_segment_that_ends_in_a_batch_stops_it() -> None:
+    env, log = new_env(), make_log()
+    sources = write_log(env, log, [10])
+    file = env.files.open(path(0, ".log"), write=True)
+    file.truncate(sources[0].size_bytes - 1)
+    for size in (sources[0].size_bytes, sources[0].size_bytes - 1):
+        first = replace(sources[0], size_bytes=size)
+        with pytest.raises(CorruptBatch) as caught:
+            clean(make_job([first, *sources[1:]]), env)
+        assert caught.value.path == path(0, ".log")
+        assert names(env) == []
+
+
+def test_a_record_that_can_not_be_stops_it() -> None:
+    env, log = new_env(), Log()
+    log.data([record(n) for n in range(3)])
+    damaged = bytearray(log.batches[0])
+    damaged[61] = 200  # the first record's length
+    seal(damaged, 0)
+    log.batches[0] = bytes(damaged)
+    sources = write_log(env, log, [])
+    with pytest.raises((CorruptBatch, CorruptRecord)) as caught:
+        clean(make_job(sources), env)
+    assert caught.value.path == path(0, ".log")
+    assert caught.value.position == 0
+
+
+class Stop(Exception):
+    """Ends a cleaning."""
+
+
+class Limited:
+    """Lets so many bytes through."""
+
+    def __init__(self, limit: int) -> None:
+        self.left = limit
+
+    def take(self, size_bytes: int) -> None:
+        self.left -= size_bytes
+        if self.left < 0:
+            raise Stop
+
+
+def test_a_throttle_sees_all_bytes_and_can_stop_it() -> None:
+    env, log = new_env(), make_log()
+    sources = write_log(env, log, [10, 10])
+    watch = Limited(1 << 30)
+    cleaned = clean(make_job(sources), env, watch)
+    used = (1 << 30) - watch.left
+    assert used == cleaned.bytes_read + cleaned.bytes_written
+    for limit in (0, used // 2, used - 1):
+        with pytest.raises(Stop):
+            clean(make_job(sources), env, Limited(limit))
+        assert names(env) == []
+
+
+def test_a_disk_that_fails_leaves_nothing() -> None:
+    env, log = new_env(), make_log()
+    sources = write_log(env, log, [10])
+    env.files.remove(path(sources[1].base_offset, ".log"))
+    with pytest.raises(StorageFailure):
+        clean(make_job(sources), env)
+    assert names(env) == []
+
+
+def test_a_job_goes_through_json() -> None:
+    env, log = new_env(), make_log()
+    sources = write_log(env, log, [10])
+    job = make_job(sources, active_producers={4: (7, 1)})
+    assert CleaningJob.from_json(job.to_json()) == job
+    assert job.seed.hex() not in repr(job)
+
+
+@pytest.mark.slow  # some 700 MB of memory
+def test_a_body_that_grows_beyond_what_an_append_may_bring_is_still_read() -> None:
+    """Its times are written against the horizon, so it is longer than what was appended."""
+    env, sizes = new_env(), [1_000_000] * 134
+    log = long_log(sizes)
+    while missing := APPEND_DECOMPRESSION_LIMIT - body_bytes(log.batches[0]):
+        sizes[-1] += missing
+        log = long_log(sizes)
+    (source,) = write_log(env, log, [])
+    for _ in range(2):
+        (group,) = clean(make_job([source]), env).groups
+        put_back(env, 0)
+        source = replace(source, size_bytes=group.bytes_after)
+    left = read(env, 0, ".log")
+    assert APPEND_DECOMPRESSION_LIMIT < body_bytes(left) <= DEFAULT_DECOMPRESSION_LIMIT
+    assert source.size_bytes < 1 << 20
+
+
+def long_log(sizes: Sequence[int]) -> Log:
+    """A batch with a tombstone and values of so many zeros."""
+    log = Log()
+    records = [NewRecord(key=b"%3d" % n, value=bytes(size)) for n, size in enumerate(sizes)]
+    log.data([NewRecord(key=b"t", value=None), *records], codec=Codec.ZSTD)
+    return log
+
+
+def body_bytes(data: bytes) -> int:
+    (batch,) = walk(data)
+    return len(batch.body())
+
+
+def test_a_body_that_no_reader_would_open_is_written_plain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only others write batches that can grow so far."""
+    env, log = new_env(), Log()
+    log.data([record(n) for n in range(9)], codec=Codec.LZ4)
+    log.data([record(n, None) for n in range(8)], codec=Codec.LZ4)
+    log.data([record(8, None)], codec=Codec.LZ4)
+    (source,) = write_log(env, log, [])
+    longest = body_bytes(log.batches[1])
+    monkeypatch.setattr(batch_writing, "DEFAULT_DECOMPRESSION_LIMIT", longest)
+    clean(make_job([source]), env)
+    plain, packed = walk(read(env, 0, ".log.cleaned"))
+    assert (plain.codec, packed.codec) == (Codec.NONE, Codec.LZ4)
+    assert [r.offset for r in cleaned_records(env)] == [*range(9, 18)]

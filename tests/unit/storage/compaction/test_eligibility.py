@@ -1,0 +1,148 @@
+"""What may be cleaned, and when: each bound and each trigger at its edge."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+
+from tidelog.config import TopicConfig
+from tidelog.storage.compaction.eligibility import (
+    DueReason,
+    LogState,
+    Verdict,
+    horizon_of,
+    judge,
+    must_roll,
+)
+
+NOW = 1_000_000
+CONFIG = TopicConfig(cleanup_policy=("compact",))
+
+
+@dataclass(frozen=True)
+class Segment:
+    base_offset: int
+    end_offset: int
+    size_bytes: int = 100
+    largest_timestamp: int = 500
+    first_timestamp: int = 400
+
+
+FOUR = [Segment(n * 10, n * 10 + 10) for n in range(4)]
+
+
+def state(
+    segments: Sequence[Segment] = FOUR,
+    *,
+    checkpoint: int | None = None,
+    stable: int = 45,
+    durable: int = 45,
+    horizons: tuple[int, ...] = (),
+) -> LogState:
+    return LogState(
+        segments=segments,
+        active_base=40,
+        log_start=0,
+        log_end=45,
+        last_stable_offset=stable,
+        durable_end=durable,
+        checkpoint=checkpoint,
+        horizons_ms=horizons,
+    )
+
+
+def told(found: Verdict) -> tuple[int, int, int, int, DueReason | None]:
+    return found.first_dirty, found.end, found.clean_bytes, found.dirty_bytes, found.due
+
+
+def test_a_log_that_was_never_cleaned_is_dirty_up_to_its_active_segment() -> None:
+    assert told(judge(state(), CONFIG, NOW)) == (0, 40, 0, 400, DueReason.RATIO)
+
+
+def test_the_ratio_has_to_be_exceeded() -> None:
+    assert judge(state(checkpoint=20), CONFIG, NOW).due is None  # exactly one half
+    assert judge(state(checkpoint=10), CONFIG, NOW).due is DueReason.RATIO
+    assert judge(state(checkpoint=30), CONFIG, NOW).due is None
+
+
+def test_dirty_bytes_are_enough_whatever_the_ratio() -> None:
+    config = replace(CONFIG, tidelog_compaction_min_dirty_bytes=100)
+    assert judge(state(checkpoint=30), config, NOW).due is DueReason.BYTES
+    config = replace(CONFIG, tidelog_compaction_min_dirty_bytes=101)
+    assert judge(state(checkpoint=30), config, NOW).due is None
+
+
+def test_open_transactions_end_the_head_at_a_segments_start() -> None:
+    found = judge(state(stable=25), CONFIG, NOW)
+    assert told(found) == (0, 20, 0, 200, DueReason.RATIO)
+    found = judge(state(checkpoint=20, stable=25), CONFIG, NOW)
+    assert (found.dirty_bytes, found.due) == (0, None)
+    assert "a transaction is open" in found.reason
+
+
+def test_what_is_not_durable_is_not_cleaned() -> None:
+    found = judge(state(durable=39), CONFIG, NOW)
+    assert (found.end, found.dirty_bytes) == (30, 300)
+    found = judge(state(durable=0), CONFIG, NOW)
+    assert (found.end, found.due) == (0, None)
+    assert "wait for their sync" in found.reason
+
+
+@pytest.mark.parametrize(("lag", "end"), [(0, 40), (99, 40), (100, 40), (101, 20)])
+def test_records_younger_than_the_minimum_lag_stay_out(lag: int, end: int) -> None:
+    segments = [*FOUR[:2], replace(FOUR[2], largest_timestamp=NOW - 100), FOUR[3]]
+    config = replace(CONFIG, min_compaction_lag_ms=lag)
+    assert judge(state(segments), config, NOW).end == end
+
+
+def test_the_minimum_lag_does_not_look_at_what_is_clean() -> None:
+    segments = [replace(FOUR[0], largest_timestamp=NOW), *FOUR[1:]]
+    config = replace(CONFIG, min_compaction_lag_ms=100)
+    assert judge(state(segments, checkpoint=10), config, NOW).end == 40
+    assert judge(state(segments), config, NOW).end == 0
+
+
+def test_an_old_record_makes_it_due() -> None:
+    config = replace(CONFIG, max_compaction_lag_ms=NOW - 400)
+    assert judge(state(checkpoint=30), config, NOW).due is None
+    config = replace(CONFIG, max_compaction_lag_ms=NOW - 401)
+    assert judge(state(checkpoint=30), config, NOW).due is DueReason.LAG
+    untimed = [*FOUR[:3], replace(FOUR[3], first_timestamp=-1)]
+    assert judge(state(untimed, checkpoint=30), config, NOW).due is None
+
+
+def test_an_idle_log_is_due_when_tombstones_have_had_their_time() -> None:
+    found = judge(state(checkpoint=40, horizons=(NOW, NOW + 9)), CONFIG, NOW)
+    assert told(found) == (40, 40, 400, 0, DueReason.HORIZON)
+    assert judge(state(checkpoint=40, horizons=(NOW + 1,)), CONFIG, NOW).due is None
+
+
+@pytest.mark.parametrize("checkpoint", [46, -1])
+def test_a_checkpoint_outside_the_log_begins_anew(checkpoint: int) -> None:
+    found = judge(state(checkpoint=checkpoint), CONFIG, NOW)
+    assert (found.first_dirty, found.is_reset) == (0, True)
+
+
+def test_whoever_asks_gets_what_there_is() -> None:
+    assert judge(state(checkpoint=40), CONFIG, NOW, is_asked=True).due is DueReason.REQUEST
+    nothing = replace(state([]), active_base=0)
+    assert judge(nothing, CONFIG, NOW, is_asked=True).due is None
+
+
+def test_a_head_that_begins_in_the_middle_of_a_segment() -> None:
+    found = judge(state(checkpoint=15), CONFIG, NOW)
+    assert told(found) == (15, 40, 100, 300, DueReason.RATIO)
+
+
+def test_an_idle_head_is_rolled_when_it_has_waited_too_long() -> None:
+    config = replace(CONFIG, max_compaction_lag_ms=100)
+    assert must_roll(NOW - 101, config, NOW)
+    assert not must_roll(NOW - 100, config, NOW)
+    assert not must_roll(-1, config, NOW)
+    assert not must_roll(1, CONFIG, NOW)
+
+
+@pytest.mark.parametrize("retention", [0, 1, 10, 86_400_000])
+def test_a_run_comes_not_before_the_horizon_and_soon_after(retention: int) -> None:
+    due = horizon_of(NOW + 7, retention)
+    assert NOW + 7 + retention <= due <= NOW + 7 + retention + retention // 10 + 1

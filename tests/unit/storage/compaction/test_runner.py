@@ -1,0 +1,343 @@
+"""One partition from the look to the checkpoint: what a run does, what stops it, what it leaves."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from tests.faults import SeededEnv, seeded_env
+from tests.plain_cleaner import PlainWorker
+
+from tidelog.errors import CleaningAborted, CleaningFailed, InvalidRequest, StorageFailure
+from tidelog.storage import commits
+from tidelog.storage.attach import ensure_finished
+from tidelog.storage.compacting import CleanedSwap
+from tidelog.storage.compaction.eligibility import DueReason
+from tidelog.storage.compaction.job import Cleaned, CleaningJob
+from tidelog.storage.compaction.process import Pace
+from tidelog.storage.compaction.runner import CleanerOptions, clean_partition, look
+from tidelog.storage.compaction.swap import _Place
+from tidelog.storage.compaction_history import HISTORY_FILE
+from tidelog.storage.log import Log
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.types import NewRecord, TopicPartition
+
+ROOT = "/data"
+DIRECTORY = f"{ROOT}/t-0"
+NAME = TopicPartition("t", 0)
+ASKED = CleanerOptions(is_asked=True)
+DUE = CleanerOptions()
+DAY_MS = 86_400_000
+
+
+@dataclass(slots=True)
+class Meddling:
+    """A worker during whose work something happens to the log."""
+
+    env: SeededEnv
+    meddle: Callable[[], object]
+
+    def clean(self, job: CleaningJob) -> Cleaned:
+        done = PlainWorker(self.env).clean(job)
+        self.meddle()
+        return done
+
+
+def open_dir(env: SeededEnv, **config: str) -> LogDir:
+    log_dir = LogDir.open(ROOT, env=env, options=LogDirOptions(create=True))
+    if "t" not in log_dir.topics():
+        settings = {name.replace("_", "."): value for name, value in config.items()}
+        log_dir.create_topic("t", config={"cleanup.policy": "compact", **settings})
+    return log_dir
+
+
+def append(env: SeededEnv, log: Log, *keys: bytes, value: bytes | None = b"v") -> None:
+    """A segment with a record for each key."""
+    env.clock.advance(10)
+    now_ms = env.clock.now_ms()
+    log.append([NewRecord(key=key, value=value, timestamp=now_ms) for key in keys])
+    log.roll()
+
+
+def keys(log: Log) -> list[tuple[int, bytes | None]]:
+    return [(record.offset, record.key) for record in log.records()]
+
+
+def names(env: SeededEnv, suffix: str = "") -> list[str]:
+    return [e.name for e in env.files.list_dir(DIRECTORY) if e.name.endswith(suffix)]
+
+
+def test_a_run_keeps_the_last_of_each_key_and_moves_the_checkpoint() -> None:
+    env = seeded_env(1)
+    with open_dir(env) as log_dir:
+        log = log_dir.log("t", 0)
+        for key in (b"a", b"b", b"a", b"c"):
+            append(env, log, key)
+        report = clean_partition(log_dir, NAME, PlainWorker(env), DUE)
+        assert (report.passes, report.segments_before, report.segments_after) == (1, 4, 1)
+        assert (report.records_before, report.records_after) == (4, 3)
+        assert keys(log) == [(1, b"b"), (2, b"a"), (3, b"c")]
+        assert log_dir.cleaner_offset(NAME) == report.cleaned_to == 4
+        assert [segment.base_offset for segment in log.segments] == [0, 4]
+        # What took the place of others is the only one that is left, but for what waits to go.
+        assert names(env, ".log") == [f"{0:020d}.log", f"{4:020d}.log"]
+        assert not [n for n in names(env, ".snapshot") if n.startswith(f"{2:020d}")]
+        assert clean_partition(log_dir, NAME, PlainWorker(env), DUE).passes == 0
+
+
+def test_old_files_stay_for_their_readers_until_their_delay_is_over() -> None:
+    env = seeded_env(1)
+    with open_dir(env, file_delete_delay_ms="1000") as log_dir:
+        log = log_dir.log("t", 0)
+        for key in (b"a", b"a", b"b"):
+            append(env, log, key)
+        old = [part.segment for part in log.slices()]
+        reading = log.records()
+        assert next(reading).offset == 0
+        clean_partition(log_dir, NAME, PlainWorker(env), DUE)
+        # Whoever began before goes on with what was there.
+        assert [record.offset for record in reading] == [1, 2]
+        log_dir.log("t", 0).drop_caches()
+        assert [segment.view(0, segment.size_bytes).nbytes > 0 for segment in old[:3]] == [True] * 3
+        assert keys(log) == [(1, b"a"), (2, b"b")]
+        assert len(names(env, ".log.deleted")) == 3
+        env.clock.advance(1001)
+        log.unlink_due()
+        assert names(env, ".deleted") == []
+
+
+@pytest.mark.parametrize(
+    "meddle",
+    [
+        lambda log: log.truncate_to(2),
+        lambda log: (log.delete_records(1), log.apply_retention()),
+    ],
+    ids=["cut", "deleted"],
+)
+def test_a_log_that_changes_meanwhile_is_not_touched(meddle: Callable[[Log], object]) -> None:
+    env = seeded_env(1)
+    with open_dir(env, cleanup_policy="compact,delete") as log_dir:
+        log = log_dir.log("t", 0)
+        for key in (b"a", b"a", b"b"):
+            append(env, log, key)
+        worker = Meddling(env, lambda: meddle(log))
+        with pytest.raises(CleaningAborted, match="cut, deleted or exchanged"):
+            clean_partition(log_dir, NAME, worker, ASKED)
+        assert names(env, ".cleaned") == []
+        assert log.failure is None
+        before = keys(log)
+        clean_partition(log_dir, NAME, PlainWorker(env), ASKED)
+        assert {key for _, key in keys(log)} == {key for _, key in before}
+
+
+def test_what_is_appended_meanwhile_is_no_matter() -> None:
+    env = seeded_env(1)
+    with open_dir(env) as log_dir:
+        log = log_dir.log("t", 0)
+        append(env, log, b"a", b"a")
+        clean_partition(log_dir, NAME, Meddling(env, lambda: append(env, log, b"a", b"z")), DUE)
+        assert keys(log) == [(1, b"a"), (2, b"a"), (3, b"z")]
+        clean_partition(log_dir, NAME, PlainWorker(env), ASKED)
+        assert keys(log) == [(2, b"a"), (3, b"z")]
+
+
+def test_a_swap_under_way_keeps_nobody_from_committing_to_another_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    env = seeded_env(1)
+    looked: list[int] = []
+    take_cleaned = Log.take_cleaned
+
+    def look_meanwhile(log: Log, swap: CleanedSwap) -> None:
+        looked.append(len(commits.find_commits(env.files, ROOT)))
+        ensure_finished(log_dir)
+        take_cleaned(log, swap)
+
+    monkeypatch.setattr(Log, "take_cleaned", look_meanwhile)
+    with open_dir(env) as log_dir:
+        append(env, log_dir.log("t", 0), b"a", b"a")
+        clean_partition(log_dir, NAME, PlainWorker(env), DUE)
+        assert looked == [1]
+        assert not log_dir.under_way
+        assert keys(log_dir.log("t", 0)) == [(1, b"a")]
+
+
+@pytest.mark.parametrize("moment", ["stage", "take_cleaned"])
+def test_a_partition_is_not_reopened_in_the_midst_of_a_swap(
+    monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Two would move the same files, and the record of one be left."""
+    env = seeded_env(1)
+    owner: type = _Place if moment == "stage" else Log
+    step: Callable[..., object] = getattr(owner, moment)
+
+    def fail_meanwhile(*given: object) -> object:
+        log_dir.log("t", 0).fail_adoption("no disk")
+        with pytest.raises(StorageFailure, match="carried out yet"):
+            log_dir.reopen("t", 0)
+        return step(*given)
+
+    with open_dir(env) as log_dir:
+        append(env, log_dir.log("t", 0), b"a", b"a")
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, moment, fail_meanwhile)
+            with pytest.raises(StorageFailure):
+                clean_partition(log_dir, NAME, PlainWorker(env), DUE)
+        log = log_dir.reopen("t", 0)
+        ensure_finished(log_dir)
+        assert keys(log) == [(1, b"a")]
+        append(env, log, b"b", b"b")
+        clean_partition(log_dir, NAME, PlainWorker(env), ASKED)
+        assert keys(log) == [(1, b"a"), (3, b"b")]
+
+
+def test_a_worker_that_fails_leaves_nothing_behind() -> None:
+    env = seeded_env(1)
+
+    def fail() -> None:
+        raise CleaningFailed("killed")
+
+    with open_dir(env) as log_dir:
+        log = log_dir.log("t", 0)
+        append(env, log, b"a", b"a")
+        with pytest.raises(CleaningFailed):
+            clean_partition(log_dir, NAME, Meddling(env, fail), DUE)
+        assert names(env, ".cleaned") == []
+        assert keys(log) == [(0, b"a"), (1, b"a")]
+        assert log_dir.cleaner_offset(NAME) is None
+        clean_partition(log_dir, NAME, PlainWorker(env), DUE)
+        assert keys(log) == [(1, b"a")]
+
+
+def test_a_head_with_more_keys_than_the_map_holds_takes_several_passes() -> None:
+    env = seeded_env(1)
+    with open_dir(env) as log_dir:
+        log = log_dir.log("t", 0)
+        for _ in range(2):
+            for number in range(7):
+                append(env, log, b"%d" % number)
+        report = clean_partition(log_dir, NAME, PlainWorker(env, map_keys=2), DUE)
+        assert report.passes == 7
+        assert report.stopped is None
+        assert len(keys(log)) == 7
+
+
+def test_tombstones_of_an_idle_log_go() -> None:
+    env = seeded_env(1)
+    with open_dir(env, delete_retention_ms="1000") as log_dir:
+        log = log_dir.log("t", 0)
+        append(env, log, b"a", b"b")
+        append(env, log, b"a", value=None)
+        clean_partition(log_dir, NAME, PlainWorker(env), ASKED)
+        assert keys(log) == [(1, b"b"), (2, b"a")]
+        env.clock.advance(999)
+        assert look(log_dir, NAME).verdict.due is None
+        env.clock.advance(101)
+        assert look(log_dir, NAME).verdict.due is DueReason.HORIZON
+        clean_partition(log_dir, NAME, PlainWorker(env), DUE)
+        assert keys(log) == [(1, b"b")]
+        assert look(log_dir, NAME).verdict.due is None
+    with open_dir(env) as log_dir:
+        assert keys(log_dir.log("t", 0)) == [(1, b"b")]
+
+
+def test_tombstones_that_another_cleaner_left_go_too() -> None:
+    env = seeded_env(1)
+    with open_dir(env, delete_retention_ms="1000") as log_dir:
+        log = log_dir.log("t", 0)
+        append(env, log, b"a", value=None)
+        log_dir.note_cleaned(NAME, 1)
+        assert look(log_dir, NAME).verdict.due is None
+        env.clock.advance(1001)
+        assert look(log_dir, NAME).verdict.due is DueReason.HORIZON
+        for _ in range(2):
+            clean_partition(log_dir, NAME, PlainWorker(env), DUE)
+            env.clock.advance(1101)
+        clean_partition(log_dir, NAME, PlainWorker(env), DUE)
+        assert keys(log) == []
+        assert look(log_dir, NAME).verdict.due is None
+        assert log.log_end_offset == 1
+
+
+def test_a_checkpoint_behind_the_log_is_written_anew() -> None:
+    env = seeded_env(1)
+    with open_dir(env) as log_dir:
+        append(env, log_dir.log("t", 0), b"a", b"a")
+        log_dir.note_cleaned(NAME, 99)
+        clean_partition(log_dir, NAME, PlainWorker(env), DUE)
+        assert log_dir.cleaner_offset(NAME) == 2
+
+
+def test_append_times_are_those_of_the_records_that_are_left() -> None:
+    env = seeded_env(1)
+    with open_dir(env) as log_dir:
+        log = log_dir.log("t", 0)
+        for key in (b"a", b"b", b"a", b"c"):
+            append(env, log, key)
+        before = {offset: log.append_time_of(offset) for offset in range(4)}
+        clean_partition(log_dir, NAME, PlainWorker(env), DUE)
+        assert [log.append_time_of(n) for n in (1, 2, 3)] == [before[n] for n in (1, 2, 3)]
+    with LogDir.open(ROOT, env=env) as log_dir:
+        reader = log_dir.reader("t", 0)
+        assert [reader.append_time_of(n) for n in (1, 2, 3)] == [before[n] for n in (1, 2, 3)]
+        assert log_dir.reports == []
+
+
+@pytest.mark.parametrize("by_us", [True, False])
+def test_a_hard_stop_behind_a_swap_takes_no_gap_for_a_loss(by_us: bool) -> None:
+    """Recovery knows a compaction's gaps, though a broker's segment notes can't have them yet.
+
+    Another cleaner leaves no history, but it writes the checkpoint.
+    """
+    env = seeded_env(1)
+    with open_dir(env, internal_segment_bytes="150") as log_dir:
+        log = log_dir.log("t", 0)
+        for key in (b"a", b"b"):  # two batches, of which the second one goes
+            log.append([NewRecord(key=key, value=b"v", timestamp=env.clock.now_ms())])
+        log.roll()
+        append(env, log, b"b", b"c")
+        clean_partition(log_dir, NAME, PlainWorker(env), DUE)
+        assert keys(log) == [(0, b"a"), (2, b"b"), (3, b"c")]
+        assert [segment.base_offset for segment in log.segments] == [0, 2, 4]
+        append(env, log, b"d")
+        log.flush()
+        found = keys(log)
+        log_dir.abandon()
+    if not by_us:
+        env.files.remove(f"{DIRECTORY}/{HISTORY_FILE}")
+    env.files.remove(f"{DIRECTORY}/segment-notes")
+    notes = env.files.open(f"{DIRECTORY}/segment-notes", create=True)
+    notes.pwrite(b"0\n", 0)
+    notes.close()
+    with open_dir(env) as log_dir:
+        assert keys(log_dir.log("t", 0)) == found
+        assert log_dir.log("t", 0).log_end_offset == 5
+
+
+def test_a_partition_with_a_tier_is_left_alone() -> None:
+    env = seeded_env(1)
+    with open_dir(env) as log_dir:
+        log = log_dir.log("t", 0)
+        append(env, log, b"a")
+        log._tier = object()  # type: ignore[assignment] # any will do
+        with pytest.raises(InvalidRequest, match="tier"):
+            look(log_dir, NAME)
+        log._tier = None
+
+
+def test_a_pace_lets_so_many_bytes_through_a_second() -> None:
+    env = seeded_env(1)
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        env.clock.advance(round(seconds * 1000))
+
+    pace = Pace(1000, env.clock, wait)
+    pace.take(100)
+    pace.take(1900)
+    assert sum(waited) == pytest.approx(2.0)
+    assert max(waited) <= 0.5
+    env.clock.advance(DAY_MS)  # what was not used is gone
+    waited.clear()
+    pace.take(500)
+    assert sum(waited) == pytest.approx(0.5)

@@ -1,0 +1,201 @@
+"""Erasing a key: no record of it left in the files, all others as they were, and what is told."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.faults import SeededEnv, seeded_env
+from tests.unit.storage.logs import PATH, SMALL, TOPIC, WRITABLE, new_dir, path_of, read, write
+
+from tidelog.directory import Directory
+from tidelog.errors import InexactTable, InvalidRequest
+from tidelog.record.builder import build_batch
+from tidelog.record.record import Record
+from tidelog.storage.appends import AppendOrigin
+from tidelog.storage.erasing import UNREACHABLE, Erasure, erase
+from tidelog.storage.exchange import exchange
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.types import Codec, Header, NewRecord
+
+KEY = b"the one"
+KEYS = [None, KEY, b"", b"another"]
+
+
+def records_of(env: SeededEnv) -> list[Record]:
+    with LogDir.open(PATH, env=env) as directory:
+        return list(directory.reader(TOPIC, 0).records())
+
+
+def run(env: SeededEnv, *, execute: bool = True) -> Erasure:
+    options = LogDirOptions(writable=execute)
+    with LogDir.open(PATH, env=env, options=options) as directory:
+        return erase(directory, TOPIC, KEY, execute=execute)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> SeededEnv:
+    """A closed directory: several segments, all codecs, a transaction, stamped or not."""
+    env = seeded_env(3)
+    stamps = draw(st.booleans())
+    config = {"message.timestamp.type": "LogAppendTime"} if stamps else {}
+    log_dir = new_dir(env, {**SMALL, **config})
+    log = log_dir.log(TOPIC, 0)
+    sequence = 0
+    for number in range(draw(st.integers(1, 12))):
+        env.clock.advance(draw(st.integers(0, 5)))
+        keys = draw(st.lists(st.sampled_from(KEYS), min_size=1, max_size=4))
+        records = [
+            NewRecord(
+                key=key,
+                value=draw(st.sampled_from([None, b"", b"v%d" % number])),
+                timestamp=env.clock.now_ms() - draw(st.integers(0, 9)),
+                headers=(Header("h", b"%d" % number),),
+            )
+            for key in keys
+        ]
+        codec = draw(st.sampled_from(list(Codec)))
+        if draw(st.booleans()):
+            log.append(records, codec=codec, batch_bytes=1 << 16)
+            continue
+        batch = build_batch(
+            records,
+            codec=codec,
+            producer_id=9,
+            producer_epoch=0,
+            base_sequence=sequence,
+            transactional=True,
+        )
+        log.append_batches(batch, origin=AppendOrigin.CLIENT)
+        sequence += len(records)
+        commit = draw(st.booleans())
+        log.end_transaction(producer_id=9, producer_epoch=0, coordinator_epoch=0, commit=commit)
+    log_dir.close()
+    return env
+
+
+@given(env=logs())
+def test_no_record_of_the_key_is_left_and_all_others_are_as_they_were(env: SeededEnv) -> None:
+    before = records_of(env)
+    hit = [record.offset for record in before if record.key == KEY]
+    done = run(env)
+    assert done.is_complete
+    assert sorted(at for one in done.found for at in one.offsets) == hit
+    after = records_of(env)
+    kept = [record for record in before if record.key != KEY]
+    stayed = [record for record in after if record.key != KEY]
+    # Of a stamped batch that keeps no other record, a create time equal to the stamp is unknown.
+    known = [
+        replace(one, create_timestamp=None) if other.create_timestamp is None else one
+        for one, other in zip(kept, stayed, strict=True)
+    ]
+    assert stayed == known
+    left = [record for record in after if record.key == KEY]
+    assert [record.value for record in left] == ([None] if hit else [])
+    assert [(0, record.offset) for record in left] == done.tombstones
+    # Sound for whoever opens it next, and there is nothing left to erase but the tombstone.
+    again = run(env, execute=False)
+    assert [at for one in again.found for at in one.offsets] == [r.offset for r in left]
+
+
+def filled() -> SeededEnv:
+    env = seeded_env(4)
+    log_dir = new_dir(env, SMALL)
+    log = log_dir.log(TOPIC, 0)
+    for number in range(30):
+        key = KEY if number % 3 == 0 else b"k%d" % number
+        log.append([NewRecord(key=key, value=b"%050d" % number)])
+        env.clock.advance(10)
+    log_dir.close()
+    return env
+
+
+def test_looking_changes_nothing_and_says_where_the_key_is() -> None:
+    env = filled()
+    found = run(env, execute=False)
+    assert sum(len(one.offsets) for one in found.found) == 10
+    assert not found.is_complete
+    assert [record.key for record in records_of(env)].count(KEY) == 10
+    receipt = found.receipt()
+    assert receipt["records"] == 10
+    assert receipt["tombstones"] == []
+
+
+def test_a_receipt_has_digests_of_what_was_searched_and_not_the_key() -> None:
+    env = filled()
+    done = run(env)
+    receipt = done.receipt()
+    assert receipt["complete"]
+    assert KEY.decode() not in str(receipt)
+    assert receipt["key_sha256"] == hashlib.sha256(KEY).hexdigest()
+    assert receipt["out_of_reach"] == list(UNREACHABLE)
+    searched = {Path(one.path).name: one for one in done.left}
+    for name, one in searched.items():
+        content = read(env, name)
+        assert one.sha256 == hashlib.sha256(content).hexdigest()
+        assert one.size_bytes == len(content)
+        assert b"%050d" % 0 not in content
+
+
+def test_files_that_wait_for_their_deletion_are_removed() -> None:
+    env = filled()
+    with LogDir.open(PATH, env=env, options=WRITABLE) as directory:
+        directory.log(TOPIC, 0)  # opening drops what an earlier holder left
+        name = "00000000000000000000.log"
+        write(env, f"{name}.deleted", read(env, name))
+        done = erase(directory, TOPIC, KEY, execute=True)
+    assert done.removed == [path_of(f"{name}.deleted")]
+    assert not env.files.exists(path_of(f"{name}.deleted"))
+    assert done.is_complete
+
+
+def test_what_lies_aside_and_may_not_be_touched_is_told() -> None:
+    env = filled()
+    with LogDir.open(PATH, env=env, options=WRITABLE) as directory:
+        directory.log(TOPIC, 0)
+        name = "00000000000000000000.log"
+        write(env, f"{name}.cleaned", read(env, name))
+        done = erase(directory, TOPIC, KEY, execute=True)
+    assert not done.is_complete
+    assert any(".cleaned" in line for line in done.not_reached)
+
+
+def test_tables_from_before_are_refused_afterwards() -> None:
+    env = filled()
+    middle = env.clock.now_ms() - 150
+    with Directory.open(PATH, env=env) as directory:
+        keys = directory.table(TOPIC, at=middle).to_table()["key"].to_pylist()
+        assert KEY in keys
+        directory_keys = directory.table(TOPIC).to_table()["key"].to_pylist()
+    run(env)
+    with Directory.open(PATH, env=env) as directory:
+        with pytest.raises(InexactTable) as caught:
+            directory.table(TOPIC, at=middle).to_table()
+        assert caught.value.exact_since_ms == env.clock.now_ms()
+        later = directory.table(TOPIC, at=env.clock.now_ms()).to_table()["key"].to_pylist()
+        assert set(later) == set(directory_keys) - {KEY}
+        assert KEY not in directory.table(TOPIC).to_table()["key"].to_pylist()
+
+
+def test_doing_it_again_after_a_crash_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = filled()
+    calls: list[int] = []
+
+    def once(log_dir: LogDir, *arguments: object) -> object:
+        if calls:
+            raise InvalidRequest("the power is gone")
+        calls.append(1)
+        return exchange(log_dir, *arguments)  # type: ignore[arg-type] # as they came
+
+    with monkeypatch.context() as broken:
+        broken.setattr("tidelog.storage.erasing.exchange", once)
+        with pytest.raises(InvalidRequest):
+            run(env)
+    left = [record for record in records_of(env) if record.key == KEY]
+    assert 1 < len(left) < 11
+    done = run(env)
+    assert done.is_complete
+    # The first tombstone is a record of the key as well; the second stands for it.
+    assert [r.value for r in records_of(env) if r.key == KEY] == [None]

@@ -1,0 +1,247 @@
+"""What is remembered between cleanings, and what of it is believed."""
+
+import json
+from dataclasses import replace
+from random import Random
+
+import pytest
+from tests.faults.damage import DamageFileSystem
+
+from tidelog.env import Env
+from tidelog.errors import CorruptFile, UnsupportedVersion
+from tidelog.record.builder import build_batch
+from tidelog.record.coding import crc32c
+from tidelog.storage import files
+from tidelog.storage.compaction.generations import Demand, Finding, Generations
+from tidelog.storage.compaction.generations.samples import KeySamples
+from tidelog.storage.compaction.generations.statistics import (
+    STATISTICS_FILE,
+    SegmentRow,
+    Statistics,
+    decode,
+    encode,
+    reconcile,
+)
+from tidelog.storage.compaction.job import Cleaned, CleanedGroup, CleanedSource, SourceSegment
+from tidelog.types import NewRecord
+
+SEED = bytes(16)
+DIRECTORY = "/data/t-0"
+DEMAND = Demand(cleanable_end=30, active_bytes=0, segment_bytes=1000, space_factor=99.0)
+
+
+def _segment(base: int, end: int, size: int = 100, mtime_ms: int = 7) -> SourceSegment:
+    return SourceSegment(
+        base_offset=base,
+        end_offset=end,
+        size_bytes=size,
+        last_modified_ms=mtime_ms,
+        append_end=end,
+    )
+
+
+def _row(segment: SourceSegment, cleaned_to: int, records: int = 10) -> SegmentRow:
+    return SegmentRow(
+        base_offset=segment.base_offset,
+        end_offset=segment.end_offset,
+        size_bytes=segment.size_bytes,
+        last_modified_ms=segment.last_modified_ms,
+        cleaned_to=cleaned_to,
+        records=records,
+    )
+
+
+SEGMENTS = [_segment(0, 10), _segment(10, 20), _segment(20, 30)]
+
+
+def _known() -> Statistics:
+    rows = {s.base_offset: _row(s, 25) for s in SEGMENTS}
+    return Statistics(seed=SEED, rows=rows, samples=KeySamples(1, {4: (3, 9), 8: (22, -5)}))
+
+
+def test_the_file_says_what_was_written() -> None:
+    found = decode(encode(_known()))
+    assert (found.rows, found.seed) == (_known().rows, SEED)
+    assert (found.samples.shift, sorted(found.samples)) == (1, [(4, 3, 9), (8, 22, -5)])
+
+
+@pytest.mark.parametrize("place", range(0, 200, 7))
+def test_a_flipped_byte_is_found(place: int) -> None:
+    data = bytearray(encode(_known()))
+    data[place] ^= 0x40
+    with pytest.raises(CorruptFile):
+        decode(bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("rows", [[1, 2]]),
+        ("shift", 99),
+        ("seed", "00"),
+        ("samples", "AAA="),
+        ("samples", "?"),
+        ("swept", [1]),
+        ("rows", [5]),
+    ],
+)
+def test_nonsense_with_a_right_checksum_is_refused(name: str, value: object) -> None:
+    content = json.loads(encode(_known()).partition(b"\n")[2])
+    content[name] = value
+    text = json.dumps(content).encode()
+    with pytest.raises(CorruptFile):
+        decode(f"{crc32c(text):08x}\n".encode() + text)
+
+
+def test_a_later_version_is_refused() -> None:
+    text = b'{"version": 2}'
+    with pytest.raises(UnsupportedVersion):
+        decode(f"{crc32c(text):08x}\n".encode() + text)
+
+
+def test_unchanged_segments_keep_what_is_proven() -> None:
+    found = reconcile(_known(), SEGMENTS, 0)
+    assert [row.cleaned_to for row in found.rows.values()] == [25, 25, 25]
+    assert len(found.samples) == 2
+
+
+@pytest.mark.parametrize(
+    "other", [_segment(10, 20, size=99), _segment(10, 20, mtime_ms=8), _segment(10, 19)]
+)
+def test_a_changed_segment_ends_what_is_proven_of_all_others(other: SourceSegment) -> None:
+    """The log may have been cut there, and other records appended."""
+    found = reconcile(_known(), [SEGMENTS[0], other, SEGMENTS[2]], 0)
+    assert [row.cleaned_to for row in found.rows.values()] == [10, 10, 20]
+    assert found.rows[10].records < 0
+
+
+def test_the_checkpoint_vouches_where_statistics_are_lost() -> None:
+    found = reconcile(Statistics(seed=SEED), SEGMENTS, 20)
+    assert [row.cleaned_to for row in found.rows.values()] == [20, 20, 20]
+
+
+def test_samples_of_segments_that_are_gone_are_dropped() -> None:
+    found = reconcile(_known(), SEGMENTS[:2], 0)
+    assert sorted(found.samples) == [(4, 3, 9)]
+
+
+def _machine() -> tuple[DamageFileSystem, Env, list[SourceSegment]]:
+    """Three segments of ten records each; the second and third overwrite half of the first."""
+    machine = DamageFileSystem()
+    fs = machine
+    fs.make_dirs(DIRECTORY)
+    segments = []
+    for number in range(3):
+        keys = [b"%d" % (key if number else key % 10) for key in range(10)]
+        if number:
+            keys = [b"%d" % (key // 2) for key in range(10)]
+        batch = build_batch(
+            [NewRecord(key=key, value=b"x" * 50, timestamp=1) for key in keys],
+            base_offset=number * 10,
+        )
+        path = f"{DIRECTORY}/{files.log_file_name(number * 10)}"
+        file = fs.open(path, create=True)
+        file.pwrite(bytes(batch), 0)
+        file.close()
+        segments.append(_segment(number * 10, number * 10 + 10, len(batch)))
+    return machine, Env(files=machine, random=Random(1)), segments
+
+
+def test_the_sample_tells_what_is_alive() -> None:
+    _, env, segments = _machine()
+    made = Generations.load(env, DIRECTORY, segments, 0)
+    made.sample(30)
+    facts = made.facts(0)
+    assert [each.keys for each in facts] == [5, 0, 5]
+    assert [each.records for each in facts] == [10, 10, 10]
+    assert made.bytes_read == sum(each.size_bytes for each in segments)
+
+
+def test_what_is_stored_is_not_read_again() -> None:
+    _, env, segments = _machine()
+    made = Generations.load(env, DIRECTORY, segments, 0)
+    made.sample(30)
+    assert made.store() > 0
+    assert made.store() == 0
+    again = Generations.load(env, DIRECTORY, segments, 0)
+    again.sample(30)
+    assert again.bytes_read == 0
+    assert again.facts(0) == made.facts(0)
+
+
+def test_a_damaged_file_remembers_nothing_and_says_so() -> None:
+    machine, env, segments = _machine()
+    files.write_atomically(machine, f"{DIRECTORY}/{STATISTICS_FILE}", b"00000000\n{}")
+    made = Generations.load(env, DIRECTORY, segments, 0)
+    assert len(made.problems) == 1
+    assert STATISTICS_FILE in made.problems[0]
+
+
+def test_a_damaged_segment_is_left_out_of_the_sample() -> None:
+    machine, env, segments = _machine()
+    file = machine.open(f"{DIRECTORY}/{files.log_file_name(10)}", write=True)
+    file.pwrite(b"\x09", 16)
+    made = Generations.load(env, DIRECTORY, segments, 0)
+    made.sample(30)
+    assert [each.records for each in made.facts(0)] == [10, None, 10]
+    assert len(made.problems) == 1
+
+
+def _cleaned(mapped_to: int, tombstones: int = 0) -> Cleaned:
+    source = CleanedSource(
+        base_offset=0,
+        bytes_before=100,
+        bytes_after=50,
+        records_before=10,
+        records_after=5,
+        tombstones_after=tombstones,
+        markers_after=0,
+    )
+    second = replace(source, base_offset=10, bytes_after=0, records_after=0, tombstones_after=0)
+    group = CleanedGroup(base_offset=0, end_offset=20, sources=(source, second), suffixes=(".log",))
+    return Cleaned(groups=(group,), mapped_to=mapped_to, keys=5, bytes_read=1, bytes_written=50)
+
+
+def _noted(mapped_to: int, tombstones: int = 0) -> Generations:
+    _, env, segments = _machine()
+    made = Generations.load(env, DIRECTORY, segments, 0)
+    made.sample(30)
+    after = [_segment(0, 20, 50), segments[2]]
+    made.note(
+        Finding(
+            map_from=0,
+            is_full=False,
+            cleaned=_cleaned(mapped_to, tombstones),
+            segments=after,
+            dropped=frozenset(),
+            now_ms=1000,
+            delete_retention_ms=60,
+        )
+    )
+    return made
+
+
+def test_a_cleaning_raises_what_is_proven() -> None:
+    made = _noted(30)
+    assert [each.cleaned_to for each in made.facts(0)] == [30, 20]
+    assert made.clean_end(0) == 20
+    assert (made.row(0).runs, made.row(0).found_bytes) == (1, 150)
+
+
+def test_a_full_map_proves_less() -> None:
+    assert _noted(15).row(0).cleaned_to == 15
+
+
+def test_tombstones_that_stay_are_due_after_their_retention() -> None:
+    made = _noted(30, tombstones=1)
+    assert not made.facts(1059)[0].has_due
+    assert made.facts(1060)[0].has_due
+    assert not _noted(30).facts(9999)[0].has_due
+
+
+def test_a_log_is_swept_for_its_tombstones_once_they_have_had_their_time() -> None:
+    made = _noted(30, tombstones=1)
+    assert not made.plan(DEMAND, 1059, 60).is_due
+    plan = made.plan(DEMAND, 1060, 60)
+    assert plan.is_full
+    assert [(group.bases, group.drop_expired) for group in plan.groups] == [((0, 20), True)]

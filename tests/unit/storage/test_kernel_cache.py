@@ -1,0 +1,57 @@
+"""Where compiled kernels are kept, and that one process compiles while the others wait."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tidelog.storage import kernel_cache
+
+
+class TestCacheFolder:
+    @pytest.fixture(autouse=True)
+    def nothing_is_writable(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.delenv(kernel_cache.CACHE_VARIABLE, raising=False)
+        monkeypatch.setattr("os.access", lambda path, mode: False)
+        monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+
+    def test_the_one_that_was_chosen(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv(kernel_cache.CACHE_VARIABLE, "/elsewhere")
+        assert kernel_cache.choose_cache(tmp_path) == Path("/elsewhere")
+
+    def test_one_of_the_machine_where_no_other_will_do(self, tmp_path: Path) -> None:
+        found = kernel_cache.choose_cache(tmp_path)
+        assert found == tmp_path / f"tidelog-numba-{os.getuid()}"
+        assert os.environ.pop(kernel_cache.CACHE_VARIABLE) == str(found)
+        assert found.stat().st_mode & 0o777 == 0o700
+
+    def test_never_one_that_others_can_write_to(self, tmp_path: Path) -> None:
+        folder = tmp_path / f"tidelog-numba-{os.getuid()}"
+        folder.mkdir()
+        folder.chmod(0o777)
+        assert kernel_cache.choose_cache(tmp_path) is None
+        folder.rmdir()
+        folder.symlink_to(tmp_path)
+        assert kernel_cache.choose_cache(tmp_path) is None
+        assert kernel_cache.CACHE_VARIABLE not in os.environ
+
+
+def test_only_the_first_is_alone(tmp_path: Path) -> None:
+    for expected in (True, False):
+        with kernel_cache.alone(tmp_path / "new", "read") as is_first:
+            assert is_first == expected
+    with kernel_cache.alone(tmp_path / "new", "write") as is_first:
+        assert is_first
+
+
+def test_who_fails_is_not_first_for_ever(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), kernel_cache.alone(tmp_path, "read"):
+        raise ZeroDivisionError
+    with kernel_cache.alone(tmp_path, "read") as is_first:
+        assert is_first
+
+
+def test_a_folder_that_can_not_be_made_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with kernel_cache.alone(tmp_path / "file" / "folder", "read") as is_first:
+        assert not is_first

@@ -1,0 +1,289 @@
+"""Compaction of what only a tier has, beside a dict of what the topic says."""
+
+import pytest
+from tests.faults import reopen, seeded_env
+from tests.unit.storage.logs import PATH, WRITABLE
+from tests.unit.storage.tiers.tiered import EAGER, NAME, Tiered
+
+from tidelog.errors import InvalidRequest, StorageFailure
+from tidelog.record.builder import build_batch
+from tidelog.storage.compaction.looking import CleanerOptions
+from tidelog.storage.compaction.runner import CleaningReport
+from tidelog.storage.compaction_history import read_history
+from tidelog.storage.log_dir import LogDir
+from tidelog.storage.log_reader import LogReader
+from tidelog.storage.tiering import collect, compact_tier, verify
+from tidelog.types import ClockName, Codec, IsolationLevel, NewRecord
+
+RETENTION_MS = 60_000
+COMMITTED = IsolationLevel.READ_COMMITTED
+SETTINGS = {
+    **EAGER,
+    "cleanup.policy": "compact",
+    "delete.retention.ms": str(RETENTION_MS),
+    "min.cleanable.dirty.ratio": "0.0",
+}
+
+Table = dict[bytes | None, bytes]
+
+
+def start(seed: int = 1, **settings: str) -> Tiered:
+    return Tiered(base=seeded_env(seed)).start(**{**SETTINGS, **settings})
+
+
+def put(tiered: Tiered, key: int, value: str | None, codec: Codec = Codec.NONE) -> None:
+    tiered.base.clock.advance(10)
+    data = None if value is None else value.encode() + b"." * 40
+    tiered.log.append([NewRecord(key=b"k%d" % key, value=data)], codec=codec)
+
+
+def fill(tiered: Tiered, count: int, keys: int = 7) -> None:
+    """Records of few keys, a tombstone now and then, an aborted transaction among them."""
+    for number in range(count):
+        codec = Codec.LZ4 if number % 4 == 0 else Codec.NONE
+        put(tiered, number % keys, None if number % 5 == 4 else f"v{number}", codec)
+        if number % 20 == 10:
+            transact(tiered, number, commit=number % 40 == 10)
+
+
+def transact(tiered: Tiered, number: int, *, commit: bool) -> None:
+    producer = 1000 + tiered.log.log_end_offset
+    record = NewRecord(key=b"k0", value=b"transaction %d" % number)
+    data = build_batch(
+        [record], producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True
+    )
+    tiered.log.append_batches(data, owned=True)
+    tiered.log.end_transaction(
+        producer_id=producer, producer_epoch=0, coordinator_epoch=0, commit=commit
+    )
+
+
+def table(log: LogReader) -> Table:
+    found = {record.key: record.value for record in log.records(isolation=COMMITTED)}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def compact(tiered: Tiered, *, is_asked: bool = True) -> CleaningReport:
+    return compact_tier(tiered.directory, NAME, CleanerOptions(is_asked=is_asked))
+
+
+def tier_keys(tiered: Tiered) -> list[bytes | None]:
+    """Keys of committed records that only the tier has."""
+    local = tiered.log.local_start_offset
+    return [r.key for r in tiered.log.records(isolation=COMMITTED) if r.offset < local]
+
+
+def test_the_tier_keeps_the_last_record_of_each_key() -> None:
+    tiered = start()
+    fill(tiered, 120)
+    tiered.move(roll=True)
+    before = {r.offset: r for r in tiered.log.records(isolation=COMMITTED)}
+    expected, end = table(tiered.log), tiered.log.log_end_offset
+    times = {offset: tiered.log.append_time_of(offset) for offset in before}
+    report = compact(tiered)
+    assert 0 < report.records_after < report.records_before
+    for log in (tiered.log, tiered.reader(), tiered.reopen().log):
+        assert table(log) == expected
+        left = list(log.records(isolation=COMMITTED))
+        assert all(before[record.offset] == record for record in left)
+        assert log.log_end_offset == end
+        assert {r.offset: log.append_time_of(r.offset) for r in left} == {
+            r.offset: times[r.offset] for r in left
+        }
+    keys = tier_keys(tiered)
+    assert len(keys) == len(set(keys)) > 0
+    assert not list(verify(tiered.directory, [NAME]))
+    assert not [e for e in tiered.disk.list_dir("/data/t-0") if ".cleaned" in e.name]
+
+
+def test_lookups_by_both_clocks_find_what_is_left() -> None:
+    tiered = start()
+    fill(tiered, 100)
+    tiered.move(roll=True)
+    compact(tiered)
+    log = tiered.reopen().log
+    left = list(log.records(isolation=COMMITTED))
+    for record in left:
+        at = log.offset_for_time(record.timestamp)
+        assert at is not None
+        assert at.offset <= record.offset
+        append_ms = log.append_time_of(record.offset)
+        assert append_ms is not None
+        at = log.offset_for_time(append_ms, clock=ClockName.APPEND)
+        assert at is not None
+        assert at.timestamp >= append_ms
+
+
+def test_what_lies_here_is_left_alone_until_it_is_in_the_tier_alone() -> None:
+    tiered = start(local_retention_bytes="1500")
+    fill(tiered, 100)
+    tiered.move(roll=True)
+    local = tiered.log.local_start_offset
+    here = [r for r in tiered.log.records() if r.offset >= local]
+    assert 0 < local < here[-1].offset
+    compact(tiered)
+    assert [r for r in tiered.log.records() if r.offset >= local] == here
+    assert tiered.directory.cleaner_offset(NAME) == local
+
+
+def test_a_tombstone_stays_its_time_and_then_goes_also_when_nothing_comes() -> None:
+    tiered = start()
+    for number in range(20):
+        put(tiered, number, "v")
+    put(tiered, 3, None)
+    for number in range(20, 40):
+        put(tiered, number, "v")
+    tiered.move(roll=True)
+    compact(tiered)
+    assert tier_keys(tiered).count(b"k3") == 1
+    assert compact(tiered, is_asked=False).passes == 0
+    tiered.base.clock.advance(RETENTION_MS + RETENTION_MS // 10 + 1)
+    assert compact(tiered, is_asked=False).passes == 1
+    assert b"k3" not in tier_keys(tiered)
+    assert len(table(tiered.log)) == 39
+
+
+def test_a_segment_of_which_nothing_is_left_keeps_its_offsets() -> None:
+    tiered = start()
+    for _ in range(30):
+        put(tiered, 1, "old")
+    tiered.log.roll()
+    tiered.move()
+    for _ in range(30):
+        put(tiered, 1, "new")
+    tiered.move(roll=True)
+    end, local = tiered.log.log_end_offset, tiered.log.local_start_offset
+    left = list(range(local - 1, end))
+    compact(tiered)
+    log = tiered.reopen().log
+    assert (log.log_start_offset, log.log_end_offset) == (0, end)
+    assert [r.offset for r in log.records()] == left
+    assert not list(verify(tiered.directory, [NAME]))
+    compact(tiered)  # and can be compacted again
+    assert [r.offset for r in tiered.log.records()] == left
+
+
+def test_several_passes_where_the_map_is_small() -> None:
+    tiered = start()
+    fill(tiered, 150, keys=60)
+    tiered.move(roll=True)
+    expected = table(tiered.log)
+    options = CleanerOptions(is_asked=True, dedupe_buffer_bytes=1 << 20, load_factor=0.0005)
+    report = compact_tier(tiered.directory, NAME, options)
+    assert report.stopped is None
+    assert report.passes > 1
+    assert table(tiered.log) == expected
+    keys = tier_keys(tiered)
+    assert len(keys) == len(set(keys))
+
+
+def test_tables_of_the_past_are_not_called_exact() -> None:
+    tiered = start()
+    fill(tiered, 100)
+    tiered.move(roll=True)
+    compact(tiered)
+    history = read_history(tiered.base.files, "/data/t-0")
+    assert history is not None
+    since = history.exact_since_ms(ClockName.APPEND)
+    last = tiered.log.append_time_of(tiered.log.local_start_offset - 1)
+    assert since is not None
+    assert last is None or since >= last - 1000
+
+
+def test_a_partition_without_a_tier_is_refused() -> None:
+    tiered = start()
+    put(tiered, 1, "v")
+    with pytest.raises(InvalidRequest, match="no tier"):
+        compact(tiered)
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(4), pytest.param(range(4, 100), marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_random_lives(seeds: range) -> None:
+    for seed in seeds:
+        tiered = start(seed, local_retention_bytes=("0", "1500")[seed % 2])
+        dice = tiered.base.random
+        for _ in range(6):
+            fill(tiered, dice.randrange(1, 40), keys=dice.choice((3, 11)))
+            tiered.base.clock.advance(dice.choice((0, RETENTION_MS, 2 * RETENTION_MS)))
+            tiered.move(roll=dice.random() < 0.7, grace_ms=dice.choice((0, 5000)))
+            expected, before = table(tiered.log), set(tiered.log.records())
+            compact(tiered, is_asked=dice.random() < 0.5)
+            assert table(tiered.log) == expected
+            assert set(tiered.log.records()) <= before
+            if dice.random() < 0.4:
+                tiered.reopen(clean=dice.random() < 0.5)
+                tiered.log.accept_clock()
+                assert table(tiered.log) == expected
+        assert not list(verify(tiered.directory, [NAME]))
+
+
+def is_told(tiered: Tiered) -> bool:
+    """Whether a compaction says that the store failed."""
+    try:
+        compact(tiered)
+    except StorageFailure:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_store_that_fails_at_any_request_leaves_the_old_or_the_new(after: bool) -> None:
+    told = number = 0
+    while told == number:
+        tiered = start()
+        fill(tiered, 24)
+        tiered.move(roll=True)
+        expected, before = table(tiered.log), list(tiered.log.records())
+        store = tiered.store
+        number += 1
+        store.fail_at, store.fails_after = store.calls + number, after
+        told += is_told(tiered)
+        store.fail_at = None
+        for log in (tiered.reader(), tiered.log):
+            assert table(log) == expected
+            assert set(log.records()) <= set(before)
+        tiered.reopen(clean=False)
+        compact(tiered)
+        assert table(tiered.log) == expected
+        assert not list(verify(tiered.directory, [NAME]))
+        collect(tiered.directory, [NAME], grace_ms=0)
+        assert table(tiered.reopen().log) == expected
+    assert told > 10
+
+
+def test_a_power_loss_at_any_call_leaves_the_old_or_the_new() -> None:
+    tiered = start()
+    fill(tiered, 24)
+    tiered.move(roll=True)
+    tiered.log.flush()
+    expected = table(tiered.log)
+    tiered.disk.settle()
+    objects: list[dict[str, tuple[bytes, str, int]]] = []
+    moments: list[int] = []
+
+    def note() -> None:
+        objects.append(dict(tiered.store.objects))
+        moments.append(len(tiered.disk.journal))
+
+    note()
+    tiered.store.on_change = note
+    compact(tiered)
+    tiered.store.on_change = None
+    left = set()
+    for moment in range(len(tiered.disk.journal) + 1):
+        last = max(n for n, at in enumerate(moments) if at <= moment)
+        state = next(iter(tiered.disk.crash_states([moment], prefix=moment)))
+        again = Tiered(base=seeded_env(5, files=reopen(state)))
+        again.base.clock.set(tiered.base.clock.now_ms())
+        again.store.objects = dict(objects[last])
+        again.directory = LogDir.open(PATH, env=again.env, options=WRITABLE)
+        again.log.accept_clock()
+        assert table(again.log) == expected, moment
+        left.add(len(list(again.log.records())))
+        if moment % 7 == 0:
+            compact(again)
+            assert table(again.log) == expected
+            assert not list(verify(again.directory, [NAME]))
+    assert len(left) == 2  # as it was, and compacted

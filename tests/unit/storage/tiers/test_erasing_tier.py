@@ -1,0 +1,108 @@
+"""Erasing a key of a partition with a tier: no object has it any more, all else is as it was."""
+
+import pytest
+from tests.faults import seeded_env
+from tests.unit.storage.logs import PATH, TOPIC
+from tests.unit.storage.tiers.tiered import EAGER, NAME, Tiered
+
+from tidelog.errors import InvalidRequest, StorageFailure
+from tidelog.record.record import Record
+from tidelog.storage.erasing import Erasure, erase
+from tidelog.storage.group_offsets import GROUPS_FILE
+from tidelog.storage.tiering import verify
+from tidelog.types import Codec, NewRecord
+
+KEY = b"the one to be erased"
+
+
+def filled(count: int, **settings: str) -> Tiered:
+    """Segments in the tier alone, the last ones here, with the key in every third record."""
+    tiered = Tiered(base=seeded_env(3)).start(**{**EAGER, **settings})
+    for number in range(count):
+        tiered.base.clock.advance(10)
+        key = KEY if number % 3 == 0 else b"k%d" % number
+        codec = Codec.LZ4 if number % 4 == 0 else Codec.NONE
+        records = [NewRecord(key=key, value=b"%060d" % number), NewRecord(key=b"o", value=b"")]
+        tiered.log.append(records, codec=codec, batch_bytes=1 << 16)
+    tiered.move()
+    return tiered
+
+
+def others(tiered: Tiered) -> list[Record]:
+    return [record for record in tiered.log.records() if record.key != KEY]
+
+
+def run(tiered: Tiered, *, execute: bool = True) -> Erasure:
+    return erase(tiered.directory, TOPIC, KEY, execute=execute)
+
+
+def holders(tiered: Tiered) -> list[str]:
+    """Keys of objects that have the key in plain sight: those that are not packed."""
+    return [name for name, (data, _, _) in tiered.store.objects.items() if KEY in data]
+
+
+@pytest.mark.parametrize("kept", ["0", "1500"])
+def test_no_object_holds_the_key_and_all_else_is_as_it_was(kept: str) -> None:
+    tiered = filled(60, local_retention_bytes=kept)
+    assert holders(tiered)
+    before = others(tiered)
+    times = {record.offset: tiered.log.append_time_of(record.offset) for record in before}
+    done = run(tiered)
+    assert done.is_complete, done.not_reached
+    assert not holders(tiered)
+    for log in (tiered.log, tiered.reader(), tiered.reopen().log):
+        assert [record for record in log.records() if record.key != KEY] == before
+        assert [r.value for r in log.records() if r.key == KEY] == [None]
+    assert {at: tiered.log.append_time_of(at) for at in times} == times
+    assert not list(verify(tiered.directory, [NAME]))
+    assert any(one.is_tiered for one in done.left)
+    # What was forgotten of the copies is copied again, without the key but for its tombstone.
+    tiered.move(roll=True)
+    assert others(tiered) == before
+    assert sum(len(one.offsets) for one in run(tiered, execute=False).found) == 1
+
+
+def test_garbage_and_orphans_go_too() -> None:
+    tiered = filled(30)
+    run(tiered)  # the old objects are garbage, and removed at once
+    tier = tiered.log.tier
+    assert tier is not None
+    assert not tier.record.manifest.garbage
+    name = next(key for key in tiered.store.objects if key.endswith(".log"))
+    orphan = f"{name.rsplit('/', 2)[0]}/{0:020d}-{'a' * 32}/{0:020d}.log"
+    tiered.store.objects[orphan] = (KEY, "e", 0)
+    done = run(tiered)
+    assert not holders(tiered)
+    assert [one for one in done.removed if "a" * 32 in one]
+
+
+def test_a_store_that_fails_at_any_request_is_gone_on_with() -> None:
+    number, is_told = 1, True
+    while is_told:
+        tiered = filled(16, local_retention_bytes="900")
+        before, is_told = others(tiered), False
+        tiered.store.fail_at = tiered.store.calls + number
+        try:
+            run(tiered)
+        except StorageFailure:
+            is_told = True
+        tiered.store.fail_at = None
+        number += 3
+        assert others(tiered.reopen(clean=False)) == before
+        tiered.log.accept_clock()
+        done = run(tiered)
+        assert done.is_complete, done.not_reached
+        assert not holders(tiered)
+        assert others(tiered) == before
+    assert number > 30
+
+
+def test_a_standby_is_refused() -> None:
+    tiered = filled(6)
+    file = tiered.disk.open(f"{PATH}/{GROUPS_FILE}", create=True)
+    file.close()
+    before = list(tiered.log.records())
+    assert run(tiered, execute=False).found
+    with pytest.raises(InvalidRequest, match="standby"):
+        run(tiered)
+    assert list(tiered.log.records()) == before
