@@ -4,7 +4,7 @@ Owns no state.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from tidelog.env import forget
@@ -12,6 +12,7 @@ from tidelog.errors import CorruptData
 from tidelog.storage import files
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.producer_recall import recall_batches
 from tidelog.storage.producers import ProducerStates
 from tidelog.storage.reading import LogSlice, slices
 from tidelog.storage.segment import Segment, SegmentContext
@@ -63,10 +64,22 @@ def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
         times.mark_unknown(sure, 0 if last is None else fingerprint(last))
 
 
-def load_producer_states(context: SegmentContext, segments: Sequence[Segment]) -> ProducerStates:
-    """Producers and open transactions at the log end: the newest snapshot, then the batches."""
+def load_producer_states(
+    context: SegmentContext,
+    segments: Sequence[Segment],
+    appended_by_ms: Callable[[int], int | None],
+) -> ProducerStates:
+    """Producers and open transactions at the log end: the newest snapshot, then the batches.
+
+    Args:
+        context: The partition.
+        segments: All of them, ascending.
+        appended_by_ms: As of `ProducerStates.expire`: who was silent for too long is forgotten.
+    """
     end = segments[-1].end_offset if segments else 0
-    return _states_from(context, segments, end)
+    states = _states_from(context, segments, end)
+    states.expire(context.env.clock.now_ms(), PRODUCER_ID_EXPIRATION_MS, appended_by_ms)
+    return states
 
 
 def states_at(context: SegmentContext, offset: int) -> ProducerStates:
@@ -87,6 +100,7 @@ def _states_from(context: SegmentContext, segments: Sequence[Segment], end: int)
     told = (segment for segment in segments if isinstance(segment, RemoteSegment))
     snapshots = {each.base_offset: each.context for each in told} | snapshots
     states, start = _newest_snapshot(snapshots)
+    recall_batches(states, segments, start)
     for part in slices(segments, start, end):
         try:
             _replay(states, part)
@@ -116,9 +130,7 @@ def _newest_snapshot(snapshots: Mapping[int, SegmentContext]) -> tuple[ProducerS
         path = context.path(offset, files.SNAPSHOT_SUFFIX)
         try:
             data = files.read_file(context.env.files, path)
-            states = ProducerStates.decode_snapshot(data)
-            states.expire(context.env.clock.now_ms(), PRODUCER_ID_EXPIRATION_MS)
-            return states, offset
+            return ProducerStates.decode_snapshot(data), offset
         except FileNotFoundError:
             continue
         except CorruptData as error:

@@ -89,6 +89,19 @@ class LogReader(LoadedLog):
                 return lookup.stamped_ms(batch)
         return None
 
+    @typed_read
+    def appended_by_ms(self, offset: int) -> int | None:
+        """Until when the record at `offset` was appended at the latest; None outside the log.
+
+        Where that is not noted, as of the last appends before a kill, the file's modification
+        time. No record is read.
+        """
+        segment = self.segment_of(offset)
+        if segment is None:
+            return None
+        known = self.append_times_of(segment).time_at(offset)
+        return segment.mtime_ms() if known is None else known
+
     def _slices_at(self, offset: int) -> Iterator[LogSlice]:
         """The slice that holds one offset; none where its segment is empty."""
         return slices(self._segments, offset, offset + 1)
@@ -306,7 +319,7 @@ class LogReader(LoadedLog):
     @typed_read
     def producer_states(self) -> ProducerStates:
         """Producers and open transactions at the log end, from the last snapshot and the log."""
-        return load_producer_states(self.context, self._segments)
+        return load_producer_states(self.context, self._segments, self.appended_by_ms)
 
     def close(self) -> None:
         """Drop all handles; views that were handed out stay valid."""

@@ -176,7 +176,7 @@ class OpeningLog(LogReader):
         self._load_segments()
         self._load_append_times()
         self._notes.load(self.local_segments, was_clean=self._options.recovery_point is None)
-        self._producers = load_producer_states(context, self._segments)
+        self._producers = load_producer_states(context, self._segments, self.appended_by_ms)
         self._cut_epochs()
         truncation.drop_snapshots(context, self.log_end_offset)
         was_clean = self._options.recovery_point is None

@@ -75,6 +75,12 @@ class ProducerEntry:
                 return Duplicate(known.first_offset, known.last_offset, known.timestamp)
         return None
 
+    def is_continued_by(self, other: "ProducerEntry") -> bool:
+        """Whether `other` ends with the same batch of the same epoch, so may know earlier ones."""
+        if other.epoch != self.epoch or not (self.batches and other.batches):
+            return False
+        return self.batches[-1][:-1] == other.batches[-1][:-1]  # all but the timestamp
+
     def with_batch(self, batch: Batch) -> Self:
         """The entry after a batch of records."""
         last_sequence, delta = batch.last_sequence, batch.last_offset - batch.base_offset

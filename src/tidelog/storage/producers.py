@@ -13,6 +13,7 @@ Source: Kafka 4.x ProducerStateManager, ProducerAppendInfo; KIP-98, KIP-890; doc
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple, Self
 
 from tidelog.errors import (
@@ -194,19 +195,45 @@ class ProducerStates:
             completed.producer_id, completed.first_offset, completed.last_offset, last_stable
         )
 
-    def expire(self, now_ms: int, expiration_ms: int) -> int:
+    def expire(
+        self, now_ms: int, expiration_ms: int, appended_by_ms: Callable[[int], int | None]
+    ) -> int:
         """Forget producers that wrote nothing for `expiration_ms`; how many.
 
-        Those with an open transaction stay. Source: `producer.id.expiration.ms`.
+        Those with an open transaction stay. Who writes old records is not silent: of the last
+        batch's timestamp and its append time the later one counts. (Apache Kafka goes by the
+        timestamp alone: it forgets such a producer at each look, and takes what it repeats.)
+
+        Args:
+            now_ms: Wall time.
+            expiration_ms: `producer.id.expiration.ms`.
+            appended_by_ms: Until when the record at an offset was appended at the latest, in ms;
+                None where it is gone. Asked about producers that their timestamp calls silent.
         """
         expired = [
             entry.producer_id
             for entry in self._producers.values()
-            if entry.txn_first_offset is None and now_ms - entry.last_timestamp >= expiration_ms
+            if entry.txn_first_offset is None
+            and now_ms - entry.last_timestamp >= expiration_ms
+            and not _was_appended_since(entry, now_ms - expiration_ms, appended_by_ms)
         ]
         for producer_id in expired:
             del self._producers[producer_id]
         return len(expired)
+
+    def has_batches_from(self, offset: int) -> bool:
+        """Whether any producer's last batch ends at or behind `offset`."""
+        return any(
+            entry.batches and entry.batches[-1].last_offset >= offset
+            for entry in self._producers.values()
+        )
+
+    def recall(self, recent: "ProducerStates") -> None:
+        """Take over batches of producers whose last one is the same, from states that saw more."""
+        for producer_id, entry in self._producers.items():
+            other = recent.find(producer_id)
+            if other is not None and entry.is_continued_by(other):
+                self._producers[producer_id] = replace(entry, batches=other.batches)
 
     def encode_snapshot(self) -> bytes:
         """The bytes of `OFFSET.snapshot`, producers in the order in which Kafka would write them.
@@ -246,6 +273,16 @@ class ProducerStates:
     def _put(self, entry: ProducerEntry) -> None:
         self._producers[entry.producer_id] = entry
         self._peak_count = max(self._peak_count, len(self._producers))
+
+
+def _was_appended_since(
+    entry: ProducerEntry, since_ms: int, appended_by_ms: Callable[[int], int | None]
+) -> bool:
+    """Whether a producer's last batch came after `since_ms`, by the append clock."""
+    if not entry.batches:
+        return False
+    append_ms = appended_by_ms(entry.batches[-1].last_offset)
+    return append_ms is not None and append_ms > since_ms
 
 
 def _check_epoch(entry: ProducerEntry, batch: Batch) -> None:

@@ -351,7 +351,7 @@ class WritableLog(OpeningLog):
         if self._epoch_is_noted:
             self.leader_epoch += 1
             self._epoch_is_noted = False
-        self._producers = load_producer_states(self.context, self._segments)
+        self._producers = load_producer_states(self.context, self._segments, self.appended_by_ms)
         self.recovery_point = min(self.recovery_point, self.log_end_offset)
         self._append_clock.rewind(self._last_known_ms())
 

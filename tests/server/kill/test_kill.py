@@ -27,8 +27,8 @@ TOPIC = "killed"
 OPTIONS = (
     *("--set", "num.partitions=2"),
     *("--set", "offsets.topic.num.partitions=1"),
-    # Kills meet rolls: records are a millisecond apart, segments hold some dozens of batches.
-    *("--set", "log.roll.ms=500"),
+    # Kills meet rolls: records are a millisecond apart, segments hold some few batches.
+    *("--set", "log.roll.ms=40"),
     # The records are old: the default of a week would delete them in a life of half a minute.
     *("--set", "log.retention.ms=-1"),
 )

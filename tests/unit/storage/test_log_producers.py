@@ -24,6 +24,8 @@ from tidelog.record.batch import build_batch
 from tidelog.storage.appends import AppendOrigin
 from tidelog.types import NewRecord
 
+DAY_MS = 86_400_000
+
 
 class TestProducers:
     def client(self, sequence: int, count: int = 1, epoch: int = 0) -> bytearray:
@@ -45,18 +47,46 @@ class TestProducers:
         )  # the stored batch's time, also on CreateTime topics
         assert log.log_end_offset == 4
 
-    def test_five_batches_are_remembered_and_one_after_a_restart(self) -> None:
+    @pytest.mark.parametrize("is_clean", [True, False])
+    def test_five_batches_are_remembered_also_after_a_restart(self, is_clean: bool) -> None:
         env, directory, log = new_log()
         for sequence in range(7):
             log.append_batches(self.client(sequence))
-        for sequence in range(2, 7):
-            assert log.append_batches(self.client(sequence)).base_offset == sequence
-        with pytest.raises(OutOfOrderSequence):
-            log.append_batches(self.client(1))
+        for _ in range(2):
+            for sequence in range(2, 7):
+                assert log.append_batches(self.client(sequence)).base_offset == sequence
+            with pytest.raises(OutOfOrderSequence):
+                log.append_batches(self.client(1))
+            stop = directory.close if is_clean else directory.abandon
+            stop()
+            directory, log = reopen(env)
+        assert log.append_batches(self.client(7)).base_offset == 7
+
+    def test_who_writes_old_records_is_known_after_a_kill_behind_a_roll(self) -> None:
+        """By the records' time the producer has been silent for decades."""
+        env, directory, log = new_log()
+        sent = [batch([n], producer_id=5, producer_epoch=0, base_sequence=n) for n in range(5)]
+        for each in sent:
+            log.append_batches(bytearray(each))
+        log.roll()
+        directory.abandon()
+        _, log = reopen(env)
+        for n, each in enumerate(sent):
+            answer = log.append_batches(bytearray(each))
+            assert (answer.is_duplicate, answer.base_offset) == (True, n)
+        env.clock.advance(DAY_MS)
+        log.producer_states().expire(env.clock.now_ms(), DAY_MS, log.appended_by_ms)
+        assert not len(log.producer_states())
+
+    def test_batches_of_an_older_epoch_do_not_come_back(self) -> None:
+        env, directory, log = new_log()
+        for epoch in (0, 1):
+            log.append_batches(self.client(0, epoch=epoch))
         directory.close()
         _, log = reopen(env)
-        assert log.append_batches(self.client(6)).is_duplicate
-        assert log.append_batches(self.client(7)).base_offset == 7
+        assert log.append_batches(self.client(0, epoch=1)).base_offset == 1
+        with pytest.raises(InvalidProducerEpoch):
+            log.append_batches(self.client(0, epoch=0))
 
     def test_gaps_and_old_epochs_are_refused(self) -> None:
         _, _, log = new_log()
