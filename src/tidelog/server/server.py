@@ -44,6 +44,7 @@ def open_node(path: str, config: BrokerConfig, *, env: Env | None = None) -> Nod
         create=True,
         topic_defaults=config.topic_defaults,
         deferrals=lambda: Beside(syncs),
+        producer_expiration_ms=config.producer_id_expiration_ms,
     )
     log_dir = LogDir.open(path, env=env, options=options)
     try:

@@ -33,6 +33,7 @@ from tidelog.storage.handles import FilePool, MapCache, as_storage_failure, type
 from tidelog.storage.log import Log
 from tidelog.storage.log_openings import LogOpenings
 from tidelog.storage.meta_properties import read_meta_properties, write_meta_properties
+from tidelog.storage.producers import PRODUCER_ID_EXPIRATION_MS
 from tidelog.storage.tiers.tier_files import TierFiles, tier_files_of
 from tidelog.storage.tiers.view import TierAccess
 from tidelog.storage.topics import TopicInfo, TopicRegistry
@@ -61,6 +62,8 @@ class LogDirOptions:
         prepare: Called under the lock before any partition is opened, to mend what would keep one
             from it.
         deferrals: Makes what does the work that a log leaves for later; None to do it at once.
+        producer_expiration_ms: `producer.id.expiration.ms`: producers that were silent for so long
+            are forgotten when a partition is opened.
     """
 
     writable: bool = False
@@ -69,6 +72,7 @@ class LogDirOptions:
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     prepare: "Callable[[DirectoryState], None] | None" = None
     deferrals: "Callable[[], Deferral] | None" = None
+    producer_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
 
 
 class DirectoryState(Closing):

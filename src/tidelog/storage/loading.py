@@ -4,8 +4,7 @@ Owns no state.
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
 
 from tidelog.env import forget
 from tidelog.errors import CorruptData
@@ -18,9 +17,6 @@ from tidelog.storage.reading import LogSlice, slices
 from tidelog.storage.segment import Segment, SegmentContext
 from tidelog.storage.tiers.remote_segment import RemoteSegment
 from tidelog.storage.trust import batch_ending_at, fingerprint, sure_end
-
-# Kafka's default of `producer.id.expiration.ms`: who was silent for so long is forgotten.
-PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 
 
 def list_bases(context: SegmentContext) -> list[int]:
@@ -64,22 +60,13 @@ def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
         times.mark_unknown(sure, 0 if last is None else fingerprint(last))
 
 
-def load_producer_states(
-    context: SegmentContext,
-    segments: Sequence[Segment],
-    appended_by_ms: Callable[[int], int | None],
-) -> ProducerStates:
+def load_producer_states(context: SegmentContext, segments: Sequence[Segment]) -> ProducerStates:
     """Producers and open transactions at the log end: the newest snapshot, then the batches.
 
-    Args:
-        context: The partition.
-        segments: All of them, ascending.
-        appended_by_ms: As of `ProducerStates.expire`: who was silent for too long is forgotten.
+    Silent ones are among them, until `ProducerStates.expire` is called.
     """
     end = segments[-1].end_offset if segments else 0
-    states = _states_from(context, segments, end)
-    states.expire(context.env.clock.now_ms(), PRODUCER_ID_EXPIRATION_MS, appended_by_ms)
-    return states
+    return _states_from(context, segments, end)
 
 
 def states_at(context: SegmentContext, offset: int) -> ProducerStates:

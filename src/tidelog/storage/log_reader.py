@@ -319,7 +319,7 @@ class LogReader(LoadedLog):
     @typed_read
     def producer_states(self) -> ProducerStates:
         """Producers and open transactions at the log end, from the last snapshot and the log."""
-        return load_producer_states(self.context, self._segments, self.appended_by_ms)
+        return load_producer_states(self.context, self._segments)
 
     def close(self) -> None:
         """Drop all handles; views that were handed out stay valid."""

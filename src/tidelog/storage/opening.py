@@ -26,7 +26,7 @@ from tidelog.storage.log_reader import LogReader
 from tidelog.storage.lookup import stamped_ms
 from tidelog.storage.note_keeping import NoteKeeper
 from tidelog.storage.plain_append import PlainAppends
-from tidelog.storage.producers import ProducerStates
+from tidelog.storage.producers import PRODUCER_ID_EXPIRATION_MS, ProducerStates
 from tidelog.storage.segment import Segment, SegmentContext
 from tidelog.storage.tiers.record import TierRecord, write_record
 from tidelog.storage.tiers.view import TierAccess
@@ -66,6 +66,7 @@ class LogOptions:
         deferral: Does what the log may leave for later; at once unless given.
         leaves_flushes: Whether an append that `flush.messages` or `flush.ms` make durable only
             says so (`Log.is_flush_due`), and its caller calls `flush_later`.
+        producer_expiration_ms: How long a producer must be silent to be forgotten at an opening.
     """
 
     watch: ClockWatch
@@ -77,6 +78,7 @@ class LogOptions:
     tiers: TierAccess | None = None
     deferral: Deferral = AT_ONCE
     leaves_flushes: bool = False
+    producer_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
 
 
 class OpeningLog(LogReader):
@@ -176,13 +178,18 @@ class OpeningLog(LogReader):
         self._load_segments()
         self._load_append_times()
         self._notes.load(self.local_segments, was_clean=self._options.recovery_point is None)
-        self._producers = load_producer_states(context, self._segments, self.appended_by_ms)
+        self._load_producers()
         self._cut_epochs()
         truncation.drop_snapshots(context, self.log_end_offset)
         was_clean = self._options.recovery_point is None
         point = self.log_end_offset if was_clean else self._options.recovery_point
         self.recovery_point = min(point or 0, self.log_end_offset)
         self._last_flush_ms = context.env.clock.now_ms()
+
+    def _load_producers(self) -> None:
+        self._producers = load_producer_states(self.context, self._segments)
+        now_ms = self.context.env.clock.now_ms()
+        self._producers.expire(now_ms, self._options.producer_expiration_ms, self.appended_by_ms)
 
     def _settle_tier(self) -> None:
         """Finish what the record of the tier says was begun: copies that were to go, a cut."""

@@ -46,6 +46,8 @@ __all__ = ["CompletedTxn", "Duplicate", "ProducerBatch", "ProducerEntry", "Produ
 
 # From this version of transactions on, the coordinator raises the epoch with each marker.
 EPOCH_BUMP_VERSION: Final = 2
+# Kafka's default of `producer.id.expiration.ms`: who was silent for so long is forgotten.
+PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 
 
 class CompletedTxn(NamedTuple):

@@ -17,7 +17,6 @@ from tidelog.storage.active import ActiveSegment
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.handles import as_storage_failure
-from tidelog.storage.loading import load_producer_states
 from tidelog.storage.opening import LogOptions, OpeningLog
 from tidelog.storage.producers import ProducerStates
 from tidelog.storage.roll import RollReason
@@ -351,7 +350,7 @@ class WritableLog(OpeningLog):
         if self._epoch_is_noted:
             self.leader_epoch += 1
             self._epoch_is_noted = False
-        self._producers = load_producer_states(self.context, self._segments, self.appended_by_ms)
+        self._load_producers()
         self.recovery_point = min(self.recovery_point, self.log_end_offset)
         self._append_clock.rewind(self._last_known_ms())
 

@@ -3,7 +3,9 @@
 import pytest
 from tests.faults import START_MS
 from tests.unit.storage.logs import (
+    PATH,
     SMALL,
+    TOPIC,
     batch,
     new_log,
     new_records,
@@ -22,6 +24,7 @@ from tidelog.errors import (
 )
 from tidelog.record.batch import build_batch
 from tidelog.storage.appends import AppendOrigin
+from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.types import NewRecord
 
 DAY_MS = 86_400_000
@@ -77,6 +80,17 @@ class TestProducers:
         env.clock.advance(DAY_MS)
         log.producer_states().expire(env.clock.now_ms(), DAY_MS, log.appended_by_ms)
         assert not len(log.producer_states())
+
+    @pytest.mark.parametrize("is_known", [True, False])
+    def test_an_opening_forgets_who_was_silent_for_as_long_as_is_set(self, is_known: bool) -> None:
+        env, directory, log = new_log()
+        log.append_batches(self.client(0))
+        directory.close()
+        env.clock.advance(3 * DAY_MS)
+        expiration_ms = 3 * DAY_MS + is_known
+        options = LogDirOptions(writable=True, producer_expiration_ms=expiration_ms)
+        with LogDir.open(PATH, env=env, options=options) as directory:
+            assert len(directory.log(TOPIC, 0).producer_states()) == is_known
 
     def test_batches_of_an_older_epoch_do_not_come_back(self) -> None:
         env, directory, log = new_log()

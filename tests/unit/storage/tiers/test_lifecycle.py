@@ -16,6 +16,7 @@ from tidelog.errors import CorruptFile, InvalidRequest, StorageFailure, TierConf
 from tidelog.record.builder import build_batch
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.log_dir import LogDir
+from tidelog.storage.producers import ProducerEntry, ProducerStates
 from tidelog.storage.segment import SegmentContext
 from tidelog.storage.tiering import (
     collect,
@@ -507,6 +508,14 @@ def test_an_exchange_that_fails_anywhere_leaves_the_old_or_the_new(fails_after: 
 # -- transactions and producers ----------------------------------------------------------------
 
 
+def last_batches(states: ProducerStates) -> dict[int, ProducerEntry]:
+    """Producers without their earlier batches, which are not looked for in the tier."""
+    return {
+        producer_id: dataclasses.replace(entry, batches=entry.batches[-1:])
+        for producer_id, entry in states.producers.items()
+    }
+
+
 def test_aborted_transactions_and_producers_are_right_over_both() -> None:
     pair = Tiered().start(), Tiered().start(**EAGER)
     for each in pair:
@@ -534,7 +543,7 @@ def test_aborted_transactions_and_producers_are_right_over_both() -> None:
     for reader, other in ((tiered.log, plain.log), (tiered.reader(), plain.reader())):
         expected = list(other.records(isolation=committed))
         assert list(reader.records(isolation=committed)) == expected
-        assert reader.producer_states().producers == other.producer_states().producers
+        assert last_batches(reader.producer_states()) == last_batches(other.producer_states())
     directory = f"{PATH}/{TOPIC}-0"
     tiered.directory.close()
     for entry in tiered.disk.list_dir(directory):  # local snapshots lost: those of the tier serve
