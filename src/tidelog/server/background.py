@@ -183,8 +183,7 @@ class Background:
     def _forget_producers(self, partition: Partition) -> None:
         expiration_ms = self._node.config.producer_id_expiration_ms
         now_ms = self._node.env.clock.now_ms()
-        log = partition.log
-        log.producer_states().expire(now_ms, expiration_ms, log.appended_by_ms)
+        partition.log.producer_states().expire(now_ms, expiration_ms)
         partition.transactions.expire(now_ms, expiration_ms)
 
     def _checkpoint(self) -> None:

@@ -60,13 +60,20 @@ def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
         times.mark_unknown(sure, 0 if last is None else fingerprint(last))
 
 
-def load_producer_states(context: SegmentContext, segments: Sequence[Segment]) -> ProducerStates:
+def load_producer_states(
+    context: SegmentContext, segments: Sequence[Segment], *, recall: bool = False
+) -> ProducerStates:
     """Producers and open transactions at the log end: the newest snapshot, then the batches.
 
     Silent ones are among them, until `ProducerStates.expire` is called.
+
+    Args:
+        context: The partition.
+        segments: All of them, ascending.
+        recall: Whether producers will write: then all of their last five batches are looked for.
     """
     end = segments[-1].end_offset if segments else 0
-    return _states_from(context, segments, end)
+    return _states_from(context, segments, end, recall=recall)
 
 
 def states_at(context: SegmentContext, offset: int) -> ProducerStates:
@@ -77,7 +84,9 @@ def states_at(context: SegmentContext, offset: int) -> ProducerStates:
     return _states_from(context, earlier, offset)
 
 
-def _states_from(context: SegmentContext, segments: Sequence[Segment], end: int) -> ProducerStates:
+def _states_from(
+    context: SegmentContext, segments: Sequence[Segment], end: int, *, recall: bool = False
+) -> ProducerStates:
     parsed = (files.parse_file_name(name) for name in file_names(context))
     snapshots = {
         found[0]: context
@@ -87,7 +96,8 @@ def _states_from(context: SegmentContext, segments: Sequence[Segment], end: int)
     told = (segment for segment in segments if isinstance(segment, RemoteSegment))
     snapshots = {each.base_offset: each.context for each in told} | snapshots
     states, start = _newest_snapshot(snapshots)
-    recall_batches(states, segments, start)
+    if recall:
+        recall_batches(states, segments, start)
     for part in slices(segments, start, end):
         try:
             _replay(states, part)

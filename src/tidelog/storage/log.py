@@ -207,7 +207,7 @@ class Log(FollowingLog):
             self._note_epochs(valid, origin)
             self._maybe_roll(valid, now_ms)
             self.active.append(valid.batches, [valid.data], append_ms)
-            self._update_producers(valid.batches)
+            self._update_producers(valid.batches, now_ms)
             self._acknowledge(valid, now_ms)
             last = valid.batches[-1]
             if isinstance(last, RecordBatch):
@@ -237,11 +237,11 @@ class Log(FollowingLog):
                 changed = True
         return changed
 
-    def _update_producers(self, batches: Sequence[Batch]) -> None:
+    def _update_producers(self, batches: Sequence[Batch], now_ms: int) -> None:
         for batch in batches:
             if not batch.has_producer_id:
                 continue
-            completed = self._producers.update(batch)
+            completed = self._producers.update(batch, now_ms)
             if completed is not None and completed.is_aborted:
                 self.active.append_aborted(self._producers.aborted_entry(completed))
 

@@ -20,6 +20,7 @@ from tidelog.storage.producers import ProducerStates
 from tidelog.storage.proof import position_floor, time_floor
 from tidelog.storage.reading import AbortedFilter, LogSlice, records_of, slices
 from tidelog.storage.segment import Segment, SegmentContext, typed_read
+from tidelog.storage.tiers.remote_segment import RemoteSegment
 from tidelog.storage.tiers.view import TierAccess
 from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp
 
@@ -91,14 +92,17 @@ class LogReader(LoadedLog):
 
     @typed_read
     def appended_by_ms(self, offset: int) -> int | None:
-        """Until when the record at `offset` was appended at the latest; None outside the log.
+        """Until when the record at `offset` was appended at the latest; None where it is gone.
 
-        Where that is not noted, as of the last appends before a kill, the file's modification
-        time. No record is read.
+        Where that is not noted, as of the last appends before a kill, the file's modification time
+        stands in. No record is read, and no object of the tier.
         """
         segment = self.segment_of(offset)
         if segment is None:
             return None
+        if isinstance(segment, RemoteSegment):
+            times = segment.row.times
+            return times.largest_append_ms if times.is_append_known else times.mtime_ms
         known = self.append_times_of(segment).time_at(offset)
         return segment.mtime_ms() if known is None else known
 

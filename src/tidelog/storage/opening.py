@@ -187,9 +187,11 @@ class OpeningLog(LogReader):
         self._last_flush_ms = context.env.clock.now_ms()
 
     def _load_producers(self) -> None:
-        self._producers = load_producer_states(self.context, self._segments)
+        self._producers = load_producer_states(self.context, self._segments, recall=True)
         now_ms = self.context.env.clock.now_ms()
-        self._producers.expire(now_ms, self._options.producer_expiration_ms, self.appended_by_ms)
+        expiration_ms = self._options.producer_expiration_ms
+        self._producers.learn_arrivals(now_ms - expiration_ms, self.appended_by_ms)
+        self._producers.expire(now_ms, expiration_ms)
 
     def _settle_tier(self) -> None:
         """Finish what the record of the tier says was begun: copies that were to go, a cut."""

@@ -3,7 +3,7 @@
 Source: Kafka 4.x ProducerStateEntry, BatchMetadata.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, Self
 
 from tidelog.record.record import EndMarker
@@ -51,6 +51,8 @@ class ProducerEntry:
         coordinator_epoch: Epoch of the coordinator of its last marker, -1 for none.
         last_timestamp: Of its last batch or marker, in ms.
         txn_first_offset: Where its open transaction begins, None where none is open.
+        arrival_ms: When its last batch or marker came, as far as that is known; -1 for not at all.
+            No snapshot has it.
     """
 
     producer_id: int
@@ -59,6 +61,7 @@ class ProducerEntry:
     coordinator_epoch: int = NO_COORDINATOR_EPOCH
     last_timestamp: int = NO_TIMESTAMP
     txn_first_offset: int | None = None
+    arrival_ms: int = field(default=NO_TIMESTAMP, compare=False)
 
     @property
     def last_sequence(self) -> int:
@@ -81,7 +84,7 @@ class ProducerEntry:
             return False
         return self.batches[-1][:-1] == other.batches[-1][:-1]  # all but the timestamp
 
-    def with_batch(self, batch: Batch) -> Self:
+    def with_batch(self, batch: Batch, arrival_ms: int = NO_TIMESTAMP) -> Self:
         """The entry after a batch of records."""
         last_sequence, delta = batch.last_sequence, batch.last_offset - batch.base_offset
         written = ProducerBatch(
@@ -98,9 +101,12 @@ class ProducerEntry:
             batches=(*self._batches_in(batch.producer_epoch), written)[-BATCHES_KEPT:],
             last_timestamp=batch.max_timestamp,
             txn_first_offset=batch.base_offset if opens else self.txn_first_offset,
+            arrival_ms=arrival_ms,
         )
 
-    def with_marker(self, epoch: int, marker: EndMarker, timestamp: int) -> Self:
+    def with_marker(
+        self, epoch: int, marker: EndMarker, timestamp: int, arrival_ms: int = NO_TIMESTAMP
+    ) -> Self:
         """The entry after the marker that ends its transaction."""
         return replace(
             self,
@@ -109,6 +115,7 @@ class ProducerEntry:
             coordinator_epoch=marker.coordinator_epoch,
             last_timestamp=timestamp,
             txn_first_offset=None,
+            arrival_ms=arrival_ms,
         )
 
     def _batches_in(self, epoch: int) -> tuple[ProducerBatch, ...]:

@@ -40,7 +40,7 @@ from tidelog.storage.producer_entry import (
 )
 from tidelog.storage.producer_snapshot import decode_snapshot, encode_snapshot, in_hash_order
 from tidelog.storage.txn_index import AbortedTxn
-from tidelog.types import INT32_MAX, NO_PRODUCER_EPOCH, NO_SEQUENCE, Buffer
+from tidelog.types import INT32_MAX, NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, Buffer
 
 __all__ = ["CompletedTxn", "Duplicate", "ProducerBatch", "ProducerEntry", "ProducerStates"]
 
@@ -162,15 +162,19 @@ class ProducerStates:
                 trial.update(batch)
         return None
 
-    def update(self, batch: Batch) -> CompletedTxn | None:
+    def update(self, batch: Batch, arrival_ms: int = NO_TIMESTAMP) -> CompletedTxn | None:
         """Take note of a batch that was written; the transaction that its marker ended, if any.
 
         An empty control batch (its transaction was cleaned away) changes nothing, nor does a
         control record that is no marker.
+
+        Args:
+            batch: As it was written.
+            arrival_ms: When it came, by the wall clock; -1 where that is not known.
         """
         entry = self._entry(batch)
         if not batch.is_control:
-            self._put(entry.with_batch(batch))
+            self._put(entry.with_batch(batch, arrival_ms))
             if entry.txn_first_offset is None and batch.is_transactional:
                 self._open[batch.base_offset] = entry.producer_id
             return None
@@ -178,7 +182,7 @@ class ProducerStates:
         if found is None:
             return None
         record, marker = found
-        self._put(entry.with_marker(batch.producer_epoch, marker, record.timestamp))
+        self._put(entry.with_marker(batch.producer_epoch, marker, record.timestamp, arrival_ms))
         if entry.txn_first_offset is None:
             return None
         self._open.pop(entry.txn_first_offset, None)
@@ -197,45 +201,54 @@ class ProducerStates:
             completed.producer_id, completed.first_offset, completed.last_offset, last_stable
         )
 
-    def expire(
-        self, now_ms: int, expiration_ms: int, appended_by_ms: Callable[[int], int | None]
-    ) -> int:
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forget producers that wrote nothing for `expiration_ms`; how many.
 
-        Those with an open transaction stay. Who writes old records is not silent: of the last
-        batch's timestamp and its append time the later one counts. (Apache Kafka goes by the
-        timestamp alone: it forgets such a producer at each look, and takes what it repeats.)
+        Those with an open transaction stay. Who writes old records is not silent: of a timestamp
+        and when it came the later one counts. (Apache Kafka goes by the timestamp alone: it forgets
+        such a producer at each look, and takes what it repeats.)
+
+        Source: `producer.id.expiration.ms`.
+        """
+        silent = self._silent(now_ms - expiration_ms)
+        for entry in silent:
+            del self._producers[entry.producer_id]
+        return len(silent)
+
+    def learn_arrivals(self, since_ms: int, appended_by_ms: Callable[[int], int | None]) -> None:
+        """Find out when producers wrote whose timestamps lie before `since_ms`, after a start.
 
         Args:
-            now_ms: Wall time.
-            expiration_ms: `producer.id.expiration.ms`.
+            since_ms: Who has written later by a timestamp needs no other proof.
             appended_by_ms: Until when the record at an offset was appended at the latest, in ms;
-                None where it is gone. Asked about producers that their timestamp calls silent.
+                None where that can't be said.
         """
-        expired = [
-            entry.producer_id
+        for entry in self._silent(since_ms):
+            came_ms = appended_by_ms(entry.batches[-1].last_offset) if entry.batches else None
+            if came_ms is not None:
+                self._producers[entry.producer_id] = replace(entry, arrival_ms=came_ms)
+
+    def _silent(self, since_ms: int) -> list[ProducerEntry]:
+        return [
+            entry
             for entry in self._producers.values()
             if entry.txn_first_offset is None
-            and now_ms - entry.last_timestamp >= expiration_ms
-            and not _was_appended_since(entry, now_ms - expiration_ms, appended_by_ms)
+            and max(entry.last_timestamp, entry.arrival_ms) <= since_ms
         ]
-        for producer_id in expired:
-            del self._producers[producer_id]
-        return len(expired)
 
-    def has_batches_from(self, offset: int) -> bool:
-        """Whether any producer's last batch ends at or behind `offset`."""
-        return any(
-            entry.batches and entry.batches[-1].last_offset >= offset
+    def ending_from(self, offset: int) -> list[ProducerEntry]:
+        """Producers whose last batch ends at or behind `offset`."""
+        return [
+            entry
             for entry in self._producers.values()
-        )
+            if entry.batches and entry.batches[-1].last_offset >= offset
+        ]
 
-    def recall(self, recent: "ProducerStates") -> None:
-        """Take over batches of producers whose last one is the same, from states that saw more."""
-        for producer_id, entry in self._producers.items():
-            other = recent.find(producer_id)
-            if other is not None and entry.is_continued_by(other):
-                self._producers[producer_id] = replace(entry, batches=other.batches)
+    def recall(self, seen: ProducerEntry) -> None:
+        """Take over the batches of a known producer from who saw more, if the last is the same."""
+        entry = self._producers[seen.producer_id]
+        if entry.is_continued_by(seen):
+            self._producers[entry.producer_id] = replace(entry, batches=seen.batches)
 
     def encode_snapshot(self) -> bytes:
         """The bytes of `OFFSET.snapshot`, producers in the order in which Kafka would write them.
@@ -275,16 +288,6 @@ class ProducerStates:
     def _put(self, entry: ProducerEntry) -> None:
         self._producers[entry.producer_id] = entry
         self._peak_count = max(self._peak_count, len(self._producers))
-
-
-def _was_appended_since(
-    entry: ProducerEntry, since_ms: int, appended_by_ms: Callable[[int], int | None]
-) -> bool:
-    """Whether a producer's last batch came after `since_ms`, by the append clock."""
-    if not entry.batches:
-        return False
-    append_ms = appended_by_ms(entry.batches[-1].last_offset)
-    return append_ms is not None and append_ms > since_ms
 
 
 def _check_epoch(entry: ProducerEntry, batch: Batch) -> None:

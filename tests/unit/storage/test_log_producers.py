@@ -78,7 +78,7 @@ class TestProducers:
             answer = log.append_batches(bytearray(each))
             assert (answer.is_duplicate, answer.base_offset) == (True, n)
         env.clock.advance(DAY_MS)
-        log.producer_states().expire(env.clock.now_ms(), DAY_MS, log.appended_by_ms)
+        log.producer_states().expire(env.clock.now_ms(), DAY_MS)
         assert not len(log.producer_states())
 
     @pytest.mark.parametrize("is_known", [True, False])

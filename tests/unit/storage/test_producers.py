@@ -330,17 +330,17 @@ def test_silent_producers_are_forgotten_unless_they_have_a_transaction_open() ->
         data(1, producer=2, timestamp=1001),
         data(2, producer=3, timestamp=1000, txn=True),
     )
-    assert states.expire(1100, 100, lambda _: None) == 1
+    assert states.expire(1100, 100) == 1
     assert set(states.producers) == {2, 3}
 
 
 def test_who_wrote_old_records_lately_is_not_silent() -> None:
     states = after(data(0, producer=1, timestamp=3), data(1, producer=2, timestamp=3))
-    appended = {0: 1000, 1: 1001}
-    assert states.expire(1100, 100, appended.get) == 1
-    assert set(states.producers) == {2}
-    assert states.expire(1101, 100, appended.get) == 1
-    assert not len(states)
+    states.learn_arrivals(1000, {0: 1000, 1: 1001}.get)
+    states.update(data(2, producer=3, timestamp=3), 1002)
+    for now_ms, left in ((1100, {2, 3}), (1101, {3}), (1102, set())):
+        assert states.expire(now_ms, 100) == 1
+        assert set(states.producers) == left
 
 
 def test_a_snapshot_keeps_the_last_batch_and_the_open_transaction() -> None:
