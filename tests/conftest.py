@@ -54,13 +54,8 @@ def _profile(*, sweep: bool) -> str:
     return "ci" if os.environ.get("CI") else "quick"
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the slow ones to the sweep; under `--dist loadgroup` one worker has each JVM."""
-    for item in items:
-        for jvm in ("spark", "kafka"):
-            if jvm in item.keywords:
-                item.add_marker(pytest.mark.xdist_group(jvm))
+    """Leave the slow ones to the sweep."""
     if config.getoption("--sweep"):
         return
     slow = [item for item in items if "slow" in item.keywords]

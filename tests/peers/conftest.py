@@ -14,13 +14,6 @@ __all__ = ["kafka_jars", "kafka_oracle"]
 pytest.register_assert_rewrite("tests.peers.compare")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep all of Kafka in one worker, with one oracle and one broker."""
-    for item in items:
-        if "kafka" in item.keywords:
-            item.add_marker(pytest.mark.xdist_group("kafka"))
-
-
 @pytest.fixture
 def quick_path(tmp_path: Path) -> Iterator[Path]:
     """An empty folder in memory where the machine has one: many rolls, many syncs.

@@ -199,7 +199,6 @@ def test_kills_while_a_stream_writes_a_directory(tmp_path: Path, seed: int) -> N
 
 
 @pytest.mark.kafka
-@pytest.mark.xdist_group("kafka")
 @pytest.mark.parametrize(
     ("either_broker", "seed"),
     [

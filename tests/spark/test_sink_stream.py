@@ -126,7 +126,6 @@ def test_a_version_is_in_the_directory_once(spark: "SparkSession", root: str) ->
 
 
 @pytest.mark.kafka
-@pytest.mark.xdist_group("kafka")
 def test_a_batch_that_comes_again_is_at_the_broker_once(
     spark: "SparkSession", either_broker: AnyBroker, tmp_path: Path
 ) -> None:
@@ -152,7 +151,6 @@ def test_a_batch_that_comes_again_is_at_the_broker_once(
 
 
 @pytest.mark.kafka
-@pytest.mark.xdist_group("kafka")
 def test_a_version_is_at_the_broker_once(spark: "SparkSession", either_broker: AnyBroker) -> None:
     either_broker.create_topic("batch-once", 2)
     for version in ("3", "3", "2"):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["kafka_broker", "kafka_jars", "kafka_oracle"]
 
-pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
+pytestmark = pytest.mark.kafka
 
 TOPIC = "streamed"
 GROUP = "watched"

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,20 @@ case "$*" in
 esac
 exit "$code"
 """
+# The process that comes to it first has done others before, and crashes; the next one passes.
+CRASHING = """
+import os
+import pytest
+
+@pytest.mark.parametrize("number", range(40))
+def test_a(number):
+    if number == 20 and not os.path.exists("crashed"):
+        open("crashed", "w").close()
+        os._exit(1)
+"""
+CRASH_LIMIT_S = 300
 CACHE = ".pytest_cache/v/cache/lastfailed"
-CHECK, ALL = "check", "test -n 2 --dist loadgroup"
+CHECK, ALL = "check", "test -n 2 --dist load"
 FAILED_ALONE = "test --last-failed --last-failed-no-failures none"
 
 
@@ -102,3 +115,23 @@ def test_what_failed_in_an_older_run_is_not_what_fails_now(ci: Ci) -> None:
     assert ci.run(0, 1, 1, failed=1).returncode == 1
     assert ci.run(0, 4, 0).returncode == 1
     assert ci.calls[3:] == [CHECK, ALL]
+
+
+def test_a_process_that_crashes_takes_one_test_along(tmp_path: Path) -> None:
+    """All others are done, in whatever process they were to be, and that one is told of."""
+    (tmp_path / "test_crashing.py").write_text(CRASHING)
+    (tmp_path / "pytest.ini").touch()
+    _, *options = ALL.split()
+    without = [part for name in ("hypothesispytest", "randomly") for part in ("-p", f"no:{name}")]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *without],
+        cwd=tmp_path,
+        env={name: text for name, text in os.environ.items() if name[:7] != "PYTEST_"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=CRASH_LIMIT_S,
+    )
+    assert "1 failed, 39 passed" in done.stdout
+    told = json.loads((tmp_path / CACHE).read_text())
+    assert list(told) == ["test_crashing.py::test_a[20]"]

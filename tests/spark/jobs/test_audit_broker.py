@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["kafka_broker", "kafka_jars", "kafka_oracle"]
 
-pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
+pytestmark = pytest.mark.kafka
 
 
 def produce(broker: Broker, topic: str, logs: Sequence[Sequence[NewRecord]], **more: str) -> None:

@@ -213,7 +213,6 @@ def foreign_to_kafka(folder: Path) -> set[str]:
 
 
 @pytest.mark.kafka
-@pytest.mark.xdist_group("kafka")
 def test_a_cluster_its_directory_and_jobs_on_what_kafka_wrote(
     spark: "SparkSession", kafka_broker: Broker, tmp_path: Path
 ) -> None:

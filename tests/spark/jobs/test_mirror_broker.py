@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["either_broker", "kafka_broker", "kafka_jars", "kafka_oracle"]
 
-pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
+pytestmark = pytest.mark.kafka
 
 GROUP = "billing"
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["kafka_broker", "kafka_jars", "kafka_oracle"]
 
-pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
+pytestmark = pytest.mark.kafka
 
 T0 = 1_360_342_800_000
 PARTITIONS = 2
