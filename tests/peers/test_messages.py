@@ -28,6 +28,22 @@ from tidelog.protocol.data_messages import (
     PARTITION_METADATA_KEY,
     REGULAR_EXPRESSION_KEY,
     REGULAR_EXPRESSION_VALUE,
+    SHARE_CURRENT_KEY,
+    SHARE_CURRENT_VALUE,
+    SHARE_GROUP_KEY,
+    SHARE_GROUP_VALUE,
+    SHARE_MEMBER_KEY,
+    SHARE_MEMBER_TARGET_KEY,
+    SHARE_MEMBER_TARGET_VALUE,
+    SHARE_MEMBER_VALUE,
+    SHARE_SNAPSHOT_KEY,
+    SHARE_SNAPSHOT_VALUE,
+    SHARE_STATE_PARTITIONS_KEY,
+    SHARE_STATE_PARTITIONS_VALUE,
+    SHARE_TARGET_KEY,
+    SHARE_TARGET_VALUE,
+    SHARE_UPDATE_KEY,
+    SHARE_UPDATE_VALUE,
     SUBSCRIPTION,
     TARGET_KEY,
     TARGET_VALUE,
@@ -106,7 +122,9 @@ def package_of(name: str) -> str:
     """Where Kafka has the class of a message that lies in others or in records."""
     if "ConsumerProtocol" in name:
         return ""
-    coordinator = "transaction" if name.startswith("TransactionLog") else "group"
+    share = name.startswith(("ShareSnapshot", "ShareUpdate"))
+    transaction = name.startswith("TransactionLog")
+    coordinator = "transaction" if transaction else "share" if share else "group"
     return f"org.apache.kafka.coordinator.{coordinator}.generated."
 
 
@@ -145,6 +163,22 @@ def test_kafka_reads_the_same_fields_and_writes_the_same_bytes(
         REGULAR_EXPRESSION_VALUE,
         TRANSACTION_LOG_KEY,
         TRANSACTION_LOG_VALUE,
+        SHARE_CURRENT_KEY,
+        SHARE_CURRENT_VALUE,
+        SHARE_GROUP_KEY,
+        SHARE_GROUP_VALUE,
+        SHARE_MEMBER_KEY,
+        SHARE_MEMBER_TARGET_KEY,
+        SHARE_MEMBER_TARGET_VALUE,
+        SHARE_MEMBER_VALUE,
+        SHARE_SNAPSHOT_KEY,
+        SHARE_SNAPSHOT_VALUE,
+        SHARE_STATE_PARTITIONS_KEY,
+        SHARE_STATE_PARTITIONS_VALUE,
+        SHARE_TARGET_KEY,
+        SHARE_TARGET_VALUE,
+        SHARE_UPDATE_KEY,
+        SHARE_UPDATE_VALUE,
     ],
     ids=lambda data: data.kind.__name__,
 )

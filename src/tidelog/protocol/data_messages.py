@@ -3,8 +3,8 @@
     version, subscription = SUBSCRIPTION.read(data)
     data = OFFSET_COMMIT_VALUE.write(3, OffsetCommitValue(offset=42))
 
-Source: Kafka's consumer protocol (KIP-429 and others), records of `__consumer_offsets` and of
-`__transaction_state`.
+Source: Kafka's consumer protocol (KIP-429 and others), records of `__consumer_offsets`, of
+`__transaction_state` and of `__share_group_state`.
 """
 
 from dataclasses import dataclass
@@ -36,6 +36,26 @@ from tidelog.protocol.messages.group_records import (
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
+)
+from tidelog.protocol.messages.share_records import (
+    ShareGroupCurrentMemberAssignmentKey,
+    ShareGroupCurrentMemberAssignmentValue,
+    ShareGroupMemberMetadataKey,
+    ShareGroupMemberMetadataValue,
+    ShareGroupMetadataKey,
+    ShareGroupMetadataValue,
+    ShareGroupStatePartitionMetadataKey,
+    ShareGroupStatePartitionMetadataValue,
+    ShareGroupTargetAssignmentMemberKey,
+    ShareGroupTargetAssignmentMemberValue,
+    ShareGroupTargetAssignmentMetadataKey,
+    ShareGroupTargetAssignmentMetadataValue,
+)
+from tidelog.protocol.messages.share_state_records import (
+    ShareSnapshotKey,
+    ShareSnapshotValue,
+    ShareUpdateKey,
+    ShareUpdateValue,
 )
 from tidelog.protocol.messages.transaction_records import TransactionLogKey, TransactionLogValue
 from tidelog.protocol.schema import ANY_VERSION
@@ -131,3 +151,23 @@ CURRENT_ASSIGNMENT_VALUE: Final = DataMessage(
 )
 REGULAR_EXPRESSION_KEY: Final = DataMessage(ConsumerGroupRegularExpressionKey, 16, 16)
 REGULAR_EXPRESSION_VALUE: Final = DataMessage(ConsumerGroupRegularExpressionValue, 0, 0, flexible=0)
+SHARE_MEMBER_KEY: Final = DataMessage(ShareGroupMemberMetadataKey, 10, 10)
+SHARE_MEMBER_VALUE: Final = DataMessage(ShareGroupMemberMetadataValue, 0, 0, flexible=0)
+SHARE_GROUP_KEY: Final = DataMessage(ShareGroupMetadataKey, 11, 11)
+SHARE_GROUP_VALUE: Final = DataMessage(ShareGroupMetadataValue, 0, 0, flexible=0)
+SHARE_TARGET_KEY: Final = DataMessage(ShareGroupTargetAssignmentMetadataKey, 12, 12)
+SHARE_TARGET_VALUE: Final = DataMessage(ShareGroupTargetAssignmentMetadataValue, 0, 0, flexible=0)
+SHARE_MEMBER_TARGET_KEY: Final = DataMessage(ShareGroupTargetAssignmentMemberKey, 13, 13)
+SHARE_MEMBER_TARGET_VALUE: Final = DataMessage(
+    ShareGroupTargetAssignmentMemberValue, 0, 0, flexible=0
+)
+SHARE_CURRENT_KEY: Final = DataMessage(ShareGroupCurrentMemberAssignmentKey, 14, 14)
+SHARE_CURRENT_VALUE: Final = DataMessage(ShareGroupCurrentMemberAssignmentValue, 0, 0, flexible=0)
+SHARE_STATE_PARTITIONS_KEY: Final = DataMessage(ShareGroupStatePartitionMetadataKey, 15, 15)
+SHARE_STATE_PARTITIONS_VALUE: Final = DataMessage(
+    ShareGroupStatePartitionMetadataValue, 0, 0, flexible=0
+)
+SHARE_SNAPSHOT_KEY: Final = DataMessage(ShareSnapshotKey, 0, 0)
+SHARE_SNAPSHOT_VALUE: Final = DataMessage(ShareSnapshotValue, 0, 0, flexible=0)
+SHARE_UPDATE_KEY: Final = DataMessage(ShareUpdateKey, 1, 1)
+SHARE_UPDATE_VALUE: Final = DataMessage(ShareUpdateValue, 0, 0, flexible=0)

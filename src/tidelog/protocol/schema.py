@@ -89,6 +89,8 @@ BYTES: Final[Kind[Buffer]] = Kind(Form.BYTES, b"")
 RECORDS: Final[Kind[Buffer | None]] = Kind(Form.BYTES, None, 0)
 # The same to be sent in pieces.
 RECORD_PIECES: Final[Kind[Pieces]] = Kind(Form.BYTES, None, 0)
+# The same where Kafka knows no null.
+RECORD_PIECES_NEVER_NULL: Final[Kind[Pieces]] = Kind(Form.BYTES, b"")
 
 
 def nullable_string(since: int = 0) -> Kind[str | None]:

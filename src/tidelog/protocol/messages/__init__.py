@@ -141,6 +141,26 @@ if TYPE_CHECKING:
         DescribeUserScramCredentialsRequest,
         DescribeUserScramCredentialsResponse,
     )
+    from tidelog.protocol.messages.share_fetch import (
+        ShareAcknowledgeRequest,
+        ShareAcknowledgeResponse,
+        ShareFetchRequest,
+        ShareFetchResponse,
+    )
+    from tidelog.protocol.messages.share_groups import (
+        ShareGroupDescribeRequest,
+        ShareGroupDescribeResponse,
+        ShareGroupHeartbeatRequest,
+        ShareGroupHeartbeatResponse,
+    )
+    from tidelog.protocol.messages.share_offsets import (
+        AlterShareGroupOffsetsRequest,
+        AlterShareGroupOffsetsResponse,
+        DeleteShareGroupOffsetsRequest,
+        DeleteShareGroupOffsetsResponse,
+        DescribeShareGroupOffsetsRequest,
+        DescribeShareGroupOffsetsResponse,
+    )
     from tidelog.protocol.messages.topics import (
         CreatePartitionsRequest,
         CreatePartitionsResponse,
@@ -298,6 +318,27 @@ CONSUMER_GROUP_HEARTBEAT: Final[
 CONSUMER_GROUP_DESCRIBE: Final[Api[ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse]] = (
     Api("ConsumerGroupDescribe", 69, 0, 1, 0, "consumer_groups", 0)
 )
+SHARE_GROUP_HEARTBEAT: Final[Api[ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse]] = Api(
+    "ShareGroupHeartbeat", 76, 1, 1, 0, "share_groups", 1
+)
+SHARE_GROUP_DESCRIBE: Final[Api[ShareGroupDescribeRequest, ShareGroupDescribeResponse]] = Api(
+    "ShareGroupDescribe", 77, 1, 1, 0, "share_groups", 1
+)
+SHARE_FETCH: Final[Api[ShareFetchRequest, ShareFetchResponse]] = Api(
+    "ShareFetch", 78, 1, 2, 0, "share_fetch", 1
+)
+SHARE_ACKNOWLEDGE: Final[Api[ShareAcknowledgeRequest, ShareAcknowledgeResponse]] = Api(
+    "ShareAcknowledge", 79, 1, 2, 0, "share_fetch", 1
+)
+DESCRIBE_SHARE_GROUP_OFFSETS: Final[
+    Api[DescribeShareGroupOffsetsRequest, DescribeShareGroupOffsetsResponse]
+] = Api("DescribeShareGroupOffsets", 90, 0, 1, 0, "share_offsets", 0)
+ALTER_SHARE_GROUP_OFFSETS: Final[
+    Api[AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse]
+] = Api("AlterShareGroupOffsets", 91, 0, 0, 0, "share_offsets", 0)
+DELETE_SHARE_GROUP_OFFSETS: Final[
+    Api[DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse]
+] = Api("DeleteShareGroupOffsets", 92, 0, 0, 0, "share_offsets", 0)
 OFFSET_COMMIT: Final[Api[OffsetCommitRequest, OffsetCommitResponse]] = Api(
     "OffsetCommit", 8, 2, 10, 8, "commits", 2
 )
@@ -403,6 +444,13 @@ BY_KEY: Final = _by_key(
     SYNC_GROUP,
     TXN_OFFSET_COMMIT,
     WRITE_TXN_MARKERS,
+    ALTER_SHARE_GROUP_OFFSETS,
+    DELETE_SHARE_GROUP_OFFSETS,
+    DESCRIBE_SHARE_GROUP_OFFSETS,
+    SHARE_ACKNOWLEDGE,
+    SHARE_FETCH,
+    SHARE_GROUP_DESCRIBE,
+    SHARE_GROUP_HEARTBEAT,
 )
 
 __all__ = [
@@ -413,6 +461,7 @@ __all__ = [
     "ALTER_CONFIGS",
     "ALTER_PARTITION_REASSIGNMENTS",
     "ALTER_REPLICA_LOG_DIRS",
+    "ALTER_SHARE_GROUP_OFFSETS",
     "ALTER_USER_SCRAM_CREDENTIALS",
     "API_VERSIONS",
     "BY_KEY",
@@ -422,6 +471,7 @@ __all__ = [
     "DELETE_ACLS",
     "DELETE_GROUPS",
     "DELETE_RECORDS",
+    "DELETE_SHARE_GROUP_OFFSETS",
     "DELETE_TOPICS",
     "DESCRIBE_ACLS",
     "DESCRIBE_CLIENT_QUOTAS",
@@ -431,6 +481,7 @@ __all__ = [
     "DESCRIBE_LOG_DIRS",
     "DESCRIBE_PRODUCERS",
     "DESCRIBE_QUORUM",
+    "DESCRIBE_SHARE_GROUP_OFFSETS",
     "DESCRIBE_TOPIC_PARTITIONS",
     "DESCRIBE_TRANSACTIONS",
     "DESCRIBE_USER_SCRAM_CREDENTIALS",
@@ -458,6 +509,10 @@ __all__ = [
     "REMOVE_RAFT_VOTER",
     "SASL_AUTHENTICATE",
     "SASL_HANDSHAKE",
+    "SHARE_ACKNOWLEDGE",
+    "SHARE_FETCH",
+    "SHARE_GROUP_DESCRIBE",
+    "SHARE_GROUP_HEARTBEAT",
     "SYNC_GROUP",
     "TXN_OFFSET_COMMIT",
     "UNREGISTER_BROKER",
