@@ -1,0 +1,153 @@
+"""The records between the start of a share partition and the last one delivered, in runs.
+
+A run is a range of offsets that are alike. Runs lie side by side without a gap; where offsets of
+one become unlike it is split, and neighbours that become alike are one again. Offsets that the log
+does not have are in them, too: as archived, or as what a member then calls a gap.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tidelog.server.shares.states import TERMINAL, RecordState
+
+NOBODY: Final = ""
+NO_TOKEN: Final = 0
+
+
+@dataclass(slots=True)
+class Run:
+    """Offsets that are alike.
+
+    Attributes:
+        first: First offset.
+        last: Last offset, inclusive.
+        state: What they are.
+        count: How often they were delivered.
+        batch_records: How many offsets were delivered together the first time.
+        member: Whose they are, where they are acquired.
+        deadline_ms: Until when, by monotonic time.
+        becomes: What they are as soon as that is written: state and count; None for no change.
+        token: Names the change.
+    """
+
+    first: int
+    last: int
+    state: RecordState
+    count: int
+    batch_records: int
+    member: str = NOBODY
+    deadline_ms: int = 0
+    becomes: tuple[RecordState, int] | None = None
+    token: int = NO_TOKEN
+
+    @property
+    def size(self) -> int:
+        """How many offsets."""
+        return self.last - self.first + 1
+
+    @property
+    def is_available(self) -> bool:
+        """Whether a member may be given them now."""
+        return self.state is RecordState.AVAILABLE
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether they are a member's, and nothing is being written about them."""
+        return self.state is RecordState.ACQUIRED and self.becomes is None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody will be given them again."""
+        return self.state in TERMINAL
+
+    @property
+    def will_be_over(self) -> bool:
+        """The same once what is being written is written."""
+        return (self.state if self.becomes is None else self.becomes[0]) in TERMINAL
+
+    def settle(self, state: RecordState, count: int) -> None:
+        """They are something else now, and nobody's."""
+        self.state, self.count = state, count
+        self.member, self.deadline_ms = NOBODY, 0
+        self.becomes, self.token = None, NO_TOKEN
+
+    def is_like(self, other: "Run") -> bool:
+        """Whether offsets of both are alike."""
+        return (
+            self.state is other.state
+            and self.count == other.count
+            and self.batch_records == other.batch_records
+            and self.member == other.member
+            and self.deadline_ms == other.deadline_ms
+            and self.token == other.token
+            and self.becomes == other.becomes
+        )
+
+
+def _first(run: Run) -> int:
+    return run.first
+
+
+class Runs:
+    """Runs side by side, by offset."""
+
+    def __init__(self) -> None:
+        self._runs: list[Run] = []
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self._runs)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    @property
+    def first(self) -> Run | None:
+        """The one with the lowest offsets."""
+        return self._runs[0] if self._runs else None
+
+    def append(self, run: Run) -> None:
+        """Add one behind all others."""
+        assert not self._runs or self._runs[-1].last + 1 == run.first
+        assert run.first <= run.last
+        self._runs.append(run)
+
+    def over(self, first: int, last: int) -> list[Run]:
+        """The runs with an offset in a range, whole."""
+        start = max(bisect_right(self._runs, first, key=_first) - 1, 0)
+        end = bisect_right(self._runs, last, key=_first)
+        return [run for run in self._runs[start:end] if run.last >= first]
+
+    def within(self, first: int, last: int) -> list[Run]:
+        """The runs of a range, split where they reach beyond it."""
+        self._split(first)
+        self._split(last + 1)
+        return self.over(first, last)
+
+    def _split(self, offset: int) -> None:
+        """Let a run begin with an offset, where there is one that it lies within."""
+        at = bisect_right(self._runs, offset, key=_first) - 1
+        if at < 0:
+            return
+        run = self._runs[at]
+        if run.first < offset <= run.last:
+            self._runs.insert(at + 1, replace(run, first=offset))
+            run.last = offset - 1
+
+    def join(self, first: int, last: int) -> None:
+        """Make one run of neighbours that are alike, in a range and at its ends."""
+        end = bisect_right(self._runs, last + 1, key=_first)
+        start = max(bisect_right(self._runs, first - 1, key=_first) - 1, 0)
+        joined: list[Run] = []
+        for run in self._runs[start:end]:
+            if joined and joined[-1].is_like(run):
+                joined[-1].last = run.last
+            else:
+                joined.append(run)
+        self._runs[start:end] = joined
+
+    def drop_below(self, offset: int) -> None:
+        """Forget all offsets below one."""
+        self._split(offset)
+        del self._runs[: bisect_right(self._runs, offset - 1, key=_first)]

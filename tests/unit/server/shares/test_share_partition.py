@@ -1,0 +1,394 @@
+"""One partition of a share group: each rule once. Offsets in batches of the log of ten."""
+
+import pytest
+
+from tidelog.server.shares.share_partition import Change, SharePartition
+from tidelog.server.shares.states import (
+    Acknowledgement,
+    AckType,
+    Acquired,
+    Limits,
+    Offered,
+    RecordState,
+    ShareCode,
+    StateBatch,
+    Wish,
+)
+
+ANNA, BERT = "anna", "bert"
+LOCK_MS = 1000
+LIMITS = Limits(locks_max=200, deliveries_max=5, lock_ms=LOCK_MS)
+ALL = Wish(records_max=1000, batch_records=1000)
+NOW = 50_000
+
+
+def records(start: int = 0, *batches: StateBatch, limits: Limits = LIMITS) -> SharePartition:
+    return SharePartition(start, batches, limits)
+
+
+def of_ten(first: int, last: int) -> list[tuple[int, int]]:
+    return [(base, base + 9) for base in range(first - first % 10, last + 1, 10)]
+
+
+def give(
+    known: SharePartition,
+    last: int,
+    wish: Wish = ALL,
+    *,
+    member: str = ANNA,
+    now_ms: int = NOW,
+    aborted: list[tuple[int, int]] | None = None,
+) -> list[Acquired]:
+    """Read from where the partition says, up to an offset, and acquire."""
+    at = known.fetch_offset
+    offered = Offered(fetch_offset=at, batches=of_ten(at, last), aborted=aborted or ())
+    return known.acquire(member, offered, wish, now_ms)
+
+
+def say(
+    known: SharePartition,
+    first: int,
+    last: int,
+    *types: AckType,
+    member: str = ANNA,
+    now_ms: int = NOW,
+) -> Change:
+    said = known.acknowledge(member, [Acknowledgement(first, last, types)], now_ms)
+    assert isinstance(said, Change), said
+    known.commit(said)
+    return said
+
+
+def next_deadline(known: SharePartition) -> int | None:
+    return known.deadline_ms
+
+
+def refusal(known: SharePartition, *said: Acknowledgement, member: str = ANNA) -> ShareCode:
+    before = list(known.batches())
+    code = known.acknowledge(member, said, NOW)
+    assert isinstance(code, ShareCode)
+    assert list(known.batches()) == before
+    return code
+
+
+def test_what_was_never_delivered_is_given_in_one_piece() -> None:
+    known = records()
+    assert give(known, 19) == [Acquired(0, 19, 1)]
+    assert (known.start, known.end, known.fetch_offset) == (0, 20, 20)
+
+
+def test_nobody_else_gets_what_a_member_has() -> None:
+    known = records()
+    give(known, 9)
+    assert give(known, 19, member=BERT) == [Acquired(10, 19, 1)]
+
+
+def test_what_is_given_is_cut_at_batches_of_the_log() -> None:
+    wish = Wish(records_max=1000, batch_records=15)
+    assert give(records(), 49, wish) == [
+        Acquired(0, 19, 1),
+        Acquired(20, 39, 1),
+        Acquired(40, 49, 1),
+    ]
+
+
+def test_a_batch_of_the_log_goes_whole_beyond_what_was_wanted() -> None:
+    assert give(records(), 49, Wish(records_max=12)) == [Acquired(0, 19, 1)]
+
+
+def test_a_strict_wish_gets_no_record_more() -> None:
+    known = records()
+    assert give(known, 49, Wish(records_max=12, is_strict=True)) == [Acquired(0, 11, 1)]
+    assert give(known, 49, Wish(records_max=3, is_strict=True), member=BERT) == [
+        Acquired(12, 14, 1)
+    ]
+
+
+def test_who_wants_nothing_gets_nothing() -> None:
+    assert give(records(), 9, Wish(records_max=0)) == []
+    assert records().acquire(ANNA, Offered(fetch_offset=0, batches=()), ALL, NOW) == []
+
+
+def test_a_batch_that_begins_below_the_start_is_given_from_the_start() -> None:
+    assert give(records(13), 29) == [Acquired(13, 29, 1)]
+
+
+def test_no_more_than_the_locks_allow_are_in_flight() -> None:
+    known = records(limits=Limits(locks_max=20, lock_ms=LOCK_MS))
+    assert give(known, 49) == [Acquired(0, 19, 1)]
+    assert not known.can_acquire
+    assert give(known, 49, member=BERT) == []
+
+
+def test_full_it_still_gives_what_came_back_and_nothing_behind_it() -> None:
+    known = records(limits=Limits(locks_max=20, lock_ms=LOCK_MS))
+    give(known, 49)
+    say(known, 5, 6, AckType.RELEASE)
+    assert known.can_acquire
+    assert give(known, 49, member=BERT) == [Acquired(5, 6, 2)]
+    assert known.end == 20
+
+
+def test_accepted_records_move_the_start() -> None:
+    known = records()
+    give(known, 19)
+    change = say(known, 0, 9, AckType.ACCEPT)
+    assert change.batches == (StateBatch(0, 9, RecordState.ACKNOWLEDGED, 1),)
+    assert (known.start, known.end) == (10, 20)
+
+
+def test_the_start_waits_for_the_first_one_that_is_not_done_with() -> None:
+    known = records()
+    give(known, 19)
+    say(known, 5, 9, AckType.ACCEPT)
+    assert known.start == 0
+    assert known.complete_count == 5
+    say(known, 0, 4, AckType.REJECT)
+    assert known.start == 10
+
+
+def test_a_type_for_each_record() -> None:
+    known = records()
+    give(known, 9)
+    accept, release, reject, gap = AckType.ACCEPT, AckType.RELEASE, AckType.REJECT, AckType.GAP
+    change = say(known, 2, 7, accept, accept, release, reject, gap, accept)
+    assert change.batches == (
+        StateBatch(2, 3, RecordState.ACKNOWLEDGED, 1),
+        StateBatch(4, 4, RecordState.AVAILABLE, 1),
+        StateBatch(5, 5, RecordState.ARCHIVED, 1),
+        StateBatch(6, 6, RecordState.ARCHIVED, 1),
+        StateBatch(7, 7, RecordState.ACKNOWLEDGED, 1),
+    )
+    assert known.fetch_offset == 4
+
+
+def test_released_records_are_given_again_with_a_higher_count() -> None:
+    known = records()
+    give(known, 19)
+    say(known, 3, 5, AckType.RELEASE)
+    assert give(known, 19, member=BERT) == [Acquired(3, 5, 2)]
+
+
+def test_released_and_new_records_go_together() -> None:
+    known = records()
+    give(known, 19)
+    say(known, 0, 19, AckType.RELEASE)
+    assert give(known, 39) == [Acquired(0, 19, 2), Acquired(20, 39, 1)]
+
+
+def test_what_is_being_written_is_neither_given_nor_said_again() -> None:
+    known = records()
+    give(known, 9)
+    released = known.acknowledge(ANNA, [Acknowledgement(0, 9, [AckType.RELEASE])], NOW)
+    assert isinstance(released, Change)
+    assert known.fetch_offset == 10
+    assert refusal(known, Acknowledgement(0, 9, [AckType.ACCEPT])) == ShareCode.INVALID_RECORD_STATE
+    known.commit(released)
+    assert known.fetch_offset == 0
+
+
+def test_what_can_not_be_written_is_the_members_again() -> None:
+    known = records()
+    give(known, 9)
+    accepted = known.acknowledge(ANNA, [Acknowledgement(0, 4, [AckType.ACCEPT])], NOW)
+    assert isinstance(accepted, Change)
+    assert known.complete_count == 5
+    known.roll_back(accepted)
+    assert known.complete_count == 0
+    say(known, 0, 9, AckType.ACCEPT)
+    assert known.start == 10
+
+
+def test_a_lock_that_runs_out_while_it_is_written_counts_when_that_fails() -> None:
+    known = records()
+    give(known, 9)
+    accepted = known.acknowledge(ANNA, [Acknowledgement(0, 9, [AckType.ACCEPT])], NOW)
+    assert isinstance(accepted, Change)
+    assert known.expire(NOW + LOCK_MS) == []
+    assert next_deadline(known) is None
+    known.roll_back(accepted)
+    assert next_deadline(known) == NOW + LOCK_MS
+    assert known.expire(NOW + LOCK_MS) == [StateBatch(0, 9, RecordState.AVAILABLE, 1)]
+
+
+def test_locks_run_out_each_at_its_time() -> None:
+    known = records()
+    give(known, 9)
+    give(known, 19, now_ms=NOW + 10)
+    assert known.deadline_ms == NOW + LOCK_MS
+    assert known.expire(NOW + LOCK_MS - 1) == []
+    assert known.expire(NOW + LOCK_MS) == [StateBatch(0, 9, RecordState.AVAILABLE, 1)]
+    assert known.deadline_ms == NOW + 10 + LOCK_MS
+
+
+def test_a_renewal_holds_at_once_and_writes_nothing() -> None:
+    known = records()
+    give(known, 9)
+    change = say(known, 2, 4, AckType.RENEW, now_ms=NOW + 500)
+    assert change.batches == ()
+    known.expire(NOW + LOCK_MS)
+    assert known.fetch_offset == 0
+    assert refusal(known, Acknowledgement(0, 4, [AckType.ACCEPT])) == ShareCode.INVALID_RECORD_STATE
+    say(known, 2, 4, AckType.ACCEPT)
+
+
+@pytest.mark.parametrize("how", ["time", "release"])
+def test_what_was_delivered_too_often_is_archived(how: str) -> None:
+    known = records(limits=Limits(deliveries_max=2, lock_ms=LOCK_MS))
+    for _ in range(2):
+        give(known, 9)
+        if how == "time":
+            known.expire(NOW + LOCK_MS)
+        else:
+            say(known, 0, 9, AckType.RELEASE)
+    assert known.start == known.end == known.fetch_offset == 10
+
+
+def test_a_member_that_goes_leaves_its_records_as_if_never_delivered() -> None:
+    known = records()
+    give(known, 9)
+    give(known, 19, member=BERT)
+    change = known.release(ANNA)
+    assert change.batches == (StateBatch(0, 9, RecordState.AVAILABLE, 0),)
+    known.commit(change)
+    assert give(known, 9, member=BERT) == [Acquired(0, 9, 1)]
+
+
+def test_records_delivered_often_come_in_ever_smaller_parts_and_alone_in_the_end() -> None:
+    known = records(limits=Limits(deliveries_max=6, lock_ms=LOCK_MS))
+    sizes = []
+    for _ in range(6):
+        acquired = give(known, 19)
+        sizes.append(sum(each.size for each in acquired))
+        known.expire(NOW + LOCK_MS)
+    assert sizes == [20, 20, 20, 10, 5, 1]
+
+
+def test_with_two_deliveries_nothing_is_isolated() -> None:
+    known = records(limits=Limits(deliveries_max=2, lock_ms=LOCK_MS))
+    give(known, 19)
+    known.expire(NOW + LOCK_MS)
+    assert give(known, 19) == [Acquired(0, 19, 2)]
+
+
+def test_offsets_that_the_log_does_not_have_hold_nothing_up() -> None:
+    known = records()
+    give(known, 9)
+    offered = Offered(fetch_offset=10, batches=[(30, 39)])
+    assert known.acquire(ANNA, offered, ALL, NOW) == [Acquired(30, 39, 1)]
+    say(known, 0, 9, AckType.ACCEPT)
+    assert known.start == 30
+
+
+def test_what_compaction_took_before_it_was_given_again_is_done_with() -> None:
+    known = records()
+    give(known, 9)
+    say(known, 0, 9, AckType.RELEASE)
+    offered = Offered(fetch_offset=0, batches=[(10, 19)])
+    assert known.acquire(ANNA, offered, ALL, NOW) == [Acquired(10, 19, 1)]
+    assert known.start == 10
+
+
+def test_aborted_batches_are_passed_over() -> None:
+    known = records()
+    assert give(known, 39, aborted=[(10, 19)]) == [Acquired(0, 9, 1), Acquired(20, 39, 1)]
+    say(known, 0, 9, AckType.ACCEPT)
+    assert known.start == 20
+
+
+def test_where_all_is_aborted_the_start_moves() -> None:
+    known = records()
+    assert give(known, 9, aborted=[(0, 9)]) == []
+    assert known.start == known.fetch_offset == 10
+
+
+def test_the_logs_start_takes_the_start_offset_along() -> None:
+    known = records()
+    give(known, 19)
+    assert known.move_start(5)
+    assert not known.move_start(5)
+    assert (known.start, known.end) == (5, 20)
+    change = say(known, 0, 9, AckType.ACCEPT)
+    assert change.batches == (StateBatch(5, 9, RecordState.ACKNOWLEDGED, 1),)
+    assert known.start == 10
+
+
+def test_a_log_that_begins_behind_the_end_leaves_nothing() -> None:
+    known = records()
+    give(known, 19)
+    assert known.move_start(50)
+    assert (known.start, known.end, known.fetch_offset) == (50, 50, 50)
+    assert say(known, 0, 9, AckType.ACCEPT).batches == ()
+
+
+def test_a_change_of_records_that_are_gone_meanwhile_changes_nothing() -> None:
+    known = records()
+    give(known, 9)
+    accepted = known.acknowledge(ANNA, [Acknowledgement(0, 9, [AckType.ACCEPT])], NOW)
+    assert isinstance(accepted, Change)
+    known.move_start(30)
+    known.commit(accepted)
+    assert (known.start, known.end) == (30, 30)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "types", "code"),
+    [
+        (0, 9, [5], ShareCode.INVALID_REQUEST),
+        (0, 9, [-1], ShareCode.INVALID_REQUEST),
+        (0, 20, [1], ShareCode.INVALID_REQUEST),
+        (20, 29, [1], ShareCode.INVALID_REQUEST),
+        (9, 10, [1], ShareCode.INVALID_RECORD_STATE),
+        (10, 19, [1], ShareCode.INVALID_RECORD_STATE),
+    ],
+)
+def test_what_can_not_be_said(first: int, last: int, types: list[int], code: ShareCode) -> None:
+    known = records()
+    give(known, 9)
+    give(known, 19, member=BERT)
+    assert refusal(known, Acknowledgement(first, last, types)) == code
+
+
+def test_nothing_can_be_said_where_nothing_was_given() -> None:
+    said = Acknowledgement(0, 9, [AckType.ACCEPT])
+    assert refusal(records(), said) == ShareCode.INVALID_RECORD_STATE
+
+
+def test_one_thing_that_can_not_be_said_spoils_all_of_it() -> None:
+    known = records()
+    give(known, 19)
+    good = Acknowledgement(0, 9, [AckType.ACCEPT])
+    twice = Acknowledgement(9, 12, [AckType.ACCEPT])
+    assert refusal(known, good, twice) == ShareCode.INVALID_RECORD_STATE
+    say(known, 0, 19, AckType.ACCEPT)
+    assert known.start == 20
+
+
+def test_what_is_done_with_is_said_again_without_harm() -> None:
+    known = records()
+    give(known, 19)
+    say(known, 0, 9, AckType.ACCEPT)
+    assert say(known, 0, 9, AckType.ACCEPT).batches == ()
+
+
+def test_what_was_kept_comes_back_and_what_was_not_is_available() -> None:
+    known = records(
+        5,
+        StateBatch(0, 6, RecordState.ACKNOWLEDGED, 1),
+        StateBatch(10, 14, RecordState.AVAILABLE, 3),
+        StateBatch(17, 19, RecordState.ACKNOWLEDGED, 1),
+    )
+    assert (known.start, known.end, known.fetch_offset) == (7, 20, 7)
+    assert known.complete_count == 3
+    assert list(known.batches())[:2] == [
+        StateBatch(7, 9, RecordState.AVAILABLE, 0),
+        StateBatch(10, 14, RecordState.AVAILABLE, 3),
+    ]
+
+
+def test_neighbours_that_are_alike_are_kept_as_one() -> None:
+    known = records()
+    give(known, 99)
+    for offset in range(50, 100):
+        say(known, offset, offset, AckType.ACCEPT)
+    assert known.run_count == 2
