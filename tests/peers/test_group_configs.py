@@ -10,7 +10,7 @@ from tests.server.raw import RawClient
 from tests.waiting import until_equal
 
 import tidelog
-from tidelog.config.group_keys import GROUP_CONFIGS
+from tidelog.config.group_keys import ASSIGNMENT, HEARTBEAT, SESSION
 from tidelog.protocol.messages import (
     ALTER_CONFIGS,
     DESCRIBE_CONFIGS,
@@ -35,7 +35,6 @@ pytestmark = pytest.mark.kafka
 
 GROUP: Final = 32
 SET, DELETE, APPEND = range(3)
-SESSION, HEARTBEAT, ASSIGNMENT = (key.name for key in GROUP_CONFIGS)
 # Kafka's of the tests has these bounds: nobody is given up.
 LONG: Final = SETTINGS["group.consumer.max.session.timeout.ms"]
 Change = tuple[str, int, str | None]

@@ -11,6 +11,7 @@ from tidelog.config.broker_keys import BROKER_CONFIGS
 from tidelog.config.door_keys import PROTOCOLS, TOKEN_ALGORITHMS
 from tidelog.config.keys import ConfigKey
 from tidelog.config.resolve import ConfigNote, NoteKind, broker_names
+from tidelog.config.share_keys import BOUNDED
 from tidelog.config.topic import TopicConfig
 from tidelog.config.values import ConfigValue, Durability, MigrationPolicy, text_of
 from tidelog.config.without_effect import WITHOUT_EFFECT
@@ -92,6 +93,29 @@ class BrokerConfig:
     group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
     group_consumer_migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
     group_consumer_regex_refresh_interval_ms: int = 600_000
+    group_share_session_timeout_ms: int = 45_000
+    group_share_min_session_timeout_ms: int = 45_000
+    group_share_max_session_timeout_ms: int = 60_000
+    group_share_heartbeat_interval_ms: int = 5000
+    group_share_min_heartbeat_interval_ms: int = 5000
+    group_share_max_heartbeat_interval_ms: int = 15_000
+    group_share_assignment_interval_ms: int = 1000
+    group_share_min_assignment_interval_ms: int = 0
+    group_share_max_assignment_interval_ms: int = 15_000
+    group_share_record_lock_duration_ms: int = 30_000
+    group_share_min_record_lock_duration_ms: int = 15_000
+    group_share_max_record_lock_duration_ms: int = 60_000
+    group_share_delivery_count_limit: int = 5
+    group_share_min_delivery_count_limit: int = 2
+    group_share_max_delivery_count_limit: int = 10
+    group_share_partition_max_record_locks: int = 2000
+    group_share_min_partition_max_record_locks: int = 100
+    group_share_max_partition_max_record_locks: int = 4000
+    group_share_max_size: int = 200
+    group_share_max_share_sessions: int = 2000
+    share_coordinator_state_topic_num_partitions: int = 50
+    share_coordinator_state_topic_segment_bytes: int = 104_857_600
+    share_coordinator_snapshot_update_records_per_snapshot: int = 500
     offsets_topic_num_partitions: int = 50
     offsets_topic_replication_factor: int = 3
     offsets_topic_segment_bytes: int = 104_857_600
@@ -169,11 +193,13 @@ class BrokerConfig:
             )
 
         for name in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms"):
-            self._ensure_between(name)
+            self._ensure_between("consumer", name)
+        for name in BOUNDED:
+            self._ensure_between("share", name)
 
-    def _ensure_between(self, name: str) -> None:
-        """A setting of consumer groups lies between its bounds, which are settings too."""
-        texts = [f"group.consumer.{part}{name}" for part in ("min.", "", "max.")]
+    def _ensure_between(self, kind: str, name: str) -> None:
+        """A setting of groups of a protocol lies between its bounds, which are settings too."""
+        texts = [f"group.{kind}.{part}{name}" for part in ("min.", "", "max.")]
         low, value, high = (int(self.text(text)) for text in texts)
         if not low <= value <= high:
             raise ConfigError(

@@ -11,6 +11,7 @@ from typing import Final
 
 from tidelog.config.door_keys import DOOR_CONFIGS
 from tidelog.config.keys import ConfigKey
+from tidelog.config.share_keys import SHARE_CONFIGS
 from tidelog.config.values import (
     DURABILITY,
     FLAG,
@@ -321,6 +322,7 @@ BROKER_CONFIGS: Final[tuple[ConfigKey, ...]] = (
     *_CONNECTIONS,
     *_FETCH,
     *_GROUPS,
+    *SHARE_CONFIGS,
     *_TRANSACTIONS,
     *_LOGS,
     *_CLEANER,

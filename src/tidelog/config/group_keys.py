@@ -1,6 +1,8 @@
 """Settings of single groups, each in the place of the broker's for all groups of its protocol.
 
-Source: KIP-848; Kafka 4.3's `GroupConfig`.
+Some of a share group's have nothing of the broker's behind them.
+
+Source: KIP-848, KIP-932, KIP-1222; Kafka 4.3's `GroupConfig`.
 """
 
 from collections.abc import Mapping
@@ -8,16 +10,28 @@ from typing import Final
 
 from tidelog.config.broker import BROKER_CONFIG_BY_NAME, BrokerConfig
 from tidelog.config.keys import ConfigKey, Synonym
+from tidelog.config.resets import RESET
+from tidelog.config.values import FLAG, ValueKind, word
 from tidelog.errors import ConfigError
 
 SESSION: Final = "consumer.session.timeout.ms"
 HEARTBEAT: Final = "consumer.heartbeat.interval.ms"
 ASSIGNMENT: Final = "consumer.assignment.interval.ms"
+SHARE_SESSION: Final = "share.session.timeout.ms"
+SHARE_HEARTBEAT: Final = "share.heartbeat.interval.ms"
+SHARE_ASSIGNMENT: Final = "share.assignment.interval.ms"
+SHARE_LOCK_DURATION: Final = "share.record.lock.duration.ms"
+SHARE_DELIVERY_LIMIT: Final = "share.delivery.count.limit"
+SHARE_LOCKS: Final = "share.partition.max.record.locks"
+SHARE_RESET: Final = "share.auto.offset.reset"
+SHARE_ISOLATION: Final = "share.isolation.level"
+SHARE_RENEW: Final = "share.renew.acknowledge.enable"
 
 
 def broker_name(name: str, bound: str = "") -> str:
     """The broker's setting behind a group's; `min.` and `max.` for its bounds."""
-    return f"group.consumer.{bound}{name.removeprefix('consumer.')}"
+    protocol, _, rest = name.partition(".")
+    return f"group.{protocol}.{bound}{rest}"
 
 
 def _key(name: str) -> ConfigKey:
@@ -31,7 +45,32 @@ def _key(name: str) -> ConfigKey:
     )
 
 
-GROUP_CONFIGS: Final = tuple(_key(name) for name in (SESSION, HEARTBEAT, ASSIGNMENT))
+def _own(name: str, kind: ValueKind, default: str, doc: str) -> ConfigKey:
+    return ConfigKey(name=name, kind=kind, default=default, doc=doc)
+
+
+_BEHIND_BROKERS: Final = (
+    SESSION,
+    HEARTBEAT,
+    ASSIGNMENT,
+    SHARE_SESSION,
+    SHARE_HEARTBEAT,
+    SHARE_ASSIGNMENT,
+    SHARE_LOCK_DURATION,
+    SHARE_DELIVERY_LIMIT,
+    SHARE_LOCKS,
+)
+GROUP_CONFIGS: Final = (
+    *(_key(name) for name in _BEHIND_BROKERS),
+    _own(SHARE_RESET, RESET, "latest", "Where a share group begins that has not begun."),
+    _own(
+        SHARE_ISOLATION,
+        word("read_committed", "read_uncommitted"),
+        "read_uncommitted",
+        "Whether a share group is given records of open and aborted transactions.",
+    ),
+    _own(SHARE_RENEW, FLAG, "true", "Whether members of a share group may renew locks."),
+)
 _BY_NAME: Final = {key.name: key for key in GROUP_CONFIGS}
 
 
@@ -52,6 +91,11 @@ def is_group_setting(name: str) -> bool:
     return name in _BY_NAME
 
 
+def is_bounded(name: str) -> bool:
+    """Whether the broker has bounds for a group's setting."""
+    return name in _BEHIND_BROKERS
+
+
 def bounds(name: str, config: BrokerConfig) -> tuple[int, int]:
     """The least and the most that the broker allows for a group's setting."""
     low, high = (int(config.text(broker_name(name, bound))) for bound in ("min.", "max."))
@@ -62,7 +106,7 @@ def group_value(name: str, given: Mapping[str, str], config: BrokerConfig) -> in
     """What holds for a group.
 
     Args:
-        name: Of `GROUP_CONFIGS`.
+        name: Of `GROUP_CONFIGS`, one that the broker has bounds for.
         given: The group's own settings. A value that was kept while the broker allowed other ones
             counts as the nearest that is allowed now.
         config: The broker's.
@@ -71,3 +115,8 @@ def group_value(name: str, given: Mapping[str, str], config: BrokerConfig) -> in
         return int(config.text(broker_name(name)))
     low, high = bounds(name, config)
     return min(max(int(given[name]), low), high)
+
+
+def group_text(name: str, given: Mapping[str, str]) -> str:
+    """The same of a setting that is the group's alone."""
+    return given.get(name) or _BY_NAME[name].default or ""

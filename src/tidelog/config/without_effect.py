@@ -1,7 +1,7 @@
 """Settings of Kafka's that have no use here: they are taken with a note, kept as text, and shown.
 
 One process without a controller has no quorum, no replicas elsewhere and threads of its own; and
-there are no groups of the share and the streams protocol. Names, types and defaults are Kafka
+there are no groups of the streams protocol. Names, types and defaults are Kafka
 4.3's, so that a `server.properties` can stay as it is and is read with the same care.
 
 Source: Kafka 4.3's answer to DescribeConfigs.
@@ -30,26 +30,6 @@ _INTS: Final[Mapping[str, str]] = {
     "controller.quorum.retry.backoff.ms": "20",
     "group.coordinator.append.linger.ms": "-1",
     "group.coordinator.threads": "4",
-    "group.share.assignment.interval.ms": "1000",
-    "group.share.delivery.count.limit": "5",
-    "group.share.heartbeat.interval.ms": "5000",
-    "group.share.max.assignment.interval.ms": "15000",
-    "group.share.max.delivery.count.limit": "10",
-    "group.share.max.heartbeat.interval.ms": "15000",
-    "group.share.max.partition.max.record.locks": "4000",
-    "group.share.max.record.lock.duration.ms": "60000",
-    "group.share.max.session.timeout.ms": "60000",
-    "group.share.max.share.sessions": "2000",
-    "group.share.max.size": "200",
-    "group.share.min.assignment.interval.ms": "0",
-    "group.share.min.delivery.count.limit": "2",
-    "group.share.min.heartbeat.interval.ms": "5000",
-    "group.share.min.partition.max.record.locks": "100",
-    "group.share.min.record.lock.duration.ms": "15000",
-    "group.share.min.session.timeout.ms": "45000",
-    "group.share.partition.max.record.locks": "2000",
-    "group.share.record.lock.duration.ms": "30000",
-    "group.share.session.timeout.ms": "45000",
     "group.streams.assignment.interval.ms": "1000",
     "group.streams.heartbeat.interval.ms": "5000",
     "group.streams.initial.rebalance.delay.ms": "3000",
@@ -74,10 +54,7 @@ _INTS: Final[Mapping[str, str]] = {
     "share.coordinator.append.linger.ms": "-1",
     "share.coordinator.cached.buffer.max.bytes": "1048588",
     "share.coordinator.load.buffer.size": "5242880",
-    "share.coordinator.snapshot.update.records.per.snapshot": "500",
     "share.coordinator.state.topic.compression.codec": "0",
-    "share.coordinator.state.topic.num.partitions": "50",
-    "share.coordinator.state.topic.segment.bytes": "104857600",
     "share.coordinator.threads": "1",
     "share.coordinator.write.timeout.ms": "5000",
     "socket.listen.backlog.size": "50",

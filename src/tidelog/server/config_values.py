@@ -169,8 +169,11 @@ def described_group_settings(
 
 
 def _group_setting(key: ConfigKey, given: str | None, config: BrokerConfig) -> DescribedSetting:
-    behind = BROKER_CONFIG_BY_NAME[key.synonyms[0].name]
-    layers = _since_start(behind, config.text(behind.name))
+    if key.synonyms:
+        behind = BROKER_CONFIG_BY_NAME[key.synonyms[0].name]
+        layers = _since_start(behind, config.text(behind.name))
+    else:
+        layers = _since_start(key, key.default or "")
     if given is not None:
         layers.insert(0, SettingLayer(key.name, given, ConfigSource.GROUP))
     kind = TYPES[key.kind.type_name]

@@ -392,6 +392,7 @@ class Connection(asyncio.BufferedProtocol):
     def _let_go(self) -> None:
         """Send and read no more; the transport says itself when it has closed."""
         self._transport = None
+        self.facts.close()
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tidelog.server.quotas.throttles import Throttles
     from tidelog.server.security.authorizer import Authorizer
     from tidelog.server.security.rules import Rules
+    from tidelog.server.shares.shares import Shares
     from tidelog.server.transactions.coordinator import TransactionCoordinator
 
 LOGGER: Final = logging.getLogger("tidelog.server")
@@ -175,6 +176,13 @@ class Node:
         return made
 
     @cached_property
+    def shares(self) -> "Shares":
+        """Records of share groups; what is kept is read from when this is first asked for."""
+        from tidelog.server.shares.shares import Shares
+
+        return Shares(self)
+
+    @cached_property
     def markers(self) -> "PartitionMarkers":
         """Ends transactions in partitions, as their coordinator says."""
         from tidelog.server.markers import PartitionMarkers
@@ -273,6 +281,7 @@ class ConnectionFacts:
         software: Name and version as ApiVersions gave them; empty where not known.
         fetches: What its fetches have got, for metrics.
         throttle_ms: How long it is to be silent after the answer that is being made.
+        closers: Called when it is closed, by what each is about.
     """
 
     number: int
@@ -282,3 +291,10 @@ class ConnectionFacts:
     software: tuple[str, str] = ("", "")
     fetches: FetchCounts = field(default_factory=FetchCounts)
     throttle_ms: int = 0
+    closers: "dict[object, Callable[[], None]]" = field(default_factory=dict)
+
+    def close(self) -> None:
+        """It is closed: tell who wants to know, once."""
+        closers, self.closers = self.closers, {}
+        for closer in closers.values():
+            closer()

@@ -246,7 +246,9 @@ class PartitionRead:
                 end_offset=limits.end_offset, max_bytes=TIER_BYTES, whole_first=limits.whole_first
             )
             found = find_range(segments, offset, small, source) or found
-        aborted = _aborted(segments, offset, found, source) if order.is_committed else ()
+        aborted = (
+            aborted_transactions(segments, offset, found, source) if order.is_committed else ()
+        )
         times = _append_times(found, source) if order.with_append_times else ()
         if is_exposed:
             return Found(_exposed(found, source), aborted, times)
@@ -318,7 +320,7 @@ def _append_times(found: ByteRange, source: SegmentBytes) -> list[int]:
     return rows
 
 
-def _aborted(
+def aborted_transactions(
     segments: Sequence["Segment"], offset: int, found: ByteRange, source: SegmentBytes
 ) -> list[AbortedTransaction]:
     """The aborted transactions among the records, in the order of their markers."""

@@ -1,6 +1,6 @@
 """What a topic of the broker's own keeps, by name and by partition, of which one may go at once."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Generic, TypeVar
 
 Kept = TypeVar("Kept")
@@ -47,6 +47,10 @@ class ByPartition(Generic[Kept]):
         """One less; fine where it is not there."""
         if self._all.pop(name, None) is not None:
             del self._parts[self._numbers.pop(name)][name]
+
+    def part(self, number: int) -> Collection[Kept]:
+        """What one partition keeps."""
+        return self._parts.get(number, {}).values()
 
     def take_out(self, number: int | None) -> list[Kept]:
         """Let go of what a partition keeps, or of all (None); takes as long as that is many."""

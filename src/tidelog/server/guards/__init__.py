@@ -1,8 +1,8 @@
 """What Kafka authorises of each API, around its handler; who may not hears Kafka's error.
 
 A guard takes what is denied out of a request, lets the handler answer the rest, and puts the
-refusals into the answer. So handlers know nothing of rights, but for Fetch, whose partitions are
-remembered from request to request (`handlers/fetch.py` asks for each). An API without a guard is
+refusals into the answer. So handlers know nothing of rights, but for Fetch and ShareFetch, whose
+partitions are remembered from request to request (they ask for each). An API without a guard is
 for those alone who may do all to the cluster: a new one is closed until somebody opens it.
 
 Source: Kafka 4.3's KafkaApis, ControllerApis, AclApis, AuthHelper.
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from _typeshed import DataclassInstance
 
-# Fetch asks by itself; the others are about versions, log-ins, what clients tell of themselves.
-OPEN_TO_ALL: Final = frozenset({1, 17, 18, 36, 71, 72})
+# Those of fetches ask by themselves; the others are about versions, log-ins, what clients tell of
+# themselves.
+OPEN_TO_ALL: Final = frozenset({1, 17, 18, 36, 71, 72, 78, 79})
 MODULES: Final = {
     "topics": {
         0: "produce",

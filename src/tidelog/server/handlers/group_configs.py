@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from tidelog.config.group_keys import (
-    GROUP_CONFIGS,
     bounds,
     broker_name,
     ensure_group_texts,
+    is_bounded,
     is_group_setting,
 )
 from tidelog.errors import ConfigError
@@ -94,7 +94,7 @@ def _ensure_valid(node: Node, texts: Mapping[str, str]) -> None:
         ensure_group_texts(texts)
     except ConfigError as error:
         raise config_refusal(error) from error
-    for name in (key.name for key in GROUP_CONFIGS if key.name in texts):
+    for name in filter(is_bounded, texts):
         low, high = bounds(name, node.config)
         value = int(texts[name])
         if value < low:

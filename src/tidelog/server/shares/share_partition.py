@@ -227,7 +227,8 @@ class SharePartition:
         if said.last >= self.end:
             return ShareCode.INVALID_REQUEST
         runs = self._runs.over(max(said.first, self.start), said.last)
-        if all(run.is_locked and run.member == member for run in runs):
+        may = self.limits.may_renew or AckType.RENEW not in said.types
+        if may and all(run.is_locked and run.member == member for run in runs):
             return ShareCode.NONE
         return ShareCode.INVALID_RECORD_STATE
 

@@ -107,11 +107,13 @@ class Limits:
             the log goes whole.
         deliveries_max: After so many deliveries a record is archived.
         lock_ms: For so long a record is a member's.
+        may_renew: Whether it may ask for more time.
     """
 
     locks_max: int = 2000
     deliveries_max: int = 5
     lock_ms: int = 30_000
+    may_renew: bool = True
 
     @property
     def isolation_count(self) -> int:

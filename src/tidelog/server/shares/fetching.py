@@ -1,0 +1,235 @@
+"""The fetch of a share session: partitions in turn, what can be acquired of each, or a wait.
+
+Nothing is acquired before there is enough for an answer, or the time is over. One fetch at a time
+reads a share partition; who finds it read looks again when that is over.
+
+Source: KIP-932, KIP-1206; Kafka 4.3's DelayedShareFetch, ShareFetchUtils.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast
+
+from tidelog.errors import TidelogError
+from tidelog.protocol.messages.share_fetch import AcquiredRecords, SharePartitionData
+from tidelog.server.segment_bytes import ColdRead
+from tidelog.server.shares.live import LiveShare
+from tidelog.server.shares.reading import Read, read
+from tidelog.server.shares.requests import Member, text_of
+from tidelog.server.shares.sessions import SharedPartition
+from tidelog.server.shares.states import Acquired, ShareCode, Wish
+from tidelog.types import Buffer, IsolationLevel
+
+if TYPE_CHECKING:
+    from tidelog.server.file_pieces import FilePiece
+    from tidelog.server.node import Node
+
+Answers = dict[SharedPartition, SharePartitionData]
+STORAGE_ERROR: Final = 56
+
+
+@dataclass(frozen=True, slots=True)
+class ShareOrder:
+    """What a fetch asks of all its partitions.
+
+    Attributes:
+        wish: How many records.
+        min_bytes: How much it waits for.
+        max_bytes: How much all partitions give together; a first batch comes whole even so.
+        max_wait_ms: How long it waits.
+        isolation: Which records of transactions are seen.
+    """
+
+    wish: Wish
+    min_bytes: int
+    max_bytes: int
+    max_wait_ms: int
+    isolation: IsolationLevel
+
+
+def refusal(named: SharedPartition, code: int) -> SharePartitionData:
+    """An answer that is an error."""
+    return SharePartitionData(
+        partition_index=named.number, error_code=code, error_message=text_of(code)
+    )
+
+
+class ShareFetching:
+    """One fetch, from its partitions to the answer. Belongs to the loop's thread."""
+
+    def __init__(self, member: Member, order: ShareOrder) -> None:
+        """A fetch that has not looked at anything."""
+        self._member = member
+        self._node: Node = member.context.node
+        self._order = order
+        self._live: dict[SharedPartition, LiveShare] = {}
+        self._answers: Answers = {}
+        self._changed = asyncio.Event()
+        self._is_over = False
+        self._has_news = False
+
+    async def run(self, named: Sequence[SharedPartition]) -> Answers:
+        """What each partition gives, those that give nothing left out."""
+        await self._open(named)
+        if not self._live:
+            return self._answers
+        timer = self._node.timers.after(max(self._order.max_wait_ms, 0), self._end_wait)
+        self._watch()
+        try:
+            while not await self._look():
+                await self._changed.wait()
+        finally:
+            timer.cancel()
+            self._unwatch()
+        return self._answers
+
+    async def _open(self, named: Sequence[SharedPartition]) -> None:
+        node, member = self._node, self._member
+        missing = node.partitions.unopened(member.names_of(named))
+        if missing:
+            await node.partitions.open_beside(missing, node.work)
+        for each in named:
+            partition = member.find(each)
+            live: LiveShare | int = (
+                partition
+                if isinstance(partition, int)
+                else await node.shares.open(member.key_of(each), partition)
+            )
+            if isinstance(live, int):
+                self._answers[each] = refusal(each, live)
+            else:
+                self._live[each] = live
+
+    # -- the wait ----------------------------------------------------------------------------
+
+    def _end_wait(self) -> None:
+        self._is_over = True
+        self._changed.set()
+
+    def _watch(self) -> None:
+        for live in self._live.values():
+            live.watch(self._changed.set)
+            live.partition.watch(self._changed.set)
+
+    def _unwatch(self) -> None:
+        for live in self._live.values():
+            live.unwatch(self._changed.set)
+            live.partition.unwatch(self._changed.set)
+
+    async def _look(self) -> bool:
+        """Acquire what there is; whether that is the answer."""
+        self._changed.clear()
+        is_over = self._is_over or self._order.max_wait_ms <= 0
+        chosen = [each for each in self._live if self._choose(each)]
+        try:
+            reads = {each: found for each in chosen if (found := await self._read(each, chosen))}
+            size_bytes = sum(found.size_bytes for found in reads.values())
+            if is_over or size_bytes >= max(self._order.min_bytes, 1):
+                await self._acquire(reads)
+        finally:
+            for each in chosen:
+                self._live[each].end_reading()
+        return is_over or self._has_news
+
+    def _choose(self, named: SharedPartition) -> bool:
+        """Whether a partition is to be read now, by this fetch; it is its own then."""
+        live = self._live[named]
+        if live.is_gone or live.partition.is_gone:
+            self._tell(named, refusal(named, self._loss(live)))
+            return False
+        if named in self._answers:
+            return False
+        live.refresh()
+        return live.records.can_acquire and live.begin_reading()
+
+    @staticmethod
+    def _loss(live: LiveShare) -> int:
+        if live.partition.is_gone:
+            return ShareCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ShareCode.COORDINATOR_NOT_AVAILABLE
+
+    # -- reading -----------------------------------------------------------------------------
+
+    async def _read(self, named: SharedPartition, chosen: Sequence[SharedPartition]) -> Read | None:
+        live = self._live[named]
+        share = max(self._order.max_bytes // len(chosen), 1)
+        offset, isolation = live.records.fetch_offset, self._order.isolation
+
+        def find(*, may_block: bool) -> Read | None:
+            return read(live.partition, offset, share, isolation, may_block=may_block)
+
+        return await self._tried(named, lambda: find(may_block=False), lambda: find(may_block=True))
+
+    async def _tried(
+        self,
+        named: SharedPartition,
+        now: "Callable[[], Read | None]",
+        later: "Callable[[], Read | None]",
+    ) -> Read | None:
+        """A read, in a thread where it has to be; None where it fails, which is the answer."""
+        try:
+            try:
+                return now()
+            except ColdRead:
+                return await self._node.reads.run(later)
+        except (OSError, TidelogError) as error:
+            self._tell(named, refusal(named, _code_of(error)))
+            return None
+
+    async def _acquire(self, reads: "dict[SharedPartition, Read]") -> None:
+        """Let the member have what was read, one partition after the other until it has enough."""
+        left = self._order.wish.records_max
+        for named, found in reads.items():
+            live = self._live[named]
+            if live.is_gone or left <= 0:
+                continue
+            wish = Wish(
+                records_max=left,
+                batch_records=self._order.wish.batch_records,
+                is_strict=self._order.wish.is_strict,
+            )
+            acquired = live.acquire(self._member.member_id, found.offered, wish)
+            left -= sum(each.size for each in acquired)
+            if acquired:
+                await self._answer(named, found, acquired)
+
+    async def _answer(
+        self, named: SharedPartition, found: Read, acquired: Sequence[Acquired]
+    ) -> None:
+        try:
+            records = await self._records(found, acquired)
+        except (OSError, TidelogError) as error:
+            # What was acquired comes back when its time is over.
+            self._tell(named, refusal(named, _code_of(error)))
+            return
+        data = SharePartitionData(
+            partition_index=named.number,
+            # The writer asks for lengths only; the connection makes bytes of a piece of a file.
+            records=[cast("Buffer", records)],
+            acquired_records=[
+                AcquiredRecords(
+                    first_offset=each.first, last_offset=each.last, delivery_count=each.count
+                )
+                for each in acquired
+            ],
+        )
+        self._tell(named, data)
+
+    async def _records(self, found: Read, acquired: Sequence[Acquired]) -> "Buffer | FilePiece":
+        try:
+            return found.records(acquired)
+        except ColdRead:
+            found.let_block()
+            return await self._node.reads.run(found.records, acquired)
+
+    def _tell(self, named: SharedPartition, data: SharePartitionData) -> None:
+        """Something to say that can't wait."""
+        self._answers[named] = data
+        self._has_news = True
+
+
+def _code_of(error: Exception) -> int:
+    if not isinstance(error, TidelogError):
+        return STORAGE_ERROR
+    return ShareCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code

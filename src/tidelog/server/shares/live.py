@@ -1,0 +1,193 @@
+"""A share partition that is being read: its rules, its log, its timer, and what it writes down.
+
+What members say is written first and holds then. Locks run out by one timer for all of them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from tidelog.env import Clock
+from tidelog.server.groups.codes import Code
+from tidelog.server.groups.reply import Reply
+from tidelog.server.partitions import Partition
+from tidelog.server.shares.kept import ShareKey, Update
+from tidelog.server.shares.share_partition import Change, SharePartition
+from tidelog.server.shares.states import (
+    Acknowledgement,
+    Acquired,
+    Limits,
+    Offered,
+    ShareCode,
+    Wish,
+)
+from tidelog.server.timers import Timer, Timers
+from tidelog.server.watched import Watched
+
+_UNAVAILABLE: Final = frozenset(
+    {Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE, Code.COORDINATOR_LOAD_IN_PROGRESS}
+)
+
+
+class States(Protocol):
+    """Where changes are kept."""
+
+    def write(self, key: ShareKey, update: Update) -> Reply[Code]:
+        """Keep what has changed; when it is safe, or why it was not written."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a live share partition needs of the broker."""
+
+    clock: Clock
+    timers: Timers
+    states: States
+    limits: Callable[[str], Limits]
+
+
+class LiveShare(Watched):
+    """Belongs to the loop's thread. Who watches is told when there may be more to acquire.
+
+    Attributes:
+        key: Its name.
+        partition: Its log.
+        records: What is known of its records.
+        is_gone: Nothing can be said of it any more.
+    """
+
+    def __init__(
+        self, key: ShareKey, partition: Partition, records: SharePartition, around: Surroundings
+    ) -> None:
+        """A share partition, with all that is known of it."""
+        super().__init__()
+        self.key = key
+        self.partition = partition
+        self.records = records
+        self._is_reading = False
+        self._was_wanted = False
+        self.is_gone = False
+        self._around = around
+        self._timer: Timer | None = None
+        self._writing = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody has a record of it, or waits for something."""
+        is_busy = self._is_reading or self._writing or self.watcher_count
+        return not is_busy and self.records.deadline_ms is None
+
+    def refresh(self) -> None:
+        """Let hold what has changed beside it: the group's settings, the log's start."""
+        self.records.limits = self._around.limits(self.key.group_id)
+        self.records.move_start(self.partition.log.log_start_offset)
+
+    def begin_reading(self) -> bool:
+        """Read the log for a member, and nobody else meanwhile; whether nobody does already."""
+        if self._is_reading:
+            self._was_wanted = True
+            return False
+        self._is_reading = True
+        return True
+
+    def end_reading(self) -> None:
+        """Let others read; who wanted to looks again."""
+        self._is_reading = False
+        if self._was_wanted:
+            self._was_wanted = False
+            self.notify()
+
+    def acquire(self, member: str, offered: Offered, wish: Wish) -> list[Acquired]:
+        """Give a member what it may have of what was read."""
+        acquired = self.records.acquire(member, offered, wish, self._now_ms())
+        self._arm()
+        return acquired
+
+    def acknowledge(self, member: str, said: Sequence[Acknowledgement]) -> Reply[ShareCode]:
+        """Take what a member says; when it is safe, or why it was not taken."""
+        self.refresh()
+        change = self.records.acknowledge(member, said, self._now_ms())
+        if isinstance(change, ShareCode):
+            return Reply.of(change)
+        return self._write(change)
+
+    def release(self, member: str) -> Reply[ShareCode]:
+        """A member goes; when it is safe that it has nothing any more."""
+        return self._write(self.records.release(member))
+
+    def close(self) -> None:
+        """Nothing can be said of it any more."""
+        self.is_gone = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self.notify()
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def _write(self, change: Change) -> Reply[ShareCode]:
+        said = Reply[ShareCode]()
+        if not change.batches:
+            self._settle(change, is_written=True)
+            said.complete(ShareCode.NONE)
+            return said
+
+        def written(code: Code) -> None:
+            self._writing -= 1
+            self._settle(change, is_written=code is Code.NONE)
+            said.complete(_share_code(code))
+
+        self._writing += 1
+        self._around.states.write(self.key, self._update(change)).then(written)
+        return said
+
+    def _update(self, change: Change) -> Update:
+        records, epoch = self.records, self.partition.log.leader_epoch
+        return Update(records.start, records.complete_count, change.batches, epoch)
+
+    def _settle(self, change: Change, *, is_written: bool) -> None:
+        if self.is_gone:
+            return
+        if is_written:
+            self.records.commit(change)
+        else:
+            self.records.roll_back(change)
+        self._arm()
+        self.notify()
+
+    # -- time --------------------------------------------------------------------------------
+
+    def _now_ms(self) -> int:
+        return self._around.clock.monotonic_ms()
+
+    def _arm(self) -> None:
+        """Be woken when the next lock runs out."""
+        due_ms = self.records.deadline_ms
+        if self._timer is not None:
+            if due_ms is not None and self._timer.due_ms <= due_ms and not self._timer.is_cancelled:
+                return  # it looks again then
+            self._timer.cancel()
+            self._timer = None
+        if due_ms is not None and not self.is_gone:
+            delay_ms = max(due_ms - self._now_ms(), 0)
+            self._timer = self._around.timers.after(delay_ms, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        batches = self.records.expire(self._now_ms())
+        if batches:
+            # It holds whether that can be written or not: who reads it again has only lost counts.
+            records, epoch = self.records, self.partition.log.leader_epoch
+            update = Update(records.start, records.complete_count, batches, epoch)
+            self._around.states.write(self.key, update)
+            self.notify()
+        self._arm()
+
+
+def _share_code(code: Code) -> ShareCode:
+    """What a member is told of a write."""
+    if code is Code.NONE:
+        return ShareCode.NONE
+    if code in _UNAVAILABLE:
+        return ShareCode.COORDINATOR_NOT_AVAILABLE
+    return ShareCode.UNKNOWN_SERVER_ERROR

@@ -1,0 +1,157 @@
+"""What of the log is read for a member: batches by their headers, and those that nobody shall see.
+
+Source: Kafka 4.3's DelayedShareFetch, SharePartition (aborted batches), ShareFetchUtils.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from tidelog.record.batch import HEADER_SIZE, MAGIC_2, RecordBatch
+from tidelog.record.pairs import read_pairs
+from tidelog.server.byte_ranges import ByteRange, Frame, Limits, find_range, frames
+from tidelog.server.partition_reads import aborted_transactions
+from tidelog.server.partitions import Partition
+from tidelog.server.segment_bytes import SegmentBytes
+from tidelog.server.shares.states import Acquired, Offered
+from tidelog.types import Buffer, IsolationLevel
+
+if TYPE_CHECKING:
+    from tidelog.protocol.messages.fetch import AbortedTransaction
+    from tidelog.server.file_pieces import FilePiece
+    from tidelog.storage.segment import Segment
+
+# What is read of a store lies in memory until the member takes it.
+TIER_BYTES: Final = 1 << 20
+_ATTRIBUTES: Final = Struct(">h")
+_ATTRIBUTES_AT: Final = 21
+_PRODUCER_ID: Final = Struct(">q")
+_PRODUCER_ID_AT: Final = 43
+_TRANSACTIONAL: Final = 0x10
+_CONTROL: Final = 0x20
+_ABORT: Final = b"\0\0\0\0"
+
+
+@dataclass(slots=True)
+class Read:
+    """What was read.
+
+    Attributes:
+        offered: Which offsets there are.
+        size_bytes: Of all batches.
+    """
+
+    offered: Offered
+    size_bytes: int
+    _partition: Partition
+    _segment: "Segment"
+    _frames: Sequence[Frame]
+    _source: SegmentBytes
+
+    def let_block(self) -> None:
+        """What is read from now on may be waited for: it is in a thread."""
+        self._source = SegmentBytes(self._partition.log.context.pool, may_block=True)
+
+    def records(self, acquired: Sequence[Acquired]) -> "Buffer | FilePiece":
+        """The whole batches that have what was acquired; raises ColdRead, OSError, CorruptData."""
+        first, last = acquired[0].first, acquired[-1].last
+        wanted = [
+            frame
+            for frame, (low, high) in zip(self._frames, self.offered.batches, strict=True)
+            if high >= first and low <= last
+        ]
+        return self._source.records(self._segment, wanted[0].position, wanted[-1].end)
+
+
+def read(
+    partition: Partition,
+    offset: int,
+    max_bytes: int,
+    isolation: IsolationLevel,
+    *,
+    may_block: bool,
+) -> Read | None:
+    """Batches from an offset on, the first one whole; None where there is nothing more.
+
+    Raises:
+        ColdRead: They have to be waited for, and may not.
+        CorruptData: A damaged frame or index.
+        OSError, StorageFailure: The system failed a read.
+    """
+    end_offset = partition.end_offset(isolation)
+    if offset >= end_offset:
+        return None
+    source = SegmentBytes(partition.log.context.pool, may_block=may_block)
+    segments = partition.log.segments
+    found = _range(segments, offset, end_offset, max_bytes, source)
+    if found is None or not found.size_bytes:
+        return None
+    read_frames = list(frames(found.segment, found.start, found.end, source))
+    batches = _batches(read_frames, offset)
+    hidden: list[tuple[int, int]] = []
+    if isolation is IsolationLevel.READ_COMMITTED:
+        aborted = aborted_transactions(segments, offset, found, source)
+        hidden = _hidden(found.segment, read_frames, aborted, source) if aborted else []
+    offered = Offered(fetch_offset=offset, batches=batches, aborted=hidden)
+    return Read(offered, found.size_bytes, partition, found.segment, read_frames, source)
+
+
+def _range(
+    segments: "Sequence[Segment]",
+    offset: int,
+    end_offset: int,
+    max_bytes: int,
+    source: SegmentBytes,
+) -> ByteRange | None:
+    limits = Limits(end_offset=end_offset, max_bytes=max_bytes, whole_first=True)
+    found = find_range(segments, offset, limits, source)
+    if found is not None and found.segment.is_tiered and found.size_bytes > TIER_BYTES:
+        small = Limits(end_offset=end_offset, max_bytes=TIER_BYTES, whole_first=True)
+        found = find_range(segments, offset, small, source)
+    return found
+
+
+def _batches(found: Sequence[Frame], offset: int) -> list[tuple[int, int]]:
+    """First and last offset of each; an old message set's header names its last one alone."""
+    batches: list[tuple[int, int]] = []
+    behind = offset
+    for frame in found:
+        is_old = frame.magic != MAGIC_2
+        batches.append(
+            (min(behind, frame.last_offset) if is_old else frame.base_offset, frame.last_offset)
+        )
+        behind = frame.last_offset + 1
+    return batches
+
+
+def _hidden(
+    segment: "Segment",
+    found: Sequence[Frame],
+    aborted: "Sequence[AbortedTransaction]",
+    source: SegmentBytes,
+) -> list[tuple[int, int]]:
+    """First and last offset of batches of aborted transactions."""
+    left = deque(sorted(aborted, key=lambda each: each.first_offset))
+    producers: set[int] = set()
+    hidden = []
+    for frame in found:
+        while left and left[0].first_offset <= frame.last_offset:
+            producers.add(left.popleft().producer_id)
+        header = source.read(segment, frame.position, frame.position + HEADER_SIZE)
+        attributes = _ATTRIBUTES.unpack_from(header, _ATTRIBUTES_AT)[0]
+        producer_id = _PRODUCER_ID.unpack_from(header, _PRODUCER_ID_AT)[0]
+        if producer_id not in producers or not attributes & _TRANSACTIONAL:
+            continue
+        if not attributes & _CONTROL:
+            hidden.append((frame.base_offset, frame.last_offset))
+        elif _is_abort(source.read(segment, frame.position, frame.end)):
+            producers.discard(producer_id)
+    return hidden
+
+
+def _is_abort(data: Buffer) -> bool:
+    batch = RecordBatch(memoryview(data))
+    pairs = read_pairs(bytes(batch.body()), batch.record_count)
+    return bool(pairs) and pairs[0][1] == _ABORT
