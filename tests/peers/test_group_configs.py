@@ -170,6 +170,6 @@ def test_what_is_set_is_shown_and_listed(clients: tuple[RawClient, RawClient]) -
 
 
 def test_settings_of_other_protocols_are_unknown(clients: tuple[RawClient, RawClient]) -> None:
-    kafka, own = (alter(c, "g", ("share.session.timeout.ms", SET, "50000")) for c in clients)
+    kafka, own = (alter(c, "g", ("streams.session.timeout.ms", SET, "50000")) for c in clients)
     assert kafka == (0, "")
-    assert own == (40, "Unknown group config name: share.session.timeout.ms")
+    assert own == (40, "Unknown group config name: streams.session.timeout.ms")

@@ -14,6 +14,7 @@ from tidelog.server.groups.consumer.group import ConsumerGroup
 from tidelog.server.groups.group import ClassicGroup, GroupState
 from tidelog.server.groups.offsets import NO_EPOCH
 from tidelog.server.groups.results import NO_GENERATION, CommitAsked
+from tidelog.server.groups.share.group import ShareGroup
 from tidelog.server.groups.table import AnyGroup
 
 
@@ -35,6 +36,8 @@ def commit_errors(
     """Why commits are not taken, each for itself, `NONE` for those that are."""
     if isinstance(group, ConsumerGroup):
         codes = [_consumer_error(group, asked, commit) for commit in commits]
+    elif isinstance(group, ShareGroup):
+        codes = [Code.GROUP_ID_NOT_FOUND] * len(commits)
     else:
         codes = [_classic_error(group, asked)] * len(commits)
     return [
@@ -100,6 +103,8 @@ def _consumer_error(group: ConsumerGroup, asked: CommitAsked, commit: Commit) ->
 
 def fetch_error(group: AnyGroup, member_id: str | None, epoch: int) -> Code:
     """Why a member may not see what was committed, `NONE` where it may, as who names nobody."""
+    if isinstance(group, ShareGroup):
+        return Code.GROUP_ID_NOT_FOUND
     if isinstance(group, ClassicGroup) or (member_id is None and epoch < 0):
         return Code.NONE
     member = group.members.get(member_id or "")

@@ -19,6 +19,8 @@ from tidelog.server.groups.rebalance import Rebalances
 from tidelog.server.groups.records import offset_record, tombstone
 from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.results import CommitAsked
+from tidelog.server.groups.share.changes import share_end_records
+from tidelog.server.groups.share.group import ShareGroup
 from tidelog.server.groups.table import AnyGroup, GroupTable, Journal
 
 MINUTE_MS: Final = 60_000
@@ -88,7 +90,7 @@ class Commits:
         group = self._table.get(group_id)
         if not group_id:
             return Code.INVALID_GROUP_ID
-        if group is None:
+        if group is None or isinstance(group, ShareGroup):
             return Code.GROUP_ID_NOT_FOUND
         if not group.is_empty and group.protocol_type != CONSUMER_PROTOCOL:
             return Code.NON_EMPTY_GROUP
@@ -114,6 +116,8 @@ class Commits:
         if whole:
             if isinstance(group, ConsumerGroup):
                 records += end_records(group)
+            elif isinstance(group, ShareGroup):
+                records += share_end_records(group)
             else:
                 records.append(tombstone(group.group_id))
         if not records:
@@ -129,7 +133,7 @@ class Commits:
 
     def _drop(self, group: AnyGroup) -> None:
         self._table.remove(group.group_id)
-        if isinstance(group, ConsumerGroup):
+        if isinstance(group, ConsumerGroup | ShareGroup):
             group.unload()
         else:
             self._rebalances.unload(group, Code.COORDINATOR_NOT_AVAILABLE)
@@ -155,13 +159,18 @@ class Commits:
     # -- expiry ------------------------------------------------------------------------------
 
     def expire(self, group: AnyGroup) -> None:
-        """Forget what is past its time, and the group where it has nothing left."""
+        """Forget what is past its time, and the group where it has nothing left.
+
+        A share group stays: what it has read is kept elsewhere.
+        """
+        if isinstance(group, ShareGroup):
+            return
         gone = self.expired(group)
         is_pending = self._pending.has_group(group.group_id)
         whole = group.is_empty and len(gone) == len(group.offsets) and not is_pending
         self._forget(group, gone, whole=whole)
 
-    def expired(self, group: AnyGroup) -> list[tuple[str, int]]:
+    def expired(self, group: ClassicGroup | ConsumerGroup) -> list[tuple[str, int]]:
         """Partitions whose offsets are past their time.
 
         A group without members counts from when it became empty, one that never had any from each

@@ -40,6 +40,7 @@ from tidelog.server.groups.group import ClassicGroup
 from tidelog.server.groups.records import tombstone
 from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.results import Beat, BeatAsked, Owned
+from tidelog.server.groups.share.group import ShareGroup
 
 
 class Heartbeats:
@@ -140,6 +141,9 @@ class Heartbeats:
             return Draft(group)
         if group is None and joins:
             return Draft(ConsumerGroup(group_id))
+        if isinstance(group, ShareGroup):
+            text = f"Group {group_id} is not a consumer group."
+            raise Refusal(Code.GROUP_ID_NOT_FOUND, text)
         if group is None or not joins:
             raise Refusal(Code.GROUP_ID_NOT_FOUND, f"there is no consumer group {group_id}")
         if not group.is_empty:

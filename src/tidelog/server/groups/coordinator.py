@@ -24,6 +24,8 @@ from tidelog.server.groups.membership import Membership
 from tidelog.server.groups.pending import PendingOffsets
 from tidelog.server.groups.rebalance import Rebalances
 from tidelog.server.groups.shards import Shards
+from tidelog.server.groups.share.group import ShareGroup
+from tidelog.server.groups.share_heartbeats import ShareHeartbeats
 from tidelog.server.groups.table import AnyGroup, GroupTable
 from tidelog.server.groups.transactional import TransactionalCommits
 from tidelog.server.topics import OFFSETS_TOPIC
@@ -55,6 +57,7 @@ class GroupCoordinator:
     Attributes:
         members: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
         heartbeats: ConsumerGroupHeartbeat.
+        shares: ShareGroupHeartbeat.
         commits: OffsetCommit, OffsetFetch, OffsetDelete.
         pending: What was committed in transactions that are open.
         transactional: TxnOffsetCommit, and the end of transactions.
@@ -77,6 +80,7 @@ class GroupCoordinator:
         random = node.env.random
         parts = Parts(steps, self._fencing, conversion, regexes, random)
         self.heartbeats = Heartbeats(parts)
+        self.shares = ShareHeartbeats(steps)
         in_consumer_groups = ClassicMembers(parts)
         self.default_assignor = steps.default_assignor
         self.members = Membership(
@@ -107,6 +111,8 @@ class GroupCoordinator:
         for group in groups.values():
             if isinstance(group, ConsumerGroup):
                 self._fencing.resume(group)
+            elif isinstance(group, ShareGroup):
+                self.shares.resume(group)
             else:
                 self._rebalances.resume(group)
 
@@ -114,7 +120,7 @@ class GroupCoordinator:
         """Groups of a partition, or of all, can't be served any more."""
         self.pending.unload(number)
         for group in self._table.take_out(number):
-            if isinstance(group, ConsumerGroup):
+            if isinstance(group, ConsumerGroup | ShareGroup):
                 group.unload()
             else:
                 self._rebalances.unload(group, Code.NOT_COORDINATOR)
@@ -124,7 +130,13 @@ class GroupCoordinator:
         if topic == OFFSETS_TOPIC:
             self.shards.forget_topic()
             return
-        self._sweep(lambda group: self.commits.forget_topic(group, topic))
+        self._sweep(lambda group: self._forget_topic(group, topic))
+
+    def _forget_topic(self, group: AnyGroup, topic: str) -> None:
+        if isinstance(group, ShareGroup):
+            self.shares.forget_topic(group, topic)
+        else:
+            self.commits.forget_topic(group, topic)
 
     def _expire(self) -> None:
         self._sweep(self.commits.expire)

@@ -1,9 +1,17 @@
-"""What holds for a group of the consumer protocol: its own settings, else the broker's."""
+"""What holds for a group whose coordinator assigns: its own settings, else the broker's."""
 
 from collections.abc import Callable, Mapping
 
 from tidelog.config import BrokerConfig
-from tidelog.config.group_keys import ASSIGNMENT, HEARTBEAT, SESSION, group_value
+from tidelog.config.group_keys import (
+    ASSIGNMENT,
+    HEARTBEAT,
+    SESSION,
+    SHARE_ASSIGNMENT,
+    SHARE_HEARTBEAT,
+    SHARE_SESSION,
+    group_value,
+)
 
 
 class GroupSettings:
@@ -29,3 +37,17 @@ class GroupSettings:
     def assignment_interval_ms(self, group_id: str) -> int:
         """A new assignment is made at most so often."""
         return group_value(ASSIGNMENT, self._kept(group_id), self.config)
+
+    # -- share groups ------------------------------------------------------------------------
+
+    def share_session_timeout_ms(self, group_id: str) -> int:
+        """After so long a silent member of a share group is given up."""
+        return group_value(SHARE_SESSION, self._kept(group_id), self.config)
+
+    def share_heartbeat_interval_ms(self, group_id: str) -> int:
+        """So often members of a share group are told to say that they are there."""
+        return group_value(SHARE_HEARTBEAT, self._kept(group_id), self.config)
+
+    def share_assignment_interval_ms(self, group_id: str) -> int:
+        """A share group gets a new assignment at most so often."""
+        return group_value(SHARE_ASSIGNMENT, self._kept(group_id), self.config)

@@ -20,6 +20,7 @@ from tidelog.server.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalanc
 from tidelog.server.groups.records import group_record
 from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.results import JoinAsked, Joined, MemberRef, SyncAsked, Synced
+from tidelog.server.groups.share.group import ShareGroup
 from tidelog.server.groups.table import GroupTable, Journal
 
 # What the protocols of one member, and of all members of a group, may take. Kafka has no such
@@ -62,6 +63,8 @@ class Membership:
         group = self._table.get(asked.group_id)
         if isinstance(group, ConsumerGroup) and not group.is_empty:
             return self._in_consumer_groups.join(group, asked)
+        if isinstance(group, ShareGroup):
+            return _refused(Code.INCONSISTENT_GROUP_PROTOCOL, asked.member_id)
         if group is None or isinstance(group, ConsumerGroup):
             return self._join_first(asked, group)
         return self._join(group, asked)
@@ -235,7 +238,7 @@ class Membership:
         if not asked.group_id:
             return Reply.of(Synced(code=Code.INVALID_GROUP_ID))
         group = self._table.get(asked.group_id)
-        if group is None or group.is_empty:
+        if group is None or group.is_empty or isinstance(group, ShareGroup):
             return Reply.of(Synced(code=Code.UNKNOWN_MEMBER_ID))
         if isinstance(group, ConsumerGroup):
             return self._in_consumer_groups.sync(group, asked)
@@ -267,7 +270,7 @@ class Membership:
         if not group_id:
             return Code.INVALID_GROUP_ID
         group = self._table.get(group_id)
-        if group is None:
+        if group is None or isinstance(group, ShareGroup):
             return Code.UNKNOWN_MEMBER_ID
         if isinstance(group, ConsumerGroup):
             return self._in_consumer_groups.heartbeat(group, member, generation)
@@ -285,7 +288,7 @@ class Membership:
         if not group_id:
             return Code.INVALID_GROUP_ID
         group = self._table.get(group_id)
-        if group is None:
+        if group is None or isinstance(group, ShareGroup):
             return [Code.UNKNOWN_MEMBER_ID] * len(members)
         if isinstance(group, ConsumerGroup):
             return self._in_consumer_groups.leave(group, members)

@@ -25,6 +25,8 @@ from tidelog.server.groups.log_pieces import take_batches
 from tidelog.server.groups.offsets import CommittedOffset
 from tidelog.server.groups.pending import PendingOffset
 from tidelog.server.groups.records import Change, GroupChange, OffsetChange, read_change
+from tidelog.server.groups.share.group import ShareGroup
+from tidelog.server.groups.share.reading import ShareRecord, read_share_change
 from tidelog.server.groups.table import AnyGroup
 from tidelog.storage.reading import LogSlice
 
@@ -38,11 +40,13 @@ class LoadedGroup:
     Attributes:
         value: Its last generation, None where there are offsets only.
         changes: What makes it a group whose coordinator assigns; none for a classic group.
+        shares: What makes it a share group; none for others.
         offsets: Topic, partition and commit.
     """
 
     value: GroupMetadataValue | None = None
     changes: list[ConsumerRecord] = field(default_factory=list)
+    shares: list[ShareRecord] = field(default_factory=list)
     offsets: list[tuple[str, int, CommittedOffset]] = field(default_factory=list)
 
 
@@ -144,10 +148,13 @@ class Replay:
                 found.append(LoadedPending(producer_id, pending, is_stale))
         return found
 
-    def _read(self, key: bytes, value: bytes, offset: int) -> Change | ConsumerRecord | None:
+    def _read(
+        self, key: bytes, value: bytes, offset: int
+    ) -> Change | ConsumerRecord | ShareRecord | None:
         try:
-            consumers = read_group_change(int.from_bytes(key[:2], "big", signed=True), key, value)
-            return read_change(key, value, offset) if consumers is None else consumers
+            kind = int.from_bytes(key[:2], "big", signed=True)
+            found = read_group_change(kind, key, value) or read_share_change(kind, key, value)
+            return read_change(key, value, offset) if found is None else found
         except (CorruptMessage, UnsupportedVersion) as error:
             if len(self.skipped) < 10:
                 self.skipped.append(f"offset {offset}: {error}")
@@ -157,6 +164,9 @@ class Replay:
         change = self._read(key, value, offset)
         if isinstance(change, ConsumerRecord):
             found.setdefault(change.group_id, LoadedGroup()).changes.append(change)
+            return
+        if isinstance(change, ShareRecord):
+            found.setdefault(change.group_id, LoadedGroup()).shares.append(change)
             return
         if change is None:
             return
@@ -179,6 +189,8 @@ def _records(batch: Batch) -> list[tuple[bytes, Value]]:
 def revive(group_id: str, loaded: LoadedGroup, now_ms: int) -> AnyGroup:
     """The group as its last generation or epoch left it: with its members, or empty."""
     group: AnyGroup
+    if loaded.shares and loaded.value is None and not loaded.changes:
+        return _revive_share(group_id, loaded.shares)
     if loaded.changes and loaded.value is None:
         group = ConsumerGroup(group_id)
         for each in sorted(loaded.changes, key=attrgetter("kind")):
@@ -192,6 +204,13 @@ def revive(group_id: str, loaded: LoadedGroup, now_ms: int) -> AnyGroup:
             group.offsets.put(topic, partition, offset)
     if isinstance(group, ClassicGroup) and loaded.value is not None:
         _rejoin(group, loaded.value)
+    return group
+
+
+def _revive_share(group_id: str, records: list[ShareRecord]) -> ShareGroup:
+    group = ShareGroup(group_id)
+    for each in sorted(records, key=attrgetter("kind")):
+        each.change.apply(group)
     return group
 
 

@@ -160,8 +160,31 @@ class BeatAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShareBeatAsked:
+    """A ShareGroupHeartbeat; what is None has not changed since the last one.
+
+    Attributes:
+        group_id: The group.
+        member_id: The member's id, which it made itself.
+        epoch: 0 to join, -1 to leave.
+        rack_id: Where it is.
+        topics: Names that it reads.
+        client_id: How the client calls itself.
+        client_host: Where it asks from.
+    """
+
+    group_id: str
+    member_id: str = ""
+    epoch: int = 0
+    rack_id: str | None = None
+    topics: frozenset[str] | None = None
+    client_id: str = ""
+    client_host: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """How a ConsumerGroupHeartbeat ended; the assignment only where the member needs it."""
+    """How a heartbeat to the coordinator ended; the assignment only where the member needs it."""
 
     code: Code = Code.NONE
     message: str | None = None

@@ -1,4 +1,4 @@
-"""The groups that are loaded, of both protocols, and where they are written."""
+"""The groups that are loaded, of all protocols, and where they are written."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
@@ -10,8 +10,9 @@ from tidelog.server.groups.consumer.group import ConsumerGroup
 from tidelog.server.groups.group import ClassicGroup
 from tidelog.server.groups.records import GroupRecord
 from tidelog.server.groups.reply import Reply
+from tidelog.server.groups.share.group import ShareGroup
 
-AnyGroup: TypeAlias = ClassicGroup | ConsumerGroup
+AnyGroup: TypeAlias = ClassicGroup | ConsumerGroup | ShareGroup
 
 
 class Journal(Protocol):
@@ -71,6 +72,11 @@ class GroupTable:
         """A group whose coordinator assigns, None where there is none."""
         found = self.groups.get(group_id)
         return found if isinstance(found, ConsumerGroup) else None
+
+    def share(self, group_id: str) -> ShareGroup | None:
+        """A share group, None where there is none."""
+        found = self.groups.get(group_id)
+        return found if isinstance(found, ShareGroup) else None
 
     def get_or_create(self, group_id: str) -> AnyGroup:
         """A group, a classic one without members where there was none."""

@@ -58,6 +58,10 @@ MODULES: Final = {
         68: "consumer_group_heartbeat",
         69: "consumer_group_describe",
     },
+    "share_groups": {
+        76: "share_group_heartbeat",
+        77: "share_group_describe",
+    },
     "transactions": {
         22: "init_producer_id",
         24: "add_partitions_to_txn",

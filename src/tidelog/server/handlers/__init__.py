@@ -106,6 +106,12 @@ ROWS: Final = (
     Row(80, "quorum", "add_raft_voter", 0, 1),
     Row(81, "quorum", "remove_raft_voter", 0, 0),
 )
+# What is there of share groups (KIP-932). Clients take them for whole or not at all, so these rows
+# come into the table together, when fetching and acknowledging work too.
+SHARE_ROWS: Final = (
+    Row(76, "share_groups", "share_group_heartbeat", 1, 1),
+    Row(77, "share_groups", "share_group_describe", 1, 1),
+)
 BY_KEY: Final = {row.key: row for row in ROWS}
 
 

@@ -32,6 +32,7 @@ from tidelog.protocol.messages.membership import (
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.group import ClassicGroup, GroupState, Member
 from tidelog.server.groups.results import JoinAsked, Joined, MemberRef, SyncAsked, Synced
+from tidelog.server.groups.share.group import ShareGroup
 from tidelog.server.groups.table import AnyGroup
 from tidelog.server.handlers.waiting import arrival, respond
 from tidelog.server.requests import RequestContext
@@ -48,6 +49,7 @@ BATCHED_LEAVE_FIRST_VERSION: Final = 3
 NOT_FOUND_FIRST_VERSION: Final = 6
 CLASSIC_TYPE: Final = "classic"
 CONSUMER_TYPE: Final = "consumer"
+SHARE_TYPE: Final = "share"
 # What Kafka's AclOperation lets anybody do to a group: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS,
 # ALTER_CONFIGS, as bits by the operation's code.
 GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))
@@ -202,6 +204,8 @@ def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGrou
 
 
 def _type_of(group: AnyGroup) -> str:
+    if isinstance(group, ShareGroup):
+        return SHARE_TYPE
     return CLASSIC_TYPE if isinstance(group, ClassicGroup) else CONSUMER_TYPE
 
 

@@ -27,6 +27,8 @@ from tidelog.server.groups.records import GroupRecord
 from tidelog.server.groups.replay import Replay, revive
 from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.results import CommitAsked, JoinAsked, Joined, MemberRef, SyncAsked
+from tidelog.server.groups.share.group import ShareGroup
+from tidelog.server.groups.share_heartbeats import ShareHeartbeats
 from tidelog.server.groups.table import GroupTable
 from tidelog.server.timers import Timers
 from tidelog.storage.topics import TopicInfo
@@ -122,6 +124,7 @@ class World:
         regexes = Regexes(steps, self.look_up)
         consumers = Parts(steps, self.fencing, conversion, regexes, self.random)
         self.heartbeats = Heartbeats(consumers)
+        self.shares = ShareHeartbeats(steps)
         self.members = Membership(
             self.table,
             self.rebalances,
@@ -134,7 +137,7 @@ class World:
     def restart(self) -> None:
         """A new process reads what the last one wrote."""
         for group in self.table.groups.values():
-            if isinstance(group, ConsumerGroup):
+            if isinstance(group, ConsumerGroup | ShareGroup):
                 group.unload()
             else:
                 self.rebalances.unload(group, Code.NOT_COORDINATOR)
@@ -148,6 +151,8 @@ class World:
             self.table.put(group)
             if isinstance(group, ConsumerGroup):
                 self.fencing.resume(group)
+            elif isinstance(group, ShareGroup):
+                self.shares.resume(group)
             else:
                 self.rebalances.resume(group)
 
@@ -172,6 +177,13 @@ class World:
     def consumers(self) -> ConsumerGroup:
         """The group, as one whose coordinator assigns."""
         found = self.table.consumer(GROUP)
+        assert found is not None
+        return found
+
+    @property
+    def sharers(self) -> ShareGroup:
+        """The group, as a share group."""
+        found = self.table.share(GROUP)
         assert found is not None
         return found
 

@@ -1,0 +1,308 @@
+"""ShareGroupHeartbeat: members of share groups come, say that they are there, and go.
+
+Nothing has to be given up before somebody else may read it, so a member has its target at once. A
+topic's partitions are shared from the heartbeat on that names it: their delivery is kept by the
+same process, so nobody has to be asked first.
+
+Source: Kafka 4.3's group coordinator; KIP-932, KIP-1263 (assignments at most so often).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from tidelog.server.errors import Refusal
+from tidelog.server.groups.codes import Code
+from tidelog.server.groups.consumer.group import NO_TARGET
+from tidelog.server.groups.consumer.member import Target
+from tidelog.server.groups.consumer_steps import Steps
+from tidelog.server.groups.reply import Reply
+from tidelog.server.groups.results import Beat, ShareBeatAsked
+from tidelog.server.groups.share.assignor import assign_simple
+from tidelog.server.groups.share.changes import (
+    ShareChange,
+    SharedTopicsChange,
+    ShareEpochChange,
+    ShareMemberChange,
+    SharePlaceChange,
+    ShareTargetChange,
+    ShareTargetEpochChange,
+)
+from tidelog.server.groups.share.group import SharedTopic, ShareGroup
+from tidelog.server.groups.share.member import (
+    JOINING,
+    LEAVING,
+    ShareAsks,
+    ShareMember,
+    SharePlace,
+)
+from tidelog.server.groups.share.topics import kept_topics, shared_after
+
+
+@dataclass(slots=True)
+class ShareDraft:
+    """What a request does.
+
+    Attributes:
+        group: The group as it is before.
+        changes: What happens to the group, in order.
+        actions: Done when all of that has been accepted.
+        shared: The topics that it shares afterwards.
+    """
+
+    group: ShareGroup
+    changes: list[ShareChange] = field(default_factory=list)
+    actions: list[Callable[[], None]] = field(default_factory=list)
+    shared: Mapping[UUID, SharedTopic] = field(default_factory=dict)
+
+
+class ShareHeartbeats:
+    """What members of share groups ask. Belongs to the loop's thread."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+
+    def beat(self, asked: ShareBeatAsked) -> Reply[Beat]:
+        """One heartbeat."""
+        try:
+            _require_sense(asked)
+            return self._leave(asked) if asked.epoch == LEAVING else self._stay(asked)
+        except Refusal as refusal:
+            code = Code(refusal.error_code)
+            return Reply.of(Beat(code=code, message=refusal.message))
+
+    # -- staying -----------------------------------------------------------------------------
+
+    def _stay(self, asked: ShareBeatAsked) -> Reply[Beat]:
+        draft = self._open(asked)
+        group = draft.group
+        old = _member(group, asked)
+        _require_epoch(old, asked.epoch)
+        new = replace(old, asks=_updated(old.asks, asked))
+        is_known = asked.member_id in group.members
+        if not is_known or new.asks != old.asks:
+            draft.changes.append(ShareMemberChange(new.member_id, new.asks))
+        has_changed = not is_known or new.asks.topics != old.asks.topics
+        epoch = self._next_epoch(draft, old.asks, new.asks, is_due=has_changed)
+        aimed = self._aim(draft, epoch, new)
+        place = _next_place(new.place, *aimed, self._ids(new.asks), has_changed=has_changed)
+        if place != new.place:
+            draft.changes.append(SharePlaceChange(new.member_id, place))
+        draft.actions.append(lambda: self._await_sign(group, new.member_id))
+        is_told = (
+            asked.epoch == JOINING
+            or asked.topics is not None
+            or place.assigned != old.place.assigned
+        )
+        beat = Beat(
+            member_id=new.member_id,
+            epoch=place.epoch,
+            interval_ms=self._steps.settings.share_heartbeat_interval_ms(group.group_id),
+            assignment=place.assigned if is_told else None,
+        )
+        return _after(self._write(draft), beat)
+
+    def _open(self, asked: ShareBeatAsked) -> ShareDraft:
+        """The group, which who joins founds.
+
+        Raises:
+            Refusal: There is none, or one of another type, or no room in it.
+        """
+        group = self._steps.table.get(asked.group_id)
+        if group is None and asked.epoch == JOINING:
+            group = ShareGroup(asked.group_id)
+        if not isinstance(group, ShareGroup):
+            raise _no_group(asked.group_id, is_there=group is not None)
+        limit = self._steps.config.group_share_max_size
+        if len(group.members) >= limit and asked.member_id not in group.members:
+            text = f"the share group has {limit} members, its maximum"
+            raise Refusal(Code.GROUP_MAX_SIZE_REACHED, text)
+        return ShareDraft(group, shared=group.shared)
+
+    def _next_epoch(
+        self, draft: ShareDraft, known: ShareAsks, new: ShareAsks | None, *, is_due: bool
+    ) -> int:
+        """Begin a new epoch where that is due or topics have changed; the epoch then."""
+        group, topics = draft.group, self._steps.topics.all()
+        if not is_due and group.seen_topics is topics:
+            return group.epoch
+        names = group.names_after(known, new)
+        found = self._steps.metadata_hash(names)
+        epoch = group.epoch
+        if is_due or found != group.metadata_hash:
+            epoch += 1
+            draft.changes.append(ShareEpochChange(epoch, found))
+        draft.shared = shared_after(group.shared, names, topics)
+        if draft.shared != group.shared:
+            draft.changes.append(SharedTopicsChange(draft.shared))
+
+        def remember() -> None:
+            group.seen_topics = topics
+
+        draft.actions.append(remember)
+        return epoch
+
+    def _aim(self, draft: ShareDraft, epoch: int, new: ShareMember) -> tuple[int, Target]:
+        """What a member goes to, with the epoch that it was made for; a new target where due."""
+        group, now_ms = draft.group, self._steps.clock.now_ms()
+        if epoch <= group.target_epoch or not self._may_assign(group, now_ms):
+            return group.target_epoch, group.targets.get(new.member_id, NO_TARGET)
+        members = {**group.members, new.member_id: new}
+        reads = {
+            name: frozenset(each for each in self._ids(member.asks) if each in draft.shared)
+            for name, member in members.items()
+        }
+        shared = {topic: each.partitions for topic, each in draft.shared.items()}
+        targets = assign_simple(reads, group.targets, shared)
+        for name, target in targets.items():
+            if target != group.targets.get(name):
+                draft.changes.append(ShareTargetChange(name, target))
+        draft.changes.append(ShareTargetEpochChange(epoch, now_ms))
+        return epoch, targets[new.member_id]
+
+    def _may_assign(self, group: ShareGroup, now_ms: int) -> bool:
+        """Whether the last target is old enough for a new one; a clock set back doesn't stop it."""
+        interval_ms = self._steps.settings.share_assignment_interval_ms(group.group_id)
+        return not group.target_ms or not 0 <= now_ms - group.target_ms < interval_ms
+
+    def _ids(self, asks: ShareAsks) -> frozenset[UUID]:
+        return self._steps.topic_ids(asks.topics)
+
+    # -- leaving -----------------------------------------------------------------------------
+
+    def _leave(self, asked: ShareBeatAsked) -> Reply[Beat]:
+        group = self._steps.table.get(asked.group_id)
+        if not isinstance(group, ShareGroup):
+            raise _no_group(asked.group_id, is_there=group is not None)
+        if asked.member_id not in group.members:
+            raise _no_member(asked)
+        beat = Beat(member_id=asked.member_id, epoch=asked.epoch)
+        return _after(self._fence(group, asked.member_id), beat)
+
+    def _fence(self, group: ShareGroup, member_id: str) -> Reply[Code]:
+        """Let a member go."""
+        draft = ShareDraft(group, shared=group.shared)
+        draft.changes.append(SharePlaceChange(member_id, None))
+        draft.changes.append(ShareTargetChange(member_id, None))
+        draft.changes.append(ShareMemberChange(member_id, None))
+        names = group.names_after(group.members[member_id].asks, None)
+        draft.changes.append(ShareEpochChange(group.epoch + 1, self._steps.metadata_hash(names)))
+        draft.actions.append(lambda: group.stop(member_id))
+        return self._write(draft)
+
+    # -- time --------------------------------------------------------------------------------
+
+    def resume(self, group: ShareGroup) -> None:
+        """A group was loaded: its members' sessions begin anew."""
+        for member_id in group.members:
+            self._await_sign(group, member_id)
+
+    def _await_sign(self, group: ShareGroup, member_id: str) -> None:
+        """A member gave a sign of life: its session begins anew."""
+        group.stop(member_id)
+
+        def act() -> None:
+            is_there = self._steps.table.get(group.group_id) is group
+            if is_there and member_id in group.members:
+                self._fence(group, member_id)
+
+        ms = self._steps.settings.share_session_timeout_ms(group.group_id)
+        group.sessions[member_id] = self._steps.timers.after(ms, act)
+
+    def forget_topic(self, group: ShareGroup, name: str) -> None:
+        """A topic was deleted: the group shares it no more."""
+        shared = kept_topics(group.shared, lambda each: each.name != name)
+        if len(shared) < len(group.shared):
+            self._write(ShareDraft(group, [SharedTopicsChange(shared)]))
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def _write(self, draft: ShareDraft) -> Reply[Code]:
+        """Write what happens and let it happen; when it is safe, or why nothing happened."""
+        group, journal = draft.group, self._steps.journal
+        records = [change.record(group.group_id) for change in draft.changes]
+        if records:
+            written = journal.append(group.group_id, records)
+        else:
+            written = journal.settled(group.group_id)
+        if not written.is_done or written.value is Code.NONE:
+            for change in draft.changes:
+                change.apply(group)
+            self._steps.table.put(group)
+            for action in draft.actions:
+                action()
+        return written
+
+
+def _require_sense(asked: ShareBeatAsked) -> None:
+    """Refuse what no member may say."""
+    rules: Iterable[tuple[bool, str]] = (
+        (bool(asked.member_id.strip()), "a member id is needed"),
+        (bool(asked.group_id.strip()), "a group id is needed"),
+        (asked.rack_id is None or bool(asked.rack_id.strip()), "a rack id can't be empty"),
+        (asked.epoch != JOINING or bool(asked.topics), "who joins says which topics it reads"),
+        (asked.epoch >= LEAVING, f"there is no epoch {asked.epoch}"),
+    )
+    for is_kept, why in rules:
+        if not is_kept:
+            raise Refusal(Code.INVALID_REQUEST, why)
+
+
+def _member(group: ShareGroup, asked: ShareBeatAsked) -> ShareMember:
+    """The member, new where it joins and is not there."""
+    member = group.members.get(asked.member_id)
+    if member is None and asked.epoch != JOINING:
+        raise _no_member(asked)
+    return member or ShareMember(asked.member_id)
+
+
+def _require_epoch(member: ShareMember, epoch: int) -> None:
+    """Refuse another epoch than the member's; the one before is taken: an answer may be lost."""
+    place = member.place
+    if epoch not in (JOINING, place.epoch, place.previous_epoch):
+        raise Refusal(
+            Code.FENCED_MEMBER_EPOCH,
+            f"member {member.member_id} is in epoch {place.epoch}, not {epoch}:"
+            " it has to join again",
+        )
+
+
+def _updated(asks: ShareAsks, asked: ShareBeatAsked) -> ShareAsks:
+    """What a member asks for once it has said this."""
+    return ShareAsks(
+        rack_id=asks.rack_id if asked.rack_id is None else asked.rack_id,
+        client_id=asked.client_id,
+        client_host=asked.client_host,
+        topics=asks.topics if asked.topics is None else asked.topics,
+    )
+
+
+def _next_place(
+    place: SharePlace, epoch: int, target: Target, reads: frozenset[UUID], *, has_changed: bool
+) -> SharePlace:
+    """All of the target, but for topics that the member does not read any more."""
+    if place.epoch != epoch:
+        assigned = {topic: numbers for topic, numbers in target.items() if topic in reads}
+        return SharePlace(epoch=epoch, previous_epoch=place.epoch, assigned=assigned)
+    if not has_changed:
+        return place
+    return replace(
+        place, assigned={each: place.assigned[each] for each in place.assigned if each in reads}
+    )
+
+
+def _no_group(group_id: str, *, is_there: bool) -> Refusal:
+    what = "is not a share group" if is_there else "not found"
+    return Refusal(Code.GROUP_ID_NOT_FOUND, f"Group {group_id} {what}.")
+
+
+def _no_member(asked: ShareBeatAsked) -> Refusal:
+    text = f"member {asked.member_id} is not in group {asked.group_id}"
+    return Refusal(Code.UNKNOWN_MEMBER_ID, text)
+
+
+def _after(written: Reply[Code], beat: Beat) -> Reply[Beat]:
+    """The answer once what it tells is safe."""
+    reply = Reply[Beat]()
+    written.then(lambda code: reply.complete(beat if code is Code.NONE else Beat(code=code)))
+    return reply

@@ -1,0 +1,124 @@
+"""Share groups through a broker: heartbeats, what administrators ask, rights, restarts."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.server.asking import Asking
+from tests.server.conftest import SETTINGS
+from tests.server.sharing import announce_shares
+from tests.waiting import until
+
+import tidelog
+from tidelog.protocol.messages import (
+    DELETE_GROUPS,
+    FIND_COORDINATOR,
+    LIST_GROUPS,
+    SHARE_GROUP_DESCRIBE,
+    SHARE_GROUP_HEARTBEAT,
+)
+from tidelog.protocol.messages.described_groups import DeleteGroupsRequest
+from tidelog.protocol.messages.groups import (
+    FindCoordinatorRequest,
+    ListedGroup,
+    ListGroupsRequest,
+)
+from tidelog.protocol.messages.share_groups import (
+    DescribedShareGroup,
+    ShareGroupDescribeRequest,
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+)
+from tidelog.server.handlers import ROWS, SHARE_ROWS
+from tidelog.server.in_process import Broker
+
+# The topic of groups is being made, or read.
+LOADING = (14, 15, 16)
+GROUP = "sharers"
+
+
+@pytest.fixture(autouse=True)
+def announced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    yield from announce_shares(monkeypatch)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    return str(tmp_path / "data")
+
+
+def start(data: str) -> Broker:
+    return tidelog.broker(data, settings=SETTINGS)
+
+
+def beat(broker: Broker, member: str, epoch: int, *topics: str) -> ShareGroupHeartbeatResponse:
+    request = ShareGroupHeartbeatRequest(
+        group_id=GROUP,
+        member_id=member,
+        member_epoch=epoch,
+        subscribed_topic_names=list(topics) or None,
+    )
+    with Asking(broker) as asking:
+        asking.ask(FIND_COORDINATOR, 4, FindCoordinatorRequest(coordinator_keys=[GROUP]))
+        return until(
+            lambda: asking.ask(SHARE_GROUP_HEARTBEAT, 1, request),
+            lambda told: told.error_code not in LOADING,
+        )
+
+
+def described(broker: Broker, *groups: str) -> list[DescribedShareGroup]:
+    request = ShareGroupDescribeRequest(group_ids=list(groups), include_authorized_operations=True)
+    with Asking(broker) as asking:
+        return asking.ask(SHARE_GROUP_DESCRIBE, 1, request).groups
+
+
+def listed(broker: Broker, **filters: list[str]) -> list[ListedGroup]:
+    with Asking(broker) as asking:
+        return asking.ask(LIST_GROUPS, 5, ListGroupsRequest(**filters)).groups
+
+
+def test_a_group_lives_through_a_restart_and_dies_when_it_is_deleted(data: str) -> None:
+    with start(data) as broker:
+        broker.call(lambda node: node.topics.create("routes", 2))
+        joined = beat(broker, "A", 0, "routes")
+        assert (joined.error_code, joined.member_id, joined.member_epoch) == (0, "A", 2)
+        assert joined.assignment is not None
+        assert [part.partitions for part in joined.assignment.topic_partitions] == [[0, 1]]
+        assert beat(broker, "A", 2).assignment is None
+    with start(data) as broker:
+        assert beat(broker, "A", 2).error_code == 0
+        (group,) = described(broker, GROUP)
+        (member,) = group.members
+        assert (group.error_code, group.group_state, group.assignor_name) == (0, "Stable", "simple")
+        assert (group.group_epoch, group.assignment_epoch, member.member_epoch) == (2, 2, 2)
+        assert (member.client_id, member.subscribed_topic_names) == ("asking", ["routes"])
+        (part,) = member.assignment.topic_partitions
+        assert (part.topic_name, part.partitions) == ("routes", [0, 1])
+        assert beat(broker, "A", -1).member_epoch == -1
+        with Asking(broker) as asking:
+            told = asking.ask(DELETE_GROUPS, 2, DeleteGroupsRequest(groups_names=[GROUP]))
+        assert [result.error_code for result in told.results] == [0]
+        assert [group.error_code for group in described(broker, GROUP, "")] == [69, 24]
+
+
+def test_groups_are_listed_by_type_and_state(data: str) -> None:
+    with start(data) as broker:
+        broker.call(lambda node: node.topics.create("routes", 2))
+        beat(broker, "A", 0, "routes")
+        expected = [
+            ListedGroup(
+                group_id=GROUP, protocol_type="share", group_state="Stable", group_type="share"
+            )
+        ]
+        assert listed(broker) == expected
+        assert listed(broker, types_filter=["Share"]) == expected
+        assert listed(broker, types_filter=["consumer", "classic"]) == []
+        assert listed(broker, states_filter=["Empty"]) == []
+        beat(broker, "A", -1)
+        (found,) = listed(broker, states_filter=["empty"])
+        assert found.group_state == "Empty"
+
+
+def test_share_groups_are_announced_together_or_not_at_all() -> None:
+    keys = {row.key for row in ROWS} & {row.key for row in SHARE_ROWS}
+    assert keys in (set(), {row.key for row in SHARE_ROWS})

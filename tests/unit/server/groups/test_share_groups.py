@@ -1,0 +1,304 @@
+"""Share groups: who may read what, epochs, time, topics, failures, restarts, other protocols."""
+
+from dataclasses import replace
+
+import pytest
+from tests.unit.server.groups.world import GROUP, World, topic_id
+
+from tidelog.server.groups.codes import Code
+from tidelog.server.groups.commit_checks import fetch_error
+from tidelog.server.groups.results import (
+    Beat,
+    BeatAsked,
+    MemberRef,
+    Owned,
+    ShareBeatAsked,
+    SyncAsked,
+)
+from tidelog.server.groups.share.group import ShareGroupState
+
+SESSION_MS = 45_000
+ROUTES, STOPS = topic_id("routes"), topic_id("stops")
+
+
+class Member:
+    """A member that takes what it is told."""
+
+    def __init__(self, world: World, name: str, *topics: str) -> None:
+        self.world = world
+        names = frozenset(topics or ("routes",))
+        self.asked = ShareBeatAsked(group_id=GROUP, member_id=name, topics=names)
+        self.epoch = 0
+        self.assigned: Owned = {}
+        self.join()
+
+    def join(self) -> Beat:
+        return self._take(self.world.shares.beat(self.asked).value)
+
+    def beat(self, **changes: object) -> Beat:
+        asked = replace(self.asked, epoch=self.epoch, topics=None)
+        asked = replace(asked, **changes)  # type: ignore[arg-type]  # fields by name
+        return self._take(self.world.shares.beat(asked).value)
+
+    def leave(self) -> Beat:
+        return self.world.shares.beat(replace(self.asked, epoch=-1)).value
+
+    def _take(self, beat: Beat) -> Beat:
+        if beat.code is Code.NONE:
+            self.epoch = beat.epoch
+            if beat.assignment is not None:
+                self.assigned = beat.assignment
+        return beat
+
+
+@pytest.fixture
+def world() -> World:
+    made = World(group_share_assignment_interval_ms="0")
+    made.make_topics(routes=4, stops=2)
+    return made
+
+
+def test_who_joins_may_read_all_that_there_is(world: World) -> None:
+    beat = Member(world, "A", "routes", "nowhere").join()
+    assert beat == Beat(
+        member_id="A", epoch=2, interval_ms=5000, assignment={ROUTES: frozenset(range(4))}
+    )
+    assert world.sharers.state is ShareGroupState.STABLE
+
+
+def test_members_share_partitions_evenly_and_each_has_a_reader(world: World) -> None:
+    members = [Member(world, name) for name in "ABCDEF"]
+    for member in members:
+        member.beat()
+    counts = [len(member.assigned[ROUTES]) for member in members]
+    # Two readers for each of four partitions.
+    assert sorted(counts) == [1, 1, 1, 1, 2, 2]
+    readers = [sum(number in member.assigned[ROUTES] for member in members) for number in range(4)]
+    assert readers == [2, 2, 2, 2]
+
+
+def test_an_assignment_is_told_when_it_changes_or_is_asked_for(world: World) -> None:
+    first = Member(world, "A")
+    assert first.beat().assignment is None
+    assert first.beat(topics=frozenset({"routes"})).assignment == first.assigned
+    Member(world, "B")
+    told = first.beat()
+    assert told.epoch == 3
+    assert told.assignment is not None
+    assert len(told.assignment[ROUTES]) == 2
+
+
+def test_another_subscription_begins_an_epoch(world: World) -> None:
+    first = Member(world, "A")
+    told = first.beat(topics=frozenset({"stops"}))
+    assert (told.epoch, told.assignment) == (3, {STOPS: frozenset(range(2))})
+    # What was begun stays known: the group may come back to it.
+    assert set(world.sharers.shared) == {ROUTES, STOPS}
+
+
+def test_the_epoch_before_is_taken_and_others_are_fenced(world: World) -> None:
+    first = Member(world, "A")
+    Member(world, "B")
+    assert first.beat().epoch == 3
+    assert first.beat(epoch=2).epoch == 3
+    assert first.beat(epoch=1).code is Code.FENCED_MEMBER_EPOCH
+    assert first.beat(epoch=4).code is Code.FENCED_MEMBER_EPOCH
+    assert first.join().epoch == 3
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ShareBeatAsked(group_id=GROUP, topics=frozenset({"routes"})),
+        ShareBeatAsked(group_id=" ", member_id="A", topics=frozenset({"routes"})),
+        ShareBeatAsked(group_id=GROUP, member_id="A"),
+        ShareBeatAsked(group_id=GROUP, member_id="A", topics=frozenset()),
+        ShareBeatAsked(group_id=GROUP, member_id="A", epoch=-2),
+        ShareBeatAsked(group_id=GROUP, member_id="A", epoch=1, rack_id=""),
+    ],
+)
+def test_what_makes_no_sense_is_refused(world: World, asked: ShareBeatAsked) -> None:
+    assert world.shares.beat(asked).value.code is Code.INVALID_REQUEST
+    assert not world.journal.data
+
+
+def test_only_who_joins_founds_a_group(world: World) -> None:
+    for epoch in (-1, 1):
+        asked = ShareBeatAsked(group_id=GROUP, member_id="A", epoch=epoch)
+        assert world.shares.beat(asked).value.code is Code.GROUP_ID_NOT_FOUND
+    first = Member(world, "A")
+    for epoch in (-1, 2):
+        code = first.beat(member_id="B", epoch=epoch).code
+        assert code is Code.UNKNOWN_MEMBER_ID
+
+
+def test_a_full_group_takes_nobody(world: World) -> None:
+    world = World(group_share_max_size="1")
+    first = Member(world, "A")
+    assert Member(world, "B").join().code is Code.GROUP_MAX_SIZE_REACHED
+    assert first.join().code is Code.NONE
+
+
+def test_who_leaves_leaves_its_partitions_to_others(world: World) -> None:
+    first, second = Member(world, "A"), Member(world, "B")
+    assert second.leave() == Beat(member_id="B", epoch=-1)
+    assert first.beat().epoch == 4
+    assert first.assigned == {ROUTES: frozenset(range(4))}
+    assert second.beat().code is Code.UNKNOWN_MEMBER_ID
+    assert first.leave().code is Code.NONE
+    assert world.sharers.state is ShareGroupState.EMPTY
+    world.wait(2 * SESSION_MS)
+    assert world.sharers.epoch == 5
+
+
+def test_who_is_silent_is_given_up(world: World) -> None:
+    first, second = Member(world, "A"), Member(world, "B")
+    world.wait(SESSION_MS - 1)
+    first.beat()
+    world.wait(1)
+    assert list(world.sharers.members) == ["A"]
+    assert second.beat().code is Code.UNKNOWN_MEMBER_ID
+
+
+def test_a_group_s_own_settings_take_the_place_of_the_broker_s(world: World) -> None:
+    world.group_texts[GROUP] = {
+        "share.session.timeout.ms": "50000",
+        "share.heartbeat.interval.ms": "99000",
+    }
+    first = Member(world, "A")
+    assert first.beat().interval_ms == 15_000
+    world.wait(49_999)
+    assert list(world.sharers.members) == ["A"]
+    world.wait(1)
+    assert not world.sharers.members
+
+
+def test_assignments_are_made_at_most_so_often() -> None:
+    world = World()
+    world.wait(1)
+    world.make_topics(routes=4)
+    first, second = Member(world, "A"), Member(world, "B")
+    assert (second.epoch, second.assigned) == (2, {})
+    assert first.beat().epoch == 2
+    world.wait(1000)
+    assert second.beat().epoch == 3
+    assert len(second.assigned[ROUTES]) == 2
+
+
+def test_what_is_not_read_any_more_goes_before_the_next_assignment() -> None:
+    world = World()
+    world.wait(1)
+    world.make_topics(routes=4, stops=2)
+    first = Member(world, "A", "routes", "stops")
+    told = first.beat(topics=frozenset({"stops"}))
+    assert (told.epoch, told.assignment) == (2, {STOPS: frozenset(range(2))})
+
+
+def test_topics_that_come_and_grow_are_read(world: World) -> None:
+    first = Member(world, "A", "routes", "zones")
+    assert set(first.assigned) == {ROUTES}
+    world.make_topics(routes=5, stops=2, zones=1)
+    assert first.beat().epoch == 3
+    assert first.assigned == {ROUTES: frozenset(range(5)), topic_id("zones"): frozenset({0})}
+    world.make_topics(routes=5, stops=3, zones=1)
+    assert first.beat().epoch == 3
+
+
+def test_a_deleted_topic_is_forgotten(world: World) -> None:
+    first = Member(world, "A", "routes", "stops")
+    world.make_topics(routes=4)
+    world.shares.forget_topic(world.sharers, "stops")
+    assert set(world.sharers.shared) == {ROUTES}
+    first.beat()
+    assert first.assigned == {ROUTES: frozenset(range(4))}
+    written = len(world.journal.data)
+    world.shares.forget_topic(world.sharers, "stops")
+    assert len(world.journal.data) == written
+
+
+def test_members_that_read_different_topics_share_each_by_itself(world: World) -> None:
+    both, one = Member(world, "A", "routes", "stops"), Member(world, "B", "stops")
+    both.beat()
+    assert both.assigned[ROUTES] == frozenset(range(4))
+    assert (len(both.assigned[STOPS]), len(one.assigned[STOPS])) == (1, 1)
+    assert not both.assigned[STOPS] & one.assigned[STOPS]
+
+
+def test_nothing_happens_before_it_is_written(world: World) -> None:
+    first = Member(world, "A")
+    world.journal.failure = Code.NOT_COORDINATOR
+    assert Member(world, "B").join().code is Code.NOT_COORDINATOR
+    assert list(world.sharers.members) == ["A"]
+    world.journal.failure = Code.NONE
+    world.journal.is_slow = True
+    reply = world.shares.beat(replace(first.asked, member_id="B"))
+    assert not reply.is_done
+    world.journal.settle()
+    assert reply.value.code is Code.NONE
+
+
+def test_a_restart_changes_nothing(world: World) -> None:
+    first, second = Member(world, "A"), Member(world, "B", "stops")
+    first.beat()
+    before = world.sharers
+    world.restart()
+    after = world.sharers
+    assert (after.members, after.targets, after.shared) == (
+        before.members,
+        before.targets,
+        before.shared,
+    )
+    assert (after.epoch, after.target_epoch, after.target_ms, after.metadata_hash) == (
+        before.epoch,
+        before.target_epoch,
+        before.target_ms,
+        before.metadata_hash,
+    )
+    assert first.beat().epoch == 3
+    world.wait(SESSION_MS - 1)
+    second.beat()
+    world.wait(1)
+    assert list(world.sharers.members) == ["B"]
+
+
+def test_a_group_that_was_deleted_is_gone_after_a_restart(world: World) -> None:
+    first = Member(world, "A")
+    assert world.commits.delete_group(GROUP).value is Code.NON_EMPTY_GROUP
+    first.leave()
+    world.commits.expire(world.sharers)
+    assert world.commits.delete_group(GROUP).value is Code.NONE
+    assert world.table.get(GROUP) is None
+    world.restart()
+    assert world.table.get(GROUP) is None
+
+
+def test_other_protocols_are_not_spoken_to_a_share_group(world: World) -> None:
+    first = Member(world, "A")
+    group = world.sharers
+    ref = MemberRef("A")
+    assert world.commit(7) is Code.GROUP_ID_NOT_FOUND
+    assert fetch_error(group, None, -1) is Code.GROUP_ID_NOT_FOUND
+    assert world.commits.delete_offsets(GROUP, [("routes", 0)]) is Code.GROUP_ID_NOT_FOUND
+    assert world.ask_join().value.code is Code.INCONSISTENT_GROUP_PROTOCOL
+    synced = world.members.sync(SyncAsked(group_id=GROUP, member_id="A", generation=2))
+    assert synced.value.code is Code.UNKNOWN_MEMBER_ID
+    assert world.members.heartbeat(GROUP, ref, 2) is Code.UNKNOWN_MEMBER_ID
+    assert world.members.leave(GROUP, [ref]) == [Code.UNKNOWN_MEMBER_ID]
+    asked = BeatAsked(
+        group_id=GROUP,
+        member_id="C",
+        rebalance_timeout_ms=1000,
+        topics=frozenset({"routes"}),
+        owned={},
+    )
+    assert world.heartbeats.beat(asked).value.code is Code.GROUP_ID_NOT_FOUND
+    assert first.beat().code is Code.NONE
+
+
+def test_a_share_member_is_not_taken_by_a_group_of_another_protocol(world: World) -> None:
+    world.form(1)
+    refused = world.shares.beat(
+        ShareBeatAsked(group_id=GROUP, member_id="A", topics=frozenset({"routes"}))
+    ).value
+    assert refused.code is Code.GROUP_ID_NOT_FOUND
+    assert refused.message == f"Group {GROUP} is not a share group."

@@ -1,0 +1,65 @@
+"""Partitions of share groups: as many readers for each, as many partitions for each reader."""
+
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.server.groups.consumer.member import Target
+from tidelog.server.groups.share.assignor import assign_simple
+
+TOPICS = [UUID(int=number) for number in range(1, 5)]
+topics = st.frozensets(st.sampled_from(TOPICS), max_size=4)
+members = st.dictionaries(st.sampled_from([f"m{n}" for n in range(12)]), topics, max_size=12)
+counts = st.fixed_dictionaries({topic: st.integers(0, 9) for topic in TOPICS})
+
+
+def partitions(of: dict[UUID, int]) -> dict[UUID, frozenset[int]]:
+    return {topic: frozenset(range(count)) for topic, count in of.items()}
+
+
+def readers(found: dict[str, Target], topic: UUID, number: int) -> int:
+    return sum(number in target.get(topic, ()) for target in found.values())
+
+
+@given(members, counts, members)
+def test_each_partition_is_read_by_as_many_as_the_others(
+    reads: dict[str, frozenset[UUID]],
+    of: dict[UUID, int],
+    before: dict[str, frozenset[UUID]],
+) -> None:
+    had = assign_simple(before, {}, partitions(of))
+    found = assign_simple(reads, had, partitions(of))
+    assert found.keys() == reads.keys()
+    same = len(set(reads.values())) == 1
+    for topic in TOPICS:
+        interested = [name for name in reads if topic in reads[name]]
+        pool = [sum(of[each] for each in reads[interested[0]])] if interested and same else []
+        for number in range(of[topic]):
+            size = pool[0] if pool else of[topic]
+            expected = -(-len(interested) // size)
+            assert readers(found, topic, number) == expected
+        assert all(topic not in found[name] for name in reads.keys() - set(interested))
+
+
+@given(st.integers(1, 12), st.integers(1, 9))
+def test_members_that_read_the_same_have_as_many_as_each_other(count: int, of: int) -> None:
+    reads = {f"m{number}": frozenset({TOPICS[0]}) for number in range(count)}
+    found = assign_simple(reads, {}, {TOPICS[0]: frozenset(range(of))})
+    sizes = sorted(len(target.get(TOPICS[0], ())) for target in found.values())
+    assert sizes[-1] - sizes[0] <= 1
+    assert sizes[0] >= 1
+
+
+def test_what_members_had_stays_with_them() -> None:
+    of = {TOPICS[0]: frozenset(range(6))}
+    two = assign_simple(dict.fromkeys("AB", frozenset(TOPICS[:1])), {}, of)
+    three = assign_simple(dict.fromkeys("ABC", frozenset(TOPICS[:1])), two, of)
+    for name in "AB":
+        assert three[name][TOPICS[0]] < two[name][TOPICS[0]]
+    assert assign_simple(dict.fromkeys("ABC", frozenset(TOPICS[:1])), three, of) == three
+
+
+def test_nobody_reads_nothing() -> None:
+    assert assign_simple({}, {}, {}) == {}
+    assert assign_simple({"A": frozenset()}, {}, {}) == {"A": {}}

@@ -1,0 +1,42 @@
+"""Where a share group begins: Kafka's three ways to say it."""
+
+import pytest
+
+from tidelog.config.resets import parse_reset
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("earliest", 0),
+        ("latest", 0),
+        ("by_duration:PT1H", 3_600_000),
+        ("by_duration:P1DT2H3M4.5S", 93_784_500),
+        ("by_duration:p2d", 172_800_000),
+        ("by_duration:PT0.0019S", 1),
+    ],
+)
+def test_what_is_said(text: str, ms: int) -> None:
+    assert parse_reset(text) == (text.partition(":")[0], ms)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Earliest",
+        "none",
+        "PT1H",
+        "by_duration:",
+        "by_duration:P",
+        "by_duration:PT",
+        "by_duration:-PT1H",
+        "by_duration:PT-1H",
+        "by_duration:1h",
+        "by_duration:PT1H\n",
+        "by_duration:P" + "9" * 19 + "D",
+    ],
+)
+def test_what_says_nothing(text: str) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        parse_reset(text)
