@@ -1,0 +1,255 @@
+"""A broker that is not listening, its share groups, and a clock that tests move."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.waiting import turn_until
+
+from tidelog.config import BrokerConfig
+from tidelog.env import Env, FileSystem, ManualClock, OsFileSystem
+from tidelog.protocol.messages import SHARE_ACKNOWLEDGE, SHARE_FETCH
+from tidelog.protocol.messages.share_fetch import (
+    AcknowledgementBatch,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+    ShareAcknowledgeTopic,
+    ShareFetchPartition,
+    ShareFetchRequest,
+    ShareFetchResponse,
+    ShareFetchTopic,
+    SharePartitionData,
+)
+from tidelog.record.builder import build_batch
+from tidelog.record.views import Batch, walk
+from tidelog.server.handlers.share_fetch import share_acknowledge, share_fetch
+from tidelog.server.node import ConnectionFacts, Node
+from tidelog.server.requests import RequestContext
+from tidelog.server.server import open_node
+from tidelog.server.shares.kept import ShareKey
+from tidelog.server.shares.states import AckType
+from tidelog.types import NewRecord
+
+GROUP: Final = "workers"
+TOPIC: Final = "jobs"
+START_MS: Final = 1_700_000_000_000
+LOCK_MS: Final = 30_000
+SETTINGS: Final = {"share.coordinator.state.topic.num.partitions": "1"}
+EARLIEST: Final = {"share.auto.offset.reset": "earliest"}
+
+Batches = Sequence[tuple[int, int, Sequence[int]]]
+
+
+def said(first: int, last: int, *types: AckType) -> tuple[int, int, Sequence[int]]:
+    return first, last, types
+
+
+@dataclass
+class Member:
+    """A client that keeps count of its session's epoch."""
+
+    world: "World"
+    name: str
+    connection: ConnectionFacts
+    epoch: int = 0
+    group: str = GROUP
+
+    async def fetch(
+        self,
+        *partitions: int,
+        acks: Batches = (),
+        records: int = 1000,
+        wait_ms: int = 0,
+        **changes: object,
+    ) -> ShareFetchResponse:
+        """Ask for partitions of the topic; what is said is of the first one."""
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        request = ShareFetchRequest(
+            group_id=self.group,
+            member_id=self.name,
+            share_session_epoch=epoch,
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            max_records=records,
+            batch_size=500,
+            topics=self.world.topics(partitions, acks),
+        )
+        for name, value in changes.items():
+            setattr(request, name, value)
+        return await self.send_fetch(request)
+
+    async def send_fetch(self, request: ShareFetchRequest) -> ShareFetchResponse:
+        context = RequestContext(self.world.node, SHARE_FETCH, 2, "test", self.connection)
+        found = share_fetch(context, request)
+        return await found if isinstance(found, Awaitable) else found
+
+    async def say(self, *acks: tuple[int, int, Sequence[int]], **changes: object) -> int:
+        """Say what became of records of partition 0; the error code of that, or of the whole."""
+        response = await self.acknowledge(0, acks, **changes)
+        if response.error_code:
+            return response.error_code
+        return response.responses[0].partitions[0].error_code
+
+    async def acknowledge(
+        self, partition: int, acks: Batches, **changes: object
+    ) -> ShareAcknowledgeResponse:
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        topics = [
+            ShareAcknowledgeTopic(topic_id=each.topic_id, partitions=each.partitions)
+            for each in self.world.topics([partition], acks)
+        ]
+        request = ShareAcknowledgeRequest(
+            group_id=self.group, member_id=self.name, share_session_epoch=epoch, topics=topics
+        )
+        for name, value in changes.items():
+            setattr(request, name, value)
+        context = RequestContext(self.world.node, SHARE_ACKNOWLEDGE, 2, "test", self.connection)
+        found = share_acknowledge(context, request)
+        return await found if isinstance(found, Awaitable) else found
+
+
+class World:
+    """One broker with one topic."""
+
+    def __init__(self, node: Node, clock: ManualClock) -> None:
+        self.node = node
+        self.clock = clock
+        self._members = 0
+
+    def topics(self, partitions: Sequence[int], acks: Batches = ()) -> list[ShareFetchTopic]:
+        batches = [
+            AcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=[*types])
+            for first, last, types in acks
+        ]
+        asked = [
+            ShareFetchPartition(
+                partition_index=number, acknowledgement_batches=[] if at else batches
+            )
+            for at, number in enumerate(partitions)
+        ]
+        return [ShareFetchTopic(topic_id=self.key().topic_id, partitions=asked)] if asked else []
+
+    def member(self, name: str = "", group: str = GROUP) -> Member:
+        self._members += 1
+        facts = ConnectionFacts(self._members, "127.0.0.1")
+        return Member(self, name or f"member {self._members}", facts, group=group)
+
+    def key(self, partition: int = 0, group: str = GROUP) -> ShareKey:
+        info = self.node.topics.find(TOPIC)
+        assert info is not None
+        assert info.topic_id is not None
+        return ShareKey(group, info.topic_id, partition)
+
+    def produce(self, *sizes: int, partition: int = 0) -> None:
+        """Append batches of so many records each."""
+        found = self.node.partitions.get(TOPIC, partition)
+        for size in sizes:
+            records = [NewRecord(value=b"v", timestamp=self.clock.now_ms()) for _ in range(size)]
+            found.append(build_batch(records))
+
+    async def set_group(self, texts: dict[str, str], group: str = GROUP) -> None:
+        """Give a group settings of its own."""
+        from tidelog.server.handlers.group_configs import alter_group
+
+        await alter_group(self.node, group, lambda _given: texts, is_trial=False)
+
+    async def pass_time(self, ms: int) -> None:
+        """Let time pass; what is due in between is done at its time."""
+        end = self.clock.monotonic_ms() + ms
+        await turns()
+        while (delay := self.node.timers.next_delay_ms()) is not None:
+            if self.clock.monotonic_ms() + delay > end:
+                break
+            self.clock.advance(delay)
+            self.node.timers.run_due()
+            await turns()
+        self.clock.advance(end - self.clock.monotonic_ms())
+        await turns()
+
+
+async def turns() -> None:
+    """Let tasks on the loop go on that wait for nothing else."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def begun(
+    wanted: "Awaitable[ShareFetchResponse]", world: World
+) -> "asyncio.Task[ShareFetchResponse]":
+    """A fetch that waits: nothing it asks for is there."""
+    task = asyncio.ensure_future(wanted)
+    await turn_until(lambda: world.node.timers.next_delay_ms() is not None)
+    await turns()
+    assert not task.done()
+    return task
+
+
+def of(response: ShareFetchResponse, partition: int = 0) -> SharePartitionData | None:
+    """What a response has of a partition."""
+    found = [data for topic in response.responses for data in topic.partitions]
+    return next((data for data in found if data.partition_index == partition), None)
+
+
+def batches_of(data: SharePartitionData) -> list[Batch]:
+    """The batches of the log that were sent."""
+    pieces = data.records
+    assert isinstance(pieces, list)
+    return list(walk(b"".join(bytes(piece) for piece in pieces)))
+
+
+def acquired(response: ShareFetchResponse, partition: int = 0) -> list[tuple[int, int, int]]:
+    """First and last offset and count of what was acquired of a partition."""
+    assert response.error_code == 0, response
+    data = of(response, partition)
+    if data is None:
+        return []
+    assert data.error_code == 0, data
+    return [
+        (each.first_offset, each.last_offset, each.delivery_count) for each in data.acquired_records
+    ]
+
+
+@asynccontextmanager
+async def world(
+    path: Path | str,
+    *,
+    clock: ManualClock | None = None,
+    files: FileSystem | None = None,
+    often: int = 500,
+    **settings: str,
+) -> AsyncIterator[World]:
+    """A broker whose topic is there, with a group that begins at its start.
+
+    All that is kept is written again after `often` changes.
+    """
+    named = {name.replace("_", "."): text for name, text in settings.items()}
+    named["share.coordinator.snapshot.update.records.per.snapshot"] = str(often)
+    config = BrokerConfig.parse(SETTINGS | named)[0]
+    clock = clock or ManualClock(START_MS)
+    env = Env(clock=clock, files=files or OsFileSystem())
+    node = open_node(str(path), config, env=env)
+    try:
+        if node.topics.find(TOPIC) is None:
+            node.topics.create(TOPIC, 3)
+        made = World(node, clock)
+        if not node.group_texts(GROUP):
+            await made.set_group(EARLIEST)
+        yield made
+    finally:
+        node.close()
+
+
+def on_a_loop(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
+    """Run a test on an event loop of its own."""
+
+    def run(tmp_path: Path) -> None:
+        async def whole() -> None:
+            await test(tmp_path)
+
+        asyncio.run(whole())
+
+    run.__name__ = getattr(test, "__name__", "run")
+    return run

@@ -1,0 +1,244 @@
+"""What a restart, a kill or a loss of power leaves of a share group.
+
+What was acknowledged stays so; how often a record was delivered is known; what was lent is
+anybody's again.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pytest
+from tests.faults import CrashState, DamageFileSystem, Keep, reopen
+from tests.unit.server.shares.share_worlds import (
+    GROUP,
+    LOCK_MS,
+    START_MS,
+    World,
+    acquired,
+    on_a_loop,
+    said,
+    world,
+)
+from tests.waiting import turn_until
+
+from tidelog.env import ManualClock
+from tidelog.server.groups.codes import Code
+from tidelog.server.shares.states import AckType, ShareCode
+
+ACCEPT, RELEASE, REJECT = AckType.ACCEPT, AckType.RELEASE, AckType.REJECT
+PLACE: Final = "/data"
+
+
+@on_a_loop
+async def test_what_was_acknowledged_stays_so(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        one = it.member()
+        await one.fetch(0)
+        await one.say(said(0, 2, ACCEPT), said(3, 3, REJECT), said(4, 5, RELEASE))
+        await one.say(said(7, 7, ACCEPT))
+    async with world(path) as it:
+        assert acquired(await it.member().fetch(0)) == [(4, 5, 2), (6, 6, 1), (8, 9, 1)]
+
+
+@on_a_loop
+async def test_locks_that_ran_out_are_counted(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        await it.member().fetch(0)
+        await it.pass_time(LOCK_MS)
+    async with world(path) as it:
+        assert acquired(await it.member().fetch(0)) == [(0, 9, 2)]
+
+
+@on_a_loop
+async def test_what_was_begun_anew_is_begun_anew(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        one = it.member()
+        await one.fetch(0)
+        await one.say(said(0, 9, ACCEPT))
+        assert await it.node.shares.begin_anew(it.key(), 3) is Code.NONE
+        assert await one.say(said(0, 9, ACCEPT)) == ShareCode.UNKNOWN_TOPIC_OR_PARTITION
+    async with world(path) as it:
+        assert await it.node.shares.is_ready(it.key())
+        kept = it.node.shares.states.find(it.key())
+        assert kept is not None
+        assert (kept.start, kept.state_epoch) == (3, 1)
+        assert acquired(await it.member().fetch(0)) == [(3, 9, 1)]
+
+
+@on_a_loop
+async def test_what_was_forgotten_is_forgotten(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        one = it.member()
+        await one.fetch(0)
+        await one.say(said(0, 9, ACCEPT))
+        assert await it.node.shares.forget(it.key()) is Code.NONE
+    async with world(path) as it:
+        assert await it.node.shares.is_ready(it.key())
+        assert it.node.shares.states.of_group(GROUP) == []
+        assert acquired(await it.member().fetch(0)) == [(0, 9, 1)]
+
+
+@on_a_loop
+async def test_all_is_said_again_after_so_many_changes(path: Path) -> None:
+    async with world(path, often=5) as it:
+        it.produce(40)
+        one = it.member()
+        await one.fetch(0)
+        for offset in range(0, 40, 2):
+            assert await one.say(said(offset, offset, ACCEPT)) == 0
+        kept = it.node.shares.states.find(it.key())
+        assert kept is not None
+        assert kept.snapshot_epoch >= 3
+        assert kept.update_count < 5
+    async with world(path, often=5) as it:
+        assert await it.node.shares.is_ready(it.key())
+        assert it.node.shares.states.find(it.key()) == kept
+        found = acquired(await it.member().fetch(0))
+        assert [(first, last) for first, last, _ in found] == [
+            (offset, offset) for offset in range(1, 40, 2)
+        ]
+
+
+@on_a_loop
+async def test_what_is_of_no_use_any_more_is_let_go(path: Path) -> None:
+    from tidelog.server.shares import share_states
+
+    async with world(path, often=5) as it:
+        it.produce(10, partition=1)
+        cold = it.member()
+        await cold.fetch(1)
+        await cold.acknowledge(1, [said(0, 4, ACCEPT)])
+        it.produce(100)
+        one = it.member()
+        await one.fetch(0)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(share_states, "USELESS_MAX", 20)
+            for offset in range(1, 100):
+                assert await one.say(said(offset, offset, ACCEPT)) == 0
+        log = it.node.partitions.get("__share_group_state", 0).log
+        assert log.log_end_offset - log.log_start_offset < 60
+        assert log.log_start_offset > 30
+    async with world(path) as it:
+        assert acquired(await it.member().fetch(0, 1), 1) == [(5, 9, 1)]
+        assert acquired(await it.member().fetch(0)) == []
+
+
+@on_a_loop
+async def test_a_topic_that_can_not_be_written_takes_nothing(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        one = it.member()
+        await one.fetch(0)
+        await one.say(said(0, 1, ACCEPT))
+        partition = it.node.partitions.get("__share_group_state", 0)
+        partition.close()
+        partition.log.give_up()()
+        code = await one.say(said(2, 3, ACCEPT))
+        assert code in (ShareCode.COORDINATOR_NOT_AVAILABLE, ShareCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+# -- kills ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Story:
+    """What members were told, and when: behind so many calls of the file system."""
+
+    files: DamageFileSystem
+    accepted: set[int] = field(default_factory=set)
+    lent: set[int] = field(default_factory=set)
+    known: list[tuple[int, set[int], set[int]]] = field(default_factory=list)
+
+    def note(self) -> None:
+        self.known.append((len(self.files.journal), set(self.accepted), set(self.lent)))
+
+    def at(self, calls: int) -> tuple[set[int], set[int]]:
+        """What was accepted by then, and what may be so."""
+        before = [accepted for count, accepted, _ in self.known if count <= calls]
+        behind = [accepted for count, accepted, _ in self.known if count > calls]
+        sure = before[-1] if before else set()
+        return sure, behind[0] if behind else sure
+
+
+async def tell(durability: str) -> tuple[DamageFileSystem, Story]:
+    clock = ManualClock(START_MS)
+    files = DamageFileSystem(clock=clock)
+    async with world(PLACE, clock=clock, files=files, often=3, tidelog_durability=durability) as it:
+        await until_shown(it)
+        it.produce(30)
+        await until_shown(it)
+        await it.node.partitions.get("jobs", 0).flushed()
+        files.settle()
+        story = Story(files)
+        story.note()
+        one = it.member()
+        await one.fetch(0)
+        for first, last, kind in (
+            (0, 4, ACCEPT),
+            (10, 12, ACCEPT),
+            (5, 6, RELEASE),
+            (20, 24, REJECT),
+            (7, 9, ACCEPT),
+            (25, 29, ACCEPT),
+        ):
+            assert await one.say(said(first, last, kind)) == 0
+            if kind is not RELEASE:
+                story.accepted |= set(range(first, last + 1))
+            story.note()
+    return files, story
+
+
+async def until_shown(it: World) -> None:
+    partition = it.node.partitions.get("jobs", 0)
+    await turn_until(lambda: partition.high_watermark == partition.log.log_end_offset)
+
+
+async def revive(state: CrashState, story: Story, durability: str) -> None:
+    """Start again: all that members were told is so, and all else is lent to whoever asks."""
+    sure, perhaps = story.at(state.prefix)
+    clock = ManualClock(START_MS)
+    files = reopen(state, clock=clock)
+    async with world(PLACE, clock=clock, files=files, tidelog_durability=durability) as it:
+        await until_shown(it)
+        one = it.member()
+        found = {
+            offset: count
+            for first, last, count in acquired(await one.fetch(0))
+            for offset in range(first, last + 1)
+        }
+        done = set(range(30)) - set(found)
+        assert sure <= done <= perhaps
+        for offset in found:
+            assert await one.say(said(offset, offset, ACCEPT)) == 0
+        assert acquired(await one.fetch()) == []
+
+
+async def check(states: Iterable[CrashState], story: Story, durability: str) -> int:
+    count = 0
+    for state in states:
+        await revive(state, story, durability)
+        count += 1
+    return count
+
+
+def test_share_groups_survive_a_kill_at_each_call() -> None:
+    async def whole() -> int:
+        files, story = await tell("page-cache")
+        return await check(files.prefixes(Keep.EVERYTHING), story, "page-cache")
+
+    assert asyncio.run(whole()) > 10
+
+
+def test_synced_share_groups_survive_a_loss_of_power() -> None:
+    async def whole() -> None:
+        files, story = await tell("fsync")
+        await check(files.crash_states(range(15)), story, "fsync")
+
+    asyncio.run(whole())

@@ -1,0 +1,494 @@
+"""ShareFetch and ShareAcknowledge as a client sees them: each rule once."""
+
+from pathlib import Path
+
+from tests.unit.server.shares.share_worlds import (
+    GROUP,
+    LOCK_MS,
+    TOPIC,
+    acquired,
+    batches_of,
+    begun,
+    of,
+    on_a_loop,
+    said,
+    turns,
+    world,
+)
+
+from tidelog.server.shares.states import AckType, ShareCode
+
+ACCEPT, RELEASE, REJECT, RENEW = AckType.ACCEPT, AckType.RELEASE, AckType.REJECT, AckType.RENEW
+
+
+@on_a_loop
+async def test_records_are_lent_with_the_time_that_the_loan_lasts(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        response = await it.member().fetch(0)
+        assert acquired(response) == [(0, 9, 1)]
+        assert response.acquisition_lock_timeout_ms == LOCK_MS
+        data = of(response)
+        assert data is not None
+        (batch,) = batches_of(data)
+        assert (batch.base_offset, batch.record_count) == (0, 10)
+
+
+@on_a_loop
+async def test_two_members_get_different_records(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10, 10)
+        one, two = it.member(), it.member()
+        assert acquired(await one.fetch(0, records=5)) == [(0, 9, 1)]
+        assert acquired(await two.fetch(0, records=5)) == [(10, 19, 1)]
+
+
+@on_a_loop
+async def test_only_batches_with_what_was_lent_are_sent(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10, 10, 10)
+        data = of(await it.member().fetch(0, records=15))
+        assert data is not None
+        batches = batches_of(data)
+        assert [batch.base_offset for batch in batches] == [0, 10]
+
+
+@on_a_loop
+async def test_a_strict_member_gets_part_of_a_batch(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        one = it.member()
+        assert acquired(await one.fetch(0, records=4, share_acquire_mode=1)) == [(0, 3, 1)]
+        assert acquired(await one.fetch(records=4, share_acquire_mode=1)) == [(4, 7, 1)]
+
+
+@on_a_loop
+async def test_accepted_records_are_not_lent_again(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        one = it.member()
+        await one.fetch(0)
+        assert await one.say(said(0, 9, ACCEPT)) == 0
+        assert acquired(await one.fetch()) == []
+        await it.pass_time(2 * LOCK_MS)
+        assert acquired(await it.member().fetch(0)) == []
+
+
+@on_a_loop
+async def test_a_fetch_says_what_became_of_the_last_one(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10, 10)
+        one = it.member()
+        await one.fetch(0, records=5)
+        response = await one.fetch(0, acks=[said(0, 4, ACCEPT), said(5, 9, RELEASE)])
+        data = of(response)
+        assert data is not None
+        assert data.acknowledge_error_code == 0
+        assert acquired(response) == [(5, 9, 2), (10, 19, 1)]
+
+
+@on_a_loop
+async def test_what_was_said_is_answered_where_nothing_is_lent(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        one = it.member()
+        await one.fetch(0)
+        data = of(await one.fetch(0, acks=[said(0, 10, ACCEPT)]))
+        assert data is not None
+        assert data.acknowledge_error_code == ShareCode.INVALID_REQUEST
+        assert data.acknowledge_error_message
+
+
+@on_a_loop
+async def test_locks_run_out_and_records_are_lent_again(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        one, two = it.member(), it.member()
+        await one.fetch(0)
+        await it.pass_time(LOCK_MS - 1)
+        assert acquired(await two.fetch(0)) == []
+        await it.pass_time(1)
+        assert acquired(await two.fetch()) == [(0, 9, 2)]
+        assert await one.say(said(0, 9, ACCEPT)) == ShareCode.INVALID_RECORD_STATE
+
+
+@on_a_loop
+async def test_renewed_records_stay_lent(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        one, two = it.member(), it.member()
+        await one.fetch(0)
+        await it.pass_time(LOCK_MS - 1)
+        assert await one.say(said(0, 9, RENEW), is_renew_ack=True) == 0
+        await it.pass_time(LOCK_MS - 1)
+        assert acquired(await two.fetch(0)) == []
+        assert await one.say(said(0, 9, ACCEPT)) == 0
+
+
+@on_a_loop
+async def test_a_fetch_that_renews_asks_for_nothing_else(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10, 10)
+        one = it.member()
+        await one.fetch(0, records=5)
+        renewal = [said(0, 9, RENEW)]
+        response = await one.fetch(0, acks=renewal, is_renew_ack=True)
+        assert response.error_code == ShareCode.INVALID_REQUEST
+        one.epoch -= 1
+        response = await one.fetch(
+            0, acks=renewal, is_renew_ack=True, records=0, min_bytes=0, max_bytes=0
+        )
+        assert acquired(response) == []
+        assert await one.say(said(0, 9, RENEW)) == ShareCode.INVALID_REQUEST
+
+
+@on_a_loop
+async def test_a_group_may_forbid_renewals(path: Path) -> None:
+    async with world(path) as it:
+        await it.set_group({"share.renew.acknowledge.enable": "false"})
+        it.produce(10)
+        one = it.member()
+        await one.fetch(0)
+        code = await one.say(said(0, 9, RENEW), is_renew_ack=True)
+        assert code == ShareCode.INVALID_RECORD_STATE
+
+
+@on_a_loop
+async def test_what_is_delivered_too_often_is_lent_no_more(path: Path) -> None:
+    async with world(path) as it:
+        await it.set_group({"share.delivery.count.limit": "2"})
+        it.produce(10)
+        one = it.member()
+        await one.fetch(0)
+        await it.pass_time(LOCK_MS)
+        assert acquired(await one.fetch()) == [(0, 9, 2)]
+        await it.pass_time(LOCK_MS)
+        assert acquired(await one.fetch()) == []
+
+
+@on_a_loop
+async def test_no_more_are_lent_than_the_group_may_have_in_flight(path: Path) -> None:
+    async with world(path) as it:
+        await it.set_group({"share.partition.max.record.locks": "100"})
+        it.produce(100, 100)
+        one = it.member()
+        assert acquired(await one.fetch(0)) == [(0, 99, 1)]
+        assert acquired(await one.fetch()) == []
+        assert await one.say(said(0, 9, ACCEPT)) == 0
+        assert acquired(await one.fetch()) == [(100, 199, 1)]
+
+
+# -- the wait ------------------------------------------------------------------------------------
+
+
+@on_a_loop
+async def test_a_fetch_waits_for_records(path: Path) -> None:
+    async with world(path) as it:
+        waiting = await begun(it.member().fetch(0, wait_ms=500), it)
+        it.produce(3)
+        assert acquired(await waiting) == [(0, 2, 1)]
+
+
+@on_a_loop
+async def test_a_fetch_waits_no_longer_than_it_says(path: Path) -> None:
+    async with world(path) as it:
+        waiting = await begun(it.member().fetch(0, wait_ms=500), it)
+        await it.pass_time(499)
+        assert not waiting.done()
+        await it.pass_time(1)
+        assert acquired(await waiting) == []
+
+
+@on_a_loop
+async def test_a_fetch_is_woken_by_what_another_member_lets_go(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        one, two = it.member(), it.member()
+        await one.fetch(0)
+        waiting = await begun(two.fetch(0, wait_ms=500), it)
+        await one.say(said(3, 4, RELEASE))
+        assert acquired(await waiting) == [(3, 4, 2)]
+
+
+@on_a_loop
+async def test_a_fetch_is_woken_by_a_lock_that_runs_out(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        await it.member().fetch(0)
+        waiting = await begun(it.member().fetch(0, wait_ms=2 * LOCK_MS), it)
+        await it.pass_time(LOCK_MS)
+        assert acquired(await waiting) == [(0, 9, 2)]
+
+
+@on_a_loop
+async def test_nothing_is_lent_before_there_is_enough(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(1)
+        one, two = it.member(), it.member()
+        waiting = await begun(one.fetch(0, wait_ms=500, min_bytes=10_000), it)
+        assert acquired(await two.fetch(0)) == [(0, 0, 1)]
+        await it.pass_time(500)
+        assert acquired(await waiting) == []
+
+
+@on_a_loop
+async def test_a_topic_that_goes_ends_the_wait(path: Path) -> None:
+    async with world(path) as it:
+        waiting = await begun(it.member().fetch(0, wait_ms=500), it)
+        it.node.topics.delete(TOPIC)
+        data = of(await waiting)
+        assert data is not None
+        assert data.error_code == ShareCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+# -- sessions ------------------------------------------------------------------------------------
+
+
+@on_a_loop
+async def test_a_session_remembers_its_partitions_and_forgets_them(path: Path) -> None:
+    async with world(path) as it:
+        one = it.member()
+        await one.fetch(0, 1)
+        it.produce(1, partition=0)
+        it.produce(1, partition=1)
+        response = await one.fetch()
+        assert acquired(response, 0) == acquired(response, 1) == [(0, 0, 1)]
+        it.produce(1, partition=0)
+        it.produce(1, partition=1)
+        from tidelog.protocol.messages.share_fetch import ShareForgottenTopic
+
+        gone = ShareForgottenTopic(topic_id=it.key().topic_id, partitions=[0])
+        response = await one.fetch(forgotten_topics_data=[gone])
+        assert (acquired(response, 0), acquired(response, 1)) == ([], [(1, 1, 1)])
+
+
+@on_a_loop
+async def test_a_partition_that_a_session_gets_later_is_answered_once(path: Path) -> None:
+    async with world(path) as it:
+        one = it.member()
+        assert of(await one.fetch(0)) is None
+        assert of(await one.fetch(1), 1) is not None
+        assert of(await one.fetch(), 1) is None
+
+
+@on_a_loop
+async def test_epochs_of_a_session(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        one = it.member()
+        one.epoch = 1
+        assert (await one.fetch(0)).error_code == ShareCode.SHARE_SESSION_NOT_FOUND
+        assert await one.say(said(0, 0, ACCEPT)) == ShareCode.SHARE_SESSION_NOT_FOUND
+        one.epoch = -1
+        assert (await one.fetch()).error_code == ShareCode.SHARE_SESSION_NOT_FOUND
+        one.epoch = 0
+        assert (await one.fetch(0)).error_code == 0
+        one.epoch = 2
+        assert (await one.fetch()).error_code == ShareCode.INVALID_SHARE_SESSION_EPOCH
+        assert await one.say(said(0, 0, ACCEPT)) == ShareCode.INVALID_SHARE_SESSION_EPOCH
+        one.epoch = 0
+        assert await one.say(said(0, 0, ACCEPT)) == ShareCode.INVALID_SHARE_SESSION_EPOCH
+        one.epoch = 1
+        assert await one.say(said(0, 0, ACCEPT)) == 0
+        assert (await one.fetch()).error_code == 0
+
+
+@on_a_loop
+async def test_nothing_can_be_said_as_a_session_begins(path: Path) -> None:
+    async with world(path) as it:
+        response = await it.member().fetch(0, acks=[said(0, 0, ACCEPT)])
+        assert response.error_code == ShareCode.INVALID_REQUEST
+
+
+@on_a_loop
+async def test_the_last_fetch_says_what_became_of_some_and_lets_the_others_go(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        one, two = it.member(), it.member()
+        await one.fetch(0)
+        one.epoch = -1
+        response = await one.fetch(0, acks=[said(0, 4, ACCEPT)])
+        data = of(response)
+        assert data is not None
+        assert data.acknowledge_error_code == 0
+        assert acquired(await two.fetch(0)) == [(5, 9, 1)]
+        one.epoch = 1
+        assert (await one.fetch()).error_code == ShareCode.SHARE_SESSION_NOT_FOUND
+
+
+@on_a_loop
+async def test_the_last_acknowledgement_lets_all_go(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        one, two = it.member(), it.member()
+        await one.fetch(0)
+        one.epoch = -1
+        assert await one.say(said(0, 4, ACCEPT)) == 0
+        assert acquired(await two.fetch(0)) == [(5, 9, 1)]
+
+
+@on_a_loop
+async def test_a_connection_that_closes_lets_all_go(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        one, two = it.member(), it.member()
+        await one.fetch(0)
+        one.connection.close()
+        assert acquired(await two.fetch(0)) == [(0, 9, 1)]
+        assert (await one.fetch()).error_code == ShareCode.SHARE_SESSION_NOT_FOUND
+
+
+@on_a_loop
+async def test_a_connection_that_closes_late_ends_no_session_begun_since(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        one = it.member("one")
+        await one.fetch(0)
+        again = it.member("one")
+        await again.fetch(0)
+        one.connection.close()
+        assert (await again.fetch()).error_code == 0
+
+
+@on_a_loop
+async def test_as_many_sessions_as_there_may_be(path: Path) -> None:
+    async with world(path, group_share_max_share_sessions="1") as it:
+        await it.member().fetch(0)
+        waiting = await begun(it.member().fetch(0, wait_ms=100), it)
+        await it.pass_time(100)
+        assert (await waiting).error_code == ShareCode.SHARE_SESSION_LIMIT_REACHED
+
+
+# -- what can't be -------------------------------------------------------------------------------
+
+
+@on_a_loop
+async def test_who_asks_must_be_named(path: Path) -> None:
+    async with world(path) as it:
+        one = it.member()
+        for change in ({"group_id": None}, {"member_id": None}, {"member_id": "x" * 37}):
+            one.epoch = 0
+            assert (await one.fetch(0, **change)).error_code == ShareCode.INVALID_REQUEST
+            assert await one.say(said(0, 0, ACCEPT), **change) == ShareCode.INVALID_REQUEST
+
+
+@on_a_loop
+async def test_topics_and_partitions_that_are_not_there(path: Path) -> None:
+    async with world(path) as it:
+        from uuid import UUID
+
+        one = it.member()
+        topics = it.topics([0, 7])
+        topics += it.topics([0])
+        topics[1].topic_id = UUID(int=7)
+        response = await one.fetch(topics=topics)
+        codes = {
+            (topic.topic_id, data.partition_index): data.error_code
+            for topic in response.responses
+            for data in topic.partitions
+        }
+        assert codes[it.key().topic_id, 7] == ShareCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert codes[UUID(int=7), 0] == ShareCode.UNKNOWN_TOPIC_ID
+
+
+@on_a_loop
+async def test_what_can_not_be_said_of_records(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        one = it.member()
+        await one.fetch(0)
+        bad: list[tuple[int, int, list[int]]]
+        for bad in (
+            [(5, 4, [1])],
+            [(0, 3, [])],
+            [(0, 3, [1, 1])],
+            [(0, 3, [5])],
+            [(0, 3, [-1])],
+            [(4, 5, [1]), (0, 3, [1])],
+            [(0, 10, [1])],
+        ):
+            assert await one.say(*bad) == ShareCode.INVALID_REQUEST, bad
+        assert await it.member().say(said(0, 0, ACCEPT)) == ShareCode.INVALID_SHARE_SESSION_EPOCH
+        assert await one.say(said(0, 9, ACCEPT)) == 0
+
+
+@on_a_loop
+async def test_nothing_can_be_said_of_a_partition_that_was_never_lent(path: Path) -> None:
+    async with world(path) as it:
+        one = it.member()
+        await one.fetch(0)
+        response = await one.acknowledge(1, [said(0, 0, ACCEPT)])
+        (told,) = response.responses[0].partitions
+        assert told.error_code == ShareCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+# -- where a group begins, and what moves that ---------------------------------------------------
+
+
+@on_a_loop
+async def test_a_group_begins_with_what_comes_where_nobody_says_otherwise(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        one = it.member(group="others")
+        assert acquired(await one.fetch(0)) == []
+        it.produce(2)
+        assert acquired(await one.fetch()) == [(10, 11, 1)]
+
+
+@on_a_loop
+async def test_a_group_begins_so_long_ago(path: Path) -> None:
+    async with world(path) as it:
+        await it.set_group({"share.auto.offset.reset": "by_duration:PT1H"})
+        it.produce(10)
+        it.clock.advance(3_600_001)
+        it.produce(5)
+        assert acquired(await it.member().fetch(0)) == [(10, 14, 1)]
+
+
+@on_a_loop
+async def test_where_nothing_is_that_young_a_group_begins_with_what_comes(path: Path) -> None:
+    async with world(path) as it:
+        await it.set_group({"share.auto.offset.reset": "by_duration:PT1H"})
+        it.produce(10)
+        it.clock.advance(3_600_001)
+        one = it.member()
+        assert acquired(await one.fetch(0)) == []
+        it.produce(5)
+        assert acquired(await one.fetch()) == [(10, 14, 1)]
+
+
+@on_a_loop
+async def test_records_that_were_deleted_hold_nothing_up(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10, 10)
+        one = it.member()
+        await one.fetch(0, records=5)
+        it.node.partitions.get(TOPIC, 0).log.delete_records(15)
+        assert acquired(await one.fetch()) == [(15, 19, 1)]
+        assert await one.say(said(0, 9, ACCEPT)) == 0
+
+
+@on_a_loop
+async def test_the_state_topics_end_is_the_end_of_what_is_known(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        one = it.member()
+        await one.fetch(0)
+        it.node.topics.delete("__share_group_state")
+        await turns()
+        assert it.node.shares.live_count == 0
+        one.epoch = 0
+        assert acquired(await one.fetch(0)) == [(0, 9, 1)]
+
+
+@on_a_loop
+async def test_what_is_kept_of_a_topic_goes_with_it(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        one = it.member()
+        await one.fetch(0)
+        await one.say(said(0, 4, ACCEPT))
+        assert len(it.node.shares.states.of_group(GROUP)) == 1
+        it.node.topics.delete(TOPIC)
+        assert it.node.shares.states.of_group(GROUP) == []
+        it.node.topics.create(TOPIC, 3)
