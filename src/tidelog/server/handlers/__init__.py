@@ -111,6 +111,8 @@ ROWS: Final = (
 SHARE_ROWS: Final = (
     Row(76, "share_groups", "share_group_heartbeat", 1, 1),
     Row(77, "share_groups", "share_group_describe", 1, 1),
+    Row(78, "share_fetch", "share_fetch", 1, 2),
+    Row(79, "share_fetch", "share_acknowledge", 1, 2),
 )
 BY_KEY: Final = {row.key: row for row in ROWS}
 

@@ -23,9 +23,8 @@ from tidelog.protocol.messages.share_fetch import (
 )
 from tidelog.server.arrivals import arrival
 from tidelog.server.groups.reply import Reply
-from tidelog.server.requests import RequestContext
-from tidelog.server.shares.fetching import Answers, ShareFetching, ShareOrder
-from tidelog.server.shares.requests import (
+from tidelog.server.handlers.share_fetching import Answers, ShareFetching, ShareOrder
+from tidelog.server.handlers.share_requests import (
     RENEW_SINCE,
     Member,
     Said,
@@ -33,6 +32,7 @@ from tidelog.server.shares.requests import (
     member_of,
     text_of,
 )
+from tidelog.server.requests import RequestContext
 from tidelog.server.shares.sessions import (
     FIRST_EPOCH,
     LAST_EPOCH,

@@ -12,8 +12,8 @@ from uuid import UUID
 from tidelog.errors import TidelogError
 from tidelog.server.arrivals import arrival
 from tidelog.server.groups.codes import Code
-from tidelog.server.node import Node
 from tidelog.server.partitions import Partition
+from tidelog.server.shares.host import ShareHost
 from tidelog.server.shares.kept import UNKNOWN_START, KeptState, ShareKey
 from tidelog.server.shares.live import LiveShare, Surroundings
 from tidelog.server.shares.sessions import SessionKey, ShareSession, ShareSessions
@@ -40,7 +40,7 @@ class Shares:
         settings: What holds for a group.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: ShareHost) -> None:
         """Begin to read what is kept."""
         self._node = node
         self.states = ShareStates(node)

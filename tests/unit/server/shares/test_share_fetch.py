@@ -241,124 +241,6 @@ async def test_a_topic_that_goes_ends_the_wait(path: Path) -> None:
         assert data.error_code == ShareCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-# -- sessions ------------------------------------------------------------------------------------
-
-
-@on_a_loop
-async def test_a_session_remembers_its_partitions_and_forgets_them(path: Path) -> None:
-    async with world(path) as it:
-        one = it.member()
-        await one.fetch(0, 1)
-        it.produce(1, partition=0)
-        it.produce(1, partition=1)
-        response = await one.fetch()
-        assert acquired(response, 0) == acquired(response, 1) == [(0, 0, 1)]
-        it.produce(1, partition=0)
-        it.produce(1, partition=1)
-        from tidelog.protocol.messages.share_fetch import ShareForgottenTopic
-
-        gone = ShareForgottenTopic(topic_id=it.key().topic_id, partitions=[0])
-        response = await one.fetch(forgotten_topics_data=[gone])
-        assert (acquired(response, 0), acquired(response, 1)) == ([], [(1, 1, 1)])
-
-
-@on_a_loop
-async def test_a_partition_that_a_session_gets_later_is_answered_once(path: Path) -> None:
-    async with world(path) as it:
-        one = it.member()
-        assert of(await one.fetch(0)) is None
-        assert of(await one.fetch(1), 1) is not None
-        assert of(await one.fetch(), 1) is None
-
-
-@on_a_loop
-async def test_epochs_of_a_session(path: Path) -> None:
-    async with world(path) as it:
-        it.produce(10)
-        one = it.member()
-        one.epoch = 1
-        assert (await one.fetch(0)).error_code == ShareCode.SHARE_SESSION_NOT_FOUND
-        assert await one.say(said(0, 0, ACCEPT)) == ShareCode.SHARE_SESSION_NOT_FOUND
-        one.epoch = -1
-        assert (await one.fetch()).error_code == ShareCode.SHARE_SESSION_NOT_FOUND
-        one.epoch = 0
-        assert (await one.fetch(0)).error_code == 0
-        one.epoch = 2
-        assert (await one.fetch()).error_code == ShareCode.INVALID_SHARE_SESSION_EPOCH
-        assert await one.say(said(0, 0, ACCEPT)) == ShareCode.INVALID_SHARE_SESSION_EPOCH
-        one.epoch = 0
-        assert await one.say(said(0, 0, ACCEPT)) == ShareCode.INVALID_SHARE_SESSION_EPOCH
-        one.epoch = 1
-        assert await one.say(said(0, 0, ACCEPT)) == 0
-        assert (await one.fetch()).error_code == 0
-
-
-@on_a_loop
-async def test_nothing_can_be_said_as_a_session_begins(path: Path) -> None:
-    async with world(path) as it:
-        response = await it.member().fetch(0, acks=[said(0, 0, ACCEPT)])
-        assert response.error_code == ShareCode.INVALID_REQUEST
-
-
-@on_a_loop
-async def test_the_last_fetch_says_what_became_of_some_and_lets_the_others_go(path: Path) -> None:
-    async with world(path) as it:
-        it.produce(10)
-        one, two = it.member(), it.member()
-        await one.fetch(0)
-        one.epoch = -1
-        response = await one.fetch(0, acks=[said(0, 4, ACCEPT)])
-        data = of(response)
-        assert data is not None
-        assert data.acknowledge_error_code == 0
-        assert acquired(await two.fetch(0)) == [(5, 9, 1)]
-        one.epoch = 1
-        assert (await one.fetch()).error_code == ShareCode.SHARE_SESSION_NOT_FOUND
-
-
-@on_a_loop
-async def test_the_last_acknowledgement_lets_all_go(path: Path) -> None:
-    async with world(path) as it:
-        it.produce(10)
-        one, two = it.member(), it.member()
-        await one.fetch(0)
-        one.epoch = -1
-        assert await one.say(said(0, 4, ACCEPT)) == 0
-        assert acquired(await two.fetch(0)) == [(5, 9, 1)]
-
-
-@on_a_loop
-async def test_a_connection_that_closes_lets_all_go(path: Path) -> None:
-    async with world(path) as it:
-        it.produce(10)
-        one, two = it.member(), it.member()
-        await one.fetch(0)
-        one.connection.close()
-        assert acquired(await two.fetch(0)) == [(0, 9, 1)]
-        assert (await one.fetch()).error_code == ShareCode.SHARE_SESSION_NOT_FOUND
-
-
-@on_a_loop
-async def test_a_connection_that_closes_late_ends_no_session_begun_since(path: Path) -> None:
-    async with world(path) as it:
-        it.produce(10)
-        one = it.member("one")
-        await one.fetch(0)
-        again = it.member("one")
-        await again.fetch(0)
-        one.connection.close()
-        assert (await again.fetch()).error_code == 0
-
-
-@on_a_loop
-async def test_as_many_sessions_as_there_may_be(path: Path) -> None:
-    async with world(path, group_share_max_share_sessions="1") as it:
-        await it.member().fetch(0)
-        waiting = await begun(it.member().fetch(0, wait_ms=100), it)
-        await it.pass_time(100)
-        assert (await waiting).error_code == ShareCode.SHARE_SESSION_LIMIT_REACHED
-
-
 # -- what can't be -------------------------------------------------------------------------------
 
 
@@ -397,17 +279,10 @@ async def test_what_can_not_be_said_of_records(path: Path) -> None:
         it.produce(10)
         one = it.member()
         await one.fetch(0)
-        bad: list[tuple[int, int, list[int]]]
-        for bad in (
-            [(5, 4, [1])],
-            [(0, 3, [])],
-            [(0, 3, [1, 1])],
-            [(0, 3, [5])],
-            [(0, 3, [-1])],
-            [(4, 5, [1]), (0, 3, [1])],
-            [(0, 10, [1])],
-        ):
-            assert await one.say(*bad) == ShareCode.INVALID_REQUEST, bad
+        wrong = [[(5, 4, [1])], [(0, 3, [1, 1])], [(0, 3, [5])], [(0, 3, [-1])], [(0, 10, [1])]]
+        wrong += [[(4, 5, [1]), (0, 3, [1])], [(0, 3, [])]]
+        for each in wrong:
+            assert await one.say(*each) == ShareCode.INVALID_REQUEST, each
         assert await it.member().say(said(0, 0, ACCEPT)) == ShareCode.INVALID_SHARE_SESSION_EPOCH
         assert await one.say(said(0, 9, ACCEPT)) == 0
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.errors import TidelogError
 from tidelog.protocol.messages.share_fetch import AcquiredRecords, SharePartitionData
+from tidelog.server.handlers.share_requests import Member, text_of
 from tidelog.server.segment_bytes import ColdRead
 from tidelog.server.shares.live import LiveShare
 from tidelog.server.shares.reading import Read, read
-from tidelog.server.shares.requests import Member, text_of
 from tidelog.server.shares.sessions import SharedPartition
 from tidelog.server.shares.states import Acquired, ShareCode, Wish
 from tidelog.types import Buffer, IsolationLevel
