@@ -11,7 +11,10 @@ from tests.waiting import until
 
 import tidelog
 from tidelog.protocol.messages import (
+    ALTER_SHARE_GROUP_OFFSETS,
     DELETE_GROUPS,
+    DELETE_SHARE_GROUP_OFFSETS,
+    DESCRIBE_SHARE_GROUP_OFFSETS,
     FIND_COORDINATOR,
     LIST_GROUPS,
     SHARE_GROUP_DESCRIBE,
@@ -28,6 +31,18 @@ from tidelog.protocol.messages.share_groups import (
     ShareGroupDescribeRequest,
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
+)
+from tidelog.protocol.messages.share_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
+    AlterShareGroupOffsetsResponse,
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequestTopic,
+    DeleteShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsRequestTopic,
 )
 from tidelog.server.handlers import ROWS, SHARE_ROWS
 from tidelog.server.in_process import Broker
@@ -117,6 +132,84 @@ def test_groups_are_listed_by_type_and_state(data: str) -> None:
         beat(broker, "A", -1)
         (found,) = listed(broker, states_filter=["empty"])
         assert found.group_state == "Empty"
+
+
+def offsets(broker: Broker, *numbers: int) -> list[tuple[int, int, int, int]]:
+    """Number, start, lag and error of partitions of `routes`; of all where none is named."""
+    topic = DescribeShareGroupOffsetsRequestTopic(topic_name="routes", partitions=list(numbers))
+    group = DescribeShareGroupOffsetsRequestGroup(
+        group_id=GROUP, topics=[topic] if numbers else None
+    )
+    with Asking(broker) as asking:
+        request = DescribeShareGroupOffsetsRequest(groups=[group])
+        (told,) = asking.ask(DESCRIBE_SHARE_GROUP_OFFSETS, 1, request).groups
+    assert told.error_code == 0
+    return [
+        (each.partition_index, each.start_offset, each.lag, each.error_code)
+        for found in told.topics
+        for each in found.partitions
+    ]
+
+
+def alter(broker: Broker, **starts: int) -> AlterShareGroupOffsetsResponse:
+    """Set where the group begins, partition 0 of each topic and one that is not there."""
+    topics = [
+        AlterShareGroupOffsetsRequestTopic(
+            topic_name=name,
+            partitions=[
+                AlterShareGroupOffsetsRequestPartition(partition_index=number, start_offset=start)
+                for number in (0, 9)
+            ],
+        )
+        for name, start in starts.items()
+    ]
+    request = AlterShareGroupOffsetsRequest(group_id=GROUP, topics=topics)
+    with Asking(broker) as asking:
+        return asking.ask(ALTER_SHARE_GROUP_OFFSETS, 0, request)
+
+
+def forget(broker: Broker, *names: str) -> DeleteShareGroupOffsetsResponse:
+    topics = [DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in names]
+    request = DeleteShareGroupOffsetsRequest(group_id=GROUP, topics=topics)
+    with Asking(broker) as asking:
+        return asking.ask(DELETE_SHARE_GROUP_OFFSETS, 0, request)
+
+
+def test_tools_see_and_change_where_a_group_reads(data: str) -> None:
+    with start(data) as broker:
+        broker.call(lambda node: node.topics.create("routes", 2))
+        assert beat(broker, "A", 1).error_code == 69
+        assert forget(broker, "routes").error_code == 69
+        assert offsets(broker) == []
+        told = alter(broker, routes=7, nowhere=7)
+        assert told.error_code == 0
+        codes = [[each.error_code for each in topic.partitions] for topic in told.responses]
+        assert codes == [[0, 3], [3, 3]]
+        assert offsets(broker) == [(0, 7, -7, 0)]
+        assert offsets(broker, 0, 1) == [(0, 7, -7, 0), (1, -1, -1, 0)]
+        beat(broker, "A", 0, "routes")
+        assert alter(broker, routes=8).error_code == 68
+        assert forget(broker, "routes").error_code == 68
+        beat(broker, "A", -1)
+        assert offsets(broker) == [(0, 7, -7, 0), (1, -1, -1, 0)]
+    with start(data) as broker:
+        beat(broker, "B", 1)
+        assert offsets(broker, 0) == [(0, 7, -7, 0)]
+        gone = forget(broker, "routes", "nowhere")
+        assert [topic.error_code for topic in gone.responses] == [0, 3]
+        assert offsets(broker) == []
+        assert offsets(broker, 0) == [(0, -1, -1, 0)]
+
+
+def test_a_group_that_was_deleted_begins_anew(data: str) -> None:
+    with start(data) as broker:
+        broker.call(lambda node: node.topics.create("routes", 2))
+        beat(broker, "A", 1)
+        alter(broker, routes=7)
+        with Asking(broker) as asking:
+            told = asking.ask(DELETE_GROUPS, 2, DeleteGroupsRequest(groups_names=[GROUP]))
+        assert [result.error_code for result in told.results] == [0]
+        assert offsets(broker, 0) == [(0, -1, -1, 0)]
 
 
 def test_share_groups_are_announced_together_or_not_at_all() -> None:

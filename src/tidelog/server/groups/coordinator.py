@@ -26,6 +26,7 @@ from tidelog.server.groups.rebalance import Rebalances
 from tidelog.server.groups.shards import Shards
 from tidelog.server.groups.share.group import ShareGroup
 from tidelog.server.groups.share_heartbeats import ShareHeartbeats
+from tidelog.server.groups.share_topics import ShareTopics
 from tidelog.server.groups.table import AnyGroup, GroupTable
 from tidelog.server.groups.transactional import TransactionalCommits
 from tidelog.server.topics import OFFSETS_TOPIC
@@ -58,6 +59,7 @@ class GroupCoordinator:
         members: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
         heartbeats: ConsumerGroupHeartbeat.
         shares: ShareGroupHeartbeat.
+        share_topics: What share groups have begun, for tools.
         commits: OffsetCommit, OffsetFetch, OffsetDelete.
         pending: What was committed in transactions that are open.
         transactional: TxnOffsetCommit, and the end of transactions.
@@ -81,6 +83,7 @@ class GroupCoordinator:
         parts = Parts(steps, self._fencing, conversion, regexes, random)
         self.heartbeats = Heartbeats(parts)
         self.shares = ShareHeartbeats(steps)
+        self.share_topics = ShareTopics(steps)
         in_consumer_groups = ClassicMembers(parts)
         self.default_assignor = steps.default_assignor
         self.members = Membership(
@@ -134,7 +137,7 @@ class GroupCoordinator:
 
     def _forget_topic(self, group: AnyGroup, topic: str) -> None:
         if isinstance(group, ShareGroup):
-            self.shares.forget_topic(group, topic)
+            self.share_topics.forget_topic(group, topic)
         else:
             self.commits.forget_topic(group, topic)
 

@@ -7,8 +7,8 @@ same process, so nobody has to be asked first.
 Source: Kafka 4.3's group coordinator; KIP-932, KIP-1263 (assignments at most so often).
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from tidelog.server.errors import Refusal
@@ -20,7 +20,6 @@ from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.results import Beat, ShareBeatAsked
 from tidelog.server.groups.share.assignor import assign_simple
 from tidelog.server.groups.share.changes import (
-    ShareChange,
     SharedTopicsChange,
     ShareEpochChange,
     ShareMemberChange,
@@ -28,7 +27,7 @@ from tidelog.server.groups.share.changes import (
     ShareTargetChange,
     ShareTargetEpochChange,
 )
-from tidelog.server.groups.share.group import SharedTopic, ShareGroup
+from tidelog.server.groups.share.group import ShareGroup
 from tidelog.server.groups.share.member import (
     JOINING,
     LEAVING,
@@ -36,24 +35,11 @@ from tidelog.server.groups.share.member import (
     ShareMember,
     SharePlace,
 )
-from tidelog.server.groups.share.topics import kept_topics, shared_after
+from tidelog.server.groups.share.topics import shared_after
+from tidelog.server.groups.share_drafts import ShareDraft, no_share_group, write_share
 
-
-@dataclass(slots=True)
-class ShareDraft:
-    """What a request does.
-
-    Attributes:
-        group: The group as it is before.
-        changes: What happens to the group, in order.
-        actions: Done when all of that has been accepted.
-        shared: The topics that it shares afterwards.
-    """
-
-    group: ShareGroup
-    changes: list[ShareChange] = field(default_factory=list)
-    actions: list[Callable[[], None]] = field(default_factory=list)
-    shared: Mapping[UUID, SharedTopic] = field(default_factory=dict)
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class ShareHeartbeats:
@@ -100,7 +86,7 @@ class ShareHeartbeats:
             interval_ms=self._steps.settings.share_heartbeat_interval_ms(group.group_id),
             assignment=place.assigned if is_told else None,
         )
-        return _after(self._write(draft), beat)
+        return _after(write_share(self._steps, draft), beat)
 
     def _open(self, asked: ShareBeatAsked) -> ShareDraft:
         """The group, which who joins founds.
@@ -112,7 +98,7 @@ class ShareHeartbeats:
         if group is None and asked.epoch == JOINING:
             group = ShareGroup(asked.group_id)
         if not isinstance(group, ShareGroup):
-            raise _no_group(asked.group_id, is_there=group is not None)
+            raise no_share_group(asked.group_id, is_there=group is not None)
         limit = self._steps.config.group_share_max_size
         if len(group.members) >= limit and asked.member_id not in group.members:
             text = f"the share group has {limit} members, its maximum"
@@ -173,7 +159,7 @@ class ShareHeartbeats:
     def _leave(self, asked: ShareBeatAsked) -> Reply[Beat]:
         group = self._steps.table.get(asked.group_id)
         if not isinstance(group, ShareGroup):
-            raise _no_group(asked.group_id, is_there=group is not None)
+            raise no_share_group(asked.group_id, is_there=group is not None)
         if asked.member_id not in group.members:
             raise _no_member(asked)
         beat = Beat(member_id=asked.member_id, epoch=asked.epoch)
@@ -188,7 +174,7 @@ class ShareHeartbeats:
         names = group.names_after(group.members[member_id].asks, None)
         draft.changes.append(ShareEpochChange(group.epoch + 1, self._steps.metadata_hash(names)))
         draft.actions.append(lambda: group.stop(member_id))
-        return self._write(draft)
+        return write_share(self._steps, draft)
 
     # -- time --------------------------------------------------------------------------------
 
@@ -208,30 +194,6 @@ class ShareHeartbeats:
 
         ms = self._steps.settings.share_session_timeout_ms(group.group_id)
         group.sessions[member_id] = self._steps.timers.after(ms, act)
-
-    def forget_topic(self, group: ShareGroup, name: str) -> None:
-        """A topic was deleted: the group shares it no more."""
-        shared = kept_topics(group.shared, lambda each: each.name != name)
-        if len(shared) < len(group.shared):
-            self._write(ShareDraft(group, [SharedTopicsChange(shared)]))
-
-    # -- writing -----------------------------------------------------------------------------
-
-    def _write(self, draft: ShareDraft) -> Reply[Code]:
-        """Write what happens and let it happen; when it is safe, or why nothing happened."""
-        group, journal = draft.group, self._steps.journal
-        records = [change.record(group.group_id) for change in draft.changes]
-        if records:
-            written = journal.append(group.group_id, records)
-        else:
-            written = journal.settled(group.group_id)
-        if not written.is_done or written.value is Code.NONE:
-            for change in draft.changes:
-                change.apply(group)
-            self._steps.table.put(group)
-            for action in draft.actions:
-                action()
-        return written
 
 
 def _require_sense(asked: ShareBeatAsked) -> None:
@@ -289,11 +251,6 @@ def _next_place(
     return replace(
         place, assigned={each: place.assigned[each] for each in place.assigned if each in reads}
     )
-
-
-def _no_group(group_id: str, *, is_there: bool) -> Refusal:
-    what = "is not a share group" if is_there else "not found"
-    return Refusal(Code.GROUP_ID_NOT_FOUND, f"Group {group_id} {what}.")
 
 
 def _no_member(asked: ShareBeatAsked) -> Refusal:

@@ -62,6 +62,11 @@ MODULES: Final = {
         76: "share_group_heartbeat",
         77: "share_group_describe",
     },
+    "share_offsets": {
+        90: "describe_share_group_offsets",
+        91: "alter_share_group_offsets",
+        92: "delete_share_group_offsets",
+    },
     "transactions": {
         22: "init_producer_id",
         24: "add_partitions_to_txn",

@@ -279,6 +279,19 @@ async def delete_groups(
     for group_id in dict.fromkeys(request.groups_names):
         code = coordinator.shards.code_for(group_id)
         if code is Code.NONE:
-            code = await arrival(coordinator.commits.delete_group(group_id))
+            code = await _delete(context, group_id)
         results.append(DeletableGroupResult(group_id=group_id, error_code=code))
     return DeleteGroupsResponse(results=results)
+
+
+async def _delete(context: RequestContext, group_id: str) -> Code:
+    """Delete one; what a share group has read is kept elsewhere, and goes first."""
+    coordinator = context.node.groups
+    group = coordinator.find(group_id)
+    if isinstance(group, ShareGroup) and group.is_empty:
+        from tidelog.server.handlers.share_offsets import forget_all  # few have any
+
+        code = await forget_all(context.node, group)
+        if code is not Code.NONE:
+            return code
+    return await arrival(coordinator.commits.delete_group(group_id))

@@ -23,7 +23,14 @@ from tidelog.server.groups.codes import Code
 from tidelog.server.groups.host import Host
 from tidelog.server.groups.internal_topic import InternalTopic
 from tidelog.server.groups.reply import Reply
-from tidelog.server.shares.kept import UNCHANGED, UNKNOWN_START, KeptState, ShareKey, Update
+from tidelog.server.shares.kept import (
+    UNCHANGED,
+    UNKNOWN_COUNT,
+    UNKNOWN_START,
+    KeptState,
+    ShareKey,
+    Update,
+)
 from tidelog.server.shares.records import (
     KeyValue,
     forget_record,
@@ -130,7 +137,9 @@ class ShareStates(Watched):
         """Begin anew from an offset on, or from where the group's settings say; when it is safe."""
         before = self.find(key)
         now_ms = self._host.env.clock.now_ms()
-        kept = KeptState(start=start, created_ms=now_ms)
+        # Of what begins at a known offset nothing is done with yet.
+        count = UNKNOWN_COUNT if start == UNKNOWN_START else 0
+        kept = KeptState(start=start, complete_count=count, created_ms=now_ms)
         if before is not None:
             kept = replace(
                 kept,

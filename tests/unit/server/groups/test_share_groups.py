@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.unit.server.groups.world import GROUP, World, topic_id
 
+from tidelog.server.errors import Refusal
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.commit_checks import fetch_error
 from tidelog.server.groups.results import (
@@ -15,7 +16,7 @@ from tidelog.server.groups.results import (
     ShareBeatAsked,
     SyncAsked,
 )
-from tidelog.server.groups.share.group import ShareGroupState
+from tidelog.server.groups.share.group import SharedTopic, ShareGroupState
 
 SESSION_MS = 45_000
 ROUTES, STOPS = topic_id("routes"), topic_id("stops")
@@ -207,13 +208,32 @@ def test_topics_that_come_and_grow_are_read(world: World) -> None:
 def test_a_deleted_topic_is_forgotten(world: World) -> None:
     first = Member(world, "A", "routes", "stops")
     world.make_topics(routes=4)
-    world.shares.forget_topic(world.sharers, "stops")
+    world.share_topics.forget_topic(world.sharers, "stops")
     assert set(world.sharers.shared) == {ROUTES}
     first.beat()
     assert first.assigned == {ROUTES: frozenset(range(4))}
     written = len(world.journal.data)
-    world.shares.forget_topic(world.sharers, "stops")
+    world.share_topics.forget_topic(world.sharers, "stops")
     assert len(world.journal.data) == written
+
+
+def test_tools_change_what_a_group_has_begun_while_it_has_no_members(world: World) -> None:
+    topics = world.share_topics
+    with pytest.raises(Refusal) as missing:
+        topics.idle_group(GROUP)
+    assert missing.value.error_code == Code.GROUP_ID_NOT_FOUND
+    group = topics.idle_group(GROUP, may_be_new=True)
+    begun = {ROUTES: SharedTopic("routes", frozenset({0}))}
+    assert topics.share(group, begun).value is Code.NONE
+    assert topics.share(group, {ROUTES: SharedTopic("routes", frozenset({3}))}).value is Code.NONE
+    world.restart()
+    assert world.sharers.shared == {ROUTES: SharedTopic("routes", frozenset({0, 3}))}
+    assert topics.unshare(world.sharers, [ROUTES, STOPS]).value is Code.NONE
+    assert world.sharers.shared == {}
+    Member(world, "A")
+    with pytest.raises(Refusal) as busy:
+        world.share_topics.idle_group(GROUP)
+    assert busy.value.error_code == Code.NON_EMPTY_GROUP
 
 
 def test_members_that_read_different_topics_share_each_by_itself(world: World) -> None:

@@ -29,6 +29,7 @@ from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.results import CommitAsked, JoinAsked, Joined, MemberRef, SyncAsked
 from tidelog.server.groups.share.group import ShareGroup
 from tidelog.server.groups.share_heartbeats import ShareHeartbeats
+from tidelog.server.groups.share_topics import ShareTopics
 from tidelog.server.groups.table import GroupTable
 from tidelog.server.timers import Timers
 from tidelog.storage.topics import TopicInfo
@@ -125,6 +126,7 @@ class World:
         consumers = Parts(steps, self.fencing, conversion, regexes, self.random)
         self.heartbeats = Heartbeats(consumers)
         self.shares = ShareHeartbeats(steps)
+        self.share_topics = ShareTopics(steps)
         self.members = Membership(
             self.table,
             self.rebalances,

@@ -1,6 +1,6 @@
 """Which partitions a share group has begun to read."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from tidelog.server.groups.share.group import SharedTopic
@@ -16,10 +16,3 @@ def shared_after(
         if info.topic_id is not None:
             found[info.topic_id] = SharedTopic(info.name, frozenset(range(info.partitions)))
     return found
-
-
-def kept_topics(
-    shared: Mapping[UUID, SharedTopic], is_kept: Callable[[SharedTopic], bool]
-) -> Mapping[UUID, SharedTopic]:
-    """Those of the topics that stay."""
-    return {topic_id: each for topic_id, each in shared.items() if is_kept(each)}

@@ -1,0 +1,266 @@
+"""From where on share groups read: told, changed, forgotten.
+
+Only a group without members may be changed. Source: Kafka's protocol guide, APIs 90 to 92; KIP-932,
+KIP-1226 (lag); Kafka 4.3's group coordinator.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+from uuid import UUID
+
+from tidelog.errors import TidelogError
+from tidelog.protocol.messages.share_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestTopic,
+    AlterShareGroupOffsetsResponse,
+    AlterShareGroupOffsetsResponsePartition,
+    AlterShareGroupOffsetsResponseTopic,
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsResponse,
+    DeleteShareGroupOffsetsResponseTopic,
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsRequestTopic,
+    DescribeShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsResponseGroup,
+    DescribeShareGroupOffsetsResponsePartition,
+    DescribeShareGroupOffsetsResponseTopic,
+)
+from tidelog.protocol.wire import NO_UUID
+from tidelog.server.arrivals import arrival
+from tidelog.server.errors import Refusal
+from tidelog.server.groups.codes import Code
+from tidelog.server.groups.share.group import SharedTopic, ShareGroup
+from tidelog.server.node import Node
+from tidelog.server.requests import RequestContext
+from tidelog.server.shares.kept import UNKNOWN_COUNT, UNKNOWN_START, KeptState, ShareKey
+
+_UNKNOWN: Final = "This server does not host this topic-partition."
+_NOTHING: Final = "There is no offset information to delete."
+
+
+# -- told ----------------------------------------------------------------------------------------
+
+
+async def describe_share_group_offsets(
+    context: RequestContext, request: DescribeShareGroupOffsetsRequest
+) -> DescribeShareGroupOffsetsResponse:
+    """Where groups are; -1 where one has not begun."""
+    groups = [await _described_group(context.node, asked) for asked in request.groups]
+    return DescribeShareGroupOffsetsResponse(groups=groups)
+
+
+async def _described_group(
+    node: Node, asked: DescribeShareGroupOffsetsRequestGroup
+) -> DescribeShareGroupOffsetsResponseGroup:
+    group_id = asked.group_id
+    code = node.groups.shards.code_for(group_id)
+    if code is not Code.NONE:
+        return DescribeShareGroupOffsetsResponseGroup(group_id=group_id, error_code=code)
+    topics = _begun(node, group_id) if asked.topics is None else asked.topics
+    return DescribeShareGroupOffsetsResponseGroup(
+        group_id=group_id, topics=[await _described_topic(node, group_id, each) for each in topics]
+    )
+
+
+def _begun(node: Node, group_id: str) -> list[DescribeShareGroupOffsetsRequestTopic]:
+    """All that a group has begun."""
+    group = node.groups.find(group_id)
+    shared = group.shared if isinstance(group, ShareGroup) else {}
+    return [
+        DescribeShareGroupOffsetsRequestTopic(
+            topic_name=topic.name, partitions=sorted(topic.partitions)
+        )
+        for topic_id, topic in shared.items()
+        if node.topics.find_by_id(topic_id) is not None
+    ]
+
+
+async def _described_topic(
+    node: Node, group_id: str, asked: DescribeShareGroupOffsetsRequestTopic
+) -> DescribeShareGroupOffsetsResponseTopic:
+    name = asked.topic_name
+    topic_id = _id_of(node, name)
+    found = DescribeShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic_id or NO_UUID)
+    for number in asked.partitions:
+        if topic_id is None:
+            told = _no_partition(number)
+        else:
+            told = await _described(node, name, ShareKey(group_id, topic_id, number))
+        found.partitions.append(told)
+    return found
+
+
+def _no_partition(number: int) -> DescribeShareGroupOffsetsResponsePartition:
+    return DescribeShareGroupOffsetsResponsePartition(
+        partition_index=number,
+        start_offset=UNKNOWN_START,
+        error_code=Code.UNKNOWN_TOPIC_OR_PARTITION,
+        error_message=_UNKNOWN,
+    )
+
+
+async def _described(
+    node: Node, name: str, key: ShareKey
+) -> DescribeShareGroupOffsetsResponsePartition:
+    number = key.partition
+    if not await node.shares.is_ready(key):
+        return DescribeShareGroupOffsetsResponsePartition(
+            partition_index=number,
+            start_offset=UNKNOWN_START,
+            error_code=Code.COORDINATOR_NOT_AVAILABLE,
+        )
+    kept = node.shares.states.find(key)
+    if kept is None or kept.start == UNKNOWN_START:
+        return DescribeShareGroupOffsetsResponsePartition(
+            partition_index=number, start_offset=UNKNOWN_START
+        )
+    return DescribeShareGroupOffsetsResponsePartition(
+        partition_index=number,
+        start_offset=kept.start,
+        leader_epoch=kept.leader_epoch,
+        lag=_lag(node, name, number, kept),
+    )
+
+
+def _lag(node: Node, name: str, number: int, kept: KeptState) -> int:
+    """Records from the start on that are not done with; -1 where that can't be told.
+
+    Below 0 where somebody has set the start behind the end.
+    """
+    if kept.complete_count == UNKNOWN_COUNT:
+        return -1
+    try:
+        end = node.partitions.get(name, number).high_watermark
+    except (TidelogError, OSError):
+        return -1
+    return end - kept.start - kept.complete_count
+
+
+# -- changed -------------------------------------------------------------------------------------
+
+
+async def alter_share_group_offsets(
+    context: RequestContext, request: AlterShareGroupOffsetsRequest
+) -> AlterShareGroupOffsetsResponse:
+    """Let a group read from elsewhere, one that is not there included."""
+    node, group_id = context.node, request.group_id
+    try:
+        group = _idle_group(node, group_id, may_be_new=True)
+    except Refusal as refusal:
+        return AlterShareGroupOffsetsResponse(
+            error_code=refusal.error_code, error_message=refusal.message
+        )
+    code = await arrival(node.groups.share_topics.share(group, _shared(node, request.topics)))
+    if code is not Code.NONE:
+        return AlterShareGroupOffsetsResponse(error_code=code)
+    answers = [await _altered(node, group_id, topic) for topic in request.topics]
+    return AlterShareGroupOffsetsResponse(responses=answers)
+
+
+def _shared(
+    node: Node, topics: Iterable[AlterShareGroupOffsetsRequestTopic]
+) -> Mapping[UUID, SharedTopic]:
+    """The partitions among those named that there are."""
+    found: dict[UUID, SharedTopic] = {}
+    for topic in topics:
+        info = node.topics.find(topic.topic_name)
+        if info is not None and info.topic_id is not None:
+            named = frozenset(each.partition_index for each in topic.partitions)
+            numbers = named & frozenset(range(info.partitions))
+            found[info.topic_id] = SharedTopic(info.name, numbers)
+    return found
+
+
+async def _altered(
+    node: Node, group_id: str, topic: AlterShareGroupOffsetsRequestTopic
+) -> AlterShareGroupOffsetsResponseTopic:
+    info = node.topics.find(topic.topic_name)
+    topic_id = _id_of(node, topic.topic_name)
+    answer = AlterShareGroupOffsetsResponseTopic(
+        topic_name=topic.topic_name, topic_id=topic_id or NO_UUID
+    )
+    for asked in topic.partitions:
+        number = asked.partition_index
+        code, text = Code.UNKNOWN_TOPIC_OR_PARTITION, _UNKNOWN
+        if topic_id is not None and info is not None and 0 <= number < info.partitions:
+            key = ShareKey(group_id, topic_id, number)
+            code, text = await node.shares.begin_anew(key, asked.start_offset), ""
+        answer.partitions.append(
+            AlterShareGroupOffsetsResponsePartition(
+                partition_index=number, error_code=code, error_message=text or None
+            )
+        )
+    return answer
+
+
+# -- forgotten -----------------------------------------------------------------------------------
+
+
+async def delete_share_group_offsets(
+    context: RequestContext, request: DeleteShareGroupOffsetsRequest
+) -> DeleteShareGroupOffsetsResponse:
+    """Forget where a group is in these topics."""
+    node, group_id = context.node, request.group_id
+    try:
+        group = _idle_group(node, group_id, may_be_new=False)
+    except Refusal as refusal:
+        return DeleteShareGroupOffsetsResponse(
+            error_code=refusal.error_code, error_message=refusal.message
+        )
+    answers = [await _forgotten(node, group, each.topic_name) for each in request.topics]
+    gone = [answer.topic_id for answer in answers if not answer.error_code]
+    code = await arrival(node.groups.share_topics.unshare(group, gone))
+    if code is not Code.NONE:
+        return DeleteShareGroupOffsetsResponse(error_code=code)
+    return DeleteShareGroupOffsetsResponse(responses=answers)
+
+
+async def _forgotten(
+    node: Node, group: ShareGroup, name: str
+) -> DeleteShareGroupOffsetsResponseTopic:
+    topic_id = _id_of(node, name)
+    if topic_id is None or topic_id not in group.shared:
+        return DeleteShareGroupOffsetsResponseTopic(
+            topic_name=name,
+            topic_id=NO_UUID,
+            error_code=Code.UNKNOWN_TOPIC_OR_PARTITION,
+            error_message=_UNKNOWN if topic_id is None else _NOTHING,
+        )
+    code = await _forget(node, group, topic_id)
+    return DeleteShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic_id, error_code=code)
+
+
+async def _forget(node: Node, group: ShareGroup, topic_id: UUID) -> Code:
+    """Forget where a group is in one topic; the first failure."""
+    for number in sorted(group.shared[topic_id].partitions):
+        code = await node.shares.forget(ShareKey(group.group_id, topic_id, number))
+        if code is not Code.NONE:
+            return code
+    return Code.NONE
+
+
+async def forget_all(node: Node, group: ShareGroup) -> Code:
+    """Forget where a group is, before it is deleted; the first failure."""
+    for topic_id in tuple(group.shared):
+        code = await _forget(node, group, topic_id)
+        if code is not Code.NONE:
+            return code
+    return Code.NONE
+
+
+# -- for all -------------------------------------------------------------------------------------
+
+
+def _idle_group(node: Node, group_id: str, *, may_be_new: bool) -> ShareGroup:
+    if not group_id:
+        raise Refusal(Code.INVALID_GROUP_ID, "The group id is invalid.")
+    code = node.groups.shards.code_for(group_id)
+    if code is not Code.NONE:
+        raise Refusal(code, "The group's coordinator is not available.")
+    return node.groups.share_topics.idle_group(group_id, may_be_new=may_be_new)
+
+
+def _id_of(node: Node, name: str) -> UUID | None:
+    info = node.topics.find(name)
+    return None if info is None else info.topic_id
