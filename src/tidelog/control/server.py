@@ -163,7 +163,9 @@ class ControlServer:
         self._drop(silent[0] if silent else next(iter(self._connections.values())))
 
     def _serve(self, descriptor: int, events: int) -> None:
-        connection = self._connections.pop(descriptor)
+        connection = self._connections.pop(descriptor, None)
+        if connection is None:
+            return  # dropped a moment ago, for somebody who came at the same time
         self._connections[descriptor] = connection  # the last one that said something
         if events & selectors.EVENT_READ:
             connection.receive()

@@ -319,6 +319,20 @@ def test_those_who_never_ask_do_not_keep_others_out(
         link.close()
 
 
+def test_who_is_dropped_for_another_and_speaks_at_that_moment_breaks_nothing(
+    server: ControlServer, ask: Asking, log_dir: LogDir
+) -> None:
+    silent = [raw(server, log_dir.path) for _ in range(CONNECTIONS_MAX)]
+    late = socket.socket(socket.AF_UNIX)
+    with place.address(log_dir.path) as address:
+        late.connect(address)
+    silent[0].sendall(b"x")  # the holder hears of both at once, and of this one last
+    server.wait(1.0)
+    assert ask()["pid"] == os.getpid()
+    for link in (late, *silent):
+        link.close()
+
+
 def test_requests_of_one_connection_come_one_by_one(server: ControlServer, log_dir: LogDir) -> None:
     link = raw(server, log_dir.path)
     link.sendall(encode_frame(messages.request("status", {})) * 3)
