@@ -11,11 +11,13 @@ import re
 import shutil
 import subprocess
 import threading
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.peers.home import Unavailable, kafka_home
 
 # Deadlines are off: two shared cores make any of them flaky; pytest-timeout ends what hangs.
 settings.register_profile(
@@ -67,6 +69,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs Java where there is none, unless the run demands it."""
     if "spark" in item.keywords or "kafka" in item.keywords:
         need(_has_java(), "Java 17 or newer on the PATH or in JAVA_HOME")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Fetch Apache Kafka's jars where they are demanded, before any test's time limit runs.
+
+    What can't be had the tests tell.
+    """
+    if os.environ.get("TIDELOG_REQUIRE_KAFKA") and not hasattr(session.config, "workerinput"):
+        with suppress(Unavailable):
+            kafka_home()
 
 
 @pytest.hookimpl(trylast=True)  # when the fixtures have let go

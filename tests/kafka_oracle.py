@@ -10,6 +10,7 @@ import json
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, cast
@@ -137,12 +138,21 @@ def _batch(told: dict[str, object]) -> KafkaBatch:
 
 
 class Oracle:
-    """The JVM with Kafka's classes. Not safe for two threads; start -> ask* -> close."""
+    """The JVM with Kafka's classes. Not safe for two threads; start -> ask* -> close.
+
+    Hundreds of tests ask the same one. Where a question stays without its answer (the JVM has gone,
+    or the test's time was over), the next question is another JVM's.
+    """
 
     def __init__(self, home: KafkaHome) -> None:
+        self._home = home
+        self._start()
+
+    def _start(self) -> None:
+        self._has_answered = True
         self._told = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
-            home.java_command("tidelog.kafka.Oracle"),
+            self._home.java_command("tidelog.kafka.Oracle"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._told,
@@ -159,7 +169,8 @@ class Oracle:
         """End the process; it stops by itself when its questions end."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):  # it has gone before it had read all
+            self._process.stdin.close()
         try:
             self._process.wait(timeout=20)
         except subprocess.TimeoutExpired:
@@ -174,14 +185,20 @@ class Oracle:
         Raises:
             OracleError: Kafka, or the oracle, threw.
         """
+        if not self._has_answered:
+            self._process.kill()
+            self.close()
+            self._start()
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        self._has_answered = False
         self._process.stdin.write(json.dumps({"op": op, **fields}, default=_encode) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
             self._told.seek(0)
             raise OracleError("ProcessEnded", self._told.read()[-2000:])
+        self._has_answered = True
         reply = json.loads(line)
         if "error" in reply:
             raise OracleError(reply["error"], reply["message"])

@@ -9,6 +9,7 @@ from tests.histories.broker_lives import Lives
 from tests.histories.checker import Fault, check
 from tests.histories.history import History, Outcome
 from tests.histories.simulation import simulate
+from tests.memory_folder import memory_folder
 
 from tidelog.server.groups.pending import PendingOffsets
 from tidelog.server.partitions import Partition
@@ -37,9 +38,7 @@ async def _together(folder: Path, first: int, count: int) -> tuple[list[History]
 
 def histories(first: int, count: int) -> tuple[list[History], int]:
     """Histories by their seeds, on a broker of their own, and how often it was killed."""
-    memory = Path("/dev/shm")
-    parent = memory if memory.is_dir() else None
-    with tempfile.TemporaryDirectory(dir=parent, prefix="tidelog-") as folder:
+    with tempfile.TemporaryDirectory(dir=memory_folder(), prefix="tidelog-") as folder:
         return asyncio.run(_together(Path(folder), first, count))
 
 

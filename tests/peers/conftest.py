@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.kafka_oracle import Oracle, kafka_jars, kafka_oracle
+from tests.memory_folder import memory_folder
 from tests.peers.broker import Broker
 from tests.peers.home import KafkaHome
 
@@ -20,8 +21,8 @@ def quick_path(tmp_path: Path) -> Iterator[Path]:
 
     Nothing in these comparisons depends on what a sync does.
     """
-    memory = Path("/dev/shm")
-    if not memory.is_dir():
+    memory = memory_folder()
+    if memory is None:
         yield tmp_path
         return
     with tempfile.TemporaryDirectory(dir=memory, prefix="tidelog-") as folder:

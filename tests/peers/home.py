@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -27,6 +27,9 @@ CACHE = ROOT / ".cache" / "kafka"
 REQUIRED = "TIDELOG_REQUIRE_KAFKA"
 # A first fetch loads 54 MB; a later one copies from Maven's own cache.
 FETCH_TIMEOUT_S = 540
+# What a registry failed to give is asked for again; with -U, since Maven else goes by its note of
+# the failure for a day.
+FETCHES: tuple[tuple[str, ...], ...] = ((), ("-U",), ("-U",))
 # For tests: soon there, content with little memory.
 QUICK_JVM = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
@@ -109,14 +112,14 @@ def _made_from(kind: str, sources: Sequence[Path], make: Callable[[Path], None])
 
 
 def _fetch_jars(target: Path) -> None:
-    _run(
-        [
-            _tool("mvn"),
-            *("-q", "-B", "-f", str(TOOLS / "pom.xml")),
-            "dependency:copy-dependencies",
-            f"-DoutputDirectory={target}",
-        ]
-    )
+    *tries, last = ([_tool("mvn"), *again] for again in FETCHES)
+    options = ["-q", "-B", "-f", str(TOOLS / "pom.xml"), f"-DoutputDirectory={target}"]
+    for mvn in tries:
+        with suppress(Unavailable):
+            _run([*mvn, *options, "dependency:copy-dependencies"])
+            break
+    else:
+        _run([*last, *options, "dependency:copy-dependencies"])
     if not any(target.glob("kafka-clients-*.jar")):
         raise Unavailable("Maven brought no kafka-clients jar")
 

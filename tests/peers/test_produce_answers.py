@@ -39,6 +39,8 @@ from tidelog.types import Codec, NewRecord
 pytestmark = pytest.mark.kafka
 
 NOW_MS = 1_700_000_000_000
+# The records are old: the default of a week would delete them in a life of half a minute.
+FOREVER = {"log.retention.ms": "-1"}
 NOT_LEADER = 6
 LOADING = 14
 Answer = tuple[object, ...]
@@ -46,7 +48,7 @@ Answer = tuple[object, ...]
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with tidelog.broker(str(tmp_path_factory.mktemp("ours"))) as running:
+    with tidelog.broker(str(tmp_path_factory.mktemp("ours")), settings=FOREVER) as running:
         yield running
 
 

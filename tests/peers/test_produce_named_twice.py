@@ -25,6 +25,8 @@ pytestmark = pytest.mark.kafka
 BY_NAME, BY_ID = 9, 13
 NOBODY_ID = uuid.UUID(int=5)
 INVALID_RECORD = 87
+# The records are old: the default of a week would delete them in a life of half a minute.
+FOREVER = {"log.retention.ms": "-1"}
 # A partition and what is sent for it.
 Entry: TypeAlias = tuple[int, bytes]
 # A partition, its error, its first offset.
@@ -65,7 +67,7 @@ DAMAGED = damaged(b"a")
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ours]:
-    with tidelog.broker(str(tmp_path_factory.mktemp("ours"))) as running:
+    with tidelog.broker(str(tmp_path_factory.mktemp("ours")), settings=FOREVER) as running:
         yield Ours(running)
 
 

@@ -1,0 +1,15 @@
+"""Where files cost no disk: memory, where the machine has enough of it for files."""
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+MEMORY: Final = Path("/dev/shm")
+# Containers often have 64 MB there, for all processes together.
+ROOM_BYTES: Final = 1 << 30
+
+
+def memory_folder(place: Path = MEMORY) -> Path | None:
+    """The folder for files in memory, None where there is none or little room in it."""
+    has_room = place.is_dir() and shutil.disk_usage(place).free >= ROOM_BYTES
+    return place if has_room else None

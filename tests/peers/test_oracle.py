@@ -1,0 +1,61 @@
+"""One JVM answers hundreds of tests: what becomes of one question is not the next one's trouble."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from tests.kafka_oracle import Oracle, OracleError
+from tests.peers.home import KafkaHome
+
+# Answers a question with its name; `late` when the next one has come, and its asker is interrupted.
+STAND_IN = """
+import json, os, signal, sys
+
+for line in sys.stdin:
+    op = json.loads(line)["op"]
+    if op == "die":
+        sys.exit("gone")
+    if op == "late":
+        os.kill(os.getppid(), signal.SIGUSR1)
+        sys.stdin.readline()
+    print(json.dumps({"result": op}), flush=True)
+"""
+
+
+class Home(KafkaHome):
+    """No Kafka at all."""
+
+    def java_command(self, *_: object, **__: object) -> list[str]:
+        return [sys.executable, "-c", STAND_IN]
+
+
+class Interrupted(Exception):
+    """As a test's time limit would."""
+
+
+@pytest.fixture
+def oracle() -> Iterator[Oracle]:
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    with Oracle(Home(Path(), Path())) as found:
+        yield found
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_late_answer_is_not_taken_for_the_next_one(oracle: Oracle) -> None:
+    assert oracle.ask("a") == "a"
+    with pytest.raises(Interrupted):
+        oracle.ask("late")
+    assert oracle.ask("b") == "b"
+    assert oracle.ask("c") == "c"
+
+
+def test_where_it_has_gone_another_one_answers(oracle: Oracle) -> None:
+    with pytest.raises(OracleError, match="gone"):
+        oracle.ask("die")
+    assert oracle.ask("a") == "a"

@@ -1,0 +1,47 @@
+"""Apache Kafka's jars by Maven: a registry that fails for a moment is asked again."""
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.peers import home
+
+# Fails as often as `failures` says, notes its calls, and brings one jar.
+MVN = """#!/bin/sh
+here=$(dirname "$0")
+echo "$*" >>"$here/calls"
+[ "$(grep -c . "$here/calls")" -gt "$(cat "$here/failures")" ] || { echo "no route" >&2; exit 1; }
+for word; do
+    case $word in -DoutputDirectory=*) : >"${word#*=}/kafka-clients-4.jar" ;; esac
+done
+"""
+
+
+def fetch(folder: Path, monkeypatch: pytest.MonkeyPatch, failures: int) -> list[bool]:
+    """Fetch into a folder; for each call of Maven whether it was to forget its failures."""
+    mvn = folder / "bin" / "mvn"
+    mvn.parent.mkdir()
+    mvn.write_text(MVN)
+    mvn.chmod(0o755)
+    (mvn.parent / "failures").write_text(str(failures))
+    monkeypatch.setenv("PATH", f"{mvn.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    (folder / "jars").mkdir()
+    try:
+        home._fetch_jars(folder / "jars")
+    finally:
+        calls = (mvn.parent / "calls").read_text().splitlines()
+    assert list((folder / "jars").iterdir())
+    return ["-U" in call.split() for call in calls]
+
+
+@pytest.mark.parametrize("failures", range(len(home.FETCHES)))
+def test_what_fails_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    assert fetch(tmp_path, monkeypatch, failures) == [False, *[True] * failures]
+
+
+def test_what_fails_each_time_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(home.Unavailable, match="mvn failed: no route"):
+        fetch(tmp_path, monkeypatch, len(home.FETCHES))

@@ -1,0 +1,14 @@
+"""Files go to memory where there is room for them."""
+
+from pathlib import Path
+
+import pytest
+from tests import memory_folder
+
+
+def test_little_room_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_folder, "ROOM_BYTES", 0)
+    assert memory_folder.memory_folder(tmp_path) == tmp_path
+    assert memory_folder.memory_folder(tmp_path / "none") is None
+    monkeypatch.setattr(memory_folder, "ROOM_BYTES", 1 << 80)
+    assert memory_folder.memory_folder(tmp_path) is None
