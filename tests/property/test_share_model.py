@@ -245,8 +245,9 @@ class ShareMachine(RuleBasedStateMachine):
         change = self.known.release(member)
         for row in self.model.rows.values():
             if row.state is RecordState.ACQUIRED and row.member == member and row.becomes is None:
-                row.becomes, row.becomes_count = RecordState.AVAILABLE, row.count - 1
-                row.token = change.token
+                again = row.count < LIMITS.deliveries_max
+                row.becomes = RecordState.AVAILABLE if again else RecordState.ARCHIVED
+                row.becomes_count, row.token = row.count, change.token
         self._write(change, writes)
 
     def _write(self, change: Change, writes: str) -> None:

@@ -254,14 +254,13 @@ class SharePartition:
         return state
 
     def release(self, member: str) -> Change:
-        """A member goes: what it has was as good as never delivered to it."""
+        """A member goes: what it has is anybody's, or was delivered too often."""
         change = self._begin()
         batches = []
         for run in self._runs:
             if run.is_locked and run.member == member:
-                count = max(run.count - 1, 0)
-                run.becomes, run.token = (RecordState.AVAILABLE, count), change.token
-                batches.append(StateBatch(run.first, run.last, RecordState.AVAILABLE, count))
+                state = self._next_state(run, RecordState.AVAILABLE)
+                batches.append(_become(run, state, change.token))
         return Change(change.token, tuple(batches))
 
     def commit(self, change: Change) -> None:

@@ -82,7 +82,7 @@ async def test_the_last_fetch_says_what_became_of_some_and_lets_the_others_go(pa
         data = of(response)
         assert data is not None
         assert data.acknowledge_error_code == 0
-        assert acquired(await two.fetch(0)) == [(5, 9, 1)]
+        assert acquired(await two.fetch(0)) == [(5, 9, 2)]
         one.epoch = 1
         assert (await one.fetch()).error_code == ShareCode.SHARE_SESSION_NOT_FOUND
 
@@ -95,7 +95,7 @@ async def test_the_last_acknowledgement_lets_all_go(path: Path) -> None:
         await one.fetch(0)
         one.epoch = -1
         assert await one.say(said(0, 4, ACCEPT)) == 0
-        assert acquired(await two.fetch(0)) == [(5, 9, 1)]
+        assert acquired(await two.fetch(0)) == [(5, 9, 2)]
 
 
 @on_a_loop
@@ -105,7 +105,7 @@ async def test_a_connection_that_closes_lets_all_go(path: Path) -> None:
         one, two = it.member(), it.member()
         await one.fetch(0)
         one.connection.close()
-        assert acquired(await two.fetch(0)) == [(0, 9, 1)]
+        assert acquired(await two.fetch(0)) == [(0, 9, 2)]
         assert (await one.fetch()).error_code == ShareCode.SHARE_SESSION_NOT_FOUND
 
 

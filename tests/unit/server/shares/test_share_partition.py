@@ -244,14 +244,14 @@ def test_what_was_delivered_too_often_is_archived(how: str) -> None:
     assert known.start == known.end == known.fetch_offset == 10
 
 
-def test_a_member_that_goes_leaves_its_records_as_if_never_delivered() -> None:
+def test_a_member_that_goes_leaves_its_records_to_others() -> None:
     known = records()
     give(known, 9)
     give(known, 19, member=BERT)
     change = known.release(ANNA)
-    assert change.batches == (StateBatch(0, 9, RecordState.AVAILABLE, 0),)
+    assert change.batches == (StateBatch(0, 9, RecordState.AVAILABLE, 1),)
     known.commit(change)
-    assert give(known, 9, member=BERT) == [Acquired(0, 9, 1)]
+    assert give(known, 9, member=BERT) == [Acquired(0, 9, 2)]
 
 
 def test_records_delivered_often_come_in_ever_smaller_parts_and_alone_in_the_end() -> None:
