@@ -118,6 +118,8 @@ class Node:
         if self.cluster.state.settings:
             self.config = self._changed_config(self.cluster.state)
             log_dir.use_topic_defaults(self.config.topic_defaults)
+            log_dir.follow_configs()  # after a kill partitions are open already
+        log_dir.producer_expiration_ms = self.config.producer_id_expiration_ms
         if self.cluster.state.groups:
             from tidelog.config.group_keys import ensure_group_texts  # few have any
 
@@ -218,6 +220,7 @@ class Node:
                 await self.work.run(self.log_dir.use_topic_defaults, config.topic_defaults)
                 self.log_dir.follow_configs()
         self.config = config
+        self.log_dir.producer_expiration_ms = config.producer_id_expiration_ms
         self._heed_quotas(state)
 
     def _heed_quotas(self, state: ClusterState) -> None:

@@ -20,6 +20,8 @@ from tidelog.server.security.listeners import ListenerPlan, plan_listeners
 from tidelog.server.settings import Endpoint
 from tidelog.server.slices import Slices
 from tidelog.server.work import Work
+from tidelog.storage.cluster_file import read_cluster, settings_of
+from tidelog.storage.dir_state import DirectoryState
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ def open_node(path: str, config: BrokerConfig, *, env: Env | None = None) -> Nod
         topic_defaults=config.topic_defaults,
         deferrals=lambda: Beside(syncs),
         producer_expiration_ms=config.producer_id_expiration_ms,
+        prepare=lambda state: _heed_kept(state, config),
     )
     log_dir = LogDir.open(path, env=env, options=options)
     try:
@@ -53,6 +56,20 @@ def open_node(path: str, config: BrokerConfig, *, env: Env | None = None) -> Nod
         syncs.close()
         log_dir.close()
         raise
+
+
+def _heed_kept(state: DirectoryState, config: BrokerConfig) -> None:
+    """Let recovery, too, go by what was changed while the broker ran, and kept."""
+    assert isinstance(state, LogDir)
+    # `Node` reads it again and refuses it, behind a clean opening.
+    with suppress(TidelogError, OSError):
+        kept = settings_of(read_cluster(state.env.files, state.path), config.node_id)
+        if kept:
+            from tidelog.config.dynamic import changed_config  # few have changed any
+
+            changed = changed_config(config, kept)
+            state.use_topic_defaults(changed.topic_defaults)
+            state.producer_expiration_ms = changed.producer_id_expiration_ms
 
 
 def planned(config: BrokerConfig, place: Endpoint | None = None) -> tuple[ListenerPlan, ...]:

@@ -83,6 +83,8 @@ class DirectoryState(Closing):
         self.env = env
         self.reports: list[str] = []
         self._options = options
+        # A broker's may change; openings and truncations from then on go by it.
+        self.producer_expiration_ms = options.producer_expiration_ms
         self.is_writable = options.writable or options.create
         self._pool = FilePool(env.files, write=self.is_writable)
         self._maps = MapCache(env.files)

@@ -462,7 +462,7 @@ class LogDir(DirectoryState):
             tiers=self._tiers,
             deferral=AT_ONCE if deferrals is None else deferrals(),
             leaves_flushes=deferrals is not None,
-            producer_expiration_ms=self._options.producer_expiration_ms,
+            producer_expiration_ms=lambda: self.producer_expiration_ms,
         )
         log = Log.open_writable(context, options)
         self._given_up.pop(name, None)

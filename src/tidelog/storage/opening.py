@@ -66,7 +66,8 @@ class LogOptions:
         deferral: Does what the log may leave for later; at once unless given.
         leaves_flushes: Whether an append that `flush.messages` or `flush.ms` make durable only
             says so (`Log.is_flush_due`), and its caller calls `flush_later`.
-        producer_expiration_ms: How long a producer must be silent to be forgotten at an opening.
+        producer_expiration_ms: How long a producer must be silent to be forgotten at an opening, as
+            it is then.
     """
 
     watch: ClockWatch
@@ -78,7 +79,7 @@ class LogOptions:
     tiers: TierAccess | None = None
     deferral: Deferral = AT_ONCE
     leaves_flushes: bool = False
-    producer_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
+    producer_expiration_ms: Callable[[], int] = field(default=lambda: PRODUCER_ID_EXPIRATION_MS)
 
 
 class OpeningLog(LogReader):
@@ -189,7 +190,7 @@ class OpeningLog(LogReader):
     def _load_producers(self) -> None:
         self._producers = load_producer_states(self.context, self._segments, recall=True)
         now_ms = self.context.env.clock.now_ms()
-        expiration_ms = self._options.producer_expiration_ms
+        expiration_ms = self._options.producer_expiration_ms()
         self._producers.learn_arrivals(now_ms - expiration_ms, self.appended_by_ms)
         self._producers.expire(now_ms, expiration_ms)
 
