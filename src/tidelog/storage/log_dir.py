@@ -30,12 +30,12 @@ from tidelog.storage.handles import as_storage_failure, typed_reads
 from tidelog.storage.log import Log, LogOptions
 from tidelog.storage.log_openings import Submit
 from tidelog.storage.log_reader import LogReader
-from tidelog.storage.recovery import rewrite_unsynced
 from tidelog.storage.segment import SegmentContext
 from tidelog.storage.segment_notes import begin_notes
 from tidelog.storage.tiers.deleted import DeletedFolder, note_deleted
 from tidelog.storage.tiers.record import read_record
 from tidelog.storage.topics import PARTITION_COUNT_LIMIT, TopicInfo, find_topics, unknown_topic
+from tidelog.storage.unsynced import rewrite_unsynced
 from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp, TopicPartition
 
 if TYPE_CHECKING:
@@ -563,6 +563,7 @@ class LogDir(DirectoryState):
         for name, info in self._registry.topics.items():
             for number in info.present:
                 self.log(name, number)
+        self.env.files.sync_dir(self.path)  # a partition's name may be as new as what is in it
 
     def accept_clock(self) -> None:
         """Let appends go on although the clock jumped; see `tidelog.storage.append_clock`."""

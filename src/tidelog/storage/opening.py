@@ -31,6 +31,7 @@ from tidelog.storage.segment import Segment, SegmentContext
 from tidelog.storage.tiers.record import TierRecord, write_record
 from tidelog.storage.tiers.view import TierAccess
 from tidelog.storage.trust import last_batch
+from tidelog.storage.unsynced import sync_unsynced
 from tidelog.storage.validator import Validator
 
 if TYPE_CHECKING:
@@ -178,13 +179,14 @@ class OpeningLog(LogReader):
             self._recover(self._options.recovery_point)
         self._load_segments()
         self._load_append_times()
+        if self._options.recovery_point is not None:
+            # Before the notes: one about a finished segment says that all of it is durable.
+            sync_unsynced(context, self._options.recovery_point)
         self._notes.load(self.local_segments, was_clean=self._options.recovery_point is None)
         self._load_producers()
         self._cut_epochs()
         truncation.drop_snapshots(context, self.log_end_offset)
-        was_clean = self._options.recovery_point is None
-        point = self.log_end_offset if was_clean else self._options.recovery_point
-        self.recovery_point = min(point or 0, self.log_end_offset)
+        self.recovery_point = self.log_end_offset
         self._last_flush_ms = context.env.clock.now_ms()
 
     def _load_producers(self) -> None:

@@ -13,7 +13,6 @@ Owns no open state. Source: Kafka 4.x LogLoader; KAFKA-6264; docs/recovery.md.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -29,7 +28,7 @@ from tidelog.storage.producers import ProducerStates
 from tidelog.storage.segment import SegmentContext, order_problem
 from tidelog.storage.segment_notes import has_notes, read_notes
 from tidelog.storage.txn_index import TxnIndex
-from tidelog.types import INT32_MAX, INT64_MAX
+from tidelog.types import INT32_MAX
 
 COPY_CHUNK_BYTES: Final = 1 << 20
 _TRANSIENT: Final = (files.CLEANED_SUFFIX, files.SWAP_SUFFIX)
@@ -318,36 +317,6 @@ def replace_by_prefix(context: SegmentContext, path: str, size: int) -> None:
     context.maps.forget(path)
     fs.rename(temporary, path)
     fs.sync_dir(context.directory)
-
-
-def rewrite_unsynced(context: SegmentContext, recovery_point: int) -> None:
-    """Write each file anew, durably, that holds records or append times not known to be synced.
-
-    Where a sync has failed the system may count pages as written that never came to the disk: a
-    later sync would not write them again. Segments below `recovery_point` are left alone.
-
-    Raises:
-        OSError: The disk fails still; every file has its old or its new copy.
-    """
-    bases = list_bases(context)
-    ends = [*bases[1:], INT64_MAX]
-    for base, end in zip(bases, ends, strict=True):
-        if end <= recovery_point:
-            continue
-        for suffix in (files.APPEND_TIME_SUFFIX, files.LOG_SUFFIX):
-            path = context.path(base, suffix)
-            if context.env.files.exists(path):
-                _rewrite(context, path)
-
-
-def _rewrite(context: SegmentContext, path: str) -> None:
-    fs = context.env.files
-    try:
-        replace_by_prefix(context, path, fs.stat(path).size)
-    except OSError:
-        with suppress(OSError):  # half a copy must not fill what is left of a disk
-            fs.remove(path + files.TMP_SUFFIX)
-        raise
 
 
 def _write_derived(context: SegmentContext, base: int, scan: _Scan) -> None:

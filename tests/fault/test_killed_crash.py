@@ -1,0 +1,179 @@
+"""The process is killed while a roll's sync waits, starts again, and later power is lost.
+
+What a killed process had not synced is in the system's memory. The next start finds it there, and
+from then on it counts like anything else: a flush or a clean stop makes all of it durable.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from tests.fault.harness import survey
+from tests.fault.judge import judge, judge_quickly
+from tests.fault.test_deferred_crash import DeferringWorkload
+from tests.fault.workload import ROOT
+from tests.faults import DamageFileSystem, Keep, SeededEnv, reopen, seeded_env
+from tests.faults.later import Later
+
+from tidelog.storage import files
+from tidelog.storage.log import Log
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.types import NewRecord
+
+SEEDS = (5, 8)
+STEP_COUNT = 60
+STATES = 500
+NEVER_WORKING = LogDirOptions(create=True, deferrals=Later)
+
+
+class KilledWorkload(DeferringWorkload):
+    """As `DeferringWorkload`, and at times it is killed: what waits is never done."""
+
+    def weighted(self) -> list[tuple[int, Callable[[], None]]]:
+        """What the others do, and the kill."""
+        return [*super().weighted(), (3, self.kill)]
+
+    def kill(self) -> None:
+        """The system keeps all that was written; the start that follows makes it durable."""
+        assert self.directory is not None
+        self.directory.abandon()
+        self.laters.clear()
+        self.directory = LogDir.open(ROOT, env=self.env, options=self.options)
+        self.story.tell(self.story.latest.flushed())
+
+
+@cache
+def at_work(seed: int) -> KilledWorkload:
+    workload = KilledWorkload(seed)
+    workload.run(STEP_COUNT)
+    return workload
+
+
+@pytest.mark.parametrize("keep", list(Keep))
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_prefix_of_the_calls(seed: int, keep: Keep) -> None:
+    done = at_work(seed)
+    survey(done.files, done.story, done.files.prefixes(keep), judge_quickly)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_seeded_states(seed: int) -> None:
+    done = at_work(seed)
+    survey(done.files, done.story, done.files.crash_states(range(STATES)), judge_quickly)
+    survey(done.files, done.story, done.files.crash_states(range(STATES, STATES + 40)), judge)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(201, 231, 2))
+def test_many_more_workloads(seed: int) -> None:
+    done = KilledWorkload(seed)
+    done.run(120)
+    survey(done.files, done.story, done.files.crash_states(range(4_000)), judge)
+
+
+# ---- one roll, one kill
+
+
+def opened(env: SeededEnv) -> tuple[LogDir, Log]:
+    directory = LogDir.open(ROOT, env=env, options=NEVER_WORKING)
+    if "t" not in directory.topics():
+        directory.create_topic("t")
+    return directory, directory.log("t", 0)
+
+
+def killed(rolls: int) -> SeededEnv:
+    """A log of three records a segment whose rolls were never synced, in a dead process."""
+    env = seeded_env(1)
+    directory, log = opened(env)
+    for part in range(rolls + 1):
+        log.append([NewRecord(value=b"%d" % (3 * part + number)) for number in range(3)])
+        if part < rolls:
+            log.roll()
+    directory.abandon()
+    return env
+
+
+def without_power(env: SeededEnv) -> list[bytes | None]:
+    """What a log has once nothing but synced bytes is left."""
+    left = replace(env, files=reopen(env.files.crash(Keep.SYNCED), clock=env.clock))
+    directory, log = opened(left)
+    found = [record.value for record in log.records()]
+    assert log.log_start_offset == 0
+    directory.abandon()
+    return found
+
+
+def flush(_: LogDir, log: Log) -> None:
+    log.flush()
+
+
+def flush_and_checkpoint(directory: LogDir, log: Log) -> None:
+    log.flush()
+    directory.checkpoint()
+
+
+def stop(directory: LogDir, _: Log) -> None:
+    directory.close()
+
+
+@pytest.mark.parametrize("rolls", [1, 2])
+@pytest.mark.parametrize("end", [flush, flush_and_checkpoint, stop])
+def test_what_lies_behind_a_roll_and_a_kill_is_durable_with_the_rest(
+    end: Callable[[LogDir, Log], None], rolls: int
+) -> None:
+    env = killed(rolls)
+    directory, log = opened(env)
+    written = [record.value for record in log.records()]
+    assert len(written) == 3 * rolls + 3
+
+    end(directory, log)
+
+    assert without_power(env) == written
+
+
+def test_the_last_segment_is_durable_before_its_note_says_where_it_ends() -> None:
+    env = killed(rolls=1)
+    directory, log = opened(env)
+    log.roll()
+    log.append([NewRecord(value=b"behind")])
+    env.files.sync_dir(log.context.directory)
+    for segment in log.segments[2:]:
+        _sync(env.files, segment.log_path)
+    directory.abandon()
+
+    assert without_power(env) == [*(b"%d" % number for number in range(6)), b"behind"]
+
+
+def test_of_a_directory_of_kafkas_too() -> None:
+    """It has no notes that would tell a gap from a loss."""
+    env = killed(rolls=1)
+    names = [entry.name for entry in env.files.list_dir(f"{ROOT}/t-0")]
+    kept = (files.LOG_SUFFIX, files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX)
+    for name in names:
+        if not name.endswith(kept):
+            env.files.remove(f"{ROOT}/t-0/{name}")
+    env.files.remove(f"{ROOT}/tidelog-topics.json")
+    directory, log = opened(env)
+    log.flush()
+    directory.checkpoint()
+
+    assert without_power(env) == [b"%d" % number for number in range(6)]
+
+
+def test_a_clean_start_syncs_no_segment_anew() -> None:
+    env = killed(rolls=2)
+    directory, _ = opened(env)
+    directory.close()
+    begun = len(env.files.journal)
+    directory, log = opened(env)
+    assert log.log_end_offset == 9
+    changed = [str(each) for each in env.files.journal[begun:]]
+    assert not [each for each in changed if each.endswith(f"{files.LOG_SUFFIX}: sync")]
+    directory.close()
+
+
+def _sync(fs: DamageFileSystem, path: str) -> None:
+    file = fs.open(path, write=True)
+    file.sync()
+    file.close()
