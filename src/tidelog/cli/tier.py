@@ -65,6 +65,10 @@ _MOVED: Final = [
     ),
     output.text("stopped"),
 ]
+_KEPT: Final = (
+    "{}: nothing was deleted by age: the topic has no retention.ms of its own, and its broker's is"
+    " not known without the broker"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,9 @@ class TierCommand:
         self._print(_MOVED, rows)
         if not rows:
             self.surroundings.say("no topic has remote.storage.enable=true; see --to")
+        for report in reports:
+            if report.keeps_all_ages:
+                self.surroundings.say(_KEPT.format(report.topic_partition))
         is_whole = all(report.stopped is None for report in reports)
         return ExitCode.OK if is_whole else ExitCode.FINDINGS
 

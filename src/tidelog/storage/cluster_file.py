@@ -53,6 +53,21 @@ def settings_of(state: ClusterState, broker: int) -> Mapping[str, str]:
     return {**found.get(ALL_BROKERS, {}), **found.get(str(broker), {})}
 
 
+def kept_defaults(state: ClusterState) -> Mapping[str, str]:
+    """What the directory's broker keeps of its topics' defaults, for who does not know its number.
+
+    A broker takes changes for its own number alone. Where there are several, it was renumbered, and
+    nothing is told.
+    """
+    from tidelog.config.dynamic import TOPIC_DEFAULTS  # few directories keep any
+
+    numbers = state.settings.keys() - {ALL_BROKERS}
+    if len(numbers) > 1:
+        return {}
+    settings = settings_of(state, int(next(iter(numbers), 0)))
+    return {name: text for name, text in settings.items() if name in TOPIC_DEFAULTS}
+
+
 def encode_cluster(state: ClusterState) -> bytes:
     """The file's text, sorted."""
     rows = [

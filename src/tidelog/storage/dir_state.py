@@ -1,7 +1,6 @@
 """The part of an open directory that loads, locks, checkpoints and closes it.
 
-`DirectoryState` holds what every call shares: the lock, the caches, the open logs, Kafka's
-checkpoint files at the top. What people call is in `log_dir.LogDir`.
+`DirectoryState` holds what every call shares; what people call is in `log_dir.LogDir`.
 
 Source: Kafka 4.x LogManager; KAFKA-10471 (the marker goes before anything is loaded).
 """
@@ -12,7 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tidelog.closing import Closing
@@ -29,6 +28,7 @@ from tidelog.errors import (
 from tidelog.storage import commits, files
 from tidelog.storage.append_clock import ClockWatch
 from tidelog.storage.body_check import BodyCheck, check_body
+from tidelog.storage.cluster_file import kept_defaults, read_cluster
 from tidelog.storage.handles import FilePool, MapCache, as_storage_failure, typed_reads
 from tidelog.storage.log import Log
 from tidelog.storage.log_openings import LogOpenings
@@ -57,19 +57,19 @@ class LogDirOptions:
         writable: Take the lock, recover where needed, allow changes; else only read.
         create: Make the directory where it is missing (implies `writable`).
         body_check: The validator's pass over records, plain or a kernel.
-        topic_defaults: Settings, under a broker's names, of topics that have none of their own;
-            heeded where the directory is opened for writing.
+        topic_defaults: Settings, under a broker's names, of topics that have none of their own,
+            for writing. None where no broker says them: then what it keeps here holds.
         prepare: Called under the lock before any partition is opened, to mend what would keep one
             from it.
         deferrals: Makes what does the work that a log leaves for later; None to do it at once.
         producer_expiration_ms: `producer.id.expiration.ms`: producers that were silent for so long
-            are forgotten when a partition is opened.
+            are forgotten when a partition is opened. A broker's may change.
     """
 
     writable: bool = False
     create: bool = False
     body_check: BodyCheck = check_body
-    topic_defaults: Mapping[str, str] = field(default_factory=dict)
+    topic_defaults: Mapping[str, str] | None = None
     prepare: "Callable[[DirectoryState], None] | None" = None
     deferrals: "Callable[[], Deferral] | None" = None
     producer_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
@@ -83,7 +83,6 @@ class DirectoryState(Closing):
         self.env = env
         self.reports: list[str] = []
         self._options = options
-        # A broker's may change; openings and truncations from then on go by it.
         self.producer_expiration_ms = options.producer_expiration_ms
         self.is_writable = options.writable or options.create
         self._pool = FilePool(env.files, write=self.is_writable)
@@ -157,7 +156,10 @@ class DirectoryState(Closing):
         self._purge_deleted_topics()
         for line in commits.replay(self.env.files, self.path):
             self.report(line)
-        self._registry = TopicRegistry(self.env.files, self.path, self._options.topic_defaults)
+        defaults = self._options.topic_defaults
+        if defaults is None:
+            defaults = kept_defaults(read_cluster(self.env.files, self.path))
+        self._registry = TopicRegistry(self.env.files, self.path, defaults)
         for line in self._registry.notes:
             self.report(line)
         self._starts = self._read_offsets(files.LOG_START_CHECKPOINT_FILE)

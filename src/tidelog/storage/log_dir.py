@@ -313,6 +313,12 @@ class LogDir(DirectoryState):
         with self._topic_change:
             self._registry.use_defaults(defaults)
 
+    def knows_age_limit(self, name: str) -> bool:
+        """Whether a topic's `retention.ms` is its own or a broker's, not our default alone."""
+        if self._options.topic_defaults is not None or "retention.ms" in self.topic(name).given:
+            return True
+        return self.is_writable and "log.retention.ms" in self._registry.defaults
+
     def follow_config(self, name: str) -> None:
         """Let open partitions of a topic go by its settings as they are now."""
         found = self.topics().get(name)

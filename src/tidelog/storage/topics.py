@@ -289,6 +289,11 @@ class TopicRegistry:
         """All topics by name."""
         return self._topics
 
+    @property
+    def defaults(self) -> Mapping[str, str]:
+        """Settings, under a broker's names, of topics that have none of their own."""
+        return self._defaults
+
     def get(self, name: str) -> TopicInfo:
         """One topic; raises UnknownTopic, which names the nearest one."""
         found = self._topics.get(name)

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tidelog.config import CLEANUP_DELETE
+from tidelog.config import CLEANUP_DELETE, TopicConfig
 from tidelog.errors import InvalidRequest, OffsetOutOfRange, PolicyViolation
 from tidelog.storage import truncation
 from tidelog.storage.active import first_reaching
@@ -179,16 +179,21 @@ class TrimmingLog(CompactingLog):
 
         self._defer(self.context.directory, "move start", save)
 
-    def apply_retention(self) -> list[Deletion]:
+    def apply_retention(self, *, by_age: bool = True) -> list[Deletion]:
         """Delete the segments that the topic's policy lets go, oldest first; what was deleted.
 
         Files get Kafka's suffix `.deleted` and are unlinked `file.delete.delay.ms` later, at the
         next `unlink_due` or at close.
 
+        Args:
+            by_age: Heed `retention.ms`; not where nobody knows what a topic's broker says of it.
+
         Raises:
             StorageFailure: The disk failed; the partition is offline.
         """
-        return self._guarded_now(self.context.directory, "retention", self._retain)
+        config = self._config if by_age else dataclasses.replace(self._config, retention_ms=-1)
+        directory = self.context.directory
+        return self._guarded_now(directory, "retention", lambda: self._retain(config))
 
     def unlink_due(self) -> None:
         """Unlink the files of deleted segments whose delay is over.
@@ -208,13 +213,13 @@ class TrimmingLog(CompactingLog):
         if unlink is not None:
             self._defer(self.context.directory, "unlink", unlink)
 
-    def _retain(self) -> list[Deletion]:
+    def _retain(self, config: TopicConfig) -> list[Deletion]:
         now = self.context.env.clock.now_ms()
         self._unlink_due()
         facts = [self._facts(segment) for segment in self._segments]
         plan = plan_retention(
             facts,
-            config=self._config,
+            config=config,
             log_start=self._log_start_offset,
             log_end=self.log_end_offset,
             high_watermark=self.high_watermark,

@@ -53,6 +53,15 @@ def test_the_whole_way(tmp_path: Path) -> None:
     assert cli.ok("read", "flights", "-o", "json").objects == before
 
 
+def test_it_says_where_it_can_not_know_how_old_records_may_get(tmp_path: Path) -> None:
+    cli = Cli(tmp_path / "data")
+    cli.ok("create", "flights", "--config", "internal.segment.bytes=600")
+    url = (tmp_path / "store").as_uri()
+    assert "nothing was deleted by age" in cli.ok("tier", "flights", "--to", url).err
+    cli.ok("config", "flights", "--set", "retention.ms=1000")
+    assert "by age" not in cli.ok("tier", "flights").err
+
+
 def test_verify_finds_what_is_damaged_and_collect_what_nobody_names(tmp_path: Path) -> None:
     cli, url = _filled(tmp_path)
     cli.ok("tier", "flights", "--to", url)

@@ -81,6 +81,8 @@ class MoveReport:
         released: Local segments that went because the tier has them.
         removed: Segments whose objects were removed from the store.
         stopped: Why a segment could not be copied, which ends the copying; None where all were.
+        keeps_all_ages: Retention by age was left to the broker: the topic has no `retention.ms` of
+            its own, and the broker's is not known here.
         told_deleted: How many `deleted` would name, where another process tells only that.
     """
 
@@ -91,6 +93,7 @@ class MoveReport:
     released: int = 0
     removed: int = 0
     stopped: str | None = None
+    keeps_all_ages: bool = False
     told_deleted: int = 0
 
     @property
@@ -143,7 +146,10 @@ class Mover:
         log = log_dir.log(name.topic, name.partition)
         record = _record_of(log_dir, log, options)
         store = log_dir.tier_files.store(record.url)
-        return cls(log, PartitionTier(store, record.folder), record, options)
+        mover = cls(log, PartitionTier(store, record.folder), record, options)
+        # A default of seven days would delete for ever what the broker was told to keep.
+        mover._report.keeps_all_ages = not log_dir.knows_age_limit(name.topic)
+        return mover
 
     def run(self) -> MoveReport:
         """All steps."""
@@ -294,7 +300,8 @@ class Mover:
 
     def _retain(self) -> None:
         before = [segment.base_offset for segment in self.log.local_segments]
-        self._report.deleted = self.log.apply_retention()
+        by_age = not self._report.keeps_all_ages
+        self._report.deleted = self.log.apply_retention(by_age=by_age)
         deleted = {deletion.base_offset for deletion in self._report.deleted}
         kept = {segment.base_offset for segment in self.log.local_segments}
         gone = [base for base in before if base not in kept and base not in deleted]
