@@ -57,6 +57,12 @@ SETTINGS = {
     # Nobody is given up because a busy machine stood still.
     "group.consumer.session.timeout.ms": "600000",
     "group.consumer.max.session.timeout.ms": "600000",
+    "group.share.assignment.interval.ms": "0",
+    "group.share.session.timeout.ms": "600000",
+    "group.share.max.session.timeout.ms": "600000",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
     "auto.create.topics.enable": "false",
     "unstable.api.versions.enable": "false",
     # Old timestamps must live: the default of a week would delete a replayed log within minutes.

@@ -9,7 +9,6 @@ from tests.kafka_oracle import Oracle
 from tests.peers.broker import Broker
 from tests.peers.home import KafkaHome
 from tests.peers.sharing_members import Side
-from tests.server.sharing import announce_shares
 
 import tidelog
 
@@ -45,12 +44,8 @@ def kafka(
 
 @pytest.fixture(scope="module")
 def ours() -> "Iterator[Ours]":
-    with pytest.MonkeyPatch.context() as patch:
-        announced = announce_shares(patch)
-        next(announced)
-        with tidelog.broker(settings={"node.id": "1", **SETTINGS}) as broker:
-            yield broker
-        next(announced, None)
+    with tidelog.broker(settings={"node.id": "1", **SETTINGS}) as broker:
+        yield broker
 
 
 # -- stories -------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def test_the_broker_votes_alone(running: Broker, asking: Asking) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-@pytest.mark.parametrize("name", ["transaction.version", "group.version"])
+@pytest.mark.parametrize("name", ["transaction.version", "group.version", "share.version"])
 def test_a_level_that_would_change_is_refused(asking: Asking, name: str, version: int) -> None:
     down = FeatureUpdate(feature=name, max_version_level=0, upgrade_type=2, allow_downgrade=True)
     told = asking.ask(UPDATE_FEATURES, version, UpdateFeaturesRequest(feature_updates=[down]))

@@ -1,12 +1,10 @@
 """Share groups through a broker: heartbeats, what administrators ask, rights, restarts."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.server.asking import Asking
 from tests.server.conftest import SETTINGS
-from tests.server.sharing import announce_shares
 from tests.waiting import until
 
 import tidelog
@@ -44,17 +42,11 @@ from tidelog.protocol.messages.share_offsets import (
     DescribeShareGroupOffsetsRequestGroup,
     DescribeShareGroupOffsetsRequestTopic,
 )
-from tidelog.server.handlers import ROWS, SHARE_ROWS
 from tidelog.server.in_process import Broker
 
 # The topic of groups is being made, or read.
 LOADING = (14, 15, 16)
 GROUP = "sharers"
-
-
-@pytest.fixture(autouse=True)
-def announced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    yield from announce_shares(monkeypatch)
 
 
 @pytest.fixture
@@ -210,8 +202,3 @@ def test_a_group_that_was_deleted_begins_anew(data: str) -> None:
             told = asking.ask(DELETE_GROUPS, 2, DeleteGroupsRequest(groups_names=[GROUP]))
         assert [result.error_code for result in told.results] == [0]
         assert offsets(broker, 0) == [(0, -1, -1, 0)]
-
-
-def test_share_groups_are_announced_together_or_not_at_all() -> None:
-    keys = {row.key for row in ROWS} & {row.key for row in SHARE_ROWS}
-    assert keys in (set(), {row.key for row in SHARE_ROWS})

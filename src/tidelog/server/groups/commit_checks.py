@@ -103,10 +103,10 @@ def _consumer_error(group: ConsumerGroup, asked: CommitAsked, commit: Commit) ->
 
 def fetch_error(group: AnyGroup, member_id: str | None, epoch: int) -> Code:
     """Why a member may not see what was committed, `NONE` where it may, as who names nobody."""
-    if isinstance(group, ShareGroup):
-        return Code.GROUP_ID_NOT_FOUND
     if isinstance(group, ClassicGroup) or (member_id is None and epoch < 0):
         return Code.NONE
+    if isinstance(group, ShareGroup):
+        return Code.GROUP_ID_NOT_FOUND
     member = group.members.get(member_id or "")
     if member is None:
         return Code.UNKNOWN_MEMBER_ID

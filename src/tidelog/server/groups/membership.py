@@ -64,7 +64,7 @@ class Membership:
         if isinstance(group, ConsumerGroup) and not group.is_empty:
             return self._in_consumer_groups.join(group, asked)
         if isinstance(group, ShareGroup):
-            return _refused(Code.INCONSISTENT_GROUP_PROTOCOL, asked.member_id)
+            return _refused(Code.INCONSISTENT_GROUP_PROTOCOL)
         if group is None or isinstance(group, ConsumerGroup):
             return self._join_first(asked, group)
         return self._join(group, asked)

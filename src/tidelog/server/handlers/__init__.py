@@ -103,16 +103,12 @@ ROWS: Final = (
     Row(69, "consumer_groups", "consumer_group_describe", 0, 1),
     Row(74, "configs", "list_config_resources", 0, 1),
     Row(75, "cluster", "describe_topic_partitions", 0, 0),
-    Row(80, "quorum", "add_raft_voter", 0, 1),
-    Row(81, "quorum", "remove_raft_voter", 0, 0),
-)
-# Share groups (KIP-932). Clients take them for whole or not at all, so these rows come into the
-# table together, when real clients have been seen to get along with them.
-SHARE_ROWS: Final = (
     Row(76, "share_groups", "share_group_heartbeat", 1, 1),
     Row(77, "share_groups", "share_group_describe", 1, 1),
     Row(78, "share_fetch", "share_fetch", 1, 2),
     Row(79, "share_fetch", "share_acknowledge", 1, 2),
+    Row(80, "quorum", "add_raft_voter", 0, 1),
+    Row(81, "quorum", "remove_raft_voter", 0, 0),
     Row(90, "share_offsets", "describe_share_group_offsets", 0, 1),
     Row(91, "share_offsets", "alter_share_group_offsets", 0, 0),
     Row(92, "share_offsets", "delete_share_group_offsets", 0, 0),

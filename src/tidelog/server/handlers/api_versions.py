@@ -23,10 +23,11 @@ METADATA_VERSION_FIRST: Final = 7
 # With version 2 a client adds partitions by producing, and each transaction has its own epoch.
 TRANSACTION_VERSION: Final = 2
 # Names with the lowest and the highest level; the highest is in force. The level 1 of groups is
-# the consumer protocol.
+# the consumer protocol, the level 1 of shares share groups.
 FEATURES: Final = (
     ("group.version", 0, 1),
     ("metadata.version", METADATA_VERSION_FIRST, METADATA_VERSION_LEVEL),
+    ("share.version", 0, 1),
     ("transaction.version", 0, TRANSACTION_VERSION),
 )
 # Clients of Kafka 3.3 to 3.7 give up on a feature that begins at 0, and ask below this version.

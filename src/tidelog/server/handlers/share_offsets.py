@@ -45,7 +45,7 @@ _NOTHING: Final = "There is no offset information to delete."
 async def describe_share_group_offsets(
     context: RequestContext, request: DescribeShareGroupOffsetsRequest
 ) -> DescribeShareGroupOffsetsResponse:
-    """Where groups are; -1 where one has not begun."""
+    """Where groups are; -1 where one has not begun, in topics that are not there too."""
     groups = [await _described_group(context.node, asked) for asked in request.groups]
     return DescribeShareGroupOffsetsResponse(groups=groups)
 
@@ -84,19 +84,16 @@ async def _described_topic(
     found = DescribeShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic_id or NO_UUID)
     for number in asked.partitions:
         if topic_id is None:
-            told = _no_partition(number)
+            told = _not_begun(number)
         else:
             told = await _described(node, name, ShareKey(group_id, topic_id, number))
         found.partitions.append(told)
     return found
 
 
-def _no_partition(number: int) -> DescribeShareGroupOffsetsResponsePartition:
+def _not_begun(number: int) -> DescribeShareGroupOffsetsResponsePartition:
     return DescribeShareGroupOffsetsResponsePartition(
-        partition_index=number,
-        start_offset=UNKNOWN_START,
-        error_code=Code.UNKNOWN_TOPIC_OR_PARTITION,
-        error_message=_UNKNOWN,
+        partition_index=number, start_offset=UNKNOWN_START
     )
 
 
@@ -112,9 +109,7 @@ async def _described(
         )
     kept = node.shares.states.find(key)
     if kept is None or kept.start == UNKNOWN_START:
-        return DescribeShareGroupOffsetsResponsePartition(
-            partition_index=number, start_offset=UNKNOWN_START
-        )
+        return _not_begun(number)
     return DescribeShareGroupOffsetsResponsePartition(
         partition_index=number,
         start_offset=kept.start,

@@ -297,7 +297,8 @@ def test_other_protocols_are_not_spoken_to_a_share_group(world: World) -> None:
     group = world.sharers
     ref = MemberRef("A")
     assert world.commit(7) is Code.GROUP_ID_NOT_FOUND
-    assert fetch_error(group, None, -1) is Code.GROUP_ID_NOT_FOUND
+    assert fetch_error(group, "A", 2) is Code.GROUP_ID_NOT_FOUND
+    assert fetch_error(group, None, -1) is Code.NONE
     assert world.commits.delete_offsets(GROUP, [("routes", 0)]) is Code.GROUP_ID_NOT_FOUND
     assert world.ask_join().value.code is Code.INCONSISTENT_GROUP_PROTOCOL
     synced = world.members.sync(SyncAsked(group_id=GROUP, member_id="A", generation=2))

@@ -1,0 +1,351 @@
+"""The same conversations about share groups with Kafka and with our broker.
+
+Epochs are left out: Kafka begins a topic one heartbeat and one epoch later. So are its words.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from functools import partial
+from uuid import UUID
+
+import pytest
+from tests.peers.broker import Broker
+from tests.peers.consumer_talk import ConsumerTalk
+from tests.peers.group_talk import changed
+from tests.server.conftest import SETTINGS
+from tests.waiting import until_so
+
+import tidelog
+from tidelog.protocol.messages import (
+    ALTER_SHARE_GROUP_OFFSETS,
+    CONSUMER_GROUP_DESCRIBE,
+    CONSUMER_GROUP_HEARTBEAT,
+    DELETE_GROUPS,
+    DELETE_SHARE_GROUP_OFFSETS,
+    DESCRIBE_GROUPS,
+    DESCRIBE_SHARE_GROUP_OFFSETS,
+    HEARTBEAT,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    LIST_GROUPS,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    SHARE_GROUP_DESCRIBE,
+    SHARE_GROUP_HEARTBEAT,
+    SYNC_GROUP,
+)
+from tidelog.protocol.messages.commits import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tidelog.protocol.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+)
+from tidelog.protocol.messages.described_groups import DeleteGroupsRequest, DescribeGroupsRequest
+from tidelog.protocol.messages.groups import (
+    ListGroupsRequest,
+    OffsetFetchGroup,
+    OffsetFetchRequest,
+)
+from tidelog.protocol.messages.membership import (
+    HeartbeatRequest,
+    LeaveGroupRequest,
+    MemberIdentity,
+    SyncGroupRequest,
+)
+from tidelog.protocol.messages.share_groups import (
+    ShareGroupDescribeRequest,
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+)
+from tidelog.protocol.messages.share_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequestTopic,
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsRequestTopic,
+)
+from tidelog.server.node import Node
+
+pytestmark = pytest.mark.kafka
+
+_EPOCHS = ("member_epoch", "group_epoch", "assignment_epoch", "client_id", "client_host")
+ROUTES, STOPS = "shared-routes", "shared-stops"
+_COUNTS = {ROUTES: 5, STOPS: 3}
+Owned = dict[UUID, set[int]]
+
+
+class ShareTalk(ConsumerTalk):
+    """Questions of members of share groups; each remembers its epoch and what it has."""
+
+    def __init__(self, bootstrap: str, group: str) -> None:
+        super().__init__(bootstrap, group)
+        self.has: dict[str, Owned] = {}
+        self._ids.clear()
+        for topic in _COUNTS:
+            self.id_of(topic)
+
+    def _shared(self, value: object) -> object:
+        found = super()._shared(value)
+        if dataclasses.is_dataclass(value) and isinstance(found, dict):
+            for name in _EPOCHS:
+                found.pop(name, None)
+        return found
+
+    def request(self, member: str, epoch: int, **more: object) -> ShareGroupHeartbeatRequest:
+        asked = ShareGroupHeartbeatRequest(
+            group_id=self.group, member_id=member, member_epoch=epoch
+        )
+        return changed(asked, more)
+
+    def say(self, member: str, epoch: int, **more: object) -> None:
+        """A heartbeat whose answer is compared."""
+        self.ask(SHARE_GROUP_HEARTBEAT, 1, self.request(member, epoch, **more))
+
+    def quietly(self, member: str, epoch: int, *topics: str) -> ShareGroupHeartbeatResponse:
+        """A heartbeat whose answer only the member takes."""
+        names = {"subscribed_topic_names": list(topics)} if topics else {}
+        told = self.client("a").ask(SHARE_GROUP_HEARTBEAT, 1, self.request(member, epoch, **names))
+        assert told.error_code == 0, told
+        self.epochs[member] = told.member_epoch
+        if told.assignment is not None:
+            parts = told.assignment.topic_partitions
+            self.has[member] = {part.topic_id: set(part.partitions) for part in parts}
+        return told
+
+    def settle(self, *topics: str) -> None:
+        """All members go on until they are in one epoch and read all of these topics."""
+        wanted = {self.id_of(topic): set(range(_COUNTS[topic])) for topic in topics}
+
+        def is_settled() -> bool:
+            for member, epoch in tuple(self.epochs.items()):
+                self.quietly(member, epoch)
+            read: Owned = {}
+            for owned in self.has.values():
+                for topic_id, numbers in owned.items():
+                    read.setdefault(topic_id, set()).update(numbers)
+            return read == wanted and len(set(self.epochs.values())) == 1
+
+        until_so(is_settled, f"{self.group} reads {topics}")
+        self.told.append(
+            {
+                member: {topic: len(owned.get(self.id_of(topic), ())) for topic in _COUNTS}
+                for member, owned in sorted(self.has.items())
+            }
+        )
+
+    def go(self, member: str) -> None:
+        """A member leaves."""
+        self.say(member, -1)
+        del self.epochs[member], self.has[member]
+
+    def look(self, *groups: str) -> None:
+        """What administrators are told."""
+        asked = ShareGroupDescribeRequest(group_ids=list(groups) or [self.group])
+        self.ask(SHARE_GROUP_DESCRIBE, 1, asked)
+
+    def list_own(self, states: list[str], types: list[str]) -> None:
+        """This group, where the filters let it through."""
+        asked = ListGroupsRequest(states_filter=states, types_filter=types)
+        told = self.client("a").ask(LIST_GROUPS, 5, asked)
+        found = [self._shared(each) for each in told.groups if each.group_id == self.group]
+        self.told.append((told.error_code, found))
+
+    def offsets(self, **topics: list[int]) -> None:
+        """Where the group is; in all topics where none is named."""
+        named = [
+            DescribeShareGroupOffsetsRequestTopic(topic_name=name, partitions=numbers)
+            for name, numbers in topics.items()
+        ]
+        group = DescribeShareGroupOffsetsRequestGroup(group_id=self.group, topics=named or None)
+        for version in (0, 1):
+            request = DescribeShareGroupOffsetsRequest(groups=[group])
+            self.ask(DESCRIBE_SHARE_GROUP_OFFSETS, version, request)
+
+    def alter(self, start: int, **topics: list[int]) -> None:
+        named = [
+            AlterShareGroupOffsetsRequestTopic(
+                topic_name=name,
+                partitions=[
+                    AlterShareGroupOffsetsRequestPartition(
+                        partition_index=number, start_offset=start
+                    )
+                    for number in numbers
+                ],
+            )
+            for name, numbers in topics.items()
+        ]
+        request = AlterShareGroupOffsetsRequest(group_id=self.group, topics=named)
+        self.ask(ALTER_SHARE_GROUP_OFFSETS, 0, request)
+
+    def forget(self, *topics: str) -> None:
+        named = [DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in topics]
+        request = DeleteShareGroupOffsetsRequest(group_id=self.group, topics=named)
+        self.ask(DELETE_SHARE_GROUP_OFFSETS, 0, request)
+
+    def delete(self) -> None:
+        self.ask(DELETE_GROUPS, 2, DeleteGroupsRequest(groups_names=[self.group]))
+
+
+def nonsense(talk: ShareTalk) -> None:
+    """What no member may say."""
+    topics = {"subscribed_topic_names": [ROUTES]}
+    talk.say("", 0, **topics)
+    talk.say(" ", 0, **topics)
+    talk.say("A", 0)
+    talk.say("A", 0, subscribed_topic_names=[])
+    talk.say("A", 0, **(topics | {"rack_id": ""}))
+    talk.say("A", 0, **(topics | {"group_id": ""}))
+    talk.say("A", -2)
+    talk.say("A", 1)
+    talk.say("A", -1)
+    talk.look()
+    talk.look("")
+    talk.offsets()
+    talk.forget(ROUTES)
+    talk.delete()
+
+
+def members(talk: ShareTalk) -> None:
+    """Members come, go on, are fenced, read something else, leave."""
+    talk.quietly("A", 0, ROUTES)
+    talk.settle(ROUTES)
+    talk.say("A", talk.epochs["A"])
+    talk.say("A", talk.epochs["A"], subscribed_topic_names=[ROUTES])
+    talk.say("A", 0, subscribed_topic_names=[ROUTES])
+    talk.say("A", talk.epochs["A"] + 7)
+    talk.say("nobody", 3)
+    talk.say("nobody", -1)
+    talk.look()
+    talk.list_own([], [])
+    talk.list_own(["stable"], ["SHARE"])
+    talk.list_own(["Empty"], [])
+    talk.list_own([], ["consumer", "classic"])
+    talk.quietly("B", 0, ROUTES)
+    talk.settle(ROUTES)
+    for name in "CDEFG":
+        talk.quietly(name, 0, ROUTES)
+    talk.settle(ROUTES)
+    talk.delete()
+    for name in "BCDEFG":
+        talk.go(name)
+    talk.settle(ROUTES)
+    talk.quietly("A", talk.epochs["A"], STOPS)
+    talk.settle(STOPS)
+    talk.go("A")
+    talk.say("A", -1)
+    talk.look()
+    talk.list_own(["empty"], ["share"])
+    talk.delete()
+    talk.look()
+
+
+def apart(talk: ShareTalk) -> None:
+    """Members that read different topics."""
+    talk.quietly("A", 0, ROUTES)
+    talk.quietly("B", 0, ROUTES, STOPS)
+    talk.quietly("C", 0, STOPS)
+    talk.settle(ROUTES, STOPS)
+
+
+def tools(talk: ShareTalk) -> None:
+    """Where a group reads, told and changed."""
+    talk.alter(1, **{ROUTES: [0, 99], "nowhere": [0]})
+    talk.offsets()
+    talk.offsets(**{ROUTES: [0, 1], "nowhere": [0]})
+    talk.look()
+    talk.list_own([], [])
+    talk.quietly("A", 0, ROUTES)
+    talk.settle(ROUTES)
+    talk.offsets()
+    talk.alter(1, **{ROUTES: [0]})
+    talk.forget(ROUTES)
+    talk.go("A")
+    talk.offsets()
+    talk.forget(ROUTES, STOPS, "nowhere")
+    talk.offsets()
+    talk.alter(0, **{STOPS: [2]})
+    talk.offsets()
+    talk.delete()
+    talk.offsets()
+
+
+def strangers(talk: ShareTalk) -> None:
+    """Members of other protocols."""
+    talk.quietly("A", 0, ROUTES)
+    talk.settle(ROUTES)
+    group = talk.group
+    talk.ask(JOIN_GROUP, 9, talk.join_request("stranger"))
+    asked = HeartbeatRequest(group_id=group, member_id="A", group_instance_id=None)
+    talk.ask(HEARTBEAT, 4, asked)
+    talk.ask(SYNC_GROUP, 5, SyncGroupRequest(group_id=group, member_id="A", protocol_type="share"))
+    left = MemberIdentity(member_id="A", group_instance_id=None, reason=None)
+    talk.ask(LEAVE_GROUP, 5, LeaveGroupRequest(group_id=group, members=[left]))
+    talk.ask(
+        CONSUMER_GROUP_HEARTBEAT,
+        1,
+        ConsumerGroupHeartbeatRequest(
+            group_id=group,
+            member_id="C",
+            rebalance_timeout_ms=1000,
+            subscribed_topic_names=[ROUTES],
+            topic_partitions=[],
+        ),
+    )
+    talk.ask(CONSUMER_GROUP_DESCRIBE, 1, ConsumerGroupDescribeRequest(group_ids=[group]))
+    talk.ask(DESCRIBE_GROUPS, 6, DescribeGroupsRequest(groups=[group]))
+    partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    topic = OffsetCommitRequestTopic(name=ROUTES, partitions=[partition])
+    commit = OffsetCommitRequest(
+        group_id=group, generation_id_or_member_epoch=-1, group_instance_id=None, topics=[topic]
+    )
+    talk.ask(OFFSET_COMMIT, 9, commit)
+    talk.ask(OFFSET_FETCH, 9, OffsetFetchRequest(groups=[OffsetFetchGroup(group_id=group)]))
+    talk.say("A", talk.epochs["A"])
+
+
+SCRIPTS = (nonsense, members, apart, tools, strangers)
+
+
+def create(node: Node, *, name: str, partitions: int) -> None:
+    node.topics.create(name, partitions)
+
+
+@pytest.fixture(scope="module")
+def places(
+    kafka_broker: Broker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, str]]:
+    """Where Kafka and our broker listen; both have the topics."""
+    settings = SETTINGS | {
+        "group.share.assignment.interval.ms": "0",
+        "group.share.session.timeout.ms": "600000",
+        "group.share.max.session.timeout.ms": "600000",
+    }
+    with tidelog.broker(str(tmp_path_factory.mktemp("ours")), settings=settings) as ours:
+        for name, partitions in _COUNTS.items():
+            kafka_broker.create_topic(name, partitions)
+            ours.call(partial(create, name=name, partitions=partitions))
+        yield kafka_broker.bootstrap, ours.bootstrap_servers
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
+def test_kafka_says_the_same(script: Callable[[ShareTalk], None], places: tuple[str, str]) -> None:
+    told = []
+    for bootstrap in places:
+        talk = ShareTalk(bootstrap, f"sharers of {script.__name__}")
+        try:
+            script(talk)
+        finally:
+            talk.close()
+        told.append(talk.told)
+    theirs, ours = told
+    pairs = enumerate(zip(theirs, ours, strict=True))
+    differ = [
+        f"{number}: {our}\n   Kafka: {their}" for number, (their, our) in pairs if our != their
+    ]
+    assert not differ, "\n".join(differ)
