@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -20,17 +21,21 @@ case "$*" in
 esac
 exit "$code"
 """
-# The process that comes to it first has done others before, and crashes; the next one passes.
-CRASHING = """
+# The process that comes to it first has done others before, and goes wrong; the next one passes.
+ONCE_WRONG = """
 import os
 import pytest
+import threading
 
 @pytest.mark.parametrize("number", range(40))
 def test_a(number):
-    if number == 20 and not os.path.exists("crashed"):
-        open("crashed", "w").close()
-        os._exit(1)
+    if number == 20 and not os.path.exists("was wrong"):
+        open("was wrong", "w").close()
+        {wrong}
 """
+# As a call of a library that does not come back.
+ENDLESS = "threading.Event().wait()"
+ENDLESS_S = 15
 CRASH_LIMIT_S = 300
 CACHE = ".pytest_cache/v/cache/lastfailed"
 CHECK, ALL = "check", "test -n 2 --dist load"
@@ -117,11 +122,13 @@ def test_what_failed_in_an_older_run_is_not_what_fails_now(ci: Ci) -> None:
     assert ci.calls[3:] == [CHECK, ALL]
 
 
-def test_a_process_that_crashes_takes_one_test_along(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wrong", ["os._exit(1)", ENDLESS], ids=["crashes", "hangs"])
+def test_a_process_that_goes_wrong_takes_one_test_along(tmp_path: Path, wrong: str) -> None:
     """All others are done, in whatever process they were to be, and that one is told of."""
-    (tmp_path / "test_crashing.py").write_text(CRASHING)
-    (tmp_path / "pytest.ini").touch()
+    (tmp_path / "test_wrong.py").write_text(ONCE_WRONG.format(wrong=wrong))
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfaulthandler_exit_on_timeout = true\n")
     _, *options = ALL.split()
+    options += ["-o", f"faulthandler_timeout={ENDLESS_S}"]
     without = [part for name in ("hypothesispytest", "randomly") for part in ("-p", f"no:{name}")]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *without],
@@ -134,4 +141,10 @@ def test_a_process_that_crashes_takes_one_test_along(tmp_path: Path) -> None:
     )
     assert "1 failed, 39 passed" in done.stdout
     told = json.loads((tmp_path / CACHE).read_text())
-    assert list(told) == ["test_crashing.py::test_a[20]"]
+    assert list(told) == ["test_wrong.py::test_a[20]"]
+
+
+def test_what_hears_no_signal_is_ended_behind_its_time() -> None:
+    found = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    assert found["faulthandler_exit_on_timeout"]
+    assert found["faulthandler_timeout"] > found["timeout"]

@@ -88,7 +88,7 @@ def test_first_call_sets_up_and_second_does_not(checkout: Checkout) -> None:
     assert checkout.run("test", "-k", "a b").returncode == 0
     assert checkout.calls() == ["venv", "pip .[dev]", "run -m pytest -k a b"]
     assert checkout.run("sweep").returncode == 0
-    assert checkout.calls() == ["run -m pytest --sweep --timeout 7200"]
+    assert checkout.calls() == ["run -m pytest --sweep --timeout 7200 -o faulthandler_timeout=8000"]
 
 
 def test_failed_set_up_is_told_and_the_next_one_starts_afresh(checkout: Checkout) -> None:
