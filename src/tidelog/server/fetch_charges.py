@@ -1,6 +1,8 @@
 """What a Fetch counts for its client's quota: the bytes of its answer, before it is given.
 
-Who is over its quota gets an empty answer, which does not count, and asks again later.
+Who is over its quota gets an empty answer, which does not count, and asks again later. Of a
+ShareFetch the answer is given and counts, and the silence comes after it: its records are the
+member's already, for a time.
 
 Source: KIP-219; Kafka 4.3's KafkaApis.handleFetchRequest.
 """
@@ -9,13 +11,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidelog.protocol.compiler import struct_codec
-from tidelog.protocol.messages import FETCH
+from tidelog.protocol.messages import FETCH, SHARE_FETCH
 from tidelog.protocol.messages.fetch import FetchResponse
 from tidelog.protocol.wire import Writer
 from tidelog.server.quotas.throttles import FETCHED, most_at_once
 from tidelog.server.requests import RequestContext
 
 if TYPE_CHECKING:
+    from tidelog.protocol.messages.share_fetch import ShareFetchResponse
     from tidelog.server.quotas.limits import Limit
 
 # Of the field before a frame, as Kafka counts.
@@ -39,6 +42,18 @@ def throttle_ms(context: RequestContext, answer: Callable[[], FetchResponse]) ->
     if limit is None or throttles is None:
         return 0
     return throttles.charge_or_not(FETCHED, limit, _size(context.version, answer()))
+
+
+def charge_share(context: RequestContext, answer: "ShareFetchResponse") -> None:
+    """Count the answer of a ShareFetch; it tells how long the client is to be silent after it."""
+    limit, throttles = _limit(context), context.node.throttles
+    if limit is not None and throttles is not None:
+        version = context.version
+        writer = Writer()
+        codec = struct_codec(type(answer), version, SHARE_FETCH.is_flexible(version))
+        codec.write(writer, answer)
+        waits_ms = throttles.charge(FETCHED, limit, _LENGTH_BYTES + writer.size_bytes)
+        answer.throttle_time_ms = context.connection.throttle_ms = waits_ms
 
 
 def _limit(context: RequestContext) -> "Limit | None":

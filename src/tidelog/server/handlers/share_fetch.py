@@ -147,14 +147,24 @@ async def _fetch(
         data.acknowledge_error_code, data.acknowledge_error_message = code, text_of(code)
     if request.share_session_epoch == LAST_EPOCH:
         _end(member)
-    return ShareFetchResponse(
+    response = ShareFetchResponse(
         acquisition_lock_timeout_ms=_lock_ms(member), responses=_fetched_topics(answers)
     )
+    if member.context.node.throttles is not None:
+        from tidelog.server.fetch_charges import charge_share  # few have quotas
+
+        charge_share(member.context, response)
+    return response
 
 
 def _order(member: Member, request: ShareFetchRequest) -> ShareOrder:
     node = member.context.node
     most = min(request.max_bytes, node.config.fetch_max_bytes)
+    if node.throttles is not None:
+        from tidelog.server.fetch_charges import most_bytes  # few have quotas
+
+        allowed = most_bytes(member.context)
+        most = most if allowed is None else min(most, allowed)
     return ShareOrder(
         wish=Wish(
             records_max=request.max_records,

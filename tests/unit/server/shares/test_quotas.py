@@ -1,0 +1,32 @@
+"""What a share fetch counts for its client's quota: its answer, and then it is to be silent."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from tests.unit.server.shares.share_worlds import acquired, on_a_loop, world
+
+from tidelog.storage.cluster_file import ClusterState, Quotas
+
+LITTLE: Quotas = {(("client-id", "test"),): {"consumer_byte_rate": 10.0}}
+
+
+def with_quota(state: ClusterState) -> ClusterState:
+    return replace(state, quotas=LITTLE)
+
+
+@on_a_loop
+async def test_who_is_over_its_quota_has_its_records_and_is_silent_then(path: Path) -> None:
+    async with world(path) as it:
+        await it.node.cluster.change(with_quota)
+        it.produce(10, 200)
+        one = it.member()
+        response = await one.fetch(0)
+        assert acquired(response) == [(0, 9, 1)]
+        assert response.throttle_time_ms == one.connection.throttle_ms > 0
+
+
+@on_a_loop
+async def test_who_has_no_quota_is_never_silent(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        assert (await it.member().fetch(0)).throttle_time_ms == 0
