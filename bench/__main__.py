@@ -1,13 +1,13 @@
-"""`./run bench [NAME ...] [--quick] [--out FILE.json]`: without a name, all of them."""
+"""`./run bench [NAME ...] [--quick] [--only SECTION] [--out FILE.json]`: without a name, all."""
 
 import argparse
 import importlib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 from rich.console import Console
 
@@ -25,9 +25,20 @@ def names() -> list[str]:
     return [path.stem for path in found if _CASES.search(path.read_text())]
 
 
-def load(name: str) -> Callable[[bool], Iterable[Case]]:
+class Cases(Protocol):
+    """A benchmark; one with `SECTIONS` takes names of some of them as `only`."""
+
+    def __call__(self, quick: bool, **only: Sequence[str]) -> Iterable[Case]: ...
+
+
+def load(name: str) -> Cases:
     """The `cases` of one benchmark."""
-    return cast("Callable[[bool], Iterable[Case]]", importlib.import_module(f"bench.{name}").cases)
+    return cast("Cases", importlib.import_module(f"bench.{name}").cases)
+
+
+def sections(name: str) -> list[str]:
+    """The parts of a benchmark that can be run alone, in order; none for most."""
+    return list(getattr(importlib.import_module(f"bench.{name}"), "SECTIONS", ()))
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -35,6 +46,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./run bench", description=__doc__)
     parser.add_argument("name", nargs="*", help=f"one of: {', '.join(names())}")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller data")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="SECTION",
+        help="a part of one benchmark, e.g. `broker --only tls`; more than once for more parts",
+    )
     parser.add_argument("--out", type=Path, help="where the JSON goes (bench-output/NAME.json)")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     parser.add_argument("--table", action="store_true", help="last results as Markdown, and stop")
@@ -43,13 +61,25 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error(f"no benchmark named {', '.join(sorted(unknown))}; have: {', '.join(names())}")
     if asked.out and len(asked.name) != 1:
         parser.error("--out is for one benchmark: name it")
+    if asked.only:
+        _ensure_sections(parser, asked)
     return asked
 
 
-def run(name: str, *, quick: bool, out: Path, console: Console) -> None:
+def _ensure_sections(parser: argparse.ArgumentParser, asked: argparse.Namespace) -> None:
+    if len(asked.name) != 1:
+        parser.error("--only is for one benchmark: name it")
+    have = sections(asked.name[0])
+    if unknown := [each for each in asked.only if each not in have]:
+        there = ", ".join(have) or "none"
+        parser.error(f"{asked.name[0]} has no section {', '.join(unknown)}; have: {there}")
+
+
+def run(name: str, *, quick: bool, only: Sequence[str], out: Path, console: Console) -> None:
     """Measure one benchmark, print its table, write its JSON."""
     results: list[Result] = []
-    for result in Harness(quick=quick).run(load(name)(quick)):
+    cases = load(name)(quick, only=only) if only else load(name)(quick)
+    for result in Harness(quick=quick).run(cases):
         results.append(result)
         console.print(f"  {result.case.case}: {report.human(result.ours.value)} {result.case.unit}")
     report.print_table(console, name, results)
@@ -72,7 +102,9 @@ def main(arguments: Sequence[str]) -> None:
         return
     console = Console(width=None if sys.stdout.isatty() else 160)
     for name in asked.name or names():
-        run(name, quick=asked.quick, out=asked.out or OUT_DIR / f"{name}.json", console=console)
+        # A part must not take the place of the whole.
+        out = asked.out or OUT_DIR / f"{'-'.join([name, *asked.only])}.json"
+        run(name, quick=asked.quick, only=asked.only, out=out, console=console)
 
 
 if __name__ == "__main__":

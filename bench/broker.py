@@ -9,25 +9,23 @@ Five requests are in flight, acks=all. CPU is that of the broker's own processes
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from tests.kafka_oracle import Oracle
 from tests.peers.home import Unavailable, kafka_home
 
 from bench import broker_wire as wire
 from bench.broker_cells import Cell, Series, Side, geometric_mean, largest, lines
-from bench.broker_load import Paced, ask, many_clients, ping_pong
+from bench.broker_load import Paced, ask, ping_pong
 from bench.broker_lookups import clients, lookups
-from bench.broker_pair import FULL, QUICK, RIVAL, Pair, Size, at, figure
+from bench.broker_pair import FULL, QUICK, RIVAL, Brokers, at, figure, side_of
 from bench.broker_servers import (
     Kafka,
     MemoryWatch,
     Ours,
     Served,
-    Topics,
     address_of,
     await_served,
     scratch,
@@ -48,40 +46,30 @@ SMALL_CELLS: Final = (Cell(100, Codec.NONE, 1, small=True), Cell(100, Codec.LZ4,
 RATE: Final = 1_000
 
 
-def cases(quick: bool) -> Iterator[Case]:
-    """The goals of the broker, one by one; nothing where Kafka or Linux is missing."""
+def cases(quick: bool, only: Sequence[str] = ()) -> Iterator[Case]:
+    """The goals of the broker, one by one; nothing where Kafka or Linux is missing.
+
+    Args:
+        quick: Less of everything.
+        only: Names of `SECTIONS`; all where none is named.
+    """
     try:
         home = kafka_home()
     except Unavailable as missing:
         print(f"no comparison: {missing}", file=sys.stderr)
         return
-    size = QUICK if quick else FULL
     with ExitStack() as stack:
         folder = Path(stack.enter_context(scratch()))
-        oracle = stack.enter_context(Oracle(home))
-        ours, rival = Ours(folder / "ours"), Kafka(home, oracle, folder / "kafka")
-        yield from _start(Ours(folder / "start"), Kafka(home, oracle, folder / "kafka-start"))
-        servers: tuple[Served, Served] = (ours, rival)
-        for server in servers:
-            stack.callback(server.stop)
-            server.start()
-            await_served(server)
-        pair = Pair(ours, rival, Topics(ours), Topics(rival))
-        for server in pair.servers():
-            _warm_up(pair, server, size.warm_up_s)
-        yield from _measured(pair, size, folder)
+        brokers = Brokers(home, QUICK if quick else FULL, folder, stack)
+        for name in only or SECTIONS:
+            yield from SECTIONS[name](brokers)
 
 
-def _measured(pair: Pair, size: Size, folder: Path) -> Iterator[Case]:
-    yield from _throughput(pair, size)
-    yield from _memory(pair, size)
-    yield from _paced(pair, size)
-    yield from _single(pair, size)
-    yield from lookups(pair, size)
-    yield from clients(pair, size, folder)
+def _start(brokers: Brokers) -> Iterator[Case]:
+    folder = brokers.folder
+    ours: Served = Ours(folder / "start")
+    rival: Served = Kafka(brokers.home, brokers.oracle, folder / "kafka-start")
 
-
-def _start(ours: Served, rival: Served) -> Iterator[Case]:
     def start(server: Served) -> Work:
         def run() -> float:
             begin = time.perf_counter()
@@ -104,28 +92,12 @@ def _start(ours: Served, rival: Served) -> Iterator[Case]:
     )
 
 
-def _warm_up(pair: Pair, server: Served, seconds: float) -> None:
-    """Produce, fetch and look up until Kafka's compiler has seen enough of each."""
-    side = _side(pair, server, Cell(100, Codec.NONE, 1, small=True), 8_000_000)
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        side.renew()
-        side.produce()
-        side.consume()
-        request = wire.list_offsets(side.topic, int(time.time() * 1000))
-        many_clients(address_of(server), [request], 4, 500)
-    side.drop()
-
-
-def _side(pair: Pair, server: Served, cell: Cell, volume_bytes: int) -> Side:
-    return Side(server, pair.topics(server), cell, cell.batch(), volume_bytes)
-
-
-def _throughput(pair: Pair, size: Size) -> Iterator[Case]:
+def _throughput(brokers: Brokers) -> Iterator[Case]:
+    pair, size = brokers.pair, brokers.size
     sides: list[tuple[Side, Side]] = []
     cells = QUICK_CELLS if size is QUICK else CELLS
     for cell in cells + SMALL_CELLS:
-        ours, rival = (_side(pair, server, cell, size.volume_bytes) for server in pair.servers())
+        ours, rival = (side_of(pair, server, cell, size.volume_bytes) for server in pair.servers())
         sides.append((ours, rival))
         yield from _cell(ours, rival)
         ours.drop()
@@ -201,9 +173,11 @@ def _means(sides: Sequence[tuple[Side, Side]]) -> Iterator[Case]:
     )
 
 
-def _memory(pair: Pair, size: Size) -> Iterator[Case]:
+def _memory(brokers: Brokers) -> Iterator[Case]:
+    pair, size = brokers.pair, brokers.size
+
     def peak(server: Served) -> Work:
-        side = _side(pair, server, Cell(100, Codec.LZ4, 16), size.volume_bytes)
+        side = side_of(pair, server, Cell(100, Codec.LZ4, 16), size.volume_bytes)
 
         def run() -> float:
             with MemoryWatch(server.pid) as watch:
@@ -225,7 +199,8 @@ def _single_batch() -> bytes:
     return bytes(build_batch([record]))
 
 
-def _paced(pair: Pair, size: Size) -> Iterator[Case]:
+def _paced(brokers: Brokers) -> Iterator[Case]:
+    pair, size = brokers.pair, brokers.size
     batch = _single_batch()
     tails = {id(server): Series() for server in pair.servers()}
 
@@ -249,7 +224,8 @@ def _paced(pair: Pair, size: Size) -> Iterator[Case]:
     yield figure(f"{name}, p99", "ms (p99)", our_tail, rival_tail, goal="<= 1.0", note=note)
 
 
-def _single(pair: Pair, size: Size) -> Iterator[Case]:
+def _single(brokers: Brokers) -> Iterator[Case]:
+    pair, size = brokers.pair, brokers.size
     batch = _single_batch()
     request, check = wire.produce("single", [batch]), wire.Produced("single", 1)
     tails = {id(server): Series() for server in pair.servers()}
@@ -269,3 +245,15 @@ def _single(pair: Pair, size: Size) -> Iterator[Case]:
     yield figure(f"{name}, p50", "ms (p50)", ours, rival, goal="<= 0.6", note="acks=all")
     our_tail, rival_tail = (tails[id(server)] for server in pair.servers())
     yield figure(f"{name}, p99", "ms (p99)", our_tail, rival_tail, note="acks=all")
+
+
+# What `--only` may name, in the order in which all of it runs.
+SECTIONS: Final[Mapping[str, Callable[[Brokers], Iterator[Case]]]] = {
+    "start": _start,
+    "throughput": _throughput,
+    "memory": _memory,
+    "paced": _paced,
+    "single": _single,
+    "lookups": lookups,
+    "kcat": clients,
+}

@@ -4,7 +4,6 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Final
 
 from confluent_kafka import Consumer
@@ -13,7 +12,7 @@ from confluent_kafka.cimpl import TopicPartition
 from bench import broker_wire as wire
 from bench.broker_cells import Series, lines
 from bench.broker_load import ask, many_clients
-from bench.broker_pair import RIVAL, Pair, Size, at, figure, nothing
+from bench.broker_pair import RIVAL, Brokers, Pair, Size, at, figure, nothing
 from bench.broker_servers import Served, address_of, cpu_s
 from bench.harness import Case, Work
 from tidelog.record.builder import build_batch
@@ -39,7 +38,9 @@ def _fill_for_lookups(pair: Pair, size: Size, start_ms: int) -> None:
             wire.Produced("lookups", 1).check(ask(address_of(server), request))
 
 
-def lookups(pair: Pair, size: Size) -> Iterator[Case]:
+def lookups(brokers: Brokers) -> Iterator[Case]:
+    """Offsets for times, through librdkafka and by 1 to 64 raw clients."""
+    pair, size = brokers.pair, brokers.size
     span_ms = size.lookup_batches * LOOKUP_RECORDS
     start_ms = int(time.time() * 1000) - span_ms
     _fill_for_lookups(pair, size, start_ms)
@@ -103,12 +104,13 @@ def _lookup_rate(pair: Pair, size: Size, requests: Sequence[bytes], count: int) 
     )
 
 
-def clients(pair: Pair, size: Size, folder: Path) -> Iterator[Case]:
+def clients(brokers: Brokers) -> Iterator[Case]:
     """kcat, beside: how much of it is the client's own work is not told apart."""
     if shutil.which("kcat") is None:
         return
+    pair, size = brokers.pair, brokers.size
     values = lines(100)
-    data = folder / "lines"
+    data = brokers.folder / "lines"
     data.write_bytes(b"\n".join(values[n % len(values)] for n in range(size.client_records)))
 
     def run(server: Served, *arguments: str) -> Work:

@@ -1,12 +1,23 @@
 """What the parts of the broker's benchmark share: both brokers, how much is done, a case's form."""
 
+import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from statistics import quantiles
 from typing import Final
 
-from bench.broker_servers import Served, Topics
+from tests.kafka_oracle import Oracle
+from tests.peers.home import KafkaHome
+
+from bench import broker_wire as wire
+from bench.broker_cells import Cell, Side
+from bench.broker_load import many_clients
+from bench.broker_servers import Kafka, Ours, Served, Topics, address_of, await_served
 from bench.harness import Case, Work
+from tidelog.types import Codec
 
 RIVAL: Final = "Apache Kafka 4.3.0"
 
@@ -24,10 +35,12 @@ class Size:
     lookup_batches: int
     client_records: int
     memory_runs: int
+    transactions: int
+    rebalances: int
 
 
-FULL: Final = Size(256_000_000, 45, 5_000, 3_000, 1_000, 6_000, 4_000, 3_000_000, 4)
-QUICK: Final = Size(32_000_000, 6, 700, 400, 200, 1_000, 400, 100_000, 1)
+FULL: Final = Size(256_000_000, 45, 5_000, 3_000, 1_000, 6_000, 4_000, 3_000_000, 4, 1_000, 5)
+QUICK: Final = Size(32_000_000, 6, 700, 400, 200, 1_000, 400, 100_000, 1, 200, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +59,57 @@ class Pair:
     def servers(self) -> Sequence[Served]:
         """Both."""
         return (self.ours, self.rival)
+
+
+def side_of(pair: Pair, server: Served, cell: Cell, volume_bytes: int) -> Side:
+    """One broker's part in a cell."""
+    return Side(server, pair.topics(server), cell, cell.batch(), volume_bytes)
+
+
+class Brokers:
+    """What sections of the benchmark are given: the two brokers, started for the first who asks.
+
+    Attributes:
+        home: Kafka's jars.
+        oracle: Formats Kafka's directories.
+        folder: For files; gone at the end.
+        size: How much is to be done.
+        stack: Whoever starts something has it ended by this.
+    """
+
+    def __init__(self, home: KafkaHome, size: Size, folder: Path, stack: ExitStack) -> None:
+        self.home, self.size, self.folder, self.stack = home, size, folder, stack
+        self.oracle = stack.enter_context(Oracle(home))
+
+    @cached_property
+    def pair(self) -> Pair:
+        """Both, running and warmed up."""
+        ours = Ours(self.folder / "ours")
+        made = self.started(ours, Kafka(self.home, self.oracle, self.folder / "kafka"))
+        for server in made.servers():
+            _warm_up(made, server, self.size.warm_up_s)
+        return made
+
+    def started(self, ours: Served, rival: Served) -> Pair:
+        """Two brokers, which serve until the end of the benchmark."""
+        for server in (ours, rival):
+            self.stack.callback(server.stop)
+            server.start()
+            await_served(server)
+        return Pair(ours, rival, Topics(ours), Topics(rival))
+
+
+def _warm_up(pair: Pair, server: Served, seconds: float) -> None:
+    """Produce, fetch and look up until Kafka's compiler has seen enough of each."""
+    side = side_of(pair, server, Cell(100, Codec.NONE, 1, small=True), 8_000_000)
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        side.renew()
+        side.produce()
+        side.consume()
+        request = wire.list_offsets(side.topic, int(time.time() * 1000))
+        many_clients(address_of(server), [request], 4, 500)
+    side.drop()
 
 
 def nothing() -> None:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -34,6 +35,15 @@ KAFKA_SETTINGS: Final = {
     "background.threads": "10",
     "auto.create.topics.enable": "true",
     "log.segment.bytes": str(1 << 30),
+    # Where the tests that share this broker have few, and look often.
+    "offsets.topic.num.partitions": "50",
+    "transaction.state.log.num.partitions": "50",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "10000",
+}
+# As Kafka has them here: a group's change is measured, not the time that it waits for more of them.
+OUR_SETTINGS: Final = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.assignment.interval.ms": "0",
 }
 START_TIMEOUT_S: Final = 60
 STOP_TIMEOUT_S: Final = 60
@@ -57,12 +67,17 @@ class Served(Protocol):
 
 
 class Ours:
-    """`tidelog serve` in `folder`, with its defaults."""
+    """`tidelog serve` in `folder`, with its defaults but for `OUR_SETTINGS`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, certificate: Path | None = None) -> None:
+        """`certificate`: key and certificate of a second listener, which speaks TLS; as PEM."""
         self._data = folder / "data"
         self._process: subprocess.Popen[str] | None = None
         self._port = free_port()
+        self.tls_port = free_port()
+        self._settings = OUR_SETTINGS | {"listeners": f"PLAINTEXT://{self.bootstrap}"}
+        if certificate is not None:
+            self._settings = with_tls(self._settings, self.tls_port, certificate)
 
     @property
     def bootstrap(self) -> str:
@@ -76,8 +91,9 @@ class Ours:
     def start(self) -> None:
         """Begin; `await_served` says when it is there."""
         command = Path(sys.executable).with_name("tidelog")
+        settings = [f"--set={name}={value}" for name, value in self._settings.items()]
         self._process = subprocess.Popen(
-            [command, "serve", "--data", self._data, "--listen", self.bootstrap],
+            [command, "serve", "--data", self._data, *settings],
             stdout=subprocess.DEVNULL,
             text=True,
             # As where a package is installed: with the compiled modules beside it.
@@ -100,8 +116,32 @@ class Ours:
 class Kafka(Broker):
     """Apache Kafka as its own scripts start it."""
 
-    def __init__(self, home: KafkaHome, oracle: Oracle, folder: Path) -> None:
+    def __init__(
+        self, home: KafkaHome, oracle: Oracle, folder: Path, *, certificate: Path | None = None
+    ) -> None:
+        """`certificate`: as of `Ours`."""
+        self.tls_port = free_port()
+        self._certificate = certificate
         super().__init__(home, oracle, folder, settings=KAFKA_SETTINGS, jvm=KAFKA_JVM)
+
+    def _write_properties(self, more: Mapping[str, str]) -> None:
+        if self._certificate is not None:
+            self._settings = with_tls(self._settings, self.tls_port, self._certificate)
+            self._certificate = None
+        super()._write_properties(more)
+
+
+def with_tls(settings: Mapping[str, str], port: int, certificate: Path) -> dict[str, str]:
+    """A broker's settings with a listener for TLS beside those that it has."""
+    place = f"SSL://127.0.0.1:{port}"
+    changed = {
+        name: f"{settings[name]},{place}"
+        for name in ("listeners", "advertised.listeners")
+        if name in settings
+    }
+    changed["listener.security.protocol.map"] = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL"
+    changed |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(certificate)}
+    return dict(settings) | changed
 
 
 def address_of(server: Served) -> Address:

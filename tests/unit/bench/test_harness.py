@@ -182,6 +182,17 @@ def test_command_refuses_unknown_names_and_out_for_many(capsys: pytest.CaptureFi
     assert "no benchmark named no-such-bench" in capsys.readouterr().err
 
 
+def test_a_section_of_one_benchmark_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.parse(["broker", "--only", "start", "--only", "single"]).only == [
+        "start",
+        "single",
+    ]
+    for wrong in (["--only", "start"], ["broker", "--only", "nonsense"], ["decode", "--only", "x"]):
+        with pytest.raises(SystemExit):
+            command.parse(wrong)
+    assert "broker has no section nonsense; have: start, throughput" in capsys.readouterr().err
+
+
 def test_every_benchmark_can_be_loaded() -> None:
     assert all(callable(command.load(name)) for name in command.names())
     assert all(Path(command.HERE, f"{name}.py").exists() for name in command.names())
