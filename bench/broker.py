@@ -18,6 +18,7 @@ from tests.peers.home import Unavailable, kafka_home
 
 from bench import broker_wire as wire
 from bench.broker_cells import Cell, Series, Side, geometric_mean, largest, lines
+from bench.broker_groups import groups
 from bench.broker_load import Paced, ask, ping_pong
 from bench.broker_lookups import clients, lookups
 from bench.broker_pair import FULL, QUICK, RIVAL, Brokers, at, figure, side_of
@@ -30,6 +31,8 @@ from bench.broker_servers import (
     await_served,
     scratch,
 )
+from bench.broker_tls import tls
+from bench.broker_transactions import transactions
 from bench.harness import Case, Work
 from tidelog.record.builder import build_batch
 from tidelog.types import Codec, NewRecord
@@ -256,4 +259,7 @@ SECTIONS: Final[Mapping[str, Callable[[Brokers], Iterator[Case]]]] = {
     "single": _single,
     "lookups": lookups,
     "kcat": clients,
+    "transactions": transactions,
+    "groups": groups,
+    "tls": tls,
 }

@@ -35,12 +35,12 @@ class Size:
     lookup_batches: int
     client_records: int
     memory_runs: int
-    transactions: int
+    transactions_s: float
     rebalances: int
 
 
-FULL: Final = Size(256_000_000, 45, 5_000, 3_000, 1_000, 6_000, 4_000, 3_000_000, 4, 1_000, 5)
-QUICK: Final = Size(32_000_000, 6, 700, 400, 200, 1_000, 400, 100_000, 1, 200, 1)
+FULL: Final = Size(256_000_000, 45, 5_000, 3_000, 1_000, 6_000, 4_000, 3_000_000, 4, 2, 5)
+QUICK: Final = Size(32_000_000, 6, 700, 400, 200, 1_000, 400, 100_000, 1, 0.5, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,14 +67,23 @@ def frame(api: int, version: int, body: bytes) -> bytes:
     return struct.pack(">i", len(header) + len(body)) + header + body
 
 
-def produce(topic: str, batches: Sequence[bytes], first: int = 0, acks: int = ACKS_ALL) -> bytes:
-    """One batch for each partition from `first` on."""
+def produce(
+    topic: str,
+    batches: Sequence[bytes],
+    first: int = 0,
+    acks: int = ACKS_ALL,
+    *,
+    version: int = 9,
+    transactional_id: str | None = None,
+) -> bytes:
+    """One batch for each partition from `first` on; up to version 12 the form is the same."""
     rows = [
         struct.pack(">i", first + n) + uvarint(len(batch) + 1) + batch + b"\0"
         for n, batch in enumerate(batches)
     ]
     topics = array([text(topic) + array(rows) + b"\0"])
-    return frame(0, 9, b"\0" + struct.pack(">hi", acks, TIMEOUT_MS) + topics + b"\0")
+    whose = b"\0" if transactional_id is None else text(transactional_id)
+    return frame(0, version, whose + struct.pack(">hi", acks, TIMEOUT_MS) + topics + b"\0")
 
 
 def fetch(topic: str, offsets: Sequence[int], *, wait_ms: int = 500, min_bytes: int = 1) -> bytes:

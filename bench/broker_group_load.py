@@ -1,0 +1,350 @@
+"""Members of groups for the load generator: raw connections in one thread, of either protocol.
+
+A member does what its protocol asks of it as soon as it can, and says every `BEAT_MS` that it is
+there, first when whoever joins or leaves has asked for that; real clients do so every few seconds,
+and most of the time that a group takes to change is that pause of theirs. So what is measured is
+the coordinator. Messages are few: they are encoded by
+our own codecs, the same for both brokers.
+
+Source: Kafka's protocol guide; KIP-394 (a member id first), KIP-848.
+"""
+
+import select
+import struct
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+from uuid import uuid4
+
+from bench.broker_load import BUFFER_BYTES, SOCKET_TIMEOUT_S, Address, connect
+from tidelog.protocol.connection import ClientConnection
+from tidelog.protocol.messages import (
+    CONSUMER_GROUP_HEARTBEAT,
+    HEARTBEAT,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    SYNC_GROUP,
+    Api,
+)
+from tidelog.protocol.messages.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    HeartbeatPartitions,
+)
+from tidelog.protocol.messages.membership import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
+
+if TYPE_CHECKING:
+    import socket
+
+    from _typeshed import DataclassInstance
+
+BEAT_MS: Final = 10
+# From the request that changes the group to the first beats: they shall not overtake it.
+HEAD_START_MS: Final = 2
+SESSION_MS: Final = 60_000
+# Join again: the id first, a new generation is being made, this one is over.
+MEMBER_ID_REQUIRED, REBALANCE_IN_PROGRESS, ILLEGAL_GENERATION = 79, 27, 22
+# The coordinator is being found or loaded.
+LATER: Final = frozenset({14, 15, 16})
+
+Request = TypeVar("Request", bound="DataclassInstance")
+
+
+class Refused(RuntimeError):
+    """A broker would not go on with a member."""
+
+
+class Member(ABC):
+    """One member with its connection; at most one request in flight.
+
+    Attributes:
+        sock: Its connection.
+        group: Whose member it is.
+        is_waiting: Whether an answer is due.
+        epoch: The generation, or the member's epoch, that it is in; -1 where it is in none.
+        count: How many partitions it may read.
+    """
+
+    def __init__(self, address: Address, group: str, topic: str) -> None:
+        self.sock: socket.socket = connect(address)
+        self.group, self.topic = group, topic
+        self.is_waiting = False
+        self.epoch = -1
+        self.count = 0
+        self._connection = ClientConnection("bench")
+        self._buffer = memoryview(bytearray(BUFFER_BYTES))
+
+    def send(self, api: "Api[Request, DataclassInstance]", version: int, message: Request) -> None:
+        """Ask."""
+        assert not self.is_waiting
+        self.is_waiting = True
+        self.sock.sendall(b"".join(self._connection.request(api, version, message)))
+
+    def receive(self) -> None:
+        """Take what came, and do what it asks for."""
+        got = self.sock.recv_into(self._buffer)
+        if not got:
+            raise ConnectionError("the broker closed the connection")
+        self._connection.feed(bytes(self._buffer[:got]))
+        while (answer := self._connection.next_response()) is not None:
+            self.is_waiting = False
+            self.take(answer)
+
+    @property
+    @abstractmethod
+    def is_known(self) -> bool:
+        """Whether the coordinator has what it needs to let it in."""
+
+    @abstractmethod
+    def join(self) -> None:
+        """Begin to be a member."""
+
+    @abstractmethod
+    def beat(self) -> None:
+        """Say that it is there."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Cease to be one."""
+
+    @abstractmethod
+    def take(self, answer: "DataclassInstance") -> None:
+        """Do what an answer asks for."""
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.sock.close()
+
+
+class ClassicMember(Member):
+    """Of the classic protocol; whoever leads deals partitions out in turn."""
+
+    def __init__(self, address: Address, group: str, topic: str, partitions: int) -> None:
+        super().__init__(address, group, topic)
+        self._partitions = partitions
+        self._id = ""
+        self._generation = -1
+
+    @property
+    def is_known(self) -> bool:
+        return bool(self._id)
+
+    def join(self) -> None:
+        name = self.topic.encode()
+        subscribed = struct.pack(f">hih{len(name)}si", 0, 1, len(name), name, -1)
+        self.epoch = -1
+        asked = JoinGroupRequest(
+            group_id=self.group,
+            session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=SESSION_MS,
+            member_id=self._id,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="bench", metadata=subscribed)],
+        )
+        self.send(JOIN_GROUP, 7, asked)
+
+    def beat(self) -> None:
+        asked = HeartbeatRequest(
+            group_id=self.group, generation_id=self._generation, member_id=self._id
+        )
+        self.send(HEARTBEAT, 4, asked)
+
+    def leave(self) -> None:
+        self.epoch = -1
+        asked = LeaveGroupRequest(group_id=self.group, members=[MemberIdentity(member_id=self._id)])
+        self.send(LEAVE_GROUP, 4, asked)
+
+    def take(self, answer: "DataclassInstance") -> None:
+        match answer:
+            case JoinGroupResponse():
+                self._joined(answer)
+            case SyncGroupResponse(error_code=0):
+                self.epoch = self._generation
+                # Version, topics, the topic's name, then its partitions.
+                at = 2 + 4 + 2 + len(self.topic)
+                self.count = struct.unpack_from(">i", answer.assignment, at)[0]
+            case HeartbeatResponse(error_code=0) | LeaveGroupResponse(error_code=0):
+                pass
+            case HeartbeatResponse() | SyncGroupResponse() if answer.error_code in {
+                REBALANCE_IN_PROGRESS,
+                ILLEGAL_GENERATION,
+            }:
+                self.join()
+            case _:
+                raise Refused(f"{answer}")
+
+    def _joined(self, answer: JoinGroupResponse) -> None:
+        if answer.error_code == MEMBER_ID_REQUIRED or answer.error_code in LATER:
+            self._id = answer.member_id or self._id
+            self.join()
+            return
+        if answer.error_code:
+            raise Refused(f"JoinGroup: error {answer.error_code}")
+        self._id, self._generation = answer.member_id, answer.generation_id
+        asked = SyncGroupRequest(
+            group_id=self.group,
+            generation_id=self._generation,
+            member_id=self._id,
+            protocol_type="consumer",
+            protocol_name="bench",
+            assignments=self._dealt([each.member_id for each in answer.members]),
+        )
+        self.send(SYNC_GROUP, 5, asked)
+
+    def _dealt(self, members: Sequence[str]) -> list[SyncGroupRequestAssignment]:
+        """Everybody's partitions; nothing where another one leads."""
+        name = self.topic.encode()
+        dealt = []
+        for place, member in enumerate(members):
+            numbers = range(place, self._partitions, len(members))
+            head = struct.pack(f">hih{len(name)}si", 0, 1, len(name), name, len(numbers))
+            rows = b"".join(struct.pack(">i", number) for number in numbers)
+            assigned = head + rows + struct.pack(">i", -1)
+            dealt.append(SyncGroupRequestAssignment(member_id=member, assignment=assigned))
+        return dealt
+
+
+class ConsumerMember(Member):
+    """Of the consumer protocol: gives up and takes what it is told to at once."""
+
+    def __init__(self, address: Address, group: str, topic: str, _partitions: int) -> None:
+        super().__init__(address, group, topic)
+        self._id = str(uuid4())
+        self._owned: list[HeartbeatPartitions] = []
+
+    @property
+    def is_known(self) -> bool:
+        return self.epoch >= 0
+
+    def join(self) -> None:
+        self._beat(
+            0, subscribed_topic_names=[self.topic], rebalance_timeout_ms=SESSION_MS, owned=[]
+        )
+
+    def beat(self) -> None:
+        self._beat(self.epoch)
+
+    def leave(self) -> None:
+        self._beat(-1)
+
+    def _beat(
+        self,
+        epoch: int,
+        *,
+        subscribed_topic_names: list[str] | None = None,
+        rebalance_timeout_ms: int = -1,
+        owned: list[HeartbeatPartitions] | None = None,
+    ) -> None:
+        asked = ConsumerGroupHeartbeatRequest(
+            group_id=self.group,
+            member_id=self._id,
+            member_epoch=epoch,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            subscribed_topic_names=subscribed_topic_names,
+            topic_partitions=owned,
+        )
+        self.send(CONSUMER_GROUP_HEARTBEAT, 1, asked)
+
+    def take(self, answer: "DataclassInstance") -> None:
+        assert isinstance(answer, ConsumerGroupHeartbeatResponse)
+        if answer.error_code in LATER and self.epoch < 0:
+            self.join()
+            return
+        if answer.error_code:
+            raise Refused(f"ConsumerGroupHeartbeat: {answer.error_code} {answer.error_message}")
+        self.epoch = answer.member_epoch
+        if answer.assignment is not None:
+            self._owned = answer.assignment.topic_partitions
+            self.count = sum(len(each.partitions) for each in self._owned)
+            self._beat(self.epoch, owned=self._owned)
+
+
+class Members:
+    """Members that act until they agree. One thread."""
+
+    def __init__(self, partitions: int) -> None:
+        """`partitions`: of the topic; all of them are somebody's when the group is stable."""
+        self._partitions = partitions
+        self._waiting = select.epoll()
+        self._by_fd: dict[int, Member] = {}
+        self._settled = -1
+
+    def join(self, *members: Member) -> None:
+        """More of them; each asks at once."""
+        for each in members:
+            self._by_fd[each.sock.fileno()] = each
+            self._waiting.register(each.sock.fileno(), select.EPOLLIN)
+            each.join()
+
+    def leave(self, member: Member) -> None:
+        """One less; returns when that has been answered."""
+        self._await_answers([member])
+        member.leave()
+        self._await_answers([member])
+        self._waiting.unregister(member.sock.fileno())
+        del self._by_fd[member.sock.fileno()]
+        member.close()
+
+    def settle(self) -> None:
+        """Return when all are in the same new generation and have all partitions between them."""
+        end = time.perf_counter() + SOCKET_TIMEOUT_S
+        while not all(each.is_known for each in self._by_fd.values()):
+            self._serve(end)
+        due = time.perf_counter() + HEAD_START_MS / 1000
+        while not self._is_settled():
+            if (now := time.perf_counter()) >= due:
+                due = now + BEAT_MS / 1000
+                self._beat()
+            self._serve(min(due, end))
+        self._settled = next(iter(self._by_fd.values())).epoch
+
+    def _is_settled(self) -> bool:
+        members = self._by_fd.values()
+        epochs = {each.epoch for each in members}
+        return (
+            len(epochs) == 1
+            and epochs.pop() > self._settled
+            and sum(each.count for each in members) == self._partitions
+        )
+
+    def _beat(self) -> None:
+        for each in self._by_fd.values():
+            if not each.is_waiting and each.epoch >= 0:
+                each.beat()
+
+    def _serve(self, until: float) -> None:
+        """Take what has come, or comes until then.
+
+        Raises:
+            TimeoutError: `until` is long ago.
+        """
+        left_s = until - time.perf_counter()
+        if left_s < -SOCKET_TIMEOUT_S:
+            raise TimeoutError("the group does not settle")
+        for descriptor, _event in self._waiting.poll(max(left_s, 0)):
+            self._by_fd[descriptor].receive()
+
+    def disband(self) -> None:
+        """Everybody leaves, once nobody waits: who is told of it would join again, for long."""
+        self._await_answers(self._by_fd.values())
+        for each in tuple(self._by_fd.values()):
+            self.leave(each)
+        self._waiting.close()
+
+    def _await_answers(self, members: Collection[Member]) -> None:
+        end = time.perf_counter() + SOCKET_TIMEOUT_S
+        while any(each.is_waiting for each in members):
+            self._serve(end)

@@ -1,0 +1,224 @@
+"""Producers with transactions for the load generator: prepared requests, changed by a few bytes.
+
+A transaction is one batch for each of a few partitions, and its end. With version 2 of transactions
+(KIP-890) partitions are added by producing and each transaction has an epoch of its own, which the
+answer to EndTxn gives; with the classic one they are added first. A producer has one request in
+flight, as clients do at these steps. Where a broker is still ending the transaction before, it says
+so (or that it is not ready), and is asked again at once; real clients wait 20 ms and more.
+
+Encoded by hand as the rest of the generator (bench/broker_wire.py): AddPartitionsToTxn v3, Produce
+v11 and v12, EndTxn v4 and v5. Source: the message definitions of Apache Kafka 4.3.
+"""
+
+import select
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from bench import broker_wire as wire
+from bench.broker_load import SOCKET_TIMEOUT_S, Address, Answers, connect
+from tidelog.record.coding import crc32c
+
+if TYPE_CHECKING:
+    import socket
+
+ADD_PARTITIONS, END_TXN = 24, 26
+# Not leader, not enough replicas (what Produce makes of the next), the one before is being ended.
+AGAIN: Final = frozenset({6, 19, 51})
+# In a batch: CRC, then what it covers: attributes; producer id, epoch and sequence.
+CRC_AT, ATTRIBUTES_AT, PRODUCER_AT = 17, 21, 43
+_PRODUCER: Final = struct.Struct(">qhi")
+_CRC: Final = struct.Struct(">I")
+_ENDED: Final = struct.Struct(">ihqh")
+_PRODUCED_ERROR: Final = struct.Struct(">ih")
+
+
+class Refused(RuntimeError):
+    """A broker would not go on with a transaction."""
+
+
+@dataclass(slots=True)
+class Identity:
+    """A producer as brokers know it.
+
+    Attributes:
+        transactional_id: Its name.
+        producer_id: As it was given.
+        epoch: Likewise; with version 2 another one for each transaction.
+    """
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+
+def add_partitions(who: Identity, topic: str, partitions: Sequence[int]) -> bytes:
+    """AddPartitionsToTxn v3."""
+    rows = wire.array([struct.pack(">i", number) for number in partitions])
+    topics = wire.array([wire.text(topic) + rows + b"\0"])
+    head = wire.text(who.transactional_id) + struct.pack(">qh", who.producer_id, who.epoch)
+    return wire.frame(ADD_PARTITIONS, 3, head + topics + b"\0")
+
+
+def added_code(answer: memoryview, topic: str, partitions: int) -> int:
+    """The first error of an AddPartitionsToTxn v3 answer, 0 for none."""
+    at = wire.first_partition_at(topic, partitions, before=4)
+    codes = [struct.unpack_from(">ih", answer, at + 7 * n)[1] for n in range(partitions)]
+    return next((code for code in codes if code), 0)
+
+
+def end_transaction(who: Identity, *, version: int) -> bytes:
+    """EndTxn v4 or v5, to commit."""
+    head = wire.text(who.transactional_id) + struct.pack(">qh?", who.producer_id, who.epoch, True)
+    return wire.frame(END_TXN, version, head + b"\0")
+
+
+def produced_code(answer: memoryview, topic: str, partitions: int) -> int:
+    """The first error of a Produce answer, 0 for none. A row with one may be longer than others."""
+    at = wire.first_partition_at(topic, partitions, before=0)
+    for _ in range(partitions):
+        code = int(_PRODUCED_ERROR.unpack_from(answer, at)[1])
+        if code:
+            return code
+        at += wire.PRODUCED_SIZE
+    return 0
+
+
+class Producer:
+    """One transactional producer with its connection: steps, each a request and its answer."""
+
+    def __init__(
+        self,
+        address: Address,
+        who: Identity,
+        topic: str,
+        partitions: Sequence[int],
+        batch: bytes,
+        *,
+        classic: bool,
+    ) -> None:
+        """`batch`: what each partition gets; its producer's fields are written here."""
+        self.sock: socket.socket = connect(address)
+        self._answers = Answers(self.sock)
+        self._who, self._topic, self._partitions = who, topic, list(partitions)
+        self._classic = classic
+        self._records = struct.unpack_from(">i", batch, PRODUCER_AT + _PRODUCER.size)[0]
+        self._prepare(batch)
+        self._sequence = 0
+        self._steps = self._classic_steps() if classic else self._steps_of_2()
+        self._at = 0
+        self.ended = self.asked_again = 0
+
+    def _prepare(self, batch: bytes) -> None:
+        """The request of all transactions, and where its batches lie."""
+        name, first = self._who.transactional_id, self._partitions[0]
+        assert self._partitions == list(range(first, first + len(self._partitions)))
+        version = 11 if self._classic else 12
+        batches = [batch] * len(self._partitions)
+        made = wire.produce(self._topic, batches, first, version=version, transactional_id=name)
+        self._request = memoryview(bytearray(made))
+        self._places, at = list[int](), 0
+        for _ in batches:
+            at = made.index(batch, at)
+            self._places.append(at)
+            at += len(batch)
+        self._batch_bytes = len(batch)
+
+    def _classic_steps(self) -> list[tuple[Callable[[], bytes | memoryview], Callable[..., int]]]:
+        count = len(self._partitions)
+        added = add_partitions(self._who, self._topic, self._partitions)
+        ended = end_transaction(self._who, version=4)
+        return [
+            (lambda: added, lambda answer: added_code(answer, self._topic, count)),
+            (self._batches, self._took_batches),
+            (lambda: ended, self._took_end),
+        ]
+
+    def _steps_of_2(self) -> list[tuple[Callable[[], bytes | memoryview], Callable[..., int]]]:
+        return [
+            (self._batches, self._took_batches),
+            (lambda: end_transaction(self._who, version=5), self._took_end),
+        ]
+
+    def _batches(self) -> memoryview:
+        """The Produce request under the producer's present epoch and sequence."""
+        who = self._who
+        for place in self._places:
+            view = self._request[place : place + self._batch_bytes]
+            _PRODUCER.pack_into(view, PRODUCER_AT, who.producer_id, who.epoch, self._sequence)
+            _CRC.pack_into(view, CRC_AT, crc32c(view[ATTRIBUTES_AT:]))
+        return self._request
+
+    def _took_batches(self, answer: memoryview) -> int:
+        code = produced_code(answer, self._topic, len(self._partitions))
+        if not code:
+            self._sequence += self._records
+        return code
+
+    def _took_end(self, answer: memoryview) -> int:
+        # Correlation id and tags, then throttle time and code.
+        code = int(struct.unpack_from(">h", answer, 9)[0])
+        if not code and not self._classic:
+            _throttle, _code, self._who.producer_id, self._who.epoch = _ENDED.unpack_from(answer, 5)
+            self._sequence = 0
+        self.ended += not code
+        return code
+
+    def send(self) -> None:
+        """Ask what comes next."""
+        self.sock.sendall(self._steps[self._at][0]())
+
+    def receive(self) -> None:
+        """Take the answer; the step is taken again where the broker was not ready.
+
+        Raises:
+            Refused: It will not be.
+        """
+        code = self._steps[self._at][1](self._answers.read())
+        if not code:
+            self._at = (self._at + 1) % len(self._steps)
+        elif code in AGAIN:
+            self.asked_again += 1
+        else:
+            raise Refused(f"step {self._at} of a transaction: error {code}")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.sock.close()
+
+
+def run_all(producers: Sequence[Producer], seconds: float) -> int:
+    """Have each commit transactions for so long, and end the last ones; how many were committed."""
+    before = sum(each.ended for each in producers)
+    goals = {each.sock.fileno(): _Goal(each, time.perf_counter() + seconds) for each in producers}
+    waiting = select.epoll()
+    for descriptor, goal in goals.items():
+        waiting.register(descriptor, select.EPOLLIN)
+        goal.producer.send()
+    while goals:
+        ready = waiting.poll(SOCKET_TIMEOUT_S)
+        if not ready:
+            raise TimeoutError(f"no answer within {SOCKET_TIMEOUT_S} s")
+        for descriptor, _event in ready:
+            if goals[descriptor].go_on():
+                waiting.unregister(descriptor)
+                del goals[descriptor]
+    waiting.close()
+    return sum(each.ended for each in producers) - before
+
+
+@dataclass(slots=True)
+class _Goal:
+    producer: Producer
+    end: float
+
+    def go_on(self) -> bool:
+        """Take an answer and ask on; whether time is over and a transaction has just ended."""
+        before = self.producer.ended
+        self.producer.receive()
+        if self.producer.ended > before and time.perf_counter() >= self.end:
+            return True
+        self.producer.send()
+        return False
