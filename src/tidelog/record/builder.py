@@ -6,7 +6,6 @@ Source: docs/format.md#batch; KIP-98; KIP-534 (delete horizon).
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 from tidelog.errors import InvalidRecord, InvalidRequest
 from tidelog.record.compression import compress
@@ -22,11 +21,10 @@ from tidelog.record.header import (
     seal,
 )
 from tidelog.record.record import (
-    CONTROL_KEY,
-    END_MARKER_VALUE,
     ControlType,
     RecordLike,
     encode_record,
+    pack_end_marker,
     timestamps_of,
 )
 from tidelog.types import (
@@ -38,11 +36,8 @@ from tidelog.types import (
     NO_SEQUENCE,
     NO_TIMESTAMP,
     Codec,
-    NewRecord,
     TimestampType,
 )
-
-_CONTROL_VERSION: Final = 0
 
 
 def build_batch(  # noqa: PLR0913 - one keyword for each thing that a batch's header can say
@@ -194,19 +189,11 @@ def build_end_marker(  # noqa: PLR0913 - as above
         leader_epoch: Epoch of the leader that appends it, -1 where unknown.
     """
     kind = ControlType.COMMIT if commit else ControlType.ABORT
-    marker = NewRecord(
-        key=CONTROL_KEY.pack(_CONTROL_VERSION, kind),
-        value=END_MARKER_VALUE.pack(_CONTROL_VERSION, coordinator_epoch),
-        timestamp=timestamp,
-    )
-    return build_batch(
-        [marker],
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        transactional=True,
-        control=True,
+    return _assemble(
+        (base_offset, leader_epoch, TRANSACTIONAL_BIT | CONTROL_BIT, 0),
+        (timestamp, timestamp),
+        (producer_id, producer_epoch, NO_SEQUENCE, 1),
+        pack_end_marker(kind, coordinator_epoch),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from tidelog.errors import CorruptRecord, InvalidRecord, InvalidTimestamp
 from tidelog.record.coding import read_varint, read_varlong, write_varint, write_varlong
-from tidelog.types import INT32_MAX, NO_SEQUENCE, NO_TIMESTAMP, Header, TimestampType
+from tidelog.types import INT32_MAX, NO_SEQUENCE, NO_TIMESTAMP, Buffer, Header, TimestampType
 
 # length 1, attributes 1, timestamp delta 1, offset delta 1, two lengths, header count.
 RECORD_SIZE_MIN: Final = 7
@@ -316,6 +316,14 @@ assert CONTROL_KEY.size == 4
 assert END_MARKER_VALUE.size == 6
 
 
+# All of a marker's record as everybody writes it, without gaps of time or offset: its head up to
+# the key's length, the key, the value's length, the value, no headers.
+_PLAIN_MARKER: Final = struct.Struct(">5shhBhiB")
+_MARKER_HEAD: Final = b"\x20\0\0\0\x08"
+_MARKER_VALUE_LENGTH: Final = 12
+_MARKER_KINDS: Final = {int(kind): kind for kind in (ControlType.ABORT, ControlType.COMMIT)}
+
+
 @dataclass(frozen=True, slots=True)
 class EndMarker:
     """The end of a transaction: `kind` is COMMIT or ABORT."""
@@ -341,6 +349,23 @@ def read_control_type(key: bytes | None, *, at: int | None = None) -> ControlTyp
     if version < 0:
         raise CorruptRecord(f"a control record of version {version}", at=at)
     return ControlType(kind) if 0 <= kind <= ControlType.KRAFT_VOTERS else ControlType.UNKNOWN
+
+
+def pack_end_marker(kind: ControlType, coordinator_epoch: int) -> bytes:
+    """The record of a marker that is alone in its batch and has the batch's time."""
+    epoch, length = coordinator_epoch, _MARKER_VALUE_LENGTH
+    return _PLAIN_MARKER.pack(_MARKER_HEAD, 0, kind, length, 0, epoch, 0)
+
+
+def unpack_end_marker(body: Buffer) -> EndMarker | None:
+    """The marker in a batch's body, None where it is not just what `pack_end_marker` makes."""
+    if len(body) != _PLAIN_MARKER.size:
+        return None
+    head, key_version, kind, length, version, epoch, headers = _PLAIN_MARKER.unpack(body)
+    is_plain = head == _MARKER_HEAD and length == _MARKER_VALUE_LENGTH
+    if not is_plain or key_version or version or headers or kind not in _MARKER_KINDS:
+        return None
+    return EndMarker(_MARKER_KINDS[kind], epoch)
 
 
 def read_end_marker(record: Record) -> EndMarker:

@@ -94,11 +94,12 @@ class Partition(Watched):
         *,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         owned: bool = False,
+        trusted: bool = False,
         takes_legacy: bool = False,
     ) -> AppendResult:
         """Append batches and show them; arguments and errors as `Log.append_batches`."""
         result = self.log.append_batches(
-            data, origin=origin, owned=owned, takes_legacy=takes_legacy
+            data, origin=origin, owned=owned, trusted=trusted, takes_legacy=takes_legacy
         )
         self.advance()
         return result

@@ -50,8 +50,8 @@ class AppendContext:
         append_time_ms: What LogAppendTime stamps; here it never runs back, unlike Kafka's.
         origin: Who appends.
         owned: Whether a writable buffer may be changed in place instead of being copied.
-        trusted: The caller has just built and sealed the batches (origin SINK only): neither CRC
-            nor records are looked at, unless a rule of the topic needs the records.
+        trusted: The caller has just built and sealed the batches (origins SINK and COORDINATOR):
+            neither CRC nor records are looked at, unless a rule of the topic needs the records.
         takes_legacy: Whether message sets of magic 0 and 1 are taken, and kept in their format.
     """
 

@@ -100,7 +100,8 @@ class Log(FollowingLog):
             data: Whole batches; one from a client.
             origin: Who appends, which decides what is checked.
             owned: Whether the buffer may be patched in place.
-            trusted: The batches were built by us; records are not opened again.
+            trusted: The batches were built by us; records are not opened again. A coordinator's
+                one batch, in a bytearray, is changed in place.
             takes_legacy: A message set of magic 0 or 1 may come instead, and stays one.
             transaction_version: Of transactions, where a marker comes; see `ProducerStates.check`.
 
@@ -119,6 +120,8 @@ class Log(FollowingLog):
         valid = None
         if owned and origin is AppendOrigin.CLIENT:
             valid = self._plain.accept(data, end, epoch, now_ms)
+        elif trusted and origin is AppendOrigin.COORDINATOR and isinstance(data, bytearray):
+            valid = self._plain.accept_built(data, end, epoch)
         if valid is None:
             context = AppendContext(
                 next_offset=end,
@@ -325,6 +328,7 @@ class Log(FollowingLog):
             marker,
             origin=AppendOrigin.COORDINATOR,
             owned=True,
+            trusted=True,
             transaction_version=transaction_version,
         )
 

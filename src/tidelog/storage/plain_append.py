@@ -10,13 +10,13 @@ from typing import Final
 from tidelog.config import TopicConfig
 from tidelog.errors import CorruptData, UnsupportedCompression
 from tidelog.record.batch import (
+    ATTRIBUTES_AT,
     CODEC_MASK,
     CONTROL_BIT,
     HEADER_SIZE,
     MAGIC_2,
     MAGIC_AT,
     TIMESTAMP_TYPE_BIT,
-    TRANSACTIONAL_BIT,
     RecordBatch,
     assign_offset,
     set_create_time_max,
@@ -29,7 +29,7 @@ from tidelog.types import NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP, Buffer, Timestam
 
 # Bodies are looked at and let go.
 _SCRATCH: Final = Scratch()
-_NOT_PLAIN: Final = CONTROL_BIT | TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT
+_NOT_PLAIN: Final = CONTROL_BIT | TIMESTAMP_TYPE_BIT
 
 
 class PlainAppends:
@@ -78,6 +78,39 @@ class PlainAppends:
             set_create_time_max(data, 0, largest)
             batch = RecordBatch(data)
         last_offset = batch.last_offset
+        return ValidatedAppend(
+            data,
+            (batch,),
+            next_offset,
+            last_offset,
+            largest,
+            NO_OFFSET if largest == NO_TIMESTAMP else last_offset,
+            batch.record_count,
+        )
+
+    def accept_built(
+        self, data: bytearray, next_offset: int, leader_epoch: int
+    ) -> ValidatedAppend | None:
+        """A batch that the broker has just built, of records that its topic's rules are made for.
+
+        Neither CRC nor records are looked at: they are as they were written a moment ago.
+
+        Args:
+            data: The batch, sealed, whose offset and epoch are written in place.
+            next_offset: As of `accept`.
+            leader_epoch: Likewise.
+
+        Returns:
+            None where more has to change, or it is too large; nothing was changed then.
+        """
+        attributes = data[ATTRIBUTES_AT + 1]
+        codec = attributes & CODEC_MASK
+        is_kept = self._target in {None, codec} or (attributes & CONTROL_BIT and not codec)
+        if self._stamps or not is_kept or len(data) > self._size_limit:
+            return None
+        assign_offset(data, 0, next_offset, leader_epoch)
+        batch = RecordBatch(data)
+        largest, last_offset = batch.max_timestamp, batch.last_offset
         return ValidatedAppend(
             data,
             (batch,),

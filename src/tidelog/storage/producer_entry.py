@@ -3,7 +3,7 @@
 Source: Kafka 4.x ProducerStateEntry, BatchMetadata.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Self
 
 from tidelog.record.record import EndMarker
@@ -95,27 +95,26 @@ class ProducerEntry:
             batch.max_timestamp,
         )
         opens = self.txn_first_offset is None and batch.is_transactional
-        return replace(
-            self,
-            epoch=batch.producer_epoch,
-            batches=(*self._batches_in(batch.producer_epoch), written)[-BATCHES_KEPT:],
-            last_timestamp=batch.max_timestamp,
-            txn_first_offset=batch.base_offset if opens else self.txn_first_offset,
-            arrival_ms=arrival_ms,
+        epoch = batch.producer_epoch
+        # Each append makes one: `dataclasses.replace` would take as long as all of the above.
+        return type(self)(
+            self.producer_id,
+            epoch,
+            (*self._batches_in(epoch), written)[-BATCHES_KEPT:],
+            self.coordinator_epoch,
+            batch.max_timestamp,
+            batch.base_offset if opens else self.txn_first_offset,
+            arrival_ms,
         )
 
     def with_marker(
         self, epoch: int, marker: EndMarker, timestamp: int, arrival_ms: int = NO_TIMESTAMP
     ) -> Self:
         """The entry after the marker that ends its transaction."""
-        return replace(
-            self,
-            epoch=epoch,
-            batches=self._batches_in(epoch),
-            coordinator_epoch=marker.coordinator_epoch,
-            last_timestamp=timestamp,
-            txn_first_offset=None,
-            arrival_ms=arrival_ms,
+        batches = self._batches_in(epoch)
+        coordinator_epoch = marker.coordinator_epoch
+        return type(self)(
+            self.producer_id, epoch, batches, coordinator_epoch, timestamp, None, arrival_ms
         )
 
     def _batches_in(self, epoch: int) -> tuple[ProducerBatch, ...]:

@@ -22,12 +22,13 @@ from tidelog.errors import (
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
 )
+from tidelog.record.batch import CODEC_MASK, HEADER_SIZE, TIMESTAMP_TYPE_BIT, RecordBatch
 from tidelog.record.record import (
     ControlType,
     EndMarker,
-    Record,
     read_control_type,
     read_end_marker,
+    unpack_end_marker,
 )
 from tidelog.record.views import Batch
 from tidelog.storage.appends import AppendOrigin
@@ -181,8 +182,8 @@ class ProducerStates:
         found = _end_marker(batch)
         if found is None:
             return None
-        record, marker = found
-        self._put(entry.with_marker(batch.producer_epoch, marker, record.timestamp, arrival_ms))
+        timestamp, marker = found
+        self._put(entry.with_marker(batch.producer_epoch, marker, timestamp, arrival_ms))
         if entry.txn_first_offset is None:
             return None
         self._open.pop(entry.txn_first_offset, None)
@@ -340,10 +341,16 @@ def _check_epoch_bump(entry: ProducerEntry, batch: Batch) -> None:
         )
 
 
-def _end_marker(batch: Batch) -> tuple[Record, EndMarker] | None:
+def _end_marker(batch: Batch) -> tuple[int, EndMarker] | None:
+    """The time of a marker, in ms, and what it says; None for other control records."""
+    if isinstance(batch, RecordBatch) and not batch.attributes & (CODEC_MASK | TIMESTAMP_TYPE_BIT):
+        batch.ensure_valid()
+        plain = unpack_end_marker(batch.view[HEADER_SIZE:]) if batch.record_count == 1 else None
+        if plain is not None:
+            return batch.base_timestamp, plain
     record = next(iter(batch.records()), None)
     if record is None:
         return None
     if read_control_type(record.key) not in (ControlType.ABORT, ControlType.COMMIT):
         return None
-    return record, read_end_marker(record)
+    return record.timestamp, read_end_marker(record)

@@ -4,6 +4,7 @@ import pytest
 
 from tidelog.errors import CorruptRecord
 from tidelog.record.batch import (
+    HEADER_SIZE,
     ControlType,
     RecordBatch,
     build_batch,
@@ -11,6 +12,13 @@ from tidelog.record.batch import (
     build_end_marker,
     read_control_type,
     read_end_marker,
+)
+from tidelog.record.record import (
+    CONTROL_KEY,
+    END_MARKER_VALUE,
+    EndMarker,
+    pack_end_marker,
+    unpack_end_marker,
 )
 from tidelog.types import NewRecord
 
@@ -45,6 +53,29 @@ def test_a_commit_marker() -> None:
         9,
         True,
     )
+
+
+@pytest.mark.parametrize("kind", [ControlType.ABORT, ControlType.COMMIT])
+@pytest.mark.parametrize("epoch", [0, 9, 2**31 - 1, -1])
+def test_a_plain_marker_is_what_the_rules_of_records_make_and_read(
+    kind: ControlType, epoch: int
+) -> None:
+    key, value = CONTROL_KEY.pack(0, kind), END_MARKER_VALUE.pack(0, epoch)
+    made = build_batch([NewRecord(key=key, value=value, timestamp=TIME)])
+    body = bytes(made[HEADER_SIZE:])
+    assert pack_end_marker(kind, epoch) == body
+    marker = unpack_end_marker(body)
+    (record,) = RecordBatch(made).records()
+    assert marker == read_end_marker(record) == EndMarker(kind, epoch)
+
+
+@pytest.mark.parametrize("at", range(17))
+def test_what_is_not_just_a_plain_marker_is_left_to_the_rules_of_records(at: int) -> None:
+    body = bytearray(pack_end_marker(ControlType.COMMIT, 9))
+    body[at] ^= 0x40
+    # Of the coordinator's epoch any number will do.
+    assert (unpack_end_marker(body) is None) is (at not in range(12, 16))
+    assert unpack_end_marker(body + b"\0") is None
 
 
 def test_an_abort_marker() -> None:

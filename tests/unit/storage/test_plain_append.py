@@ -15,9 +15,11 @@ from tidelog.record.batch import (
     RECORD_COUNT_AT,
     RecordBatch,
     build_batch,
+    build_end_marker,
     seal,
 )
 from tidelog.record.kernels.validate import check_body as kernel_check
+from tidelog.storage.appends import AppendOrigin
 from tidelog.storage.body_check import BodyCheck, check_body
 from tidelog.storage.plain_append import PlainAppends
 from tidelog.storage.validator import Validator
@@ -89,6 +91,7 @@ def facts(found: object) -> object:
     changes=st.lists(st.tuples(PLACES, st.integers(0, 255)), max_size=2),
     is_sealed=st.booleans(),
     cut=st.integers(-3, 3),
+    transactional=st.booleans(),
 )
 @settings(max_examples=300)
 def test_what_it_takes_is_what_the_validator_makes_of_it(
@@ -100,6 +103,7 @@ def test_what_it_takes_is_what_the_validator_makes_of_it(
     changes: list[tuple[int, int]],
     is_sealed: bool,
     cut: int,
+    transactional: bool,
 ) -> None:
     producer_id, epoch, sequence = producer
     batch = build_batch(
@@ -108,6 +112,7 @@ def test_what_it_takes_is_what_the_validator_makes_of_it(
         producer_id=producer_id,
         producer_epoch=epoch,
         base_sequence=sequence,
+        transactional=transactional,
         timestamp_type=TimestampType.LOG_APPEND_TIME if stamped else TimestampType.CREATE_TIME,
         append_time_ms=NOW if stamped else None,
     )
@@ -122,8 +127,10 @@ def test_what_it_takes_is_what_the_validator_makes_of_it(
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4, Codec.ZSTD])
 @pytest.mark.parametrize("check", [check_body, kernel_check])
-@pytest.mark.parametrize("producer_id", [-1, 9])
-def test_it_takes_what_clients_send(codec: Codec, check: BodyCheck, producer_id: int) -> None:
+@pytest.mark.parametrize(("producer_id", "transactional"), [(-1, False), (9, False), (9, True)])
+def test_it_takes_what_clients_send(
+    codec: Codec, check: BodyCheck, producer_id: int, transactional: bool
+) -> None:
     sequence = 0 if producer_id >= 0 else -1
     data = build_batch(
         [NewRecord(value=b"v" * n, timestamp=NOW - n) for n in range(9)],
@@ -131,6 +138,7 @@ def test_it_takes_what_clients_send(codec: Codec, check: BodyCheck, producer_id:
         producer_id=producer_id,
         producer_epoch=sequence,
         base_sequence=sequence,
+        transactional=transactional,
     )
     taken, full = both_ways(bytes(data), {}, check)
     assert taken is not None
@@ -170,3 +178,34 @@ def test_a_buffer_that_is_not_to_be_changed_is_left_alone(kind: type[bytes]) -> 
     data = kind(build_batch([NewRecord(value=b"", timestamp=NOW)]))
     config = TopicConfig.parse({})[0]
     assert PlainAppends(config, check_body).accept(data, 100, 7, NOW) is None
+
+
+@pytest.mark.parametrize("topic", CONFIGS)
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+@pytest.mark.parametrize("is_marker", [False, True])
+def test_what_was_just_built_is_taken_as_the_validator_takes_it(
+    topic: dict[str, str], codec: Codec, is_marker: bool
+) -> None:
+    """But for one that is too large, or must be written anew: that is left to the validator."""
+    records = [NewRecord(key=b"key", value=b"v" * 30, timestamp=NOW)] * 2
+    data = build_batch(records, codec=codec)
+    if is_marker:
+        data = build_end_marker(
+            commit=True, producer_id=9, producer_epoch=1, coordinator_epoch=3, timestamp=NOW
+        )
+    config = TopicConfig.parse(topic)[0]
+    of_coordinator = context(owned=True, origin=AppendOrigin.COORDINATOR)
+    before = bytes(data)
+    taken = PlainAppends(config, check_body).accept_built(data, 100, 7)
+    if taken is None:
+        assert bytes(data) == before
+        asked_for_it = topic.keys() & {
+            "compression.type",
+            "message.timestamp.type",
+            "max.message.bytes",
+        }
+        assert asked_for_it
+        return
+    assert facts(taken) == facts(
+        Validator(PARTITION, config).validate(bytearray(before), of_coordinator)
+    )

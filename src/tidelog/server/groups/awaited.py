@@ -21,7 +21,7 @@ class Awaited:
 
     def add(self, last_offset: int) -> Reply[Code]:
         """When records up to this offset, inclusive, are safe."""
-        reply = Reply[Code]()
+        reply: Reply[Code] = Reply()
         if not self._waiting:
             self.partition.watch(self._look)
         self._waiting.append((last_offset, reply))

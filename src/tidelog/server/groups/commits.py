@@ -214,7 +214,7 @@ def committed(commit: Commit, now_ms: int, expire_ms: int) -> CommittedOffset:
 
 def with_outcome(written: Reply[Code], codes: list[Code]) -> Reply[list[Code]]:
     """Codes of single partitions once the records are safe; the failure for all that had none."""
-    answer = Reply[list[Code]]()
+    answer: Reply[list[Code]] = Reply()
 
     def tell(outcome: Code) -> None:
         answer.complete([code if code is not Code.NONE else outcome for code in codes])

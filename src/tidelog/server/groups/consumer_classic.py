@@ -194,7 +194,7 @@ class ClassicMembers:
                 {topic: list(numbers) for topic, numbers in member.place.assigned.items()}, version
             ),
         )
-        reply = Reply[Synced]()
+        reply: Reply[Synced] = Reply()
         self._steps.write(Draft(group)).then(
             lambda code: reply.complete(synced if code is Code.NONE else Synced(code=code))
         )
@@ -335,7 +335,7 @@ def _leaving(group: ConsumerGroup, ref: MemberRef) -> ConsumerMember:
 
 def _after(written: Reply[Code], joined: Joined) -> Reply[Joined]:
     """The answer once what it tells is safe."""
-    reply = Reply[Joined]()
+    reply: Reply[Joined] = Reply()
 
     def tell(code: Code) -> None:
         reply.complete(joined if code is Code.NONE else Joined(code=code))

@@ -246,7 +246,7 @@ def owned_of(assigned: Assigned) -> Owned:
 
 def _after(written: Reply[Code], beat: Beat) -> Reply[Beat]:
     """The answer once what it tells is safe."""
-    reply = Reply[Beat]()
+    reply: Reply[Beat] = Reply()
 
     def tell(code: Code) -> None:
         reply.complete(beat if code is Code.NONE else Beat(code=code))

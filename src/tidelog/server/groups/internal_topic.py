@@ -273,9 +273,11 @@ class InternalTopic(Generic[Found]):
     # -- writing -----------------------------------------------------------------------------
 
     def append(self, number: int, batch: Buffer) -> Reply[Code]:
-        """Write a batch that is nobody else's; when it is safe, or why it was not written."""
+        """Write a batch, just built; when it is safe, or why it was not written."""
         origin = AppendOrigin.COORDINATOR
-        return self.write(number, lambda found: found.append(batch, origin=origin, owned=True))
+        return self.write(
+            number, lambda found: found.append(batch, origin=origin, owned=True, trusted=True)
+        )
 
     def write(self, number: int, action: Callable[[Partition], AppendResult]) -> Reply[Code]:
         """Write; a disk that fails loses the partition, a rule that is broken does not.

@@ -167,7 +167,8 @@ class Membership:
     @staticmethod
     def _park(group: ClassicGroup, asked: JoinAsked, member: Member) -> Reply[Joined]:
         """Make the member what it says that it is now, and let its answer wait."""
-        superseded, reply = member.join, Reply[Joined]()
+        superseded: Reply[Joined] | None = member.join
+        reply: Reply[Joined] = Reply()
         times = asked.rebalance_timeout_ms, asked.session_timeout_ms
         group.update(member, (asked.protocols, *times), reply)
         if superseded is not None:
@@ -254,7 +255,8 @@ class Membership:
     def _await_assignment(
         self, group: ClassicGroup, asked: SyncAsked, member: Member
     ) -> Reply[Synced]:
-        superseded, reply = member.sync, Reply[Synced]()
+        superseded: Reply[Synced] | None = member.sync
+        reply: Reply[Synced] = Reply()
         member.sync = reply
         if superseded is not None:
             superseded.complete(Synced(code=Code.REBALANCE_IN_PROGRESS))

@@ -98,7 +98,7 @@ class TransactionCoordinator:
             return _without_id(error)
         if isinstance(found, ErrorCode):
             return ProducerAnswer(found)
-        said = Reply[ProducerAnswer]()
+        said: Reply[ProducerAnswer] = Reply()
         self._init(found, asked, new_id, said)
         return await arrival(said)
 
@@ -161,7 +161,7 @@ class TransactionCoordinator:
 
         Where the one before is still being ended, that is waited for a little.
         """
-        said = Reply[ErrorCode]()
+        said: Reply[ErrorCode] = Reply()
         if asked.transactional_id:
             self._add(asked, said, None)
         else:
@@ -265,7 +265,7 @@ class TransactionCoordinator:
             return ProducerAnswer(found)
         if found is None:
             return ProducerAnswer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        said = Reply[ProducerAnswer]()
+        said: Reply[ProducerAnswer] = Reply()
         self._end(found, asked, new_id, said)
         return await arrival(said)
 
@@ -290,7 +290,7 @@ class TransactionCoordinator:
 
     def _prepare(self, transaction: Transaction, step: TransactionMetadata) -> Reply[ErrorCode]:
         """Write down how a transaction ends; once that is safe its end begins."""
-        said = Reply[ErrorCode]()
+        said: Reply[ErrorCode] = Reply()
 
         def written(code: ErrorCode) -> None:
             if code is ErrorCode.NONE:

@@ -46,7 +46,7 @@ class Endings:
         known = transaction.metadata
         assert known.is_prepared
         assert transaction.pending is None
-        transaction.pending = known.completed(self._clock.now_ms()).state
+        transaction.pending = known.completed_state
         if not known.partitions:
             self._finish(transaction)
             return

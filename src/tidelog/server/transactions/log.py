@@ -114,7 +114,7 @@ class TransactionLog:
         made = build_batch(
             [NewRecord(key=key, value=value, timestamp=now_ms) for key, value in records]
         )
-        said = Reply[ErrorCode]()
+        said: Reply[ErrorCode] = Reply()
         self._topic.append(number, made).then(lambda code: said.complete(_as_error_code(code)))
         return said
 

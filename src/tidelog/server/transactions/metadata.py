@@ -109,6 +109,13 @@ class TransactionMetadata:
         return self.state in {TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT}
 
     @property
+    def completed_state(self) -> TransactionState:
+        """What follows when all markers are written; it must be decided."""
+        assert self.is_prepared
+        is_commit = self.state is TransactionState.PREPARE_COMMIT
+        return TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
+
+    @property
     def is_ended(self) -> bool:
         """Whether no transaction is open or being ended."""
         return self.state in _ENDED
@@ -159,7 +166,6 @@ class TransactionMetadata:
 
     def completed(self, now_ms: int) -> "TransactionMetadata":
         """All markers are written; used-up epochs begin again, with the next id."""
-        is_commit = self.state is TransactionState.PREPARE_COMMIT
         rotates = self.bumps_epoch and self.next_producer_id != NO_PRODUCER_ID
         return replace(
             self,
@@ -167,9 +173,7 @@ class TransactionMetadata:
             next_producer_id=NO_PRODUCER_ID,
             producer_id=self.next_producer_id if rotates else self.producer_id,
             producer_epoch=0 if rotates else self.producer_epoch,
-            state=TransactionState.COMPLETE_COMMIT
-            if is_commit
-            else TransactionState.COMPLETE_ABORT,
+            state=self.completed_state,
             partitions=frozenset(),
             update_ms=now_ms,
         )

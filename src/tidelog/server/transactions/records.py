@@ -8,6 +8,7 @@ Source: Kafka 4.3's own records in that topic; KIP-915 (later fields are tagged)
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 from tidelog.errors import CorruptMessage
@@ -22,6 +23,8 @@ from tidelog.server.transactions.metadata import TransactionMetadata, Transactio
 from tidelog.types import TopicPartition
 
 _KEY: Final = 0
+# The same ones come with each step; this many are remembered.
+_KEYS_KEPT: Final = 16_384
 _VALUE: Final = 1
 # What a log may say: nobody is dead in it (that is a record without a value), or being fenced.
 _WRITTEN: Final = frozenset(TransactionState) - {
@@ -30,6 +33,7 @@ _WRITTEN: Final = frozenset(TransactionState) - {
 }
 
 
+@lru_cache(maxsize=_KEYS_KEPT)
 def encode_key(transactional_id: str) -> bytes:
     """A record's key."""
     return TRANSACTION_LOG_KEY.write(_KEY, TransactionLogKey(transactional_id=transactional_id))

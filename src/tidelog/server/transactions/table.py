@@ -71,7 +71,7 @@ class TransactionTable:
         transactional_id = step.transactional_id
         number = self.log.number_of(transactional_id)
         record = encode_key(transactional_id), encode_value(step)
-        said = Reply[ErrorCode]()
+        said: Reply[ErrorCode] = Reply()
 
         def written(code: ErrorCode) -> None:
             transaction.pending = None
