@@ -126,8 +126,18 @@ class OpenTransactions:
             _check_sequence(current, batch, is_known=known is not None and bool(known.batches))
 
     def wrote(self, producer_id: int) -> None:
-        """A batch or a marker of a transaction was appended: the log knows all about it now."""
+        """A batch of a transaction was appended: the log knows all about it now."""
         self._guards.pop(producer_id, None)
+
+    def marked(self, end: TransactionEnd) -> None:
+        """A marker was appended: the coordinator's word for what it ends holds no more.
+
+        Where each transaction has an epoch, a marker has that of the one after it, whose producer
+        may have asked by then; the coordinator lets him wait until the end is complete.
+        """
+        found = self._guards.get(end.producer_id)
+        if found is not None and not (found.raises_epochs and found.epoch == end.producer_epoch):
+            del self._guards[end.producer_id]
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forget questions that nobody has come back from."""

@@ -54,7 +54,7 @@ def end_transaction(partition: Partition, end: TransactionEnd) -> AppendResult:
         commit=end.commit,
         transaction_version=end.transaction_version,
     )
-    partition.transactions.wrote(end.producer_id)
+    partition.transactions.marked(end)
     if known is not None and known.txn_first_offset is not None:
         partition.transactions.ended(
             known.txn_first_offset, result.last_offset, partition.high_watermark

@@ -80,6 +80,19 @@ def test_a_marker_takes_the_guard_away(world: World) -> None:
     assert write(world, again).base_offset == 1
 
 
+def test_a_marker_leaves_the_guard_of_the_transaction_after_it(world: World) -> None:
+    """The marker has its epoch already; who asks early waits for the end of the one before."""
+    write(world, ask(world, raises=True))
+    ahead = ask(world, epoch=1, raises=True)
+    end(world, epoch=1)
+    assert write(world, ahead, epoch=1).base_offset == 2
+    behind = ask(world, epoch=2, raises=True)
+    end(world, epoch=3)
+    with pytest.raises((InvalidTxnState, InvalidProducerEpoch)):
+        write(world, behind, epoch=2)
+    assert ask(world, epoch=3, raises=True) is not behind
+
+
 def test_after_the_end_the_next_transaction_is_asked_about_again(world: World) -> None:
     write(world, ask(world))
     end(world)
