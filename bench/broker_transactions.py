@@ -14,6 +14,7 @@ from tests.server.raw import RawClient
 from tests.server.transacting import Transacting
 
 from bench.broker_cells import Series, lines
+from bench.broker_load import Address
 from bench.broker_pair import Brokers, Pair, figure
 from bench.broker_servers import MemoryWatch, Served, address_of, cpu_s
 from bench.broker_transaction_load import Identity, Producer, run_all
@@ -94,21 +95,20 @@ def _prepared(pair: Pair, server: Served, kind: Kind) -> Run:
     """Producers that go on from round to round."""
     topic = f"ledger-{abs(hash(kind))}"
     pair.topics(server).create(topic, kind.partitions)
-    made = [_producer(server, kind, topic, number) for number in range(kind.producers)]
+    made = [begun(address_of(server), kind, topic, n) for n in range(kind.producers)]
     return lambda seconds: run_all(made, seconds)
 
 
-def _producer(server: Served, kind: Kind, topic: str, number: int) -> Producer:
+def begun(address: Address, kind: Kind, topic: str, number: int) -> Producer:
+    """A producer that may begin with its first transaction; `number` makes it another one."""
     name = f"{topic}-{number}"
-    with RawClient(server.bootstrap) as client:
-        begun = Transacting(client, name, has_own_epochs=not kind.classic)
-        if code := begun.init():
+    with RawClient(f"{address[0]}:{address[1]}") as client:
+        asked = Transacting(client, name, has_own_epochs=not kind.classic)
+        if code := asked.init():
             raise RuntimeError(f"InitProducerId of {name}: error {code}")
-    who = Identity(name, begun.producer_id, begun.epoch)
+    who = Identity(name, asked.producer_id, asked.epoch)
     batch = batch_of(RECORDS // kind.partitions)
-    return Producer(
-        address_of(server), who, topic, range(kind.partitions), batch, classic=kind.classic
-    )
+    return Producer(address, who, topic, range(kind.partitions), batch, classic=kind.classic)
 
 
 def batch_of(count: int) -> bytes:
