@@ -318,6 +318,8 @@ class Members:
             len(epochs) == 1
             and epochs.pop() > self._settled
             and sum(each.count for each in members) == self._partitions
+            # Who came last may be in an epoch before its own: with nothing yet.
+            and min(each.count for each in members) >= self._partitions // len(members)
         )
 
     def _beat(self) -> None:
