@@ -12,7 +12,7 @@ from tests.server.raw import RawClient
 from tests.server.transacting import GROUP_KEY, find_coordinator
 
 from bench.broker_cells import Series
-from bench.broker_group_load import ClassicMember, ConsumerMember, Member, Members
+from bench.broker_group_load import BEAT_MS, ClassicMember, ConsumerMember, Member, Members
 from bench.broker_pair import Brokers, Pair, figure
 from bench.broker_servers import Served, address_of, cpu_s, memory_bytes
 from bench.harness import Case
@@ -25,7 +25,7 @@ KINDS: Final[dict[str, type[ClassicMember] | type[ConsumerMember]]] = {
     "consumer": ConsumerMember,
 }
 NOTE: Final = (
-    f"{PARTITIONS} partitions; members beat every 20 ms, brokers don't wait for more of them"
+    f"{PARTITIONS} partitions; members beat every {BEAT_MS} ms, brokers don't wait for more of them"
 )
 
 

@@ -6,6 +6,7 @@ time.
 """
 
 import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ import pytest
 from tests.peers.broker import Broker
 from tests.server.raw import RawClient
 from tests.server.transacting import Transacting, producers, until
+from tests.waiting import until_so
 
 import tidelog
 from tidelog.protocol.messages import FETCH
@@ -227,7 +229,7 @@ class Script:
             case "init":
                 code = writer.init()
                 self._open.discard(number)
-                writer.until_ended(self.topic)
+                self._until_marked(writer)
                 return "init", code, writer.epoch
             case end:
                 return self._end(number, writer, commit=end == "commit")
@@ -252,8 +254,17 @@ class Script:
         code = writer.end(commit=commit)
         if not code:
             self._open.discard(number)
-            writer.until_ended(self.topic)
+            self._until_marked(writer)
         return "end", number, commit, code, writer.epoch
+
+    def _until_marked(self, writer: Transacting) -> None:
+        """Wait for the marker, and until the next one gets another time.
+
+        Of markers of one millisecond the first is the latest record that a lookup finds.
+        """
+        writer.until_ended(self.topic)
+        now_ms = time.time_ns() // 1_000_000
+        until_so(lambda: time.time_ns() // 1_000_000 > now_ms, "the clock goes on")
 
 
 def _plain(records: list[NewRecord]) -> bytes:
