@@ -6,7 +6,6 @@ time.
 """
 
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from tests.server.transacting import Transacting, producers, until
 from tests.waiting import until_so
 
 import tidelog
+from tidelog.env import os_env
 from tidelog.protocol.messages import FETCH
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from tidelog.record.builder import build_batch
@@ -263,8 +263,9 @@ class Script:
         Of markers of one millisecond the first is the latest record that a lookup finds.
         """
         writer.until_ended(self.topic)
-        now_ms = time.time_ns() // 1_000_000
-        until_so(lambda: time.time_ns() // 1_000_000 > now_ms, "the clock goes on")
+        clock = os_env().clock
+        now_ms = clock.now_ms()
+        until_so(lambda: clock.now_ms() > now_ms, "the clock goes on")
 
 
 def _plain(records: list[NewRecord]) -> bytes:
