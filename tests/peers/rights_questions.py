@@ -5,6 +5,7 @@ from typing import Final
 from uuid import UUID
 
 from tests.peers.rights_groups import about_groups, about_transactions
+from tests.peers.rights_shares import about_shares
 from tests.peers.rights_talk import TOPICS, Question, allow, creation, everything
 
 from tidelog.protocol import messages as api
@@ -120,6 +121,7 @@ def questions(user: str, ids: Mapping[str, UUID]) -> Iterator[Question]:
     yield from _changing_topics(user, ids)
     yield from _about_settings()
     yield from about_groups(ids)
+    yield from about_shares(ids)
     yield from about_transactions()
     yield from _about_the_cluster()
     yield from _about_rules(user)

@@ -10,6 +10,7 @@ from tests.server.logins import say, shake
 from tests.server.raw import RawClient
 
 from tidelog.protocol.messages import (
+    ALTER_SHARE_GROUP_OFFSETS,
     CONSUMER_GROUP_HEARTBEAT,
     CREATE_ACLS,
     CREATE_TOPICS,
@@ -32,6 +33,11 @@ from tidelog.protocol.messages.groups import (
 )
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tidelog.protocol.messages.producers import InitProducerIdRequest
+from tidelog.protocol.messages.share_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
+)
 from tidelog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tidelog.protocol.messages.transactions import DescribeTransactionsRequest
 from tidelog.server.security.authorizer import Operation, PatternType, Permission, ResourceType
@@ -48,6 +54,8 @@ TOPICS: Final = ("flights", "fleet", "secret", "open", "shut")
 GROUP: Final = "flying"
 # A group of the consumer protocol.
 GROWN: Final = "grown"
+# A share group.
+LENT: Final = "lent"
 MEMBER: Final = "the-one-member"
 TRANSACTION: Final = "flown"
 CLUSTER: Final = "kafka-cluster"
@@ -134,6 +142,10 @@ USERS: Final[dict[str, list[Rule]]] = {
     "from-there": [allow("READ", host="10.1.2.3"), allow("ALL", GROUPS, GROUP, host="10.1.2.3")],
     "consumer": [allow("READ"), allow("READ", GROUPS, GROUP)],
     "producer": [allow("WRITE"), allow("WRITE", IDS, TRANSACTION)],
+    "lender": [allow("READ", GROUPS, LENT), allow("READ")],
+    "lending": [allow("READ", GROUPS, LENT), allow("DESCRIBE")],
+    "lenders-watcher": [allow("DESCRIBE", GROUPS, LENT), allow("DESCRIBE")],
+    "lenders-boss": [allow("DELETE", GROUPS, LENT), allow("READ")],
     "watcher": [allow("DESCRIBE", GROUPS, GROWN)],
     "watcher-of-some": [allow("DESCRIBE", GROUPS, GROWN), allow("DESCRIBE")],
     "watcher-of-all": [allow("DESCRIBE", GROUPS, GROWN), allow("READ", name="*")],
@@ -241,6 +253,7 @@ def prepare(bootstrap: str) -> Mapping[str, UUID]:
             topic_partitions=[],
         )
         assert not any(codes_in(patiently(client, CONSUMER_GROUP_HEARTBEAT, 1, joining)))
+        _lend(client)
         wanted = DescribeTransactionsRequest(transactional_ids=[TRANSACTION])
         patiently(client, DESCRIBE_TRANSACTIONS, 0, wanted)
         first = InitProducerIdRequest(transactional_id=TRANSACTION, transaction_timeout_ms=60_000)
@@ -254,6 +267,14 @@ def prepare(bootstrap: str) -> Mapping[str, UUID]:
         )
         patiently(client, DESCRIBE_TOPIC_PARTITIONS, 0, DescribeTopicPartitionsRequest(topics=[]))
         return {topic.name or "": topic.topic_id for topic in found.topics}
+
+
+def _lend(client: RawClient) -> None:
+    """A share group without members, which has begun one topic."""
+    place = AlterShareGroupOffsetsRequestPartition(partition_index=0, start_offset=0)
+    topic = AlterShareGroupOffsetsRequestTopic(topic_name="flights", partitions=[place])
+    asked = AlterShareGroupOffsetsRequest(group_id=LENT, topics=[topic])
+    assert not any(codes_in(patiently(client, ALTER_SHARE_GROUP_OFFSETS, 0, asked)))
 
 
 def _count(client: RawClient) -> int:

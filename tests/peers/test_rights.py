@@ -74,6 +74,7 @@ OURS: Final = RIGHTS | {
     "sasl.enabled.mechanisms": "PLAIN",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
     "auto.create.topics.enable": "false",
     "log.retention.ms": "-1",
 }

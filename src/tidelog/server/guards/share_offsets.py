@@ -19,9 +19,11 @@ from tidelog.protocol.messages.share_offsets import (
     DescribeShareGroupOffsetsResponsePartition,
     DescribeShareGroupOffsetsResponseTopic,
 )
+from tidelog.protocol.wire import NO_UUID
 from tidelog.server.guards.common import DENIED_TEXT, GROUP_DENIED, TOPIC_DENIED, Asker, then
 from tidelog.server.requests import Answer
 from tidelog.server.security.authorizer import Operation
+from tidelog.server.shares.kept import UNKNOWN_START
 
 _DENIED_TOPIC = DENIED_TEXT[TOPIC_DENIED]
 _DENIED_GROUP = DENIED_TEXT[GROUP_DENIED]
@@ -85,7 +87,10 @@ def _denied_described(
         topic_name=topic.topic_name,
         partitions=[
             DescribeShareGroupOffsetsResponsePartition(
-                partition_index=number, error_code=TOPIC_DENIED, error_message=_DENIED_TOPIC
+                partition_index=number,
+                start_offset=UNKNOWN_START,
+                error_code=TOPIC_DENIED,
+                error_message=_DENIED_TOPIC,
             )
             for number in topic.partitions
         ],
@@ -102,17 +107,21 @@ def alter_share_group_offsets(asker: Asker, request: AlterShareGroupOffsetsReque
 
     def change(said: AlterShareGroupOffsetsResponse) -> None:
         if not said.error_code:
-            said.responses += _denied_altered(denied)
+            said.responses += _denied_altered(asker, denied)
 
     return then(asker.go_on(request), change)
 
 
 def _denied_altered(
+    asker: Asker,
     topics: Iterable[AlterShareGroupOffsetsRequestTopic],
 ) -> list[AlterShareGroupOffsetsResponseTopic]:
+    """Refusals, which Kafka gives with the ids of topics."""
+    ids = {name: info.topic_id for name, info in asker.context.node.topics.all().items()}
     return [
         AlterShareGroupOffsetsResponseTopic(
             topic_name=topic.topic_name,
+            topic_id=ids.get(topic.topic_name) or NO_UUID,
             partitions=[
                 AlterShareGroupOffsetsResponsePartition(
                     partition_index=each.partition_index,
