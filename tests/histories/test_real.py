@@ -1,6 +1,5 @@
 """Histories of real clients on a broker that is killed: nothing is found that must not be."""
 
-import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -20,6 +19,7 @@ from tests.histories.real_clients import (
     RealReader,
     RealWriter,
 )
+from tests.peers.broker import free_port
 from tests.peers.conftest import quick_path
 from tests.server.kill.victims import Nursery, Victim
 from tests.server.raw import RawClient
@@ -132,22 +132,10 @@ def create_topics(bootstrap: str, stories: list[Story]) -> None:
     assert not any(each.error_code for each in answer.topics), answer
 
 
-def steady_port() -> int:
-    """A port that no system gives to a client, so that it is free when the broker comes back."""
-    for port in Random().sample(range(20_000, 32_000), 1000):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no port is free")
-
-
 def histories(folder: Path, first: int, together: int) -> list[History]:
     """Histories by their seeds, on a broker of their own that is killed."""
     random, ends = Random(first), Ends()
-    port = steady_port()
+    port = free_port()
     stories = [Story(f"127.0.0.1:{port}", first + number, ends.tell) for number in range(together)]
     with (
         Nursery(folder / "log") as nursery,

@@ -87,9 +87,11 @@ SETTINGS = {
 PATIENT = {"broker.session.timeout.ms": "30000"}
 IMPATIENT = {"broker.session.timeout.ms": "3000"}
 
-# The system takes ports of connections, and those of who asks for any, from above these: a broker
-# finds its own free when it starts, also again.
-PORTS = range(20_000, 32_000)
+# Linux says here from where to where it takes ports of connections, and those of who asks for any.
+CHOSEN_BY_SYSTEM = Path("/proc/sys/net/ipv4/ip_local_port_range")
+PORTS_AT_ONCE = 12_000
+# Where it says nothing; where it takes nearly all there are, as well as others.
+SOME_PORTS = range(20_000, 32_000)
 
 
 def client_settings(bootstrap: str, **more: str | int | float | bool) -> ClientConfig:
@@ -99,11 +101,19 @@ def client_settings(bootstrap: str, **more: str | int | float | bool) -> ClientC
     return settings
 
 
+def steady_ports(said: Path = CHOSEN_BY_SYSTEM) -> range:
+    """Ports below all that the system chooses: free also when their broker comes back."""
+    if not said.exists():
+        return SOME_PORTS
+    first = int(said.read_text().split()[0])
+    return range(max(first - PORTS_AT_ONCE, 2_000), first) if first >= 4_000 else SOME_PORTS
+
+
 def free_port() -> int:
     """A loopback port that is free, and that nobody is given by chance before it is used."""
-    draw = random.SystemRandom()  # the seed of tests is the same in each process of a run
+    draw, ports = random.SystemRandom(), steady_ports()  # not by the seed, which processes share
     while True:
-        port = draw.choice(PORTS)
+        port = draw.choice(ports)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
