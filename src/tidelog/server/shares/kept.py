@@ -3,8 +3,7 @@
 A snapshot says all, an update what has changed since. What is said later of an offset replaces what
 was said before; offsets below the start are not spoken of.
 
-Source: KIP-932; Kafka 4.3's ShareGroupOffset and PersisterStateBatchCombiner, which keeps the
-higher delivery count of two where we keep the later.
+Source: KIP-932; Kafka 4.3's ShareGroupOffset and PersisterStateBatchCombiner.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -22,7 +22,8 @@ from tidelog.server.shares.records import (
     snapshot_record,
     update_record,
 )
-from tidelog.server.shares.states import RecordState, StateBatch
+from tidelog.server.shares.share_partition import SharePartition
+from tidelog.server.shares.states import Limits, RecordState, StateBatch
 
 KEY = ShareKey("workers", UUID(int=7), 3)
 STATES = (RecordState.AVAILABLE, RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
@@ -123,3 +124,18 @@ def test_what_can_not_be_kept_is_damage(batch: tuple[int, int, int, int]) -> Non
 
 def test_a_share_partition_is_named_as_kafka_names_it() -> None:
     assert KEY.text == "workers:AAAAAAAAAAAAAAAAAAAABw:3"
+
+
+def test_what_was_kept_comes_back_and_what_was_not_is_available() -> None:
+    kept = [
+        StateBatch(0, 6, RecordState.ACKNOWLEDGED, 1),
+        StateBatch(10, 14, RecordState.AVAILABLE, 3),
+        StateBatch(17, 19, RecordState.ACKNOWLEDGED, 1),
+    ]
+    known = SharePartition(5, kept, Limits())
+    assert (known.start, known.end, known.fetch_offset) == (7, 20, 7)
+    assert known.complete_count == 3
+    assert list(known.batches())[:2] == [
+        StateBatch(7, 9, RecordState.AVAILABLE, 0),
+        StateBatch(10, 14, RecordState.AVAILABLE, 3),
+    ]

@@ -1,7 +1,9 @@
 """Share sessions as a client sees them: each rule once."""
 
 from pathlib import Path
+from uuid import UUID
 
+import pytest
 from tests.unit.server.shares.share_worlds import (
     acquired,
     begun,
@@ -12,6 +14,13 @@ from tests.unit.server.shares.share_worlds import (
 )
 
 from tidelog.protocol.messages.share_fetch import ShareForgottenTopic
+from tidelog.server.shares import sessions
+from tidelog.server.shares.sessions import (
+    SessionKey,
+    SharedPartition,
+    ShareSession,
+    ShareSessions,
+)
 from tidelog.server.shares.states import AckType, ShareCode
 
 ACCEPT, RELEASE, REJECT, RENEW = AckType.ACCEPT, AckType.RELEASE, AckType.REJECT, AckType.RENEW
@@ -128,3 +137,33 @@ async def test_as_many_sessions_as_there_may_be(path: Path) -> None:
         waiting = await begun(it.member().fetch(0, wait_ms=100), it)
         await it.pass_time(100)
         assert (await waiting).error_code == ShareCode.SHARE_SESSION_LIMIT_REACHED
+
+
+@on_a_loop
+async def test_who_goes_lets_go_of_records_beside_anothers(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        one, two, three = it.member(), it.member(), it.member()
+        await one.fetch(0, records=5, share_acquire_mode=1)
+        await two.fetch(0, records=5, share_acquire_mode=1)
+        two.epoch = -1
+        await two.fetch()
+        assert acquired(await three.fetch(0)) == [(5, 9, 2)]
+
+
+def test_all_sessions_together_remember_so_many_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sessions, "PARTITIONS_MAX", 3)
+    named = [SharedPartition(UUID(int=1), number) for number in range(4)]
+    one, two = SessionKey("g", "one"), SessionKey("g", "two")
+    known = ShareSessions(10)
+    assert known.begin(one, named) is ShareCode.SHARE_SESSION_LIMIT_REACHED
+    assert isinstance(known.begin(one, named[:2]), ShareSession)
+    assert known.begin(two, named[:2]) is ShareCode.SHARE_SESSION_LIMIT_REACHED
+    assert isinstance(known.begin(two, named[:1]), ShareSession)
+    assert known.go_on(two, 1, named) is ShareCode.SHARE_SESSION_LIMIT_REACHED
+    assert known.partition_count == 3
+    known.end(one)
+    assert isinstance(known.go_on(two, 1, named[:3]), ShareSession)
+    assert known.partition_count == 3

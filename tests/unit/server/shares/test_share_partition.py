@@ -354,6 +354,14 @@ def test_nothing_can_be_said_where_nothing_was_given() -> None:
     assert refusal(records(), said) == ShareCode.INVALID_RECORD_STATE
 
 
+def test_nothing_can_be_said_beyond_what_is_done_with() -> None:
+    known = records()
+    give(known, 9)
+    say(known, 0, 9, AckType.ACCEPT)
+    said = Acknowledgement(0, 30, [AckType.ACCEPT])
+    assert refusal(known, said) == ShareCode.INVALID_RECORD_STATE
+
+
 def test_one_thing_that_can_not_be_said_spoils_all_of_it() -> None:
     known = records()
     give(known, 19)
@@ -369,21 +377,6 @@ def test_what_is_done_with_is_said_again_without_harm() -> None:
     give(known, 19)
     say(known, 0, 9, AckType.ACCEPT)
     assert say(known, 0, 9, AckType.ACCEPT).batches == ()
-
-
-def test_what_was_kept_comes_back_and_what_was_not_is_available() -> None:
-    known = records(
-        5,
-        StateBatch(0, 6, RecordState.ACKNOWLEDGED, 1),
-        StateBatch(10, 14, RecordState.AVAILABLE, 3),
-        StateBatch(17, 19, RecordState.ACKNOWLEDGED, 1),
-    )
-    assert (known.start, known.end, known.fetch_offset) == (7, 20, 7)
-    assert known.complete_count == 3
-    assert list(known.batches())[:2] == [
-        StateBatch(7, 9, RecordState.AVAILABLE, 0),
-        StateBatch(10, 14, RecordState.AVAILABLE, 3),
-    ]
 
 
 def test_neighbours_that_are_alike_are_kept_as_one() -> None:
