@@ -81,6 +81,8 @@ class Copy:
         self.counts = CopyCounts()
         self.is_out_of_range = False
         self._strikes = 0
+        # What the leader said once of an open transaction: its stable end, its high watermark.
+        self._ended: tuple[int, int] | None = None
 
     def led_by(self, led: LeaderPartition) -> None:
         """Who leads it; another epoch means that what was checked has to be checked again."""
@@ -158,6 +160,7 @@ class Copy:
             StorageFailure: The disk failed.
         """
         self.leader_start = leader_start
+        self._ended = None
         offset = parting_offset(self.own_epochs(), leader, leader_start)
         if offset is not None:
             self._truncate(offset)
@@ -241,8 +244,28 @@ class Copy:
                 self.check_again("its next records don't fit those before")
                 return
             self._append(records, AppendRuns(data.append_times))
+        self._end_lost_transactions(data)
         if self.lag == 0:
             self.log.note_leader_epoch(self.led.leader_epoch)
+
+    def _end_lost_transactions(self, data: PartitionData) -> None:
+        """End the transactions that no marker ends any more: the leader had deleted it.
+
+        A gap alone does not tell: a transaction may reach over it, and what compaction left out was
+        never a marker that is still to come. The leader does: where its last stable offset is above
+        one's first record, and above its log start (it says that of older ones), the one has ended
+        there, by a marker below its high watermark. Once all below that is here, it never comes.
+        """
+        first = self.log.producer_states().first_unstable_offset
+        if first is None:
+            self._ended = None
+            return
+        stable = data.last_stable_offset
+        if self._ended is None and stable > max(data.log_start_offset, first):
+            self._ended = (stable, data.high_watermark)
+        if self._ended is not None and self.log.log_end_offset >= self._ended[1]:
+            self.log.end_lost_transactions(self._ended[0])
+            self._ended = None
 
     def _shows_other_writer(self, records: memoryview) -> bool:
         """Whether the next batch proves that the leader never wrote what is here.

@@ -42,7 +42,8 @@ class FollowingLog(TrimmingLog):
         segments, self._segments = self.local_segments, []
         self._cut_tier(offset, {})
         segments = truncation.start_anew(self.context, segments, offset)
-        truncation.drop_snapshots(self.context, offset)
+        # None is left: nothing would ever end a transaction that was open where the log ended.
+        truncation.drop_snapshots(self.context, -1)
         if self._epochs.entries:
             self._epochs.clear()
             self._write_epochs()
@@ -66,6 +67,38 @@ class FollowingLog(TrimmingLog):
             self._guarded_now(
                 self.context.directory, "move start", lambda: self._move_start(offset)
             )
+
+    def end_lost_transactions(self, stable: int) -> list[int]:
+        """Take for ended the transactions whose markers the leader had no more; durable.
+
+        Whether they were committed nobody knows: what is here of them is shown from now on.
+
+        Args:
+            stable: Below it the leader has no transaction open, and all markers that ended one are
+                below the log end. Who has written since has a transaction that is open still.
+
+        Returns:
+            The ids of their producers.
+
+        Raises:
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        first = self._producers.first_unstable_offset
+        if first is None or first >= stable:
+            return []
+        return self._guarded(
+            self.context.directory, "end transactions", lambda: self._end_lost(stable)
+        )
+
+    def _end_lost(self, stable: int) -> list[int]:
+        ended = self._producers.end_silent(stable)
+        if ended:
+            self._write_snapshot(self.log_end_offset, self._producers.encode_snapshot())
+            self.context.report(
+                f"{self.topic_partition}: {len(ended)} transactions that began below {stable} count"
+                f" as ended, of producers {str(ended[:5])[1:-1]}: the leader had their ends no more"
+            )
+        return ended
 
     def note_leader_epoch(self, epoch: int) -> None:
         """Keep in mind that the leader writes under `epoch` from the log end on.

@@ -237,6 +237,22 @@ class ProducerStates:
             and max(entry.last_timestamp, entry.arrival_ms) <= since_ms
         ]
 
+    def end_silent(self, offset: int) -> list[int]:
+        """Take for ended the open transactions in which nothing was written from `offset` on.
+
+        Returns:
+            Their producers' ids.
+        """
+        ended = []
+        for first, producer_id in self.open_transactions.items():
+            entry = self._producers[producer_id]
+            last = entry.batches[-1].last_offset if entry.batches else first
+            if max(first, last) < offset:
+                del self._open[first]
+                self._producers[producer_id] = replace(entry, txn_first_offset=None)
+                ended.append(producer_id)
+        return ended
+
     def ending_from(self, offset: int) -> list[ProducerEntry]:
         """Producers whose last batch ends at or behind `offset`."""
         return [

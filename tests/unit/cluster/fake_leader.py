@@ -198,6 +198,7 @@ class FakeLeader:
     def _fill(self, found: fe.PartitionData, log: Log, wanted: fe.FetchPartition) -> None:
         found.high_watermark = log.high_watermark
         found.log_start_offset = log.log_start_offset
+        found.last_stable_offset = log.last_stable_offset
         epoch = wanted.last_fetched_epoch
         if epoch >= 0:
             known, end = log.leader_epochs.end_offset_for(epoch, log.log_end_offset)

@@ -2,7 +2,7 @@
 
 import pytest
 from tests.faults import START_MS, reopen, seeded_env
-from tests.unit.storage.logs import PATH, TOPIC, new_log, new_records, offsets, put
+from tests.unit.storage.logs import PATH, SMALL, TOPIC, batch, new_log, new_records, offsets, put
 
 from tidelog.errors import CorruptFile, InvalidRequest, OffsetOutOfRange, UnsupportedVersion
 from tidelog.record.builder import build_batch
@@ -44,6 +44,19 @@ class TestBeginning:
         with pytest.raises(InvalidRequest):
             log.begin_at(-1)
         assert offsets(log.records()) == [0]
+
+    def test_no_transaction_of_records_that_are_gone_stays_open(self) -> None:
+        env, _, log = new_log({**SMALL, "retention.ms": "1000"})
+        log.append_as_follower(
+            batch([1], producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
+        )
+        env.clock.advance(10_000)
+        log.apply_retention()
+        assert not log.has_records
+        log.begin_at(50)
+        log.append_as_follower(copied(50))
+        assert log.producer_states().open_transactions == {}
+        assert log.last_stable_offset == 51
 
     def test_every_crash_leaves_the_old_beginning_or_the_new_one(self) -> None:
         env, directory, log = new_log()

@@ -50,9 +50,14 @@ def compare_snapshot(
 
 
 def _differences(entry: SnapshotEntry, right: SnapshotEntry) -> list[str]:
-    """Fields that differ; a coordinator's epoch is forgotten when a producer expires."""
+    """Fields that differ; a coordinator's epoch is forgotten when a producer expires.
+
+    A standby may know that a transaction has ended whose marker its leader had no more.
+    """
     if entry.coordinator_epoch == NO_COORDINATOR_EPOCH:
         right = right._replace(coordinator_epoch=NO_COORDINATOR_EPOCH)
+    if entry.txn_first_offset < 0:
+        right = right._replace(txn_first_offset=entry.txn_first_offset)
     return [
         f"{name} is {said}, the log says {meant}"
         for name, said, meant in zip(entry._fields, entry, right, strict=True)

@@ -1,0 +1,149 @@
+"""A leader deletes the marker of a transaction that a standby has open: it ends all the same."""
+
+import pytest
+from tests.faults import SeededEnv, seeded_env
+from tests.unit.cluster.fake_leader import HOST, PORT, FakeLeader
+from tests.unit.cluster.test_follow import P0, STANDBY, copy_all, opened
+
+from tidelog.cluster.follow import Follower, FollowOptions
+from tidelog.cluster.follow_leader import FetchLimits
+from tidelog.record.builder import build_batch
+from tidelog.storage.checks import DirectoryCheck
+from tidelog.storage.log import Log
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.types import IsolationLevel, NewRecord
+
+COMMITTED = IsolationLevel.READ_COMMITTED
+
+
+@pytest.fixture
+def leader() -> FakeLeader:
+    found = FakeLeader()
+    found.create()
+    return found
+
+
+@pytest.fixture
+def env() -> SeededEnv:
+    return seeded_env(3)
+
+
+def write(log: Log, value: bytes, *, producer_id: int = 9, sequence: int = 0) -> None:
+    batch = build_batch(
+        [NewRecord(key=b"k", value=value, timestamp=1)],
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=sequence,
+        transactional=True,
+    )
+    log.append_batches(batch)
+
+
+def end(log: Log, *, commit: bool = True) -> None:
+    log.end_transaction(producer_id=9, producer_epoch=0, coordinator_epoch=0, commit=commit)
+
+
+def begun(leader: FakeLeader, env: SeededEnv) -> Log:
+    """A transaction is open on both sides; the leader's log."""
+    log = leader.log()
+    write(log, b"begun")
+    copy_all(leader, env)
+    return log
+
+
+def committed(log: Log) -> list[bytes | None]:
+    return [record.value for record in log.records(isolation=COMMITTED)]
+
+
+def reopened_after_a_kill(env: SeededEnv) -> Log:
+    directory = LogDir.open(STANDBY, env=env, options=LogDirOptions(writable=True))
+    directory.abandon()
+    return LogDir.open(STANDBY, env=env, options=LogDirOptions(writable=True)).log("t", 0)
+
+
+def test_a_marker_that_was_deleted_ends_it(leader: FakeLeader, env: SeededEnv) -> None:
+    log = begun(leader, env)
+    end(log)
+    leader.put(b"deleted")
+    log.advance_start(log.log_end_offset)
+    leader.put(b"behind")
+
+    copy_all(leader, env)
+
+    with opened(env) as directory:
+        mine = directory.log("t", 0)
+        assert mine.last_stable_offset == mine.log_end_offset == log.log_end_offset
+        assert committed(mine) == [b"begun", b"behind"]
+        mine.append([NewRecord(value=b"own")])
+    assert committed(reopened_after_a_kill(env)) == [b"begun", b"behind", b"own"]
+
+
+def test_nothing_is_wrong_with_such_a_log(leader: FakeLeader, env: SeededEnv) -> None:
+    log = begun(leader, env)
+    end(log)
+    log.advance_start(log.log_end_offset)
+    leader.put(b"behind")
+    copy_all(leader, env)
+
+    check = DirectoryCheck(env.files, STANDBY)
+
+    assert [*check.load(), *check.findings()] == []
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_one_that_reaches_over_the_gap_stays_open_until_its_marker(
+    leader: FakeLeader, env: SeededEnv, commit: bool
+) -> None:
+    log = begun(leader, env)
+    leader.put(b"deleted")
+    log.advance_start(log.log_end_offset)
+    leader.put(b"behind")
+    copy_all(leader, env)
+    with opened(env) as directory:
+        assert directory.log("t", 0).last_stable_offset == 0
+    end(log, commit=commit)
+    leader.put(b"last")
+
+    copy_all(leader, env)
+
+    with opened(env) as directory:
+        mine = directory.log("t", 0)
+        assert mine.last_stable_offset == mine.log_end_offset
+        assert committed(mine) == [*([b"begun"] if commit else []), b"behind", b"last"]
+
+
+def test_its_producers_next_transaction_is_not_ended_with_it(
+    leader: FakeLeader, env: SeededEnv
+) -> None:
+    log = begun(leader, env)
+    end(log)
+    log.advance_start(log.log_end_offset)
+    leader.put(b"behind")
+    write(log, b"next", sequence=1)
+    copy_all(leader, env)
+    with opened(env) as directory:
+        assert committed(directory.log("t", 0)) == []
+    end(log, commit=False)
+
+    copy_all(leader, env)
+
+    with opened(env) as directory:
+        mine = directory.log("t", 0)
+        assert mine.last_stable_offset == mine.log_end_offset
+        assert b"next" not in committed(mine)
+
+
+def test_it_waits_until_all_is_here_that_may_hold_the_marker(
+    leader: FakeLeader, env: SeededEnv
+) -> None:
+    """It comes a batch at a time; what the leader says of its end counts as of then."""
+    log = begun(leader, env)
+    for _ in range(3):
+        leader.put(b"between")
+    end(log, commit=False)
+    leader.put(b"last")
+    options = FollowOptions(limits=FetchLimits(partition_max_bytes=1))
+    with Follower.open(STANDBY, HOST, PORT, options, seams=leader.seams(env)) as follower:
+        mine = follower.copies[P0].log
+        assert [mine.last_stable_offset for _ in follower.rounds_to_catch_up()] == [0, 0, 0, 5, 6]
+        assert committed(mine) == [*[b"between"] * 3, b"last"]
