@@ -72,6 +72,10 @@ GROUP_CONFIGS: Final = (
     _own(SHARE_RENEW, FLAG, "true", "Whether members of a share group may renew locks."),
 )
 _BY_NAME: Final = {key.name: key for key in GROUP_CONFIGS}
+# Heartbeats ask for these: what the broker has is its own number, not a text to be read again.
+_BROKERS_ATTRIBUTES: Final = {
+    name: BROKER_CONFIG_BY_NAME[broker_name(name)].attribute for name in _BEHIND_BROKERS
+}
 
 
 def ensure_group_texts(given: Mapping[str, str]) -> None:
@@ -112,7 +116,7 @@ def group_value(name: str, given: Mapping[str, str], config: BrokerConfig) -> in
         config: The broker's.
     """
     if name not in given:
-        return int(config.text(broker_name(name)))
+        return int(getattr(config, _BROKERS_ATTRIBUTES[name]))
     low, high = bounds(name, config)
     return min(max(int(given[name]), low), high)
 
