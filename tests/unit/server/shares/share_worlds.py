@@ -179,9 +179,12 @@ async def turns() -> None:
 async def begun(
     wanted: "Awaitable[ShareFetchResponse]", world: World
 ) -> "asyncio.Task[ShareFetchResponse]":
-    """A fetch that waits: nothing it asks for is there."""
+    """A fetch that waits: nothing that it asks of partition 0 is there."""
+    partition = world.node.partitions.get(TOPIC, 0)
+    before = partition.watcher_count
     task = asyncio.ensure_future(wanted)
-    await turn_until(lambda: world.node.timers.next_delay_ms() is not None)
+    # Its time has begun when it watches; opening takes threads, whose time nobody knows.
+    await turn_until(lambda: partition.watcher_count > before or task.done())
     await turns()
     assert not task.done()
     return task

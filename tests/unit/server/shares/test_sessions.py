@@ -1,12 +1,12 @@
 """Share sessions as a client sees them: each rule once."""
 
+import asyncio
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 from tests.unit.server.shares.share_worlds import (
     acquired,
-    begun,
     of,
     on_a_loop,
     said,
@@ -134,8 +134,10 @@ async def test_a_connection_that_closes_late_ends_no_session_begun_since(path: P
 async def test_as_many_sessions_as_there_may_be(path: Path) -> None:
     async with world(path, group_share_max_share_sessions="1") as it:
         await it.member().fetch(0)
-        waiting = await begun(it.member().fetch(0, wait_ms=100), it)
-        await it.pass_time(100)
+        waiting = asyncio.ensure_future(it.member().fetch(0, wait_ms=100))
+        await it.pass_time(99)
+        assert not waiting.done()
+        await it.pass_time(1)
         assert (await waiting).error_code == ShareCode.SHARE_SESSION_LIMIT_REACHED
 
 
