@@ -32,7 +32,7 @@ from tidelog.server.lending import Lending
 from tidelog.server.node import LOGGER, Node
 from tidelog.server.on_loop import LoopGate, log_dir_on_loop
 from tidelog.server.partitions import Partition
-from tidelog.storage.compaction.eligibility import must_roll
+from tidelog.storage.compaction.eligibility import waits_since_ms
 from tidelog.storage.compaction.process import CleanerProcess, InProcess
 from tidelog.storage.compaction.runner import (
     CleanerOptions,
@@ -317,10 +317,7 @@ class Compaction:
     def _is_news(self, name: TopicPartition, log: "Log") -> bool:
         """Whether a look may find more than the last one; an idle head may have to be rolled."""
         config, now_ms = log.context.config, self._node.env.clock.now_ms()
-        active = log.active
-        if config.max_compaction_lag_ms < INT64_MAX and must_roll(
-            active.first_timestamp, config, now_ms
-        ):
+        if waits_since_ms(log.active, config, now_ms) is not None:
             log.roll_idle()
         if len(log.segments) == 1:
             return False

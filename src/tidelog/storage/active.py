@@ -139,6 +139,12 @@ class ActiveSegment(TailSegment):
             self._first_timestamp = first[1].max_timestamp
         return NO_TIMESTAMP if self._first_timestamp is None else self._first_timestamp
 
+    @property
+    def first_append_ms(self) -> int:
+        """When its first batch was appended in ms, -1 where that is not known."""
+        rows = self.append_times.rows()
+        return rows[0].append_ms if rows else UNKNOWN_MS
+
     def append(self, batches: Sequence[Batch], buffers: Sequence[Buffer], append_ms: int) -> None:
         """Write batches whose offsets, epochs and checksums are final; see `acknowledge`.
 

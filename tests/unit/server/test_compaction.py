@@ -180,6 +180,29 @@ def test_an_idle_head_is_rolled_and_cleaned(node: Node, clock: ManualClock) -> N
     asyncio.run(story())
 
 
+def test_a_backfill_waits_from_its_append_on(node: Node, clock: ManualClock) -> None:
+    """Its records are older than the lag at once; no look rolls a segment for each of them."""
+
+    async def story() -> None:
+        await fill(node, "t", 0, max_compaction_lag_ms="5000", min_cleanable_dirty_ratio="1")
+        log = node.partitions.get("t", 0).log
+        cleaners = await run(node, Worker(node.env))
+        for number in range(4):
+            log.append([NewRecord(key=b"k", value=b"%d" % number, timestamp=1000 + number)])
+            clock.advance(BACKOFF_MS)
+            await settle(node, cleaners)
+            assert (len(log.segments), count(node, "t")) == (1, number + 1)
+        for _ in range(4):
+            clock.advance(BACKOFF_MS)
+            await settle(node, cleaners)
+            while not log.is_settled:  # the roll's sync, in a thread
+                await asyncio.to_thread(lambda: None)
+        assert (len(log.segments), count(node, "t")) == (2, 1)
+        await cleaners.stop()
+
+    asyncio.run(story())
+
+
 def test_a_sync_that_ends_during_a_look_is_not_overlooked(
     node: Node, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,19 @@
 """A log that copies another one: where it begins, its start, the leader's epoch; crashes."""
 
 import pytest
-from tests.faults import START_MS, reopen, seeded_env
-from tests.unit.storage.logs import PATH, SMALL, TOPIC, batch, new_log, new_records, offsets, put
+from tests.faults import START_MS, seeded_env
+from tests.faults import reopen as without_power
+from tests.unit.storage.logs import (
+    PATH,
+    SMALL,
+    TOPIC,
+    batch,
+    new_log,
+    new_records,
+    offsets,
+    put,
+    reopen,
+)
 
 from tidelog.errors import CorruptFile, InvalidRequest, OffsetOutOfRange, UnsupportedVersion
 from tidelog.record.builder import build_batch
@@ -46,10 +57,14 @@ class TestBeginning:
         assert offsets(log.records()) == [0]
 
     def test_no_transaction_of_records_that_are_gone_stays_open(self) -> None:
-        env, _, log = new_log({**SMALL, "retention.ms": "1000"})
+        """A clean stop has left what it knew of producers, at no segment's base."""
+        env, directory, log = new_log({**SMALL, "retention.ms": "1000"})
         log.append_as_follower(
             batch([1], producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
         )
+        directory.close()
+        _, log = reopen(env)
+        log.append_as_follower(copied(1))
         env.clock.advance(10_000)
         log.apply_retention()
         assert not log.has_records
@@ -67,7 +82,9 @@ class TestBeginning:
         directory.flush()
         seen = set()
         for state in env.files.crash_states(range(400)):
-            after = LogDir.open(PATH, env=seeded_env(9, files=reopen(state)), options=WRITABLE)
+            after = LogDir.open(
+                PATH, env=seeded_env(9, files=without_power(state)), options=WRITABLE
+            )
             found = after.log(TOPIC, 0)
             seen.add((found.log_start_offset, found.log_end_offset))
         assert seen <= {(0, 0), (50, 50), (50, 51)}

@@ -9,7 +9,7 @@ head, when tombstones of the tail have had their time. So also an idle log loses
 Source: Kafka 4.x LogCleanerManager; facts 6.1; KAFKA-8522 for delete horizons.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Protocol
@@ -58,6 +58,11 @@ class CleanableSegment(Protocol):
     @property
     def first_timestamp(self) -> int:
         """Largest timestamp of its first batch in ms, -1 for none."""
+        ...
+
+    @property
+    def first_append_ms(self) -> int:
+        """When its first batch was appended in ms, -1 where that is not known."""
         ...
 
 
@@ -217,8 +222,9 @@ def _due(
         return DueReason.RATIO, f"{ratio:.3f} of {dirty + verdict.clean_bytes} bytes are dirty"
     if dirty and limit != NEVER_BYTES and dirty >= limit:
         return DueReason.BYTES, f"{dirty} bytes are dirty, {limit} are enough"
-    oldest_ms = oldest_timestamp(head) if config.max_compaction_lag_ms < INT64_MAX else None
-    if oldest_ms is not None and now_ms - oldest_ms > config.max_compaction_lag_ms:
+    waits = (waits_since_ms(each, config, now_ms) for each in head)
+    oldest_ms = min((ms for ms in waits if ms is not None), default=None)
+    if oldest_ms is not None:
         return DueReason.LAG, f"a record waits since {oldest_ms} ms"
     passed = [time for time in state.horizons_ms if time <= now_ms]
     if passed and verdict.clean_bytes:
@@ -226,23 +232,21 @@ def _due(
     return None, f"{ratio:.3f} of {dirty + verdict.clean_bytes} bytes are dirty"
 
 
-def oldest_timestamp(head: Iterable[CleanableSegment]) -> int | None:
-    """The oldest first timestamp of these segments in ms, None where none has one above 0."""
-    return min((t for each in head if (t := each.first_timestamp) > 0), default=None)
+def waits_since_ms(segment: CleanableSegment, config: CompactionConfig, now_ms: int) -> int | None:
+    """Since when a segment's first records wait, in ms, if that is too long; else None.
 
-
-def must_roll(first_timestamp: int, config: CompactionConfig, now_ms: int) -> bool:
-    """Whether an active segment's first records have waited too long for their cleaning.
-
-    Kafka rolls only where somebody appends (KAFKA-20664): an idle head would never be cleaned.
-
-    Args:
-        first_timestamp: Largest timestamp of its first batch in ms, -1 for none.
-        config: The topic's settings.
-        now_ms: Wall time.
+    The later of their timestamp and their append counts: else a backfill would wait too long from
+    its first record on, and be cleaned at every look. An active segment that waits is rolled. Kafka
+    rolls only where somebody appends (KAFKA-20664): an idle head would never be cleaned.
     """
-    is_bound = config.max_compaction_lag_ms < INT64_MAX and first_timestamp > 0
-    return is_bound and now_ms - first_timestamp > config.max_compaction_lag_ms
+    if config.max_compaction_lag_ms == INT64_MAX:
+        return None
+    latest_ms = now_ms - config.max_compaction_lag_ms
+    said_ms = segment.first_timestamp
+    if not 0 < said_ms < latest_ms:
+        return None
+    since_ms = max(said_ms, segment.first_append_ms)
+    return since_ms if since_ms < latest_ms else None
 
 
 def horizon_of(now_ms: int, delete_retention_ms: int) -> int:

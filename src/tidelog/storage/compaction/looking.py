@@ -89,6 +89,12 @@ class Finished:
         first = next(iterate_batches(self.segment, 0, self.size_bytes), None)
         return NO_TIMESTAMP if first is None else first[1].max_timestamp
 
+    @property
+    def first_append_ms(self) -> int:
+        """When its first batch was appended in ms, -1 where that is not known."""
+        rows = self.segment.append_times.rows()
+        return rows[0].append_ms if rows else NO_TIMESTAMP
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:

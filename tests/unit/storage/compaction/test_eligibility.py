@@ -12,7 +12,7 @@ from tidelog.storage.compaction.eligibility import (
     Verdict,
     horizon_of,
     judge,
-    must_roll,
+    waits_since_ms,
 )
 
 NOW = 1_000_000
@@ -26,6 +26,7 @@ class Segment:
     size_bytes: int = 100
     largest_timestamp: int = 500
     first_timestamp: int = 400
+    first_append_ms: int = -1
 
 
 FOUR = [Segment(n * 10, n * 10 + 10) for n in range(4)]
@@ -111,6 +112,14 @@ def test_an_old_record_makes_it_due() -> None:
     assert judge(state(untimed, checkpoint=30), config, NOW).due is None
 
 
+def test_a_backfilled_record_waits_from_its_append_on() -> None:
+    config = replace(CONFIG, max_compaction_lag_ms=100)
+    filled = [replace(each, first_append_ms=NOW - 100) for each in FOUR]
+    assert NOW - FOUR[0].first_timestamp > 100
+    assert judge(state(filled, checkpoint=30), config, NOW).due is None
+    assert judge(state(filled, checkpoint=30), config, NOW + 1).due is DueReason.LAG
+
+
 def test_an_idle_log_is_due_when_tombstones_have_had_their_time() -> None:
     found = judge(state(checkpoint=40, horizons=(NOW, NOW + 9)), CONFIG, NOW)
     assert told(found) == (40, 40, 400, 0, DueReason.HORIZON)
@@ -136,10 +145,13 @@ def test_a_head_that_begins_in_the_middle_of_a_segment() -> None:
 
 def test_an_idle_head_is_rolled_when_it_has_waited_too_long() -> None:
     config = replace(CONFIG, max_compaction_lag_ms=100)
-    assert must_roll(NOW - 101, config, NOW)
-    assert not must_roll(NOW - 100, config, NOW)
-    assert not must_roll(-1, config, NOW)
-    assert not must_roll(1, CONFIG, NOW)
+    waiting = replace(FOUR[0], first_timestamp=NOW - 101)
+    assert waits_since_ms(waiting, config, NOW) == NOW - 101
+    assert waits_since_ms(replace(waiting, first_timestamp=NOW - 100), config, NOW) is None
+    assert waits_since_ms(replace(waiting, first_timestamp=-1), config, NOW) is None
+    assert waits_since_ms(replace(waiting, first_timestamp=1), CONFIG, NOW) is None
+    assert waits_since_ms(replace(waiting, first_append_ms=NOW - 101), config, NOW) == NOW - 101
+    assert waits_since_ms(replace(waiting, first_append_ms=NOW - 100), config, NOW) is None
 
 
 @pytest.mark.parametrize("retention", [0, 1, 10, 86_400_000])
