@@ -13,6 +13,7 @@ from tests.peers.broker import Broker
 from tests.peers.consumer_talk import ConsumerTalk
 from tests.peers.group_talk import changed
 from tests.server.conftest import SETTINGS
+from tests.server.raw import RawClient
 from tests.waiting import until_so
 
 import tidelog
@@ -28,6 +29,7 @@ from tidelog.protocol.messages import (
     JOIN_GROUP,
     LEAVE_GROUP,
     LIST_GROUPS,
+    METADATA,
     OFFSET_COMMIT,
     OFFSET_FETCH,
     SHARE_GROUP_DESCRIBE,
@@ -55,6 +57,7 @@ from tidelog.protocol.messages.membership import (
     MemberIdentity,
     SyncGroupRequest,
 )
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tidelog.protocol.messages.share_groups import (
     ShareGroupDescribeRequest,
     ShareGroupHeartbeatRequest,
@@ -134,7 +137,7 @@ class ShareTalk(ConsumerTalk):
         until_so(is_settled, f"{self.group} reads {topics}")
         self.told.append(
             {
-                member: {topic: len(owned.get(self.id_of(topic), ())) for topic in _COUNTS}
+                member: {topic: sorted(owned.get(self.id_of(topic), ())) for topic in _COUNTS}
                 for member, owned in sorted(self.has.items())
             }
         )
@@ -248,7 +251,9 @@ def members(talk: ShareTalk) -> None:
 def apart(talk: ShareTalk) -> None:
     """Members that read different topics."""
     talk.quietly("A", 0, ROUTES)
+    talk.settle(ROUTES)
     talk.quietly("B", 0, ROUTES, STOPS)
+    talk.settle(ROUTES, STOPS)
     talk.quietly("C", 0, STOPS)
     talk.settle(ROUTES, STOPS)
 
@@ -312,15 +317,24 @@ def strangers(talk: ShareTalk) -> None:
 SCRIPTS = (nonsense, members, apart, tools, strangers)
 
 
-def create(node: Node, *, name: str, partitions: int) -> None:
-    node.topics.create(name, partitions)
+def create(node: Node, *, name: str, partitions: int, topic_id: UUID) -> None:
+    node.log_dir.create_topic(name, partitions=partitions, topic_id=topic_id)
+
+
+def id_at(bootstrap: str, name: str) -> UUID:
+    with RawClient(bootstrap) as client:
+        asked = MetadataRequest(topics=[MetadataRequestTopic(name=name)])
+        return client.ask(METADATA, 12, asked).topics[0].topic_id
 
 
 @pytest.fixture(scope="module")
 def places(
     kafka_broker: Broker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, str]]:
-    """Where Kafka and our broker listen; both have the topics."""
+    """Where Kafka and our broker listen; both have the topics, by the same ids.
+
+    Kafka's assignor goes by the ids where partitions are equal otherwise.
+    """
     settings = SETTINGS | {
         "group.share.assignment.interval.ms": "0",
         "group.share.session.timeout.ms": "600000",
@@ -329,7 +343,8 @@ def places(
     with tidelog.broker(str(tmp_path_factory.mktemp("ours")), settings=settings) as ours:
         for name, partitions in _COUNTS.items():
             kafka_broker.create_topic(name, partitions)
-            ours.call(partial(create, name=name, partitions=partitions))
+            topic_id = id_at(kafka_broker.bootstrap, name)
+            ours.call(partial(create, name=name, partitions=partitions, topic_id=topic_id))
         yield kafka_broker.bootstrap, ours.bootstrap_servers
 
 

@@ -27,10 +27,18 @@ def table_size(count: int) -> int:
     return size
 
 
-def hash_order(keys: Iterable[T], hash_of: Callable[[T], int]) -> list[T]:
-    """The keys in the order in which such a table tells them."""
+def ample_table_size(count: int) -> int:
+    """Buckets of a table that Kafka's assignors make for so many keys in advance."""
+    wanted = (count + 1) * 100 // _LOAD_PERCENT + 1
+    return 1 << (wanted - 1).bit_length()
+
+
+def hash_order(
+    keys: Iterable[T], hash_of: Callable[[T], int], buckets: int | None = None
+) -> list[T]:
+    """The keys in the order in which such a table tells them; `buckets` where it has not grown."""
     given = list(keys)
-    mask = table_size(len(given)) - 1
+    mask = (table_size(len(given)) if buckets is None else buckets) - 1
 
     def bucket(key: T) -> int:
         found = hash_of(key) & _INT32
