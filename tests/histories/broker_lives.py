@@ -1,17 +1,27 @@
 """A broker without sockets that is killed and started again while clients ask it things.
 
-All runs on one event loop; its clock moves by a millisecond with each turn.
+All runs on one event loop, what the broker gives to threads as well; its clock moves by a
+millisecond with each turn. It is killed at any of its calls that change a file: between two markers
+of a transaction, in the middle of a write, while it starts.
 """
 
 import asyncio
+import re
+from collections import Counter
 from collections.abc import Awaitable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from random import Random
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+
+from tests.histories.mortal_files import MortalFiles
+from tests.histories.turns import AtOnce, Turns
 
 from tidelog.config import BrokerConfig
-from tidelog.env import Env, ManualClock, OsFileSystem
+from tidelog.env import Env, ManualClock
+from tidelog.errors import TidelogError
+from tidelog.protocol.messages import END_TXN
 from tidelog.server.handlers import handler_of
 from tidelog.server.node import ConnectionFacts, Node
 from tidelog.server.requests import RequestContext
@@ -31,8 +41,18 @@ SETTINGS = {
     "transaction.state.log.num.partitions": "2",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "20",
     "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1",
+    "group.consumer.min.session.timeout.ms": "1",
+    "group.consumer.session.timeout.ms": "200",
+    "group.consumer.min.heartbeat.interval.ms": "1",
+    "group.consumer.heartbeat.interval.ms": "20",
+    "group.consumer.assignment.interval.ms": "0",
     "auto.create.topics.enable": "false",
 }
+# Calls that change files: of anything, of the end of a transaction, of a start.
+CALLS, CALLS_OF_AN_END, CALLS_OF_A_START = range(40), range(24), range(60)
+SHORT_LIVES: Final = 0.2
+NUMBERS: Final = re.compile("(-[0-9]+)+$")
 
 
 class Died(Exception):
@@ -44,6 +64,8 @@ class Life:
     """One run of the broker."""
 
     node: Node
+    files: MortalFiles
+    work: tuple[Turns, Turns]
     asked: set["asyncio.Future[object]"] = field(default_factory=set)
 
 
@@ -53,51 +75,100 @@ class Lives:
     Attributes:
         kills: How often it was killed.
         asked: How much it was asked.
+        ends: At which topics' files it was killed, by their names without numbers.
     """
 
     def __init__(self, folder: Path, seed: int, **settings: str) -> None:
         self.random = Random(seed)
         self.kills = 0
         self.asked = 0
+        self.ends = Counter[str]()
         self._folder = folder
         self._clock = ManualClock(START_MS)
         named = {name.replace("_", "."): text for name, text in settings.items()}
         self._config = BrokerConfig.parse(SETTINGS | named)[0]
-        self._life = self._begin()
+        self._dies_at_an_end = False
+        self._life = self._open(MortalFiles(self.random))
 
     @property
     def node(self) -> Node:
         """The one that lives."""
         return self._life.node
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether it was killed: `kill` starts it again."""
+        return self._life.files.is_dead
+
     def _begin(self) -> Life:
-        env = Env(clock=self._clock, files=OsFileSystem(), random=self.random)
+        while True:
+            is_short = self.random.random() < SHORT_LIVES
+            left = self.random.choice(CALLS_OF_A_START) if is_short else None
+            files = MortalFiles(self.random, left)
+            try:
+                return self._open(files)
+            except (TidelogError, OSError):
+                if not files.is_dead:
+                    raise
+                self._count(files)
+
+    def _open(self, files: MortalFiles) -> Life:
+        env = Env(clock=self._clock, files=files, random=self.random)
         node = open_node(str(self._folder), self._config, env=env)
+        work = Turns(self.random), Turns(self.random)
+        node.work._pool, node.reads._pool = work
+        assert node._syncs is not None
+        node._syncs._pool = AtOnce()
         node.resume_groups()
         node.resume_transactions()
-        return Life(node)
+        return Life(node, files, work)
+
+    def doom(self, calls: int | None = None) -> None:
+        """Let it be killed at one of its next calls, or at one that a transaction's end makes.
+
+        Args:
+            calls: How many it makes before that; None for chance.
+        """
+        if calls is not None:
+            self._life.files.left = calls
+        elif self.random.random() < 0.5:
+            self._life.files.left = self.random.choice(CALLS)
+        else:
+            self._dies_at_an_end = True
 
     def kill(self) -> None:
         """End it as kill -9 does: nothing more is written; what was is there."""
         life = self._life
+        life.files.is_dead = True
         for asked in life.asked:
             asked.cancel()
         for closer in reversed(life.node.closers):
-            closer()
+            with suppress(TidelogError, OSError):
+                closer()
         life.node.work.close()
         life.node.reads.close()
         life.node.log_dir.abandon()
-        self.kills += 1
+        self._count(life.files)
         self._life = self._begin()
+
+    def _count(self, files: MortalFiles) -> None:
+        self.kills += 1
+        # A partition's directory: the topic, whose own number is left out, and its number.
+        self.ends[NUMBERS.sub("", PurePath(files.last_words).parent.name)] += 1
 
     def close(self) -> None:
         """A clean stop."""
+        if self.is_dead:
+            self.kill()
+        self._life.files.left = None
         self._life.node.close()
 
     async def turn(self) -> None:
         """Let a millisecond pass."""
         self._clock.advance(1)
         self._life.node.timers.run_due()
+        for work in self._life.work:
+            work.turn()
         await asyncio.sleep(0)
 
     async def ask(self, api: "Api[Request, Response]", version: int, message: Request) -> Response:
@@ -109,21 +180,34 @@ class Lives:
         life = self._life
         self.asked += 1
         await asyncio.sleep(0)
-        if life is not self._life:
-            raise Died
+        self._check(life)
+        if self._dies_at_an_end and api is END_TXN:
+            self._dies_at_an_end = False
+            life.files.left = self.random.choice(CALLS_OF_AN_END)
         context = RequestContext(life.node, api, version, "history", ConnectionFacts(1, "here"))
-        said = handler_of(api.key)(context, message)
-        if isinstance(said, Awaitable):
-            asked = asyncio.ensure_future(cast("Awaitable[object]", said))
-            life.asked.add(asked)
-            try:
-                said = cast("Response", await asked)
-            except asyncio.CancelledError:
-                if life is self._life:
-                    raise
-                raise Died from None
-            finally:
-                life.asked.discard(asked)
-        if life is not self._life:
-            raise Died
+        try:
+            said: object = handler_of(api.key)(context, message)
+            if isinstance(said, Awaitable):
+                said = await self._wait(life, said)
+        except Exception:
+            self._check(life)  # what a dead broker says nobody hears
+            raise
+        self._check(life)
         return cast("Response", said)
+
+    def _check(self, life: Life) -> None:
+        if life is not self._life or life.files.is_dead:
+            raise Died
+
+    @staticmethod
+    async def _wait(life: Life, said: Awaitable[object]) -> object:
+        asked = asyncio.ensure_future(said)
+        life.asked.add(asked)
+        try:
+            return await asked
+        except asyncio.CancelledError:
+            if not life.files.is_dead:
+                raise
+            raise Died from None
+        finally:
+            life.asked.discard(asked)

@@ -5,27 +5,30 @@ whose names of faults these are; the checks are written anew.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
-from tests.histories.history import History, Outcome, Place, Transaction, Write
+from tests.histories.history import History, Outcome, Place, Transaction, Write, original_of
 
 
 class Fault(Enum):
     """A kind of fault."""
 
-    LOST_WRITE = "a committed value is not there"
+    LOST_WRITE = "a value that was committed, acknowledged or read is not there"
     ABORTED_READ = "a value of an aborted transaction was read"
     DIRTY_READ = "a value was read before its commit was asked for"
     INTERMEDIATE_READ = "a part of a transaction is there, and a part is not"
-    INCONSISTENT_OFFSET = "an offset has two values, or a value another offset than was said"
+    INCONSISTENT_OFFSET = "an offset has two values, or a value another place than was said"
     NON_MONOTONIC_POLL = "a reader went back"
     NON_MONOTONIC_SEND = "what a producer sent later stands before what it sent earlier"
-    SKIPPED = "a reader went on without a committed value"
+    SKIPPED = "a reader went on without a value that is there"
     DUPLICATE = "a value is there twice"
     UNKNOWN_VALUE = "a value that nobody has sent"
     COPIED_WRONG = "a copy lacks an input before its committed offset, or has one behind it"
+    FENCED_WRITE = "a producer wrote or committed after another had taken its id"
+    REFUSED = "a producer was refused that nobody has fenced, and whose time was not over"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,122 +39,219 @@ class Anomaly:
     detail: str
 
 
+class _Read(NamedTuple):
+    """One value that somebody read; `time` is None for the end."""
+
+    reader: str
+    time: int | None
+    place: Place
+    offset: int
+    value: int
+    is_committed: bool
+
+    def __str__(self) -> str:
+        return f"{self.reader}: {self.value} at {self.place}@{self.offset}"
+
+
 @dataclass(slots=True)
 class _Known:
     """The history by value and place."""
 
     history: History
-    owners: dict[int, Transaction]
-    writes: dict[int, Write]
+    owners: dict[int, Transaction] = field(init=False)
+    writes: dict[int, Write] = field(init=False)
+    reads: Sequence[_Read] = field(init=False)
 
-    def reads(self) -> Iterator[tuple[str, int | None, Place, int, int]]:
-        """Who read what: the reader, when (None for the end), place, offset and value."""
+    def __post_init__(self) -> None:
+        all_of = self.history.transactions
+        self.owners = {write.value: each for each in all_of for write in each.writes}
+        self.writes = {write.value: write for each in all_of for write in each.writes}
+        self.reads = [*self._polled(), *self._found("final", self.history.final)]
+        self.reads += self._found("stored", self.history.stored)
+
+    def _polled(self) -> Iterator[_Read]:
         for poll in self.history.polls:
             for offset, value in poll.records:
-                yield poll.process, poll.time, poll.place, offset, value
-        for place, records in self.history.final.items():
+                facts = (poll.process, poll.time, poll.place)
+                yield _Read(*facts, offset, value, poll.is_committed)
+
+    @staticmethod
+    def _found(name: str, lists: dict[Place, list[tuple[int, int]]]) -> Iterator[_Read]:
+        for place, records in lists.items():
             for offset, value in records:
-                yield "final", None, place, offset, value
+                yield _Read(name, None, place, offset, value, name == "final")
+
+    def ends(self, *, is_committed: bool) -> dict[Place, list[tuple[int, int]]]:
+        """What such a reader finds in the end."""
+        return self.history.final if is_committed else self.history.stored
 
 
 def check(history: History) -> list[Anomaly]:
     """All that is wrong with a history; nothing where nothing is."""
-    owners = {write.value: each for each in history.transactions for write in each.writes}
-    writes = {write.value: write for each in history.transactions for write in each.writes}
-    known = _Known(history, owners, writes)
+    known = _Known(history)
     found: list[Anomaly] = []
-    for rule in (_reads, _offsets, _whole, _sends, _polls, _skips, _copies):
+    rules = (_reads, _said, _offsets, _whole, _kept, _sends, _fenced, _polls, _skips, _copies)
+    for rule in rules:
         found += rule(known)
     return found
 
 
 def _reads(known: _Known) -> Iterator[Anomaly]:
     """Values that may not be read, or not yet."""
-    for reader, time, place, offset, value in known.reads():
-        where = f"{reader}: {value} at {place}@{offset}"
-        owner = known.owners.get(value)
+    for read in known.reads:
+        owner = known.owners.get(read.value)
         if owner is None:
-            yield Anomaly(Fault.UNKNOWN_VALUE, where)
+            yield Anomaly(Fault.UNKNOWN_VALUE, str(read))
+        elif not read.is_committed:
+            continue
         elif owner.outcome is Outcome.ABORTED:
-            yield Anomaly(Fault.ABORTED_READ, where)
-        elif time is not None and (owner.commit_asked is None or time < owner.commit_asked):
-            yield Anomaly(Fault.DIRTY_READ, where)
+            yield Anomaly(Fault.ABORTED_READ, str(read))
+        elif read.time is not None and (
+            owner.commit_asked is None or read.time < owner.commit_asked
+        ):
+            yield Anomaly(Fault.DIRTY_READ, str(read))
+
+
+def _said(known: _Known) -> Iterator[Anomaly]:
+    """No offset is given to two writes, whatever becomes of them."""
+    values: dict[tuple[Place, int], int] = {}
+    for write in known.writes.values():
+        if write.offset is None:
+            continue
+        before = values.setdefault((write.place, write.offset), write.value)
+        if before != write.value:
+            where = f"{write.place}@{write.offset}"
+            detail = f"{where} was said of {before} and {write.value}"
+            yield Anomaly(Fault.INCONSISTENT_OFFSET, detail)
 
 
 def _offsets(known: _Known) -> Iterator[Anomaly]:
-    """One value at each offset, one offset for each value, the one that was said."""
+    """One value at each offset, one place for each value, the one that was said."""
     values: dict[tuple[Place, int], int] = {}
     places: dict[int, tuple[Place, int]] = {}
-    for reader, _, place, offset, value in known.reads():
-        where = f"{reader}: {value} at {place}@{offset}"
-        if values.setdefault((place, offset), value) != value:
-            yield Anomaly(Fault.INCONSISTENT_OFFSET, f"{where}, before {values[place, offset]}")
-        elif places.setdefault(value, (place, offset)) != (place, offset):
-            yield Anomaly(Fault.DUPLICATE, f"{where}, and at {places[value]}")
-        write = known.writes.get(value)
-        if write is not None and write.offset not in (None, offset) and write.place == place:
-            yield Anomaly(Fault.INCONSISTENT_OFFSET, f"{where}, {write.offset} was said")
+    for read in known.reads:
+        at = (read.place, read.offset)
+        if values.setdefault(at, read.value) != read.value:
+            yield Anomaly(Fault.INCONSISTENT_OFFSET, f"{read}, before {values[at]}")
+        elif places.setdefault(read.value, at) != at:
+            yield Anomaly(Fault.DUPLICATE, f"{read}, and at {places[read.value]}")
+        write = known.writes.get(read.value)
+        if write is None:
+            continue
+        if write.place != read.place or write.offset not in {None, read.offset}:
+            where = f"{write.place}@{write.offset}"
+            yield Anomaly(Fault.INCONSISTENT_OFFSET, f"{read}, {where} was said")
 
 
 def _whole(known: _Known) -> Iterator[Anomaly]:
     """Committed transactions are there in the end, all others whole or not at all."""
-    there = {value for records in known.history.final.values() for _, value in records}
+    there = {(place, value) for place, found in known.history.final.items() for _, value in found}
     for each in known.history.transactions:
-        said = [write.value for write in each.writes if write.offset is not None]
-        missing = [value for value in said if value not in there]
+        # What was never acknowledged is part of what was committed, should it have been.
+        is_all = each.outcome is Outcome.COMMITTED
+        sent = [write for write in each.writes if is_all or write.offset is not None]
+        missing = [write.value for write in sent if (write.place, write.value) not in there]
         if each.outcome is Outcome.COMMITTED:
             for value in missing:
                 yield Anomaly(Fault.LOST_WRITE, f"{each.process}: {value}")
-        if missing and len(missing) < len(said):
+        if missing and len(missing) < len(sent):
+            said = [write.value for write in sent]
             yield Anomaly(Fault.INTERMEDIATE_READ, f"{each.process}: {said} without {missing}")
 
 
+def _kept(known: _Known) -> Iterator[Anomaly]:
+    """What was read, or acknowledged to whomever, is there for such a reader in the end."""
+    final, stored = (
+        {place: {value for _, value in rows} for place, rows in lists.items()}
+        for lists in (known.history.final, known.history.stored)
+    )
+    for read in known.reads:
+        there = (final if read.is_committed else stored).get(read.place)
+        if there is not None and read.value not in there:
+            yield Anomaly(Fault.LOST_WRITE, f"{read}, and never again")
+        if read.value not in stored.get(read.place, {read.value}):
+            yield Anomaly(Fault.LOST_WRITE, f"{read}, and it is not stored")
+    for write in known.writes.values():
+        there = stored.get(write.place)
+        if write.offset is not None and there is not None and write.value not in there:
+            yield Anomaly(Fault.LOST_WRITE, f"{write} was acknowledged")
+
+
 def _sends(known: _Known) -> Iterator[Anomaly]:
-    """A producer's offsets only go up."""
+    """A producer's offsets only go up, those that it was told and those that are found."""
+    found = {read.value: read.offset for read in known.reads}
     last: dict[tuple[str, Place], int] = {}
     for each in known.history.transactions:
         for write in each.writes:
-            if write.offset is None:
+            offset = found.get(write.value) if write.offset is None else write.offset
+            if offset is None:
                 continue
             before = last.get((each.process, write.place), -1)
-            if write.offset <= before:
-                where = f"{each.process}: {write.value} at {write.place}@{write.offset}"
+            if offset <= before:
+                where = f"{each.process}: {write.value} at {write.place}@{offset}"
                 yield Anomaly(Fault.NON_MONOTONIC_SEND, f"{where}, behind {before}")
-            last[each.process, write.place] = write.offset
+            last[each.process, write.place] = offset
+
+
+def _fenced(known: _Known) -> Iterator[Anomaly]:
+    """Once another has an id, nothing is taken from who had it before; and all until then."""
+    for each in known.history.transactions:
+        if each.refused is not None:
+            yield Anomaly(Fault.REFUSED, f"{each.process}: error {each.refused}, {each.writes}")
+        if each.fenced is None:
+            continue
+        for write in each.writes:
+            if write.offset is not None and (write.asked or 0) > each.fenced:
+                yield Anomaly(Fault.FENCED_WRITE, f"{each.process}: {write.value}")
+        is_late = each.commit_asked is not None and each.commit_asked > each.fenced
+        if is_late and each.outcome is Outcome.COMMITTED:
+            yield Anomaly(Fault.FENCED_WRITE, f"{each.process}: commit of {each.writes}")
 
 
 def _polls(known: _Known) -> Iterator[Anomaly]:
-    """A reader only goes on, until it begins anew."""
+    """A reader only goes on, until it begins anew; so does who reads everything in the end."""
     positions: dict[tuple[str, int, Place], int] = {}
     for poll in known.history.polls:
-        at = positions.get((poll.process, poll.run, poll.place), poll.begin)
-        for offset, value in poll.records:
-            if offset < at:
-                where = f"{poll.process}: {value} at {poll.place}@{offset}, position {at}"
-                yield Anomaly(Fault.NON_MONOTONIC_POLL, where)
-            at = max(at, offset + 1)
-        positions[poll.process, poll.run, poll.place] = max(at, poll.end)
+        key = (poll.process, poll.run, poll.place)
+        at = positions.get(key, poll.begin)
+        yield from _going_back(poll.process, poll.place, poll.records, at)
+        ends = [offset + 1 for offset, _ in poll.records]
+        positions[key] = max([at, poll.end, *ends])
+    for name, lists in (("final", known.history.final), ("stored", known.history.stored)):
+        for place, records in lists.items():
+            yield from _going_back(name, place, records, 0)
+
+
+def _going_back(
+    reader: str, place: Place, records: Sequence[tuple[int, int]], at: int
+) -> Iterator[Anomaly]:
+    for offset, value in records:
+        if offset < at:
+            where = f"{reader}: {value} at {place}@{offset}, position {at}"
+            yield Anomaly(Fault.NON_MONOTONIC_POLL, where)
+        at = max(at, offset + 1)
 
 
 def _skips(known: _Known) -> Iterator[Anomaly]:
     """What is there in the end was read by whoever went past it."""
-    seen: dict[tuple[str, int, Place], set[int]] = defaultdict(set)
-    spans: dict[tuple[str, int, Place], tuple[int, int]] = {}
+    seen: dict[tuple[str, int, Place, bool], set[int]] = defaultdict(set)
+    spans: dict[tuple[str, int, Place, bool], tuple[int, int]] = {}
     for poll in known.history.polls:
-        key = (poll.process, poll.run, poll.place)
+        key = (poll.process, poll.run, poll.place, poll.is_committed)
         seen[key].update(offset for offset, _ in poll.records)
         first, end = spans.get(key, (poll.begin, poll.end))
         spans[key] = (first, max(end, poll.end))
     for key, (first, end) in spans.items():
-        for offset, value in known.history.final.get(key[2], ()):
+        process, _, place, is_committed = key
+        for offset, value in known.ends(is_committed=is_committed).get(place, ()):
             if first <= offset < end and offset not in seen[key]:
-                yield Anomaly(Fault.SKIPPED, f"{key[0]}: {value} at {key[2]}@{offset}")
+                yield Anomaly(Fault.SKIPPED, f"{process}: {value} at {place}@{offset}")
 
 
 def _copies(known: _Known) -> Iterator[Anomaly]:
     """Each input below the committed offset was copied, once, in order; none behind it."""
     for source, (target, offset) in known.history.copied.items():
-        wanted = [-value for at, value in known.history.final.get(source, ()) if at < offset]
-        found = [value for _, value in known.history.final.get(target, ())]
+        wanted = [value for at, value in known.history.final.get(source, ()) if at < offset]
+        found = [original_of(copy) for _, copy in known.history.final.get(target, ())]
         if wanted != found:
             yield Anomaly(Fault.COPIED_WRONG, f"{target}: {found}, {wanted} expected")

@@ -20,6 +20,8 @@ FETCH_BYTES: Final = 4096
 COPIES_MAX: Final = 300
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 LONG_MS, SHORT_MS = 60_000, 30
+# How many turns of the loop, each a millisecond, a client waits before it asks again.
+AGAIN: Final = range(1, 10)
 
 
 class GaveUp(Exception):
@@ -52,6 +54,11 @@ class Names:
     def places(self) -> list[Place]:
         return [(self.topic, 0), (self.topic, 1)]
 
+    @property
+    def copies(self) -> dict[Place, Place]:
+        """Where what is read of a place is copied to."""
+        return {place: (self.copy, place[1]) for place in self.places}
+
 
 @dataclass
 class Client:
@@ -62,6 +69,11 @@ class Client:
     history: History
     random: Random
     name: str
+
+    async def pause(self) -> None:
+        """Let some time pass before it is asked again."""
+        for _ in range(self.random.choice(AGAIN)):
+            await asyncio.sleep(0)
 
     async def patient(self, step: Callable[[], Coroutine[object, object, int]]) -> None:
         """Do a step until its code is none of those after which one tries again.
@@ -78,7 +90,7 @@ class Client:
                 if code:
                     raise GaveUp(code)
                 return
-            await asyncio.sleep(0)
+            await self.pause()
 
     async def find(self, key: str, kind: int) -> None:
         """Wait for a coordinator."""

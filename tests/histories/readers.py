@@ -1,7 +1,7 @@
-"""Consumers of committed records."""
+"""Consumers of committed records, and of all."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -12,7 +12,7 @@ from tests.histories.processes import FETCH_BYTES, RETRIED, Client
 
 from tidelog.protocol.messages import FETCH
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
-from tidelog.record.views import walk
+from tidelog.record.views import Batch, walk
 
 if TYPE_CHECKING:
     from tidelog.types import Buffer
@@ -20,8 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class Reader(Client):
-    """A consumer of committed records of one place at a time."""
+    """A consumer of one place at a time.
 
+    Attributes:
+        is_committed: Whether it reads committed records only.
+        runs: How often it has begun anew.
+    """
+
+    is_committed: bool = True
     runs: int = 0
 
     async def run(self, is_over: Callable[[], bool]) -> None:
@@ -41,30 +47,31 @@ class Reader(Client):
 
     async def poll(self, place: Place, at: int) -> int:
         """Read once; where to go on."""
-        data = await fetch(self.lives, place, at)
+        data = await fetch(self.lives, place, at, is_committed=self.is_committed)
         if data.error_code:
             assert data.error_code in RETRIED, data
             return at
-        records, end = committed_in(data, at)
-        poll = Poll(self.name, self.runs, self.history.now(), place, at, records, end)
+        records, end = (committed_in if self.is_committed else all_in)(data, at)
+        time = self.history.now()
+        poll = Poll(self.name, self.runs, time, place, at, records, end, self.is_committed)
         self.history.polls.append(poll)
         return end
 
 
-async def fetch(lives: Lives, place: Place, at: int) -> PartitionData:
-    """What a reader of committed records gets."""
-    answer = await lives.ask(FETCH, 12, fetch_request(place, at))
+async def fetch(lives: Lives, place: Place, at: int, *, is_committed: bool = True) -> PartitionData:
+    """What a reader gets."""
+    answer = await lives.ask(FETCH, 12, fetch_request(place, at, is_committed=is_committed))
     return answer.responses[0].partitions[0]
 
 
-def fetch_request(place: Place, at: int) -> FetchRequest:
-    """Of committed records, without waiting for any."""
+def fetch_request(place: Place, at: int, *, is_committed: bool = True) -> FetchRequest:
+    """Of committed records or of all, without waiting for any."""
     wanted = FetchPartition(partition=place[1], fetch_offset=at, partition_max_bytes=FETCH_BYTES)
     return FetchRequest(
         max_wait_ms=0,
         min_bytes=0,
         max_bytes=FETCH_BYTES,
-        isolation_level=1,
+        isolation_level=int(is_committed),
         topics=[FetchTopic(topic=place[0], partitions=[wanted])],
         rack_id="",
     )
@@ -75,19 +82,37 @@ def committed_in(data: PartitionData, at: int) -> tuple[list[tuple[int, int]], i
 
     As Kafka's consumers do it: by the list of aborted transactions and their markers.
     """
-    # Small answers are buffers: nothing of them is left in a file.
-    told = cast("list[Buffer] | Buffer | None", data.records)
-    parts = told if isinstance(told, list) else [told or b""]
     aborted = sorted(data.aborted_transactions or (), key=lambda each: each.first_offset)
     skipped: set[int] = set()
     found: list[tuple[int, int]] = []
-    for batch in walk(b"".join(bytes(part) for part in parts)):
+    for batch in _batches(data):
         while aborted and aborted[0].first_offset <= batch.last_offset:
             skipped.add(aborted.pop(0).producer_id)
         if batch.is_control:
             skipped.discard(batch.producer_id)
         elif not (batch.is_transactional and batch.producer_id in skipped):
-            rows = ((record.offset, int(record.value or b"")) for record in batch.records())
-            found += [row for row in rows if row[0] >= at]
+            found += _rows(batch, at)
         at = max(at, batch.next_offset)
     return found, at
+
+
+def all_in(data: PartitionData, at: int) -> tuple[list[tuple[int, int]], int]:
+    """Offsets and values from an offset on, whatever becomes of them; the next one."""
+    found: list[tuple[int, int]] = []
+    for batch in _batches(data):
+        if not batch.is_control:
+            found += _rows(batch, at)
+        at = max(at, batch.next_offset)
+    return found, at
+
+
+def _batches(data: PartitionData) -> Iterator[Batch]:
+    # Small answers are buffers: nothing of them is left in a file.
+    told = cast("list[Buffer] | Buffer | None", data.records)
+    parts = told if isinstance(told, list) else [told or b""]
+    return walk(b"".join(bytes(part) for part in parts))
+
+
+def _rows(batch: Batch, at: int) -> list[tuple[int, int]]:
+    rows = ((record.offset, int(record.value or b"")) for record in batch.records())
+    return [row for row in rows if row[0] >= at]

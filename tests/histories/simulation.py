@@ -1,25 +1,35 @@
 """Clients with transactions on a broker that is killed now and again; what they did and saw.
 
-A seed is a history: two topics, three writers (both protocols, one with a short time-out), two
-readers of committed records, and a copier that reads, writes and commits its offsets in one
-transaction. Many seeds share a broker, so that a kill meets each of them at another moment.
+A seed is a history: a topic of two partitions and one for copies, three writers (both protocols,
+one with a short time-out, now and then fenced by a rival), three readers (one of them of all
+records), and two copiers that share the topic as members of a group (classic, of the consumer
+protocol, or one of each), read, write and commit the group's offsets in one transaction. Many seeds
+share a broker, so that a kill meets each of them at another moment.
 """
 
 import asyncio
 from random import Random
 
 from tests.histories.broker_lives import Died, Lives
-from tests.histories.history import History
+from tests.histories.history import History, Place
+from tests.histories.members import ClassicMember, ConsumerMember
 from tests.histories.processes import RETRIED, SHORT_MS, Names
-from tests.histories.readers import Reader, committed_in, fetch
+from tests.histories.readers import Reader, all_in, committed_in, fetch
 from tests.histories.writers import Copier, Writer
+from tests.waiting import Patience
+
+MEMBERS = (
+    (ClassicMember, ClassicMember),
+    (ConsumerMember, ConsumerMember),
+    (ClassicMember, ConsumerMember),
+)
 
 
 async def simulate(lives: Lives, seed: int, transactions: int = 3) -> History:
     """One history on a broker that others use as well."""
     names, history, random = Names(seed), History(), Random(seed)
     lives.node.topics.create(names.topic, 2, {})
-    lives.node.topics.create(names.copy, 1, {})
+    lives.node.topics.create(names.copy, 2, {})
     given = iter(range(1, 1_000_000))
 
     def values() -> int:
@@ -35,33 +45,50 @@ async def simulate(lives: Lives, seed: int, transactions: int = 3) -> History:
     ]
     work = asyncio.gather(*(writer.run(transactions, values) for writer in writers))
     is_over = work.done
-    copier = Copier(*parts("copier"), has_own_epochs=seed % 3 != 0)
-    readers = [Reader(*parts(f"reader-{number}")) for number in range(2)]
+    copiers = [
+        Copier(
+            *parts(f"copier-{number}"),
+            has_own_epochs=random.random() < 0.6,
+            member=kind(*parts(f"member-{number}")),
+        )
+        for number, kind in enumerate(MEMBERS[seed % len(MEMBERS)])
+    ]
+    readers = [Reader(*parts(f"reader-{number}"), number < 2) for number in range(3)]
     await asyncio.gather(
-        work, copier.run_copies(is_over), *(reader.run(is_over) for reader in readers)
+        work,
+        *(copier.run_copies(is_over) for copier in copiers),
+        *(reader.run(is_over) for reader in readers),
     )
-    for writer in (*writers, copier):
+    for writer in (*writers, *copiers):
         await writer.init()  # which ends what it has left open
-    await _finish(lives, names, history)
-    history.copied[copier.source] = ((names.copy, 0), await copier.committed())
+    await finish(lives, names, history)
+    for source, target in names.copies.items():
+        history.copied[source] = (target, await copiers[0].committed(source))
     return history
 
 
-async def _finish(lives: Lives, names: Names, history: History) -> None:
+async def finish(lives: Lives, names: Names, history: History) -> None:
     """Read everything once no transaction is open."""
-    for place in (*names.places, (names.copy, 0)):
-        found: list[tuple[int, int]] = []
-        at, end = 0, 1
-        while at < end:
-            try:
-                data = await fetch(lives, place, at)
-            except Died:
-                continue
-            if data.error_code in RETRIED:
-                continue
-            assert not data.error_code, data
-            end = data.high_watermark
-            more, at = committed_in(data, at)
-            found += more
-            await asyncio.sleep(0)
-        history.final[place] = found
+    for place in (*names.places, *names.copies.values()):
+        history.final[place] = await _read_all(lives, place, is_committed=True)
+        history.stored[place] = await _read_all(lives, place, is_committed=False)
+
+
+async def _read_all(lives: Lives, place: Place, *, is_committed: bool) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    at, end = 0, 1
+    patience = Patience()
+    while at < end:
+        patience.check(place)
+        await asyncio.sleep(0)
+        try:
+            data = await fetch(lives, place, at, is_committed=is_committed)
+        except Died:
+            continue
+        if data.error_code in RETRIED:
+            continue
+        assert not data.error_code, data
+        end = data.high_watermark
+        more, at = (committed_in if is_committed else all_in)(data, at)
+        found += more
+    return found

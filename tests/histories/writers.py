@@ -3,9 +3,12 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from random import Random
+from typing import Final
 
 from tests.histories.broker_lives import Died
-from tests.histories.history import Outcome, Place, Transaction, Write
+from tests.histories.history import Outcome, Place, Transaction, Write, copy_of
+from tests.histories.members import JOINS_AGAIN, Member
 from tests.histories.processes import (
     COPIES_MAX,
     GROUP_KEY,
@@ -51,6 +54,11 @@ from tidelog.protocol.messages.txn_offsets import (
 from tidelog.record.builder import build_batch
 from tidelog.types import NewRecord
 
+# Who has another epoch than the coordinator knows, or nothing open: by a time-out, or by a rival.
+FENCED: Final = frozenset({47, 48, 49, 90, 120})
+# Before its transaction goes on another takes the id; each transaction's chance.
+RIVALS: Final = 0.1
+
 
 @dataclass
 class Writer(Client):
@@ -59,10 +67,17 @@ class Writer(Client):
     Attributes:
         has_own_epochs: Whether it speaks the newer protocol (KIP-890).
         timeout_ms: Of its transactions.
+        own_id: Its transactional id, "" for one by its name.
+        is_stubborn: Whether it asks the next broker again what the last one did not answer, as
+            clients do; else it begins anew.
+        ends_asked: How often it has asked for the end of its transaction.
     """
 
     has_own_epochs: bool = False
     timeout_ms: int = LONG_MS
+    own_id: str = ""
+    is_stubborn: bool = False
+    ends_asked: int = 0
     producer_id: int = -1
     epoch: int = -1
     sequences: dict[Place, int] = field(default_factory=dict)
@@ -70,7 +85,7 @@ class Writer(Client):
 
     @property
     def transactional_id(self) -> str:
-        return f"{self.name}-{self.names.seed}"
+        return self.own_id or f"{self.name}-{self.names.seed}"
 
     async def init(self) -> None:
         """Get an id, and end what was open before."""
@@ -79,6 +94,7 @@ class Writer(Client):
                 await self.find(self.transactional_id, TRANSACTION_KEY)
                 await self.patient(self._init)
             except Died:
+                await self.pause()
                 continue
             self.sequences.clear()
             return
@@ -88,16 +104,36 @@ class Writer(Client):
             transactional_id=self.transactional_id, transaction_timeout_ms=self.timeout_ms
         )
         found = await self.lives.ask(INIT_PRODUCER_ID, 4, asked)
-        self.producer_id, self.epoch = found.producer_id, found.producer_epoch
+        if not found.error_code:
+            self.producer_id, self.epoch = found.producer_id, found.producer_epoch
         return found.error_code
+
+    async def surely(self, step: Callable[[], Coroutine[object, object, int]]) -> None:
+        """Do a step, for the stubborn again where the broker was killed.
+
+        Raises:
+            GaveUp: It was refused.
+            Died: The broker was killed; nobody knows whether it was done.
+        """
+        while True:
+            try:
+                await self.patient(step)
+            except Died:
+                if not self.is_stubborn:
+                    raise
+                await self.pause()
+            else:
+                return
 
     async def transact(
         self, body: Callable[[Transaction], Coroutine[object, object, bool]]
     ) -> None:
-        """One transaction; `body` writes, and says whether to commit. It never fails."""
+        """One transaction; `body` writes, and says whether to commit."""
         found = Transaction(self.name)
         self.history.transactions.append(found)
         self.added.clear()
+        self.ends_asked = 0
+        self.is_stubborn = self.random.random() < 0.5
         try:
             if await body(found):
                 found.commit_asked, found.outcome = self.history.now(), Outcome.UNKNOWN
@@ -105,8 +141,22 @@ class Writer(Client):
                 found.outcome = Outcome.COMMITTED
             else:
                 await self.end(commit=False)
-        except (Died, GaveUp):
+        except GaveUp as refusal:
+            self._note_refusal(found, refusal)
             await self.init()
+        except Died:
+            await self.init()
+
+    def _note_refusal(self, transaction: Transaction, refusal: GaveUp) -> None:
+        if not self.may_be_refused(transaction, refusal.code):
+            transaction.refused = refusal.code
+        if self.ends_asked == 1:
+            transaction.outcome = Outcome.ABORTED  # the only request to commit it was refused
+
+    def may_be_refused(self, transaction: Transaction, code: int) -> bool:
+        """Whether there is a reason for that, which no kill of the broker is."""
+        is_timed = self.timeout_ms == SHORT_MS
+        return code in FENCED and (is_timed or transaction.fenced is not None)
 
     async def end(self, *, commit: bool) -> None:
         """Commit or abort."""
@@ -118,6 +168,7 @@ class Writer(Client):
         )
 
         async def step() -> int:
+            self.ends_asked += 1
             version = 5 if self.has_own_epochs else 4
             found = await self.lives.ask(END_TXN, version, asked)
             if not found.error_code and self.has_own_epochs:
@@ -125,14 +176,21 @@ class Writer(Client):
                 self.sequences.clear()
             return found.error_code
 
-        await self.patient(step)
+        await self.surely(step)
+
+    async def be_fenced(self, transaction: Transaction) -> None:
+        """Another takes the id, and goes away; this one does not know."""
+        facts = (self.lives, self.names, self.history, Random(self.random.random()))
+        rival = Writer(*facts, f"{self.name}'s rival", own_id=self.transactional_id)
+        await rival.init()
+        transaction.fenced = self.history.now()
 
     async def write(self, transaction: Transaction, place: Place, values: Sequence[int]) -> None:
         """Write values as one batch."""
         writes = [Write(place, value) for value in values]
         transaction.writes += writes
         if not self.has_own_epochs and place not in self.added:
-            await self.patient(lambda: self._add(place))
+            await self.surely(lambda: self._add(place))
             self.added.add(place)
         sequence = self.sequences.get(place, 0)
         batch = build_batch(
@@ -144,6 +202,8 @@ class Writer(Client):
         )
 
         async def step() -> int:
+            for write in writes:
+                write.asked = self.history.now()
             data = PartitionProduceData(index=place[1], records=bytearray(batch))
             request = ProduceRequest(
                 transactional_id=self.transactional_id,
@@ -159,7 +219,7 @@ class Writer(Client):
                     write.offset = row.base_offset + number
             return row.error_code
 
-        await self.patient(step)
+        await self.surely(step)
         self.sequences[place] = sequence + len(values)
 
     async def _add(self, place: Place) -> int:
@@ -177,44 +237,60 @@ class Writer(Client):
         """Some transactions of random writes."""
         await self.init()
         for _ in range(count):
+            await self.transact(lambda transaction: self._write_some(transaction, values))
 
-            async def body(transaction: Transaction) -> bool:
-                for _ in range(self.random.randrange(1, 4)):
-                    place = self.random.choice(self.names.places)
-                    some = [values() for _ in range(self.random.randrange(1, 3))]
-                    await self.write(transaction, place, some)
-                if self.timeout_ms == SHORT_MS and self.random.random() < 0.3:
-                    for _ in range(SHORT_MS * 2):  # it is timed out meanwhile
-                        await asyncio.sleep(0)
-                return self.random.random() < 0.7
-
-            await self.transact(body)
+    async def _write_some(self, transaction: Transaction, values: Callable[[], int]) -> bool:
+        count = self.random.randrange(1, 4)
+        fenced_at = self.random.randrange(count) if self.random.random() < RIVALS else -1
+        for number in range(count):
+            place = self.random.choice(self.names.places)
+            some = [values() for _ in range(self.random.randrange(1, 3))]
+            await self.write(transaction, place, some)
+            if number == fenced_at:
+                await self.be_fenced(transaction)
+        if self.timeout_ms == SHORT_MS and self.random.random() < 0.3:
+            for _ in range(SHORT_MS * 2):  # it is timed out meanwhile
+                await asyncio.sleep(0)
+        return self.random.random() < 0.7
 
 
 @dataclass
 class Copier(Writer):
-    """Reads the first place, writes each value's negative, commits its offset with that."""
+    """Reads what is its own as a member of a group, writes each value's negative elsewhere.
 
-    @property
-    def source(self) -> Place:
-        return self.names.places[0]
+    It commits the group's offset with that. Several share the work; whoever has lost a partition
+    meanwhile is refused.
+    """
+
+    member: Member = field(kw_only=True)
+    copies: int = 0
+
+    def may_be_refused(self, transaction: Transaction, code: int) -> bool:
+        """Also where the group has changed."""
+        return code in JOINS_AGAIN
 
     async def run_copies(self, is_over: Callable[[], bool]) -> None:
         """Copy until all is over, and then the rest."""
         await self.init()
         is_last = False
-        copies = 0
         while not is_last:
             is_last = is_over()
-            while copies < COPIES_MAX and await self._copy():
-                copies += 1
-            await asyncio.sleep(0)
+            while self.copies < COPIES_MAX and await self._copy_own():
+                self.copies += 1
+            await self.pause()
+        await self.member.leave()
 
-    async def _copy(self) -> bool:
+    async def _copy_own(self) -> bool:
+        """Copy what has come to what is its own; False where there was nothing."""
+        await self.member.beat()
+        some = [await self._copy((self.names.topic, number)) for number in self.member.owned]
+        return any(some)
+
+    async def _copy(self, source: Place) -> bool:
         """One transaction; False where there is nothing to copy."""
-        at = await self.committed()
+        at = await self.committed(source)
         try:
-            data = await fetch(self.lives, self.source, at)
+            data = await fetch(self.lives, source, at)
         except Died:
             return True
         records, end = committed_in(data, at)
@@ -222,18 +298,19 @@ class Copier(Writer):
             return bool(data.error_code)
 
         async def body(transaction: Transaction) -> bool:
-            values = [-value for _, value in records]
+            attempt = self.history.now()
+            values = [copy_of(value, attempt) for _, value in records]
             if values:
-                await self.write(transaction, (self.names.copy, 0), values)
-            await self._commit_offset(end)
+                await self.write(transaction, self.names.copies[source], values)
+            await self._commit_offset(source, end)
             return self.random.random() < 0.9
 
         await self.transact(body)
         return True
 
-    async def committed(self) -> int:
+    async def committed(self, source: Place) -> int:
         """The group's offset, once no transaction is open that might change it."""
-        wanted = OffsetFetchGroupTopic(name=self.source[0], partition_indexes=[self.source[1]])
+        wanted = OffsetFetchGroupTopic(name=source[0], partition_indexes=[source[1]])
         asked = OffsetFetchRequest(
             groups=[OffsetFetchGroup(group_id=self.names.group, topics=[wanted])],
             require_stable=True,
@@ -254,21 +331,24 @@ class Copier(Writer):
                 await self.find(self.names.group, GROUP_KEY)
                 await self.patient(step)
             except Died:
+                await self.pause()
                 continue
             return found
 
-    async def _commit_offset(self, offset: int) -> None:
+    async def _commit_offset(self, source: Place, offset: int) -> None:
         if not self.has_own_epochs:
-            await self.patient(self._add_offsets)
+            await self.surely(self._add_offsets)
         place = TxnOffsetCommitRequestPartition(
-            partition_index=self.source[1], committed_offset=offset, committed_metadata=""
+            partition_index=source[1], committed_offset=offset, committed_metadata=""
         )
         asked = TxnOffsetCommitRequest(
             transactional_id=self.transactional_id,
             group_id=self.names.group,
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
-            topics=[TxnOffsetCommitRequestTopic(name=self.source[0], partitions=[place])],
+            generation_id=self.member.generation,
+            member_id=self.member.member_id,
+            topics=[TxnOffsetCommitRequestTopic(name=source[0], partitions=[place])],
         )
 
         async def step() -> int:
@@ -276,7 +356,7 @@ class Copier(Writer):
             answer = await self.lives.ask(TXN_OFFSET_COMMIT, version, asked)
             return answer.topics[0].partitions[0].error_code
 
-        await self.patient(step)
+        await self.surely(step)
 
     async def _add_offsets(self) -> int:
         asked = AddOffsetsToTxnRequest(

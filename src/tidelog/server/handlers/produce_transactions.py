@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from tidelog.errors import CorruptBatch
+from tidelog.errors import CorruptBatch, TidelogError
 from tidelog.protocol.messages.produce import ProduceRequest
 from tidelog.record.batch import (
     ATTRIBUTES_AT,
@@ -126,7 +126,7 @@ def begin(node: Node, wanted: Iterable[Wanted], version: int) -> Verdicts:
     if len(producers) > 1:
         raise TwoProducers("Transactional records contained more than one producer ID")
     for (topic, index), batch in batches:
-        partition = node.partitions.find_used(topic, index)
+        partition = _ready(node, topic, index)
         if partition is None:
             continue
         verdicts.producer = (batch.producer_id, batch.producer_epoch)
@@ -140,6 +140,19 @@ def begin(node: Node, wanted: Iterable[Wanted], version: int) -> Verdicts:
         if guard is not None:
             verdicts.guards[topic, index] = guard
     return verdicts
+
+
+def _ready(node: Node, topic: str, index: int) -> Partition | None:
+    """A partition, None where there is none, or it can't be opened.
+
+    Its log may be open though nobody has used it yet: opened for another who waits for it, too.
+    """
+    partitions = node.partitions
+    if partitions.unopened([(topic, index)]):
+        return None
+    with suppress(TidelogError):
+        return partitions.get(topic, index)
+    return None
 
 
 def append_verified(partition: Partition, records: Buffer, verdicts: Verdicts) -> AppendResult:

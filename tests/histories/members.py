@@ -1,0 +1,189 @@
+"""Members of a group that is shared, of either protocol."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.histories.broker_lives import Died
+from tests.histories.processes import Client
+
+from tidelog.protocol.data_messages import ASSIGNMENT, SUBSCRIPTION
+from tidelog.protocol.messages import (
+    CONSUMER_GROUP_HEARTBEAT,
+    HEARTBEAT,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    SYNC_GROUP,
+)
+from tidelog.protocol.messages.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    HeartbeatPartitions,
+)
+from tidelog.protocol.messages.consumer_protocol import (
+    AssignedPartitions,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
+from tidelog.protocol.messages.membership import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    LeaveGroupRequest,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
+
+SESSION_MS: Final = 200
+UNKNOWN_MEMBER, MEMBER_ID_REQUIRED = 25, 79
+# Illegal generation, unknown member, rebalancing, fenced or stale epoch.
+JOINS_AGAIN: Final = frozenset({22, UNKNOWN_MEMBER, 27, 110, 113})
+PROTOCOL_TYPE: Final = "consumer"
+LEAVES: Final = -1
+
+
+@dataclass
+class Member(Client):
+    """One of those who share the topic's partitions.
+
+    Attributes:
+        member_id: As the group knows it.
+        generation: The group's, or the member's epoch; -1 outside.
+        owned: Partitions that are its to read.
+    """
+
+    member_id: str = ""
+    generation: int = -1
+    owned: list[int] = field(default_factory=list)
+
+    async def beat(self) -> None:
+        """Stay in the group, or take a step to come into it."""
+        raise NotImplementedError
+
+    async def leave(self) -> None:
+        """Go, if it can be said."""
+        raise NotImplementedError
+
+    def be_out(self, *, is_known: bool) -> None:
+        """Nothing is its own any more; is_known: its id still is."""
+        self.generation, self.owned = -1, []
+        self.member_id = self.member_id if is_known else ""
+
+
+@dataclass
+class ClassicMember(Member):
+    """Of the classic protocol: joins, and is told by who leads it."""
+
+    async def beat(self) -> None:
+        """Stay in the group, or take a step to come into it."""
+        try:
+            if self.generation < 0 or not await self._is_still_in():
+                await self._join()
+        except Died:
+            return
+
+    async def _is_still_in(self) -> bool:
+        asked = HeartbeatRequest(
+            group_id=self.names.group, generation_id=self.generation, member_id=self.member_id
+        )
+        code = (await self.lives.ask(HEARTBEAT, 4, asked)).error_code
+        if code in JOINS_AGAIN:
+            self.be_out(is_known=code != UNKNOWN_MEMBER)
+        return code not in JOINS_AGAIN
+
+    async def _join(self) -> None:
+        wanted = ConsumerProtocolSubscription(topics=[self.names.topic])
+        way = JoinGroupRequestProtocol(name="range", metadata=SUBSCRIPTION.write(1, wanted))
+        asked = JoinGroupRequest(
+            group_id=self.names.group,
+            session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=SESSION_MS,
+            member_id=self.member_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=[way],
+        )
+        found = await self.lives.ask(JOIN_GROUP, 5, asked)
+        if found.error_code:
+            self.be_out(is_known=found.error_code != UNKNOWN_MEMBER)
+            if found.error_code == MEMBER_ID_REQUIRED:
+                self.member_id = found.member_id
+            return
+        self.member_id = found.member_id
+        await self._sync(found.generation_id, [each.member_id for each in found.members])
+
+    async def _sync(self, generation: int, members: list[str]) -> None:
+        asked = SyncGroupRequest(
+            group_id=self.names.group,
+            generation_id=generation,
+            member_id=self.member_id,
+            assignments=[
+                SyncGroupRequestAssignment(member_id=each, assignment=self._part(number, members))
+                for number, each in enumerate(members)
+            ],
+        )
+        found = await self.lives.ask(SYNC_GROUP, 4, asked)
+        if found.error_code:
+            self.be_out(is_known=found.error_code != UNKNOWN_MEMBER)
+            return
+        self.generation = generation
+        parts = ASSIGNMENT.read(found.assignment)[1].assigned_partitions
+        self.owned = [number for part in parts for number in part.partitions]
+
+    def _part(self, number: int, members: list[str]) -> bytes:
+        own = [at for _, at in self.names.places if at % len(members) == number]
+        part = AssignedPartitions(topic=self.names.topic, partitions=own)
+        return ASSIGNMENT.write(1, ConsumerProtocolAssignment(assigned_partitions=[part]))
+
+    async def leave(self) -> None:
+        """Go, if it can be said."""
+        gone = MemberIdentity(member_id=self.member_id)
+        asked = LeaveGroupRequest(group_id=self.names.group, members=[gone])
+        try:
+            await self.lives.ask(LEAVE_GROUP, 4, asked)
+        except Died:
+            return
+
+
+@dataclass
+class ConsumerMember(Member):
+    """Of the consumer protocol (KIP-848): the group's coordinator says what is whose."""
+
+    lives_begun: int = 0
+    has: list[HeartbeatPartitions] = field(default_factory=list)
+
+    async def beat(self) -> None:
+        """Stay in the group, or take a step to come into it."""
+        if self.generation < 0:
+            self.lives_begun += 1
+            self.member_id, self.has = f"{self.name}-{self.lives_begun}", []
+        try:
+            await self._beat(max(self.generation, 0))
+        except Died:
+            return
+
+    async def _beat(self, epoch: int) -> None:
+        asked = ConsumerGroupHeartbeatRequest(
+            group_id=self.names.group,
+            member_id=self.member_id,
+            member_epoch=epoch,
+            rebalance_timeout_ms=SESSION_MS,
+            subscribed_topic_names=[self.names.topic],
+            topic_partitions=self.has,
+        )
+        found = await self.lives.ask(CONSUMER_GROUP_HEARTBEAT, 1, asked)
+        if found.error_code in JOINS_AGAIN:
+            self.be_out(is_known=False)
+        elif not found.error_code:
+            self.generation = found.member_epoch
+            if found.assignment is not None:
+                self.has = found.assignment.topic_partitions
+                self.owned = [number for part in self.has for number in part.partitions]
+
+    async def leave(self) -> None:
+        """Go, if it can be said."""
+        asked = ConsumerGroupHeartbeatRequest(
+            group_id=self.names.group, member_id=self.member_id, member_epoch=LEAVES
+        )
+        try:
+            await self.lives.ask(CONSUMER_GROUP_HEARTBEAT, 1, asked)
+        except Died:
+            return

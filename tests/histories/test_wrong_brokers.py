@@ -1,0 +1,88 @@
+"""Seeds that find nothing prove nothing unless they find what is wrong: brokers with a fault."""
+
+from itertools import count
+
+import pytest
+from tests.histories.checker import Fault
+from tests.histories.test_simulated import faults, histories
+
+from tidelog.protocol.messages.fetch import AbortedTransaction
+from tidelog.server import partition_reads
+from tidelog.server.groups.pending import PendingOffsets
+from tidelog.server.markers import PartitionMarkers
+from tidelog.server.open_transactions import TransactionEnd
+from tidelog.server.partitions import Partition
+from tidelog.server.transactions import coordinator, steps
+from tidelog.server.transactions.seam import ErrorCode
+from tidelog.storage import producers
+from tidelog.types import TopicPartition
+
+SEEDS = 6
+
+
+def found(seeds: int = SEEDS) -> set[Fault]:
+    return faults(histories(0, seeds)[0])
+
+
+def test_open_transactions_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = property(lambda partition: partition.high_watermark)
+    monkeypatch.setattr(Partition, "last_stable_offset", shown)
+    assert {Fault.DIRTY_READ, Fault.ABORTED_READ} & found()
+
+
+def test_offsets_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = PendingOffsets.take
+
+    def forget(
+        pending: PendingOffsets, number: int, producer_id: int, *, commit: bool
+    ) -> list[object]:
+        take(pending, number, producer_id, commit=commit)
+        return []
+
+    monkeypatch.setattr(PendingOffsets, "take", forget)
+    assert Fault.COPIED_WRONG in found()
+
+
+def test_a_partition_gets_the_wrong_marker(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = PartitionMarkers._end
+
+    def err(markers: PartitionMarkers, place: TopicPartition, said: TransactionEnd) -> object:
+        is_wrong = place.partition == 1 and place.topic.startswith("in-")
+        return end(markers, place, said._replace(commit=False) if is_wrong else said)
+
+    monkeypatch.setattr(PartitionMarkers, "_end", err)
+    assert {Fault.LOST_WRITE, Fault.INTERMEDIATE_READ} <= found()
+
+
+def test_what_is_aborted_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = PartitionMarkers._end
+
+    def err(markers: PartitionMarkers, place: TopicPartition, said: TransactionEnd) -> object:
+        return end(markers, place, said._replace(commit=True))
+
+    monkeypatch.setattr(PartitionMarkers, "_end", err)
+    assert Fault.ABORTED_READ in found()
+
+
+def test_aborted_transactions_are_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_reads, "_aborted", lambda *_: [])
+    assert Fault.ABORTED_READ in found()
+
+
+def test_some_answers_name_committed_ones_as_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    tell, numbers = partition_reads._aborted, count(1)
+
+    def err(*asked: object) -> object:
+        if next(numbers) % 3:
+            return tell(*asked)  # type: ignore[arg-type] # as it was called
+        return [AbortedTransaction(producer_id=number, first_offset=0) for number in range(100)]
+
+    monkeypatch.setattr(partition_reads, "_aborted", err)
+    assert Fault.SKIPPED in found()
+
+
+def test_nobody_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "refusal_of", lambda *_: ErrorCode.NONE)
+    monkeypatch.setattr(coordinator, "refusal_of", lambda *_: ErrorCode.NONE)
+    monkeypatch.setattr(producers, "_check_epoch", lambda *_: None)
+    assert Fault.FENCED_WRITE in found(20)

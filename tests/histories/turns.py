@@ -1,0 +1,65 @@
+"""Threads that are none: what is handed to them is done between two turns of the loop."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from random import Random
+from typing import ParamSpec, TypeVar
+
+Result = TypeVar("Result")
+Given = ParamSpec("Given")
+
+
+class Turns(ThreadPoolExecutor):
+    """Does what waits when its owner says so, by chance now or later: a seed says all."""
+
+    def __init__(self, random: Random) -> None:
+        super().__init__(1)  # of which no thread ever begins
+        self._random = random
+        self._left: list[Callable[[], None]] = []
+        self._futures: list[Future[object]] = []
+
+    def submit(
+        self, fn: Callable[Given, Result], /, *args: Given.args, **kwargs: Given.kwargs
+    ) -> "Future[Result]":
+        """Do it at some turn."""
+        future: Future[Result] = Future()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except Exception as error:  # noqa: BLE001 - who waits for it is told
+                future.set_exception(error)
+
+        self._left.append(work)
+        self._futures.append(future)  # type: ignore[arg-type] # only cancelled
+        return future
+
+    def turn(self) -> None:
+        """Do some of what waits, in order."""
+        while self._left and self._random.random() < 0.8:
+            self._futures.pop(0)
+            self._left.pop(0)()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """What was not done is done no more."""
+        for future in self._futures:
+            future.cancel()
+        self._left.clear()
+        self._futures.clear()
+
+
+class AtOnce(ThreadPoolExecutor):
+    """Does it where it is asked to: for what somebody may wait for without turning the loop."""
+
+    def submit(
+        self, fn: Callable[Given, Result], /, *args: Given.args, **kwargs: Given.kwargs
+    ) -> "Future[Result]":
+        """Do it now."""
+        future: Future[Result] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - who waits for it is told
+            future.set_exception(error)
+        return future
