@@ -57,8 +57,8 @@ def _assert_sound(first: int, count: int = AT_ONCE) -> None:
         for number, history in enumerate(found):
             assert check(history) == [], f"seed {group + number} of {TOGETHER} from {group}"
         _assert_rich(found)
-    # Killed while it wrote what was asked for, decisions, offsets: nothing less is shown.
-    assert {"in", "out", "__transaction_state", "__consumer_offsets"} <= set(ends), ends
+    # That it is killed at each step of a commit test_kills_of_a_commit.py sees to.
+    assert ends.total() > count // TOGETHER, ends
 
 
 def _assert_rich(found: list[History]) -> None:

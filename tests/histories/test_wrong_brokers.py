@@ -1,5 +1,6 @@
 """Seeds that find nothing prove nothing unless they find what is wrong: brokers with a fault."""
 
+from collections.abc import Sequence
 from itertools import count
 
 import pytest
@@ -8,13 +9,16 @@ from tests.histories.test_simulated import faults, histories
 
 from tidelog.protocol.messages.fetch import AbortedTransaction
 from tidelog.server import partition_reads
+from tidelog.server.byte_ranges import ByteRange
 from tidelog.server.groups.pending import PendingOffsets
 from tidelog.server.markers import PartitionMarkers
 from tidelog.server.open_transactions import TransactionEnd
 from tidelog.server.partitions import Partition
+from tidelog.server.segment_bytes import SegmentBytes
 from tidelog.server.transactions import coordinator, steps
 from tidelog.server.transactions.seam import ErrorCode
 from tidelog.storage import producers
+from tidelog.storage.segment import Segment
 from tidelog.types import TopicPartition
 
 SEEDS = 6
@@ -65,19 +69,21 @@ def test_what_is_aborted_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_aborted_transactions_are_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_reads, "_aborted", lambda *_: [])
+    monkeypatch.setattr(partition_reads, "aborted_transactions", lambda *_: [])
     assert Fault.ABORTED_READ in found()
 
 
 def test_some_answers_name_committed_ones_as_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
-    tell, numbers = partition_reads._aborted, count(1)
+    tell, numbers = partition_reads.aborted_transactions, count(1)
 
-    def err(*asked: object) -> object:
+    def err(
+        segments: Sequence[Segment], offset: int, found: ByteRange, source: SegmentBytes
+    ) -> list[AbortedTransaction]:
         if next(numbers) % 3:
-            return tell(*asked)  # type: ignore[arg-type] # as it was called
+            return tell(segments, offset, found, source)
         return [AbortedTransaction(producer_id=number, first_offset=0) for number in range(100)]
 
-    monkeypatch.setattr(partition_reads, "_aborted", err)
+    monkeypatch.setattr(partition_reads, "aborted_transactions", err)
     assert Fault.SKIPPED in found()
 
 
