@@ -40,6 +40,8 @@ public final class Oracle {
         entry("rebalance", Groups::rebalance),
         entry("match", Regexes::match),
         entry("throttle", Rates::throttle),
+        entry("rights", Rights::ask),
+        entry("authorize", Authorizers::authorize),
         entry("message", Messages::message),
         entry("versions", Messages::versions));
 

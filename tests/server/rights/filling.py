@@ -1,0 +1,92 @@
+"""A broker of a world: its settings, its topics with a record each, and all of its rules."""
+
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from tests.peers.rights_talk import PASSWORD, codes_in, everything, logged_in, patiently
+from tests.server.raw import RawClient
+from tests.server.rights.table import BOSS, GROUPS, IDS, TOPICS, World
+from tests.waiting import until_so
+
+from tidelog.config.door_keys import STANDARD_AUTHORIZER
+from tidelog.protocol.messages import (
+    CREATE_ACLS,
+    CREATE_TOPICS,
+    DESCRIBE_ACLS,
+    FIND_COORDINATOR,
+)
+from tidelog.protocol.messages.acls import CreateAclsRequest
+from tidelog.protocol.messages.groups import FindCoordinatorRequest
+from tidelog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
+from tidelog.record.builder import build_batch
+from tidelog.types import NewRecord
+
+BATCH: Final = bytes(build_batch([NewRecord(value=b"v")]))
+SHARED: Final = {
+    "authorizer.class.name": STANDARD_AUTHORIZER,
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "auto.create.topics.enable": "false",
+}
+PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+
+
+def our_settings(world: World, folder: Path) -> dict[str, str]:
+    """For a broker of ours; writes a file of users."""
+    users = folder / "users"
+    users.write_text("".join(f"{name}={PASSWORD}\n" for name in (BOSS, *world.users)))
+    own = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "tidelog.sasl.plain.users.file": str(users),
+    }
+    return SHARED | world.settings | own
+
+
+def kafkas_settings(world: World) -> dict[str, str]:
+    """For Kafka."""
+    logins = " ".join(f'user_{name}="{PASSWORD}"' for name in (BOSS, *world.users))
+    own = {
+        "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "listener.name.plaintext.plain.sasl.jaas.config": (
+            f'{PLAIN} username="{BOSS}" password="{PASSWORD}" {logins};'
+        ),
+    }
+    return SHARED | world.settings | own
+
+
+def fill(bootstrap: str, world: World) -> None:
+    """Create and write everything, and return when rules and coordinators are there."""
+    with logged_in(bootstrap, BOSS) as client:
+        topics = [
+            CreatableTopic(
+                name=name, num_partitions=1, replication_factor=1, assignments=[], configs=[]
+            )
+            for name in TOPICS
+        ]
+        made = client.ask(CREATE_TOPICS, 7, CreateTopicsRequest(topics=topics, timeout_ms=90_000))
+        assert not any(codes_in(made)), made
+        for name in TOPICS:
+            until_so(partial(_takes_a_record, client, name), f"{name} takes a record")
+        rules = [rule.on_the_wire() for rule in world.rules.rules]
+        said = client.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=rules))
+        assert not any(codes_in(said)), said
+        until_so(lambda: _rules_at(client) == len(rules), "all rules are there")
+        for kind, keys in enumerate((GROUPS, IDS)):
+            asked = FindCoordinatorRequest(key_type=kind, coordinator_keys=list(keys))
+            found = patiently(client, FIND_COORDINATOR, 4, asked)
+            assert not any(codes_in(found)), found
+
+
+def _takes_a_record(client: RawClient, topic: str) -> bool:
+    return client.produce(topic, BATCH).error_code == 0
+
+
+def _rules_at(client: RawClient) -> int:
+    found = client.ask(DESCRIBE_ACLS, 3, everything())
+    return sum(len(resource.acls) for resource in found.resources)

@@ -1,0 +1,97 @@
+"""What rules allow, worked out the slow way: each rule is read for each question.
+
+It shares nothing but Kafka's numbers with the broker's own authorizer, which keeps rules by name
+and remembers answers; test_model.py holds both against Kafka's.
+
+Source: KIP-11, KIP-290; behaviour of Kafka 4.3's StandardAuthorizer.
+"""
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from tidelog.protocol.messages.acls import AclCreation
+from tidelog.server.security.authorizer import Operation, PatternType, Permission, ResourceType
+
+CLUSTER: Final = "kafka-cluster"
+EVERYBODY: Final = "User:*"
+ANYTHING: Final = "*"
+# Of names that no rule has, this one stands for all: Kafka asks with this very word.
+UNHEARD_OF: Final = "hardcode"
+
+# What else somebody may do who is allowed to do this.
+BRINGS: Final = {
+    Operation.READ: Operation.DESCRIBE,
+    Operation.WRITE: Operation.DESCRIBE,
+    Operation.DELETE: Operation.DESCRIBE,
+    Operation.ALTER: Operation.DESCRIBE,
+    Operation.ALTER_CONFIGS: Operation.DESCRIBE_CONFIGS,
+}
+
+
+class Rule(NamedTuple):
+    """One rule; `name` is the beginning of names where `is_prefix`."""
+
+    principal: str
+    kind: ResourceType
+    name: str
+    is_prefix: bool
+    host: str
+    operation: Operation
+    allows: bool
+
+    def is_about(self, kind: ResourceType, name: str) -> bool:
+        """Whether its resource is this one."""
+        if kind is not self.kind:
+            return False
+        return name.startswith(self.name) if self.is_prefix else self.name in (ANYTHING, name)
+
+    def is_for(self, principal: str, host: str) -> bool:
+        """Whether it is about somebody, from there."""
+        return self.principal in (EVERYBODY, principal) and self.host in (ANYTHING, host)
+
+    def covers(self, operation: Operation) -> bool:
+        """Whether it says something about an operation."""
+        if self.operation in (Operation.ALL, operation):
+            return True
+        return self.allows and BRINGS.get(self.operation) is operation
+
+    def on_the_wire(self) -> AclCreation:
+        """As CreateAcls takes it."""
+        return AclCreation(
+            resource_type=self.kind,
+            resource_name=self.name,
+            resource_pattern_type=PatternType.PREFIXED if self.is_prefix else PatternType.LITERAL,
+            principal=self.principal,
+            host=self.host,
+            operation=self.operation,
+            permission_type=Permission.ALLOW if self.allows else Permission.DENY,
+        )
+
+
+@dataclass(frozen=True)
+class Rules:
+    """All rules of a broker, and its settings about them."""
+
+    rules: tuple[Rule, ...]
+    super_users: frozenset[str]
+    is_open: bool
+
+    def may(
+        self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str
+    ) -> bool:
+        """Whether somebody may do that."""
+        if principal in self.super_users:
+            return True
+        about = [rule for rule in self.rules if rule.is_about(kind, name)]
+        if not about:
+            return self.is_open
+        said = {r.allows for r in about if r.is_for(principal, host) and r.covers(operation)}
+        return said == {True}
+
+    def may_somewhere(
+        self, principal: str, host: str, operation: Operation, kind: ResourceType
+    ) -> bool:
+        """Whether there can be a name with which he may do that."""
+        names = {rule.name for rule in self.rules if rule.kind is kind} - {ANYTHING}
+        tried = (*names, *(f"{name}~" for name in names), UNHEARD_OF)
+        return any(self.may(principal, host, operation, kind, name) for name in tried)

@@ -1,0 +1,105 @@
+"""kcat and Kafka's Java clients behind the face of `drivers.Driver`."""
+
+import os
+import shutil
+import subprocess
+from typing import Final, cast
+
+import pytest
+from tests.conftest import need
+from tests.kafka_oracle import Oracle
+from tests.server.rights.drivers import TIMEOUT_MS, Asked, Told, key_of
+from tests.server.rights.table import OPEN, Step
+from tests.server.secured import TIMEOUT_S
+
+TOPIC_DENIED: Final = "Topic authorization failed"
+GROUP_DENIED: Final = "Group authorization failed"
+CLUSTER_DENIED: Final = "Cluster authorization failed"
+ID_DENIED: Final = "Transactional Id authorization failed"
+
+
+class Kcat:
+    """kcat, a process for each name but where it lists them all."""
+
+    def __init__(self) -> None:
+        if os.environ.get("TIDELOG_WITHOUT_KCAT"):
+            pytest.skip("TIDELOG_WITHOUT_KCAT: kcat can't be had on this machine")
+        need(shutil.which("kcat") is not None, "kcat (apt install kcat)")
+
+    def ask(self, bootstrap: str, user: str, asked: Asked) -> Told:
+        """See Driver."""
+        run = _Runner(bootstrap, user)
+        listed = run("-L").stdout
+        told: Told = {
+            (Step.SEE, name): f'topic "{name}" with 1 partitions:\n' in listed
+            for name in asked[Step.SEE]
+        }
+        for name in asked[Step.WRITE]:
+            done = run("-P", "-t", name, "-p", "0", data="w\n")
+            told[Step.WRITE, name] = _is_well(done, TOPIC_DENIED)
+        for name in asked[Step.READ]:
+            done = run("-C", "-t", name, "-p", "0", "-o", "beginning", "-c", "1")
+            told[Step.READ, name] = _is_well(done, TOPIC_DENIED)
+        for name in asked[Step.COMMIT]:
+            done = run("-G", name, "-o", "beginning", "-c", "1", OPEN)
+            told[Step.COMMIT, name] = _is_well(done, GROUP_DENIED)
+            # Who may not even look for the coordinator hears so.
+            told[Step.COMMITTED, name] = "FindCoordinator" not in done.stderr
+        for name in asked[Step.BEGIN]:
+            done = run("-P", "-t", OPEN, "-X", f"transactional.id={name}")
+            told[Step.BEGIN, name] = _is_well(done, ID_DENIED)
+        for name in asked[Step.NUMBER]:
+            done = run("-P", "-t", OPEN, "-p", "0", "-X", "enable.idempotence=true", data="n\n")
+            told[Step.NUMBER, name] = TOPIC_DENIED in done.stderr or _is_well(done, CLUSTER_DENIED)
+        return told
+
+
+class _Runner:
+    """kcat with a user's settings."""
+
+    def __init__(self, bootstrap: str, user: str) -> None:
+        given = key_of(user).librdkafka(bootstrap) | {"log_level": 6}
+        del given["bootstrap.servers"]
+        more = [part for name, value in given.items() for part in ("-X", f"{name}={value}")]
+        self._command = ["kcat", "-b", bootstrap, "-m", str(TIMEOUT_S), *more]
+
+    def __call__(
+        self, mode: str, *arguments: str, data: str = ""
+    ) -> "subprocess.CompletedProcess[str]":
+        command = [*self._command, mode, *arguments]
+        return subprocess.run(
+            command, input=data, capture_output=True, text=True, timeout=2 * TIMEOUT_S, check=False
+        )
+
+
+def _is_well(done: "subprocess.CompletedProcess[str]", denial: str) -> bool:
+    if done.returncode == 0:
+        return True
+    assert denial in done.stderr, done.stderr
+    return False
+
+
+class Java:
+    """Kafka's own clients, in the oracle's JVM."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        self._oracle = oracle
+
+    def ask(self, bootstrap: str, user: str, asked: Asked) -> Told:
+        """See Driver."""
+        key = key_of(user)
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        config = {
+            "bootstrap.servers": bootstrap,
+            "security.protocol": key.protocol,
+            "sasl.mechanism": key.mechanism,
+            "sasl.jaas.config": f'{module} required username="{user}" password="{key.password}";',
+            "default.api.timeout.ms": str(TIMEOUT_MS),
+            "request.timeout.ms": str(TIMEOUT_MS - 1),
+        }
+        steps = {step.value: list(names) for step, names in asked.items()}
+        said = self._oracle.ask("rights", config=config, steps=steps, open=OPEN)
+        found = cast("dict[str, dict[str, bool]]", said)
+        return {
+            (step, name): found[step.value][name] for step, names in asked.items() for name in names
+        }

@@ -1,0 +1,190 @@
+"""A table of who may do what at two brokers, drawn by seed: rules, rows, and what has to come.
+
+At one broker nothing is allowed that no rule allows; the other one allows everybody what no rule
+is about. A row is a user, a step that every client can take, and a name.
+"""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from tests.server.rights.model import CLUSTER, EVERYBODY, Rule, Rules
+
+from tidelog.server.security.authorizer import Operation, ResourceType
+
+SEED: Final = 55
+HERE: Final = "127.0.0.1"
+ELSEWHERE: Final = "10.1.2.3"
+BOSS: Final = "boss"
+# A super user whom rules deny things all the same.
+CHIEF: Final = "chief"
+OPEN: Final = "open"
+TOPICS: Final = ("flights", "flight-log", "fleet", "fares", "secret", OPEN)
+GROUPS: Final = ("crew", "crew-night", "ground")
+IDS: Final = ("pay", "pay-late")
+TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
+ID = ResourceType.TRANSACTIONAL_ID
+
+
+class Step(StrEnum):
+    """What a client does, in the words of Java's driver too."""
+
+    SEE = "see"
+    READ = "read"
+    WRITE = "write"
+    COMMITTED = "committed"
+    COMMIT = "commit"
+    BEGIN = "begin"
+    NUMBER = "number"
+
+
+# Which rights each step takes, with a real client around it: all ask for metadata, or for the
+# coordinator, first.
+NEEDS: Final[Mapping[Step, tuple[ResourceType, tuple[Operation, ...]]]] = {
+    Step.SEE: (TOPIC, (Operation.DESCRIBE,)),
+    Step.READ: (TOPIC, (Operation.DESCRIBE, Operation.READ)),
+    Step.WRITE: (TOPIC, (Operation.DESCRIBE, Operation.WRITE)),
+    Step.COMMITTED: (GROUP, (Operation.DESCRIBE,)),
+    Step.COMMIT: (GROUP, (Operation.DESCRIBE, Operation.READ)),
+    Step.BEGIN: (ID, (Operation.DESCRIBE, Operation.WRITE)),
+    Step.NUMBER: (ResourceType.CLUSTER, (Operation.IDEMPOTENT_WRITE,)),
+}
+NAMES: Final = {TOPIC: TOPICS, GROUP: GROUPS, ID: IDS, ResourceType.CLUSTER: (CLUSTER,)}
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    user: str
+    step: Step
+    name: str
+    is_allowed: bool
+
+
+@dataclass(frozen=True)
+class World:
+    """One broker's rules, users and rows."""
+
+    rules: Rules
+    users: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    def rows_of(self, user: str) -> list[Row]:
+        """The rows of one user."""
+        return [row for row in self.rows if row.user == user]
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What a broker of either kind is told."""
+        return {
+            "super.users": ";".join(sorted(self.rules.super_users)),
+            "allow.everyone.if.no.acl.found": str(self.rules.is_open).lower(),
+        }
+
+
+# -- drawing -------------------------------------------------------------------------------------
+
+# Patterns: those with a star at their end are prefixes; the star alone is the wildcard.
+STRICT: Final = {
+    TOPIC: (*TOPICS, "*", "f*", "fl*", "flight*", "se*"),
+    GROUP: (*GROUPS, "*", "crew*"),
+    ID: (*IDS, "*", "pay*"),
+    ResourceType.CLUSTER: (CLUSTER,),
+}
+# One wildcard would leave nothing that no rule is about.
+LOOSE: Final = {
+    TOPIC: ("flights", "fleet", "flight*", "secret"),
+    GROUP: ("crew", "crew-*"),
+    ID: ("pay", "pay-l*"),
+    ResourceType.CLUSTER: (CLUSTER,),
+}
+OPERATIONS: Final = {
+    TOPIC: ["READ", "READ", "WRITE", "WRITE", "DESCRIBE", "ALL", "ALTER", "DELETE", "CREATE"],
+    GROUP: ["READ", "READ", "DESCRIBE", "DELETE", "ALL"],
+    ID: ["WRITE", "WRITE", "DESCRIBE", "ALL"],
+    ResourceType.CLUSTER: ["IDEMPOTENT_WRITE", "ALL", "CREATE", "DESCRIBE"],
+}
+KINDS: Final = (TOPIC, TOPIC, TOPIC, GROUP, GROUP, ID, ID, ResourceType.CLUSTER)
+HOSTS: Final = ("*", "*", "*", HERE, ELSEWHERE)
+
+
+def draw_rule(
+    rng: random.Random, principal: str, patterns: Mapping[ResourceType, Sequence[str]]
+) -> Rule:
+    """A rule of somebody; three of four allow something."""
+    kind = rng.choice(KINDS)
+    pattern = rng.choice(patterns[kind])
+    is_prefix = len(pattern) > 1 and pattern.endswith("*")
+    return Rule(
+        principal=principal,
+        kind=kind,
+        name=pattern.removesuffix("*") if is_prefix else pattern,
+        is_prefix=is_prefix,
+        host=rng.choice(HOSTS),
+        operation=Operation[rng.choice(OPERATIONS[kind])],
+        allows=rng.random() < 0.75,
+    )
+
+
+def draw_rules(rng: random.Random, users: Sequence[str], *, is_open: bool) -> Rules:
+    """Rules of each user, some of everybody, and one by which everybody may read `open`."""
+    patterns = LOOSE if is_open else STRICT
+    most = 3 if is_open else 9
+    drawn = [
+        draw_rule(rng, f"User:{user}", patterns)
+        for user in users
+        for _ in range(rng.randint(1, most))
+    ]
+    drawn += [draw_rule(rng, EVERYBODY, LOOSE) for _ in range(2)]
+    drawn.append(_rule(EVERYBODY, TOPIC, OPEN, Operation.READ, allows=True))
+    for kind in (TOPIC, GROUP, ID):
+        name = NAMES[kind][0] if is_open else "*"
+        drawn.append(_rule(f"User:{CHIEF}", kind, name, Operation.ALL, allows=False))
+    chiefs = frozenset({f"User:{BOSS}", f"User:{CHIEF}", "User:ANONYMOUS"})
+    return Rules(tuple(dict.fromkeys(drawn)), chiefs, is_open)
+
+
+def _rule(
+    principal: str, kind: ResourceType, name: str, operation: Operation, *, allows: bool
+) -> Rule:
+    return Rule(
+        principal=principal,
+        kind=kind,
+        name=name,
+        is_prefix=False,
+        host="*",
+        operation=operation,
+        allows=allows,
+    )
+
+
+def _allows(rules: Rules, user: str, step: Step, name: str) -> bool:
+    kind, operations = NEEDS[step]
+    principal = f"User:{user}"
+    if step is Step.NUMBER and rules.may_somewhere(principal, HERE, Operation.WRITE, TOPIC):
+        return True
+    return all(rules.may(principal, HERE, operation, kind, name) for operation in operations)
+
+
+def _rows(rules: Rules, user: str) -> Iterator[Row]:
+    """A user's rows. What uses `open` besides is asked of those only who may read it."""
+    reads_open = _allows(rules, user, Step.READ, OPEN)
+    for step, (kind, _) in NEEDS.items():
+        if kind is TOPIC or reads_open:
+            for name in NAMES[kind]:
+                yield Row(user, step, name, _allows(rules, user, step, name))
+
+
+def _world(name: str, users: Sequence[str], *, is_open: bool) -> World:
+    rules = draw_rules(random.Random(f"{name} {SEED}"), users, is_open=is_open)
+    everybody = (*users, CHIEF)
+    rows = tuple(row for user in everybody for row in _rows(rules, user))
+    return World(rules, everybody, rows)
+
+
+WORLDS: Final[Mapping[str, World]] = {
+    "strict": _world("strict", [f"u{number}" for number in range(14)], is_open=False),
+    "loose": _world("loose", [f"v{number}" for number in range(6)], is_open=True),
+}

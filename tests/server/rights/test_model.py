@@ -1,0 +1,169 @@
+"""The model of the table and our authorizer are held against Kafka's StandardAuthorizer."""
+
+import random
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import pytest
+from tests.kafka_oracle import Oracle
+from tests.server.rights.model import CLUSTER, EVERYBODY, Rule, Rules
+from tests.server.rights.table import (
+    ELSEWHERE,
+    GROUPS,
+    HERE,
+    IDS,
+    LOOSE,
+    STRICT,
+    TOPICS,
+    WORLDS,
+    draw_rule,
+)
+
+from tidelog.server.security.authorizer import (
+    Acl,
+    Authorizer,
+    Client,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+
+pytestmark = pytest.mark.kafka
+
+QUICK, SEEDS = 20, 200
+USERS: Final = ("ann", "bob", "boss")
+HOSTS: Final = (HERE, ELSEWHERE, "::1")
+OPERATIONS: Final = tuple(each for each in Operation if each > Operation.ANY)
+NAMES: Final = {
+    ResourceType.TOPIC: (*TOPICS, "f", "hardcode", "other"),
+    ResourceType.GROUP: (*GROUPS, "c", "hardcode"),
+    ResourceType.TRANSACTIONAL_ID: (*IDS, "p", "hardcode"),
+    ResourceType.CLUSTER: (CLUSTER,),
+}
+
+
+class Question(NamedTuple):
+    """Who wants to do what from where; without a name: whether there is one."""
+
+    user: str
+    host: str
+    operation: Operation
+    kind: ResourceType
+    name: str | None
+
+
+def questions(*users: str) -> Iterator[Question]:
+    """All that can be asked; of some name only what Kafka asks so."""
+    for user in users:
+        for host in HOSTS:
+            for kind, names in NAMES.items():
+                for operation in OPERATIONS:
+                    for name in names:
+                        yield Question(user, host, operation, kind, name)
+            yield Question(user, host, Operation.WRITE, ResourceType.TOPIC, None)
+
+
+def by_model(rules: Rules, asked: Question) -> bool:
+    """What the model says."""
+    user, host, operation, kind, name = asked
+    if name is None:
+        return rules.may_somewhere(f"User:{user}", host, operation, kind)
+    return rules.may(f"User:{user}", host, operation, kind, name)
+
+
+def by_ours(authorizer: Authorizer, asked: Question) -> bool:
+    """What our broker's authorizer says."""
+    who = Client(f"User:{asked.user}", asked.host)
+    if asked.name is None:
+        return authorizer.may_any(who, asked.operation, asked.kind)
+    return authorizer.may(who, asked.operation, asked.kind, asked.name)
+
+
+def by_kafka(oracle: Oracle, rules: Rules, asked: list[Question]) -> object:
+    """What Kafka's says."""
+    on_the_wire = [rule.on_the_wire() for rule in rules.rules]
+    return oracle.ask(
+        "authorize",
+        super_users=";".join(rules.super_users),
+        is_open=str(rules.is_open).lower(),
+        rules=[
+            [
+                acl.resource_type,
+                acl.resource_name,
+                acl.resource_pattern_type,
+                acl.principal,
+                acl.host,
+                acl.operation,
+                acl.permission_type,
+            ]
+            for acl in on_the_wire
+        ],
+        asked=[list(each) for each in asked],
+    )
+
+
+def ours(rules: Rules) -> Authorizer:
+    """Our broker's authorizer with these rules."""
+    return Authorizer(
+        [_acl(rule) for rule in rules.rules],
+        super_users=rules.super_users,
+        allows_without_rules=rules.is_open,
+    )
+
+
+def _acl(rule: Rule) -> Acl:
+    return Acl(
+        resource_type=rule.kind,
+        name=rule.name,
+        pattern=PatternType.PREFIXED if rule.is_prefix else PatternType.LITERAL,
+        principal=rule.principal,
+        host=rule.host,
+        operation=rule.operation,
+        permission=Permission.ALLOW if rule.allows else Permission.DENY,
+    )
+
+
+def differences(oracle: Oracle, rules: Rules, asked: list[Question]) -> list[object]:
+    """Where the three don't say the same."""
+    authorizer = ours(rules)
+    told = by_kafka(oracle, rules, asked)
+    assert isinstance(told, list)
+    said = [(by_model(rules, each), by_ours(authorizer, each)) for each in asked]
+    return [
+        (each, kafka, pair)
+        for each, kafka, pair in zip(asked, told, said, strict=True)
+        if pair != (kafka, kafka)
+    ]
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_rules_of_the_table(kafka_oracle: Oracle, name: str) -> None:
+    world = WORLDS[name]
+    asked = list(questions(*world.users, "stranger"))
+    assert not differences(kafka_oracle, world.rules, asked)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(seed, marks=() if seed < QUICK else pytest.mark.slow) for seed in range(SEEDS)],
+)
+def test_drawn_rules(kafka_oracle: Oracle, seed: int) -> None:
+    rng = random.Random(f"rules {seed}")
+    is_open = rng.random() < 0.5
+    principals = [EVERYBODY, *(f"User:{user}" for user in USERS)]
+    drawn = [
+        _widened(rng, draw_rule(rng, rng.choice(principals), rng.choice([STRICT, LOOSE])))
+        for _ in range(rng.randint(0, 25))
+    ]
+    rules = Rules(tuple(dict.fromkeys(drawn)), frozenset({"User:boss"}), is_open)
+    asked = rng.sample(list(questions(*USERS, "stranger")), 1500)
+    some = Question("ann", HERE, Operation.WRITE, ResourceType.TOPIC, None)
+    assert not differences(kafka_oracle, rules, [*asked, some])
+
+
+def _widened(rng: random.Random, rule: Rule) -> Rule:
+    """The same of any operation, more often denying."""
+    if rng.random() < 0.6:
+        rule = rule._replace(operation=rng.choice(OPERATIONS))
+    return rule._replace(allows=rng.random() < 0.6)
