@@ -319,16 +319,17 @@ class AioKafka:
 
     @staticmethod
     async def _read(settings: Mapping[str, object], names: Sequence[str], told: Told) -> None:
+        # It says nothing of a topic that nobody may see, nor can it be stopped unused.
+        told.update({(Step.READ, name): False for name in names})
+        seen = [name for name in names if told[Step.SEE, name]]
+        if not seen:
+            return
         async with AIOKafkaConsumer(**settings) as consumer:
-            for name in names:
-                # It says nothing of a topic that nobody may see.
-                if told[Step.SEE, name]:
-                    consumer.assign([AioPlace(name, 0)])
-                    consumer.seek(AioPlace(name, 0), 0)
-                    denial = aio_errors.TopicAuthorizationFailedError
-                    told[Step.READ, name] = await _heard(consumer.getone(), denial)
-                else:
-                    told[Step.READ, name] = False
+            for name in seen:
+                consumer.assign([AioPlace(name, 0)])
+                consumer.seek(AioPlace(name, 0), 0)
+                denial = aio_errors.TopicAuthorizationFailedError
+                told[Step.READ, name] = await _heard(consumer.getone(), denial)
 
     @staticmethod
     async def _groups(settings: Mapping[str, object], asked: Asked, told: Told) -> None:
