@@ -18,6 +18,7 @@ from tests.peers.home import Unavailable, kafka_home
 
 from bench import broker_wire as wire
 from bench.broker_cells import Cell, Series, Side, geometric_mean, largest, lines
+from bench.broker_crowds import idle, loading
 from bench.broker_groups import groups
 from bench.broker_load import Paced, ask, ping_pong
 from bench.broker_lookups import clients, lookups
@@ -255,6 +256,8 @@ SECTIONS: Final[Mapping[str, Callable[[Brokers], Iterator[Case]]]] = {
     "start": _start,
     "throughput": _throughput,
     "memory": _memory,
+    "idle": idle,
+    "loading": loading,
     "paced": _paced,
     "single": _single,
     "lookups": lookups,

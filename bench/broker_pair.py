@@ -37,10 +37,14 @@ class Size:
     memory_runs: int
     transactions_s: float
     rebalances: int
+    idle: int
+    offsets_bytes: int
 
 
-FULL: Final = Size(256_000_000, 45, 5_000, 3_000, 1_000, 6_000, 4_000, 3_000_000, 4, 2, 5)
-QUICK: Final = Size(32_000_000, 6, 700, 400, 200, 1_000, 400, 100_000, 1, 0.5, 1)
+FULL: Final = Size(
+    256_000_000, 45, 5_000, 3_000, 1_000, 6_000, 4_000, 3_000_000, 4, 2, 5, 10_000, 1 << 30
+)
+QUICK: Final = Size(32_000_000, 6, 700, 400, 200, 1_000, 400, 100_000, 1, 0.5, 1, 1_000, 32 << 20)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,10 @@ class Asking(Closing):
         """Return when some bytes have come that nobody has received."""
         assert select.select([self._socket], [], [], PATIENCE_S)[0]
 
+    def fileno(self) -> int:
+        """For selectors."""
+        return self._socket.fileno()
+
     def close(self) -> None:
         """Close the connection."""
         self._socket.close()

@@ -1,13 +1,18 @@
 """Many of everything: partitions of one fetch session, groups, clients that take nothing."""
 
 import contextlib
+import signal
+import sys
 from pathlib import Path
 
 import pytest
 from tests.server.asking import Asking
 from tests.server.conftest import SETTINGS
+from tests.server.crowds import Crowd, Rest, descriptors, memory_bytes
 from tests.server.raw import RawClient
 from tests.server.test_produce import until
+from tests.server.test_serve import serving
+from tests.waiting import PATIENCE_S, until_so
 
 import tidelog
 from tidelog.protocol.messages import (
@@ -42,7 +47,10 @@ PARTITIONS = 1000
 AT_ONCE = 50
 GROUPS = 10_000
 TOGETHER = 100
-SLOW = 400
+SLOW = 500
+IDLE = 300
+IDLE_MANY = 10_000
+IDLE_MEMORY_BYTES = 80 << 20
 LARGE = 1 << 20
 
 
@@ -131,7 +139,7 @@ def test_many_groups_are_kept_and_found(quick_path: Path) -> None:
         assert len({group.group_id for group in listed.groups}) == GROUPS
 
 
-@pytest.mark.slow  # 400 connections
+@pytest.mark.slow  # 500 connections
 def test_clients_that_take_nothing_hold_up_nobody(quick_path: Path) -> None:
     wanted = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=LARGE)]
     request = FetchRequest(
@@ -149,3 +157,46 @@ def test_clients_that_take_nothing_hold_up_nobody(quick_path: Path) -> None:
             assert client.ask(FETCH, 12, request).responses[0].partitions[0].records
         until(broker, lambda node: node.metrics.connections == SLOW + 1)
         assert client.produce(TOPIC, batch()).error_code == 0
+
+
+def test_idle_connections_hold_up_nobody_and_end_with_the_broker(quick_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        if not stack.enter_context(descriptors(2 * IDLE)):
+            pytest.skip("too few descriptors may be open")
+        broker = stack.enter_context(tidelog.broker(str(quick_path / "data"), settings=SETTINGS))
+        broker.call(lambda node: node.topics.create(TOPIC, 1))
+        crowd = stack.enter_context(contextlib.closing(Crowd(broker.bootstrap_servers, IDLE)))
+        until(broker, lambda node: node.metrics.connections == IDLE)
+        with RawClient(broker.bootstrap_servers) as client:
+            for number in range(20):
+                assert client.produce(TOPIC, batch()).base_offset == number
+            assert len(client.read_all(TOPIC)) == 20
+        assert crowd.is_left_alone()
+        broker.close()
+        crowd.await_end()
+
+
+@pytest.mark.slow  # 10,000 connections
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_ten_thousand_idle_connections_take_little(quick_path: Path) -> None:
+    """In another process, as people start it: that raises its own limit of descriptors."""
+    with contextlib.ExitStack() as stack:
+        if not stack.enter_context(descriptors(IDLE_MANY)):
+            pytest.skip(f"fewer than {IDLE_MANY} descriptors may be open")
+        data = str(quick_path / "data")
+        process, address = stack.enter_context(serving("--data", data))
+        client = stack.enter_context(RawClient(address))
+        client.auto_create(TOPIC)
+        stack.enter_context(contextlib.closing(Crowd(address, 100)))
+        until_so(Rest(process.pid).has_come, "kernels are loaded, and all is quiet")
+        before = memory_bytes(process.pid)
+        crowd = stack.enter_context(contextlib.closing(Crowd(address, IDLE_MANY)))
+        for number in range(100):
+            assert client.produce(TOPIC, batch()).base_offset == number
+        assert len(client.read_all(TOPIC)) == 100
+        until_so(Rest(process.pid).has_come, "the broker is at rest")
+        assert memory_bytes(process.pid) - before <= IDLE_MEMORY_BYTES
+        assert crowd.is_left_alone()
+        process.send_signal(signal.SIGTERM)
+        crowd.await_end()
+        assert process.wait(PATIENCE_S) == 0

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tidelog.cli.file_limit import raise_file_limit
 from tidelog.cli.problems import NO_DATA, ExitCode, UsageProblem
 from tidelog.cli.surroundings import Surroundings
 from tidelog.config import BrokerConfig
@@ -37,6 +38,7 @@ class ServeOptions:
 
 def serve(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
     """Serve until a signal says stop."""
+    raise_file_limit()
     config = _configure(surroundings, options)
     data = options.data or config.log_dirs
     if not data:

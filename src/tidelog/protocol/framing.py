@@ -20,7 +20,7 @@ from tidelog.types import Buffer
 LENGTH_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 128 * 1024 * 1024
 
-# A buffer of small frames begins like this, for there may be many idle connections, and grows.
+# A buffer of small frames begins like this, where something comes, and grows.
 CHUNK_BYTES_MIN: Final = 4 * 1024
 CHUNK_BYTES_MAX: Final = 64 * 1024
 # Sizes of large frames' buffers, so that one serves again for frames of about the same size.
@@ -70,7 +70,7 @@ class Frames:
         self._max_frame_bytes = max_frame_bytes
         self._spares = Spares() if spares is None else spares
         # Small frames: what came and was not handed out yet is chunk[start:end].
-        self._chunk = bytearray(CHUNK_BYTES_MIN)
+        self._chunk = bytearray()
         self._start = 0
         self._end = 0
         # The large frame that is on its way: its bytes with the length, and how many have come.
@@ -131,6 +131,15 @@ class Frames:
                 room[:count] = left[:count]
             self.filled(count)
             left = left[count:]
+
+    def rest(self) -> None:
+        """Keep no buffer until more comes, where nothing has come that is needed yet.
+
+        There may be thousands of connections that say nothing, each of which once said much.
+        """
+        if self._chunk and self.is_empty and is_free(self._chunk):
+            self._chunk = bytearray()
+            self._start = self._end = 0
 
     def next(self) -> memoryview | None:
         """The next whole frame without its length, None where more bytes are needed.
@@ -201,7 +210,7 @@ class Frames:
         """Bring what is left to the beginning, of another buffer where this one is in use."""
         rest = bytes(memoryview(self._chunk)[self._start : self._end])
         if least > len(self._chunk):
-            self._chunk = bytearray(2 * least)
+            self._chunk = bytearray(max(2 * least, CHUNK_BYTES_MIN))
         elif self._next_size() > len(self._chunk) or not is_free(self._chunk):
             self._chunk = bytearray(max(self._next_size(), least))
         self._chunk[:have] = rest

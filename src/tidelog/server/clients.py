@@ -4,17 +4,23 @@ Source: Kafka's `max.connections`, `max.connections.per.ip` and its overrides,
 `connections.max.idle.ms`.
 """
 
+from collections.abc import Iterator
 from typing import Final, Protocol
 
 from tidelog.protocol.framing import Spares
 from tidelog.server.in_flight import InFlight
 from tidelog.server.node import LOGGER, ConnectionFacts, Node
+from tidelog.server.slices import SLICE_MS
 
 IDLE_CHECK_MS: Final = 1000
 # While others wait for room: who sends nothing of a begun request, or sends it for longer, goes.
 # At the bound, too, who takes nothing of an answer, or takes it for longer.
 STALLED_MS: Final = 5000
 SENDING_MS: Final = 30_000
+# Who is silent for so long has no buffer until it says something.
+REST_MS: Final = 5000
+# How many are looked at before the clock is.
+LOOKS_IN_A_ROW: Final = 64
 # Buffers of large requests that may serve again, of all connections together.
 SPARE_BYTES: Final = 16 << 20
 
@@ -44,6 +50,10 @@ class Client(Protocol):
 
     def attend(self) -> bool:
         """Let each byte that comes be told; whether some may have come of which nobody knew."""
+        ...
+
+    def rest(self) -> None:
+        """Nothing comes for now: hold no room for it."""
         ...
 
     def close(self) -> None:
@@ -112,21 +122,41 @@ class Clients:
             del self._by_host[host]
 
     def watch_idle(self) -> None:
-        """Close who has been silent or holds others up for too long, now and from time to time."""
-        now_ms = self._node.env.clock.monotonic_ms()
-        self._make_room(now_ms)
-        for client in tuple(self._clients):
-            if self._is_over(client, now_ms):
-                client.close()
+        """Close who has been silent or holds others up for too long, now and from time to time.
+
+        Of thousands some milliseconds at a time.
+        """
+        self._make_room(self._node.env.clock.monotonic_ms())
+        self._look_at(iter(tuple(self._clients)))
+
+    def _look_at(self, left: Iterator[Client]) -> None:
+        clock = self._node.env.clock
+        begun_ms = now_ms = clock.monotonic_ms()
+        for number, client in enumerate(left):
+            if client in self._clients:
+                self._look_at_one(client, now_ms)
+            if number % LOOKS_IN_A_ROW == 0:
+                now_ms = clock.monotonic_ms()
+                if now_ms - begun_ms >= SLICE_MS:
+                    self._node.timers.after(1, lambda: self._look_at(left))
+                    return
         limit_ms = self._node.config.connections_max_idle_ms
         delay_ms = IDLE_CHECK_MS if limit_ms < 0 else min(limit_ms, IDLE_CHECK_MS)
         self._node.timers.after(delay_ms, self.watch_idle)
+
+    def _look_at_one(self, client: Client, now_ms: int) -> None:
+        if self._is_over(client, now_ms):
+            client.close()
+        elif now_ms - client.last_active_ms > REST_MS:
+            client.rest()
 
     def _make_room(self, now_ms: int) -> None:
         """At the bound, close those who don't take what they hold, most first, until there is room.
 
         Who holds next to nothing, as where an answer lies in files, is not to blame.
         """
+        if not self.in_flight.is_over:
+            return
         least = self.in_flight.small_bytes
         slow = [each for each in self._clients if _takes_too_long(each, now_ms)]
         for client in sorted(slow, key=lambda each: each.held_bytes, reverse=True):

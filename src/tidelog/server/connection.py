@@ -268,6 +268,10 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active_ms = self._monotonic_ms()
         return True
 
+    def rest(self) -> None:
+        """Nothing comes for now: hold no room for it."""
+        self._frames.rest()
+
     def _next_turn(self) -> None:
         self._turn = None
         self._go_on()

@@ -104,7 +104,17 @@ def _is_compiled() -> bool:
 
 def used_kernels() -> "list[Kernel[..., object]]":
     """The kernels that threads of a broker run."""
-    from tidelog.record.kernels import lookup, messages, scan, sums, times, validate, zones
+    from tidelog.record.kernels import (
+        checksums,
+        latest,
+        lookup,
+        messages,
+        scan,
+        sums,
+        times,
+        validate,
+        zones,
+    )
 
     return [
         validate.validate_batch_body,
@@ -112,6 +122,9 @@ def used_kernels() -> "list[Kernel[..., object]]":
         lookup.find_time_in_segment,
         messages.check_messages,
         messages.assign_messages,
+        # Of logs of the broker's own that are read.
+        latest.find_latest,
+        checksums.fill_shifts,
         # Of the zone map of a finished segment: acknowledgements may wait behind it.
         scan.scan_batches,
         sums.fill_tables,
@@ -177,8 +190,11 @@ def load() -> None:
     """
     import numpy as np
 
+    from tidelog.record.kernels.layout import BATCH_FIELDS
     from tidelog.record.kernels.lookup import find_time, find_time_in_segment
+    from tidelog.record.kernels.scan import scan_batches
     from tidelog.record.kernels.validate import check_body
+    from tidelog.record.latest_records import SECRET_BYTES, LatestFinder
     from tidelog.storage import (  # so that their first users need not wait
         kernel_search,  # noqa: F401
         zone_kernels,  # noqa: F401
@@ -191,6 +207,9 @@ def load() -> None:
     log, empty = np.frombuffer(batch, np.uint8), np.frombuffer(b"", np.uint8)
     find_time(log, 0, 1, 0)
     find_time_in_segment(log, empty, empty, 0, 1, 0)
+    table = np.empty((1, BATCH_FIELDS), np.int64)
+    scan_batches(log, 0, log.size, table)
+    LatestFinder(bytes(SECRET_BYTES)).find(batch, table)
     messages, passes = build_legacy_set([NewRecord(value=b"")], magic=0), KernelPasses()
     rules = SetRules(needs_key=False, checks_times=False, earliest_ms=0, latest_ms=0)
     passes.check(bytes(messages), 0, rules, 0)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from tidelog.config import TopicConfig
-from tidelog.env import Env, FileStat
+from tidelog.env import Env, File, FileStat
 from tidelog.errors import CorruptBatch, CorruptData, CorruptFile
 from tidelog.record.batch import MAGIC_2
 from tidelog.record.views import Batch, walk
@@ -200,6 +200,10 @@ class Segment(Protocol):
         """The batches in bytes [start, end), read by position and never mapped."""
         ...
 
+    def open_file(self) -> File:
+        """The log file, for those who read much of it by position; it closes with its last user."""
+        ...
+
     def mtime_ms(self) -> int:
         """Modification time of the log file, for segments without timestamps."""
         ...
@@ -228,8 +232,12 @@ class SegmentFiles:
 
     def walk_file(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:
         """The batches in bytes [start, end), read by position and never mapped."""
-        file = open_log(self, self.context.pool.get)
+        file = self.open_file()
         return walk_file(file, self.log_path, start, end, chunk_bytes=TAIL_CHUNK_BYTES)
+
+    def open_file(self) -> File:
+        """The log file, for those who read much of it by position; it closes with its last user."""
+        return open_log(self, self.context.pool.get)
 
     def mtime_ms(self) -> int:
         """Modification time of the log file in ms."""

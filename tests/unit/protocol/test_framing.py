@@ -129,7 +129,7 @@ class TestLimits:
         frames = [Frames() for _ in range(100)]
         taken = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
-        assert taken < len(frames) * (CHUNK_BYTES_MIN + 2048)
+        assert taken < len(frames) * 2048
 
 
 class TestBuffers:
@@ -145,6 +145,25 @@ class TestBuffers:
         data = framed(b"x" * 100) * 10_000
         pump(frames, data, [1 << 20], held=[])
         assert len(frames.room()) == CHUNK_BYTES_MAX
+
+    def test_who_rests_keeps_none_and_loses_nothing(self) -> None:
+        frames = Frames()
+        assert len(frames._chunk) == 0
+        frames.feed(framed(b"a" * 3000) + framed(b"b"))
+        first = frames.next()
+        assert first is not None
+        frames.rest()  # a frame is there yet
+        assert frames.next() == b"b"
+        frames.rest()  # somebody looks at the first one
+        assert len(frames._chunk) > 0
+        assert first == b"a" * 3000
+        first.release()
+        frames.rest()
+        assert len(frames._chunk) == 0
+        frames.feed(framed(b"c")[:3])
+        frames.rest()  # a part of a length is there
+        frames.feed(framed(b"c")[3:])
+        assert frames.next() == b"c"
 
     def test_large_buffers_serve_again_unless_somebody_looks(self) -> None:
         frames, held, places = Frames(), list[memoryview](), list[int]()

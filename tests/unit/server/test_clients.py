@@ -7,10 +7,18 @@ import pytest
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
-from tidelog.server.clients import IDLE_CHECK_MS, SENDING_MS, STALLED_MS, Clients
+from tidelog.server.clients import (
+    IDLE_CHECK_MS,
+    LOOKS_IN_A_ROW,
+    REST_MS,
+    SENDING_MS,
+    STALLED_MS,
+    Clients,
+)
 from tidelog.server.node import ConnectionFacts, Node
 from tidelog.server.server import open_node
 
+SLICES_MAX = 100
 SETTINGS = {"queued.max.request.bytes": "100", "connections.max.idle.ms": "60000"}
 
 
@@ -28,6 +36,7 @@ class Slow:
         self.release: Callable[[int], None] = lambda _bytes: None
         self.wakes_late = wakes_late
         self.is_closed = False
+        self.has_rested = False
         self._clock = clock
 
     def attend(self) -> bool:
@@ -35,6 +44,9 @@ class Slow:
         if was_late:
             self.last_active_ms = self._clock.monotonic_ms()
         return was_late
+
+    def rest(self) -> None:
+        self.has_rested = True
 
     def close(self) -> None:
         self.is_closed = True
@@ -173,3 +185,43 @@ def test_who_is_seen_to_take_much_at_once_only_has_longer(
     assert not gathered.is_closed
     let_pass(crowded, clock, IDLE_CHECK_MS)
     assert gathered.is_closed
+
+
+def test_who_is_silent_has_no_buffer(node: Node, clock: ManualClock) -> None:
+    clients, silent, active = Clients(node), *(Slow(clock, wakes_late=False) for _ in range(2))
+    clients.admit(silent)
+    clients.admit(active)
+    clock.advance(REST_MS)
+    active.last_active_ms = clock.monotonic_ms()
+    let_pass(clients, clock, IDLE_CHECK_MS)
+    assert (silent.has_rested, active.has_rested) == (True, False)
+    assert not silent.is_closed
+
+
+class Ticking(ManualClock):
+    """A millisecond goes by whenever somebody looks at it."""
+
+    def monotonic_ms(self) -> int:
+        self.advance(1)
+        return super().monotonic_ms()
+
+
+def test_thousands_are_looked_at_in_slices(tmp_path: Path) -> None:
+    clock = Ticking(1_700_000_000_000)
+    node = open_node(str(tmp_path), BrokerConfig.parse(SETTINGS)[0], env=Env(clock=clock))
+    clients = Clients(node)
+    crowd = [Slow(clock, wakes_late=False) for _ in range(20 * LOOKS_IN_A_ROW)]
+    for each in crowd:
+        clients.admit(each)
+    clock.advance(70_000)
+    clients.watch_idle()
+    closed = [sum(each.is_closed for each in crowd)]
+    clients.dismiss(crowd[-1])  # it goes in between
+    while closed[-1] < len(crowd) - 1:
+        assert len(closed) < SLICES_MAX
+        clock.advance(1)
+        node.timers.run_due()
+        closed.append(sum(each.is_closed for each in crowd))
+    assert len(closed) > 3
+    assert not crowd[-1].is_closed
+    node.close()

@@ -5,6 +5,7 @@
 - `lookup`: exact and nearest searches by time in one segment. `validate`: the leader's pass.
 - `encode`: columns to records.
 - `layout`: the table's columns and the statuses; `reasons` has the words for them.
+- `latest`: the last record of each key, where only that one counts.
 - `checksums`, `sums`: CRC-32C of batches, and of what lies side by side.
 - `memory`, `varints`, `arithmetic`, `crc_words`: what they are made of.
 

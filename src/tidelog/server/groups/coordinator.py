@@ -111,13 +111,15 @@ class GroupCoordinator:
 
     def _take_loaded(self, number: int, groups: Mapping[str, AnyGroup]) -> None:
         self._table.put_all(number, groups)
-        for group in groups.values():
-            if isinstance(group, ConsumerGroup):
-                self._fencing.resume(group)
-            elif isinstance(group, ShareGroup):
-                self.shares.resume(group)
-            else:
-                self._rebalances.resume(group)
+        self._sweep(self._resume_group, groups.values())
+
+    def _resume_group(self, group: AnyGroup) -> None:
+        if isinstance(group, ConsumerGroup):
+            self._fencing.resume(group)
+        elif isinstance(group, ShareGroup):
+            self.shares.resume(group)
+        else:
+            self._rebalances.resume(group)
 
     def _let_go(self, number: int | None) -> None:
         """Groups of a partition, or of all, can't be served any more."""
@@ -133,7 +135,7 @@ class GroupCoordinator:
         if topic == OFFSETS_TOPIC:
             self.shards.forget_topic()
             return
-        self._sweep(lambda group: self._forget_topic(group, topic))
+        self._sweep(lambda group: self._forget_topic(group, topic), self.groups())
 
     def _forget_topic(self, group: AnyGroup, topic: str) -> None:
         if isinstance(group, ShareGroup):
@@ -142,12 +144,12 @@ class GroupCoordinator:
             self.commits.forget_topic(group, topic)
 
     def _expire(self) -> None:
-        self._sweep(self.commits.expire)
+        self._sweep(self.commits.expire, self.groups())
         self._timers.after(self._check_ms, self._expire)
 
-    def _sweep(self, action: Callable[[AnyGroup], None]) -> None:
-        """Do something to all groups, a few milliseconds at a time."""
-        left = iter(tuple(self._table.groups.values()))
+    def _sweep(self, action: Callable[[AnyGroup], None], groups: Iterable[AnyGroup]) -> None:
+        """Do something to groups, those that have not gone by then, some milliseconds at a time."""
+        left = iter(tuple(groups))
 
         def go_on() -> None:
             end_ms = self._clock.monotonic_ms() + SLICE_MS

@@ -7,10 +7,10 @@ and only where nothing newer stands.
 Source: Kafka 4.3's loader of that topic; KIP-98 (offsets in transactions).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.errors import CorruptMessage, UnsupportedVersion
 from tidelog.protocol.messages.group_records import GroupMetadataValue
@@ -21,7 +21,7 @@ from tidelog.record.views import Batch
 from tidelog.server.groups.consumer.group import ConsumerGroup
 from tidelog.server.groups.consumer.reading import ConsumerRecord, read_group_change
 from tidelog.server.groups.group import ClassicGroup, GroupState, Member
-from tidelog.server.groups.log_pieces import take_batches
+from tidelog.server.groups.log_pieces import FindKernels, take_log
 from tidelog.server.groups.offsets import CommittedOffset
 from tidelog.server.groups.pending import PendingOffset
 from tidelog.server.groups.records import Change, GroupChange, OffsetChange, read_change
@@ -29,6 +29,9 @@ from tidelog.server.groups.share.group import ShareGroup
 from tidelog.server.groups.share.reading import ShareRecord, read_share_change
 from tidelog.server.groups.table import AnyGroup
 from tidelog.storage.reading import LogSlice
+
+if TYPE_CHECKING:
+    from tidelog.record.latest_records import LatestRecord
 
 Value = tuple[bytes | None, int]
 
@@ -84,13 +87,11 @@ class Replay:
         self._deleted: dict[bytes, int] = {}
         self.skipped: list[str] = []
 
-    def take(self, slices: Iterable[LogSlice]) -> Iterator[int]:
-        """Take all batches of a log; a pause after each piece of it, with its bytes.
-
-        Raises:
-            CorruptData: A batch is damaged; names file and position.
-        """
-        return take_batches(slices, self.add)
+    def take(
+        self, slices: Iterable[LogSlice], find_kernels: FindKernels = lambda: None
+    ) -> Iterator[int]:
+        """Take all batches of a log; as `take_log`."""
+        return take_log(slices, self, find_kernels)
 
     def add(self, batch: Batch) -> None:
         """Take a batch; raises CorruptData where its records can't be read."""
@@ -106,6 +107,16 @@ class Replay:
         self._latest.update(records)
         if self._pending:  # what is deleted now is not brought back by what waits
             self._deleted.update((key, at) for key, (value, at) in records if value is None)
+
+    def add_latest(self, found: "Iterable[LatestRecord]") -> None:
+        """Take what some batches come to that are neither control nor transactional."""
+        if not self._pending:
+            self._latest.update([(key, (value, at)) for key, value, at, _ in found])
+            return
+        for key, value, at, dead_at in found:
+            self._latest[key] = value, at
+            if dead_at >= 0:
+                self._deleted[key] = dead_at
 
     def _end_transaction(self, producer_id: int, kind: ControlType) -> None:
         if kind not in {ControlType.COMMIT, ControlType.ABORT}:
@@ -184,6 +195,11 @@ def _records(batch: Batch) -> list[tuple[bytes, Value]]:
     base = batch.base_offset
     pairs = read_pairs(bytes(batch.body()), batch.record_count)
     return [(key, (value, base + delta)) for delta, key, value in pairs if key is not None]
+
+
+def revive_all(loaded: Mapping[str, LoadedGroup], now_ms: int) -> dict[str, AnyGroup]:
+    """All groups as they were left; one may have thousands of offsets, so not on a loop."""
+    return {group_id: revive(group_id, found, now_ms) for group_id, found in loaded.items()}
 
 
 def revive(group_id: str, loaded: LoadedGroup, now_ms: int) -> AnyGroup:

@@ -5,26 +5,31 @@ How a partition is loaded, lost and loaded again is `internal_topic`'s.
 Source: Kafka 4.3's coordinator runtime.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.host import LOGGER, Host
 from tidelog.server.groups.internal_topic import InternalTopic
 from tidelog.server.groups.journal import OffsetsLog
+from tidelog.server.groups.log_pieces import KernelsOf
 from tidelog.server.groups.records import GroupRecord
-from tidelog.server.groups.replay import LoadedGroup, LoadedPending, LoadedShard, Replay, revive
+from tidelog.server.groups.replay import (
+    LoadedGroup,
+    LoadedPending,
+    LoadedShard,
+    Replay,
+    revive_all,
+)
 from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.standby import Standby
-from tidelog.server.groups.table import AnyGroup
 from tidelog.server.open_transactions import Guard, TransactionEnd
 from tidelog.server.topics import OFFSETS_TOPIC
 from tidelog.storage.log import Log
 from tidelog.types import NO_SEQUENCE, TopicPartition
 
-# How many groups are made of what was read before others run.
-LOAD_PIECE_GROUPS: Final = 200
+if TYPE_CHECKING:
+    from tidelog.server.groups.table import AnyGroup
 
 
 class Asked(NamedTuple):
@@ -187,7 +192,7 @@ class Shards:
         """What a partition's records say."""
         replay, work = Replay(), self._host.work
         if log.log_end_offset > log.log_start_offset:
-            pieces = replay.take(log.slices())
+            pieces = replay.take(log.slices(), KernelsOf(self._host))
             while await work.run(next, pieces, None) is not None:
                 pass
         loaded = await work.run(replay.groups)
@@ -196,16 +201,8 @@ class Shards:
             loaded.setdefault(each.found.group_id, LoadedGroup())
         for line in replay.skipped:
             LOGGER.warning("%s: left out: %s", log.topic_partition, line)
-        return LoadedShard(await self._revive(loaded), pending)
-
-    async def _revive(self, loaded: dict[str, LoadedGroup]) -> dict[str, AnyGroup]:
-        now_ms = self._host.env.clock.now_ms()
-        groups: dict[str, AnyGroup] = {}
-        for group_id, found in loaded.items():
-            groups[group_id] = revive(group_id, found, now_ms)
-            if len(groups) % LOAD_PIECE_GROUPS == 0:
-                await asyncio.sleep(0)
-        return groups
+        groups = await work.run(revive_all, loaded, self._host.env.clock.now_ms())
+        return LoadedShard(groups, pending)
 
     def _complete(self, number: int, found: LoadedShard) -> bool:
         return self._standby.take_in(number, self._topic.count, found.groups)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tidelog.record.builder import build_batch
 from tidelog.server.groups.host import Host
 from tidelog.server.groups.internal_topic import InternalTopic
+from tidelog.server.groups.log_pieces import KernelsOf
 from tidelog.server.groups.reply import Reply
 from tidelog.server.topics import TRANSACTIONS_TOPIC
 from tidelog.server.transactions.host import LOGGER
@@ -123,7 +124,7 @@ class TransactionLog:
         if log.log_end_offset <= log.log_start_offset:
             return {}
         replay, work = TransactionReplay(), self._host.work
-        pieces = replay.take(log.slices())
+        pieces = replay.take(log.slices(), KernelsOf(self._host))
         while await work.run(next, pieces, None) is not None:
             pass
         return await work.run(replay.found)

@@ -6,15 +6,19 @@ Source: Kafka 4.3's loader of that topic.
 """
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from tidelog.errors import CorruptMessage, UnsupportedVersion
 from tidelog.record.batch import RecordBatch
 from tidelog.record.pairs import read_pairs
 from tidelog.record.views import Batch
-from tidelog.server.groups.log_pieces import take_batches
+from tidelog.server.groups.log_pieces import FindKernels, take_log
 from tidelog.server.transactions.metadata import TransactionMetadata
 from tidelog.server.transactions.records import decode_key, decode_value
 from tidelog.storage.reading import LogSlice
+
+if TYPE_CHECKING:
+    from tidelog.record.latest_records import LatestRecord
 
 
 class TransactionReplay:
@@ -23,13 +27,11 @@ class TransactionReplay:
     def __init__(self) -> None:
         self._latest: dict[bytes, bytes] = {}
 
-    def take(self, slices: Iterable[LogSlice]) -> Iterator[int]:
-        """Take all batches of a log; a pause after each piece of it, with its bytes.
-
-        Raises:
-            CorruptData: A batch is damaged; names file and position.
-        """
-        return take_batches(slices, self.add)
+    def take(
+        self, slices: Iterable[LogSlice], find_kernels: FindKernels = lambda: None
+    ) -> Iterator[int]:
+        """Take all batches of a log; as `take_log`."""
+        return take_log(slices, self, find_kernels)
 
     def add(self, batch: Batch) -> None:
         """Take a batch; raises CorruptData where its records can't be read."""
@@ -38,6 +40,14 @@ class TransactionReplay:
         for _, key, value in read_pairs(bytes(batch.body()), batch.record_count):
             if key is None:
                 raise CorruptMessage("a record of a transaction without a key", at=0)
+            if value is None:
+                self._latest.pop(key, None)
+            else:
+                self._latest[key] = value
+
+    def add_latest(self, found: "Iterable[LatestRecord]") -> None:
+        """Take what some batches come to that are no markers."""
+        for key, value, _, _ in found:
             if value is None:
                 self._latest.pop(key, None)
             else:

@@ -1,0 +1,127 @@
+"""The broker's benchmark, third part: idle connections, and a large log of commits at a start."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from typing import Final
+
+from tests.server.crowds import Crowd, descriptors
+from tests.server.offsets_topic import TOPIC, group_name, last_offset, write_offsets_topic
+from tests.server.raw import RawClient
+
+from bench.broker_cells import Series
+from bench.broker_pair import Brokers, at, figure
+from bench.broker_servers import MemoryWatch, Ours, Served, await_served, cpu_s, memory_bytes
+from bench.harness import Case, Work
+from tidelog.protocol.messages import OFFSET_FETCH
+from tidelog.protocol.messages.groups import OffsetFetchRequest, OffsetFetchTopic
+from tidelog.server.groups.partitioning import partition_for
+
+# The goal is for so many connections.
+GOAL_CONNECTIONS: Final = 10_000
+RESTING_S: Final = 0.5
+RESTING_CPU_S: Final = 0.02
+REST_TRIES: Final = 60
+PARTITIONS: Final = 50
+PLACES: Final = 5
+GROUPS: Final = 2_000
+# Between two questions about what is loaded.
+ASKING_S: Final = 0.002
+
+
+def idle(brokers: Brokers) -> Iterator[Case]:
+    """What connections cost that have asked one question each; nothing where too few may be."""
+    size = brokers.size
+    with ExitStack() as stack:
+        if not stack.enter_context(descriptors(size.idle)):
+            print(f"fewer than {size.idle} descriptors may be open", file=sys.stderr)
+            return
+        note = f"proportional set size above that without them, measured with {size.idle:,}"
+        ours, rival = (_idle(server, size.idle) for server in brokers.pair.servers())
+        name = f"memory of {GOAL_CONNECTIONS:,} idle connections"
+        yield figure(name, "MB", ours, rival, goal="ours <= 80", note=note)
+
+
+def _idle(server: Served, count: int) -> Work:
+    def run() -> float:
+        _await_rest(server)
+        before = memory_bytes(server.pid)
+        with closing(Crowd(server.bootstrap, count)):
+            _await_rest(server)
+            taken = memory_bytes(server.pid) - before
+        return taken / 1e6 * GOAL_CONNECTIONS / count
+
+    return run
+
+
+def _await_rest(server: Served) -> None:
+    """Return when a broker uses hardly any CPU time, as after its kernels are loaded."""
+    for _ in range(REST_TRIES):
+        before = cpu_s(server.pid)
+        time.sleep(RESTING_S)
+        if cpu_s(server.pid) - before < RESTING_CPU_S:
+            return
+
+
+def loading(brokers: Brokers) -> Iterator[Case]:
+    """How long groups wait for their offsets after a start, and others for theirs meanwhile."""
+    folder, size = brokers.folder / "loading", brokers.size
+    server = Ours(folder)
+    folder.mkdir()
+    write_offsets_topic(
+        folder / "data",
+        size_bytes=size.offsets_bytes,
+        partitions=PARTITIONS,
+        groups=GROUPS,
+        places=PLACES,
+    )
+    tails, peaks = Series(), Series()
+
+    def run() -> float:
+        server.start()
+        await_served(server)
+        try:
+            with MemoryWatch(server.pid) as watch:
+                took_s, answers = _load(server)
+            tails.add(at(answers, 99) if len(answers) > 1 else 0.0)
+            peaks.add(watch.peak_bytes / 1e6)
+            return took_s
+        finally:
+            server.stop()
+
+    name = f"{size.offsets_bytes >> 20:,} MiB of __consumer_offsets"
+    note = f"{GROUPS:,} groups, commits of {PLACES} partitions, never compacted; from the start on"
+    yield figure(f"{name} loaded", "seconds", run, None, goal="ours <= 15", note=note)
+    note = "OffsetFetch of a group that is loaded, one after the other"
+    yield figure(f"{name}, p99 of answers meanwhile", "ms (p99)", tails, None, note=note)
+    yield figure(f"{name}, memory", "MB", peaks, None, note="largest while it is loaded")
+
+
+def _load(server: Served) -> tuple[float, list[float]]:
+    """Seconds until all partitions are served, and those of each answer about the first one."""
+    left = list({partition_for(group_name(n), PARTITIONS): n for n in range(GROUPS)}.values())
+    begun, took = time.perf_counter(), list[float]()
+    with RawClient(server.bootstrap) as client:
+        first = left.pop()
+        while not _is_loaded(client, first):
+            time.sleep(ASKING_S)
+        while left:
+            start = time.perf_counter()
+            assert _is_loaded(client, first)
+            took.append(time.perf_counter() - start)
+            if _is_loaded(client, left[-1]):
+                left.pop()
+            else:
+                time.sleep(ASKING_S)
+        return time.perf_counter() - begun, took
+
+
+def _is_loaded(client: RawClient, number: int) -> bool:
+    topic = OffsetFetchTopic(name=TOPIC, partition_indexes=[PLACES - 1])
+    request = OffsetFetchRequest(group_id=group_name(number), topics=[topic])
+    told = client.ask(OFFSET_FETCH, 5, request)
+    if told.error_code:
+        return False
+    assert told.topics[0].partitions[0].committed_offset == last_offset(number)
+    return True

@@ -1,0 +1,188 @@
+"""Pieces of a log of the broker's own, taken by kernels: without the GIL but for what is new.
+
+Of batches that follow each other only the last record of each key is handed on. What kernels don't
+read (transactions, markers, compressed and old batches, and all that is damaged) is taken as
+the plain code takes it, batch by batch and in its place.
+
+Imports numpy and numba: reached only once kernels are loaded.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
+
+import numpy as np
+
+from tidelog.errors import CorruptBatch, CorruptData
+from tidelog.record.header import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    LENGTH_AT,
+    LOG_OVERHEAD,
+    MAGIC_2,
+    TRANSACTIONAL_BIT,
+)
+from tidelog.record.kernels import layout
+from tidelog.record.kernels.scan import scan_batches
+from tidelog.record.latest_records import SECRET_BYTES, LatestFinder, LatestRecord
+from tidelog.record.views import Batch, view_batch, walk
+from tidelog.storage.handles import typed_reads
+from tidelog.storage.reading import LogSlice
+from tidelog.storage.segment import cut_problem, order_problem
+from tidelog.types import INT64_MAX
+
+if TYPE_CHECKING:
+    from tidelog.record.kernels.memory import Longs
+
+__all__ = ["SECRET_BYTES", "KernelPieces"]
+
+# Read at a time. A key that comes in several pieces is taken once in each, so they are large.
+PIECE_BYTES: Final = 16 << 20
+# Batches that are looked at together.
+TABLE_BATCHES: Final = 1 << 15
+_NOT_PLAIN: Final = CODEC_MASK | CONTROL_BIT | TRANSACTIONAL_BIT
+
+
+class Taker(Protocol):
+    """Who keeps of each key the last record."""
+
+    def add(self, batch: Batch) -> None:
+        """Take a batch; raises CorruptData where its records can't be read."""
+        ...
+
+    def add_latest(self, found: Iterable[LatestRecord]) -> None:
+        """Take what some batches come to that are neither control nor transactional."""
+        ...
+
+
+class KernelPieces:
+    """Takes slices of logs. Not for two threads at once."""
+
+    def __init__(self, secret: bytes, *, piece_bytes: int = PIECE_BYTES) -> None:
+        """Hash keys with 16 bytes that nobody who writes records knows."""
+        self._finder = LatestFinder(secret)
+        self._piece_bytes = piece_bytes
+        self._table: Longs = np.empty((TABLE_BATCHES, layout.BATCH_FIELDS), np.int64)
+
+    def take(self, part: LogSlice, taker: Taker) -> Iterator[int]:
+        """Take a slice; a pause after each piece of it, with its bytes.
+
+        Raises:
+            CorruptData: A batch is damaged; names file and position.
+            StorageFailure: The disk failed.
+        """
+        with typed_reads(part.segment.log_path):
+            file, end = part.segment.open_file(), part.end_position
+            position, wanted = part.start_position, self._piece_bytes
+            run = _Run(self._finder, part, taker)
+            while position < end:
+                data = file.pread(min(wanted, end - position), position)
+                used = self._take_piece(run, data, position)
+                if used:
+                    position, wanted = position + used, self._piece_bytes
+                    yield used
+                    continue
+                wanted = _batch_size(data)
+                if wanted <= len(data) or position + wanted > end:
+                    run.end_in_batch(position, end)
+                    return
+
+    def _take_piece(self, run: "_Run", data: bytes, position: int) -> int:
+        """Take the whole batches that `data` begins with; how many bytes these are."""
+        array, at, status = np.frombuffer(data, np.uint8), 0, layout.FULL
+        while status == layout.FULL:
+            count, behind, status = scan_batches(array, at, array.size, self._table)
+            run.take(data, position, self._table[:count])
+            at = behind
+        if status not in (layout.DONE, layout.PARTIAL):
+            run.raise_bad(data, position, at)
+        return at
+
+
+class _Run:
+    """One slice on its way."""
+
+    def __init__(self, finder: LatestFinder, part: LogSlice, taker: Taker) -> None:
+        self._finder = finder
+        self._part = part
+        self._taker = taker
+        self._path = part.segment.log_path
+        self._next_offset = part.segment.base_offset
+        self._limit = INT64_MAX if part.segment.is_active else part.segment.end_offset
+
+    def take(self, data: bytes, position: int, table: "Longs") -> None:
+        """Take some batches that lie in `data`, whose first byte has that position."""
+        if not len(table):
+            return
+        self._check_order(data, position, table)
+        self._next_offset = int(table[-1, layout.LAST_OFFSET]) + 1
+        table = self._wanted(table)
+        is_plain = (table[:, layout.MAGIC] == MAGIC_2) & (
+            table[:, layout.ATTRIBUTES] & _NOT_PLAIN == 0
+        )
+        edges = (np.flatnonzero(is_plain[1:] != is_plain[:-1]) + 1).tolist()
+        for start, end in pairwise([0, *edges, len(table)]):
+            rows = table[start:end]
+            found = self._finder.find(data, rows) if len(rows) and is_plain[start] else None
+            if found is None:
+                self._take_singly(data, position, rows)
+            else:
+                self._taker.add_latest(found)
+
+    def _wanted(self, table: "Longs") -> "Longs":
+        """The rows of batches with an offset of the slice."""
+        last = table[:, layout.LAST_OFFSET]
+        first = int(np.searchsorted(last, self._part.start_offset))
+        behind = int(np.searchsorted(last, self._part.end_offset - 1)) + 1
+        table = table[first:behind]
+        is_behind = len(table) and table[-1, layout.BASE_OFFSET] >= self._part.end_offset
+        return table[:-1] if is_behind else table
+
+    def _take_singly(self, data: bytes, position: int, rows: "Longs") -> None:
+        try:
+            for at in rows[:, layout.POSITION].tolist():
+                batch = view_batch(data, at)
+                batch.ensure_valid()
+                self._taker.add(batch)
+        except CorruptData as error:
+            raise error.located(self._path, position) from error
+
+    def _check_order(self, data: bytes, position: int, table: "Longs") -> None:
+        last = table[:, layout.LAST_OFFSET]
+        # Of a legacy wrapper only the last offset is known before it is opened.
+        is_2 = table[:, layout.MAGIC] == MAGIC_2
+        first = np.where(is_2, table[:, layout.BASE_OFFSET], last)
+        before = np.concatenate(([self._next_offset - 1], last[:-1]))
+        is_bad = (first <= before) | (last >= self._limit)
+        if is_bad.any():
+            row = int(np.flatnonzero(is_bad)[0])
+            self._next_offset = int(before[row]) + 1
+            self.raise_bad(data, position, int(table[row, layout.POSITION]))
+
+    def raise_bad(self, data: bytes, position: int, at: int) -> NoReturn:
+        """Say what is wrong with the batch at a place of `data`, as the plain code does."""
+        try:
+            for batch in walk(data, at):
+                problem = order_problem(batch, self._next_offset, self._limit)
+                if problem is not None:
+                    raise CorruptBatch(problem, at=at, offset=self._next_offset)
+                break
+        except CorruptData as error:
+            raise error.located(self._path, position) from error
+        raise AssertionError("a batch that is well was taken for a bad one")
+
+    def end_in_batch(self, position: int, end: int) -> None:
+        """Pass over a torn tail that never was part of the segment; else raise CorruptBatch."""
+        if self._part.segment.is_active:
+            return
+        problem = cut_problem(end - position, self._next_offset, self._limit)
+        if problem is not None:
+            error = CorruptBatch(problem, at=0, offset=self._next_offset)
+            raise error.located(self._path, position)
+
+
+def _batch_size(data: bytes) -> int:
+    """Size of the batch that these bytes begin with, 0 where they don't tell."""
+    if len(data) < LOG_OVERHEAD:
+        return 0
+    return LOG_OVERHEAD + int.from_bytes(data[LENGTH_AT:LOG_OVERHEAD], "big", signed=True)

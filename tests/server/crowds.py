@@ -1,0 +1,109 @@
+"""Thousands of connections that say next to nothing, and as many descriptors as they take."""
+
+import resource
+import select
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tests.waiting import PATIENCE_S
+
+# Asked for beside those of the sockets: our own files, and those of whatever runs beside.
+MARGIN: Final = 500
+# Hundredths of a second that a process may use in a second of rest.
+RESTING_TICKS: Final = 4
+# ApiVersions v0, correlation id 1, without a client's name.
+QUESTION: Final = bytes.fromhex("0000000a0012000000000001ffff")
+
+
+@contextmanager
+def descriptors(count: int) -> Iterator[bool]:
+    """Whether so many sockets may be open for a block; the soft limit is raised for that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = count + MARGIN
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        if hard != resource.RLIM_INFINITY and hard < needed:
+            yield False
+            return
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    try:
+        yield True
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+class Crowd:
+    """Connections that have asked one question each, and say nothing since."""
+
+    def __init__(self, bootstrap: str, count: int) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self._sockets: list[socket.socket] = []
+        try:
+            for _ in range(count):
+                self._sockets.append(socket.create_connection((host, int(port)), PATIENCE_S))
+                self._sockets[-1].sendall(QUESTION)
+            for each in self._sockets:
+                _read_answer(each)
+        except BaseException:
+            self.close()
+            raise
+
+    def is_left_alone(self) -> bool:
+        """Whether nothing has come on any of them: no answer, no end."""
+        return not self._ready(0)
+
+    def await_end(self) -> None:
+        """Return when the other side has closed all of them; raises TimeoutError."""
+        for each in self._sockets:
+            each.settimeout(PATIENCE_S)
+            try:
+                assert each.recv(1) == b""
+            except ConnectionResetError:
+                continue
+
+    def _ready(self, timeout_ms: int) -> list[tuple[int, int]]:
+        waiting = select.poll()
+        for each in self._sockets:
+            waiting.register(each, select.POLLIN)
+        return waiting.poll(timeout_ms)
+
+    def close(self) -> None:
+        """Close all."""
+        for each in self._sockets:
+            each.close()
+
+
+class Rest:
+    """Whether a process has used no CPU time to speak of for a second; Linux only."""
+
+    def __init__(self, pid: int) -> None:
+        self._stat = Path(f"/proc/{pid}/stat")
+        self._ticks, self._since = -1, time.monotonic()
+
+    def has_come(self) -> bool:
+        """Ask again and again."""
+        fields = self._stat.read_text().rpartition(")")[2].split()
+        ticks = int(fields[11]) + int(fields[12])
+        now = time.monotonic()
+        if ticks - self._ticks > RESTING_TICKS:
+            self._ticks, self._since = ticks, now
+        return now - self._since >= 1
+
+
+def memory_bytes(pid: int) -> int:
+    """Proportional set size of a process; Linux only."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
+def _read_answer(sock: socket.socket) -> None:
+    """Take one answer off."""
+    data = b""
+    while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
+        got = sock.recv(1 << 16)
+        if not got:
+            raise ConnectionError("the broker closed the connection")
+        data += got

@@ -1,0 +1,110 @@
+"""A `__consumer_offsets` as large as wanted, that nobody has compacted: written as files.
+
+Each group commits the same partitions again and again, one batch a commit; only the last commit
+differs, so what is found tells whether all was read.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tidelog.record.builder import build_batch
+from tidelog.server.groups.offsets import CommittedOffset
+from tidelog.server.groups.partitioning import partition_for
+from tidelog.server.groups.records import offset_record
+from tidelog.server.topics import OFFSETS_TOPIC
+from tidelog.storage.files import CLEAN_SHUTDOWN_FILE
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.types import NewRecord
+
+if TYPE_CHECKING:
+    from tidelog.record.kernels.memory import Longs
+
+TOPIC: Final = "flights"
+SEGMENT_BYTES: Final = 100 << 20
+COMMIT_MS: Final = 1_700_000_000_000
+
+
+def last_offset(number: int) -> int:
+    """What group `number` has committed last, for each of its partitions."""
+    return 1000 + number
+
+
+def group_name(number: int) -> str:
+    """Its name."""
+    return f"readers of flights {number:06}"
+
+
+def write_offsets_topic(
+    path: Path, *, size_bytes: int, partitions: int, groups: int, places: int
+) -> None:
+    """Make a directory with such a topic, closed cleanly.
+
+    Args:
+        path: The directory; new.
+        size_bytes: Of all logs together, about; at least two commits of each group.
+        partitions: Of the topic.
+        groups: How many commit.
+        places: How many partitions of a topic each of them commits.
+    """
+    config = {"cleanup.policy": "compact", "segment.bytes": str(SEGMENT_BYTES)}
+    with LogDir.open(str(path), options=LogDirOptions(create=True)) as log_dir:
+        log_dir.create_topic(OFFSETS_TOPIC, partitions=partitions, config=config)
+        for number in range(partitions):
+            log_dir.log(OFFSETS_TOPIC, number)
+    rounds: dict[int, list[int]] = {number: [] for number in range(partitions)}
+    for number in range(groups):
+        rounds[partition_for(group_name(number), partitions)].append(number)
+    for number, members in rounds.items():
+        folder = path / f"{OFFSETS_TOPIC}-{number}"
+        if members:
+            _write_log(folder, members, places, size_bytes * len(members) // groups)
+    # A recovery writes what a broker that was stopped leaves beside the logs.
+    (path / CLEAN_SHUTDOWN_FILE).unlink()
+    with LogDir.open(str(path), options=LogDirOptions(create=True)) as log_dir:
+        for number in range(partitions):
+            log_dir.log(OFFSETS_TOPIC, number)
+
+
+def _commit(number: int, places: int, offset: int) -> bytes:
+    made = [
+        offset_record(group_name(number), TOPIC, place, CommittedOffset(offset, 1, "", COMMIT_MS))
+        for place in range(places)
+    ]
+    return bytes(
+        build_batch(
+            [NewRecord(key=each.key, value=each.value, timestamp=COMMIT_MS) for each in made]
+        )
+    )
+
+
+def _write_log(folder: Path, members: list[int], places: int, size_bytes: int) -> None:
+    for file in folder.glob("0*"):
+        file.unlink()
+    rounds = [[_commit(number, places, 1) for number in members]]
+    rounds.append([_commit(number, places, last_offset(number)) for number in members])
+    sizes = [len(batch) for batch in rounds[0]]
+    count = max(size_bytes // sum(sizes), 2)
+    offset, room, file = 0, 0, None
+    for left in range(count, 0, -1):
+        commits = rounds[left == 1]
+        if file is None or room < sum(sizes) + 1024:
+            if file is not None:
+                file.close()
+            file, room = (folder / f"{offset:020}.log").open("wb"), SEGMENT_BYTES
+        data = bytearray().join(commits)
+        _place(data, np.array([len(batch) for batch in commits]), offset, places)
+        file.write(data)
+        room -= len(data)
+        offset += places * len(members)
+    assert file is not None
+    file.close()
+
+
+def _place(data: bytearray, sizes: "Longs", offset: int, places: int) -> None:
+    """Give batches their base offsets, which no checksum covers."""
+    starts = np.cumsum(sizes) - sizes
+    bases = (offset + places * np.arange(len(sizes))).astype(">i8").view(np.uint8)
+    array = np.frombuffer(data, np.uint8)
+    array[starts[:, None] + np.arange(8)] = bases.reshape(-1, 8)

@@ -1,0 +1,77 @@
+"""A `__consumer_offsets` that was never compacted is read in good time, while others are served."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from tests.server.asking import Asking
+from tests.server.conftest import SETTINGS
+from tests.server.offsets_topic import TOPIC, group_name, last_offset, write_offsets_topic
+from tests.server.raw import RawClient
+from tests.waiting import Patience
+
+import tidelog
+from tidelog.protocol.messages import OFFSET_FETCH
+from tidelog.protocol.messages.groups import OffsetFetchRequest, OffsetFetchTopic
+from tidelog.record.builder import build_batch
+from tidelog.server.groups.codes import Code
+from tidelog.server.groups.partitioning import partition_for
+from tidelog.types import NewRecord
+
+PLACES = 5
+NOT_YET = {Code.COORDINATOR_LOAD_IN_PROGRESS, Code.NOT_COORDINATOR}
+
+
+def committed(asking: Asking, number: int) -> list[int] | None:
+    """What a group has committed for each partition; None while that is being read."""
+    topic = OffsetFetchTopic(name=TOPIC, partition_indexes=list(range(PLACES)))
+    request = OffsetFetchRequest(group_id=group_name(number), topics=[topic])
+    told = asking.ask(OFFSET_FETCH, 5, request)
+    if told.error_code:
+        assert told.error_code in NOT_YET
+        return None
+    return [each.committed_offset for each in told.topics[0].partitions]
+
+
+def one_of_each(groups: int, partitions: int) -> dict[int, int]:
+    """A group for each partition that has one."""
+    return {partition_for(group_name(number), partitions): number for number in range(groups)}
+
+
+def check_loading(path: Path, *, size_bytes: int, partitions: int, groups: int) -> None:
+    write_offsets_topic(
+        path, size_bytes=size_bytes, partitions=partitions, groups=groups, places=PLACES
+    )
+    left = list(one_of_each(groups, partitions).values())
+    batch = bytes(build_batch([NewRecord(value=b"v")]))
+    with contextlib.ExitStack() as stack:
+        broker = stack.enter_context(tidelog.broker(str(path), settings=SETTINGS))
+        asking = stack.enter_context(Asking(broker))
+        client = stack.enter_context(RawClient(broker.bootstrap_servers))
+        broker.call(lambda node: node.topics.create("t", 1))
+        patience, first = Patience(), left.pop()
+        while committed(asking, first) is None:
+            patience.check()
+        for number in left:
+            while (found := committed(asking, number)) is None:
+                # What is loaded, and what is nothing of it, is served meanwhile.
+                assert committed(asking, first) == [last_offset(first)] * PLACES
+                assert client.produce("t", batch).error_code == 0
+                patience.check()
+            assert found == [last_offset(number)] * PLACES
+        for number in range(0, groups, 1 + groups // 97):
+            assert committed(asking, number) == [last_offset(number)] * PLACES
+
+
+def test_much_is_read_while_others_are_served(quick_path: Path) -> None:
+    check_loading(quick_path / "data", size_bytes=8 << 20, partitions=4, groups=200)
+
+
+@pytest.mark.slow  # 1 GB
+def test_a_gigabyte_is_read_while_others_are_served(tmp_path: Path) -> None:
+    check_loading(tmp_path / "data", size_bytes=1 << 30, partitions=50, groups=2000)
+
+
+@pytest.mark.slow  # 1 GB
+def test_a_gigabyte_in_one_partition_is_read(tmp_path: Path) -> None:
+    check_loading(tmp_path / "data", size_bytes=1 << 30, partitions=1, groups=2000)

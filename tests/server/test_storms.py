@@ -1,0 +1,166 @@
+"""A rebalance storm over sockets: all members of a group ask at once, half of them go and come."""
+
+import contextlib
+import selectors
+from pathlib import Path
+from random import Random
+from typing import cast
+
+import pytest
+from tests.server.asking import Asking
+from tests.server.conftest import SETTINGS
+from tests.server.raw import RawClient
+from tests.server.test_many import find_coordinator
+from tests.waiting import PATIENCE_S, Patience
+
+import tidelog
+from tidelog.protocol.messages import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP, AnyApi
+from tidelog.protocol.messages.membership import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
+from tidelog.record.builder import build_batch
+from tidelog.server.groups.codes import Code
+from tidelog.server.in_process import Broker
+from tidelog.types import NewRecord
+
+GROUP = "storm"
+MEMBERS = 200
+ROUNDS = 5
+# Who has gone without a word is waited for so long.
+REBALANCE_MS = 1000
+PRODUCED_IN_A_ROUND = 20
+BATCH = bytes(build_batch([NewRecord(value=b"v")]))
+AGAIN = {
+    Code.REBALANCE_IN_PROGRESS,
+    Code.ILLEGAL_GENERATION,
+    Code.UNKNOWN_MEMBER_ID,
+    Code.MEMBER_ID_REQUIRED,
+}
+
+
+class Member:
+    """A connection of its own, with one question on its way at any time.
+
+    Attributes:
+        assignment: None while it has none in its generation.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self.asking = Asking(broker)
+        self.member_id = ""
+        self.generation = -1
+        self.assignment: bytes | None = None
+        self._awaited: AnyApi = JOIN_GROUP
+        self._join()
+
+    def leave(self) -> None:
+        gone = MemberIdentity(member_id=self.member_id)
+        self.asking.send(LEAVE_GROUP, 3, LeaveGroupRequest(group_id=GROUP, members=[gone]))
+
+    def go_on(self) -> None:
+        """Take the answer that has come, and ask the next question."""
+        told = self.asking.receive(self._awaited)
+        assert isinstance(told, JoinGroupResponse | SyncGroupResponse | HeartbeatResponse)
+        if told.error_code != Code.NONE:
+            assert told.error_code in AGAIN
+            if told.error_code == Code.UNKNOWN_MEMBER_ID:
+                self.member_id = ""
+            elif isinstance(told, JoinGroupResponse):
+                self.member_id = told.member_id
+            self._join()
+        elif isinstance(told, JoinGroupResponse):
+            self._sync(told)
+        else:
+            if isinstance(told, SyncGroupResponse):
+                self.assignment = bytes(told.assignment)
+            self._beat()
+
+    def _join(self) -> None:
+        self.assignment, self._awaited = None, JOIN_GROUP
+        request = JoinGroupRequest(
+            group_id=GROUP,
+            session_timeout_ms=60_000,
+            rebalance_timeout_ms=REBALANCE_MS,
+            member_id=self.member_id,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+        )
+        self.asking.send(JOIN_GROUP, 5, request)
+
+    def _sync(self, joined: JoinGroupResponse) -> None:
+        self.member_id, self.generation = joined.member_id, joined.generation_id
+        self._awaited = SYNC_GROUP
+        given = [
+            SyncGroupRequestAssignment(member_id=each.member_id, assignment=each.member_id.encode())
+            for each in joined.members
+        ]
+        request = SyncGroupRequest(
+            group_id=GROUP,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            assignments=given,
+        )
+        self.asking.send(SYNC_GROUP, 3, request)
+
+    def _beat(self) -> None:
+        self._awaited = HEARTBEAT
+        request = HeartbeatRequest(
+            group_id=GROUP, generation_id=self.generation, member_id=self.member_id
+        )
+        self.asking.send(HEARTBEAT, 3, request)
+
+
+def is_settled(members: list[Member]) -> bool:
+    """Whether all are in one generation, each with its assignment."""
+    return len({member.generation for member in members}) == 1 and all(
+        member.assignment == member.member_id.encode() for member in members
+    )
+
+
+def settle(members: list[Member], client: RawClient) -> None:
+    """Let all of them talk until they agree; another client is served in between."""
+    patience, served = Patience(), 0
+    with selectors.DefaultSelector() as selector:
+        for member in members:
+            selector.register(member.asking, selectors.EVENT_READ, member)
+        while not is_settled(members) or served < PRODUCED_IN_A_ROUND:
+            patience.check()
+            for key, _ in selector.select(PATIENCE_S):
+                cast("Member", key.data).go_on()
+            if served < PRODUCED_IN_A_ROUND:
+                assert client.produce("t", BATCH).error_code == 0
+                served += 1
+
+
+@pytest.mark.slow  # 200 members, again and again
+def test_others_are_served_while_a_group_storms(quick_path: Path) -> None:
+    random = Random(1)
+    with contextlib.ExitStack() as stack:
+        broker = stack.enter_context(tidelog.broker(str(quick_path / "data"), settings=SETTINGS))
+        broker.call(lambda node: node.topics.create("t", 1))
+        client = stack.enter_context(RawClient(broker.bootstrap_servers))
+        find_coordinator(stack.enter_context(Asking(broker)))
+        members: list[Member] = []
+        stack.callback(lambda: [each.asking.close() for each in members])
+        for number in range(ROUNDS):
+            random.shuffle(members)
+            for member in members[: MEMBERS // 4]:
+                member.leave()
+            for member in members[: MEMBERS // 2]:
+                member.asking.close()  # every second one of them without a word
+            members[: MEMBERS // 2] = []
+            members += [Member(broker) for _ in range(MEMBERS - len(members))]
+            settle(members, client)
+            assert len(client.read_all("t")) == PRODUCED_IN_A_ROUND * (number + 1)
+        group = broker.call(lambda node: node.groups.find(GROUP))
+        assert group is not None
+        assert {member.member_id for member in members} <= set(group.members)

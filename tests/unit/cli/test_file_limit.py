@@ -1,0 +1,22 @@
+"""A broker may have as many files open as the system lets it, whatever the shell says."""
+
+import subprocess
+import sys
+
+# In a process of its own: a limit that was lowered for good is nothing for other tests.
+PROGRAM = """
+import resource
+from tidelog.cli.file_limit import raise_file_limit
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 300))
+raise_file_limit()
+raise_file_limit()
+print(resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+def test_the_soft_limit_becomes_the_hard_one() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.returncode) == ("(300, 300)\n", 0), done.stderr

@@ -1,0 +1,171 @@
+"""Pieces taken by kernels are those taken plainly: any mixture of batches, any cut, any damage."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tidelog.errors import CorruptData
+from tidelog.record.builder import build_batch, build_end_marker
+from tidelog.record.legacy_builder import build_legacy_set
+from tidelog.server.groups.kernel_pieces import SECRET_BYTES, KernelPieces
+from tidelog.server.groups.log_pieces import FindKernels
+from tidelog.server.groups.offsets import CommittedOffset
+from tidelog.server.groups.records import offset_record
+from tidelog.server.groups.replay import LoadedGroup, LoadedPending, Replay
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.log_reader import LogReader
+from tidelog.storage.reading import LogSlice
+from tidelog.types import Codec, NewRecord
+
+SEEDS = range(20)
+PIECE_BYTES = 700
+PRODUCERS = 2
+
+
+@dataclass
+class Writer:
+    """Segments of a log that nobody but us has written.
+
+    Attributes:
+        segments: Their bytes, by base offset.
+    """
+
+    random: Random
+    segments: dict[int, bytearray] = field(default_factory=dict)
+    end: int = 0
+
+    def write(self, count: int) -> None:
+        for number in range(count):
+            if number % 17 == 0:
+                self.segments[self.end] = bytearray()
+            self.segments[max(self.segments)] += self._batch()
+            self.end += self._gap
+
+    def _batch(self) -> bytes:
+        kind = self.random.choice(["plain"] * 6 + ["packed", "pending", "marker", "old"])
+        if kind == "marker":
+            self._gap = 1
+            return bytes(
+                build_end_marker(
+                    commit=self.random.random() < 0.7,
+                    producer_id=self.random.randrange(PRODUCERS),
+                    producer_epoch=0,
+                    coordinator_epoch=0,
+                    timestamp=0,
+                    base_offset=self.end,
+                )
+            )
+        made = [self._record() for _ in range(self.random.randint(1, 5))]
+        self._gap = len(made) + self.random.randrange(2)
+        if kind == "old":
+            self._gap = len(made)
+            return bytes(build_legacy_set(made, magic=1, base_offset=self.end))
+        if kind == "pending":
+            return bytes(
+                build_batch(
+                    made,
+                    base_offset=self.end,
+                    producer_id=self.random.randrange(PRODUCERS),
+                    producer_epoch=0,
+                    transactional=True,
+                )
+            )
+        codec = Codec.GZIP if kind == "packed" else Codec.NONE
+        return bytes(build_batch(made, base_offset=self.end, codec=codec))
+
+    def _record(self) -> NewRecord:
+        offset = self.random.choice([None, self.random.randrange(1000)])
+        value = None if offset is None else CommittedOffset(offset)
+        place = f"g{self.random.randrange(3)}", "t", self.random.randrange(3)
+        made = offset_record(*place, value)
+        key = made.key if self.random.random() < 0.98 else None
+        return NewRecord(key=key, value=made.value, timestamp=0)
+
+
+@contextmanager
+def log_of(path: Path, segments: dict[int, bytearray]) -> Iterator[LogReader]:
+    """A log with these segments, as a reader finds it."""
+    with LogDir.open(str(path), options=LogDirOptions(create=True)) as log_dir:
+        log_dir.create_topic("t")
+        log_dir.log("t", 0)
+    for base, data in segments.items():
+        (path / "t-0" / f"{base:020}.log").write_bytes(data)
+    with LogDir.open(str(path)) as log_dir:
+        yield log_dir.reader("t", 0)
+
+
+def kernels() -> KernelPieces:
+    return KernelPieces(bytes(SECRET_BYTES), piece_bytes=PIECE_BYTES)
+
+
+def switching(random: Random) -> FindKernels:
+    """Kernels that are there at some piece, and from then on."""
+    found = iter([None] * random.randrange(4))
+    made = kernels()
+    return lambda: next(found, made)
+
+
+Told = tuple[dict[str, LoadedGroup], list[LoadedPending], list[str]]
+
+
+def told(parts: list[LogSlice], find_kernels: FindKernels) -> Told | str:
+    replay = Replay()
+    pieces: Iterator[int] = replay.take(parts, find_kernels)
+    try:
+        taken = sum(pieces)
+    except CorruptData as error:
+        return str(error)
+    assert taken <= sum(part.size_bytes for part in parts)
+    return replay.groups(), replay.pending(), replay.skipped
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_kernels_take_what_is_taken_plainly(seed: int, tmp_path: Path) -> None:
+    random = Random(seed)
+    writer = Writer(random)
+    writer.write(60)
+    with log_of(tmp_path, writer.segments) as log:
+        parts = list(log.slices())
+        assert len(parts) == 4
+        plainly = told(parts, lambda: None)
+        assert not isinstance(plainly, str)
+        found = told(parts, kernels)
+        assert found == plainly
+        assert list(found[0]) == list(plainly[0])
+        assert told(parts, switching(random)) == plainly
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_damage_is_told_alike(seed: int, tmp_path: Path) -> None:
+    random = Random(seed)
+    writer = Writer(random)
+    writer.write(40)
+    base = random.choice(list(writer.segments)[:-1])
+    data = bytearray(writer.segments[base])
+    at = random.randrange(len(data))
+    if random.random() < 0.2:
+        data[at:] = bytes(len(data) - at)
+    else:
+        data[at] ^= 1 << random.randrange(8)
+    with log_of(tmp_path, writer.segments) as log:
+        parts = list(log.slices())
+        (tmp_path / "t-0" / f"{base:020}.log").write_bytes(data)
+        assert told(parts, kernels) == told(parts, lambda: None)
+
+
+def test_only_offsets_of_the_slice_are_taken(tmp_path: Path) -> None:
+    data = bytearray()
+    for number in range(9):
+        made = offset_record("g", "t", number, CommittedOffset(number))
+        record = NewRecord(key=made.key, value=made.value, timestamp=0)
+        data += build_batch([record], base_offset=number)
+    with log_of(tmp_path, {0: data}) as log:
+        parts = list(log.slices(3, 7))
+        found = told(parts, kernels)
+        assert found == told(parts, lambda: None)
+        assert not isinstance(found, str)
+        assert [number for _, number, _ in found[0]["g"].offsets] == [3, 4, 5, 6]

@@ -1,0 +1,342 @@
+"""Storms: most members of a group come, go and fall silent at once, again and again.
+
+Everybody gets an answer, the group settles, another group is not disturbed, nothing piles up.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+import pytest
+from tests.unit.server.groups.world import GROUP, REBALANCE_MS, SESSION_MS, World
+
+from tidelog.server.groups.codes import Code
+from tidelog.server.groups.commit_checks import Commit
+from tidelog.server.groups.group import GroupState
+from tidelog.server.groups.reply import Reply
+from tidelog.server.groups.results import (
+    Beat,
+    BeatAsked,
+    CommitAsked,
+    JoinAsked,
+    Joined,
+    MemberRef,
+    Owned,
+    SyncAsked,
+    Synced,
+)
+
+SEEDS: Final = range(4)
+MEMBERS: Final = 120
+GUSTS: Final = 8
+STEPS_IN_A_GUST: Final = 6
+STEP_MS: Final = 100
+SETTLING_STEPS: Final = 200
+CALM: Final = "calm"
+RETRIABLE: Final = {
+    Code.REBALANCE_IN_PROGRESS,
+    Code.ILLEGAL_GENERATION,
+    Code.UNKNOWN_MEMBER_ID,
+    Code.MEMBER_ID_REQUIRED,
+}
+
+
+@dataclass(eq=False)
+class Classic:
+    """A member as a client library plays it.
+
+    Attributes:
+        joined: Its generation; None where it has to join.
+        waits: For an answer to JoinGroup or SyncGroup.
+    """
+
+    member_id: str = ""
+    joined: Joined | None = None
+    assignment: bytes | None = None
+    waits: bool = False
+    is_gone: bool = False
+
+
+@dataclass
+class ClassicStorm:
+    """A group of the classic protocol; answers reach clients in an order drawn by lot.
+
+    Attributes:
+        replies: All that were ever waited for.
+    """
+
+    world: World
+    random: Random
+    members: list[Classic] = field(default_factory=list)
+    inbox: list[tuple[Classic, Joined | Synced]] = field(default_factory=list)
+    replies: list[Reply[Joined] | Reply[Synced]] = field(default_factory=list)
+
+    def come(self) -> None:
+        self.members.append(Classic())
+
+    def leave(self, member: Classic) -> None:
+        self.fall_silent(member)
+        if member.member_id:
+            self.world.members.leave(GROUP, [MemberRef(member.member_id)])
+
+    def fall_silent(self, member: Classic) -> None:
+        self.members.remove(member)
+        member.is_gone = True
+
+    def step(self) -> None:
+        """Everybody hears what has come, and does what is next."""
+        self.random.shuffle(self.inbox)
+        heard, self.inbox = self.inbox, []
+        for member, said in heard:
+            if not member.is_gone:
+                self._hear(member, said)
+        for member in self.random.sample(self.members, len(self.members)):
+            if not member.waits:
+                self._act(member)
+        self.world.wait(STEP_MS)
+
+    def _hear(self, member: Classic, said: Joined | Synced) -> None:
+        member.waits = False
+        if said.code is not Code.NONE:
+            assert said.code in RETRIABLE, said
+            self._begin_anew(member, said.code)
+            if isinstance(said, Joined) and said.code is Code.MEMBER_ID_REQUIRED:
+                member.member_id = said.member_id
+        elif isinstance(said, Joined):
+            member.member_id, member.joined = said.member_id, said
+        else:
+            member.assignment = said.assignment
+
+    @staticmethod
+    def _begin_anew(member: Classic, code: Code) -> None:
+        member.joined = member.assignment = None
+        if code is Code.UNKNOWN_MEMBER_ID:
+            member.member_id = ""
+
+    def _act(self, member: Classic) -> None:
+        if member.joined is None:
+            self._await(member, self._join(member))
+        elif member.assignment is None:
+            self._await(member, self._sync(member, member.joined))
+        else:
+            ref = MemberRef(member.member_id)
+            code = self.world.members.heartbeat(GROUP, ref, member.joined.generation)
+            if code is not Code.NONE:
+                assert code in RETRIABLE
+                self._begin_anew(member, code)
+
+    def _await(self, member: Classic, reply: Reply[Joined] | Reply[Synced]) -> None:
+        member.waits = True
+        self.replies.append(reply)
+
+        def arrive(said: Joined | Synced) -> None:
+            self.inbox.append((member, said))
+
+        reply.then(arrive)
+
+    def _join(self, member: Classic) -> Reply[Joined]:
+        asked = JoinAsked(
+            group_id=GROUP,
+            member_id=member.member_id,
+            client_id="us",
+            protocols=(("range", b"what it reads"),),
+            session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=REBALANCE_MS,
+            needs_member_id=True,
+        )
+        return self.world.members.join(asked)
+
+    def _sync(self, member: Classic, joined: Joined) -> Reply[Synced]:
+        given = [(each.member_id, each.member_id.encode()) for each in joined.members]
+        asked = SyncAsked(
+            group_id=GROUP,
+            member_id=member.member_id,
+            generation=joined.generation,
+            assignments=given,
+        )
+        return self.world.members.sync(asked)
+
+    @property
+    def is_settled(self) -> bool:
+        generations = {each.joined.generation for each in self.members if each.joined}
+        return len(generations) == 1 and all(
+            each.assignment == each.member_id.encode() and not each.waits for each in self.members
+        )
+
+
+class Calm:
+    """Another group, of three members, that nothing has happened to."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        asked = JoinAsked(
+            group_id=CALM,
+            protocols=(("range", b""),),
+            session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=REBALANCE_MS,
+        )
+        joins = [world.members.join(asked) for _ in range(3)]
+        world.wait(0)
+        self._joined = [join.value for join in joins]
+        given = [(each.member_id, b"") for each in self._joined]
+        for each in self._joined:
+            asked_sync = SyncAsked(
+                group_id=CALM,
+                member_id=each.member_id,
+                generation=each.generation,
+                assignments=given if each.leader == each.member_id else (),
+            )
+            world.members.sync(asked_sync)
+
+    def check(self) -> None:
+        """Its members are well, and commit."""
+        for each in self._joined:
+            ref = MemberRef(each.member_id)
+            assert self._world.members.heartbeat(CALM, ref, each.generation) is Code.NONE
+            asked = CommitAsked(group_id=CALM, member_id=each.member_id, generation=each.generation)
+            commit = Commit("flights", 0, 1)
+            assert self._world.commits.commit(asked, [commit]).value == [Code.NONE]
+
+
+def gust(storm: ClassicStorm, calm: Calm) -> None:
+    """Many come and many go, all between two steps and in the midst of what they wait for."""
+    for member in storm.random.sample(storm.members, len(storm.members) // 2):
+        storm.random.choice([storm.leave, storm.fall_silent])(member)
+    while len(storm.members) < MEMBERS:
+        storm.come()
+    for _ in range(storm.random.randint(1, STEPS_IN_A_GUST)):
+        storm.step()
+        calm.check()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_classic_group_settles_after_storms(seed: int) -> None:
+    world = World(seed)
+    calm, storm = Calm(world), ClassicStorm(world, Random(seed))
+    for _ in range(GUSTS):
+        gust(storm, calm)
+    for _ in range(SETTLING_STEPS):
+        if storm.is_settled:
+            break
+        storm.step()
+        calm.check()
+    assert storm.is_settled
+    group = world.group
+    assert group.state is GroupState.STABLE
+    assert set(group.members) == {each.member_id for each in storm.members}
+    # Whoever asked was answered, also who has gone since.
+    assert all(reply.is_done for reply in storm.replies)
+    for _ in range(2 * SESSION_MS // STEP_MS):
+        storm.step()
+        calm.check()
+    assert storm.is_settled
+    assert not group.pending
+    assert not group.pending_sync
+    # One for each session, and cancelled ones that were not swept out yet.
+    assert world.timers.size <= 4 * (MEMBERS + 3) + 128
+
+
+@dataclass
+class ConsumerStorm:
+    """A group of the consumer protocol; no partition may have two members."""
+
+    world: World
+    random: Random
+    epochs: dict[str, int] = field(default_factory=dict)
+    owned: dict[str, Owned] = field(default_factory=dict)
+    count: int = 0
+
+    def come(self) -> None:
+        self.count += 1
+        name = f"member {self.count}"
+        self.epochs[name], self.owned[name] = 0, {}
+
+    def leave(self, name: str) -> None:
+        if self.fall_silent(name):
+            self.world.heartbeats.beat(BeatAsked(group_id=GROUP, member_id=name, epoch=-1))
+
+    def fall_silent(self, name: str) -> int:
+        """It is not heard of again; its epoch."""
+        del self.owned[name]
+        return self.epochs.pop(name)
+
+    def step(self) -> None:
+        for name in self.random.sample(list(self.epochs), len(self.epochs)):
+            self._beat(name)
+        self.world.wait(STEP_MS)
+
+    def _beat(self, name: str) -> None:
+        joins = not self.epochs[name]
+        asked = BeatAsked(
+            group_id=GROUP,
+            member_id=name,
+            epoch=self.epochs[name],
+            owned=self.owned[name],
+            topics=frozenset({"routes"}) if joins else None,
+            rebalance_timeout_ms=REBALANCE_MS if joins else -1,
+        )
+        reply: Reply[Beat] = self.world.heartbeats.beat(asked)
+        assert reply.is_done, "a member is left without an answer"
+        beat = reply.value
+        if beat.code in {Code.UNKNOWN_MEMBER_ID, Code.FENCED_MEMBER_EPOCH}:
+            self.epochs[name], self.owned[name] = 0, {}
+            return
+        assert beat.code is Code.NONE, beat
+        self.epochs[name] = beat.epoch
+        if beat.assignment is not None:
+            self.owned[name] = beat.assignment
+
+    def readers(self) -> Counter[int]:
+        """How many members have each partition."""
+        return Counter(
+            number
+            for owned in self.owned.values()
+            for numbers in owned.values()
+            for number in numbers
+        )
+
+    @property
+    def is_settled(self) -> bool:
+        group = self.world.consumers
+        return (
+            set(group.members) == set(self.epochs)
+            and set(self.epochs.values()) == {group.epoch}
+            and len(self.readers()) == MEMBERS
+        )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_consumer_group_settles_after_storms(seed: int) -> None:
+    random = Random(seed)
+    world = World(
+        seed,
+        group_consumer_session_timeout_ms="5000",
+        group_consumer_min_session_timeout_ms="1000",
+        group_consumer_heartbeat_interval_ms="1000",
+        group_consumer_min_heartbeat_interval_ms="1000",
+    )
+    world.clock.advance(1)
+    world.make_topics(routes=MEMBERS)
+    calm, storm = Calm(world), ConsumerStorm(world, random)
+    for _ in range(GUSTS):
+        for name in random.sample(list(storm.epochs), len(storm.epochs) // 2):
+            random.choice([storm.leave, storm.fall_silent])(name)
+        while len(storm.epochs) < MEMBERS:
+            storm.come()
+        for _ in range(random.randint(1, STEPS_IN_A_GUST)):
+            storm.step()
+            calm.check()
+            assert max(storm.readers().values(), default=1) == 1
+    for _ in range(SETTLING_STEPS):
+        if storm.is_settled:
+            break
+        storm.step()
+        calm.check()
+        assert max(storm.readers().values(), default=1) == 1
+    assert storm.is_settled
+    group = world.consumers
+    assert set(group.targets) == set(storm.epochs)
+    # A session for each member; nobody has anything to give up.
+    assert len(group.waits) == MEMBERS
+    assert world.timers.size <= 4 * (MEMBERS + 3) + 128
