@@ -8,7 +8,7 @@ from uuid import UUID
 from hypothesis import strategies as st
 from tests.contracts.kernel_logs import batches, contents, times
 
-from tidelog.env import FileStat
+from tidelog.env import File, FileStat
 from tidelog.record.batch import assign_offset
 from tidelog.record.coding import crc32c
 from tidelog.record.legacy_builder import build_legacy_set
@@ -76,6 +76,9 @@ class MemorySegment:
         return memoryview(self.data)
 
     def walk_file(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:
+        raise NotImplementedError
+
+    def open_file(self) -> File:
         raise NotImplementedError
 
     def mtime_ms(self) -> int:

@@ -5,7 +5,7 @@ differs, so what is found tells whether all was read.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import numpy as np
 
@@ -80,13 +80,14 @@ def _commit(number: int, places: int, offset: int) -> bytes:
 
 
 def _write_log(folder: Path, members: list[int], places: int, size_bytes: int) -> None:
-    for file in folder.glob("0*"):
-        file.unlink()
+    for old in folder.glob("0*"):
+        old.unlink()
     rounds = [[_commit(number, places, 1) for number in members]]
     rounds.append([_commit(number, places, last_offset(number)) for number in members])
     sizes = [len(batch) for batch in rounds[0]]
     count = max(size_bytes // sum(sizes), 2)
-    offset, room, file = 0, 0, None
+    offset, room = 0, 0
+    file: BinaryIO | None = None
     for left in range(count, 0, -1):
         commits = rounds[left == 1]
         if file is None or room < sum(sizes) + 1024:

@@ -141,6 +141,11 @@ def settle(members: list[Member], client: RawClient) -> None:
                 served += 1
 
 
+def close_all(members: list[Member]) -> None:
+    for member in members:
+        member.asking.close()
+
+
 @pytest.mark.slow  # 200 members, again and again
 def test_others_are_served_while_a_group_storms(quick_path: Path) -> None:
     random = Random(1)
@@ -150,7 +155,7 @@ def test_others_are_served_while_a_group_storms(quick_path: Path) -> None:
         client = stack.enter_context(RawClient(broker.bootstrap_servers))
         find_coordinator(stack.enter_context(Asking(broker)))
         members: list[Member] = []
-        stack.callback(lambda: [each.asking.close() for each in members])
+        stack.callback(lambda: close_all(members))
         for number in range(ROUNDS):
             random.shuffle(members)
             for member in members[: MEMBERS // 4]:

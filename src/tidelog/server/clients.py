@@ -126,7 +126,8 @@ class Clients:
 
         Of thousands some milliseconds at a time.
         """
-        self._make_room(self._node.env.clock.monotonic_ms())
+        if self.in_flight.is_over:
+            self._make_room(self._node.env.clock.monotonic_ms())
         self._look_at(iter(tuple(self._clients)))
 
     def _look_at(self, left: Iterator[Client]) -> None:
@@ -155,8 +156,6 @@ class Clients:
 
         Who holds next to nothing, as where an answer lies in files, is not to blame.
         """
-        if not self.in_flight.is_over:
-            return
         least = self.in_flight.small_bytes
         slow = [each for each in self._clients if _takes_too_long(each, now_ms)]
         for client in sorted(slow, key=lambda each: each.held_bytes, reverse=True):
