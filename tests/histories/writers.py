@@ -272,6 +272,7 @@ class Copier(Writer):
     async def run_copies(self, is_over: Callable[[], bool]) -> None:
         """Copy until all is over, and then the rest."""
         await self.init()
+        await self.committed(self.names.places[0])  # from then on groups have their topic
         is_last = False
         while not is_last:
             is_last = is_over()
