@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.errors import InvalidTxnState, OutOfOrderSequence
 from tidelog.record.views import Batch
+from tidelog.storage.producers import EPOCH_BUMP_VERSION
 
 if TYPE_CHECKING:
     from tidelog.storage.producers import ProducerStates
@@ -132,12 +133,15 @@ class OpenTransactions:
     def marked(self, end: TransactionEnd) -> None:
         """A marker was appended: the coordinator's word for what it ends holds no more.
 
-        Where each transaction has an epoch, a marker has that of the one after it, whose producer
-        may have asked by then; the coordinator lets him wait until the end is complete.
+        Where each transaction has an epoch, a marker of version 2 has that of the one after it,
+        whose producer may have asked by then; the coordinator lets him wait until the end is
+        complete. One of an older version has the transaction's own epoch.
         """
         found = self._guards.get(end.producer_id)
-        if found is not None and not (found.raises_epochs and found.epoch == end.producer_epoch):
-            del self._guards[end.producer_id]
+        raises = end.transaction_version >= EPOCH_BUMP_VERSION
+        is_next = found is not None and found.raises_epochs and found.epoch == end.producer_epoch
+        if not (raises and is_next):
+            self._guards.pop(end.producer_id, None)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forget questions that nobody has come back from."""

@@ -53,8 +53,8 @@ def write(world: World, guard: Guard | None, sequence: int = 0, epoch: int = 0) 
     return append_in_transaction(world.partition, data, RecordBatch(data, 0), guard)
 
 
-def end(world: World, *, commit: bool = True, epoch: int = 0) -> AppendResult:
-    return end_transaction(world.partition, TransactionEnd(PRODUCER, epoch, 0, commit))
+def end(world: World, *, commit: bool = True, epoch: int = 0, version: int = 0) -> AppendResult:
+    return end_transaction(world.partition, TransactionEnd(PRODUCER, epoch, 0, commit, version))
 
 
 def test_the_first_batch_needs_a_guard_and_later_ones_none(world: World) -> None:
@@ -84,13 +84,22 @@ def test_a_marker_leaves_the_guard_of_the_transaction_after_it(world: World) -> 
     """The marker has its epoch already; who asks early waits for the end of the one before."""
     write(world, ask(world, raises=True))
     ahead = ask(world, epoch=1, raises=True)
-    end(world, epoch=1)
+    end(world, epoch=1, version=2)
     assert write(world, ahead, epoch=1).base_offset == 2
     behind = ask(world, epoch=2, raises=True)
-    end(world, epoch=3)
+    end(world, epoch=3, version=2)
     with pytest.raises((InvalidTxnState, InvalidProducerEpoch)):
         write(world, behind, epoch=2)
     assert ask(world, epoch=3, raises=True) is not behind
+
+
+def test_a_marker_of_the_first_protocol_takes_every_guard_away(world: World) -> None:
+    """It has the transaction's own epoch, also where partitions were added by producing."""
+    guard = ask(world, raises=True)
+    end(world)
+    with pytest.raises(InvalidTxnState):
+        write(world, guard)
+    assert world.partition.last_stable_offset == world.partition.log.log_end_offset
 
 
 def test_after_the_end_the_next_transaction_is_asked_about_again(world: World) -> None:
