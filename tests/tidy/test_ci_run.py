@@ -38,7 +38,7 @@ ENDLESS = "threading.Event().wait()"
 ENDLESS_S = 15
 CRASH_LIMIT_S = 300
 CACHE = ".pytest_cache/v/cache/lastfailed"
-CHECK, ALL = "check", "test -n 2 --dist load"
+CHECK, ALL = "check", "test -n 2 --dist load --max-worker-restart 500"
 FAILED_ALONE = "test --last-failed --last-failed-no-failures none"
 
 

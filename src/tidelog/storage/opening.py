@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from tidelog.config import TopicConfig
+from tidelog.errors import CorruptData, StorageFailure
 from tidelog.storage import files, recovery, roll, truncation, zone_files
 from tidelog.storage.active import ActiveSegment
 from tidelog.storage.append_clock import NEVER, AppendClock, ClockWatch
@@ -35,7 +36,6 @@ from tidelog.storage.unsynced import sync_unsynced
 from tidelog.storage.validator import Validator
 
 if TYPE_CHECKING:
-    from tidelog.errors import StorageFailure
     from tidelog.storage.kernel_search import KernelSearch
     from tidelog.storage.set_check import SetPasses
 
@@ -193,7 +193,14 @@ class OpeningLog(LogReader):
         self._producers = load_producer_states(self.context, self._segments, recall=True)
         now_ms = self.context.env.clock.now_ms()
         expiration_ms = self._options.producer_expiration_ms()
-        self._producers.learn_arrivals(now_ms - expiration_ms, self.appended_by_ms)
+
+        def came_by_ms(offset: int) -> int | None:
+            try:
+                return self.appended_by_ms(offset)
+            except (CorruptData, StorageFailure):
+                return now_ms  # not known is not silent, and no reason to refuse the partition
+
+        self._producers.learn_arrivals(now_ms - expiration_ms, came_by_ms)
         self._producers.expire(now_ms, expiration_ms)
 
     def _settle_tier(self) -> None:

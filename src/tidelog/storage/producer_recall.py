@@ -22,7 +22,7 @@ from tidelog.storage.reading import slices
 from tidelog.storage.segment import Segment
 
 # So far behind a snapshot's offset, rounded to an index entry or a segment: what clients have in
-# flight at a time. Of the smallest batches it holds 60,000, which takes a fifth of a second.
+# flight at a time. Of the smallest batches it holds 60,000, which takes half a second.
 RECALL_BYTES: Final = 4 << 20
 
 

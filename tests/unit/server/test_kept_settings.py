@@ -13,6 +13,7 @@ from tidelog.server.server import open_node
 from tidelog.storage import files
 from tidelog.storage.cluster_file import ALL_BROKERS, CLUSTER_FILE, ClusterState, write_cluster
 from tidelog.storage.log import Log
+from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.types import NewRecord
 
 PATH = "/data"
@@ -98,3 +99,12 @@ def test_what_can_not_be_read_stops_a_start_and_leaves_a_clean_directory() -> No
         started(env)
 
     assert files.take_clean_shutdown(env.files, PATH)
+
+
+def test_what_can_not_be_read_is_reported_where_no_broker_starts() -> None:
+    env = seeded_env(1)
+    stopped(env, kill=False)
+    files.write_atomically(env.files, f"{PATH}/{CLUSTER_FILE}", b"no JSON")
+    with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as log_dir:
+        assert [line for line in log_dir.reports if CLUSTER_FILE in line]
+        assert not any(log_dir.knows_age_limit(name) for name in log_dir.topics())

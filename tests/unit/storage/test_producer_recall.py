@@ -1,13 +1,17 @@
 """Batches of producers that lie before a snapshot: found again near it, and no harm where not."""
 
+import errno
+
 import pytest
-from tests.faults import START_MS, Fault, FaultKind, SeededEnv
+from tests.faults import START_MS, DamageFileSystem, Fault, FaultKind, SeededEnv
 from tests.unit.storage.logs import SMALL, batch, new_log, reader_of, reopen
 from tests.unit.storage.tiers.tiered import Tiered
 
+from tidelog.env import File
 from tidelog.errors import OutOfOrderSequence, StorageFailure
 from tidelog.storage import producer_recall
 from tidelog.storage.log import Log
+from tidelog.types import NewRecord
 
 DAY_MS = 86_400_000
 IN_FLIGHT = 5
@@ -97,6 +101,29 @@ def test_no_read_of_the_window_keeps_a_partition_from_opening(
     count_without, refused_without = refused_openings()
     assert count > count_without
     assert refused == refused_without
+
+
+def test_append_times_that_fail_to_be_read_make_nobody_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    env, directory, log = new_log()
+    put_all(log, sent(1))
+    log.roll()
+    log.append([NewRecord(value=b"v")])
+    directory.close()
+    env.clock.advance(2 * DAY_MS)
+    name, open_file = f"{0:020}.appendtime", type(env.files).open
+
+    def refuse(
+        disk: DamageFileSystem, path: str, *, write: bool = False, create: bool = False
+    ) -> File:
+        if path.endswith(name):
+            raise OSError(errno.EIO, "refused", path)
+        return open_file(disk, path, write=write, create=create)
+
+    monkeypatch.setattr(type(env.files), "open", refuse)
+    _, log = reopen(env)
+    assert 5 in log.producer_states().producers
 
 
 def test_a_reader_looks_for_no_earlier_batches() -> None:
