@@ -12,7 +12,7 @@ number or nothing for all brokers.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -175,6 +175,23 @@ def read_cluster(fs: FileSystem, directory: str) -> ClusterState:
         return ClusterState()
     except CorruptFile as error:
         raise error.located(path) from error
+
+
+def read_kept_defaults(
+    fs: FileSystem, directory: str, report: Callable[[str], None]
+) -> Mapping[str, str]:
+    """`kept_defaults` of a directory; nothing, and a report, where the file can't be read.
+
+    Nothing is deleted by age then but by a topic's own setting.
+
+    Raises:
+        OSError: A call failed.
+    """
+    try:
+        return kept_defaults(read_cluster(fs, directory))
+    except (CorruptFile, UnsupportedVersion) as error:
+        report(f"{error}; what its broker keeps is not known")
+        return {}
 
 
 def write_cluster(fs: FileSystem, directory: str, state: ClusterState) -> None:

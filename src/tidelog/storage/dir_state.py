@@ -24,12 +24,11 @@ from tidelog.errors import (
     ReadOnly,
     StorageFailure,
     TidelogError,
-    UnsupportedVersion,
 )
 from tidelog.storage import commits, files
 from tidelog.storage.append_clock import ClockWatch
 from tidelog.storage.body_check import BodyCheck, check_body
-from tidelog.storage.cluster_file import kept_defaults, read_cluster
+from tidelog.storage.cluster_file import read_kept_defaults
 from tidelog.storage.handles import FilePool, MapCache, as_storage_failure, typed_reads
 from tidelog.storage.log import Log
 from tidelog.storage.log_openings import LogOpenings
@@ -159,7 +158,7 @@ class DirectoryState(Closing):
             self.report(line)
         defaults = self._options.topic_defaults
         if defaults is None:
-            defaults = self._kept_defaults()
+            defaults = read_kept_defaults(self.env.files, self.path, self.report)
         self._registry = TopicRegistry(self.env.files, self.path, defaults)
         for line in self._registry.notes:
             self.report(line)
@@ -169,17 +168,6 @@ class DirectoryState(Closing):
             self._options.prepare(self)
         if not self._was_clean:
             self._load_after_hard_stop()
-
-    def _kept_defaults(self) -> Mapping[str, str]:
-        """What a broker keeps of its topics' defaults; nothing, and a report, if it can't be read.
-
-        Nothing is deleted by age then but by a topic's own setting.
-        """
-        try:
-            return kept_defaults(read_cluster(self.env.files, self.path))
-        except (CorruptFile, UnsupportedVersion) as error:
-            self.report(f"{error}; what its broker keeps is not known")
-            return {}
 
     def _take_lock(self) -> LockHandle:
         path = f"{self.path}/{files.LOCK_FILE}"

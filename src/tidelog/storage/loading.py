@@ -4,10 +4,10 @@ Owns no state.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tidelog.env import forget
-from tidelog.errors import CorruptData
+from tidelog.errors import CorruptData, StorageFailure
 from tidelog.storage import files
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.closed import ClosedSegment
@@ -74,6 +74,24 @@ def load_producer_states(
     """
     end = segments[-1].end_offset if segments else 0
     return _states_from(context, segments, end, recall=recall)
+
+
+def expire_producers(
+    states: ProducerStates,
+    now_ms: int,
+    expiration_ms: int,
+    appended_by_ms: Callable[[int], int | None],
+) -> None:
+    """Forget producers that were silent for too long, at an opening; see `ProducerStates`."""
+
+    def came_by_ms(offset: int) -> int | None:
+        try:
+            return appended_by_ms(offset)
+        except (CorruptData, StorageFailure):
+            return now_ms  # not known is not silent, and no reason to refuse the partition
+
+    states.learn_arrivals(now_ms - expiration_ms, came_by_ms)
+    states.expire(now_ms, expiration_ms)
 
 
 def states_at(context: SegmentContext, offset: int) -> ProducerStates:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from tidelog.config import TopicConfig
-from tidelog.errors import CorruptData, StorageFailure
 from tidelog.storage import files, recovery, roll, truncation, zone_files
 from tidelog.storage.active import ActiveSegment
 from tidelog.storage.append_clock import NEVER, AppendClock, ClockWatch
@@ -22,7 +21,12 @@ from tidelog.storage.deferral import AT_ONCE, Deferral
 from tidelog.storage.deletion import Bin
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.handles import as_storage_failure
-from tidelog.storage.loading import limit_times, list_bases, load_producer_states
+from tidelog.storage.loading import (
+    expire_producers,
+    limit_times,
+    list_bases,
+    load_producer_states,
+)
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.lookup import stamped_ms
 from tidelog.storage.note_keeping import NoteKeeper
@@ -36,6 +40,7 @@ from tidelog.storage.unsynced import sync_unsynced
 from tidelog.storage.validator import Validator
 
 if TYPE_CHECKING:
+    from tidelog.errors import StorageFailure
     from tidelog.storage.kernel_search import KernelSearch
     from tidelog.storage.set_check import SetPasses
 
@@ -191,17 +196,11 @@ class OpeningLog(LogReader):
 
     def _load_producers(self) -> None:
         self._producers = load_producer_states(self.context, self._segments, recall=True)
-        now_ms = self.context.env.clock.now_ms()
-        expiration_ms = self._options.producer_expiration_ms()
-
-        def came_by_ms(offset: int) -> int | None:
-            try:
-                return self.appended_by_ms(offset)
-            except (CorruptData, StorageFailure):
-                return now_ms  # not known is not silent, and no reason to refuse the partition
-
-        self._producers.learn_arrivals(now_ms - expiration_ms, came_by_ms)
-        self._producers.expire(now_ms, expiration_ms)
+        now_ms, expiration_ms = (
+            self.context.env.clock.now_ms(),
+            self._options.producer_expiration_ms(),
+        )
+        expire_producers(self._producers, now_ms, expiration_ms, self.appended_by_ms)
 
     def _settle_tier(self) -> None:
         """Finish what the record of the tier says was begun: copies that were to go, a cut."""
