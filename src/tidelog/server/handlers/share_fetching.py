@@ -16,7 +16,7 @@ from tidelog.protocol.messages.share_fetch import AcquiredRecords, SharePartitio
 from tidelog.server.handlers.share_requests import Member, text_of
 from tidelog.server.segment_bytes import ColdRead
 from tidelog.server.shares.live import LiveShare
-from tidelog.server.shares.reading import Read, read
+from tidelog.server.shares.reading import Part, Read, read
 from tidelog.server.shares.sessions import SharedPartition
 from tidelog.server.shares.states import Acquired, ShareCode, Wish
 from tidelog.types import Buffer, IsolationLevel
@@ -154,10 +154,12 @@ class ShareFetching:
     async def _read(self, named: SharedPartition, chosen: Sequence[SharedPartition]) -> Read | None:
         live = self._live[named]
         share = max(self._order.max_bytes // len(chosen), 1)
-        offset, isolation = live.records.fetch_offset, self._order.isolation
+        records, isolation = live.records, self._order.isolation
+        wanted_end = records.wanted_end(self._order.wish.records_max)
+        part = Part(records.fetch_offset, wanted_end, records.end, share)
 
         def find(*, may_block: bool) -> Read | None:
-            return read(live.partition, offset, share, isolation, may_block=may_block)
+            return read(live.partition, part, isolation, may_block=may_block)
 
         return await self._tried(named, lambda: find(may_block=False), lambda: find(may_block=True))
 
@@ -189,10 +191,13 @@ class ShareFetching:
                 batch_records=self._order.wish.batch_records,
                 is_strict=self._order.wish.is_strict,
             )
+            before = live.records.position
             acquired = live.acquire(self._member.member_id, found.offered, wish)
             left -= sum(each.size for each in acquired)
             if acquired:
                 await self._answer(named, found, acquired)
+            elif live.records.position != before:
+                self._has_news = True  # all was hidden: who asks again gets what lies behind it
 
     async def _answer(
         self, named: SharedPartition, found: Read, acquired: Sequence[Acquired]

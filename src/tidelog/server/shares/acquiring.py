@@ -4,10 +4,14 @@ Source: KIP-932, KIP-1206; Kafka 4.3's SharePartition (cuts at batches, isolatio
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from tidelog.server.shares.runs import Run
 from tidelog.server.shares.states import Acquired, Limits, Offered, Wish
+
+# Offsets that one acquisition gives at most, though a batch of the log be larger: what members say
+# of them one by one has to fit into a record of `__share_group_state`. As many as locks may be.
+ACQUIRED_MAX: Final = 10_000
 
 
 class Lender(Protocol):
@@ -45,6 +49,8 @@ class Taking:
         self._batches = offered.batches
         self._wish = wish
         self._left = most
+        # So many more may go, that a batch goes whole.
+        self._spare = ACQUIRED_MAX - most
         self._deadline_ms = deadline_ms
         self.acquired: list[Acquired] = []
 
@@ -84,14 +90,14 @@ class Taking:
         self._left -= last - first + 1
 
     def _cut(self, first: int, last: int) -> int:
-        """The last offset of a range that may be given: that of its batch in the log."""
+        """The last offset of a range that may be given: that of its batch, unless it is huge."""
         wanted = first + self._left - 1
         if wanted >= last:
             return last
         if self._wish.is_strict:
             return wanted
         inside = (high for low, high in self._batches if low <= wanted <= high)
-        return min(next(inside, wanted), last)
+        return min(next(inside, wanted), wanted + self._spare, last)
 
     def _pieces(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """A range, cut at batches of the log once a piece has as many records as are wanted."""

@@ -4,8 +4,8 @@ Source: Kafka 4.3's DelayedShareFetch, SharePartition (aborted batches), ShareFe
 """
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -40,7 +40,7 @@ class Read:
 
     Attributes:
         offered: Which offsets there are.
-        size_bytes: Of all batches.
+        size_bytes: Of all that lies there to be read, be it more than what is offered.
     """
 
     offered: Offered
@@ -65,34 +65,53 @@ class Read:
         return self._source.records(self._segment, wanted[0].position, wanted[-1].end)
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which part of a log is wanted.
+
+    Attributes:
+        offset: Where it begins.
+        wanted_end: Offset behind the last one that can be given, where the log does not begin
+            behind `known_end`.
+        known_end: Offset behind the last one that was ever given.
+        max_bytes: How much; a first batch comes whole even so.
+    """
+
+    offset: int
+    wanted_end: int
+    known_end: int
+    max_bytes: int
+
+
 def read(
     partition: Partition,
-    offset: int,
-    max_bytes: int,
+    part: Part,
     isolation: IsolationLevel,
     *,
     may_block: bool,
 ) -> Read | None:
     """Batches from an offset on, the first one whole; None where there is nothing more.
 
+    No more headers are looked at than those of what can be given.
+
     Raises:
         ColdRead: They have to be waited for, and may not.
         CorruptData: A damaged frame or index.
         OSError, StorageFailure: The system failed a read.
     """
-    end_offset = partition.end_offset(isolation)
+    end_offset, offset = partition.end_offset(isolation), part.offset
     if offset >= end_offset:
         return None
     source = SegmentBytes(partition.log.context.pool, may_block=may_block)
     segments = partition.log.segments
-    found = _range(segments, offset, end_offset, max_bytes, source)
+    found = _range(segments, offset, end_offset, part.max_bytes, source)
     if found is None or not found.size_bytes:
         return None
-    read_frames = list(frames(found.segment, found.start, found.end, source))
+    read_frames = _wanted(frames(found.segment, found.start, found.end, source), part)
     batches = _batches(read_frames, offset)
     hidden: list[tuple[int, int]] = []
     if isolation is IsolationLevel.READ_COMMITTED:
-        aborted = aborted_transactions(segments, offset, found, source)
+        aborted = aborted_transactions(segments, offset, _up_to(found, read_frames), source)
         hidden = _hidden(found.segment, read_frames, aborted, source) if aborted else []
     offered = Offered(fetch_offset=offset, batches=batches, aborted=hidden)
     return Read(offered, found.size_bytes, partition, found.segment, read_frames, source)
@@ -111,6 +130,27 @@ def _range(
         small = Limits(end_offset=end_offset, max_bytes=TIER_BYTES, whole_first=True)
         found = find_range(segments, offset, small, source)
     return found
+
+
+def _wanted(found: Iterable[Frame], part: Part) -> list[Frame]:
+    """The batches of what can be given."""
+    wanted: list[Frame] = []
+    wanted_end = part.wanted_end
+    for frame in found:
+        if not wanted:  # what the log lacks before it is given to nobody
+            wanted_end += max(frame.base_offset - part.known_end, 0)
+        wanted.append(frame)
+        if frame.last_offset + 1 >= wanted_end:
+            break
+    return wanted
+
+
+def _up_to(found: ByteRange, read_frames: Sequence[Frame]) -> ByteRange:
+    """The bytes of some batches that a range begins with."""
+    if not read_frames:
+        return found
+    last = read_frames[-1]
+    return replace(found, end=last.end, next_offset=last.last_offset + 1)
 
 
 def _batches(found: Sequence[Frame], offset: int) -> list[tuple[int, int]]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from tidelog.server.shares.acquiring import Taking, without
+from tidelog.server.shares.acquiring import ACQUIRED_MAX, Taking, without
 from tidelog.server.shares.runs import Run, Runs
 from tidelog.server.shares.states import (
     Acknowledgement,
@@ -102,6 +102,24 @@ class SharePartition:
         return next((run.first for run in self._runs if run.is_available), self.end)
 
     @property
+    def position(self) -> tuple[int, int, int]:
+        """Where it stands: an acquisition that gives nothing may move it all the same."""
+        return self.start, self.end, self.fetch_offset
+
+    def wanted_end(self, records_max: int) -> int:
+        """Offset behind the last one that a member is given who wants so many records.
+
+        That holds where what is read of the log does not begin behind `end`.
+        """
+        left = self._most(self.fetch_offset, records_max)
+        for run in self._runs:
+            if run.is_available:
+                if run.size >= left:
+                    return run.first + left
+                left -= run.size
+        return self.end + left
+
+    @property
     def in_flight(self) -> int:
         """Offsets from the start to the end."""
         return self.end - self.start
@@ -153,12 +171,16 @@ class SharePartition:
     def _room(self, offered: Offered, wish: Wish) -> tuple[int, int]:
         """The last offset that may be given, and how many records."""
         last = offered.batches[-1][1]
-        most = min(wish.records_max, self.limits.locks_max - self.in_flight)
-        if most <= 0 and offered.fetch_offset < self.end:
+        if self.in_flight >= self.limits.locks_max:
             # Full, but for what came back: nothing behind the end is begun.
-            most = min(wish.records_max, self.end - offered.fetch_offset)
             last = min(last, self.end - 1)
-        return last, most
+        return last, self._most(offered.fetch_offset, wish.records_max)
+
+    def _most(self, fetch_offset: int, records_max: int) -> int:
+        """How many records are given of those from an offset on; 0 or less for none."""
+        room = self.limits.locks_max - self.in_flight
+        room = room if room > 0 else self.end - fetch_offset
+        return min(records_max, room, ACQUIRED_MAX)
 
     def runs_again(self, first: int, last: int) -> list[Run]:
         """Runs in a range that a member may be given."""
@@ -235,16 +257,13 @@ class SharePartition:
 
     def _stage(self, said: Acknowledgement, token: int, now_ms: int) -> list[StateBatch]:
         batches: list[StateBatch] = []
-        for first, last, kind in _by_type(said):
-            low = max(first, self.start)
-            if low > last:
-                continue
-            for run in self._runs.within(low, last):
+        for first, last, kind in _by_type(said, self.start):
+            for run in self._runs.within(first, last):
                 if kind is AckType.RENEW:
                     run.deadline_ms = now_ms + self.limits.lock_ms
                 else:
                     batches.append(_become(run, self._next_state(run, _BECOMES[kind]), token))
-            self._runs.join(low, last)
+            self._runs.join(first, last)
         return batches
 
     def _next_state(self, run: Run, state: RecordState) -> RecordState:
@@ -320,13 +339,15 @@ def _become(run: Run, state: RecordState, token: int) -> StateBatch:
     return StateBatch(run.first, run.last, state, run.count)
 
 
-def _by_type(said: Acknowledgement) -> Iterator[tuple[int, int, AckType]]:
-    """Ranges of one type each, last offset inclusive."""
-    if len(said.types) == 1:
-        yield said.first, said.last, AckType(said.types[0])
+def _by_type(said: Acknowledgement, start: int) -> Iterator[tuple[int, int, AckType]]:
+    """Ranges of one type each from an offset on, last offset inclusive."""
+    first = max(said.first, start)
+    if first > said.last:
         return
-    first = said.first
-    for kind, alike in groupby(said.types):
+    if len(said.types) == 1:
+        yield first, said.last, AckType(said.types[0])
+        return
+    for kind, alike in groupby(said.types[first - said.first :]):
         size = sum(1 for _ in alike)
         yield first, first + size - 1, AckType(kind)
         first += size

@@ -104,7 +104,7 @@ class Limits:
 
     Attributes:
         locks_max: Records between the start offset and the last one delivered, softly: a batch of
-            the log goes whole.
+            the log goes whole, unless it is huge.
         deliveries_max: After so many deliveries a record is archived.
         lock_ms: For so long a record is a member's.
         may_renew: Whether it may ask for more time.

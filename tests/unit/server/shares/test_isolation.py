@@ -93,3 +93,19 @@ async def test_a_producer_that_aborted_may_commit_the_next_time(path: Path) -> N
         write(it, 1, producer=7, sequence=7)
         end(it, 7, commit=False)
         assert acquired(await it.member().fetch(0)) == [(5, 8, 1), (10, 10, 1)]
+
+
+@on_a_loop
+async def test_a_fetch_that_meets_aborted_records_alone_is_answered_at_once(path: Path) -> None:
+    async with world(path) as it:
+        await it.set_group(COMMITTED)
+        for sequence in range(0, 50, 5):
+            write(it, 5, producer=7, sequence=sequence)
+        end(it, 7, commit=False)
+        it.produce(3)
+        one = it.member()
+        # No time passes: a fetch that waited would wait for ever.
+        for _ in range(5):
+            assert acquired(await one.fetch(0, records=10, wait_ms=500)) == []
+        assert acquired(await one.fetch(0, records=10, wait_ms=500)) == [(50, 53, 1)]
+        await begun(one.fetch(0, wait_ms=500), it)

@@ -1,0 +1,48 @@
+"""How much of a log one share fetch reads and lends at most."""
+
+from pathlib import Path
+
+from tests.unit.server.shares.share_worlds import TOPIC, acquired, on_a_loop, said, world
+
+from tidelog.server.shares.reading import Part, Read, read
+from tidelog.server.shares.share_partition import SharePartition
+from tidelog.server.shares.states import AckType, Limits, RecordState, StateBatch
+from tidelog.types import IsolationLevel
+
+
+@on_a_loop
+async def test_a_huge_batch_is_lent_in_parts_and_said_one_by_one(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(25_000)
+        one = it.member()
+        types = [AckType.ACCEPT, AckType.REJECT] * 5000
+        assert acquired(await one.fetch(0, records=1)) == [(0, 9_999, 1)]
+        assert await one.say(said(0, 9_999, *types)) == 0
+        assert acquired(await one.fetch(records=1)) == [(10_000, 19_999, 1)]
+        assert await one.say(said(10_000, 19_999, *types)) == 0
+        assert acquired(await one.fetch(records=1)) == [(20_000, 24_999, 1)]
+
+
+@on_a_loop
+async def test_no_more_headers_are_read_than_those_of_what_is_lent(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(*[1] * 300)
+        partition = it.node.partitions.get(TOPIC, 0)
+
+        def offered(known: SharePartition, records_max: int) -> Read:
+            end = known.wanted_end(records_max)
+            part = Part(known.fetch_offset, end, known.end, max_bytes=1 << 20)
+            found = read(partition, part, IsolationLevel.READ_COMMITTED, may_block=True)
+            assert found is not None
+            return found
+
+        limits = Limits(locks_max=200)
+        known = SharePartition(0, (), limits)
+        found = offered(known, 5)
+        assert found.offered.batches == [(at, at) for at in range(5)]
+        assert found.size_bytes == partition.log.segments[0].size_bytes
+        assert len(offered(known, 1000).offered.batches) == limits.locks_max
+        # Three are free before what was acknowledged, and the others behind it.
+        known = SharePartition(0, [StateBatch(3, 9, RecordState.ACKNOWLEDGED, 1)], limits)
+        assert known.wanted_end(3) == 3
+        assert offered(known, 5).offered.batches == [(at, at) for at in range(12)]
