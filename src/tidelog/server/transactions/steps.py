@@ -189,9 +189,15 @@ def verify(
 
 
 def refusal_of(known: TransactionMetadata, producer: ProducerRef) -> ErrorCode:
-    """Why this is not the producer; NONE where it is."""
+    """Why this is not the producer; NONE where it is.
+
+    Nobody is let in above the last epoch, even who was told it by the answer to an end that came
+    again: no marker could end what he begins there.
+    """
     if known.producer_id != producer.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if producer.producer_epoch > LAST_PRODUCER_EPOCH:
+        return ErrorCode.PRODUCER_FENCED
     if known.producer_epoch != producer.producer_epoch or known.producer_epoch < 0:
         return ErrorCode.PRODUCER_FENCED  # -1: it has not begun
     return ErrorCode.NONE

@@ -202,6 +202,23 @@ def test_fencing_leaves_room_for_one_more_epoch() -> None:
     assert (again.producer_id, again.producer_epoch) == (NEW_ID, 0)
 
 
+@pytest.mark.parametrize("state", [EMPTY, COMPLETE_ABORT, COMPLETE_COMMIT])
+def test_nobody_is_let_in_with_the_epoch_that_fences(state: TransactionState) -> None:
+    """No marker can have a higher one: what began there would never end."""
+    found = known(state, INT16_MAX)
+    fenced = ProducerRef(PID, INT16_MAX)
+    asked = AddAsked(transactional_id=ID, producer=fenced, partitions=frozenset({ONE}), version=2)
+    step = plan_add(found, is_pending=False, asked=asked, now_ms=LATER_MS)
+    assert step is ErrorCode.PRODUCER_FENCED
+    assert verify(found, fenced, [ONE]) == {ONE: ErrorCode.PRODUCER_FENCED}
+    for version in (0, 2):
+        said = end(found, INT16_MAX, commit=False, version=version)
+        assert said is ErrorCode.PRODUCER_FENCED
+    renewed = init(found, fenced)  # it may begin again
+    assert isinstance(renewed, TransactionMetadata)
+    assert (renewed.producer_id, renewed.producer_epoch) == (NEW_ID, 0)
+
+
 @pytest.mark.parametrize(
     ("state", "said"),
     [

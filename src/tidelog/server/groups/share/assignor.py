@@ -65,8 +65,10 @@ def _share_out(
     quotas = dict(zip(members, _quotas(sharing * len(pool), len(members)), strict=True))
     given: dict[str, set[TopicPartition]] = {}
     holders: dict[TopicPartition, list[str]] = {each: [] for each in pool}
+    places, shared = {each: place for place, each in enumerate(pool)}, frozenset(pool)
     for member in members:
-        still = order(each for each in pool if each in had[member])
+        # In the pool's order. The smaller set is gone through, not the pool for each member.
+        still = order(sorted(had[member] & shared, key=places.__getitem__))
         # Who has too many gives the first ones up, as in Kafka.
         given[member] = set(still[max(len(still) - quotas[member], 0) :])
         for each in given[member]:
