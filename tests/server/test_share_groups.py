@@ -193,6 +193,46 @@ def test_tools_see_and_change_where_a_group_reads(data: str) -> None:
         assert offsets(broker, 0) == [(0, -1, -1, 0)]
 
 
+def altered(broker: Broker, *asked: tuple[int, int]) -> list[tuple[int, int]]:
+    """Set where partitions of `routes` begin, in two topics of that name; numbers and codes."""
+    partitions = [
+        AlterShareGroupOffsetsRequestPartition(partition_index=number, start_offset=start)
+        for number, start in asked
+    ]
+    topic = AlterShareGroupOffsetsRequestTopic(topic_name="routes", partitions=partitions)
+    request = AlterShareGroupOffsetsRequest(group_id=GROUP, topics=[topic, topic])
+    with Asking(broker) as asking:
+        told = asking.ask(ALTER_SHARE_GROUP_OFFSETS, 0, request)
+    assert told.error_code == 0
+    return [
+        (each.partition_index, each.error_code)
+        for found in told.responses
+        for each in found.partitions
+    ]
+
+
+def test_a_partition_that_is_named_often_is_changed_and_told_once(data: str) -> None:
+    """Each was written for itself: 5,000 in one request held the broker for a second."""
+    with start(data) as broker:
+        broker.call(lambda node: node.topics.create("routes", 2))
+        beat(broker, "A", 1)
+        often = [(0, number) for number in range(300)]
+        assert altered(broker, *often, (1, 4)) == [(0, 0), (1, 0)]
+        assert offsets(broker, *[0] * 300, 1) == [(0, 299, -299, 0), (1, 4, -4, 0)]
+        kept = broker.call(lambda node: [kept for _, kept in node.shares.states.of_group(GROUP)])
+        assert [each.snapshot_epoch for each in kept] == [0, 0]
+
+
+def test_no_group_begins_below_0(data: str) -> None:
+    with start(data) as broker:
+        broker.call(lambda node: node.topics.create("routes", 2))
+        beat(broker, "A", 1)
+        assert altered(broker, (0, -7), (1, 3)) == [(0, 42), (1, 0)]
+        assert offsets(broker) == [(1, 3, -3, 0)]
+        assert altered(broker, (1, -1)) == [(1, 0)]  # where the group's settings say
+        assert offsets(broker) == [(1, -1, -1, 0)]
+
+
 def test_a_group_that_was_deleted_begins_anew(data: str) -> None:
     with start(data) as broker:
         broker.call(lambda node: node.topics.create("routes", 2))

@@ -5,7 +5,7 @@ KIP-1226 (lag); Kafka 4.3's group coordinator.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from tidelog.errors import TidelogError
@@ -34,9 +34,13 @@ from tidelog.server.groups.share.group import SharedTopic, ShareGroup
 from tidelog.server.node import Node
 from tidelog.server.requests import RequestContext
 from tidelog.server.shares.kept import UNKNOWN_COUNT, UNKNOWN_START, KeptState, ShareKey
+from tidelog.server.slices import Slices
 
 _UNKNOWN: Final = "This server does not host this topic-partition."
+_BELOW: Final = "The start offset is below 0."
 _NOTHING: Final = "There is no offset information to delete."
+# By topic and partition; -1 for where the group's settings say.
+_Starts: TypeAlias = Mapping[str, Mapping[int, int]]
 
 
 # -- told ----------------------------------------------------------------------------------------
@@ -45,22 +49,26 @@ _NOTHING: Final = "There is no offset information to delete."
 async def describe_share_group_offsets(
     context: RequestContext, request: DescribeShareGroupOffsetsRequest
 ) -> DescribeShareGroupOffsetsResponse:
-    """Where groups are; -1 where one has not begun, in topics that are not there too."""
-    groups = [await _described_group(context.node, asked) for asked in request.groups]
+    """Where groups are; -1 where one has not begun, in topics that are not there too.
+
+    A topic's partitions are told once, however often they are named.
+    """
+    slices = Slices(context.node.env.clock)
+    groups = [await _described_group(context.node, asked, slices) for asked in request.groups]
     return DescribeShareGroupOffsetsResponse(groups=groups)
 
 
 async def _described_group(
-    node: Node, asked: DescribeShareGroupOffsetsRequestGroup
+    node: Node, asked: DescribeShareGroupOffsetsRequestGroup, slices: Slices
 ) -> DescribeShareGroupOffsetsResponseGroup:
+    await slices.rest()
     group_id = asked.group_id
     code = node.groups.shards.code_for(group_id)
     if code is not Code.NONE:
         return DescribeShareGroupOffsetsResponseGroup(group_id=group_id, error_code=code)
     topics = _begun(node, group_id) if asked.topics is None else asked.topics
-    return DescribeShareGroupOffsetsResponseGroup(
-        group_id=group_id, topics=[await _described_topic(node, group_id, each) for each in topics]
-    )
+    told = [await _described_topic(node, group_id, each, slices) for each in topics]
+    return DescribeShareGroupOffsetsResponseGroup(group_id=group_id, topics=told)
 
 
 def _begun(node: Node, group_id: str) -> list[DescribeShareGroupOffsetsRequestTopic]:
@@ -77,12 +85,14 @@ def _begun(node: Node, group_id: str) -> list[DescribeShareGroupOffsetsRequestTo
 
 
 async def _described_topic(
-    node: Node, group_id: str, asked: DescribeShareGroupOffsetsRequestTopic
+    node: Node, group_id: str, asked: DescribeShareGroupOffsetsRequestTopic, slices: Slices
 ) -> DescribeShareGroupOffsetsResponseTopic:
+    await slices.rest()
     name = asked.topic_name
     topic_id = _id_of(node, name)
     found = DescribeShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic_id or NO_UUID)
-    for number in asked.partitions:
+    for number in dict.fromkeys(asked.partitions):
+        await slices.rest()
         if topic_id is None:
             told = _not_begun(number)
         else:
@@ -138,7 +148,10 @@ def _lag(node: Node, name: str, number: int, kept: KeptState) -> int:
 async def alter_share_group_offsets(
     context: RequestContext, request: AlterShareGroupOffsetsRequest
 ) -> AlterShareGroupOffsetsResponse:
-    """Let a group read from elsewhere, one that is not there included."""
+    """Let a group read from elsewhere, one that is not there included.
+
+    Of a partition that is named more than once the last start counts, and is written once.
+    """
     node, group_id = context.node, request.group_id
     try:
         group = _idle_group(node, group_id, may_be_new=True)
@@ -146,47 +159,64 @@ async def alter_share_group_offsets(
         return AlterShareGroupOffsetsResponse(
             error_code=refusal.error_code, error_message=refusal.message
         )
-    code = await arrival(node.groups.share_topics.share(group, _shared(node, request.topics)))
+    starts = _starts(request.topics)
+    code = await arrival(node.groups.share_topics.share(group, _shared(node, starts)))
     if code is not Code.NONE:
         return AlterShareGroupOffsetsResponse(error_code=code)
-    answers = [await _altered(node, group_id, topic) for topic in request.topics]
+    slices = Slices(node.env.clock)
+    answers = [
+        await _altered(node, group_id, name, wanted, slices) for name, wanted in starts.items()
+    ]
     return AlterShareGroupOffsetsResponse(responses=answers)
 
 
-def _shared(
-    node: Node, topics: Iterable[AlterShareGroupOffsetsRequestTopic]
-) -> Mapping[UUID, SharedTopic]:
-    """The partitions among those named that there are."""
-    found: dict[UUID, SharedTopic] = {}
+def _starts(topics: Iterable[AlterShareGroupOffsetsRequestTopic]) -> _Starts:
+    """What is asked for each partition of each topic."""
+    found: dict[str, dict[int, int]] = {}
     for topic in topics:
-        info = node.topics.find(topic.topic_name)
+        starts = found.setdefault(topic.topic_name, {})
+        starts.update({each.partition_index: each.start_offset for each in topic.partitions})
+    return found
+
+
+def _shared(node: Node, starts: _Starts) -> Mapping[UUID, SharedTopic]:
+    """The partitions among those named that there are, and that may begin there."""
+    found: dict[UUID, SharedTopic] = {}
+    for name, wanted in starts.items():
+        info = node.topics.find(name)
         if info is not None and info.topic_id is not None:
-            named = frozenset(each.partition_index for each in topic.partitions)
+            named = frozenset(number for number, start in wanted.items() if start >= UNKNOWN_START)
             numbers = named & frozenset(range(info.partitions))
             found[info.topic_id] = SharedTopic(info.name, numbers)
     return found
 
 
 async def _altered(
-    node: Node, group_id: str, topic: AlterShareGroupOffsetsRequestTopic
+    node: Node, group_id: str, name: str, starts: Mapping[int, int], slices: Slices
 ) -> AlterShareGroupOffsetsResponseTopic:
-    info = node.topics.find(topic.topic_name)
-    topic_id = _id_of(node, topic.topic_name)
-    answer = AlterShareGroupOffsetsResponseTopic(
-        topic_name=topic.topic_name, topic_id=topic_id or NO_UUID
-    )
-    for asked in topic.partitions:
-        number = asked.partition_index
-        code, text = Code.UNKNOWN_TOPIC_OR_PARTITION, _UNKNOWN
-        if topic_id is not None and info is not None and 0 <= number < info.partitions:
-            key = ShareKey(group_id, topic_id, number)
-            code, text = await node.shares.begin_anew(key, asked.start_offset), ""
+    topic_id = _id_of(node, name)
+    answer = AlterShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic_id or NO_UUID)
+    for number, start in starts.items():
+        await slices.rest()
+        code, text = await _begun_anew(node, group_id, name, number, start)
         answer.partitions.append(
             AlterShareGroupOffsetsResponsePartition(
                 partition_index=number, error_code=code, error_message=text or None
             )
         )
     return answer
+
+
+async def _begun_anew(
+    node: Node, group_id: str, name: str, number: int, start: int
+) -> tuple[Code, str]:
+    """The code, and why. The topic may be deleted at any time."""
+    info = node.topics.find(name)
+    if info is None or info.topic_id is None or not 0 <= number < info.partitions:
+        return Code.UNKNOWN_TOPIC_OR_PARTITION, _UNKNOWN
+    if start < UNKNOWN_START:
+        return Code.INVALID_REQUEST, _BELOW
+    return await node.shares.begin_anew(ShareKey(group_id, info.topic_id, number), start), ""
 
 
 # -- forgotten -----------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from tidelog.server.groups.codes import Code
 from tidelog.server.groups.host import Host
 from tidelog.server.groups.internal_topic import InternalTopic
 from tidelog.server.groups.reply import Reply
+from tidelog.server.partitions import Partition
 from tidelog.server.shares.kept import (
     UNCHANGED,
     UNKNOWN_COUNT,
@@ -46,6 +47,8 @@ from tidelog.types import NewRecord
 LOGGER: Final[Logger] = getLogger("tidelog.server.shares")
 # Where so many records are of no use the log's start moves up.
 USELESS_MAX: Final = 10_000
+# So often it is looked whether so many are, while as many are written.
+LOOKS: Final = 10
 # So many that have said nothing for long are written again at a time.
 COLD_MAX: Final = 100
 
@@ -95,6 +98,8 @@ class ShareStates(Watched):
         self._topic.on_lost = self._lose
         self._entries: ByPartition[Entry] = ByPartition(self._topic.number_of)
         self._known: Mapping[str, Entry] = self._entries.all
+        # Each partition's log end when it was looked at last.
+        self._looked: dict[int, int] = {}
         self.on_lost: Callable[[list[ShareKey]], None] = lambda _keys: None
 
     def resume(self) -> None:
@@ -163,12 +168,11 @@ class ShareStates(Watched):
         if after.update_count >= self._updates_max:
             epoch = after.snapshot_epoch + 1
             again = replace(after, snapshot_epoch=epoch, update_count=0)
-            said = self._write_snapshot(key, again)
-            self._prune(self._topic.number_of(key.text))
-            return said
+            return self._write_snapshot(key, again)
         said = self._append(key, update_record(key, after.snapshot_epoch, update))
         if _is_written(said):
             entry.kept = after
+            self._look(key)
         return said
 
     def forget(self, key: ShareKey) -> Reply[Code]:
@@ -176,9 +180,16 @@ class ShareStates(Watched):
         said = self._append(key, forget_record(key))
         if _is_written(said):
             self._entries.remove(key.text)
+            self._look(key)
         return said
 
     def _write_snapshot(self, key: ShareKey, kept: KeptState) -> Reply[Code]:
+        said = self._put_snapshot(key, kept)
+        if _is_written(said):
+            self._look(key)
+        return said
+
+    def _put_snapshot(self, key: ShareKey, kept: KeptState) -> Reply[Code]:
         now_ms = self._host.env.clock.now_ms()
         said = self._append(key, snapshot_record(key, kept, now_ms))
         if _is_written(said):
@@ -202,26 +213,38 @@ class ShareStates(Watched):
         assert partition is not None  # it was written to just now
         return partition.log.log_end_offset
 
-    def _prune(self, number: int) -> None:
-        """Let the log begin at the oldest snapshot that is needed; write the oldest ones again."""
+    def _look(self, key: ShareKey) -> None:
+        """Once in a while: a look goes through all that a partition keeps."""
+        number = self._topic.number_of(key.text)
         partition = self._topic.partition(number)
-        if partition is None or partition.high_watermark < partition.log.log_end_offset:
+        if partition is None:
             return
-        log = partition.log
-        useless_end = log.log_end_offset - USELESS_MAX
-        if log.log_start_offset >= useless_end:
+        end = partition.log.log_end_offset
+        if end - self._looked.get(number, 0) < USELESS_MAX // LOOKS:
             return
+        self._looked[number] = end
+        if partition.log.log_start_offset < end - USELESS_MAX:
+            self._prune(number, partition)
+
+    def _prune(self, number: int, partition: Partition) -> None:
+        """Let the log begin at the oldest snapshot that is needed; write the oldest ones again.
+
+        That is cut once all up to now is safe: what replaces the records before it may not be yet.
+        """
+        end = partition.log.log_end_offset
         oldest = nsmallest(COLD_MAX, self._entries.part(number), key=lambda each: each.snapshot)
-        try:
-            log.delete_records(oldest[0].snapshot)
-        except TidelogError as error:
-            LOGGER.warning("%s can't be cut: %s", partition.name, error)
-            return
+        start = oldest[0].snapshot if oldest else end
+
+        def cut(code: Code) -> None:
+            if code is Code.NONE:
+                _cut(partition, start)
+
+        self._topic.settled(number).then(cut)
         for entry in oldest:
-            if entry.snapshot < useless_end:
+            if entry.snapshot < end - USELESS_MAX:
                 epoch = entry.kept.snapshot_epoch + 1
                 again = replace(entry.kept, snapshot_epoch=epoch, update_count=0)
-                self._write_snapshot(entry.key, again)
+                self._put_snapshot(entry.key, again)
 
     # -- partitions come and go --------------------------------------------------------------
 
@@ -242,8 +265,16 @@ class ShareStates(Watched):
 
     def _lose(self, number: int | None) -> None:
         gone = self._entries.take_out(number)
+        self._looked.clear()
         self.on_lost([entry.key for entry in gone])
         self.notify()
+
+
+def _cut(partition: Partition, start: int) -> None:
+    try:
+        partition.log.delete_records(start)
+    except TidelogError as error:
+        LOGGER.warning("%s can't be cut: %s", partition.name, error)
 
 
 def _is_written(said: Reply[Code]) -> bool:

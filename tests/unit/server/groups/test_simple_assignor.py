@@ -74,7 +74,7 @@ def test_the_pool_is_not_gone_through_for_each_member() -> None:
     """It was: 200 members of 10,000 partitions held the broker's loop for 0.25 s."""
     topic = CountedId(int=1)
     reads = {f"m{number}": frozenset[UUID]({topic}) for number in range(100)}
-    of = {topic: frozenset(range(1000))}
+    of: dict[UUID, frozenset[int]] = {topic: frozenset(range(1000))}
     had = assign_simple(reads, {}, of)
     CountedId.count = 0
     assert assign_simple(reads, had, of) == had

@@ -26,6 +26,7 @@ from tests.waiting import turn_until
 
 from tidelog.env import ManualClock
 from tidelog.server.groups.codes import Code
+from tidelog.server.shares import share_states
 from tidelog.server.shares.states import AckType, ShareCode
 
 ACCEPT, RELEASE, REJECT = AckType.ACCEPT, AckType.RELEASE, AckType.REJECT
@@ -108,8 +109,6 @@ async def test_all_is_said_again_after_so_many_changes(path: Path) -> None:
 
 @on_a_loop
 async def test_what_is_of_no_use_any_more_is_let_go(path: Path) -> None:
-    from tidelog.server.shares import share_states
-
     async with world(path, often=5) as it:
         it.produce(10, partition=1)
         cold = it.member()
@@ -128,6 +127,57 @@ async def test_what_is_of_no_use_any_more_is_let_go(path: Path) -> None:
     async with world(path) as it:
         assert acquired(await it.member().fetch(0, 1), 1) == [(5, 9, 1)]
         assert acquired(await it.member().fetch(0)) == []
+
+
+@on_a_loop
+async def test_the_log_of_groups_that_come_and_go_is_cut(path: Path) -> None:
+    await come_and_go(path, "page-cache")
+
+
+@on_a_loop
+async def test_the_log_is_cut_once_what_replaces_it_is_synced(path: Path) -> None:
+    """It never was with fsync: what was just written is not safe yet."""
+    await come_and_go(path, "fsync")
+
+
+async def come_and_go(path: Path, durability: str) -> None:
+    async with world(path, tidelog_durability=durability) as it:
+        it.produce(10)
+        one = it.member()
+        await one.fetch(0)
+        await one.say(said(0, 4, ACCEPT))
+        shares = it.node.shares
+        log = it.node.partitions.get("__share_group_state", 0).log
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(share_states, "USELESS_MAX", 20)
+            for number in range(100):
+                key = it.key(group=f"short {number}")
+                assert await shares.begin_anew(key, 3) is Code.NONE
+                assert await shares.forget(key) is Code.NONE
+        assert log.log_start_offset > 150
+        assert log.log_end_offset - log.log_start_offset < 60
+        assert await shares.forget(it.key()) is Code.NONE
+    async with world(path) as it:
+        assert await it.node.shares.is_ready(it.key())
+        assert it.node.shares.states.of_group(GROUP) == []
+
+
+@on_a_loop
+async def test_a_log_whose_groups_are_all_gone_is_cut_wholly(path: Path) -> None:
+    async with world(path) as it:
+        assert await it.node.shares.begin_anew(it.key(), 3) is Code.NONE
+        log = it.node.partitions.get("__share_group_state", 0).log
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(share_states, "USELESS_MAX", 20)
+            for _ in range(20):
+                assert await it.node.shares.forget(it.key()) is Code.NONE
+                assert await it.node.shares.begin_anew(it.key(), 3) is Code.NONE
+            for _ in range(30):
+                assert await it.node.shares.forget(it.key()) is Code.NONE
+        assert log.log_start_offset > 40
+    async with world(path) as it:
+        assert await it.node.shares.is_ready(it.key())
+        assert it.node.shares.states.find(it.key()) is None
 
 
 @on_a_loop
