@@ -45,6 +45,7 @@ from tidelog.server.shares.states import ShareCode, Wish
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from tidelog.server.node import ConnectionFacts
     from tidelog.server.shares.shares import Shares
 
 STRICT: Final = 1
@@ -123,9 +124,15 @@ def _begin(
 ) -> ShareSession | ShareCode:
     session = shares.sessions.begin(key, named)
     if isinstance(session, ShareSession):
-        closers = member.context.connection.closers
-        closers[key] = partial(shares.drop_session, key, session)
+        connection = member.context.connection
+        connection.closers[key] = partial(shares.drop_session, key, session)
+        # Its member may end it by another connection: this one is to hold nothing of it.
+        session.on_end = lambda: _no_closer(connection, key)
     return session
+
+
+def _no_closer(connection: "ConnectionFacts", key: SessionKey) -> None:
+    connection.closers.pop(key, None)
 
 
 async def _fetch(
@@ -189,7 +196,6 @@ def _add_news(session: ShareSession, answers: Answers) -> None:
 def _end(member: Member) -> None:
     """The member goes: what it has is anybody's again."""
     key = SessionKey(member.group_id, member.member_id)
-    member.context.connection.closers.pop(key, None)
     member.context.node.shares.end_session(key)
 
 

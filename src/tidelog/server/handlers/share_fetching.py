@@ -72,7 +72,7 @@ class ShareFetching:
     async def run(self, named: Sequence[SharedPartition]) -> Answers:
         """What each partition gives, those that give nothing left out."""
         await self._open(named)
-        if not self._live:
+        if not self._live and (self._answers or not named):
             return self._answers
         timer = self._node.timers.after(max(self._order.max_wait_ms, 0), self._end_wait)
         self._watch()
@@ -96,6 +96,9 @@ class ShareFetching:
                 if isinstance(partition, int)
                 else await node.shares.open(member.key_of(each), partition)
             )
+            if live == ShareCode.COORDINATOR_NOT_AVAILABLE:
+                # Left out: a later fetch may open it, and Java's consumer dies of that error.
+                continue
             if isinstance(live, int):
                 self._answers[each] = refusal(each, live)
             else:
@@ -135,19 +138,17 @@ class ShareFetching:
     def _choose(self, named: SharedPartition) -> bool:
         """Whether a partition is to be read now, by this fetch; it is its own then."""
         live = self._live[named]
-        if live.is_gone or live.partition.is_gone:
-            self._tell(named, refusal(named, self._loss(live)))
+        if live.partition.is_gone:
+            self._tell(named, refusal(named, ShareCode.UNKNOWN_TOPIC_OR_PARTITION))
+            return False
+        if live.is_gone:
+            # Let go of, or begun anew: the next fetch opens it, so that one is to come soon.
+            self._has_news = True
             return False
         if named in self._answers:
             return False
         live.refresh()
         return live.records.can_acquire and live.begin_reading()
-
-    @staticmethod
-    def _loss(live: LiveShare) -> int:
-        if live.partition.is_gone:
-            return ShareCode.UNKNOWN_TOPIC_OR_PARTITION
-        return ShareCode.COORDINATOR_NOT_AVAILABLE
 
     # -- reading -----------------------------------------------------------------------------
 

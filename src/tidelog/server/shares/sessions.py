@@ -8,7 +8,7 @@ Pure. Belongs to one thread.
 Source: KIP-932; Kafka 4.3's ShareSessionCache, ShareSession, ShareSessionContext.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -45,11 +45,13 @@ class ShareSession:
         epoch: What its next request must have.
         partitions: In the order in which they were named first; and whether the member is to be
             told of each, whatever there is to say.
+        on_end: Called once when it ends, however that comes.
     """
 
     key: SessionKey
     epoch: int = 1
     partitions: dict[SharedPartition, bool] = field(default_factory=dict)
+    on_end: Callable[[], None] = lambda: None
 
     def rotated(self, epoch: int) -> list[SharedPartition]:
         """Its partitions, each request another one first, so that all have their turn."""
@@ -132,10 +134,11 @@ class ShareSessions:
         return ShareCode.NONE
 
     def end(self, key: SessionKey) -> ShareSession | None:
-        """End one; None where there is none."""
+        """End one; None where there is none. Whoever holds on to it is to empty it."""
         session = self._sessions.pop(key, None)
         if session is not None:
             self._partitions -= len(session.partitions)
+            session.on_end()
         return session
 
 

@@ -6,12 +6,15 @@ is kept of it goes.
 """
 
 import asyncio
+from functools import partial
 from typing import Final
 from uuid import UUID
 
 from tidelog.errors import TidelogError
 from tidelog.server.arrivals import arrival
 from tidelog.server.groups.codes import Code
+from tidelog.server.groups.reply import Reply
+from tidelog.server.groups.share.group import ShareGroup
 from tidelog.server.partitions import Partition
 from tidelog.server.shares.host import ShareHost
 from tidelog.server.shares.kept import UNKNOWN_START, KeptState, ShareKey
@@ -77,6 +80,9 @@ class Shares:
 
     async def open(self, key: ShareKey, partition: Partition) -> LiveShare | ShareCode:
         """A share partition, opened where it was not; or why it can't be."""
+        code = self._code_of_group(key)
+        if code:
+            return code
         found = self.find(key)
         if found is not None:
             return found
@@ -89,6 +95,17 @@ class Shares:
             task.add_done_callback(lambda _: self._opening.pop(key, None))
         # Who asked first may go away: the others wait on.
         return await asyncio.shield(task)
+
+    def _code_of_group(self, key: ShareKey) -> ShareCode:
+        """Why nobody may read it for its group: none shares it, or which do can't be told now."""
+        groups = self._node.groups
+        group = groups.find(key.group_id)
+        if isinstance(group, ShareGroup):
+            topic = group.shared.get(key.topic_id)
+            if topic is not None and key.partition in topic.partitions:
+                return ShareCode.NONE
+        is_known = groups.shards.code_for(key.group_id) is Code.NONE
+        return ShareCode.UNKNOWN_SERVER_ERROR if is_known else ShareCode.COORDINATOR_NOT_AVAILABLE
 
     async def _open(self, key: ShareKey, partition: Partition) -> LiveShare | ShareCode:
         if not await self.is_ready(key):
@@ -103,6 +120,9 @@ class Shares:
         # Looked at again: it may have been changed or lost meanwhile.
         if self.states.code_for(key) is not Code.NONE:
             return ShareCode.COORDINATOR_NOT_AVAILABLE
+        code = self._code_of_group(key)
+        if code:
+            return code
         kept = self.states.find(key) or KeptState()
         first = kept.start if kept.start != UNKNOWN_START else start
         records = SharePartition(first, kept.batches, self.settings.limits(key.group_id))
@@ -166,11 +186,14 @@ class Shares:
         for topic_id, number in session.partitions:
             found = self.find(ShareKey(group_id, topic_id, number))
             if found is not None:
-                found.release(member_id)
-                self._let_go(found)
+                # Only then is nothing on its way any more.
+                found.release(member_id).then(partial(self._let_go, found))
+        session.partitions.clear()
 
-    def _let_go(self, live: LiveShare) -> None:
+    def _let_go(self, live: LiveShare, _said: object) -> None:
         """Keep nothing in memory that can be read again, and that nobody uses."""
+        if live.is_gone:
+            return
         kept = self.states.find(live.key)
         if kept is not None and kept.start != UNKNOWN_START and live.is_idle:
             self._drop(live)
@@ -188,12 +211,15 @@ class Shares:
     async def _changed(self, key: ShareKey, start: int | None) -> Code:
         if not await self.is_ready(key):
             return Code.COORDINATOR_NOT_AVAILABLE
+        return await arrival(self.change_now(key, start))
+
+    def change_now(self, key: ShareKey, start: int | None) -> Reply[Code]:
+        """Begin anew from an offset on, or be forgotten (None); when it is safe, or why it isn't."""
         live = self._live.get(key)
         if live is not None:
             self._drop(live)
         states = self.states
-        said = states.forget(key) if start is None else states.initialize(key, start)
-        return await arrival(said)
+        return states.forget(key) if start is None else states.initialize(key, start)
 
     # -- what goes ---------------------------------------------------------------------------
 

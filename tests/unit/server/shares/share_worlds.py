@@ -25,6 +25,8 @@ from tidelog.protocol.messages.share_fetch import (
 )
 from tidelog.record.builder import build_batch
 from tidelog.record.views import Batch, walk
+from tidelog.server.groups.codes import Code
+from tidelog.server.groups.share.group import SharedTopic, ShareGroup
 from tidelog.server.handlers.share_fetch import share_acknowledge, share_fetch
 from tidelog.server.node import ConnectionFacts, Node
 from tidelog.server.requests import RequestContext
@@ -37,7 +39,10 @@ GROUP: Final = "workers"
 TOPIC: Final = "jobs"
 START_MS: Final = 1_700_000_000_000
 LOCK_MS: Final = 30_000
-SETTINGS: Final = {"share.coordinator.state.topic.num.partitions": "1"}
+SETTINGS: Final = {
+    "share.coordinator.state.topic.num.partitions": "1",
+    "offsets.topic.num.partitions": "1",
+}
 EARLIEST: Final = {"share.auto.offset.reset": "earliest"}
 
 Batches = Sequence[tuple[int, int, Sequence[int]]]
@@ -134,8 +139,19 @@ class World:
 
     def member(self, name: str = "", group: str = GROUP) -> Member:
         self._members += 1
+        self.share(group)
         facts = ConnectionFacts(self._members, "127.0.0.1")
         return Member(self, name or f"member {self._members}", facts, group=group)
+
+    def share(self, group: str = GROUP) -> None:
+        """Let there be a group that shares the topic, as the heartbeat of who joins does."""
+        key = self.key()
+        known = self.node.groups.find(group)
+        if isinstance(known, ShareGroup) and key.topic_id in known.shared:
+            return
+        topics = {key.topic_id: SharedTopic(TOPIC, frozenset(range(3)))}
+        written = self.node.groups.share_topics.share(ShareGroup(group), topics)
+        assert not written.is_done or written.value is Code.NONE
 
     def key(self, partition: int = 0, group: str = GROUP) -> ShareKey:
         info = self.node.topics.find(TOPIC)
@@ -238,6 +254,8 @@ async def world(
         if node.topics.find(TOPIC) is None:
             node.topics.create(TOPIC, 3)
         made = World(node, clock)
+        assert await node.groups.shards.ensure_topic() is Code.NONE
+        await turn_until(lambda: node.groups.shards.code_for(GROUP) is Code.NONE)
         if not node.group_texts(GROUP):
             await made.set_group(EARLIEST)
         yield made

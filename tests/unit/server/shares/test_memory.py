@@ -1,0 +1,106 @@
+"""What stays in memory of share groups: what a group has that somebody has joined, as it is used."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.unit.server.shares.share_worlds import (
+    GROUP,
+    TOPIC,
+    Member,
+    acquired,
+    of,
+    on_a_loop,
+    said,
+    world,
+)
+from tests.waiting import turn_until
+
+from tidelog.server.node import ConnectionFacts
+from tidelog.server.shares.kept import ShareKey
+from tidelog.server.shares.sessions import SessionKey
+from tidelog.server.shares.states import AckType, ShareCode
+
+
+@on_a_loop
+async def test_nothing_is_opened_for_a_group_that_nobody_has_joined(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(1)
+        forged = Member(it, "one", ConnectionFacts(1, "127.0.0.1"), group="forged")
+        data = of(await forged.fetch(0, records=0))
+        assert data is not None
+        assert data.error_code == ShareCode.UNKNOWN_SERVER_ERROR
+        assert it.node.shares.live_count == 0
+
+
+@on_a_loop
+async def test_a_group_that_is_not_loaded_is_left_out(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(1)
+        one = it.member()
+        it.node.topics.delete("__consumer_offsets")
+        response = await one.fetch(0)
+        assert (response.error_code, response.responses) == (0, [])
+        assert it.node.shares.live_count == 0
+
+
+@on_a_loop
+async def test_who_goes_leaves_nothing_open_once_that_is_written(path: Path) -> None:
+    async with world(path, tidelog_durability="fsync") as it:
+        partition = it.node.partitions.get(TOPIC, 0)
+        it.produce(10)
+        await turn_until(lambda: partition.high_watermark == 10)
+        one = it.member()
+        await turn_until(lambda: it.node.groups.find(GROUP) is not None)
+        assert acquired(await one.fetch(0)) == [(0, 9, 1)]
+        assert await one.say(said(0, 4, AckType.ACCEPT)) == 0
+        one.epoch = -1
+        await one.fetch()
+        await turn_until(lambda: it.node.shares.live_count == 0)
+
+
+@on_a_loop
+async def test_a_session_that_ends_elsewhere_is_held_by_no_connection(path: Path) -> None:
+    async with world(path) as it:
+        begins, ends, again = it.member("one"), it.member("one"), it.member("one")
+        await begins.fetch(0, 1, 2)
+        key = SessionKey(GROUP, "one")
+        session = it.node.shares.sessions.find(key)
+        assert session is not None
+        ends.epoch = -1
+        await ends.fetch()
+        assert it.node.shares.sessions.partition_count == len(session.partitions) == 0
+        assert begins.connection.closers == ends.connection.closers == {}
+        begins.epoch = 0
+        await begins.fetch(0)
+        await again.fetch(0)
+        assert begins.connection.closers == {}
+        again.connection.close()
+        assert it.node.shares.sessions.find(key) is None
+
+
+@on_a_loop
+async def test_what_is_let_go_while_a_fetch_opens_more_is_left_out(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        it.produce(10, partition=1)
+        one, two = it.member(), it.member()
+        await two.fetch(0)
+        assert await two.say(said(0, 4, AckType.ACCEPT)) == 0
+        shares, gate, asked = it.node.shares, asyncio.Event(), asyncio.Event()
+        is_ready = shares.is_ready
+
+        async def held(key: ShareKey) -> bool:
+            asked.set()
+            await gate.wait()
+            return await is_ready(key)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(shares, "is_ready", held)
+            fetch = asyncio.ensure_future(one.fetch(0, 1))
+            await asked.wait()
+            shares.end_session(SessionKey(GROUP, two.name))
+            assert shares.live_count == 0
+            gate.set()
+            assert acquired(await fetch, 0) == []
+        assert acquired(await one.fetch(), 0) == [(5, 9, 2)]
