@@ -285,13 +285,11 @@ async def delete_groups(
 
 
 async def _delete(context: RequestContext, group_id: str) -> Code:
-    """Delete one; what a share group has read is kept elsewhere, and goes first."""
+    """Delete one; where a share group is, is kept elsewhere, and goes behind it."""
     coordinator = context.node.groups
     group = coordinator.find(group_id)
     if isinstance(group, ShareGroup) and group.is_empty:
-        from tidelog.server.handlers.share_offsets import forget_all  # few have any
+        from tidelog.server.handlers.share_offsets import delete_share_group  # few have any
 
-        code = await forget_all(context.node, group)
-        if code is not Code.NONE:
-            return code
+        return await delete_share_group(context.node, group)
     return await arrival(coordinator.commits.delete_group(group_id))

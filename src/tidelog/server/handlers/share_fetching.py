@@ -15,7 +15,6 @@ from tidelog.errors import TidelogError
 from tidelog.protocol.messages.share_fetch import AcquiredRecords, SharePartitionData
 from tidelog.server.handlers.share_requests import Member, text_of
 from tidelog.server.segment_bytes import ColdRead
-from tidelog.server.shares.live import LiveShare
 from tidelog.server.shares.reading import Part, Read, read
 from tidelog.server.shares.sessions import SharedPartition
 from tidelog.server.shares.states import Acquired, ShareCode, Wish
@@ -24,6 +23,7 @@ from tidelog.types import Buffer, IsolationLevel
 if TYPE_CHECKING:
     from tidelog.server.file_pieces import FilePiece
     from tidelog.server.node import Node
+    from tidelog.server.shares.live import LiveShare
 
 Answers = dict[SharedPartition, SharePartitionData]
 STORAGE_ERROR: Final = 56

@@ -4,7 +4,7 @@ Only a group without members may be changed. Source: Kafka's protocol guide, API
 KIP-1226 (lag); Kafka 4.3's group coordinator.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -30,6 +30,7 @@ from tidelog.protocol.wire import NO_UUID
 from tidelog.server.arrivals import arrival
 from tidelog.server.errors import Refusal
 from tidelog.server.groups.codes import Code
+from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.share.group import SharedTopic, ShareGroup
 from tidelog.server.node import Node
 from tidelog.server.requests import RequestContext
@@ -233,45 +234,84 @@ async def delete_share_group_offsets(
         return DeleteShareGroupOffsetsResponse(
             error_code=refusal.error_code, error_message=refusal.message
         )
-    answers = [await _forgotten(node, group, each.topic_name) for each in request.topics]
-    gone = [answer.topic_id for answer in answers if not answer.error_code]
-    code = await arrival(node.groups.share_topics.unshare(group, gone))
+    code = await _settled(node, group)
+    if code is not Code.NONE:
+        return DeleteShareGroupOffsetsResponse(error_code=code)
+    # In one turn of the loop: nobody joins, or deletes the group, between one and the other.
+    named = {each.topic_name: _forget(node, group, each.topic_name) for each in request.topics}
+    gone = [topic_id for topic_id, replies in named.values() if topic_id and not _failed(replies)]
+    unshared = node.groups.share_topics.unshare(group, gone)
+    answers = [await _forgotten(node, name, *each) for name, each in named.items()]
+    code = await arrival(unshared)
     if code is not Code.NONE:
         return DeleteShareGroupOffsetsResponse(error_code=code)
     return DeleteShareGroupOffsetsResponse(responses=answers)
 
 
-async def _forgotten(
-    node: Node, group: ShareGroup, name: str
-) -> DeleteShareGroupOffsetsResponseTopic:
+def _forget(node: Node, group: ShareGroup, name: str) -> tuple[UUID | None, Sequence[Reply[Code]]]:
+    """Forget where a group is in a topic; None for one that it has not begun."""
     topic_id = _id_of(node, name)
     if topic_id is None or topic_id not in group.shared:
+        return None, ()
+    return topic_id, [node.shares.change_now(key, None) for key in _keys(group, topic_id)]
+
+
+def _failed(replies: Iterable[Reply[Code]]) -> bool:
+    """Whether one was refused at once: nothing was written then."""
+    return any(each.is_done and each.value is not Code.NONE for each in replies)
+
+
+async def _forgotten(
+    node: Node, name: str, topic_id: UUID | None, replies: Iterable[Reply[Code]]
+) -> DeleteShareGroupOffsetsResponseTopic:
+    if topic_id is None:
         return DeleteShareGroupOffsetsResponseTopic(
             topic_name=name,
             topic_id=NO_UUID,
             error_code=Code.UNKNOWN_TOPIC_OR_PARTITION,
-            error_message=_UNKNOWN if topic_id is None else _NOTHING,
+            error_message=_UNKNOWN if _id_of(node, name) is None else _NOTHING,
         )
-    code = await _forget(node, group, topic_id)
+    code = await _first_failure(replies)
     return DeleteShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic_id, error_code=code)
 
 
-async def _forget(node: Node, group: ShareGroup, topic_id: UUID) -> Code:
-    """Forget where a group is in one topic; the first failure."""
-    for number in sorted(group.shared[topic_id].partitions):
-        code = await node.shares.forget(ShareKey(group.group_id, topic_id, number))
-        if code is not Code.NONE:
-            return code
-    return Code.NONE
+async def delete_share_group(node: Node, group: ShareGroup) -> Code:
+    """Delete a group without members, then forget where it is: who joins meanwhile keeps that."""
+    code = await _settled(node, group)
+    if code is not Code.NONE:
+        return code
+    # In one turn of the loop, as above.
+    ended = node.groups.commits.delete_group(group.group_id)
+    if _failed([ended]):
+        return ended.value
+    keys = [key for topic_id in group.shared for key in _keys(group, topic_id)]
+    forgotten = [node.shares.change_now(key, None) for key in keys]
+    return await _first_failure([ended, *forgotten])
 
 
-async def forget_all(node: Node, group: ShareGroup) -> Code:
-    """Forget where a group is, before it is deleted; the first failure."""
+async def _settled(node: Node, group: ShareGroup) -> Code:
+    """Wait until what is kept of a group can be forgotten; why it is not to be, behind the wait."""
     for topic_id in tuple(group.shared):
-        code = await _forget(node, group, topic_id)
-        if code is not Code.NONE:
-            return code
-    return Code.NONE
+        for key in _keys(group, topic_id):
+            if not await node.shares.is_ready(key):
+                return Code.COORDINATOR_NOT_AVAILABLE
+    code = node.groups.shards.code_for(group.group_id)
+    if code is not Code.NONE:
+        return code
+    if node.groups.find(group.group_id) is not group:
+        return Code.GROUP_ID_NOT_FOUND
+    return Code.NONE if group.is_empty else Code.NON_EMPTY_GROUP
+
+
+def _keys(group: ShareGroup, topic_id: UUID) -> list[ShareKey]:
+    topic = group.shared.get(topic_id)
+    numbers = () if topic is None else sorted(topic.partitions)
+    return [ShareKey(group.group_id, topic_id, number) for number in numbers]
+
+
+async def _first_failure(replies: Iterable[Reply[Code]]) -> Code:
+    codes = [await arrival(each) for each in replies]
+    return next((code for code in codes if code is not Code.NONE), Code.NONE)
 
 
 # -- for all -------------------------------------------------------------------------------------

@@ -214,7 +214,7 @@ class Shares:
         return await arrival(self.change_now(key, start))
 
     def change_now(self, key: ShareKey, start: int | None) -> Reply[Code]:
-        """Begin anew from an offset on, or be forgotten (None); when it is safe, or why it isn't."""
+        """Begin anew from an offset on, or be forgotten (None); when it is safe, or why not."""
         live = self._live.get(key)
         if live is not None:
             self._drop(live)

@@ -1,4 +1,4 @@
-"""What stays in memory of share groups: what a group has that somebody has joined, as it is used."""
+"""What stays in memory of share groups: what somebody has joined, as long as it is used."""
 
 import asyncio
 from pathlib import Path

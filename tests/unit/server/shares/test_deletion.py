@@ -1,0 +1,137 @@
+"""A share group is deleted, or forgets a topic, while others ask for it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.unit.server.shares.share_worlds import (
+    GROUP,
+    TOPIC,
+    World,
+    acquired,
+    on_a_loop,
+    said,
+    world,
+)
+
+from tidelog.protocol.messages import DELETE_GROUPS, DELETE_SHARE_GROUP_OFFSETS
+from tidelog.protocol.messages.described_groups import DeleteGroupsRequest
+from tidelog.protocol.messages.share_offsets import (
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequestTopic,
+)
+from tidelog.server.groups.codes import Code
+from tidelog.server.groups.results import ShareBeatAsked
+from tidelog.server.handlers.groups import delete_groups
+from tidelog.server.handlers.share_offsets import delete_share_group_offsets
+from tidelog.server.node import ConnectionFacts
+from tidelog.server.requests import RequestContext
+from tidelog.server.shares.kept import ShareKey
+from tidelog.server.shares.states import AckType
+
+
+async def delete(it: World) -> int:
+    context = RequestContext(it.node, DELETE_GROUPS, 2, "test", ConnectionFacts(9, "127.0.0.1"))
+    told = await delete_groups(context, DeleteGroupsRequest(groups_names=[GROUP]))
+    return told.results[0].error_code
+
+
+async def forget(it: World) -> int:
+    facts = ConnectionFacts(9, "127.0.0.1")
+    context = RequestContext(it.node, DELETE_SHARE_GROUP_OFFSETS, 0, "test", facts)
+    topics = [DeleteShareGroupOffsetsRequestTopic(topic_name=TOPIC)]
+    request = DeleteShareGroupOffsetsRequest(group_id=GROUP, topics=topics)
+    return (await delete_share_group_offsets(context, request)).error_code
+
+
+def join(it: World) -> None:
+    asked = ShareBeatAsked(
+        group_id=GROUP,
+        member_id="A",
+        epoch=0,
+        rack_id=None,
+        topics=frozenset({TOPIC}),
+        client_id="test",
+        client_host="/127.0.0.1",
+    )
+    assert it.node.groups.shares.beat(asked).value.code is Code.NONE
+
+
+async def read_some(it: World) -> None:
+    it.produce(10)
+    one = it.member()
+    await one.fetch(0)
+    assert await one.say(said(0, 4, AckType.ACCEPT)) == 0
+    one.epoch = -1
+    await one.fetch()
+
+
+@asynccontextmanager
+async def held(it: World) -> AsyncIterator[asyncio.Event]:
+    """All that waits for what is kept waits on inside; the event: somebody does."""
+    shares, gate, asked = it.node.shares, asyncio.Event(), asyncio.Event()
+    is_ready = shares.is_ready
+
+    async def late(key: ShareKey) -> bool:
+        asked.set()
+        await gate.wait()
+        return await is_ready(key)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shares, "is_ready", late)
+        try:
+            yield asked
+        finally:
+            gate.set()
+
+
+@on_a_loop
+async def test_who_joins_while_its_group_is_deleted_keeps_its_place(path: Path) -> None:
+    async with world(path) as it:
+        await read_some(it)
+        async with held(it) as asked:
+            deletion = asyncio.ensure_future(delete(it))
+            await asked.wait()
+            join(it)
+        assert await deletion == Code.NON_EMPTY_GROUP
+        kept = it.node.shares.states.find(it.key())
+        assert kept is not None
+        assert kept.start == 5
+        assert acquired(await it.member().fetch(0)) == [(5, 9, 2)]
+
+
+@on_a_loop
+async def test_who_joins_while_a_topic_is_forgotten_keeps_its_place(path: Path) -> None:
+    async with world(path) as it:
+        await read_some(it)
+        async with held(it) as asked:
+            forgetting = asyncio.ensure_future(forget(it))
+            await asked.wait()
+            join(it)
+        assert await forgetting == Code.NON_EMPTY_GROUP
+        assert acquired(await it.member().fetch(0)) == [(5, 9, 2)]
+
+
+@on_a_loop
+async def test_a_group_that_is_deleted_while_it_forgets_does_not_come_back(path: Path) -> None:
+    async with world(path) as it:
+        await read_some(it)
+        async with held(it) as asked:
+            forgetting = asyncio.ensure_future(forget(it))
+            await asked.wait()
+            it.node.groups.commits.delete_group(GROUP)
+        assert await forgetting == Code.GROUP_ID_NOT_FOUND
+        assert it.node.groups.find(GROUP) is None
+
+
+@on_a_loop
+async def test_a_deleted_group_has_no_place_and_begins_anew(path: Path) -> None:
+    async with world(path) as it:
+        await read_some(it)
+        assert await delete(it) == 0
+        assert it.node.groups.find(GROUP) is None
+        assert it.node.shares.states.of_group(GROUP) == []
+        join(it)
+        assert acquired(await it.member().fetch(0)) == [(0, 9, 1)]
