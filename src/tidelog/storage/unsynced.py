@@ -3,7 +3,8 @@
 A process that was killed leaves to the system what it had not synced: of a finished segment,
 too, where the roll's sync was left for later. Nothing syncs such a segment any more, while flushes,
 rolls and a clean close move the recovery point past it, and a note says that all of it is there. So
-an opening behind a hard stop syncs what it found; where a sync has failed, files are written anew.
+an opening behind a hard stop syncs what it found; where a sync has failed, a reopening writes files
+anew.
 
 Owns no open state. Source: docs/recovery.md, "Opening for writing".
 """

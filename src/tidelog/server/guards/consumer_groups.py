@@ -1,7 +1,6 @@
 """Guards of the consumer protocol of groups (KIP-848). Source: Kafka 4.3's KafkaApis."""
 
 from collections.abc import Iterator
-from typing import Final
 
 from tidelog.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
@@ -10,21 +9,15 @@ from tidelog.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatResponse,
     DescribedConsumerGroup,
 )
-from tidelog.server.guards.common import DENIED_TEXT, GROUP_DENIED, TOPIC_DENIED, Asker, then
-from tidelog.server.handlers.groups import GROUP_OPERATIONS
+from tidelog.server.guards.assigned_groups import Shown, heartbeat_refusal
+from tidelog.server.guards.common import Asker, then
 from tidelog.server.requests import Answer
-from tidelog.server.security.authorizer import Operation, ResourceType
-
-_HIDDEN: Final = "The group described uses topics that the client is not authorized to describe."
+from tidelog.server.security.authorizer import Operation
 
 
 def consumer_group_heartbeat(asker: Asker, request: ConsumerGroupHeartbeatRequest) -> Answer:
     """READ on the group, DESCRIBE on each topic named; expressions find what may be seen."""
-    code = 0
-    if not asker.may_group(Operation.READ, request.group_id):
-        code = GROUP_DENIED
-    elif not all(_may_see(asker, name) for name in request.subscribed_topic_names or ()):
-        code = TOPIC_DENIED
+    code = heartbeat_refusal(asker, request.group_id, request.subscribed_topic_names)
     if not code:
         return asker.go_on(request)
     return ConsumerGroupHeartbeatResponse(
@@ -32,37 +25,20 @@ def consumer_group_heartbeat(asker: Asker, request: ConsumerGroupHeartbeatReques
     )
 
 
-def _may_see(asker: Asker, name: str) -> bool:
-    return asker.may_topic(Operation.DESCRIBE, name)
-
-
 def consumer_group_describe(asker: Asker, request: ConsumerGroupDescribeRequest) -> Answer:
     """DESCRIBE on each group, and on all topics that its members read or ask for."""
     request.group_ids, denied = asker.split_groups(request.group_ids, Operation.DESCRIBE)
+    shown = Shown(asker, _topics_of, _refused)
 
     def change(said: ConsumerGroupDescribeResponse) -> None:
-        for group in said.groups:
-            if request.include_authorized_operations and not group.error_code:
-                found = asker.bits(ResourceType.GROUP, group.group_id, GROUP_OPERATIONS)
-                group.authorized_operations = found
-        said.groups = [_shown(asker, group) for group in said.groups]
-        said.groups += [
-            DescribedConsumerGroup(
-                error_code=GROUP_DENIED, error_message=DENIED_TEXT[GROUP_DENIED], group_id=name
-            )
-            for name in dict.fromkeys(denied)
-        ]
+        with_operations = request.include_authorized_operations
+        said.groups = shown.groups(said.groups, denied, with_operations=with_operations)
 
     return then(asker.go_on(request), change)
 
 
-def _shown(asker: Asker, group: DescribedConsumerGroup) -> DescribedConsumerGroup:
-    """A group, or nothing of it but its name."""
-    if all(_may_see(asker, name) for name in set(_topics_of(group))):
-        return group
-    return DescribedConsumerGroup(
-        error_code=TOPIC_DENIED, error_message=_HIDDEN, group_id=group.group_id
-    )
+def _refused(name: str, code: int, text: str) -> DescribedConsumerGroup:
+    return DescribedConsumerGroup(error_code=code, error_message=text, group_id=name)
 
 
 def _topics_of(group: DescribedConsumerGroup) -> Iterator[str]:
