@@ -11,6 +11,7 @@ twice of it, or at once where the connection has brought a frame as large before
 """
 
 from collections import deque
+from struct import Struct
 from typing import Final
 
 from tidelog.errors import CorruptMessage
@@ -18,6 +19,7 @@ from tidelog.record.scratch import is_free
 from tidelog.types import Buffer
 
 LENGTH_BYTES: Final = 4
+_LENGTH: Final = Struct(">i")
 MAX_FRAME_BYTES: Final = 128 * 1024 * 1024
 
 # A buffer of small frames begins like this, where something comes, and grows.
@@ -164,6 +166,11 @@ class Frames:
         Raises:
             CorruptMessage: As `next` does.
         """
+        chunk = self._chunk
+        if self._start == self._end < len(chunk) and self._large is None and is_free(chunk):
+            # All was handed out and nobody looks at it any more, as between most requests.
+            self._start = self._end = 0
+            return memoryview(chunk)
         if self._large is None:
             self._make_room()
         elif self._large_have == len(self._large):
@@ -236,8 +243,7 @@ class Frames:
         self._large[:have] = memoryview(old)[:have]
 
     def _length(self) -> int:
-        at = self._start
-        length = int.from_bytes(self._chunk[at : at + LENGTH_BYTES], "big", signed=True)
+        length: int = _LENGTH.unpack_from(self._chunk, self._start)[0]
         if not 0 <= length <= self._max_frame_bytes:
             raise CorruptMessage(
                 f"a frame of {length} bytes, 0 to {self._max_frame_bytes} are allowed", at=0

@@ -29,6 +29,7 @@ TURN_REQUESTS: Final = 16
 # So much of a large request may gather in the system before it is read: who sends less of it in
 # `clients.STALLED_MS` seems to send nothing.
 WAKE_BYTES_MAX: Final = 256 << 10
+_NS_PER_MS: Final = 1_000_000
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -67,6 +68,8 @@ class Connection(asyncio.BufferedProtocol):
         self._now_ns = node.env.clock.monotonic_ns
         self._monotonic_ms = node.env.clock.monotonic_ms
         self.last_active_ms = self._monotonic_ms()
+        # Since when the next request is looked at, as far as metrics go.
+        self._looked_ns = 0
 
     # -- what asyncio calls ------------------------------------------------------------------
 
@@ -74,7 +77,7 @@ class Connection(asyncio.BufferedProtocol):
         """A client has come: it stays if there is room."""
         self._transport = cast("asyncio.Transport", transport)
         self._out = Outgoing(
-            self._transport, self._node.reads, self._go_on, self._cut_off, self._progressed
+            self._transport, self._node.reads, self._look_again, self._cut_off, self._progressed
         )
         peer = transport.get_extra_info("peername")
         self.last_active_ms = self._monotonic_ms()  # a handshake may have taken its time
@@ -153,7 +156,8 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """So many bytes have come."""
         if self._transport is not None:
-            self.last_active_ms = self._monotonic_ms()
+            self._looked_ns = now_ns = self._now_ns()
+            self.last_active_ms = now_ns // _NS_PER_MS
             self._frames.filled(nbytes)
             self._go_on()
 
@@ -207,9 +211,9 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def _is_held_up(self) -> bool:
         """Whether the next request has to wait: for an answer, the client, its turn, a quota."""
-        is_full = self._out is not None and self._out.is_full
-        is_silent = self._turn is not None or self._silence is not None
-        return is_full or self._task is not None or is_silent
+        if self._task is not None or self._turn is not None or self._silence is not None:
+            return True
+        return self._out is not None and self._out.is_full
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -226,15 +230,29 @@ class Connection(asyncio.BufferedProtocol):
             LOGGER.exception("a request of %s failed", self.facts.host)
             self._flush()
             self._give_up("an error of our own")
-        self._flush()
-        self._pace()
+        out = self._out
+        if out is None:
+            return
+        out.flush()
+        # Mostly all that came was answered, and nothing has to be set.
+        if not self._frames.is_empty or self._is_paused or self._is_waiting or out.wakes_late:
+            self._pace()
+            self._listen()
+
+    def _listen(self) -> None:
+        """Let the system tell of as much as is wanted.
+
+        A few calls for a large request cost less than one for each packet of it. Where others wait
+        for room each byte is a sign that it goes on.
+        """
         if self._out is not None:
-            # A few calls for a large request cost less than one for each packet of it. Where others
-            # wait for room each byte is a sign that it goes on.
-            wanted = self._frames.missing_bytes
-            if self._in_flight.is_full:
-                wanted = 0
+            wanted = 0 if self._in_flight.is_full else self._frames.missing_bytes
             self._out.wake_at(min(wanted, WAKE_BYTES_MAX) or 1)
+
+    def _look_again(self) -> None:
+        """Go on after a pause that was not the client's."""
+        self._looked_ns = self._now_ns()
+        self._go_on()
 
     def _work(self) -> None:
         """The requests that have come, at most a turn of them."""
@@ -274,7 +292,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _next_turn(self) -> None:
         self._turn = None
-        self._go_on()
+        self._look_again()
 
     def _count_begun(self) -> None:
         """Count what has come of a request; its rest may have to wait."""
@@ -299,19 +317,20 @@ class Connection(asyncio.BufferedProtocol):
             self._in_flight.release(size)
 
     def _end_read(self) -> None:
-        if self.sending_since_ms is not None:
-            self.sending_since_ms, self._is_waiting = None, False
-            self._in_flight.end_read(self._read_on)
+        self.sending_since_ms, self._is_waiting = None, False
+        self._in_flight.end_read(self._read_on)
 
     def _handle(self, frame: Buffer) -> None:
-        self._end_read()
+        if self.sending_since_ms is not None:
+            self._end_read()
         self._key = key = int.from_bytes(frame[:2], "big")
-        asked = Asked(key, len(frame) + LENGTH_BYTES, self._now_ns())
+        asked = Asked(key, len(frame) + LENGTH_BYTES, self._looked_ns)
         said = self._answer(self._node, self.facts, frame)
         if said is None or isinstance(said, list):
             # Answers to requests that came together go together.
             self._send(said, asked, more=not self._frames.is_empty)
-            self._release_request()
+            if self._request_bytes:
+                self._release_request()
         else:
             self._flush()
             self._in_flight.add(asked.size_bytes - self._request_bytes)
@@ -347,7 +366,8 @@ class Connection(asyncio.BufferedProtocol):
             self._out.send(pieces, more=more)
         if self.facts.throttle_ms:
             self._be_silent()
-        seconds = (self._now_ns() - asked.began_ns) * 1e-9
+        self._looked_ns = now_ns = self._now_ns()
+        seconds = (now_ns - asked.began_ns) * 1e-9
         self._node.metrics.request(api_name(asked.key), seconds, asked.size_bytes, size)
 
     def _be_silent(self) -> None:
@@ -360,7 +380,7 @@ class Connection(asyncio.BufferedProtocol):
         self._silence = None
         # Its silence was ours.
         self.last_active_ms = self._monotonic_ms()
-        self._go_on()
+        self._look_again()
 
     def _pace(self) -> None:
         """Read on until something waits: that has a bound, and a client that goes is noticed."""

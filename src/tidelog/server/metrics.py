@@ -210,7 +210,9 @@ class Counters(Metrics):
     def request(self, api_name: str, seconds: float, bytes_in: int, bytes_out: int) -> None:
         """See `Metrics`."""
         tally = self.apis[api_name]
-        tally.seconds.observe(seconds)
+        times = tally.seconds  # as `observe`, without the call
+        times.counts[bisect_left(times.bounds, seconds)] += 1
+        times.total += seconds
         tally.bytes_in += bytes_in
         tally.bytes_out += bytes_out
 

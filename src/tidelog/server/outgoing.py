@@ -104,6 +104,11 @@ class Outgoing:
             pieces: In order; none may change until it was taken.
             more: Another answer follows at once, or `flush`: this one may go with it.
         """
+        if len(pieces) == 1 and not (more or self._gathered or self._pieces):
+            only = pieces[0]  # most answers are such
+            if self._socket is not None and type(only) is not FilePiece:
+                self._send_one(self._socket, only)
+                return
         if self._pieces or FilePiece in map(type, pieces):
             self._begin_waiting([*self._gathered, *pieces])
             self._pump()
@@ -122,6 +127,18 @@ class Outgoing:
         if self._gathered:
             gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
             self._send_now(gathered)
+
+    def _send_one(self, to: socket.socket, buffer: Buffer) -> None:
+        try:
+            sent = to.send(buffer)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self._fail(error)
+            return
+        if sent < len(buffer):
+            self._begin_waiting([memoryview(buffer)[sent:]])
+            self._await_room()
 
     def _send_now(self, buffers: list[Buffer]) -> None:
         if self._socket is None:
