@@ -77,7 +77,7 @@ def answer(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
         UnsupportedVersion: An API or version that is not served, as Kafka closes the connection.
     """
     if frame[:2] == _LIST_OFFSETS_KEY and node.authorizer is None:
-        found = (node.repeated_lookups or _begin_lookups(node)).answer(connection, frame)
+        found = (node.repeated_lookups or _begin_lookups(node)).answer(frame)
         if found is not None:
             return found
     legacy = node.config.tidelog_legacy_clients

@@ -57,7 +57,7 @@ class Address:
 class FrameAnswers(Protocol):
     """A shorter way from a request's bytes to those of its answer."""
 
-    def answer(self, connection: "ConnectionFacts", frame: Buffer) -> list[Buffer] | None:
+    def answer(self, frame: Buffer) -> list[Buffer] | None:
         """What to send for a frame; None where it is to be answered as any other."""
         ...
 

@@ -16,14 +16,13 @@ from tidelog.protocol.messages.offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
 )
-from tidelog.server.handlers.list_offsets import answer_one, response_of
-from tidelog.server.requests import RequestContext
+from tidelog.server.handlers.list_offsets import answer_in, response_of
 from tidelog.types import Buffer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tidelog.server.node import ConnectionFacts, Node
+    from tidelog.server.node import Node
 
 # How many questions are remembered, and of which size: half a megabyte at most.
 KNOWN_MAX: Final = 1024
@@ -98,7 +97,7 @@ class RepeatedLookups:
         self._served = served
         self._known: dict[bytes, _Known | None] = {}
 
-    def answer(self, connection: "ConnectionFacts", frame: Buffer) -> list[Buffer] | None:
+    def answer(self, frame: Buffer) -> list[Buffer] | None:
         """What to send for a frame of ListOffsets; None where it is to be answered as any other.
 
         Raises nothing that is due to the frame: what is wrong with one is said on the other way.
@@ -118,12 +117,12 @@ class RepeatedLookups:
             known = self._learn(rest, data, time_at)
         if known is None:
             return None
-        asked, received = known.asked, known.received
-        if self._node.partitions.find_used(known.topic, asked.partition_index) is None:
+        asked = known.asked
+        place = self._node.partitions.find_used(known.topic, asked.partition_index)
+        if place is None:
             return None
-        asked.timestamp = _TIME.unpack_from(data, time_at)[0]
-        context = RequestContext(self._node, received.api, version, received.client_id, connection)
-        found = answer_one(context, known.message, known.topic, asked)
+        (asked.timestamp,) = _TIME.unpack_from(data, time_at)
+        found = answer_in(self._node, version, known.message, place, asked)
         # What has to be waited for is asked on the other way, which keeps the question for itself.
         if type(found) is not ListOffsetsPartitionResponse:
             return None

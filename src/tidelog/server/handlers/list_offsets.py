@@ -19,6 +19,7 @@ from tidelog.protocol.messages.offsets import (
 )
 from tidelog.server.asked_partitions import find_partition, opened_first
 from tidelog.server.epoch_checks import epoch_problem, epochs_of
+from tidelog.server.node import Node
 from tidelog.server.partitions import Partition
 from tidelog.server.requests import RequestContext
 from tidelog.server.time_lookups import (
@@ -145,20 +146,39 @@ def answer_one(
     context: RequestContext, request: ListOffsetsRequest, topic: str, asked: ListOffsetsPartition
 ) -> Maybe:
     """What is said of one partition; a call that begins to search where that takes a while."""
-    if asked.timestamp < 0 and context.version < SPECIAL_SINCE.get(asked.timestamp, 1 << 15):
+    if _is_unknown_time(asked, context.version):
+        return _refused(asked, UNSUPPORTED_VERSION)
+    found = find_partition(context.node, topic, asked.partition_index)
+    if isinstance(found, int):
+        return _refused(asked, found)
+    return answer_in(context.node, context.version, request, found, asked)
+
+
+def answer_in(
+    node: Node,
+    version: int,
+    request: ListOffsetsRequest,
+    place: Partition,
+    asked: ListOffsetsPartition,
+) -> Maybe:
+    """The same of a partition that is open."""
+    if _is_unknown_time(asked, version):
         return _refused(asked, UNSUPPORTED_VERSION)
     try:
-        found = find_partition(context.node, topic, asked.partition_index)
-        if isinstance(found, int):
-            return _refused(asked, found)
-        code = epoch_problem(found.log, asked.current_leader_epoch)
+        code = epoch_problem(place.log, asked.current_leader_epoch)
         if code:
             return _refused(asked, code)
-        if context.version == 0:
-            return partial(_old_style, context, request, found, asked)
-        return _found(context, found, _end_offset(request, found), asked)
+        if version == 0:
+            return partial(_old_style, node, request, place, asked)
+        return _found(node, place, _end_offset(request, place), asked)
     except TidelogError as error:
         return _failed(asked, error)
+
+
+def _is_unknown_time(asked: ListOffsetsPartition, version: int) -> bool:
+    """Whether a negative time stands for nothing that the version knows."""
+    time = asked.timestamp
+    return time < 0 and version < SPECIAL_SINCE.get(time, 1 << 15)
 
 
 def _end_offset(request: ListOffsetsRequest, partition: Partition) -> int:
@@ -170,19 +190,17 @@ def _end_offset(request: ListOffsetsRequest, partition: Partition) -> int:
     return partition.high_watermark
 
 
-def _found(
-    context: RequestContext, place: Partition, end: int, asked: ListOffsetsPartition
-) -> Maybe:
-    log, work = place.log, context.node.reads
-    if asked.timestamp in SPECIAL_SINCE and asked.timestamp != MAX_TIMESTAMP:
-        return _answer(asked, _special(log, asked.timestamp, end))
-    if asked.timestamp == MAX_TIMESTAMP:
+def _found(node: Node, place: Partition, end: int, asked: ListOffsetsPartition) -> Maybe:
+    log, work, time = place.log, node.reads, asked.timestamp
+    if time >= 0:
+        found = find_time(log, time, work)
+    elif time == MAX_TIMESTAMP:
         found = find_max_timestamp(log, work)
     else:
-        found = find_time(log, asked.timestamp, work)
+        return _answer(asked, _special(log, time, end))
     if callable(found):
         return partial(_searched, found, log, work, end, asked)
-    if found is None and asked.timestamp >= 0 and may_have_no_times(log):
+    if found is None and time >= 0 and may_have_no_times(log):
         return partial(_searched, None, log, work, end, asked)
     return _answer(asked, _visible(found, end))
 
@@ -248,7 +266,7 @@ def _answer(asked: ListOffsetsPartition, found: FoundTime) -> Found:
 
 
 async def _old_style(
-    context: RequestContext,
+    node: Node,
     request: ListOffsetsRequest,
     partition: Partition,
     asked: ListOffsetsPartition,
@@ -257,7 +275,7 @@ async def _old_style(
 
     A segment counts by its file's time; the log end counts as written now.
     """
-    log, node = partition.log, context.node
+    log = partition.log
     try:
         starts = await node.reads.run(_starts, log.segments, log.log_start_offset)
     except OSError:
