@@ -52,7 +52,9 @@ PER_IP, LEVEL, EXPIRATION = (
     "compression.lz4.level",
     "producer.id.expiration.ms",
 )
-KEYS = (PER_IP, LEVEL, EXPIRATION, "max.connections")
+# These have no effect here.
+THREADS, RELOGIN = "num.replica.fetchers", "sasl.kerberos.min.time.before.relogin"
+KEYS = (PER_IP, LEVEL, EXPIRATION, THREADS, RELOGIN, "max.connections")
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +70,7 @@ def clients(kafka_broker: Broker, ours: "Ours") -> Iterator[tuple[RawClient, Raw
         yield kafka, own
 
 
-def alter(client: RawClient, who: str, *changes: Change, trial: bool = False) -> object:
+def alter(client: RawClient, who: str, *changes: Change, trial: bool = False) -> tuple[int, str]:
     """The error code, and the text where it is about names."""
     resource = IncrementalAlterConfigsResource(
         resource_type=BROKER,
@@ -133,6 +135,11 @@ def shown(client: RawClient, who: str) -> object:
         (OWN, [(PER_IP, SUBTRACT, "5")]),
         (OWN, [(PER_IP, SET, "x")]),
         (ALL, [(PER_IP, SET, "-1")]),
+        (OWN, [(THREADS, SET, "2")]),
+        (ALL, [(THREADS, SET, "2")]),
+        (OWN, [(THREADS, SET, "many")]),
+        (OWN, [(RELOGIN, SET, "58000")]),
+        (ALL, [(RELOGIN, SET, "58000")]),
         (OWN, [("log.segment.bytes", SET, "5")]),
         (OWN, [("compression.type", SET, "nope")]),
         (OWN, [("log.roll.ms", SET, "")]),
@@ -151,6 +158,12 @@ def test_what_may_be_changed(
     assert own == kafka
 
 
+def test_threads_may_become_any_number(clients: tuple[RawClient, RawClient]) -> None:
+    change: Change = (THREADS, SET, "9")
+    codes = [alter(client, OWN, change, trial=True)[0] for client in clients]
+    assert codes == [INVALID_REQUEST, 0]
+
+
 def test_what_is_changed_is_shown(clients: tuple[RawClient, RawClient]) -> None:
     kafka, own = clients
 
@@ -162,6 +175,8 @@ def test_what_is_changed_is_shown(clients: tuple[RawClient, RawClient]) -> None:
         (ALL, (PER_IP, SET, "5000")),
         (OWN, (PER_IP, SET, "6000")),
         (OWN, (LEVEL, SET, "5")),
+        (OWN, (THREADS, SET, "2")),
+        (OWN, (RELOGIN, SET, "58000")),
         (ALL, (EXPIRATION, SET, "86400001")),
         (ALL, (PER_IP, DELETE, None)),
     ]

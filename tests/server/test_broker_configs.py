@@ -162,6 +162,28 @@ def test_who_names_nothing_goes_back_to_the_start(data: str) -> None:
         assert described(broker, OWN, "log.retention.ms").config_source == DEFAULT
 
 
+def test_what_has_no_effect_here_is_kept_and_shown(data: str) -> None:
+    """Clients' tests and tools set what Kafka lets them set."""
+    threads, relogin = "background.threads", "sasl.kerberos.min.time.before.relogin"
+    with start(data, background_threads="8") as broker:
+        changes = [(threads, SET, "9"), (relogin, SET, "58000")]
+        assert alter(broker, OWN, *changes) == (0, "")
+        assert alter(broker, ALL, (threads, SET, "7")) == (0, "")
+        assert alter(broker, ALL, (relogin, SET, "58000"))[0] == 42
+    with start(data, background_threads="8") as broker:
+        assert [layer[1:] for layer in layers(described(broker, OWN, threads))] == [
+            ("9", DYNAMIC),
+            ("7", DYNAMIC_DEFAULT),
+            ("8", STATIC),
+            ("10", DEFAULT),
+        ]
+        found = described(broker, OWN, relogin)
+        assert (found.value, found.config_source, found.read_only) == ("58000", DYNAMIC, False)
+        assert alter(broker, OWN, (threads, DELETE, None), (relogin, DELETE, None)) == (0, "")
+        assert alter(broker, ALL, (threads, DELETE, None)) == (0, "")
+        assert described(broker, OWN, threads).value == "8"
+
+
 @pytest.mark.parametrize("who", [ALL, OWN])
 @pytest.mark.parametrize(
     ("change", "code"),
@@ -171,6 +193,7 @@ def test_who_names_nothing_goes_back_to_the_start(data: str) -> None:
         (("log.cleaner.threads", SET, "2"), 42),
         (("no.such.setting", SET, "5"), 42),
         (("max.connections", SET, "no number"), 42),
+        (("background.threads", SET, "no number"), 42),
         (("max.connections", SET, "-1"), 42),
         (("max.connections", SET, None), 42),
         (("max.connections", APPEND, "5"), 40),

@@ -12,9 +12,11 @@ from dataclasses import replace
 from typing import Final, cast
 
 from tidelog.config.broker import BROKER_CONFIG_BY_NAME, BrokerConfig
+from tidelog.config.keys import ConfigKey
 from tidelog.config.topic import TopicConfig
 from tidelog.config.topic_keys import TOPIC_CONFIG_BY_NAME, TOPIC_CONFIGS
 from tidelog.config.values import ConfigValue
+from tidelog.config.without_effect import CHANGEABLE, WITHOUT_EFFECT
 from tidelog.errors import ConfigError
 
 _OF_BROKERS: Final = frozenset(
@@ -36,7 +38,7 @@ TOPIC_DEFAULTS: Final = {
     for synonym in key.synonyms
     if synonym.factor == 1 and synonym.name not in _FIXED
 } | {name: key for name, key in TOPIC_CONFIG_BY_NAME.items() if name.startswith("tidelog.")}
-DYNAMIC_CONFIGS: Final = _OF_BROKERS | TOPIC_DEFAULTS.keys()
+DYNAMIC_CONFIGS: Final = _OF_BROKERS | TOPIC_DEFAULTS.keys() | CHANGEABLE
 
 
 def changed_config(started: BrokerConfig, settings: Mapping[str, str]) -> BrokerConfig:
@@ -55,7 +57,10 @@ def changed_config(started: BrokerConfig, settings: Mapping[str, str]) -> Broker
         if name in TOPIC_DEFAULTS:
             topics[name] = text
         elif name in _OF_BROKERS:
-            values[BROKER_CONFIG_BY_NAME[name].attribute] = _read(name, text)
+            key = BROKER_CONFIG_BY_NAME[name]
+            values[key.attribute] = _read(key, text)
+        elif name in CHANGEABLE:
+            _read(WITHOUT_EFFECT[name], text)  # shown, and nothing else
         else:
             raise ConfigError(name, text, "can't be changed while the broker runs")
     TopicConfig.parse({}, broker=topics)
@@ -64,12 +69,11 @@ def changed_config(started: BrokerConfig, settings: Mapping[str, str]) -> Broker
     return made
 
 
-def _read(name: str, text: str) -> ConfigValue:
-    key = BROKER_CONFIG_BY_NAME[name]
+def _read(key: ConfigKey, text: str) -> ConfigValue:
     try:
         return key.kind.parse(text)
     except ValueError:
-        raise ConfigError(name, text, f"must be {key.kind.allowed}") from None
+        raise ConfigError(key.name, text, f"must be {key.kind.allowed}") from None
 
 
 def is_list(name: str) -> bool:

@@ -1,8 +1,9 @@
 """Settings of Kafka's that have no use here: they are taken with a note, kept as text, and shown.
 
 One process without a controller has no quorum, no replicas elsewhere and threads of its own; and
-there are no groups of the streams protocol. Names, types and defaults are Kafka
-4.3's, so that a `server.properties` can stay as it is and is read with the same care.
+there are neither groups of the streams protocol nor log-ins by Kerberos. Names, types and defaults
+are Kafka 4.3's, so that a `server.properties` can stay as it is and is read with the same care.
+Those that Kafka lets change while it runs can be changed here, too: tools set them.
 
 Source: Kafka 4.3's answer to DescribeConfigs.
 """
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tidelog.config.keys import ConfigKey
-from tidelog.config.values import FLAG, TEXT, TEXTS, ValueKind, whole_number
+from tidelog.config.values import FLAG, RATIO, TEXT, TEXTS, ValueKind, whole_number
 
 DOC: Final = "Taken for Kafka's sake; it has no effect here."
 
@@ -68,6 +69,11 @@ _SHORTS: Final[Mapping[str, str]] = {
     "share.coordinator.state.topic.replication.factor": "3",
     "transaction.state.log.replication.factor": "3",
 }
+_LONGS: Final[Mapping[str, str]] = {"sasl.kerberos.min.time.before.relogin": "60000"}
+_RATIOS: Final[Mapping[str, str]] = {
+    "sasl.kerberos.ticket.renew.jitter": "0.05",
+    "sasl.kerberos.ticket.renew.window.factor": "0.8",
+}
 _FLAGS: Final[Mapping[str, str]] = {
     "controller.quorum.auto.join.enable": "false",
     "unstable.api.versions.enable": "false",
@@ -104,6 +110,19 @@ WITHOUT_EFFECT: Final[Mapping[str, ConfigKey]] = {
         _keys(FLAG, _FLAGS),
         _keys(TEXTS, _LISTS),
         _keys(TEXT, _TEXTS),
+        _keys(whole_number("long"), _LONGS),
+        _keys(RATIO, _RATIOS),
     )
     for key in keys
+}
+
+# Of these a broker takes other values for itself alone, none for all brokers.
+ONE_BROKERS: Final = frozenset((*_LONGS, *_RATIOS))
+CHANGEABLE: Final = ONE_BROKERS | {
+    "background.threads",
+    "log.cleaner.io.buffer.size",
+    "num.io.threads",
+    "num.network.threads",
+    "num.recovery.threads.per.data.dir",
+    "num.replica.fetchers",
 }

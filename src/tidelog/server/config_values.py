@@ -157,7 +157,7 @@ def described_broker_settings(
     own = [_broker_setting(key, config, facts, changed) for key in BROKER_CONFIGS]
     known = {setting.name for setting in own}
     topics = _topic_defaults(config.topic_defaults, changed)
-    idle = [_idle_setting(key, config, facts) for key in WITHOUT_EFFECT.values()]
+    idle = [_idle_setting(key, config, facts, changed) for key in WITHOUT_EFFECT.values()]
     return [*own, *(setting for setting in topics if setting.name not in known), *idle]
 
 
@@ -202,11 +202,12 @@ def _since_start(key: ConfigKey, value: str) -> list[SettingLayer]:
 
 
 def _idle_setting(
-    key: ConfigKey, config: BrokerConfig, facts: Mapping[str, str]
+    key: ConfigKey, config: BrokerConfig, facts: Mapping[str, str], changed: Changed
 ) -> DescribedSetting:
     """One that has no effect: as it was given, else Kafka's default."""
     given = config.without_effect.get(key.name, key.default or "")
-    return _of_broker(key, key.name, _since_start(key, facts.get(key.name, given)))
+    layers = _since_start(key, facts.get(key.name, given))
+    return _of_broker(key, key.name, [*_changed(key.name, changed), *layers])
 
 
 def described_changes(texts: Mapping[str, str], source: ConfigSource) -> list[DescribedSetting]:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from tidelog.config import BROKER_CONFIG_BY_NAME
 from tidelog.config.dynamic import DYNAMIC_CONFIGS, changed_config
 from tidelog.config.resolve import broker_names
-from tidelog.config.without_effect import WITHOUT_EFFECT
+from tidelog.config.without_effect import ONE_BROKERS, WITHOUT_EFFECT
 from tidelog.errors import ConfigError
 from tidelog.server.errors import Refusal
 from tidelog.server.node import Node
@@ -39,7 +39,10 @@ async def alter_broker(
         StorageFailure: It could not be kept; nothing was changed.
     """
     who = str(node.node_id) if name else ALL_BROKERS
-    _ensure_dynamic(names)
+    asked = list(names)
+    _ensure_dynamic(asked)
+    if not name:
+        _ensure_for_all(asked)
 
     def changed(state: ClusterState) -> ClusterState:
         given = state.settings.get(who, {})
@@ -68,3 +71,10 @@ def _ensure_dynamic(names: Iterable[str]) -> None:
     if fixed:
         text = f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
         raise Refusal(INVALID_REQUEST, text)
+
+
+def _ensure_for_all(names: Iterable[str]) -> None:
+    single = [name for name in names if name in ONE_BROKERS]
+    if single:
+        text = "Cannot update these configs at default cluster level, broker id must be specified"
+        raise Refusal(INVALID_REQUEST, f"{text}: [{', '.join(single)}]")
