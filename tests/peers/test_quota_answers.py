@@ -124,6 +124,11 @@ def describe(client: RawClient, *components: tuple[str, int, str | None], strict
         ((USER,), (("producer_byte_rate", 2.0**63),)),
         ((USER,), (("producer_byte_rate", 9.3e18),)),
         ((USER,), (("consumer_byte_rate", float("inf")),)),
+        ((USER,), (("request_percentage", 0.5),)),
+        ((CLIENT, USER), (("request_percentage", 200.0), RATE)),
+        ((USER,), (("request_percentage", 1e300),)),
+        ((USER,), (("request_percentage", 0.0),)),
+        ((("ip", "1.2.3.4"),), (("request_percentage", 1.0),)),
         ((USER,), (("connection_creation_rate", 1.0),)),
         ((CLIENT,), (("connection_creation_rate", 1.0),)),
         ((USER,), (("SCRAM-SHA-256", 1.0),)),
@@ -277,3 +282,31 @@ def test_a_fetch_over_the_quota_brings_nothing(
     assert found[0] == found[1]
     assert found[0][0] > 0
     assert found[0][2] == []
+
+
+def test_who_takes_too_much_time_waits_for_a_window(
+    kafka_broker: Broker, ours: "Ours", clients: tuple[RawClient, RawClient]
+) -> None:
+    """However much too much it was; the kinds of an entity are told in the same order."""
+    rates = (("producer_byte_rate", 1e9), ("request_percentage", 1e-9), ("consumer_byte_rate", 1e9))
+    found: list[object] = []
+    try:
+        for admin, bootstrap in zip(
+            clients, (kafka_broker.bootstrap, ours.bootstrap_servers), strict=True
+        ):
+            apply(admin, (CLIENT,), rates)
+            asked = DescribeClientQuotasRequest(
+                components=[
+                    QuotaFilterComponent(entity_type=CLIENT[0], match_type=0, match=CLIENT[1])
+                ]
+            )
+            with RawClient(bootstrap, CLIENT[1]) as client:
+                told = client.ask(DESCRIBE_CLIENT_QUOTAS, 1, asked)
+                assert told.entries is not None
+                kinds = [value.key for entry in told.entries for value in entry.values]
+                found.append((told.throttle_time_ms, kinds))
+    finally:
+        for admin in clients:
+            apply(admin, (CLIENT,), tuple((name, None) for name, _ in rates))
+    assert found[0] == found[1]
+    assert found[1] == (1000, ["consumer_byte_rate", "request_percentage", "producer_byte_rate"])

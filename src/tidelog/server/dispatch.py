@@ -5,16 +5,18 @@ Source: Kafka's protocol guide; KIP-511 (an unknown version of ApiVersions is an
 
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidelog.errors import CorruptMessage, UnsupportedRequest
 from tidelog.protocol.connection import ReceivedRequest, read_request, write_response
-from tidelog.protocol.messages import API_VERSIONS, LIST_OFFSETS, PRODUCE
+from tidelog.protocol.messages import API_VERSIONS, LIST_OFFSETS
 from tidelog.server.handlers import handler_of, served_versions
 from tidelog.server.node import ConnectionFacts, FrameAnswers, Node
-from tidelog.server.produce_charges import charge_of
 from tidelog.server.requests import Long, RequestContext, Response
 from tidelog.types import Buffer
+
+if TYPE_CHECKING:
+    from tidelog.server.request_charges import Charges
 
 UNSUPPORTED_VERSION: Final = 35
 _LIST_OFFSETS_KEY: Final = LIST_OFFSETS.key.to_bytes(2, "big")
@@ -30,20 +32,22 @@ class Later:
         node: Node,
         request: ReceivedRequest,
         said: "Awaitable[Response | Long | None]",
-        charge: "Charge | None" = None,
+        charges: "Charges | None" = None,
     ) -> None:
         self._node = node
         self._request = request
         self._said = said
-        self._charge = charge
+        self._charges = charges
 
     def __await__(self) -> "Generator[object, None, Pieces | None]":
         return self._written().__await__()
 
     async def _written(self) -> Pieces | None:
-        response = await self._said
-        if self._charge is not None and not isinstance(response, Long):
-            self._charge(response)
+        if self._charges is None:
+            response = await self._said
+        else:
+            response = await self._charges.timed(self._said)
+            self._charges.charge(response.response if isinstance(response, Long) else response)
         if isinstance(response, Long):
             return await self._node.work.run(_write_long, self._request, response)
         return None if response is None else write_response(self._request, response)
@@ -63,8 +67,6 @@ def _write_long(request: ReceivedRequest, said: Long) -> Pieces:
 
 
 Outcome: TypeAlias = Pieces | Later | None
-# Counts a request for a quota once its answer is known.
-Charge: TypeAlias = Callable[["Response | None"], None]
 # How a connection gets from a frame to what is sent: `answer`, or one that asks first who it is.
 Answering: TypeAlias = Callable[[Node, ConnectionFacts, Buffer], Outcome]
 
@@ -76,7 +78,9 @@ def answer(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
         CorruptMessage: The frame breaks a rule; the connection is to be closed.
         UnsupportedVersion: An API or version that is not served, as Kafka closes the connection.
     """
-    if frame[:2] == _LIST_OFFSETS_KEY and node.authorizer is None:
+    throttles = node.throttles
+    began_ns = 0 if throttles is None else node.env.clock.monotonic_ns()
+    if frame[:2] == _LIST_OFFSETS_KEY and node.authorizer is None and throttles is None:
         found = (node.repeated_lookups or _begin_lookups(node)).answer(frame)
         if found is not None:
             return found
@@ -95,17 +99,21 @@ def answer(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
         from tidelog.server.guards import guarded
 
         said = guarded(context, request.message)
-    charge: Charge | None = None
-    if node.throttles is not None and api is PRODUCE:
-        charge = charge_of(context, len(frame))
-        if charge is not None and (said is None or type(said) is api.response):
-            charge(said)
+    charges = None if throttles is None else _charges_of(context, len(frame), began_ns)
+    if charges is not None:
+        charges.worked(said)
     if said is None:
         return None
     if type(said) is api.response:
         return write_response(request, said)
     assert isinstance(said, Awaitable)
-    return Later(node, request, said, charge)
+    return Later(node, request, said, charges)
+
+
+def _charges_of(context: RequestContext, size_bytes: int, began_ns: int) -> "Charges | None":
+    from tidelog.server.request_charges import charges_of  # few have quotas
+
+    return charges_of(context, size_bytes, began_ns)
 
 
 def _begin_lookups(node: Node) -> FrameAnswers:

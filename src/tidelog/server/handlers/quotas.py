@@ -24,6 +24,7 @@ from tidelog.protocol.messages.quotas import (
 )
 from tidelog.server.errors import Refusal, refusal_of
 from tidelog.server.quotas.rules import INVALID_REQUEST, change, filter_of, parts_of
+from tidelog.server.quotas.throttles import KINDS
 from tidelog.server.requests import RequestContext
 from tidelog.storage.cluster_file import ClusterState, Entity
 
@@ -49,7 +50,7 @@ def describe_client_quotas(
 def _described(entity: Entity, values: Mapping[str, float]) -> DescribedQuotas:
     return DescribedQuotas(
         entity=_parts(entity),
-        values=[QuotaValue(key=key, value=value) for key, value in sorted(values.items())],
+        values=[QuotaValue(key=key, value=values[key]) for key in KINDS if key in values],
     )
 
 

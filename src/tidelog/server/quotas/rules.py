@@ -15,7 +15,7 @@ from tidelog.protocol.messages.quotas import (
 )
 from tidelog.server.errors import Refusal
 from tidelog.server.quotas.limits import CLIENT_ID, IP, USER
-from tidelog.server.quotas.throttles import KINDS
+from tidelog.server.quotas.throttles import KINDS, REQUESTS
 from tidelog.storage.cluster_file import Entity, Quotas
 from tidelog.types import INT64_MAX
 
@@ -25,7 +25,7 @@ POLICY_VIOLATION: Final = 44
 TYPES: Final = frozenset({USER, CLIENT_ID, IP})
 # Kafka's, which nobody looks at here: refused, so that nobody relies on them.
 NOT_ENFORCED: Final = {
-    USER: frozenset({"request_percentage", "controller_mutation_rate"}),
+    USER: frozenset({"controller_mutation_rate"}),
     IP: frozenset({"connection_creation_rate"}),
 }
 # Kafka is bounded by its memory; ours is a number.
@@ -99,6 +99,8 @@ def _checked(parts: Mapping[str, str | None], op: QuotaOperation) -> float:
         raise _refuse(f"Quota {key} must be greater than 0")
     if math.isnan(value):
         raise _refuse(f"Quota {key} must be a number")
+    if key == REQUESTS:
+        return value
     if value > float(INT64_MAX):
         raise _refuse(f"Proposed value for {key} is too large for a LONG.")
     if value % 1.0 > _EPSILON:

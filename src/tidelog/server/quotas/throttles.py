@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 PRODUCED: Final = "producer_byte_rate"
 FETCHED: Final = "consumer_byte_rate"
-KINDS: Final = (PRODUCED, FETCHED)
+# Per cent of one thread's time; ours has one.
+REQUESTS: Final = "request_percentage"
+# In the order in which Kafka tells those of an entity.
+KINDS: Final = (FETCHED, REQUESTS, PRODUCED)
 # Clients name themselves as they like: of those whose use is remembered the one that was quiet for
 # longest is forgotten where there are more.
 RATES_MAX: Final = 100_000

@@ -55,7 +55,7 @@ class TestThrottles:
 
     def test_quotas_of_other_kinds_cost_nothing(self) -> None:
         throttles = Throttles(ManualClock(0))
-        assert not throttles.use({(("user", "u"),): {"request_percentage": 10.0}})
+        assert not throttles.use({(("user", "u"),): {"controller_mutation_rate": 10.0}})
 
     def test_a_name_with_a_colon_is_a_name(self) -> None:
         throttles = Throttles(ManualClock(0))

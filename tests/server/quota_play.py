@@ -1,0 +1,163 @@
+"""Clients with quotas at a world whose clock the test moves."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.server.raw import produce_request
+from tests.server.worlds import TURNS, Talk, World, watched
+
+from tidelog.env import Env, ManualClock
+from tidelog.protocol.connection import ClientConnection
+from tidelog.protocol.messages import ALTER_CLIENT_QUOTAS, API_VERSIONS, FETCH, PRODUCE
+from tidelog.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
+from tidelog.protocol.messages.metadata import ApiVersionsRequest
+from tidelog.protocol.messages.produce import ProduceResponse
+from tidelog.protocol.messages.quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    QuotaAlteration,
+    QuotaEntity,
+    QuotaOperation,
+)
+from tidelog.record.builder import build_batch
+from tidelog.types import NewRecord
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from tidelog.protocol.messages import AnyApi
+
+TOPIC = "t"
+BOUND = 100.0
+Entity = tuple[tuple[str, str | None], ...]
+EVERYBODY: Entity = (("user", None),)
+
+
+def altering(
+    values: Mapping[str, float | None], entity: Entity = EVERYBODY, *, trial: bool = False
+) -> AlterClientQuotasRequest:
+    """Set one entity's quotas; None forgets one."""
+    alteration = QuotaAlteration(
+        entity=[QuotaEntity(entity_type=kind, entity_name=name) for kind, name in entity],
+        ops=[
+            QuotaOperation(key=key, value=value or 0.0, remove=value is None)
+            for key, value in values.items()
+        ],
+    )
+    return AlterClientQuotasRequest(entries=[alteration], validate_only=trial)
+
+
+class Client:
+    """One connection to a world, whose clock the test moves."""
+
+    def __init__(self, world: World, clock: ManualClock, name: str = "app") -> None:
+        self._world = world
+        self._clock = clock
+        self._asker = ClientConnection(name)
+        self._talk: Talk = world.connect()
+        self._seen = 0
+
+    def send(self, api: "AnyApi", version: int, request: "DataclassInstance") -> int:
+        """Ask; how many bytes that was, without the length."""
+        data = b"".join(self._asker.request(api, version, request))
+        self._talk.feed(data)
+        return len(data) - 4
+
+    async def answer(self) -> "DataclassInstance | None":
+        """The next answer, None where none comes."""
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        sent = self._talk.transport.sent
+        self._asker.feed(bytes(sent[self._seen :]))
+        self._seen = len(sent)
+        return self._asker.next_response()
+
+    async def produce(self, *, acks: int = -1) -> tuple[int, int]:
+        """Append one record; the throttle time, and the request's size."""
+        request = produce_request(TOPIC, bytes(build_batch([NewRecord(value=b"v" * 500)])))
+        request.acks = acks
+        size = self.send(PRODUCE, 9, request)
+        answer = await self.answer()
+        assert isinstance(answer, ProduceResponse)
+        assert answer.responses[0].partition_responses[0].error_code == 0
+        return answer.throttle_time_ms, size
+
+    async def fetch(self, session_id: int = 0, epoch: int = -1) -> FetchResponse:
+        """Read the topic from its beginning."""
+        wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+        request = FetchRequest(
+            session_id=session_id,
+            session_epoch=epoch,
+            max_bytes=1 << 20,
+            topics=[FetchTopic(topic=TOPIC, partitions=[wanted])],
+        )
+        self.send(FETCH, 12, request)
+        answer = await self.answer()
+        assert isinstance(answer, FetchResponse)
+        return answer
+
+    async def is_silent(self) -> bool:
+        """Whether a further request is not answered yet."""
+        self.send(API_VERSIONS, 3, ApiVersionsRequest())
+        return await self.answer() is None
+
+    async def is_answered_after(self, delay_ms: int) -> bool:
+        """Whether what was asked is answered once time has passed, and not a moment before."""
+        self._clock.advance(delay_ms - 1)
+        self._world.node.timers.run_due()
+        if await self.answer() is not None:
+            return False
+        self._clock.advance(1)
+        self._world.node.timers.run_due()
+        return await self.answer() is not None
+
+
+class BusyClock(ManualClock):
+    """A clock on which `work_ms` pass from one look to the next, where anything is to take time."""
+
+    work_ms = 0
+
+    def monotonic_ns(self) -> int:
+        """Nanoseconds, after that much work."""
+        self.advance(self.work_ms)
+        return super().monotonic_ns()
+
+
+Steps = Callable[[World, BusyClock], Coroutine[object, object, None]]
+
+
+def play(folder: Path, steps: Steps) -> None:
+    """Run a test on a world with a topic."""
+
+    async def run() -> None:
+        clock = BusyClock(1_700_000_000_000)
+        with watched() as errors:
+            world = World.open(folder, errors, Env(clock=clock))
+            world.node.topics.create(TOPIC, 1)
+            world.node.partitions.get(TOPIC, 0)
+            try:
+                await steps(world, clock)
+            finally:
+                await world.close()
+        assert not errors.records
+
+    asyncio.run(run())
+
+
+async def set_quota(
+    world: World, clock: ManualClock, entity: Entity, **values: float | None
+) -> None:
+    """Set quotas and return when they hold."""
+    client = Client(world, clock, "admin")
+    client.send(ALTER_CLIENT_QUOTAS, 1, altering(values, entity))
+    while (answer := await client.answer()) is None:
+        pass
+    assert isinstance(answer, AlterClientQuotasResponse)
+    assert [entry.error_code for entry in answer.entries] == [0]
