@@ -86,6 +86,19 @@ def strict(it: Side) -> Iterator[object]:
     yield two.fetch(max_records=100, share_acquire_mode=1)
 
 
+def nothing(it: Side) -> Iterator[object]:
+    """Who asks for no bytes or no records gets none, at once."""
+    it.produce(10)
+    one = it.member()
+    yield one.begin()
+    yield one.say((0, 9, [RELEASE]))
+    yield one.fetch(max_bytes=0)
+    yield one.fetch(max_records=0)
+    yield one.fetch()
+    yield one.fetch((0, 4, [RELEASE]), max_bytes=0)
+    yield one.fetch()
+
+
 def too_often(it: Side) -> Iterator[object]:
     it.set(**{"share.delivery.count.limit": "2"})
     it.produce(10)
@@ -240,6 +253,7 @@ STORIES: Final = [
     members,
     each_record,
     strict,
+    nothing,
     too_often,
     isolated,
     many,

@@ -55,7 +55,8 @@ def data(tmp_path: Path) -> str:
 
 
 def start(data: str) -> Broker:
-    return tidelog.broker(data, settings=SETTINGS)
+    settings = {**SETTINGS, "group.share.assignment.interval.ms": "0"}
+    return tidelog.broker(data, settings=settings)
 
 
 def beat(broker: Broker, member: str, epoch: int, *topics: str) -> ShareGroupHeartbeatResponse:

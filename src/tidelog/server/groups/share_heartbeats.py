@@ -2,7 +2,8 @@
 
 Nothing has to be given up before somebody else may read it, so a member has its target at once. A
 topic's partitions are shared from the heartbeat on that names it: their delivery is kept by the
-same process, so nobody has to be asked first.
+same process, so nobody has to be asked first. Only a new group waits for an assignment interval:
+members that start together would else find all records lent to the first of them.
 
 Source: Kafka 4.3's group coordinator; KIP-932, KIP-1263 (assignments at most so often).
 """
@@ -83,7 +84,7 @@ class ShareHeartbeats:
         beat = Beat(
             member_id=new.member_id,
             epoch=place.epoch,
-            interval_ms=self._steps.settings.share_heartbeat_interval_ms(group.group_id),
+            interval_ms=self._next_beat_ms(group, is_behind=aimed[0] < epoch),
             assignment=place.assigned if is_told else None,
         )
         return _after(write_share(self._steps, draft), beat)
@@ -97,6 +98,7 @@ class ShareHeartbeats:
         group = self._steps.table.get(asked.group_id)
         if group is None and asked.epoch == JOINING:
             group = ShareGroup(asked.group_id)
+            group.founded_ms = self._steps.clock.now_ms()
         if not isinstance(group, ShareGroup):
             raise no_share_group(asked.group_id, is_there=group is not None)
         limit = self._steps.config.group_share_max_size
@@ -131,7 +133,7 @@ class ShareHeartbeats:
     def _aim(self, draft: ShareDraft, epoch: int, new: ShareMember) -> tuple[int, Target]:
         """What a member goes to, with the epoch that it was made for; a new target where due."""
         group, now_ms = draft.group, self._steps.clock.now_ms()
-        if epoch <= group.target_epoch or not self._may_assign(group, now_ms):
+        if epoch <= group.target_epoch or self._wait_ms(group, now_ms):
             return group.target_epoch, group.targets.get(new.member_id, NO_TARGET)
         members = {**group.members, new.member_id: new}
         reads = {
@@ -146,10 +148,18 @@ class ShareHeartbeats:
         draft.changes.append(ShareTargetEpochChange(epoch, now_ms))
         return epoch, targets[new.member_id]
 
-    def _may_assign(self, group: ShareGroup, now_ms: int) -> bool:
-        """Whether the last target is old enough for a new one; a clock set back doesn't stop it."""
+    def _wait_ms(self, group: ShareGroup, now_ms: int) -> int:
+        """In how many ms there may be another target; a clock set back doesn't put it off."""
         interval_ms = self._steps.settings.share_assignment_interval_ms(group.group_id)
-        return not group.target_ms or not 0 <= now_ms - group.target_ms < interval_ms
+        since_ms = group.target_ms or group.founded_ms
+        is_over = not since_ms or not 0 <= now_ms - since_ms < interval_ms
+        return 0 if is_over else since_ms + interval_ms - now_ms
+
+    def _next_beat_ms(self, group: ShareGroup, *, is_behind: bool) -> int:
+        """When a member is to come again: sooner where it only waits for a target."""
+        beat_ms = self._steps.settings.share_heartbeat_interval_ms(group.group_id)
+        wait_ms = self._wait_ms(group, self._steps.clock.now_ms()) if is_behind else 0
+        return min(beat_ms, wait_ms) if wait_ms else beat_ms
 
     def _ids(self, asks: ShareAsks) -> frozenset[UUID]:
         return self._steps.topic_ids(asks.topics)

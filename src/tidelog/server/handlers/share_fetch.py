@@ -79,6 +79,11 @@ def _is_renewal(
     return context.version >= RENEW_SINCE and request.is_renew_ack
 
 
+def _asks_for_records(request: ShareFetchRequest) -> bool:
+    """Whether it wants more than to say something; who asks for none waits for none."""
+    return bool(request.max_bytes and request.max_records)
+
+
 def _asks_for_nothing(request: ShareFetchRequest) -> bool:
     asked = (request.max_bytes, request.min_bytes, request.max_records, request.max_wait_ms)
     return not any(asked)
@@ -143,7 +148,8 @@ async def _fetch(
     is_renewal = _is_renewal(member.context, request)
     replies: Replies = acknowledge(member, said, is_renewal=is_renewal) if has_said else {}
     answers: Answers = {}
-    if not is_renewal and request.share_session_epoch != LAST_EPOCH:
+    is_last = request.share_session_epoch == LAST_EPOCH
+    if not is_renewal and not is_last and _asks_for_records(request):
         order = _order(member, request)
         epoch = request.share_session_epoch
         answers = await ShareFetching(member, order).run(session.rotated(epoch))
@@ -152,7 +158,7 @@ async def _fetch(
         code = await arrival(reply)
         data = answers.setdefault(named, SharePartitionData(partition_index=named.number))
         data.acknowledge_error_code, data.acknowledge_error_message = code, text_of(code)
-    if request.share_session_epoch == LAST_EPOCH:
+    if is_last:
         _end(member)
     response = ShareFetchResponse(
         acquisition_lock_timeout_ms=_lock_ms(member), responses=_fetched_topics(answers)

@@ -174,23 +174,55 @@ def test_a_group_s_own_settings_take_the_place_of_the_broker_s(world: World) -> 
     assert not world.sharers.members
 
 
-def test_assignments_are_made_at_most_so_often() -> None:
+def test_a_new_group_waits_for_who_starts_together_with_it() -> None:
+    """The first of them would else have all records that there are."""
     world = World()
     world.wait(1)
     world.make_topics(routes=4)
-    first, second = Member(world, "A"), Member(world, "B")
+    first = Member(world, "A")
+    assert first.join() == Beat(member_id="A", epoch=1, interval_ms=1000, assignment={})
+    world.wait(300)
+    second = Member(world, "B")
+    assert second.beat().interval_ms == 700
+    world.wait(700)
+    told = [first.beat(), second.beat()]
+    assert [(beat.epoch, beat.interval_ms) for beat in told] == [(3, 5000)] * 2
+    assert [len(member.assigned[ROUTES]) for member in (first, second)] == [2, 2]
+
+
+def test_a_group_that_was_there_waits_for_nobody() -> None:
+    world = World()
+    world.wait(1)
+    world.make_topics(routes=4)
+    Member(world, "A").leave()
+    world.restart()
+    assert Member(world, "B").assigned == {ROUTES: frozenset(range(4))}
+
+
+def grown() -> tuple[World, Member]:
+    """A group of one member that had its first assignment just now."""
+    world = World()
+    world.wait(1)
+    world.make_topics(routes=4, stops=2)
+    first = Member(world, "A", "routes", "stops")
+    world.wait(1000)
+    first.beat()
+    return world, first
+
+
+def test_assignments_are_made_at_most_so_often() -> None:
+    world, first = grown()
+    second = Member(world, "B")
     assert (second.epoch, second.assigned) == (2, {})
-    assert first.beat().epoch == 2
+    told = first.beat()
+    assert (told.epoch, told.interval_ms) == (2, 1000)
     world.wait(1000)
     assert second.beat().epoch == 3
     assert len(second.assigned[ROUTES]) == 2
 
 
 def test_what_is_not_read_any_more_goes_before_the_next_assignment() -> None:
-    world = World()
-    world.wait(1)
-    world.make_topics(routes=4, stops=2)
-    first = Member(world, "A", "routes", "stops")
+    _, first = grown()
     told = first.beat(topics=frozenset({"stops"}))
     assert (told.epoch, told.assignment) == (2, {STOPS: frozenset(range(2))})
 

@@ -44,6 +44,22 @@ async def test_two_members_get_different_records(path: Path) -> None:
 
 
 @on_a_loop
+async def test_who_asks_for_no_records_gets_none_at_once(path: Path) -> None:
+    """With bounds of 0 that hold for a first batch, too; what it says is heard."""
+    async with world(path) as it:
+        it.produce(10)
+        one = it.member()
+        assert acquired(await one.fetch(0, wait_ms=10_000, max_bytes=0)) == []
+        assert acquired(await one.fetch(0, wait_ms=10_000, records=0)) == []
+        assert acquired(await one.fetch(0)) == [(0, 9, 1)]
+        told = of(await one.fetch(0, acks=[said(0, 9, RELEASE)], max_bytes=0))
+        assert told is not None
+        assert told.acknowledge_error_code == 0
+        assert not told.acquired_records
+        assert acquired(await one.fetch()) == [(0, 9, 2)]
+
+
+@on_a_loop
 async def test_only_batches_with_what_was_lent_are_sent(path: Path) -> None:
     async with world(path) as it:
         it.produce(10, 10, 10)

@@ -49,6 +49,7 @@ class ShareGroup:
         metadata_hash: Of the topics that it reads.
         target_epoch: The epoch of the target assignment; below `epoch` a new one is due.
         target_ms: Wall time at which the target was made, 0 before.
+        founded_ms: Wall time at which its first member came, 0 where it was read from the log.
         members: By id.
         targets: What each member is to have.
         shared: Topics that the group has begun to read, by id; they stay when nobody reads them.
@@ -66,6 +67,7 @@ class ShareGroup:
         self.metadata_hash = 0
         self.target_epoch = FIRST_EPOCH
         self.target_ms = 0
+        self.founded_ms = 0
         self.members: dict[str, ShareMember] = {}
         self.targets: dict[str, Target] = {}
         self.shared: Mapping[UUID, SharedTopic] = {}
