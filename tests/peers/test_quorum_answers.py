@@ -40,6 +40,10 @@ pytestmark = pytest.mark.kafka
 NODE = 1
 METADATA = "__cluster_metadata"
 VOTER = UUID(int=5)
+# Keys of APIs that we have not.
+DELEGATION_TOKENS = range(38, 42)
+STATES_OF_SHARES = range(83, 88)
+STREAMS_GROUPS = range(88, 90)
 
 
 @pytest.fixture(scope="module")
@@ -193,3 +197,23 @@ def test_features_are_announced_to_who_can_take_them(
         assert ours[0] == kafka[0]
     else:
         assert 0 in ours[0].values()
+
+
+def test_what_kafka_alone_announces(clients: tuple[RawClient, RawClient]) -> None:
+    """Delegation tokens, streams groups, what its brokers ask each other, a cluster's features."""
+    request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
+    kafka, ours = (client.ask(API_VERSIONS, 4, request) for client in clients)
+    keys = [{row.api_key: row for row in told.api_keys} for told in (kafka, ours)]
+    alone = {*DELEGATION_TOKENS, *STATES_OF_SHARES, *STREAMS_GROUPS}
+    assert keys[1] == {key: row for key, row in keys[0].items() if key not in alone}
+    assert alone <= keys[0].keys()
+    features = [
+        {row.name: row.max_version for row in told.supported_features} for told in (kafka, ours)
+    ]
+    assert features[0].items() - features[1].items() == {
+        ("eligible.leader.replicas.version", 1),
+        ("kraft.version", 1),
+        ("streams.version", 1),
+    }
+    # In force in each new cluster; Kafka Streams asks for it only where it is told to.
+    assert announced(kafka)[1]["streams.version"] == (1, 1)

@@ -321,6 +321,24 @@ def test_text_of_one_setting() -> None:
         TopicConfig().text("log.roll.ms")
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.5, "0.5"),
+        (2.0, "2.0"),
+        (0.001, "0.001"),
+        (0.0005, "5.0E-4"),
+        (9_999_999.0, "9999999.0"),
+        (1e7, "1.0E7"),
+        (12_345_678.9, "1.23456789E7"),
+        (-1.5e10, "-1.5E10"),
+        (1.7976931348623157e308, "1.7976931348623157E308"),
+    ],
+)
+def test_numbers_with_fractions_are_written_as_by_java(value: float, text: str) -> None:
+    assert text_of(value) == text
+
+
 def test_derived_values() -> None:
     config, _ = parse({"cleanup.policy": "compact", "max.compaction.lag.ms": "70"})
     assert (config.is_compacted, config.is_deleted_by_age_or_size) == (True, False)

@@ -33,6 +33,7 @@ class BrokerConfig:
     Attributes:
         topic_defaults: Settings of topics that have none of their own, under the broker's names.
         without_effect: Texts of settings that have no use here, as they were given.
+        given_names: Settings of the table that were given, whether or not as their defaults are.
     """
 
     node_id: int = 0
@@ -145,6 +146,7 @@ class BrokerConfig:
     tidelog_metrics_listen: str = ""
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     without_effect: Mapping[str, str] = field(default_factory=dict)
+    given_names: frozenset[str] = field(default=frozenset(), compare=False)
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> tuple[Self, list[ConfigNote]]:
@@ -173,7 +175,8 @@ class BrokerConfig:
                 raise _unknown(name)
         _, topic_notes = TopicConfig.parse({}, broker=topics)
         make = cast("Callable[..., Self]", cls)
-        made = make(**values, topic_defaults=topics, without_effect=idle)
+        names = frozenset(given.keys() & BROKER_CONFIG_BY_NAME.keys())
+        made = make(**values, topic_defaults=topics, without_effect=idle, given_names=names)
         made.ensure_consistent()
         return made, notes + topic_notes
 

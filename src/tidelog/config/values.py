@@ -155,8 +155,20 @@ def text_of(value: ConfigValue | None) -> str:
             return value.config_name
         case tuple():
             return ",".join(value)
+        case float():
+            return _java_double(value)
         case _:
             return str(value)
+
+
+def _java_double(value: float) -> str:
+    """A finite number as Java writes it: below 0.001 and from ten million on with an exponent."""
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return str(value)
+    places = max(len(repr(value).split("e")[0].strip("-0.").replace(".", "")) - 1, 1)
+    digits, exponent = f"{value:.{places}e}".split("e")
+    whole, _, rest = digits.partition(".")
+    return f"{whole}.{rest.rstrip('0') or '0'}E{int(exponent)}"
 
 
 def parse_integer(text: str) -> int:

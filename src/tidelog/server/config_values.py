@@ -171,7 +171,8 @@ def described_group_settings(
 def _group_setting(key: ConfigKey, given: str | None, config: BrokerConfig) -> DescribedSetting:
     if key.synonyms:
         behind = BROKER_CONFIG_BY_NAME[key.synonyms[0].name]
-        layers = _since_start(behind, config.text(behind.name))
+        is_given = behind.name in config.given_names
+        layers = _since_start(behind, config.text(behind.name), is_given=is_given)
     else:
         layers = _since_start(key, key.default or "")
     if given is not None:
@@ -188,15 +189,21 @@ def _broker_setting(
     if key.kind is PASSWORD:
         return _secret(key, config)
     value = facts.get(key.name, config.text(key.name))
-    layers = _since_start(key, value)
+    layers = _since_start(key, value, is_given=key.name in config.given_names)
     return _of_broker(key, key.name, [*_changed(key.name, changed), *layers])
 
 
-def _since_start(key: ConfigKey, value: str) -> list[SettingLayer]:
-    """What the broker was started with, and the default where there is one."""
+def _since_start(key: ConfigKey, value: str, *, is_given: bool = False) -> list[SettingLayer]:
+    """What the broker was started with, and the default where there is one.
+
+    Args:
+        key: The setting.
+        value: What holds.
+        is_given: Whether somebody said so, be it the default.
+    """
     default = key.default
     layers = [] if default is None else [SettingLayer(key.name, default, ConfigSource.DEFAULT)]
-    if value != (default or ""):
+    if is_given or value != (default or ""):
         layers.insert(0, SettingLayer(key.name, value, ConfigSource.STATIC_BROKER))
     return layers
 
@@ -205,8 +212,8 @@ def _idle_setting(
     key: ConfigKey, config: BrokerConfig, facts: Mapping[str, str], changed: Changed
 ) -> DescribedSetting:
     """One that has no effect: as it was given, else Kafka's default."""
-    given = config.without_effect.get(key.name, key.default or "")
-    layers = _since_start(key, facts.get(key.name, given))
+    value = facts.get(key.name, config.without_effect.get(key.name, key.default or ""))
+    layers = _since_start(key, value, is_given=key.name in config.without_effect)
     return _of_broker(key, key.name, [*_changed(key.name, changed), *layers])
 
 

@@ -8,6 +8,7 @@ from tidelog.server.config_values import (
     DescribedSetting,
     chosen,
     described_broker_settings,
+    described_group_settings,
     described_topic_settings,
 )
 
@@ -72,6 +73,24 @@ def test_what_has_no_effect_is_shown_as_it_was_given_or_by_kafkas_default() -> N
     assert (by_name["process.roles"].value, by_name["process.roles"].layers) == (None, ())
     assert by_name["transaction.state.log.replication.factor"].kind == TYPES["short"]
     assert by_name["log.retention.hours"].kind == TYPES["int"]
+
+
+def test_what_was_given_is_told_from_what_was_not_whatever_its_value() -> None:
+    """As Kafka does: a default that somebody wrote down stays when the default changes."""
+    given = {"num.partitions": "1", "num.io.threads": "8"}
+    found = described_broker_settings(BrokerConfig.parse(given)[0], {})
+    by_name = {setting.name: setting for setting in found}
+    for name, text in given.items():
+        assert layers(by_name[name]) == [(name, text, STATIC), (name, text, DEFAULT)]
+    said = {setting.name for setting in found if setting.source == STATIC}
+    assert said == given.keys()
+
+
+def test_a_group_is_told_that_the_broker_was_given_its_default() -> None:
+    name, behind = "consumer.session.timeout.ms", "group.consumer.session.timeout.ms"
+    found = described_group_settings({}, BrokerConfig.parse({behind: "45000"})[0])
+    (shown,) = (setting for setting in found if setting.name == name)
+    assert layers(shown) == [(behind, "45000", STATIC), (behind, "45000", DEFAULT)]
 
 
 def test_broker_shows_its_own_and_topics_defaults_each_once() -> None:
