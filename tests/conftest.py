@@ -37,9 +37,12 @@ KERNELS_S = 300
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--sweep`."""
+    """Add `--sweep`, and `--seeds` for sweeps that take days."""
     parser.addoption(
         "--sweep", action="store_true", help="run the slow tests too, with many more examples"
+    )
+    parser.addoption(
+        "--seeds", metavar="FROM:TO", help="only these of the sweep's simulated histories"
     )
 
 

@@ -49,16 +49,16 @@ def faults(found: list[History]) -> set[Fault]:
     return {anomaly.fault for history in found for anomaly in check(history)}
 
 
-def _assert_sound(first: int, count: int = AT_ONCE) -> None:
+def _assert_sound(first: int) -> None:
     ends = Counter[str]()
-    for group in range(first, first + count, TOGETHER):
+    for group in range(first, first + AT_ONCE, TOGETHER):
         found, at = histories(group, TOGETHER)
         ends += at
         for number, history in enumerate(found):
             assert check(history) == [], f"seed {group + number} of {TOGETHER} from {group}"
         _assert_rich(found)
     # That it is killed at each step of a commit test_kills_of_a_commit.py sees to.
-    assert ends.total() > count // TOGETHER, ends
+    assert ends.total() > AT_ONCE // TOGETHER, ends
 
 
 def _assert_rich(found: list[History]) -> None:
@@ -77,7 +77,36 @@ def test_simulated_histories_are_sound(first: int) -> None:
     _assert_sound(first)
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give the sweep its seeds: all, or those that `--seeds` names."""
+    if "first_of_many" in metafunc.fixturenames:
+        asked = metafunc.config.getoption("--seeds") or f"{PLAIN_RUN}:{SWEEP}"
+        metafunc.parametrize("first_of_many", seeds_of(asked)[::AT_ONCE])
+
+
+def seeds_of(text: str) -> range:
+    """The seeds that FROM:TO names, without TO.
+
+    Raises:
+        pytest.UsageError: They are not whole tests: a seed shares its broker with its neighbours.
+    """
+    ends = [int(part) if part.isdecimal() else -1 for part in text.split(":")]
+    if len(ends) != 2 or not 0 <= ends[0] < ends[1] or any(end % AT_ONCE for end in ends):
+        raise pytest.UsageError(f"--seeds {text}: FROM:TO are hundreds, e.g. {PLAIN_RUN}:{SWEEP}")
+    return range(*ends)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(PLAIN_RUN, SWEEP, 10 * AT_ONCE))
-def test_many_more_simulated_histories_are_sound(first: int) -> None:
-    _assert_sound(first, min(10 * AT_ONCE, SWEEP - first))
+def test_many_more_simulated_histories_are_sound(first_of_many: int) -> None:
+    _assert_sound(first_of_many)
+
+
+def test_ranges_of_seeds_add_up() -> None:
+    parts = [seeds_of("2000:30000"), seeds_of("30000:100000")]
+    assert [seed for part in parts for seed in part] == list(range(PLAIN_RUN, SWEEP))
+
+
+@pytest.mark.parametrize("text", ["", "2000", "2000:", "0:0", "0:150", "-100:0", "0:1:2", "a:b"])
+def test_what_is_no_range_of_seeds_is_said(text: str) -> None:
+    with pytest.raises(pytest.UsageError, match="FROM:TO"):
+        seeds_of(text)

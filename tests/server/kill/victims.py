@@ -22,13 +22,18 @@ PORT_TRIES = 5
 
 
 class Nursery:
-    """Where brokers come from: forked from a process that has everything imported."""
+    """Where brokers come from: forked from a process that has everything imported.
 
-    def __init__(self, log: Path) -> None:
+    Args:
+        log: Takes what they write.
+        faults: Files of Python code that break something in them.
+    """
+
+    def __init__(self, log: Path, *faults: Path) -> None:
         self._path = log
         self._log = log.open("ab")
         self._process = subprocess.Popen(
-            [sys.executable, str(NURSERY)],
+            [sys.executable, str(NURSERY), *map(str, faults)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

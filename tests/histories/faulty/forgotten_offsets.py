@@ -1,0 +1,14 @@
+"""Makes the brokers of this process forget what groups commit in transactions."""
+
+from tidelog.server.groups.pending import PendingOffsets
+
+take = PendingOffsets.take
+
+
+def forget(pending: PendingOffsets, number: int, producer_id: int, *, commit: bool) -> list[object]:
+    """End the transaction, and lose what it says."""
+    take(pending, number, producer_id, commit=commit)
+    return []
+
+
+PendingOffsets.take = forget  # type: ignore[assignment, method-assign] # that is the fault

@@ -1,0 +1,119 @@
+"""Real members of a group: each copies what is its own and commits offsets with that, once."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final, TypeAlias
+
+from confluent_kafka import Consumer, Message, TopicPartition
+from tests.histories.history import Place, Poll, Transaction, copy_of
+from tests.histories.real_clients import POLL_S, RealWriter, reading
+from tests.histories.transactors import Confluent
+
+# How long the others wait for a member that went while there was no broker to tell.
+SESSION_MS: Final = 3_000
+POLLING_MS: Final = 6_000
+BEAT_MS: Final = 100
+COPIED_AT_ONCE: Final = 6
+# How often a member looks for records before it leaves the group, for a new one in its place.
+LOOKS_OF_A_LIFE: Final = range(5, 60)
+
+Settings: TypeAlias = Mapping[str, str | int]
+CLASSIC: Final[Settings] = {
+    "group_protocol": "classic",
+    "session_timeout_ms": SESSION_MS,
+    "heartbeat_interval_ms": BEAT_MS,
+    "max_poll_interval_ms": POLLING_MS,
+}
+EAGER: Final[Settings] = {**CLASSIC, "partition_assignment_strategy": "range"}
+COOPERATIVE: Final[Settings] = {**CLASSIC, "partition_assignment_strategy": "cooperative-sticky"}
+CONSUMER: Final[Settings] = {"group_protocol": "consumer", "max_poll_interval_ms": POLLING_MS}
+UNIFORM: Final[Settings] = {**CONSUMER, "group_remote_assignor": "uniform"}
+RANGE: Final[Settings] = {**CONSUMER, "group_remote_assignor": "range"}
+# Who shares a group.
+PAIRS: Final = (
+    (EAGER, EAGER),
+    (UNIFORM, UNIFORM),
+    (COOPERATIVE, COOPERATIVE),
+    (RANGE, RANGE),
+    (UNIFORM, RANGE),
+)
+
+
+@dataclass
+class RealMember(RealWriter):
+    """Reads what is its own, writes each value's copy, commits its group's offsets with that.
+
+    Attributes:
+        settings: Of its membership.
+    """
+
+    settings: Settings = field(default_factory=dict)
+    _gathers: "count[int]" = field(default_factory=count)
+    _rows: dict[Place, list[tuple[int, int]]] = field(default_factory=dict)
+
+    def run_copies(self, is_over: Callable[[], bool]) -> None:
+        """Copy until all is over."""
+        self.open()
+        while not is_over():
+            self.progress.await_broker()  # who begins or leaves without one is waited for
+            self._live(is_over)
+        self.finish()
+
+    def _live(self, is_over: Callable[[], bool]) -> None:
+        """Be a member until it goes, or until a transaction has failed.
+
+        Where the group stands then the next life asks the broker.
+        """
+        consumer = reading(self.bootstrap, self.names.group, **self.settings)
+        consumer.subscribe([self.names.topic], on_revoke=self._forget, on_lost=self._forget)
+        for _ in range(self.random.choice(LOOKS_OF_A_LIFE)):
+            if is_over() or not self._copy(consumer):
+                break
+        self.progress.await_broker()
+        consumer.close()
+
+    def _forget(self, _: Consumer, places: list[TopicPartition]) -> None:
+        """What was read of places that are its own no longer is for others to copy."""
+        for each in places:
+            self._rows.pop((each.topic, each.partition), None)
+
+    def _copy(self, consumer: Consumer) -> bool:
+        """Copy what has come in one transaction; whether its life goes on."""
+        self._gather(consumer)
+        rows = {place: list(some) for place, some in self._rows.items()}
+        self._rows.clear()
+        for place, some in rows.items():
+            facts = (next(self._gathers), self.history.now(), place)
+            self.history.polls.append(Poll(self.name, *facts, some[0][0], some, some[-1][0] + 1))
+        return not rows or self.transact(lambda found: self._copy_rows(found, rows, consumer))
+
+    def _gather(self, consumer: Consumer) -> None:
+        """Read what has come; partitions come and go meanwhile."""
+        message, left = consumer.poll(POLL_S), COPIED_AT_ONCE
+        while message is not None:
+            if message.error() is None:
+                self._take(message)
+            left -= 1
+            message = consumer.poll(0) if left else None
+
+    def _take(self, message: Message) -> None:
+        place = (message.topic() or "", message.partition() or 0)
+        row = (message.offset() or 0, int(message.value() or b""))
+        self._rows.setdefault(place, []).append(row)
+
+    def _copy_rows(
+        self,
+        transaction: Transaction,
+        rows: Mapping[Place, list[tuple[int, int]]],
+        consumer: Consumer,
+    ) -> bool:
+        attempt = self.history.now()
+        for place, some in rows.items():
+            copies = [copy_of(value, attempt) for _, value in some]
+            self.write(transaction, self.names.copies[place], copies)
+        ends = [TopicPartition(*place, some[-1][0] + 1) for place, some in rows.items()]
+        assert isinstance(self.producer, Confluent)
+        self.producer.send_offsets(ends, consumer)
+        self.progress.tell()
+        return self.random.random() < 0.9

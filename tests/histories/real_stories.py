@@ -1,0 +1,215 @@
+"""Histories of real clients beside each other, on a broker process that is killed under them.
+
+A history has a topic of two partitions and one for copies, a writer of each library, a reader of
+committed records, and two members of a group that copy. All steps of a group of histories are
+counted together, and at drawn counts their broker is killed and started on its directory again.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from tests.histories.history import History, Outcome, Place, original_of
+from tests.histories.processes import GROUP_KEY, RETRIED, Names
+from tests.histories.progress import Progress
+from tests.histories.readers import all_in, committed_in, fetch_request
+from tests.histories.real_clients import RealReader, RealWriter
+from tests.histories.real_members import PAIRS, RealMember
+from tests.histories.transactors import Aiokafka
+from tests.peers.broker import free_port
+from tests.server.kill.victims import Nursery, Victim
+from tests.server.raw import RawClient
+from tests.server.transacting import find_coordinator, until
+from tests.waiting import Patience
+
+from tidelog.protocol.messages import CREATE_TOPICS, FETCH, OFFSET_FETCH
+from tidelog.protocol.messages.groups import (
+    OffsetFetchGroup,
+    OffsetFetchGroupTopic,
+    OffsetFetchRequest,
+)
+from tidelog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
+
+TRANSACTIONS: Final = 5
+KILLS: Final = range(2, 5)
+# About so many steps its clients tell of; kills fall into them.
+STEPS_OF_A_HISTORY: Final = 60
+THREADS_OF_A_HISTORY: Final = 5
+# Beside much other work; a quiet machine needs some seconds.
+END_S: Final = 240
+SETTINGS: Final = {
+    "offsets.topic.num.partitions": "2",
+    "transaction.state.log.num.partitions": "2",
+    "auto.create.topics.enable": "false",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.min.session.timeout.ms": "1",
+    "group.min.session.timeout.ms": "1",
+    "group.consumer.session.timeout.ms": "3000",
+    "group.consumer.min.heartbeat.interval.ms": "1",
+    "group.consumer.heartbeat.interval.ms": "100",
+    "group.consumer.assignment.interval.ms": "0",
+}
+
+
+class Story:
+    """One history, and who takes part in it."""
+
+    def __init__(self, bootstrap: str, seed: int, progress: Progress) -> None:
+        self.names, self.history = Names(seed), History()
+        self._is_given_up = False
+        random, values = Random(seed), count(1)
+
+        def parts(name: str) -> tuple[str, Names, History, Random, str, Progress]:
+            own = Random(random.random())
+            return bootstrap, self.names, self.history, own, name, progress
+
+        self._values = lambda: next(values)
+        self._writers = [
+            RealWriter(*parts("confluent")),
+            RealWriter(*parts("aiokafka"), kind=Aiokafka),
+        ]
+        self._reader = RealReader(*parts("reader"))
+        self._members = [
+            RealMember(*parts(f"member-{number}"), settings=settings)
+            for number, settings in enumerate(PAIRS[seed % len(PAIRS)])
+        ]
+
+    def begin(self, pool: ThreadPoolExecutor) -> list[Future[None]]:
+        """All of them, each in a thread."""
+        writing = [pool.submit(each.run, TRANSACTIONS, self._values) for each in self._writers]
+
+        def is_copied() -> bool:
+            is_written = all(each.done() for each in writing)
+            return self._is_given_up or (is_written and self._is_copied())
+
+        copying = [pool.submit(each.run_copies, is_copied) for each in self._members]
+        work = [*writing, *copying]
+        reading = pool.submit(self._reader.run, lambda: all(each.done() for each in work))
+        return [*work, reading]
+
+    def _is_copied(self) -> bool:
+        """Whether the members have come to the end, where a commit in doubt counts as one."""
+        writers = {each.name for each in self._writers}
+        written, copied = set[int](), set[int]()
+        for each in list(self.history.transactions):
+            if each.process in writers and each.outcome is Outcome.COMMITTED:
+                written |= {write.value for write in each.writes}
+            elif each.process not in writers and each.outcome is not Outcome.ABORTED:
+                copied |= {original_of(write.value) for write in each.writes}
+        return written <= copied
+
+    def give_up(self) -> None:
+        """Wait for no more copies."""
+        self._is_given_up = True
+
+    def finish(self, client: RawClient) -> History:
+        """Read everything, now that no transaction is open."""
+        history, copies = self.history, self.names.copies
+        for place in (*copies, *copies.values()):
+            history.final[place] = read_all(client, place, is_committed=True)
+            history.stored[place] = read_all(client, place, is_committed=False)
+        for source, target in copies.items():
+            history.copied[source] = target, committed_offset(client, self.names.group, source)
+        return history
+
+
+def read_all(client: RawClient, place: Place, *, is_committed: bool) -> list[tuple[int, int]]:
+    """What such a reader finds, where no transaction is open."""
+    found: list[tuple[int, int]] = []
+    at, end, patience = 0, 1, Patience()
+    while at < end:
+        patience.check(f"{place} from {at} to {end}")
+        asked = fetch_request(place, at, is_committed=is_committed)
+        data = client.ask(FETCH, 12, asked).responses[0].partitions[0]
+        assert not data.error_code, data
+        end = data.high_watermark
+        more, at = (committed_in if is_committed else all_in)(data, at)
+        found += more
+    return found
+
+
+def committed_offset(client: RawClient, group: str, place: Place) -> int:
+    """What a group has committed of a place, once no transaction is open that may change it."""
+    find_coordinator(client, group, GROUP_KEY)
+    wanted = OffsetFetchGroupTopic(name=place[0], partition_indexes=[place[1]])
+    asked = OffsetFetchRequest(
+        groups=[OffsetFetchGroup(group_id=group, topics=[wanted])], require_stable=True
+    )
+
+    def ask() -> tuple[int, int]:
+        found = client.ask(OFFSET_FETCH, 8, asked).groups[0]
+        if found.error_code:
+            return found.error_code, -1
+        row = found.topics[0].partitions[0]
+        return row.error_code, row.committed_offset
+
+    code, offset = until(ask, lambda answer: answer[0] not in RETRIED)
+    assert not code, code
+    return max(offset, 0)
+
+
+def create_topics(bootstrap: str, stories: Sequence[Story]) -> None:
+    """Those of all histories."""
+    wanted = [
+        CreatableTopic(name=name, num_partitions=2, replication_factor=1)
+        for story in stories
+        for name in (story.names.topic, story.names.copy)
+    ]
+    with RawClient(bootstrap) as client:
+        answer = client.ask(CREATE_TOPICS, 5, CreateTopicsRequest(topics=wanted, timeout_ms=60_000))
+    assert not any(each.error_code for each in answer.topics), answer
+
+
+def _options() -> Iterator[str]:
+    for name, text in SETTINGS.items():
+        yield from ("--set", f"{name}={text}")
+
+
+def histories(nursery: Nursery, folder: Path, first: int, together: int) -> list[History]:
+    """Histories by their seeds, on a broker of their own that is killed.
+
+    Seeds say who does what and when the broker is killed; threads see to the rest.
+    """
+    random, progress, port = Random(first), Progress(), free_port()
+    address = f"127.0.0.1:{port}"
+    stories = [Story(address, first + number, progress) for number in range(together)]
+    victim = Victim(nursery, folder / "data", *_options())
+    with ThreadPoolExecutor(together * THREADS_OF_A_HISTORY) as pool:
+        try:
+            victim.start_at(port)
+            create_topics(address, stories)
+            work = [each for story in stories for each in story.begin(pool)]
+            for each in work:
+                each.add_done_callback(lambda _: progress.tell())
+            kills = random.choice(KILLS)
+            longest = 2 * STEPS_OF_A_HISTORY * together // (kills + 1)
+            for _ in range(kills):
+                some = random.randrange(1, longest)
+                progress.wait(some, lambda: all(each.done() for each in work))
+                with progress.without_broker():
+                    victim.kill()
+                    victim.start_at(port)
+            _await(work, stories)
+            with RawClient(address) as client:
+                return [story.finish(client) for story in stories]
+        finally:
+            for story in stories:
+                story.give_up()
+            victim.stop()
+
+
+def _await(work: Sequence[Future[None]], stories: Sequence[Story]) -> None:
+    """Return when all are done; raise what went wrong with one of them.
+
+    While there is a broker, even where one has failed: the others end their transactions with it.
+    """
+    late = wait(work, END_S).not_done
+    for story in stories:
+        story.give_up()
+    wait(work)
+    for each in work:
+        each.result()
+    assert not late, f"{len(late)} clients did not come to an end within {END_S} s"
