@@ -415,19 +415,23 @@ def described(*names: str, limit: int = 2000, start: tuple[str, int] | None = No
     return ask
 
 
-def elected(partitions: "list[int] | None") -> Question:
+def elected(
+    partitions: "list[int] | None", *, name: str = "three", kind: int = 0, version: int = 2
+) -> Question:
     """Elect leaders of a topic's partitions, or of all."""
 
     def ask(client: RawClient) -> list[Answer]:
         topics = None
         if partitions is not None:
-            topics = [ElectLeadersTopic(topic="three", partitions=partitions)]
-        request = ElectLeadersRequest(topic_partitions=topics, timeout_ms=WAIT_MS)
-        told = client.ask(ELECT_LEADERS, 2, request)
+            topics = [ElectLeadersTopic(topic=name, partitions=partitions)]
+        request = ElectLeadersRequest(
+            election_type=kind, topic_partitions=topics, timeout_ms=WAIT_MS
+        )
+        told = client.ask(ELECT_LEADERS, version, request)
         return [
             (told.error_code,),
             *(
-                (found.topic, part.partition_id, part.error_code)
+                (found.topic, part.partition_id, part.error_code, part.error_message)
                 for found in told.replica_election_results
                 for part in found.partition_result
             ),
@@ -482,6 +486,12 @@ def test_partitions_are_described_alike(pair: Pair) -> None:
         described("one", "three", start=("pwn", 0)),
         elected([0, 2, 9]),
         elected(None),
+        elected([0], name="nope"),
+        elected([0, 9], kind=1),
+        elected([0, 9], kind=2),
+        elected(None, kind=-1),
+        elected([0], kind=7, version=0),
+        elected([0], kind=7, version=1),
         reassigned([NODE]),
         reassigned([8]),
         reassigned([]),

@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from tests.server.raw import RawClient
 from tests.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.errors import Closed, ConfigError, DirectoryLocked
+from tidelog.protocol.messages import METADATA
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tidelog.server.in_process import Broker
 
 
@@ -19,6 +22,18 @@ def test_client_sees_broker_and_creates_a_topic_by_asking(broker: Broker) -> Non
     assert found == [(0, broker.bootstrap_servers)]
     assert list(every.topics) == ["flights"]
     assert every.cluster_id == broker.call(lambda node: node.cluster_id)
+
+
+def test_a_topic_that_is_created_by_asking_is_told_to_who_asks_again(broker: Broker) -> None:
+    """As Kafka: a client that has deleted a topic and looks whether it is gone finds it gone."""
+    message = MetadataRequest(
+        topics=[MetadataRequestTopic(name="flights")], allow_auto_topic_creation=True
+    )
+    with RawClient(broker.bootstrap_servers) as client:
+        (first,) = client.ask(METADATA, 9, message).topics
+        (second,) = client.ask(METADATA, 9, message).topics
+    assert (first.error_code, first.name, first.partitions) == (3, "flights", [])
+    assert (second.error_code, len(second.partitions)) == (0, 1)
 
 
 def test_several_run_in_one_process() -> None:

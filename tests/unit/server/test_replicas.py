@@ -55,6 +55,16 @@ def test_no_election_is_needed(broker: Broker) -> None:
     assert (told.error_code, told.replica_election_results) == (0, [])
 
 
+def test_an_election_of_a_type_that_there_is_not_is_refused(broker: Broker) -> None:
+    named = ElectLeadersRequest(
+        election_type=2, topic_partitions=[ElectLeadersTopic(topic=TOPIC, partitions=[0, 9])]
+    )
+    told = broker.call(lambda n: replicas.elect_leaders(context(n, ELECT_LEADERS), named))
+    (topic,) = told.replica_election_results
+    assert told.error_code == 42
+    assert [(p.partition_id, p.error_code) for p in topic.partition_result] == [(0, 42), (9, 42)]
+
+
 def test_partitions_go_nowhere_else(broker: Broker) -> None:
     wishes = [[7], [8], None, [], [7, 8]]
     asked = [ReassignablePartition(partition_index=0, replicas=wish) for wish in wishes]

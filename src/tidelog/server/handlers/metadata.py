@@ -71,17 +71,31 @@ def metadata(context: RequestContext, request: MetadataRequest) -> Answer:
 async def _later(
     context: RequestContext, request: MetadataRequest, wanted: Sequence[str]
 ) -> MetadataResponse:
-    """Create and read what it takes, then answer."""
+    """Create and read what it takes, then answer; what is new is told to who asks again.
+
+    So does Kafka: there are clients that take the answer for what was there when they asked.
+    """
     node = context.node
     for name in wanted:
         try:
             await topic_changes.create(node, name, node.config.num_partitions)
         except TidelogError:
-            continue  # answered as Kafka does while a topic is not there: the client asks again
+            continue  # the client asks again
     found = _look_up(context, request.topics)
     infos = [each.info for each in found if each.info is not None]
     await read_in_slices(node, unread(node, infos))
-    return _answer(context, request, _look_up(context, request.topics))
+    return _answer(context, request, _without(wanted, _look_up(context, request.topics)))
+
+
+def _without(names: Sequence[str], found: Sequence[Found]) -> list[Found]:
+    """What was found, and of topics with these names that they are not there."""
+    hidden = frozenset(names)
+    return [
+        Found(None, MetadataTopic(error_code=UNKNOWN_TOPIC, name=each.info.name))
+        if each.info is not None and each.info.name in hidden
+        else each
+        for each in found
+    ]
 
 
 def _answer(

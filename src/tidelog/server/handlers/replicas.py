@@ -29,11 +29,13 @@ from tidelog.server.errors import Refusal
 from tidelog.server.leader_epochs import numbers_of
 from tidelog.server.node import Node
 from tidelog.server.requests import RequestContext
-from tidelog.server.topic_rules import UNKNOWN_TOPIC, ensure_brokers
+from tidelog.server.topic_rules import INVALID_REQUEST, UNKNOWN_TOPIC, ensure_brokers
 
 LOG_DIR_NOT_FOUND: Final = 57
 ELECTION_NOT_NEEDED: Final = 84
 NO_REASSIGNMENT: Final = 85
+# Of the preferred replica, and of any.
+ELECTION_TYPES: Final = (0, 1)
 _NO_PARTITION: Final = "This server does not host this topic-partition."
 
 
@@ -44,24 +46,33 @@ def _is_there(node: Node, topic: str, number: int) -> bool:
 
 def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
     """No election is needed. Where all partitions are meant nothing is said, as Kafka does."""
+    kind = request.election_type
+    odd = None if kind in ELECTION_TYPES else f"Unknown election type {kind}"
     results = [
         ElectionTopicResult(
             topic=topic.topic,
             partition_result=[
-                _election(context.node, topic.topic, number) for number in topic.partitions
+                _election(context.node, topic.topic, number)
+                if odd is None
+                else ElectionPartitionResult(
+                    partition_id=number, error_code=INVALID_REQUEST, error_message=odd
+                )
+                for number in topic.partitions
             ],
         )
         for topic in request.topic_partitions or ()
     ]
-    return ElectLeadersResponse(replica_election_results=results)
+    code = 0 if odd is None else INVALID_REQUEST
+    return ElectLeadersResponse(error_code=code, replica_election_results=results)
 
 
 def _election(node: Node, topic: str, number: int) -> ElectionPartitionResult:
-    found = ElectionPartitionResult(partition_id=number, error_code=ELECTION_NOT_NEEDED)
-    found.error_message = "Leader election not needed for topic partition."
+    code, text = ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
     if not _is_there(node, topic, number):
-        found.error_code, found.error_message = UNKNOWN_TOPIC, _NO_PARTITION
-    return found
+        there = node.topics.find(topic) is not None
+        missing = f"partition as {topic}-{number}" if there else f"topic as {topic}"
+        code, text = UNKNOWN_TOPIC, f"No such {missing}"
+    return ElectionPartitionResult(partition_id=number, error_code=code, error_message=text)
 
 
 def alter_partition_reassignments(
