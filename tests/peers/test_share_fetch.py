@@ -11,6 +11,8 @@ from tests.peers.home import KafkaHome
 from tests.peers.sharing_members import Side
 
 import tidelog
+from tidelog.protocol.messages import SHARE_ACKNOWLEDGE
+from tidelog.protocol.messages.share_fetch import ShareAcknowledgeRequest, ShareAcknowledgeTopic
 
 if TYPE_CHECKING:
     from tidelog.server.in_process import Broker as Ours
@@ -29,6 +31,7 @@ SETTINGS: Final = {
     "group.share.session.timeout.ms": "600000",
     "group.share.max.session.timeout.ms": "600000",
 }
+INVALID_RECORD_STATE: Final = 121
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 
 
@@ -278,3 +281,31 @@ def test_both_say_the_same(
 ) -> None:
     expected = told(kafka.bootstrap, story)
     assert told(ours.bootstrap_servers, story) == expected
+
+
+def test_an_error_names_leader_0_at_kafka_and_nobody_here(kafka: Broker, ours: "Ours") -> None:
+    """Nobody is broker 0 in either cluster; franz-go asks there from then on."""
+    assert leader_told(kafka.bootstrap) == (0, 0)
+    assert leader_told(ours.bootstrap_servers) == (-1, -1)
+
+
+def leader_told(bootstrap: str) -> tuple[int, int]:
+    """Whom a broker names beside the error to what was said of records twice."""
+    with closing(Side(bootstrap)) as it:
+        it.produce(10)
+        one = it.member()
+        assert one.begin()
+        assert one.say((5, 9, [ACCEPT])) == (0, [0])
+        request = ShareAcknowledgeRequest(
+            group_id=one.group,
+            member_id=one.name,
+            share_session_epoch=one.epoch,
+            topics=[
+                ShareAcknowledgeTopic(topic_id=each.topic_id, partitions=each.partitions)
+                for each in one.topics([(5, 9, [RELEASE])])
+            ],
+        )
+        (topic,) = one.client.ask(SHARE_ACKNOWLEDGE, 2, request).responses
+        (told,) = topic.partitions
+        assert told.error_code == INVALID_RECORD_STATE
+        return told.current_leader.leader_id, told.current_leader.leader_epoch

@@ -87,8 +87,8 @@ class ShareFetchRequest:
 class LeaderIdAndEpoch:
     """Who leads a partition now; -1 where nobody knows."""
 
-    leader_id: int = wire(INT32)
-    leader_epoch: int = wire(INT32)
+    leader_id: int = wire(INT32, default=-1)
+    leader_epoch: int = wire(INT32, default=-1)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -290,6 +290,19 @@ async def test_topics_and_partitions_that_are_not_there(path: Path) -> None:
 
 
 @on_a_loop
+async def test_an_error_sends_nobody_to_another_broker(path: Path) -> None:
+    """Leader 0 at epoch 0 is a hint that franz-go follows for good, where no broker has that id."""
+    async with world(path) as it:
+        one = it.member()
+        told = of(await one.fetch(7), 7)
+        assert told is not None
+        (refused,) = (await one.acknowledge(1, [said(0, 0, ACCEPT)])).responses[0].partitions
+        for each in (told, refused):
+            assert each.error_code == ShareCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert (each.current_leader.leader_id, each.current_leader.leader_epoch) == (-1, -1)
+
+
+@on_a_loop
 async def test_what_can_not_be_said_of_records(path: Path) -> None:
     async with world(path) as it:
         it.produce(10)
