@@ -5,6 +5,7 @@ from then on it counts like anything else: a flush or a clean stop makes all of 
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 
@@ -13,9 +14,18 @@ from tests.fault.harness import survey
 from tests.fault.judge import judge, judge_quickly
 from tests.fault.test_deferred_crash import DeferringWorkload
 from tests.fault.workload import ROOT
-from tests.faults import DamageFileSystem, Keep, SeededEnv, reopen, seeded_env
+from tests.faults import (
+    DamageFileSystem,
+    Fault,
+    FaultKind,
+    Keep,
+    SeededEnv,
+    reopen,
+    seeded_env,
+)
 from tests.faults.later import Later
 
+from tidelog.errors import StorageFailure
 from tidelog.storage import files
 from tidelog.storage.log import Log
 from tidelog.storage.log_dir import LogDir, LogDirOptions
@@ -177,3 +187,66 @@ def _sync(fs: DamageFileSystem, path: str) -> None:
     file = fs.open(path, write=True)
     file.sync()
     file.close()
+
+
+# ---- a sync that failed, and a start
+
+
+def with_a_failed_sync(
+    end: Callable[[LogDir], None], call: int
+) -> tuple[SeededEnv, list[bytes | None]]:
+    """A directory whose disk has failed to take what was appended last, and what was appended."""
+    env = seeded_env(1)
+    directory, log = opened(env)
+    log.append([NewRecord(value=b"synced")])
+    log.flush()
+    directory.checkpoint()
+    log.append([NewRecord(value=b"written")])
+    env.files.writes.fault = Fault(env.files.calls + call, FaultKind.EIO)
+    with pytest.raises(StorageFailure):
+        log.flush()
+    env.files.writes.fault = None
+    with suppress(StorageFailure):  # it is told again at the end
+        end(directory)
+    return env, [b"synced", b"written"]
+
+
+@pytest.mark.parametrize("call", range(2))
+@pytest.mark.parametrize("end", [LogDir.abandon, LogDir.close], ids=["killed", "stopped"])
+def test_a_start_writes_anew_what_a_failed_sync_has_left_in_doubt(
+    end: Callable[[LogDir], None], call: int
+) -> None:
+    env, written = with_a_failed_sync(end, call)
+    directory, log = opened(env)
+    assert [record.value for record in log.records()] == written
+    log.append([NewRecord(value=b"behind")])
+
+    log.flush()
+    directory.abandon()
+
+    assert without_power(env) == [*written, b"behind"]
+
+
+def test_it_is_written_anew_once() -> None:
+    env, _ = with_a_failed_sync(LogDir.abandon, 0)
+    directory, log = opened(env)
+    assert not env.files.exists(f"{log.context.directory}/{files.UNSYNCED_FILE}")
+    directory.abandon()
+    begun = len(env.files.journal)
+    opened(env)[0].abandon()
+    changed = [str(each) for each in env.files.journal[begun:]]
+    assert not [each for each in changed if f"{files.LOG_SUFFIX}{files.TMP_SUFFIX}" in each]
+
+
+def test_a_disk_that_fails_still_is_told_and_the_mark_stays() -> None:
+    env, written = with_a_failed_sync(LogDir.abandon, 1)
+    env.files.writes.fault = Fault(env.files.calls, FaultKind.NO_SPACE)
+    with suppress(StorageFailure):
+        opened(env)[0].abandon()
+    env.files.writes.fault = None
+
+    directory, log = opened(env)
+    log.flush()
+    directory.abandon()
+
+    assert without_power(env) == written

@@ -23,6 +23,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / "tools" / "kafka"
+POM = TOOLS / "pom.xml"
+CONNECTOR_POM = TOOLS / "connector.xml"
 CACHE = ROOT / ".cache" / "kafka"
 REQUIRED = "TIDELOG_REQUIRE_KAFKA"
 # A first fetch loads 54 MB; a later one copies from Maven's own cache.
@@ -111,9 +113,9 @@ def _made_from(kind: str, sources: Sequence[Path], make: Callable[[Path], None])
     return target
 
 
-def _fetch_jars(target: Path) -> None:
+def _fetch_jars(target: Path, pom: Path = POM) -> None:
     *tries, last = ([_tool("mvn"), *again] for again in FETCHES)
-    options = ["-q", "-B", "-f", str(TOOLS / "pom.xml"), f"-DoutputDirectory={target}"]
+    options = ["-q", "-B", "-f", str(pom), f"-DoutputDirectory={target}"]
     for mvn in tries:
         with suppress(Unavailable):
             _run([*mvn, *options, "dependency:copy-dependencies"])
@@ -133,13 +135,12 @@ def _compile(jars: Path, sources: Sequence[Path], target: Path) -> None:
 @functools.cache
 def _home_or_reason() -> KafkaHome | str:
     sources = sorted((TOOLS / "src").rglob("*.java"))
-    pom = TOOLS / "pom.xml"
     try:
         _tool("java")
         with _locked():
-            jars = _made_from("jars", [pom], _fetch_jars)
+            jars = _made_from("jars", [POM], _fetch_jars)
             classes = _made_from(
-                "classes", [pom, *sources], functools.partial(_compile, jars, sources)
+                "classes", [POM, *sources], functools.partial(_compile, jars, sources)
             )
     except Unavailable as missing:
         return str(missing)
@@ -156,6 +157,17 @@ def kafka_home() -> KafkaHome:
     if isinstance(found, str):
         raise Unavailable(found)
     return found
+
+
+def required_connector() -> Path:
+    """The folder of Spark's own Kafka connector; where it can't be had, skips or fails the test."""
+    fetch = functools.partial(_fetch_jars, pom=CONNECTOR_POM)
+    try:
+        _tool("java")
+        with _locked():
+            return _made_from("connector", [CONNECTOR_POM], fetch)
+    except Unavailable as missing:
+        skip_or_fail(str(missing))
 
 
 def skip_or_fail(reason: str) -> NoReturn:

@@ -110,7 +110,8 @@ class Node:
         self.partitions = Partitions(log_dir, syncs_all=syncs_all)
         self.topics = Topics(log_dir, self.partitions, config)
         self.topics.on_deleted.append(self.metrics.forget_topic)
-        self.cluster = ClusterSettings(self.env, log_dir.path, self.work, self.topics.begin)
+        place = (self.env, log_dir.path, self.work, self.topics.begin)
+        self.cluster = ClusterSettings(*place, self._topic_defaults)
         self.throttles: Throttles | None = None
         self._throttles: Throttles | None = None
         self.cluster.apply = self._heed
@@ -119,6 +120,7 @@ class Node:
             self.config = self._changed_config(self.cluster.state)
             log_dir.use_topic_defaults(self.config.topic_defaults)
             log_dir.follow_configs()  # after a kill partitions are open already
+        self.cluster.note_defaults()
         log_dir.producer_expiration_ms = self.config.producer_id_expiration_ms
         if self.cluster.state.groups:
             from tidelog.config.group_keys import ensure_group_texts  # few have any
@@ -211,6 +213,10 @@ class Node:
         from tidelog.config.dynamic import changed_config  # few have changed any
 
         return changed_config(self.started_config, settings_of(state, self.node_id))
+
+    def _topic_defaults(self, state: ClusterState) -> "Mapping[str, str]":
+        config = self._changed_config(state) if state.settings else self.started_config
+        return config.topic_defaults
 
     async def _heed(self, state: ClusterState) -> None:
         """Let a state hold; raises ConfigError where it can't, and nothing was changed."""

@@ -2,18 +2,20 @@
 
 Kafka keeps these in its metadata log, which a directory of ours has not, so they lie in a small
 file of our own at the top, `tidelog-cluster.json`, replaced atomically and durable before a change
-is answered.
+is answered. What the broker was started with stands beside that, for who has the directory when
+the broker has stopped: a tier that is moved then deletes what the broker would, and no more.
 
 Text of the file, format version 1: `{"version": 1, "quotas": [[{TYPE: NAME, ...}, {KEY: VALUE,
 ...}], ...], "settings": {BROKER: {NAME: TEXT, ...}, ...}, "groups": {GROUP: {NAME: TEXT, ...},
-...}}`; a name is null for the default of its type, a value a finite number above 0, a broker its
-number or nothing for all brokers.
+...}, "topic_defaults": {NAME: TEXT, ...}}`; a name is null for the default of its type, a value a
+finite number above 0, a broker its number or nothing for all brokers. `topic_defaults` may be
+missing.
 """
 
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from tidelog.env import FileSystem
@@ -40,11 +42,14 @@ class ClusterState:
         quotas: Values by Kafka's names, of each entity that has some.
         settings: Texts by Kafka's names, by the broker's number or `ALL_BROKERS`.
         groups: Texts by Kafka's names, by the group.
+        topic_defaults: What topics without settings of their own had at the broker that was here
+            last, under a broker's names, changes in its course included; None where none noted it.
     """
 
     quotas: Quotas = field(default_factory=dict)
     settings: Settings = field(default_factory=dict)
     groups: Settings = field(default_factory=dict)
+    topic_defaults: Mapping[str, str] | None = None
 
 
 def settings_of(state: ClusterState, broker: int) -> Mapping[str, str]:
@@ -54,11 +59,13 @@ def settings_of(state: ClusterState, broker: int) -> Mapping[str, str]:
 
 
 def kept_defaults(state: ClusterState) -> Mapping[str, str]:
-    """What the directory's broker keeps of its topics' defaults, for who does not know its number.
+    """What topics' defaults were at the directory's broker, for who is not that broker.
 
-    A broker takes changes for its own number alone. Where there are several, it was renumbered, and
-    nothing is told.
+    Where none noted them, what it keeps of changes tells. It takes those for its own number alone;
+    where there are several numbers, it was renumbered, and nothing is told.
     """
+    if state.topic_defaults is not None:
+        return state.topic_defaults
     from tidelog.config.dynamic import TOPIC_DEFAULTS  # few directories keep any
 
     numbers = state.settings.keys() - {ALL_BROKERS}
@@ -66,6 +73,16 @@ def kept_defaults(state: ClusterState) -> Mapping[str, str]:
         return {}
     settings = settings_of(state, int(next(iter(numbers), 0)))
     return {name: text for name, text in settings.items() if name in TOPIC_DEFAULTS}
+
+
+def with_defaults(state: ClusterState, defaults: Mapping[str, str]) -> ClusterState:
+    """A state that notes a broker's defaults for topics.
+
+    None are noted where nothing else says any: a directory whose broker has nothing to say needs no
+    file.
+    """
+    noted = dict(defaults) if defaults or state.settings else None
+    return replace(state, topic_defaults=noted)
 
 
 def encode_cluster(state: ClusterState) -> bytes:
@@ -80,6 +97,8 @@ def encode_cluster(state: ClusterState) -> bytes:
         "settings": _sorted(state.settings),
         "groups": _sorted(state.groups),
     }
+    if state.topic_defaults is not None:
+        content["topic_defaults"] = dict(sorted(state.topic_defaults.items()))
     text = json.dumps(content, indent=1)
     return f"{text}\n".encode("ascii")
 
@@ -114,6 +133,7 @@ def decode_cluster(data: Buffer) -> ClusterState:
         dict(_quotas(row) for row in rows),
         {_broker(who): _texts(who, given) for who, given in settings.items()},
         {_group(who): _texts(who, given) for who, given in groups.items()},
+        _defaults(found.get("topic_defaults")),
     )
 
 
@@ -143,6 +163,10 @@ def _texts(who: str, given: object) -> Mapping[str, str]:
         if not isinstance(text, str):
             raise CorruptFile(f"{name} is {text!r}, a text expected")
     return given
+
+
+def _defaults(given: object) -> Mapping[str, str] | None:
+    return {} if given == {} else None if given is None else _texts("topic_defaults", given)
 
 
 def _entity(parts: Mapping[str, object]) -> Entity:

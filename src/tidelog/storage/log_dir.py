@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Self
 
 from tidelog.config import ConfigNote, TopicConfig
+from tidelog.config.topic_keys import TOPIC_CONFIG_BY_NAME
 from tidelog.env import Env, forget, is_remote, os_env
 from tidelog.errors import (
     CorruptFile,
@@ -317,7 +318,8 @@ class LogDir(DirectoryState):
         """Whether a topic's `retention.ms` is its own or a broker's, not our default alone."""
         if self._options.topic_defaults is not None or "retention.ms" in self.topic(name).given:
             return True
-        return self.is_writable and "log.retention.ms" in self._registry.defaults
+        names = {synonym.name for synonym in TOPIC_CONFIG_BY_NAME["retention.ms"].synonyms}
+        return self.is_writable and not names.isdisjoint(self._registry.defaults)
 
     def follow_config(self, name: str) -> None:
         """Let open partitions of a topic go by its settings as they are now."""

@@ -36,7 +36,7 @@ from tidelog.storage.segment import Segment, SegmentContext
 from tidelog.storage.tiers.record import TierRecord, write_record
 from tidelog.storage.tiers.view import TierAccess
 from tidelog.storage.trust import last_batch
-from tidelog.storage.unsynced import sync_unsynced
+from tidelog.storage.unsynced import mark_unsynced, rewrite_marked, sync_unsynced
 from tidelog.storage.validator import Validator
 
 if TYPE_CHECKING:
@@ -167,6 +167,7 @@ class OpeningLog(LogReader):
     def _fail(self, failure: "StorageFailure") -> "StorageFailure":
         """Go offline, and tell who looks after the partition; the failure, to be raised."""
         self._failure = failure
+        mark_unsynced(self.context)
         self.on_failure()
         return failure
 
@@ -181,6 +182,7 @@ class OpeningLog(LogReader):
         # Counted before any cut: an epoch whose records were all lost must not be used again.
         self.leader_epoch = self._epochs.latest_epoch + 1
         if self._options.recovery_point is not None:
+            rewrite_marked(context, self._options.recovery_point)
             self._recover(self._options.recovery_point)
         self._load_segments()
         self._load_append_times()

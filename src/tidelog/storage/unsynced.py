@@ -4,7 +4,7 @@ A process that was killed leaves to the system what it had not synced: of a fini
 too, where the roll's sync was left for later. Nothing syncs such a segment any more, while flushes,
 rolls and a clean close move the recovery point past it, and a note says that all of it is there. So
 an opening behind a hard stop syncs what it found; where a sync has failed, a reopening writes files
-anew.
+anew, and so does the next opening by another process: a mark tells it.
 
 Owns no open state. Source: docs/recovery.md, "Opening for writing".
 """
@@ -46,6 +46,26 @@ def sync_unsynced(context: SegmentContext, recovery_point: int) -> None:
     fs.sync_dir(context.directory)
 
 
+def mark_unsynced(context: SegmentContext) -> None:
+    """Leave a mark that the disk has failed, for a process that knows nothing of it.
+
+    Not synced: what a power loss takes away is gone from the system's memory too, and the next
+    opening sees what the disk has. Where the disk takes no mark either, there is none.
+    """
+    with suppress(OSError):
+        context.env.files.open(_mark(context), write=True, create=True).close()
+
+
+def rewrite_marked(context: SegmentContext, recovery_point: int) -> None:
+    """Write anew what a marked failure has left in doubt; where there is no mark, nothing.
+
+    Raises:
+        OSError: The disk fails still; the partition can't be opened.
+    """
+    if context.env.files.exists(_mark(context)):
+        rewrite_unsynced(context, recovery_point)
+
+
 def rewrite_unsynced(context: SegmentContext, recovery_point: int) -> None:
     """Write each file anew, durably, that holds records or append times not known to be synced.
 
@@ -60,6 +80,12 @@ def rewrite_unsynced(context: SegmentContext, recovery_point: int) -> None:
             path = context.path(base, suffix)
             if context.env.files.exists(path):
                 _rewrite(context, path)
+    with suppress(FileNotFoundError):
+        context.env.files.remove(_mark(context))
+
+
+def _mark(context: SegmentContext) -> str:
+    return f"{context.directory}/{files.UNSYNCED_FILE}"
 
 
 def _unsynced(context: SegmentContext, recovery_point: int) -> list[int]:

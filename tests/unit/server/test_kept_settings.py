@@ -108,3 +108,74 @@ def test_what_can_not_be_read_is_reported_where_no_broker_starts() -> None:
     with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as log_dir:
         assert [line for line in log_dir.reports if CLUSTER_FILE in line]
         assert not any(log_dir.knows_age_limit(name) for name in log_dir.topics())
+
+
+def offline_defaults(env: SeededEnv) -> tuple[Mapping[str, str], int]:
+    """What a directory without its broker gives topics, and how long one of them keeps records."""
+    with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as log_dir:
+        said = any(name.startswith("log.retention.") for name in log_dir._registry.defaults)
+        assert log_dir.knows_age_limit("t") == said
+        return dict(log_dir._registry.defaults), log_dir.topic("t").config.retention_ms
+
+
+def test_what_a_broker_was_only_started_with_holds_when_it_has_stopped() -> None:
+    env = seeded_env(1)
+    started(env).close()
+    assert not env.files.exists(f"{PATH}/{CLUSTER_FILE}")  # it had nothing to say
+    given = {"log.retention.ms": "-1", "tidelog.retention.clock": "append"}
+    node = open_node(PATH, BrokerConfig.parse(given)[0], env=env)
+    node.log_dir.create_topic("t")
+    node.close()
+
+    assert offline_defaults(env) == (given, -1)
+
+    started(env).close()
+    assert offline_defaults(env) == ({}, 7 * DAY_MS)
+
+
+def test_of_a_broker_that_was_renumbered_what_the_last_one_had_holds() -> None:
+    env = seeded_env(1)
+    node = started(env)
+    node.log_dir.create_topic("t")
+    node.close()
+    settings = {"0": {"log.retention.ms": "1"}, ALL_BROKERS: {"log.segment.bytes": "20000000"}}
+    write_cluster(env.files, PATH, ClusterState(settings=settings))
+
+    open_node(PATH, BrokerConfig(node_id=5), env=env).close()
+
+    assert offline_defaults(env) == ({"log.segment.bytes": "20000000"}, 7 * DAY_MS)
+
+
+def test_a_change_while_the_broker_runs_is_noted_with_it() -> None:
+    env = seeded_env(1)
+
+    async def story() -> None:
+        config, _ = BrokerConfig.parse({"log.retention.hours": "1"})
+        node = open_node(PATH, config, env=env)
+        node.log_dir.create_topic("t")
+        changed = ClusterState(settings={"0": {"log.retention.ms": "9"}})
+        await node.cluster.change(lambda _: changed)
+        assert node.cluster.state == changed
+        node.close()
+
+    asyncio.run(story())
+
+    want = {"log.retention.hours": "1", "log.retention.ms": "9"}
+    assert offline_defaults(env) == (want, 9)
+
+
+def test_a_full_disk_keeps_no_broker_from_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = seeded_env(1)
+    node = started(env)
+    node.log_dir.create_topic("t")
+    node.close()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tidelog.server.cluster_settings.write_cluster", full)
+        config, _ = BrokerConfig.parse({"log.retention.ms": "-1"})
+        open_node(PATH, config, env=env).close()
+
+    assert offline_defaults(env) == ({}, 7 * DAY_MS)

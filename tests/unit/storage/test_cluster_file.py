@@ -32,7 +32,10 @@ SETTINGS = st.dictionaries(
 GROUPS = st.dictionaries(
     st.text(min_size=1), st.dictionaries(st.text(), st.text(), min_size=1, max_size=3), max_size=3
 )
-STATES = st.builds(ClusterState, st.dictionaries(ENTITIES, VALUES, max_size=5), SETTINGS, GROUPS)
+DEFAULTS = st.none() | st.dictionaries(st.text(), st.text(), max_size=3)
+STATES = st.builds(
+    ClusterState, st.dictionaries(ENTITIES, VALUES, max_size=5), SETTINGS, GROUPS, DEFAULTS
+)
 
 
 @given(STATES)
@@ -56,6 +59,8 @@ def test_cut_anywhere_it_is_never_read(state: ClusterState, data: st.DataObject)
         b'{"version": 0, "quotas": []}',
         b'{"version": true, "quotas": []}',
         b'{"version": 1, "quotas": {}}',
+        b'{"version": 1, "quotas": [], "topic_defaults": []}',
+        b'{"version": 1, "quotas": [], "topic_defaults": {"a": 1}}',
         b'{"version": 1, "quotas": [[{"user": "a"}, {}]]}',
         b'{"version": 1, "quotas": [[{}, {"producer_byte_rate": 1}]]}',
         b'{"version": 1, "quotas": [[{"user": ""}, {"producer_byte_rate": 1}]]}',

@@ -84,5 +84,7 @@ def test_of_a_broker_that_was_renumbered_nothing_is_told() -> None:
     own = {"0": {"log.retention.ms": "1"}, "1": {"log.segment.bytes": "1000000"}}
     assert kept_defaults(ClusterState(settings=own)) == {}
     assert kept_defaults(ClusterState(settings={"0": own["0"]})) == {"log.retention.ms": "1"}
+    noted = ClusterState(settings=own, topic_defaults={"log.retention.ms": "3"})
+    assert kept_defaults(noted) == {"log.retention.ms": "3"}
     mixed = {ALL_BROKERS: {"max.connections": "5", "log.retention.ms": "2"}}
     assert kept_defaults(ClusterState(settings=mixed)) == {"log.retention.ms": "2"}
