@@ -29,6 +29,7 @@ from tidelog.errors import StorageFailure
 from tidelog.storage import files
 from tidelog.storage.log import Log
 from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.unsynced import UNSYNCED_FILE
 from tidelog.types import NewRecord
 
 SEEDS = (5, 8)
@@ -230,7 +231,7 @@ def test_a_start_writes_anew_what_a_failed_sync_has_left_in_doubt(
 def test_it_is_written_anew_once() -> None:
     env, _ = with_a_failed_sync(LogDir.abandon, 0)
     directory, log = opened(env)
-    assert not env.files.exists(f"{log.context.directory}/{files.UNSYNCED_FILE}")
+    assert not env.files.exists(f"{log.context.directory}/{UNSYNCED_FILE}")
     directory.abandon()
     begun = len(env.files.journal)
     opened(env)[0].abandon()

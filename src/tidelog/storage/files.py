@@ -49,8 +49,6 @@ LOCK_FILE: Final = ".lock"
 LEADER_EPOCH_CHECKPOINT_FILE: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA_FILE: Final = "partition.metadata"
 APPEND_TIME_CHECKPOINT_FILE: Final = "append-time-checkpoint"
-# Ours, empty: the disk has failed, and what was not synced before may not be on it.
-UNSYNCED_FILE: Final = "tidelog-unsynced"
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 RECOVERY_POINT_CHECKPOINT_FILE: Final = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT_FILE: Final = "log-start-offset-checkpoint"

@@ -18,6 +18,8 @@ from tidelog.storage.recovery import replace_by_prefix
 from tidelog.storage.segment import SegmentContext
 from tidelog.types import INT64_MAX
 
+# Empty: the disk has failed, and what was not synced before may not be on it.
+UNSYNCED_FILE: Final = "tidelog-unsynced"
 # Append times first, so that no durable record is without its time. Zone maps are derived, and know
 # their own checksums.
 _SYNCED: Final = (
@@ -85,7 +87,7 @@ def rewrite_unsynced(context: SegmentContext, recovery_point: int) -> None:
 
 
 def _mark(context: SegmentContext) -> str:
-    return f"{context.directory}/{files.UNSYNCED_FILE}"
+    return f"{context.directory}/{UNSYNCED_FILE}"
 
 
 def _unsynced(context: SegmentContext, recovery_point: int) -> list[int]:
