@@ -96,6 +96,10 @@ def decompress(
         CorruptBatch: Malformed, cut, followed by other bytes, or more than `limit` comes out.
     """
     view = memoryview(data)
+    if scratch is not None and limit >= BLOCK_BYTES:
+        single = decompress_single(view, scratch.take(BLOCK_BYTES))  # nearly all are such
+        if single is not None:
+            return single
     content_at = _header_size(view)
     bound = _output_bound(view, content_at)
     if scratch is not None and view[4] == FLAGS and bound <= min(limit, SCRATCH_BYTES_MAX):

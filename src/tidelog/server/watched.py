@@ -26,5 +26,6 @@ class Watched:
 
     def notify(self) -> None:
         """Tell all watchers, which may go by that."""
-        for watcher in tuple(self._watchers):
-            watcher()
+        if self._watchers:
+            for watcher in tuple(self._watchers):
+                watcher()

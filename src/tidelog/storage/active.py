@@ -46,6 +46,8 @@ class ActiveSegment(TailSegment):
         self._must_rewrite = False
         self._times_written = 0
         self._times_path = context.path(base_offset, files.APPEND_TIME_SUFFIX)
+        self._offset_index_path = context.path(base_offset, files.OFFSET_INDEX_SUFFIX)
+        self._time_index_path = context.path(base_offset, files.TIME_INDEX_SUFFIX)
 
     @classmethod
     def create(cls, context: SegmentContext, base_offset: int) -> "ActiveSegment":
@@ -214,15 +216,15 @@ class ActiveSegment(TailSegment):
             self.rewrite_indexes()
         if self.offset_index.size_bytes > self._offset_index_written:
             self._offset_index_written = self._write_new(
-                files.OFFSET_INDEX_SUFFIX, self.offset_index.encoded, self._offset_index_written
+                self._offset_index_path, self.offset_index.encoded, self._offset_index_written
             )
         if self.time_index.size_bytes > self._time_index_written:
             self._time_index_written = self._write_new(
-                files.TIME_INDEX_SUFFIX, self.time_index.encoded, self._time_index_written
+                self._time_index_path, self.time_index.encoded, self._time_index_written
             )
 
-    def _write_new(self, suffix: str, encoded: memoryview, written: int) -> int:
-        file = self.context.pool.get(self.context.path(self.base_offset, suffix), create=True)
+    def _write_new(self, path: str, encoded: memoryview, written: int) -> int:
+        file = self.context.pool.get(path, create=True)
         files.write_fully(file, encoded[written:], written)
         return len(encoded)
 

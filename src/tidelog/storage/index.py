@@ -157,9 +157,10 @@ class Index:
         return self.size_bytes
 
     def _at(self, slot: int) -> int:
-        if not 0 <= slot < self.entry_count:
+        at = slot * self.ENTRY_SIZE
+        if not 0 <= at < self.size_bytes:
             raise InvalidRequest(f"index slot {slot} of {self.entry_count}")
-        return slot * self.ENTRY_SIZE
+        return at
 
     def _check_tail(self) -> None:
         if self.tail_bytes:

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.errors import FencedLeaderEpoch, InvalidRequest
+from tidelog.errors import FencedLeaderEpoch, InvalidRequest, StorageFailure
 from tidelog.record.batch import MAGIC_2, RecordBatch
 from tidelog.record.builder import build_batch, build_end_marker
 from tidelog.record.views import Batch
 from tidelog.storage import roll
-from tidelog.storage.active import UNKNOWN_MS
+from tidelog.storage.active import UNKNOWN_MS, ActiveSegment
 from tidelog.storage.appends import AppendContext, AppendOrigin, ValidatedAppend
 from tidelog.storage.following import FollowingLog
 from tidelog.storage.grouping import group_records
@@ -134,9 +134,10 @@ class Log(FollowingLog):
                 takes_legacy=takes_legacy,
             )
             valid = self._validator.validate(data, context)
-        duplicate = self._check_producers(valid, origin, transaction_version)
-        if duplicate is not None:
-            return self._duplicate_result(duplicate)
+        if _may_have_producers(valid):
+            duplicate = self._check_producers(valid, origin, transaction_version)
+            if duplicate is not None:
+                return self._duplicate_result(duplicate)
         self._write(valid, append_ms, origin, now_ms)
         return self._result(valid, append_ms, stamp_ms)
 
@@ -204,19 +205,24 @@ class Log(FollowingLog):
     def _write(
         self, valid: ValidatedAppend, append_ms: int, origin: AppendOrigin, now_ms: int
     ) -> None:
-        path = self.active.log_path
-
-        def write() -> None:
-            self._note_epochs(valid, origin)
-            self._maybe_roll(valid, now_ms)
-            self.active.append(valid.batches, [valid.data], append_ms)
-            self._update_producers(valid.batches, now_ms)
-            self._acknowledge(valid, now_ms)
-            last = valid.batches[-1]
-            if isinstance(last, RecordBatch):
-                last.let_go()  # the segment keeps it, a request's buffer is to serve again
-
-        self._guarded_now(path, "append", write)
+        """As `_guarded_now` would do it, without the calls: this is done for each append."""
+        begun = self.active
+        self._ensure_writable()
+        self._is_changed = True
+        try:
+            if origin is AppendOrigin.REPLICATION or not self._epoch_is_noted:
+                self._note_epochs(valid, origin)
+            self._maybe_roll(begun, valid, now_ms)
+            active = self.active
+            active.append(valid.batches, (valid.data,), append_ms)
+            if _may_have_producers(valid):
+                self._update_producers(valid.batches, now_ms)
+            self._acknowledge(active, valid, now_ms)
+        except (OSError, StorageFailure) as error:
+            self._give_out(error, begun.log_path, "append")
+        last = valid.batches[-1]
+        if isinstance(last, RecordBatch):
+            last.let_go()  # the segment keeps it, a request's buffer is to serve again
 
     def _note_epochs(self, valid: ValidatedAppend, origin: AppendOrigin) -> None:
         """The epoch file says who wrote an offset before the offset is written."""
@@ -248,22 +254,23 @@ class Log(FollowingLog):
             if completed is not None and completed.is_aborted:
                 self.active.append_aborted(self._producers.aborted_entry(completed))
 
-    def _acknowledge(self, valid: ValidatedAppend, now: int) -> None:
+    def _acknowledge(self, active: ActiveSegment, valid: ValidatedAppend, now: int) -> None:
         """Show the append, after a flush where `flush.messages` or `flush.ms` want one.
 
         The flush may be left to the caller, see `LogOptions.leaves_flushes`.
         """
         self._unflushed_records += valid.last_offset - valid.first_offset + 1
         config = self._config
-        self._notes.arrived_ms = max(self._notes.arrived_ms, now)
+        if now > self._notes.arrived_ms:
+            self._notes.arrived_ms = now
         is_due = (
             self._unflushed_records >= config.flush_messages
             or now - self._last_flush_ms >= config.flush_ms
         )
         is_left = is_due and self._options.leaves_flushes
         if is_due and not is_left:
-            self.active.sync_records()
-        self.active.acknowledge()
+            active.sync_records()
+        active.acknowledge()
         if is_left:
             self.is_flush_due = True
         elif is_due:
@@ -332,8 +339,7 @@ class Log(FollowingLog):
             transaction_version=transaction_version,
         )
 
-    def _maybe_roll(self, valid: ValidatedAppend, now_ms: int) -> None:
-        active = self.active
+    def _maybe_roll(self, active: ActiveSegment, valid: ValidatedAppend, now_ms: int) -> None:
         reason = roll.should_roll(
             roll.RollFacts(
                 size_bytes=active.size_bytes,
@@ -366,6 +372,11 @@ class Log(FollowingLog):
             )
         self.leader_epoch = leader_epoch
         self._epoch_is_noted = False
+
+
+def _may_have_producers(valid: ValidatedAppend) -> bool:
+    """Whether some batch may name a producer; most appends are one batch that names none."""
+    return len(valid.batches) > 1 or valid.batches[0].has_producer_id
 
 
 def _first_sure_offset(valid: ValidatedAppend) -> int:

@@ -55,11 +55,12 @@ class OffsetIndex(Index):
             OffsetOverflow: The offset does not fit; nothing was changed.
             InvalidRequest: Offset or position does not follow the last entry's.
         """
-        if self.is_full:
+        if self.size_bytes >= self._limit:
             raise IndexFull(f"offset index {self.base_offset} is full: {self.entry_count} entries")
         relative = self._relative(offset)
         if self.size_bytes:
-            last_offset, last_position = self.entry(self.entry_count - 1)
+            last, last_position = _ENTRY.unpack_from(self._data, self.size_bytes - ENTRY_SIZE)
+            last_offset = self.base_offset + last
             if offset <= last_offset or position <= last_position:
                 raise InvalidRequest(
                     f"offset index entry ({offset}, {position}) does not follow "

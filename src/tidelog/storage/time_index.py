@@ -62,8 +62,7 @@ class TimeIndex(Index):
             InvalidRequest: Timestamp or offset is below the last entry's. Nothing was changed in
                 any of these cases.
         """
-        full_at = self.entry_limit if ignore_full else self.entry_limit - 1
-        if self.entry_count >= full_at:
+        if self.size_bytes >= self._limit - (0 if ignore_full else ENTRY_SIZE):
             raise IndexFull(f"time index {self.base_offset} is full: {self.entry_count} entries")
         last_timestamp, last_offset = self.last_entry
         if self.size_bytes and (offset < last_offset or timestamp < last_timestamp):

@@ -9,7 +9,7 @@ What people call is in `log.Log`. Source: Kafka 4.x UnifiedLog, LocalLog; KIP-10
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from tidelog.errors import Closed, StorageFailure
 from tidelog.storage import files, roll, zone_files
@@ -67,11 +67,15 @@ class WritableLog(OpeningLog):
         self._is_changed = True
         try:
             return action()
-        except StorageFailure as failure:
-            self._fail(failure)
-            raise
-        except OSError as error:
-            raise self._fail(as_storage_failure(error, path, operation)) from error
+        except (OSError, StorageFailure) as error:
+            self._give_out(error, path, operation)
+
+    def _give_out(self, error: OSError | StorageFailure, path: str, operation: str) -> NoReturn:
+        """A change has met this: the partition is offline, and who asked is told."""
+        if isinstance(error, StorageFailure):
+            self._fail(error)
+            raise error
+        raise self._fail(as_storage_failure(error, path, operation)) from error
 
     def _ensure_writable(self) -> None:
         if self._failure is not None:
