@@ -5,20 +5,23 @@ Source: Kafka's protocol guide; KIP-511 (an unknown version of ApiVersions is an
 
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from tidelog.errors import CorruptMessage, UnsupportedRequest
 from tidelog.protocol.connection import ReceivedRequest, read_request, write_response
-from tidelog.protocol.messages import API_VERSIONS, LIST_OFFSETS
+from tidelog.protocol.messages import API_VERSIONS, LIST_OFFSETS, PRODUCE
+from tidelog.protocol.messages.produce import ProduceResponse
 from tidelog.server.handlers import handler_of, served_versions
 from tidelog.server.node import ConnectionFacts, FrameAnswers, Node
-from tidelog.server.requests import Long, RequestContext, Response
+from tidelog.server.requests import Answer, Long, RequestContext, Response
 from tidelog.types import Buffer
 
 if TYPE_CHECKING:
+    from tidelog.server.repeated_produces import RepeatedProduces
     from tidelog.server.request_charges import Charges
 
 UNSUPPORTED_VERSION: Final = 35
+_PRODUCE_KEY: Final = PRODUCE.key.to_bytes(2, "big")
 _LIST_OFFSETS_KEY: Final = LIST_OFFSETS.key.to_bytes(2, "big")
 
 Pieces: TypeAlias = list[Buffer]
@@ -80,10 +83,10 @@ def answer(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
     """
     throttles = node.throttles
     began_ns = 0 if throttles is None else node.env.clock.monotonic_ns()
-    if frame[:2] == _LIST_OFFSETS_KEY and node.authorizer is None and throttles is None:
-        found = (node.repeated_lookups or _begin_lookups(node)).answer(frame)
-        if found is not None:
-            return found
+    is_free = throttles is None and node.authorizer is None
+    told = _repeated(node, connection, frame) if is_free else None
+    if told is not None:
+        return told
     legacy = node.config.tidelog_legacy_clients
     try:
         request = read_request(frame, served_versions(legacy))
@@ -102,12 +105,43 @@ def answer(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
     charges = None if throttles is None else _charges_of(context, len(frame), began_ns)
     if charges is not None:
         charges.worked(said)
+    if is_free and type(said) is ProduceResponse:
+        _learn(node, connection, frame, request)
+    return _written(node, request, said, charges)
+
+
+def _repeated(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
+    """What to send for a request as it came before; None where it is of another kind."""
+    key = bytes(frame[:2])
+    if key == _LIST_OFFSETS_KEY:
+        return (node.repeated_lookups or _begin_lookups(node)).answer(frame)
+    if key == _PRODUCE_KEY and connection.produces is not None:
+        told = cast("RepeatedProduces", connection.produces).answer(frame)
+        return told if told is None or isinstance(told, list) else _written(node, *told)
+    return None
+
+
+def _written(
+    node: Node, request: ReceivedRequest, said: Answer, charges: "Charges | None" = None
+) -> Outcome:
     if said is None:
         return None
-    if type(said) is api.response:
+    if type(said) is request.api.response:
         return write_response(request, said)
     assert isinstance(said, Awaitable)
     return Later(node, request, said, charges)
+
+
+def _learn(
+    node: Node, connection: ConnectionFacts, frame: Buffer, request: ReceivedRequest
+) -> None:
+    """Remember what a Produce means: its sender will go on like this."""
+    if connection.produces is None:
+        from tidelog.server.repeated_produces import RepeatedProduces  # most clients only read
+
+        connection.produces = RepeatedProduces(node, connection)
+    served = served_versions(node.config.tidelog_legacy_clients)
+    cast("RepeatedProduces", connection.produces).learn(frame, request, served)
 
 
 def _charges_of(context: RequestContext, size_bytes: int, began_ns: int) -> "Charges | None":

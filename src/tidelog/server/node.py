@@ -290,6 +290,7 @@ class ConnectionFacts:
         software: Name and version as ApiVersions gave them; empty where not known.
         fetches: What its fetches have got, for metrics.
         throttle_ms: How long it is to be silent after the answer that is being made.
+        produces: What `dispatch` remembers of its requests of Produce, None before the first one.
         closers: Called when it is closed, by what each is about.
     """
 
@@ -300,6 +301,7 @@ class ConnectionFacts:
     software: tuple[str, str] = ("", "")
     fetches: FetchCounts = field(default_factory=FetchCounts)
     throttle_ms: int = 0
+    produces: object = None
     closers: "dict[object, Callable[[], None]]" = field(default_factory=dict)
 
     def close(self) -> None:

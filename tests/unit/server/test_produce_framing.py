@@ -10,7 +10,7 @@ from tidelog.record.builder import build_batch
 from tidelog.record.header import HEADER_SIZE, LENGTH_AT, LENGTH_MIN, MAGIC_2, MAGIC_AT
 from tidelog.record.legacy_builder import build_legacy_set
 from tidelog.record.views import walk
-from tidelog.server.handlers.produce_appends import _is_one_batch
+from tidelog.server.handlers.produce_appends import is_one_batch
 from tidelog.types import Codec, NewRecord
 
 BATCH = bytes(build_batch([NewRecord(key=b"k", value=b"v" * 20, timestamp=7)]))
@@ -28,8 +28,8 @@ def walks_as_one(records: bytes) -> bool:
 @pytest.mark.parametrize("codec", list(Codec))
 def test_a_whole_batch_of_any_codec_is_one(codec: Codec) -> None:
     batch = bytes(build_batch([NewRecord(value=b"v" * 100, timestamp=7)], codec=codec))
-    assert _is_one_batch(batch)
-    assert _is_one_batch(memoryview(batch))
+    assert is_one_batch(batch)
+    assert is_one_batch(memoryview(batch))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_whole_batch_of_any_codec_is_one(codec: Codec) -> None:
 )
 def test_anything_else_is_not(records: bytes) -> None:
     assert not walks_as_one(records)
-    assert not _is_one_batch(records)
+    assert not is_one_batch(records)
 
 
 @given(
@@ -62,4 +62,4 @@ def test_it_says_what_the_walk_says(records: bytes, length: int | None) -> None:
     if length is not None and len(records) >= HEADER_SIZE:
         records = (records * 8)[: length + LENGTH_AT + 4]
         records = records[:LENGTH_AT] + length.to_bytes(4, "big") + records[LENGTH_AT + 4 :]
-    assert _is_one_batch(records) == walks_as_one(records)
+    assert is_one_batch(records) == walks_as_one(records)

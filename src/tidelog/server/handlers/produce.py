@@ -122,10 +122,12 @@ def _answer_all(
         )
         for topic in request.topic_data
     ]
-    return _said(common, request, responses)
+    return said_once_shown(common, request, responses)
 
 
-def _said(common: Request, request: ProduceRequest, responses: list[TopicProduceResponse]) -> Said:
+def said_once_shown(
+    common: Request, request: ProduceRequest, responses: list[TopicProduceResponse]
+) -> Said:
     """What is said once all is appended; acks=0 raises Unanswered, or says nothing."""
     if request.acks == 0:
         _raise_first_error(common.context, responses)
@@ -162,7 +164,7 @@ def _answer_many(common: Request, request: ProduceRequest) -> Said:
         for data in topic.partition_data
     )
     if _append_some(common, left):
-        return _said(common, request, responses)
+        return said_once_shown(common, request, responses)
     return _append_rest(common, request, responses, left)
 
 
@@ -189,7 +191,7 @@ async def _append_rest(
         while holds and holds.stops_appends(_topic_names(common.context, request)):
             await holds.wait(_topic_names(common.context, request))
         is_done = _append_some(common, left)
-    said = _said(common, request, responses)
+    said = said_once_shown(common, request, responses)
     return await said if isinstance(said, Awaitable) else said
 
 

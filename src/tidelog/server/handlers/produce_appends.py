@@ -116,7 +116,7 @@ def _refusal_of(context: RequestContext, topic: str, records: Buffer | None) -> 
         return UNKNOWN_SERVER_ERROR  # Kafka's code: it comes to nothing there
     if context.version < BATCHES_FIRST_VERSION:
         return _legacy_refusal(context, topic, records)
-    if context.version >= ZSTD_FIRST_VERSION and _is_one_batch(records):
+    if context.version >= ZSTD_FIRST_VERSION and is_one_batch(records):
         return _refusal_to(context, topic)
     return _framing_refusal(context, records) or _refusal_to(context, topic)
 
@@ -134,7 +134,7 @@ def _framing_refusal(context: RequestContext, records: Buffer) -> int:
     return 0
 
 
-def _is_one_batch(records: Buffer) -> bool:
+def is_one_batch(records: Buffer) -> bool:
     """Whether one whole batch of format 2 fills them, as clients send it: as a walk says."""
     size_bytes = len(records)
     if size_bytes < HEADER_SIZE or records[MAGIC_AT] != MAGIC_2:

@@ -1,0 +1,216 @@
+"""Requests of Produce that repeat are answered, byte for byte, as by the messages' codecs."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tidelog.config import BrokerConfig
+from tidelog.env import Env, ManualClock
+from tidelog.errors import TidelogError
+from tidelog.protocol.connection import ClientConnection
+from tidelog.protocol.messages import PRODUCE
+from tidelog.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from tidelog.protocol.wire import NO_UUID
+from tidelog.record.builder import build_batch
+from tidelog.server import dispatch
+from tidelog.server.node import ConnectionFacts, Node
+from tidelog.server.repeated_produces import CREDIT_MAX, LEARNING_CREDIT, RepeatedProduces
+from tidelog.server.server import open_node
+from tidelog.types import Codec, NewRecord
+
+TOPIC = "t"
+NOW_MS = 1_700_000_000_000
+LENGTH_BYTES = 4
+LAST_BY_NAME = 12
+
+
+def batch(*values: bytes, timestamp: int = NOW_MS, codec: Codec = Codec.NONE) -> bytes:
+    """A batch of a producer without an id."""
+    return bytes(
+        build_batch([NewRecord(value=v, timestamp=timestamp) for v in values], codec=codec)
+    )
+
+
+def of_producer(sequence: int, *, transactional: bool = False) -> bytes:
+    """A batch of an idempotent producer."""
+    records = [NewRecord(value=b"v", timestamp=NOW_MS)]
+    made = build_batch(
+        records,
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=sequence,
+        transactional=transactional,
+    )
+    return bytes(made)
+
+
+def damaged(data: bytes) -> bytes:
+    """The batch with another last byte, which its checksum does not know."""
+    return data[:-1] + bytes((data[-1] ^ 1,))
+
+
+class Broker:
+    """A node and one connection to it."""
+
+    def __init__(self, folder: Path) -> None:
+        env = Env(clock=ManualClock(NOW_MS))
+        self.node: Node = open_node(str(folder), BrokerConfig.parse({})[0], env=env)
+        info = self.node.topics.create(TOPIC, 3)
+        self.topic_id = info.topic_id or NO_UUID
+        for number in range(2):
+            self.node.partitions.get(TOPIC, number)
+        self.connection = ConnectionFacts(1, "somewhere")
+
+    def say(self, frame: bytes) -> bytes | str:
+        """What it sends for a frame, or why it sends nothing now."""
+        try:
+            found = dispatch.answer(self.node, self.connection, memoryview(bytearray(frame)))
+        except TidelogError as error:
+            return type(error).__name__
+        if isinstance(found, dispatch.Later):
+            found.close()
+        return b"".join(found) if isinstance(found, list) else type(found).__name__
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[Broker, Broker]]:
+    """One that remembers requests, and one that does not."""
+    brokers = Broker(tmp_path / "a"), Broker(tmp_path / "b")
+    yield brokers
+    for each in brokers:
+        each.node.close()
+
+
+def frame_of(
+    broker: Broker,
+    version: int,
+    rows: Sequence[tuple[int, bytes | None]],
+    *,
+    client: str = "somebody",
+    acks: int = -1,
+    topic: str = TOPIC,
+) -> bytes:
+    """A request with a batch for each of these partitions."""
+    data = [PartitionProduceData(index=number, records=records) for number, records in rows]
+    by_id = version > LAST_BY_NAME
+    asked = TopicProduceData(
+        name="" if by_id else topic,
+        topic_id=broker.topic_id if by_id else NO_UUID,
+        partition_data=data,
+    )
+    message = ProduceRequest(transactional_id=None, acks=acks, timeout_ms=1000, topic_data=[asked])
+    pieces = ClientConnection(client).request(PRODUCE, version, message)
+    return b"".join(pieces)[LENGTH_BYTES:]
+
+
+def numbered(frame: bytes, number: int) -> bytes:
+    """The request under another correlation id."""
+    return frame[:4] + number.to_bytes(4, "big") + frame[8:]
+
+
+def forget(broker: Broker) -> None:
+    broker.connection.produces = None
+
+
+def is_known(broker: Broker, frame: bytes) -> bool:
+    """Whether a frame is answered without the codecs; it is appended then."""
+    assert isinstance(broker.connection.produces, RepeatedProduces)
+    return broker.connection.produces.answer(memoryview(bytearray(frame))) is not None
+
+
+def compare(pair: tuple[Broker, Broker], version: int, bodies: Sequence[bytes | None]) -> None:
+    """Both say the same of all of these, one after the other."""
+    for number, body in enumerate(bodies):
+        said = []
+        for broker in pair:
+            said.append(broker.say(numbered(frame_of(broker, version, [(0, body)]), number)))
+            if broker is pair[1]:
+                forget(broker)
+        if version <= LAST_BY_NAME or not isinstance(said[0], bytes):
+            assert said[0] == said[1], (number, said)
+        else:  # ids of topics are random
+            first, second = (broker.topic_id.bytes for broker in pair)
+            assert isinstance(said[1], bytes)
+            assert said[0].replace(first, second) == said[1]
+
+
+BODIES: Sequence[bytes | None] = (
+    batch(b"first"),
+    batch(b"second", b"third"),
+    batch(b"x" * 5000),
+    batch(b"x" * 5000, codec=Codec.LZ4),
+    damaged(batch(b"fourth")),
+    batch(b"a") + batch(b"b"),
+    batch(b"a")[:40],
+    batch(b"", timestamp=NOW_MS + (1 << 40)),
+    None,
+    b"",
+    of_producer(0),
+    of_producer(0),
+    of_producer(5),
+    of_producer(1, transactional=True),
+    batch(b"x" * (2 << 20)),
+    batch(b"last"),
+)
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_what_is_remembered_changes_no_answer(pair: tuple[Broker, Broker], version: int) -> None:
+    compare(pair, version, BODIES)
+    logs = [broker.node.partitions.get(TOPIC, 0).log for broker in pair]
+    assert logs[0].log_end_offset == logs[1].log_end_offset > 0
+    first, second = (bytes(log.active.view(0, log.active.size_bytes)) for log in logs)
+    assert first == second
+
+
+@pytest.mark.parametrize("version", range(5, 14))
+def test_the_second_of_its_kind_is_known(pair: tuple[Broker, Broker], version: int) -> None:
+    broker = pair[0]
+    broker.say(frame_of(broker, version, [(0, batch(b"1"))]))
+    assert is_known(broker, frame_of(broker, version, [(0, batch(b"2" * 300))]))
+    assert broker.node.partitions.get(TOPIC, 0).log.log_end_offset == 2
+
+
+def test_others_are_not(pair: tuple[Broker, Broker]) -> None:
+    broker, plain = pair[0], batch(b"1")
+    known = frame_of(broker, 9, [(0, plain)])
+    broker.say(known)
+    others = [
+        frame_of(broker, 9, [(1, plain)]),
+        frame_of(broker, 10, [(0, plain)]),
+        frame_of(broker, 9, [(0, plain)], client="somebody-else"),
+        frame_of(broker, 9, [(0, plain)], acks=1),
+        frame_of(broker, 9, [(0, plain)], topic="T"),
+        frame_of(broker, 9, [(0, plain), (1, plain)]),
+        frame_of(broker, 9, [(0, of_producer(0, transactional=True))]),
+        known + b"\0",
+        known[:-1],
+        known[:-1] + b"\1",
+        known[:30],
+        known[:3],
+    ]
+    assert [is_known(broker, other) for other in others] == [False] * len(others)
+    assert broker.node.partitions.get(TOPIC, 0).log.log_end_offset == 1
+    assert is_known(broker, known)
+
+
+def test_a_topic_that_is_made_anew_is_found_anew(pair: tuple[Broker, Broker]) -> None:
+    broker = pair[0]
+    broker.say(frame_of(broker, 9, [(0, batch(b"1"))]))
+    broker.node.partitions.forget(TOPIC)
+    assert not is_known(broker, frame_of(broker, 9, [(0, batch(b"2"))]))
+
+
+def test_who_changes_all_the_time_is_not_learned_each_time(pair: tuple[Broker, Broker]) -> None:
+    broker = pair[0]
+    for number in range(CREDIT_MAX):
+        broker.say(frame_of(broker, 9, [(number % 2, batch(b"1"))]))
+    assert isinstance(broker.connection.produces, RepeatedProduces)
+    assert broker.connection.produces._credit < LEARNING_CREDIT + CREDIT_MAX // 2
+    logs = [broker.node.partitions.get(TOPIC, number).log for number in range(2)]
+    assert [log.log_end_offset for log in logs] == [CREDIT_MAX // 2] * 2
