@@ -71,7 +71,11 @@ class ShareFetching:
 
     async def run(self, named: Sequence[SharedPartition]) -> Answers:
         """What each partition gives, those that give nothing left out."""
-        await self._open(named)
+        rest = await self._open(named)
+        if rest:
+            if await self._look():
+                return self._answers
+            await self._open(rest, may_stop=False)
         if not self._live and (self._answers or not named):
             return self._answers
         timer = self._node.timers.after(max(self._order.max_wait_ms, 0), self._end_wait)
@@ -84,13 +88,20 @@ class ShareFetching:
             self._unwatch()
         return self._answers
 
-    async def _open(self, named: Sequence[SharedPartition]) -> None:
+    async def _open(
+        self, named: Sequence[SharedPartition], *, may_stop: bool = True
+    ) -> Sequence[SharedPartition]:
+        """Open partitions, up to the first that was not open yet and has records; the others.
+
+        So the first records of a group wait for one partition, not for all; Kafka's brokers do so.
+        """
         node, member = self._node, self._member
         missing = node.partitions.unopened(member.names_of(named))
         if missing:
             await node.partitions.open_beside(missing, node.work)
-        for each in named:
+        for number, each in enumerate(named, 1):
             partition = member.find(each)
+            is_new = node.shares.find(member.key_of(each)) is None
             live: LiveShare | int = (
                 partition
                 if isinstance(partition, int)
@@ -103,6 +114,15 @@ class ShareFetching:
                 self._answers[each] = refusal(each, live)
             else:
                 self._live[each] = live
+                if may_stop and is_new and self._has_enough(live):
+                    return named[number:]
+        return ()
+
+    def _has_enough(self, live: "LiveShare") -> bool:
+        """Whether a partition alone is an answer."""
+        end_offset = live.partition.end_offset(self._order.isolation)
+        has_some = live.records.can_acquire and live.records.fetch_offset < end_offset
+        return has_some and self._order.min_bytes <= 1
 
     # -- the wait ----------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ async def test_nothing_is_opened_for_a_group_that_nobody_has_joined(path: Path) 
     async with world(path) as it:
         it.produce(1)
         forged = Member(it, "one", ConnectionFacts(1, "127.0.0.1"), group="forged")
-        data = of(await forged.fetch(0, records=0))
+        data = of(await forged.fetch(0))
         assert data is not None
         assert data.error_code == ShareCode.UNKNOWN_SERVER_ERROR
         assert it.node.shares.live_count == 0

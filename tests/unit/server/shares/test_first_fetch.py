@@ -1,0 +1,30 @@
+"""The first fetch of a group: partitions are opened up to the first that has records."""
+
+from pathlib import Path
+
+from tests.unit.server.shares.share_worlds import LOCK_MS, acquired, on_a_loop, world
+
+
+@on_a_loop
+async def test_a_group_s_first_records_wait_for_one_partition(path: Path) -> None:
+    """For the first that has some; librdkafka's own tests count on an answer for each."""
+    async with world(path) as it:
+        it.produce(10, partition=1)
+        it.produce(10, partition=2)
+        one = it.member()
+        response = await one.fetch(0, 1, 2)
+        assert [acquired(response, number) for number in (1, 2)] == [[(0, 9, 1)], []]
+        assert it.node.shares.live_count == 2
+        assert acquired(await one.fetch(), 2) == [(0, 9, 1)]
+        await it.pass_time(LOCK_MS)
+        response = await it.member().fetch(0, 1, 2)
+        assert [acquired(response, number) for number in (1, 2)] == [[(0, 9, 2)]] * 2
+
+
+@on_a_loop
+async def test_who_wants_more_bytes_waits_for_all_partitions(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        it.produce(10, partition=1)
+        response = await it.member().fetch(0, 1, min_bytes=2)
+        assert [acquired(response, number) for number in (0, 1)] == [[(0, 9, 1)]] * 2
