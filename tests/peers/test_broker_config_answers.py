@@ -17,6 +17,7 @@ import tidelog
 from tidelog.config.without_effect import WITHOUT_EFFECT
 from tidelog.protocol.messages import (
     ALTER_CONFIGS,
+    CREATE_TOPICS,
     DESCRIBE_CONFIGS,
     INCREMENTAL_ALTER_CONFIGS,
 )
@@ -34,6 +35,7 @@ from tidelog.protocol.messages.configs import (
     DescribeConfigsResource,
     DescribedConfig,
 )
+from tidelog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 
 if TYPE_CHECKING:
     from tidelog.server.in_process import Broker as Ours
@@ -231,6 +233,31 @@ def test_settings_have_kafkas_types_and_those_without_effect_its_defaults(
         kafka["broker.id"].value,
         kafka["broker.rack"].value,
     )
+
+
+def test_what_is_set_to_its_default_is_told_as_set(kafka_broker: Broker) -> None:
+    """`num.partitions=1` is in the settings of both, and one is the default."""
+    with (
+        tidelog.broker(settings={"node.id": OWN, "num.partitions": "1"}) as broker,
+        RawClient(broker.bootstrap_servers) as own,
+        RawClient(kafka_broker.bootstrap) as kafka,
+    ):
+        found = [described(client, BROKER, OWN)["num.partitions"] for client in (kafka, own)]
+    layers = [[(one.name, one.value, one.source) for one in each.synonyms] for each in found]
+    assert layers[0] == layers[1]
+    assert len(layers[1]) == 2
+    assert [each.config_source for each in found] == [ConfigSource.STATIC_BROKER] * 2
+
+
+def test_settings_of_a_new_topic_are_told_in_kafkas_order(
+    clients: tuple[RawClient, RawClient],
+) -> None:
+    topic = CreatableTopic(name="in-order", num_partitions=1, replication_factor=1)
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000, validate_only=True)
+    told = [client.ask(CREATE_TOPICS, 7, request).topics[0].configs or [] for client in clients]
+    kafka, own = ([found.name for found in each] for each in told)
+    assert kafka
+    assert [name for name in own if name in kafka] == [name for name in kafka if name in own]
 
 
 def test_how_many_replicas_must_be_in_step_is_set_for_a_new_cluster_of_kafkas(

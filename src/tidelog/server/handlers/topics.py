@@ -129,6 +129,9 @@ def _created(
     given: Mapping[str, str],
     config: TopicConfig,
 ) -> CreatableTopicResult:
+    settings = described_topic_settings(
+        given, config, node.started_config.topic_defaults, node.changed
+    )
     return CreatableTopicResult(
         name=name,
         topic_id=topic_id,
@@ -139,9 +142,7 @@ def _created(
             CreatableTopicConfigs(
                 name=found.name, value=found.value, config_source=found.source, read_only=False
             )
-            for found in described_topic_settings(
-                given, config, node.started_config.topic_defaults, node.changed
-            )
+            for found in sorted(settings, key=lambda found: found.name)
         ],
     )
 
