@@ -12,12 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.contracts.kernel_runs import Guarded, run_guarded
 
-from tidelog.record import key_digests
-from tidelog.record.kernels import digests, plain
+from tidelog.errors import CorruptData
+from tidelog.record import columns, key_digests
+from tidelog.record.builder import build_batch
+from tidelog.record.columns import DecodeStats
+from tidelog.record.header import HEADER_SIZE
+from tidelog.record.kernels import decode, digests, fold, fold_columns, layout, plain
+from tidelog.record.kernels.checksums import shifts
 from tidelog.record.kernels.layout import DONE, FULL
 from tidelog.record.kernels.memory import Ints, Longs
+from tidelog.record.kernels.scan import scan_batches
 from tidelog.record.key_digests import KeySummary, PlainRecord
 from tidelog.scan.key_tables import COLUMNS, KeyTable, Reducer, Spans, by_hash, joined
+from tidelog.types import Codec, NewRecord
 
 SEEDS = (0x0706050403020100, 0x0F0E0D0C0B0A0908, -5, 2**63 - 1, -(2**63))
 words = st.integers(-(2**63), 2**63 - 1)
@@ -26,6 +33,7 @@ values = st.none() | st.sampled_from([b"", b"x", b"a value of some length, over 
 times = st.sampled_from([-1, 0, 5, 3_600_000, 2**62]) | words
 entries = st.lists(st.tuples(st.none() | keys, values, times), max_size=30)
 Entry = tuple[bytes | None, bytes | None, int]
+Run = Callable[..., Callable[..., object]]
 
 
 def test_the_hash_of_values_is_that_of_pythons_texts() -> None:
@@ -41,22 +49,48 @@ def test_the_hash_of_values_is_that_of_pythons_texts() -> None:
     assert done.stdout.decode().strip() == str(ours)
 
 
+# Sizes about those at which sums begin and end, and any below.
+sizes = st.sampled_from([255, 256, 257, 272, 273, 513, 768])
+contents = st.binary(max_size=70) | sizes.map(lambda size: (bytes(range(256)) * 3)[:size])
+
+
 @pytest.mark.parametrize("run", [lambda kernel: kernel, plain], ids=["compiled", "plain"])
-@given(data=st.binary(max_size=70), seeds=st.tuples(*[words] * 5))
+@given(data=contents, seeds=st.tuples(*[words] * 5))
 @settings(max_examples=60)
-def test_hashes(run: Callable[..., object], data: bytes, seeds: tuple[int, ...]) -> None:
-    rows, _, _ = summarised([(data, data, 7)], seeds, run)
+def test_hashes(run: Run, data: bytes, seeds: tuple[int, ...]) -> None:
+    rows, _, _ = folded([(data, data, 7)], seeds, run)
     (row,) = rows.tolist()
     assert (row[digests.HASH_HIGH], row[digests.HASH_LOW]) == key_digests.hash_key(data, seeds)
     assert row[digests.VALUE] == key_digests.hash_value(data, seeds)
     assert row[digests.SET] == row[digests.ORDER] == key_digests.digest_record(7, data, seeds)
 
 
-def summarised(
-    records: Sequence[Entry], seeds: Sequence[int], run: Callable[..., object]
-) -> tuple[Longs, Longs, Longs]:
-    """The kernel's rows, spans and facts; nothing outside of them is touched."""
-    incoming = digests.Incoming(
+def test_values_that_differ_in_a_bit_or_by_zeros_have_other_hashes() -> None:
+    values = [bytes(size) for size in range(1, 600)]
+    values += [bytes(at) + b"\x80" + bytes(512 - at) for at in range(513)]
+    assert len({key_digests.hash_value(value, SEEDS) for value in values}) == len(values)
+
+
+def rows_in(guarded: Guarded, capacity: int, seeds: Sequence[int]) -> fold.KeyRows:
+    """An empty table in arrays with guarded edges."""
+    into = fold.KeyRows(
+        rows=guarded.array(capacity * fold.ROW_WORDS, np.int64),
+        slots=guarded.array(64, np.int32),
+        window=guarded.array(fold.WINDOW_ROWS * fold.WINDOW_WORDS, np.int64),
+        state=guarded.array(fold.STATE, np.int64),
+        spans=guarded.array((fold.SPANS, fold.SPAN_FIELDS), np.int64),
+        words=np.array(key_digests.words_of(seeds), np.int64),
+        span_ms=3_600_000,
+    )
+    for array in into[:5]:
+        array[:] = 0
+    into.state[fold.SPAN_LAST] = -1
+    return into
+
+
+def folded(records: Sequence[Entry], seeds: Sequence[int], run: Run) -> tuple[Longs, Longs, Longs]:
+    """The kernel's rows, spans and state; nothing outside of them is touched."""
+    incoming = fold_columns.Incoming(
         keys=cells([key for key, _, _ in records]),
         values=cells([value for _, value, _ in records]),
         offsets=np.arange(10, 10 + len(records)),
@@ -64,35 +98,128 @@ def summarised(
     )
 
     def work(guarded: Guarded) -> tuple[Longs, Longs, Longs]:
-        rows = guarded.array((len(records), digests.FIELDS), np.int64)
-        spans = guarded.array((digests.SPANS, digests.SPAN_FIELDS), np.int64)
-        facts = guarded.array(digests.FACTS, np.int64)
-        rows[:], spans[:], facts[:] = 0, 0, 0
-        kernel = run(digests.summarise)
-        assert callable(kernel)
-        words = np.array(seeds, np.int64)
-        assert kernel(incoming, words, 3_600_000, rows, spans, facts) == DONE
-        return rows[: int(facts[digests.ROWS])].copy(), spans.copy(), facts.copy()
+        into = rows_in(guarded, len(records), seeds)
+        assert run(fold_columns.fold_columns)(incoming, 0, into) == len(records)
+        assert run(fold.take_window)(into) == DONE
+        rows = into.rows[: int(into.state[fold.USED]) * fold.ROW_WORDS]
+        return rows.reshape(-1, fold.ROW_WORDS).copy(), into.spans.copy(), into.state.copy()
 
     found, _ = run_guarded(work)
     assert isinstance(found, tuple)
     return found
 
 
-def cells(items: Sequence[bytes | None]) -> digests.Cells:
+def cells(items: Sequence[bytes | None]) -> fold_columns.Cells:
     ends = np.cumsum([0, *(len(item or b"") for item in items)], dtype=np.int32)
     data = np.frombuffer(b"".join(item or b"" for item in items), np.uint8)
-    return digests.Cells(ends, data, np.array([item is None for item in items], np.uint8))
+    return fold_columns.Cells(ends, data, np.array([item is None for item in items], np.uint8))
 
 
 @given(records=entries)
 def test_compiled_is_interpreted(records: list[Entry]) -> None:
     for one, other in zip(
-        summarised(records, SEEDS, lambda kernel: kernel),
-        summarised(records, SEEDS, plain),
-        strict=True,
+        folded(records, SEEDS, lambda kernel: kernel), folded(records, SEEDS, plain), strict=True
     ):
         assert (one == other).all()
+
+
+def log_of(records: Sequence[Entry], edges: Sequence[int], codec: Codec = Codec.NONE) -> bytes:
+    """Batches of the records, cut at the edges; all times are small enough for one batch."""
+    log = b""
+    for start, end in pairwise(edges):
+        new = [NewRecord(key=k, value=v, timestamp=t) for k, v, t in records[start:end]]
+        if new:
+            log += build_batch(new, base_offset=start, codec=codec)
+    return log
+
+
+small = st.lists(
+    st.tuples(st.none() | keys, values, st.integers(-1, 9_000)), min_size=1, max_size=30
+)
+
+
+@given(
+    records=small,
+    cuts=st.lists(st.integers(0, 30), max_size=3),
+    codec=st.sampled_from([Codec.NONE, Codec.LZ4]),
+    rows_max=st.integers(1, 9),
+    part=st.tuples(st.integers(0, 30), st.integers(0, 30)),
+    times=st.none() | st.tuples(st.integers(0, 5_000), st.integers(0, 9_000)),
+)
+def test_what_is_folded_where_it_lies_is_what_comes_in_columns(
+    records: list[Entry],
+    cuts: list[int],
+    codec: Codec,
+    rows_max: int,
+    part: tuple[int, int],
+    times: tuple[int, int] | None,
+) -> None:
+    edges = [0, *sorted(min(cut, len(records)) for cut in cuts), len(records)]
+    log, seeds = log_of(records, edges, codec), np.array(SEEDS, np.int64)
+    start, end = sorted(part)
+    found, stats = [], (DecodeStats(), DecodeStats())
+    for at in range(2):
+        tables: list[Longs] = []
+        reducer = Reducer(seeds, 3, 1_000, tables.append, rows_max=rows_max)
+        if at:
+            columns.fold(
+                log, reducer, stats[at], offset_start=start, offset_end=end, record_time=times
+            )
+        else:
+            for batch in columns.decode(
+                log,
+                columns=COLUMNS,
+                offset_start=start,
+                offset_end=end,
+                record_time=times,
+                stats=stats[at],
+            ):
+                reducer.add(batch)
+        reducer.finish()
+        counts = reducer.records, reducer.unkeyed, reducer.unkeyed_sum, reducer.untimed
+        found.append((joined(tables).tolist(), counts, reducer.end_offset, reducer.spans.items()))
+    assert found[0] == found[1]
+    assert stats[0] == stats[1]
+
+
+@given(records=small)
+@settings(max_examples=20)
+def test_the_fold_of_batches_is_that_of_the_interpreter(records: list[Entry]) -> None:
+    data = np.frombuffer(log_of(records, [0, len(records) // 2, len(records)]), np.uint8)
+    table = np.empty((4, layout.BATCH_FIELDS), np.int64)
+    count, _, _ = scan_batches(data, 0, data.size, table)
+    wanted = decode.Filter(0, 1 << 40, 0, 0, 0, 0, 0)
+
+    def outcome(run: Run) -> object:
+        def work(guarded: Guarded) -> object:
+            into = rows_in(guarded, len(records), SEEDS)
+            progress = guarded.array(decode.PROGRESS_FIELDS, np.int64)
+            progress[:], progress[decode.AT] = 0, decode.UNOPENED
+            fold_ = run(fold.fold_batches)
+            found = fold_(data, table[:count], wanted, shifts(), into, progress)
+            assert run(fold.take_window)(into) == DONE
+            return found, into.state.tolist(), into.spans.tolist(), progress.tolist()
+
+        return run_guarded(work)
+
+    assert outcome(lambda kernel: kernel) == outcome(plain)
+
+
+@pytest.mark.parametrize("damage", ["sum", "record"])
+def test_before_a_damaged_batch_all_is_taken(damage: str) -> None:
+    records: list[Entry] = [(b"k%d" % at, b"v", at) for at in range(6)]
+    log = bytearray(log_of(records, [0, 4, 6]))
+    at = len(log_of(records, [0, 4]))
+    if damage == "sum":
+        log[-1] ^= 1
+    else:
+        log[at + HEADER_SIZE] = 0x7F  # a record that is longer than its batch
+    stats = DecodeStats()
+    reducer = Reducer(np.array(SEEDS, np.int64), 0, 1_000, lambda _rows: None)
+    with pytest.raises(CorruptData) as caught:
+        columns.fold(log, reducer, stats, check_crc=damage == "sum")
+    assert caught.value.offset == 4
+    assert (reducer.end_offset, reducer.records) == (4, 4)
 
 
 def batch_of(records: Sequence[Entry], start: int = 0) -> pa.RecordBatch:

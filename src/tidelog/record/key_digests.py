@@ -6,6 +6,7 @@ Slow, and for tests and explanations. Words are signed 64-bit numbers, as in ker
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from tidelog.record.key_hash import INITIAL, halves, sip_rounds, siphash
@@ -14,6 +15,9 @@ _MASK: Final = (1 << 64) - 1
 _SEED: Final = struct.Struct("<qq")
 _STEP: Final = 0x9E3779B97F4A7C15
 _MIX: Final = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+_PAIR: Final = 16
+_PAIRS: Final = 16
+_PAIR_WORDS: Final = struct.Struct("<QQ")
 
 
 def _signed(value: int) -> int:
@@ -42,11 +46,41 @@ def hash_key(key: bytes, seeds: Sequence[int]) -> tuple[int, int]:
     return halves(siphash(_SEED.pack(seeds[0], seeds[1]), key))
 
 
+def words_of(seeds: Sequence[int]) -> list[int]:
+    """The seeds, and the words that are added to values, as `kernels.value_hash` takes them."""
+    return [*seeds, *_added_words(seeds[2], seeds[3])]
+
+
+@lru_cache(maxsize=8)
+def _added_words(low: int, high: int) -> tuple[int, ...]:
+    seed = _SEED.pack(low, high)
+    pairs = (halves(siphash(seed, number.to_bytes(8, "little"))) for number in range(_PAIRS))
+    return tuple(word for pair in pairs for word in pair)
+
+
 def hash_value(value: bytes | None, seeds: Sequence[int]) -> int:
     """The word that stands for a value: 0 for null, never for anything else."""
     if value is None:
         return 0
-    return siphash_1_3(value, seeds[2:4]) or 1
+    added, pairs = _added_words(seeds[2], seeds[3]), _pairs(value)
+    sums = bytearray()
+    for start in range(0, len(pairs), _PAIRS):
+        total = 0
+        for number, (first, second) in enumerate(pairs[start : start + _PAIRS]):
+            left, right = first + added[2 * number], second + added[2 * number + 1]
+            total += (left & _MASK) * (right & _MASK)
+        sums += (total & (1 << 128) - 1).to_bytes(16, "little")
+    return siphash_1_3(bytes(sums) + len(value).to_bytes(7, "little"), seeds[2:4]) or 1
+
+
+def _pairs(value: bytes) -> list[tuple[int, int]]:
+    """Two words for each 16 bytes; the last ones are the last 16 bytes, or all of a short value."""
+    last = value[-_PAIR:]
+    if len(value) < _PAIR:
+        last = value[:8].ljust(8, b"\0") + (value[-8:] if len(value) >= 8 else bytes(8))
+    starts = range(0, len(value) - _PAIR, _PAIR)
+    whole: list[bytes] = [value[start : start + _PAIR] for start in starts]
+    return [(one, two) for one, two in map(_PAIR_WORDS.unpack, [*whole, last])]
 
 
 def _mixed(word: int) -> int:

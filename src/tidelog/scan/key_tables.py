@@ -13,23 +13,28 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from tidelog.record.kernels import digests
-from tidelog.record.kernels.digests import Cells, Incoming
+from tidelog.record.kernels import digests, fold
+from tidelog.record.kernels.fold_columns import Cells, Incoming, fold_columns
 from tidelog.record.kernels.layout import FULL
+from tidelog.record.key_digests import words_of
 from tidelog.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from tidelog.record.kernels.decode import Filter
     from tidelog.record.kernels.memory import Bytes, Ints, Longs
 
     Column = pa.Array[pa.Scalar[pa.DataType]]
 
 Number = TypeVar("Number", bound=np.generic)
 
-# 144 MB of rows, and 16 MB of index: what a task holds at most.
+# 128 MB of rows, and 16 MB of index: what a task holds at most, and 144 MB where it hands them out.
 ROWS_MAX: Final = 1 << 21
 _INDEX_MIN: Final = 1 << 12
+_LINE_BYTES: Final = 64
+# The last time of a span that is none.
+_NO_SPAN_YET: Final = -1
 COLUMNS: Final = ("offset", "createTimestamp", "key", "value")
 
 
@@ -156,12 +161,7 @@ class Reducer:
     """Reduces records of one partition, in the order of their offsets.
 
     Attributes:
-        records: How many there were.
-        unkeyed: Those without a key.
-        unkeyed_sum: Sum of their digests.
-        untimed: Records without a create time.
-        spans: All of them by span of create time.
-        end_offset: The offset behind the last one, 0 where there was none.
+        spans: All records by span of create time; whole once `finish` was called.
     """
 
     def __init__(
@@ -182,29 +182,44 @@ class Reducer:
             hand_out: Takes rows, sorted by hash, each time the table is full, and at the end.
             rows_max: Rows of the table.
         """
-        self.records, self.end_offset = 0, 0
         self.spans = Spans(span_ms)
-        self._seeds, self._partition, self._hand_out = seeds, partition, hand_out
-        self._table = KeyTable(rows_max)
-        self._facts: Longs = np.zeros(digests.FACTS, np.int64)
-        self._slots: Longs = np.zeros((digests.SPANS, digests.SPAN_FIELDS), np.int64)
-        self._span_ms = span_ms
-        self._rows: Longs = np.empty((0, digests.FIELDS), np.int64)
+        self._partition, self._hand_out = partition, hand_out
+        state: Longs = np.zeros(fold.STATE, np.int64)
+        state[fold.SPAN_LAST] = _NO_SPAN_YET
+        self._into = fold.KeyRows(
+            rows=_aligned(rows_max * fold.ROW_WORDS),
+            slots=np.zeros(_INDEX_MIN, np.int32),
+            window=np.zeros(fold.WINDOW_ROWS * fold.WINDOW_WORDS, np.int64),
+            state=state,
+            spans=np.zeros((fold.SPANS, fold.SPAN_FIELDS), np.int64),
+            words=np.array(words_of(seeds.tolist()), np.int64),
+            span_ms=span_ms,
+        )
+
+    @property
+    def records(self) -> int:
+        """How many records there were."""
+        return int(self._into.state[fold.RECORDS])
 
     @property
     def unkeyed(self) -> int:
         """Records without a key."""
-        return int(self._facts[digests.UNKEYED])
+        return int(self._into.state[fold.UNKEYED])
 
     @property
     def unkeyed_sum(self) -> int:
         """Sum of their digests."""
-        return int(self._facts[digests.UNKEYED_SUM])
+        return int(self._into.state[fold.UNKEYED_SUM])
 
     @property
     def untimed(self) -> int:
         """Records without a create time."""
-        return int(self._facts[digests.UNTIMED])
+        return int(self._into.state[fold.UNTIMED])
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last record, 0 where there was none."""
+        return int(self._into.state[fold.END_OFFSET])
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Reduce a record batch that has `COLUMNS`."""
@@ -217,44 +232,71 @@ class Reducer:
             offsets=_longs(batch.column("offset")),
             times=_times(batch.column("createTimestamp")),
         )
-        if len(self._rows) < count:
-            self._rows = np.empty((count, digests.FIELDS), np.int64)
-            self._rows[:, digests.PARTITION] = self._partition
-        self._facts[digests.AT] = self._facts[digests.ROWS] = 0
-        while self._summarise(incoming) == FULL:
-            self._take_spans()
-        self._merge(self._rows[: int(self._facts[digests.ROWS])])
-        self.records += count
-        self.end_offset = int(incoming.offsets[-1]) + 1
+        at = 0
+        while (at := fold_columns(incoming, at, self._into)) < count:
+            self._make_room()
 
-    def _summarise(self, incoming: Incoming) -> int:
-        return digests.summarise(
-            incoming, self._seeds, self._span_ms, self._rows, self._slots, self._facts
-        )
+    def fold(
+        self, data: "Bytes", table: "Longs", wanted: "Filter", sums: "Longs", progress: "Longs"
+    ) -> tuple[int, int]:
+        """Reduce the records of batches where they lie; see `record.columns.fold`."""
+        while True:
+            status, at = fold.fold_batches(data, table, wanted, sums, self._into, progress)
+            if status != FULL:
+                return status, at
+            self._make_room()
 
-    def _merge(self, rows: "Longs") -> None:
-        start = 0
-        while (start := self._table.add(rows, start=start)) < len(rows):
-            self._flush()
+    def _make_room(self) -> None:
+        """Have free spans, and let the window go into the table."""
+        self._take_spans()
+        while fold.take_window(self._into) == FULL:
+            used = int(self._into.state[fold.USED])
+            if used * fold.ROW_WORDS == len(self._into.rows):
+                self._flush()
+            else:
+                self._reindex(2 * len(self._into.slots))
+
+    def _reindex(self, size: int) -> None:
+        self._into = self._into._replace(slots=np.zeros(size, np.int32))
+        used = int(self._into.state[fold.USED])
+        fold.index_rows(self._into.rows, used, self._into.slots)
 
     def _flush(self) -> None:
-        if self._table.count:
-            self._hand_out(by_hash(self._table.rows))
-            self._table.clear()
+        """Hand out the table's rows; what waits in the window is not among them."""
+        used = int(self._into.state[fold.USED])
+        if used:
+            rows: Longs = np.empty((used, digests.FIELDS), np.int64)
+            found = self._into.rows[: used * fold.ROW_WORDS].reshape(used, fold.ROW_WORDS)
+            order = np.argsort(found[:, digests.HASH_HIGH].copy().view(np.uint64), kind="stable")
+            rows[:, : digests.PARTITION] = found[order]
+            rows[:, digests.PARTITION] = self._partition
+            self._hand_out(rows)
+        self._into.state[fold.USED] = 0
+        self._into.slots[:] = 0
 
     def _take_spans(self) -> None:
-        used = self._slots[self._slots[:, digests.SPAN_COUNT] > 0]
-        factor = self.spans.span_ms // self._span_ms
+        slots, state = self._into.spans, self._into.state
+        used = slots[slots[:, fold.SPAN_COUNT] > 0]
+        factor = self.spans.span_ms // self._into.span_ms
         self.spans.add(
             (number if number == digests.NO_SPAN else number // factor, count, total)
             for number, count, total in used.tolist()
         )
-        self._slots[:] = 0
+        slots[:] = 0
+        state[fold.SPAN_FIRST], state[fold.SPAN_LAST] = 0, _NO_SPAN_YET
 
     def finish(self) -> None:
         """Hand out what is left."""
-        self._take_spans()
+        self._make_room()
         self._flush()
+
+
+def _aligned(words: int) -> "Longs":
+    """An array that begins with a line of the cache; not filled, memory is taken as it fills."""
+    line = _LINE_BYTES // 8
+    whole: Longs = np.empty(words + line, np.int64)
+    start = -(whole.ctypes.data // 8) % line
+    return whole[start : start + words]
 
 
 def _cells(column: "Column") -> Cells:

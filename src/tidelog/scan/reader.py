@@ -27,7 +27,7 @@ from tidelog.errors import (
     UnknownTopic,
 )
 from tidelog.objects import env_for
-from tidelog.record.columns import ROWS, DecodeStats, decode, tally
+from tidelog.record.columns import ROWS, DecodeStats, decode, fold, tally
 from tidelog.scan.filters import AbortedBatches, piece_filter
 from tidelog.scan.plan import plan_again
 from tidelog.scan.ranges import Ranges, RangeSource
@@ -41,7 +41,7 @@ from tidelog.storage.segment import cut_problem
 from tidelog.types import Buffer, ClockName
 
 if TYPE_CHECKING:
-    from tidelog.record.columns import DropBatch
+    from tidelog.record.columns import DropBatch, Fold
 
 __all__ = ["ALL_COLUMNS", "COLUMNS", "ReadOptions", "read", "to_reader", "to_table"]
 
@@ -64,6 +64,8 @@ class ReadOptions:
         views: Keys and values as `binary_view`: views of the log's bytes, not copies. Who holds
             the rows then holds the mapped file.
         counts_only: Hand out nothing; `ScanStats.rows` tells how many rows there would be.
+        fold: Hand out nothing; it takes the records instead. Only of splits whose range of time, if
+            they have one, is of record times.
         store_options: Settings of the object store that a directory is in (docs/objects.md).
     """
 
@@ -75,6 +77,7 @@ class ReadOptions:
     ranges: Ranges | None = None
     views: bool = False
     counts_only: bool = False
+    fold: "Fold | None" = None
     store_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -263,6 +266,9 @@ class _SplitReader:
         if self.options.counts_only:
             self._tally(piece, data, drop, found)
             return
+        if self.options.fold is not None:
+            self._fold(self.options.fold, piece, data, drop, found)
+            return
         yield from decode(
             data,
             columns=self._maker.decoded,
@@ -298,6 +304,32 @@ class _SplitReader:
             raise
         self._next_offset = max(self._next_offset, found.next_offset)
         self.stats.rows += found.rows
+
+    def _fold(
+        self,
+        into: "Fold",
+        piece: Piece,
+        data: Buffer,
+        drop: "DropBatch | None",
+        found: DecodeStats,
+    ) -> None:
+        """Have a part taken; what is damaged is looked at again from behind what was taken."""
+        assert self.split.time_range is None or self.split.clock is ClockName.RECORD
+        try:
+            fold(
+                data,
+                into,
+                found,
+                offset_start=max(piece.start_offset, self._next_offset),
+                offset_end=piece.end_offset,
+                record_time=self._by_time,
+                opens_all=piece.opens_all,
+                drop_batch=drop,
+                check_crc=self.options.check_crc,
+            )
+        finally:
+            self._next_offset = max(self._next_offset, into.end_offset)
+            self.stats.rows += found.rows
 
     @property
     def _by_time(self) -> tuple[int, int] | None:

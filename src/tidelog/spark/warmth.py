@@ -6,9 +6,10 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.record.builder import build_batch
-from tidelog.record.columns import decode
+from tidelog.record.columns import DecodeStats, decode, fold
 from tidelog.record.encode import encode_table
-from tidelog.record.kernels.digests import FIELDS, SEEDS
+from tidelog.record.kernels.digests import FIELDS
+from tidelog.record.kernels.value_hash import SEEDS
 from tidelog.record.partitions import choose_partitions
 from tidelog.scan.key_tables import COLUMNS, KeyTable, Reducer
 from tidelog.types import Codec, Header, NewRecord, TimestampType
@@ -34,10 +35,13 @@ def run_decoders() -> None:
 def run_digests() -> None:
     """Reduce a few records to rows by key, add them up, and find them again."""
     seeds = np.arange(SEEDS, dtype=np.int64)
-    for batch in decode(_batch(Codec.NONE, TimestampType.CREATE_TIME), columns=COLUMNS):
-        reducer = Reducer(seeds, 0, _NOW_MS, lambda _rows: None, rows_max=1)
-        reducer.add(batch)
-        reducer.finish()
+    reducer = Reducer(seeds, 0, _NOW_MS, lambda _rows: None, rows_max=1)
+    for codec in Codec.NONE, Codec.LZ4:
+        data = _batch(codec, TimestampType.CREATE_TIME)
+        fold(data, reducer, DecodeStats())
+        for batch in decode(data, columns=COLUMNS):
+            reducer.add(batch)
+    reducer.finish()
     table = KeyTable()
     rows = np.zeros((_RECORDS, FIELDS), np.int64)
     table.add(rows)

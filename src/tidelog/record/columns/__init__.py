@@ -27,6 +27,7 @@ import pyarrow as pa
 from tidelog.errors import InvalidRequest, MissingDependency, TidelogError
 from tidelog.record.columns.arrays import COLUMN_TYPES, HEADERS, TIME
 from tidelog.record.columns.decoder import Decoder, count_rows
+from tidelog.record.columns.folding import Fold, fold_group
 from tidelog.record.columns.source import DecodeStats, DropBatch, Selection, groups
 from tidelog.types import INT64_MAX, Buffer
 
@@ -41,7 +42,9 @@ __all__ = [
     "TIME",
     "DecodeStats",
     "DropBatch",
+    "Fold",
     "decode",
+    "fold",
     "schema",
     "tally",
     "view_types",
@@ -179,6 +182,40 @@ def tally(  # noqa: PLR0913 - as `decode`
     log.flags.writeable = False
     for group in groups(log, selection, stats, check_crc=check_crc, rows=_TALLY_ROWS):
         count_rows(log, group.table, selection, stats, check_crc=check_crc)
+
+
+def fold(  # noqa: PLR0913 - as `decode`
+    buffer: Buffer,
+    into: Fold,
+    stats: DecodeStats,
+    *,
+    offset_start: int = 0,
+    offset_end: int = INT64_MAX,
+    record_time: tuple[int, int] | None = None,
+    opens_all: bool = False,
+    drop_batch: DropBatch | None = None,
+    check_crc: bool = True,
+) -> None:
+    """Have the records that `decode` would hand out taken by kernel, where they lie.
+
+    Arguments are those of `decode`. Nothing of `buffer` is held afterwards.
+
+    Raises:
+        CorruptBatch, CorruptRecord, UnsupportedCompression: As `decode`; all before it was taken.
+    """
+    selection = Selection(
+        offset_start=offset_start,
+        offset_end=offset_end,
+        record_time=record_time,
+        opens_all=opens_all,
+        drop_batch=drop_batch,
+    )
+    log = np.frombuffer(buffer, np.uint8)
+    log.flags.writeable = False
+    for group in groups(
+        log, selection, stats, check_crc=check_crc, rows=_TALLY_ROWS, leaves_sums=True
+    ):
+        fold_group(log, group, selection, into, stats, check_crc=check_crc)
 
 
 def _merge_small(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:

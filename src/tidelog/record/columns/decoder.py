@@ -63,7 +63,7 @@ class Decoder:
         self._append_times = append_times
         self._stats = stats
         self._headers_at = np.empty(0, np.int64)  # used again, since no batch keeps them
-        self._filter = _filter_of(
+        self._filter = filter_of(
             selection, keys=_mode(schema, "key"), values=_mode(schema, "value")
         )
 
@@ -110,7 +110,7 @@ class Decoder:
         if status == layout.BAD_SUM:
             raise bad_sum(table[slot], at)
         if status != layout.DONE:
-            raise _corrupt(status, at, table[slot], is_joined=is_joined)
+            raise corrupt(status, at, table[slot], is_joined=is_joined)
 
     def _allocate(self, table: "Longs", first: int, capacity: int) -> Columns:
         """Empty columns for the batches from `first` on."""
@@ -169,7 +169,7 @@ def count_rows(
     log: "Bytes", table: "Longs", selection: Selection, stats: DecodeStats, *, check_crc: bool
 ) -> None:
     """Count the rows of a table's batches that a selection takes; errors as `Decoder.decode`."""
-    wanted = _filter_of(selection, keys=LEFT_OUT, values=LEFT_OUT)
+    wanted = filter_of(selection)
     is_joined = not is_plain(table).all()
     parts = join_bodies(log, table, check_crc=check_crc) if is_joined else ((log, table),)
     for data, batches in parts:
@@ -177,10 +177,11 @@ def count_rows(
         stats.rows += taken
         stats.without_time += without_time
         if status != layout.DONE:
-            raise _corrupt(status, at, _batch_at(batches, at), is_joined=is_joined)
+            raise corrupt(status, at, _batch_at(batches, at), is_joined=is_joined)
 
 
-def _filter_of(selection: Selection, *, keys: int, values: int) -> Filter:
+def filter_of(selection: Selection, *, keys: int = LEFT_OUT, values: int = LEFT_OUT) -> Filter:
+    """The selection as kernels take it."""
     time_start, time_end = selection.record_time or (0, 0)
     return Filter(
         offset_start=selection.offset_start,
@@ -213,7 +214,7 @@ def _batch_at(table: "Longs", at: int) -> "Longs":
     return found
 
 
-def _corrupt(status: int, at: int, batch: "Longs", *, is_joined: bool) -> CorruptRecord:
+def corrupt(status: int, at: int, batch: "Longs", *, is_joined: bool) -> CorruptRecord:
     """The error with its place in the log."""
     reason, offset = REASONS[status], int(batch[layout.BASE_OFFSET])
     if not is_joined:

@@ -95,6 +95,34 @@ def _multiply_wrapping(left, right):  # type: ignore[no-untyped-def] # noqa: ARG
     return lambda left, right: left * right
 
 
+def add_product(low: int, high: int, left: int, right: int) -> tuple[int, int]:
+    """A sum of 128 bits, as two signed words, and the product of two words taken as unsigned."""
+    total = (int(low) & _WORD_MASK) | (int(high) & _WORD_MASK) << 64
+    total += (int(left) & _WORD_MASK) * (int(right) & _WORD_MASK)
+    return _signed(total & _WORD_MASK), _signed(total >> 64 & _WORD_MASK)
+
+
+@overload(add_product, jit_options={"forceinline": True})
+def _add_product(low, high, left, right):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
+    return lambda low, high, left, right: _multiply_wide(low, high, left, right)  # type: ignore[call-arg] # noqa: PLW0108 - numba's API
+
+
+@intrinsic
+def _multiply_wide(typing_context, low, high, left, right):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
+    """One instruction of the machine multiplies, two add."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        wide, half = ir.IntType(128), ir.Constant(ir.IntType(128), 64)
+        low, high, left, right = (builder.zext(word, wide) for word in arguments)
+        total = builder.or_(low, builder.shl(high, half))
+        total = builder.add(total, builder.mul(left, right))
+        words = (builder.trunc(part, ir.IntType(64)) for part in (total, builder.lshr(total, half)))
+        return context.make_tuple(builder, signature.return_type, list(words))
+
+    pair = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]
+    return pair(*[types.int64] * 4), generate
+
+
 def bit_length(value: int) -> int:
     """How many bits hold `value`, which is not negative; 0 for 0."""
     return int(value).bit_length()

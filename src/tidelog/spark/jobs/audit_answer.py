@@ -54,9 +54,10 @@ def _chance(keys: int) -> float:
     """What the chance of an unseen difference stays below, whatever the records are.
 
     Two keys that share 128 bits: keys^2 / 2^129. Of a key that differs, one of four words of 64
-    bits (value, sum, order, and the records without a key) that is equal all the same.
+    bits (value, sum, order, and the records without a key) that is equal all the same; and two
+    values whose sums are equal, before they are hashed.
     """
-    return keys * keys / 2.0**129 + 4 * (keys + 1) / 2.0**64
+    return keys * keys / 2.0**129 + 5 * (keys + 1) / 2.0**64
 
 
 def _runs(runs: Iterable[Run], letter: str, pair: Pair) -> list[Run]:

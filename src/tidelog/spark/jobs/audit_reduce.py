@@ -21,16 +21,10 @@ from tidelog.spark.workers import prepare_digests
 from tidelog.types import IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pyarrow as pa
-
     from tidelog.record.kernels.memory import Longs
     from tidelog.spark.broker_tasks import BrokerTask
 
 REDUCED: Final = "run string"
-# What is done once for each record batch takes as long as some thousand records.
-_ROWS: Final = 1 << 16
 _SEEDS: Final = struct.Struct("<5q")
 assert _SEEDS.size == SEED_BYTES
 
@@ -70,24 +64,25 @@ class ReducePart:
         hand_out = _Files(env, self.folder)
         seeds = seeds_of(self.seed)
         reducer = Reducer(seeds, run.partition, self.span_ms, hand_out, rows_max=self.rows_max)
-        for batch in self._batches(run, split, stats):
-            reducer.add(batch)
+        self._read(run, split, stats, reducer)
         reducer.finish()
         return (encode_run(_noted(run, reducer, hand_out, stats)),)
 
-    def _batches(self, run: Run, split: str | None, stats: ScanStats) -> "Iterator[pa.RecordBatch]":
+    def _read(self, run: Run, split: str | None, stats: ScanStats, reducer: Reducer) -> None:
         place = dict(self.places)[run.side]
         if split is None:
             task = broker_task(place, run, run.start, run.end, self.isolation, COLUMNS)
-            yield from replace(task, time_range=self.times).read()
+            for batch in replace(task, time_range=self.times).read():
+                reducer.add(batch)
             return
         from tidelog.objects.environment import env_for
         from tidelog.scan.reader import ReadOptions, read
 
         one = decode_split(split)
         env = env_for(one.directory, None, dict(place.store))
-        options = ReadOptions(rows=_ROWS, fail_on_data_loss=False, env=env)
-        yield from read(one, COLUMNS, options=options, stats=stats)
+        options = ReadOptions(fail_on_data_loss=False, env=env, fold=reducer)
+        for _ in read(one, COLUMNS, options=options, stats=stats):
+            raise AssertionError("the reducer takes all")
 
 
 class _Files:

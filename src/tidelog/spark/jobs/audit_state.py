@@ -17,7 +17,9 @@ from tidelog.storage.files import read_file, write_atomically
 
 NOTE: Final = "audit.json"
 ROWS_SUFFIX: Final = ".rows"
-VERSION: Final = 1
+# Version 1 had another hash of values: what it knows is read again.
+VERSION: Final = 2
+_OLD_VERSIONS: Final = (1,)
 # The seeds as hexadecimal digits: five words of 64 bits.
 SEED_BYTES: Final = 40
 # About a million runs, each with a span for every hour of a year.
@@ -139,7 +141,7 @@ def new_state(env: Env, question: Mapping[str, object]) -> State:
 
 
 def read_state(env: Env, folder: str, question: Mapping[str, object]) -> State:
-    """The state in a folder; a new one where there is none, or where its note is damaged.
+    """The state in a folder; a new one where there is none, or its note is damaged or too old.
 
     Raises:
         InvalidRequest: It is the state of another question.
@@ -164,6 +166,8 @@ def _decode_state(data: bytes) -> State:
     try:
         content = json.loads(data)
         version = content["version"]
+        if version in _OLD_VERSIONS:
+            raise CorruptFile(f"a state of version {version}")
         if version != VERSION:
             raise UnsupportedVersion(f"an audit's state of version {version}, {VERSION} is known")
         seed = bytes.fromhex(content["seed"])

@@ -124,7 +124,7 @@ def test_a_state_answers_one_question(env: Env) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"[]", b"{", b'{"version": 1}', b'{"version": 1, "seed": "00"}', b"\xff" * 9]
+    "text", [b"", b"[]", b"{", b'{"version": 1}', b'{"version": 2, "seed": "00"}', b"\xff" * 9]
 )
 def test_a_damaged_note_is_no_note(env: Env, text: bytes) -> None:
     put(env, f"/state/{NOTE}", text)
@@ -133,7 +133,7 @@ def test_a_damaged_note_is_no_note(env: Env, text: bytes) -> None:
 
 
 def test_a_later_note_is_refused(env: Env) -> None:
-    put(env, f"/state/{NOTE}", b'{"version": 2}')
+    put(env, f"/state/{NOTE}", b'{"version": 3}')
     with pytest.raises(UnsupportedVersion):
         read_state(env, "/state", QUESTION)
 
