@@ -73,13 +73,16 @@ def test_text_of_the_file() -> None:
         "b": TopicEntry(ID_B, 1, {}),
         "a": TopicEntry(ID_A, 4, {"retention.ms": "-1"}),
     }
-    assert json.loads(encode_topics(entries)) == {
+    content = {
         "version": 1,
         "topics": {
             "a": {"id": encode_topic_id(ID_A), "partitions": 4, "config": {"retention.ms": "-1"}},
             "b": {"id": encode_topic_id(ID_B), "partitions": 1, "config": {}},
         },
     }
+    assert encode_topics(entries).decode() == json.dumps(content, indent=1) + "\n"
+    empty = {"version": 1, "topics": {}}
+    assert encode_topics({}).decode() == json.dumps(empty, indent=1) + "\n"
 
 
 @given(
