@@ -217,8 +217,11 @@ CASES: Final[dict[str, Case]] = {
 # -- talk ----------------------------------------------------------------------------------------
 
 
-def _talk(bootstrap: str, made: str, acts_for: str) -> list[object]:
-    """What a broker says to a token, step by step, and whether it serves then."""
+def _talk(bootstrap: str, made: str, acts_for: str, last: bytes = b"\x01") -> list[object]:
+    """What a broker says to a token, step by step, and whether it serves then.
+
+    `last` is what is said to it when it has said that the token is bad.
+    """
     wanted = f"a={acts_for}" if acts_for else ""
     with RawClient(bootstrap) as client:
         told: list[object] = [shake(client, "OAUTHBEARER").error_code]
@@ -228,7 +231,8 @@ def _talk(bootstrap: str, made: str, acts_for: str) -> list[object]:
             return [*told, is_closed(client)]
         if not said.auth_bytes:
             return [*told, is_served(client)]
-        return [*told, say(client, b"\x01").error_code, is_closed(client)]
+        ended = say(client, last)
+        return [*told, ended.error_code, ended.error_message, is_closed(client)]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -238,3 +242,10 @@ def test_the_same_tokens_let_in(sides: Sides, name: str) -> None:
     expected, found = (_talk(place, made, case.acts_for) for place in sides)
     assert found == expected
     assert (found == [0, 0, b"", True, True]) == case.is_good
+
+
+# The second is what sarama says, which writes it in a string without escapes.
+@pytest.mark.parametrize("last", [b"\x01", rb"\x01", b""])
+def test_the_last_word_of_who_has_shown_a_bad_token(sides: Sides, last: bytes) -> None:
+    expected, found = (_talk(place, "nonsense", "", last) for place in sides)
+    assert found == expected

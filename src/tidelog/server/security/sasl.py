@@ -18,6 +18,8 @@ OAUTHBEARER: Final = "OAUTHBEARER"
 KNOWN: Final = (PLAIN, *BY_SASL_NAME, OAUTHBEARER)
 NONCE_BYTES: Final = 24
 _SEPARATOR: Final = "\x01"
+# What a client says to an error it has been told, before it is told that it is sent away.
+_LAST_WORD: Final = b"\x01"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ class BearerExchange:
     def step(self, token: bytes) -> bytes:
         """An empty answer where the token is good; raises LoginFailed."""
         if self._failure is not None:
-            raise self._failure
+            raise self._failure if token == _LAST_WORD else LoginFailed(str(self._failure))
         for_whom, bearer = _bearer_of(token)
         try:
             login = self._check(bearer)

@@ -226,8 +226,17 @@ def test_a_bad_token_is_told_and_no_reason_with_it() -> None:
     answer = exchange.step(f"n,,\x01auth=Bearer {bad}\x01\x01".encode())
     assert json.loads(answer) == {"status": "invalid_token"}
     assert exchange.login is None
-    with pytest.raises(LoginFailed, match="nobody trusted"):
+    with pytest.raises(LoginFailed, match="nobody trusted") as ended:
         exchange.step(b"\x01")
+    assert ended.value.told == answer.decode()
+
+
+def test_who_says_anything_else_to_a_bad_token_hears_the_usual_sentence() -> None:
+    exchange = BearerExchange(check)
+    exchange.step(b"n,,\x01auth=Bearer nonsense\x01\x01")
+    with pytest.raises(LoginFailed) as ended:
+        exchange.step(rb"\x01")
+    assert ended.value.told is None
 
 
 @pytest.mark.parametrize(
