@@ -29,6 +29,7 @@ pytestmark = pytest.mark.kafka
 __all__ = ["sides"]  # the fixture
 
 SHORT_MS = 4000
+UNKNOWN_SERVER_ERROR, INVALID_PRODUCER_EPOCH = -1, 47
 
 Steps = Callable[[Side, str], Sequence[object]]
 
@@ -333,3 +334,15 @@ def test_timed_out(sides: tuple[Side, Side]) -> None:
     told = [[*each.said, *go_on_late(each)] for each in begun]
     assert told[0] == told[1]
     assert told[2] == told[3]
+
+
+def test_a_marker_of_an_epoch_below_0_kafka_stumbles_over_it(sides: tuple[Side, Side]) -> None:
+    told = []
+    for side in sides:
+        make(side, "marked-below-0")
+        writer = producer(side, "marked-below-0")
+        writer.add("marked-below-0", 0)
+        assert writer.produce("marked-below-0", [record(0)]).error_code == 0
+        codes = mark(side.client, "marked-below-0", writer, coordinator=50, epoch=-1)
+        told.append((codes[0], side.client.list_offsets("marked-below-0", -1)[0].offset))
+    assert told == [(UNKNOWN_SERVER_ERROR, 1), (INVALID_PRODUCER_EPOCH, 1)]
