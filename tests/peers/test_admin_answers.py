@@ -284,12 +284,12 @@ def altering(*changes: tuple[str, int, str | None], name: str = "set", kind: int
     return ask
 
 
-def replacing(*configs: tuple[str, str | None]) -> Question:
+def replacing(*configs: tuple[str, str | None], name: str = "set") -> Question:
     """Replace all settings."""
 
     def ask(client: RawClient) -> list[Answer]:
         given = [AlterableConfig(name=key, value=value) for key, value in configs]
-        resource = AlterConfigsResource(resource_type=2, resource_name="set", configs=given)
+        resource = AlterConfigsResource(resource_type=2, resource_name=name, configs=given)
         told = client.ask(ALTER_CONFIGS, 2, AlterConfigsRequest(resources=[resource]))
         return [(f.error_code, text_of(f.error_message)) for f in told.responses]
 
@@ -348,7 +348,16 @@ def test_settings_change_alike(pair: Pair) -> None:
         altering(("retention.ms", 0, "7"), ("retention.ms", 0, "8")),
         altering(("retention.ms", 0, "9"), ("segment.ms", 0, "x")),
         altering(("retention.ms", 0, "7"), name="nope"),
+        altering(("retention.ms", 0, "soon"), name="nope"),
+        altering(("retention.ms", 0, None), name="nope"),
+        altering(("retention.ms", 2, "7"), name="nope"),
+        altering(("retention.ms", 0, "7"), ("retention.ms", 0, "8"), name="nope"),
+        altering((policy, 2, "bad"), name="nope"),
+        altering((policy, 3, "delete"), name="nope"),
+        altering(("nope", 0, "1"), name="nope"),
+        altering(("nope", 1, None), name="nope"),
         altering(("retention.ms", 0, "7"), name="a b"),
+        altering(("retention.ms", 0, "soon"), name="a b"),
         altering(("retention.ms", 0, "7"), name=""),
         altering(("num.partitions", 0, "7"), name=str(NODE), kind=4),
         altering(("log.retention.ms", 0, "7"), name="77", kind=4),
@@ -359,6 +368,9 @@ def test_settings_change_alike(pair: Pair) -> None:
         replacing(("retention.ms", None)),
         replacing(("nope", "1")),
         replacing(("retention.ms", "5"), ("retention.ms", "6")),
+        replacing(("retention.ms", "5"), name="nope"),
+        replacing(("retention.ms", "x"), name="nope"),
+        replacing(("nope", "1"), name="nope"),
     ):
         pair.agree_on(question)
     await_settings(pair)
@@ -428,11 +440,13 @@ def elected(
             election_type=kind, topic_partitions=topics, timeout_ms=WAIT_MS
         )
         told = client.ask(ELECT_LEADERS, version, request)
+        results = told.replica_election_results
         return [
             (told.error_code,),
+            tuple(sorted(found.topic for found in results)),
             *(
                 (found.topic, part.partition_id, part.error_code, part.error_message)
-                for found in told.replica_election_results
+                for found in results
                 for part in found.partition_result
             ),
         ]

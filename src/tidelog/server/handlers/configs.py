@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from tidelog.config import TopicConfig
 from tidelog.errors import TidelogError
 from tidelog.protocol.messages.altered_configs import (
     AlterConfigsRequest,
@@ -58,7 +59,7 @@ from tidelog.server.handlers.group_configs import alter_group, group_settings
 from tidelog.server.node import Node
 from tidelog.server.requests import Answer, Long, RequestContext
 from tidelog.server.slices import Slices
-from tidelog.server.topic_rules import INVALID_REQUEST, UNKNOWN_TOPIC, ensure_name
+from tidelog.server.topic_rules import INVALID_REQUEST, UNKNOWN_TOPIC, ensure_name, parsed
 from tidelog.storage.cluster_file import ALL_BROKERS
 from tidelog.storage.topics import TopicInfo
 
@@ -200,7 +201,7 @@ _Changes: TypeAlias = Mapping[str, str | None]
 class _Changing(NamedTuple):
     """What a request makes of a resource's settings; which names of a broker's get a value."""
 
-    of_topic: Callable[[TopicInfo], _Changes]
+    of_topic: Callable[[Mapping[str, str], TopicConfig], _Changes]
     of_broker: Changing
     of_group: Callable[[Mapping[str, str]], _Changes]
     names: list[str]
@@ -218,7 +219,7 @@ async def incremental_alter_configs(
     def changes(resource: IncrementalAlterConfigsResource) -> _Changing:
         asked = [Change(c.name, c.config_operation, c.value) for c in resource.configs]
         return _Changing(
-            lambda info: changed_settings(asked, info.given, info.config),
+            partial(changed_settings, asked),
             partial(changed_broker_settings, asked),
             lambda _: changed_group_settings(asked),
             [change.name for change in asked if change.operation != Operation.DELETE],
@@ -238,7 +239,7 @@ async def alter_configs(
     def changes(resource: AlterConfigsResource) -> _Changing:
         asked = [(config.name, config.value) for config in resource.configs]
         return _Changing(
-            lambda info: replaced_settings(asked, info.given),
+            lambda given, _: replaced_settings(asked, given),
             lambda given, _: replaced_settings(asked, given),
             partial(replaced_settings, asked),
             [name for name, _ in asked],
@@ -302,16 +303,20 @@ class _Plan:
             case _:
                 raise Refusal(INVALID_REQUEST, f"Unknown resource type {self._kind}")
 
-    async def _alter_topic(self, changes_of: Callable[[TopicInfo], _Changes]) -> None:
+    async def _alter_topic(
+        self, changes_of: Callable[[Mapping[str, str], TopicConfig], _Changes]
+    ) -> None:
         if not self._name:
             raise Refusal(INVALID_REQUEST, "Default topic resources are not allowed.")
         ensure_name(self._name)
-        if self._node.topics.find(self._name) is None:
-            raise Refusal(UNKNOWN_TOPIC, f"The topic '{self._name}' does not exist.")
         defaults = self._node.config.topic_defaults
+        if self._node.topics.find(self._name) is None:
+            # What can't be, can't be of any topic: that is said first, as Kafka does.
+            ensure_valid(changes_of({}, parsed({}, defaults)), {}, defaults)
+            raise Refusal(UNKNOWN_TOPIC, f"The topic '{self._name}' does not exist.")
 
         def checked(info: TopicInfo) -> _Changes:
-            changes = changes_of(info)
+            changes = changes_of(info.given, info.config)
             ensure_valid(changes, info.given, defaults)
             if self._is_trial:
                 return {}

@@ -6,6 +6,7 @@ fine and changes nothing, anything else can't be.
 Source: Kafka's protocol guide, APIs 43, 45, 46 and 34; behaviour of one Kafka 4.3 node.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from tidelog.protocol.messages.replicas import (
@@ -19,6 +20,7 @@ from tidelog.protocol.messages.replicas import (
     ElectionTopicResult,
     ElectLeadersRequest,
     ElectLeadersResponse,
+    ElectLeadersTopic,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     ReassignablePartition,
@@ -45,25 +47,38 @@ def _is_there(node: Node, topic: str, number: int) -> bool:
 
 
 def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
-    """No election is needed. Where all partitions are meant nothing is said, as Kafka does."""
-    kind = request.election_type
-    odd = None if kind in ELECTION_TYPES else f"Unknown election type {kind}"
+    """No election is needed, as is said of what is named; of all no partition is told."""
+    node, named = context.node, request.topic_partitions
+    if request.election_type not in ELECTION_TYPES:
+        return _unknown_election(request.election_type, named or ())
+    if named is None:
+        results = [ElectionTopicResult(topic=name) for name in node.topics.names()]
+        return ElectLeadersResponse(error_code=0, replica_election_results=results)
+    results = [
+        ElectionTopicResult(
+            topic=topic.topic,
+            partition_result=[_election(node, topic.topic, number) for number in topic.partitions],
+        )
+        for topic in named
+    ]
+    return ElectLeadersResponse(error_code=0, replica_election_results=results)
+
+
+def _unknown_election(kind: int, named: Iterable[ElectLeadersTopic]) -> ElectLeadersResponse:
+    odd = f"Unknown election type {kind}"
     results = [
         ElectionTopicResult(
             topic=topic.topic,
             partition_result=[
-                _election(context.node, topic.topic, number)
-                if odd is None
-                else ElectionPartitionResult(
+                ElectionPartitionResult(
                     partition_id=number, error_code=INVALID_REQUEST, error_message=odd
                 )
                 for number in topic.partitions
             ],
         )
-        for topic in request.topic_partitions or ()
+        for topic in named
     ]
-    code = 0 if odd is None else INVALID_REQUEST
-    return ElectLeadersResponse(error_code=code, replica_election_results=results)
+    return ElectLeadersResponse(error_code=INVALID_REQUEST, replica_election_results=results)
 
 
 def _election(node: Node, topic: str, number: int) -> ElectionPartitionResult:
