@@ -289,6 +289,20 @@ def test_however_it_is_cut_the_rows_are_those_of_the_records(
     assert {number: count for number, count, _ in reducer.spans.items()} == by_span
 
 
+def test_a_table_of_many_keys_is_handed_out_whole() -> None:
+    """It is copied in parts, and found by an index that has grown."""
+    count, tables = 40_000, list[Longs]()
+    reducer = Reducer(np.array(SEEDS, np.int64), 5, 1_000, tables.append)
+    reducer.add(batch_of([(b"%d" % (at % count), b"", at) for at in range(count + 9)]))
+    reducer.finish()
+    (rows,) = tables
+    assert len(rows) == len({tuple(row) for row in rows[:, :2].tolist()}) == count
+    assert sorted(rows[:, digests.OFFSET].tolist()) == list(range(9, count + 9))
+    assert rows[:, digests.COUNT].sum() == count + 9
+    assert (rows[:, digests.PARTITION] == 5).all()
+    assert (np.diff(rows[:, digests.HASH_HIGH].view(np.uint64).astype(object)) >= 0).all()
+
+
 def test_records_of_very_many_spans_are_counted_under_longer_ones() -> None:
     records: list[Entry] = [(b"k%d" % (n % 7), b"v", n * 5_000) for n in range(Spans.LIMIT + 4_000)]
     reducer = Reducer(np.array(SEEDS, np.int64), 0, 1_000, lambda _rows: None)

@@ -33,6 +33,7 @@ Number = TypeVar("Number", bound=np.generic)
 ROWS_MAX: Final = 1 << 21
 _INDEX_MIN: Final = 1 << 12
 _LINE_BYTES: Final = 64
+_COPY_ROWS: Final = 1 << 14
 # The last time of a span that is none.
 _NO_SPAN_YET: Final = -1
 COLUMNS: Final = ("offset", "createTimestamp", "key", "value")
@@ -268,7 +269,9 @@ class Reducer:
             rows: Longs = np.empty((used, digests.FIELDS), np.int64)
             found = self._into.rows[: used * fold.ROW_WORDS].reshape(used, fold.ROW_WORDS)
             order = np.argsort(found[:, digests.HASH_HIGH].copy().view(np.uint64), kind="stable")
-            rows[:, : digests.PARTITION] = found[order]
+            for start in range(0, used, _COPY_ROWS):  # at once would take as much memory again
+                part = slice(start, start + _COPY_ROWS)
+                rows[part, : digests.PARTITION] = found[order[part]]
             rows[:, digests.PARTITION] = self._partition
             self._hand_out(rows)
         self._into.state[fold.USED] = 0
