@@ -1,11 +1,11 @@
 """Real members of a group: each copies what is its own and commits offsets with that, once."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, TypeAlias
 
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from tests.histories.history import Place, Poll, Transaction, copy_of
 from tests.histories.real_clients import POLL_S, RealWriter, reading
 from tests.histories.transactors import Confluent
@@ -19,25 +19,29 @@ COPIED_AT_ONCE: Final = 6
 LOOKS_OF_A_LIFE: Final = range(5, 60)
 
 Settings: TypeAlias = Mapping[str, str | int]
+# Nobody goes to the beginning because a position is refused, or is not known: it says so.
+COMMON: Final[Settings] = {"max_poll_interval_ms": POLLING_MS, "auto_offset_reset": "error"}
 CLASSIC: Final[Settings] = {
+    **COMMON,
     "group_protocol": "classic",
     "session_timeout_ms": SESSION_MS,
     "heartbeat_interval_ms": BEAT_MS,
-    "max_poll_interval_ms": POLLING_MS,
 }
 EAGER: Final[Settings] = {**CLASSIC, "partition_assignment_strategy": "range"}
 COOPERATIVE: Final[Settings] = {**CLASSIC, "partition_assignment_strategy": "cooperative-sticky"}
-CONSUMER: Final[Settings] = {"group_protocol": "consumer", "max_poll_interval_ms": POLLING_MS}
+CONSUMER: Final[Settings] = {**COMMON, "group_protocol": "consumer"}
 UNIFORM: Final[Settings] = {**CONSUMER, "group_remote_assignor": "uniform"}
 RANGE: Final[Settings] = {**CONSUMER, "group_remote_assignor": "range"}
+Pair: TypeAlias = tuple[Settings, Settings]
 # Who shares a group.
-PAIRS: Final = (
+PAIRS: Final[Sequence[Pair]] = (
     (EAGER, EAGER),
     (UNIFORM, UNIFORM),
     (COOPERATIVE, COOPERATIVE),
     (RANGE, RANGE),
     (UNIFORM, RANGE),
 )
+BOTH_PROTOCOLS: Final[Sequence[Pair]] = ((EAGER, RANGE), (COOPERATIVE, UNIFORM))
 
 
 @dataclass
@@ -51,6 +55,10 @@ class RealMember(RealWriter):
     settings: Settings = field(default_factory=dict)
     _gathers: "count[int]" = field(default_factory=count)
     _rows: dict[Place, list[tuple[int, int]]] = field(default_factory=dict)
+    _is_lost: bool = False
+    # As the group knew it when partitions were given to it. In between librdkafka may say that it
+    # is nobody: then a broker takes all offsets, also of somebody whose place others have.
+    _identity: object = None
 
     def run_copies(self, is_over: Callable[[], bool]) -> None:
         """Copy until all is over."""
@@ -66,12 +74,21 @@ class RealMember(RealWriter):
         Where the group stands then the next life asks the broker.
         """
         consumer = reading(self.bootstrap, self.names.group, **self.settings)
-        consumer.subscribe([self.names.topic], on_revoke=self._forget, on_lost=self._forget)
+        self._is_lost = False
+        consumer.subscribe(
+            [self.names.topic],
+            on_assign=self._begin,
+            on_revoke=self._forget,
+            on_lost=self._forget,
+        )
         for _ in range(self.random.choice(LOOKS_OF_A_LIFE)):
             if is_over() or not self._copy(consumer):
                 break
         self.progress.await_broker()
         consumer.close()
+
+    def _begin(self, consumer: Consumer, _: list[TopicPartition]) -> None:
+        self._identity = consumer.consumer_group_metadata()
 
     def _forget(self, _: Consumer, places: list[TopicPartition]) -> None:
         """What was read of places that are its own no longer is for others to copy."""
@@ -81,32 +98,36 @@ class RealMember(RealWriter):
     def _copy(self, consumer: Consumer) -> bool:
         """Copy what has come in one transaction; whether its life goes on."""
         self._gather(consumer)
+        if self._is_lost:
+            self._rows.clear()
+            return False
         rows = {place: list(some) for place, some in self._rows.items()}
         self._rows.clear()
         for place, some in rows.items():
             facts = (next(self._gathers), self.history.now(), place)
             self.history.polls.append(Poll(self.name, *facts, some[0][0], some, some[-1][0] + 1))
-        return not rows or self.transact(lambda found: self._copy_rows(found, rows, consumer))
+        return not rows or self.transact(lambda found: self._copy_rows(found, rows))
 
     def _gather(self, consumer: Consumer) -> None:
         """Read what has come; partitions come and go meanwhile."""
         message, left = consumer.poll(POLL_S), COPIED_AT_ONCE
         while message is not None:
-            if message.error() is None:
-                self._take(message)
+            self._take(message)
             left -= 1
             message = consumer.poll(0) if left else None
 
     def _take(self, message: Message) -> None:
+        """Note a record; an error says that a position was lost, or what the client sees to."""
+        error = message.error()
+        if error is not None:
+            self._is_lost |= error.code() == KafkaError._AUTO_OFFSET_RESET
+            return
         place = (message.topic() or "", message.partition() or 0)
         row = (message.offset() or 0, int(message.value() or b""))
         self._rows.setdefault(place, []).append(row)
 
     def _copy_rows(
-        self,
-        transaction: Transaction,
-        rows: Mapping[Place, list[tuple[int, int]]],
-        consumer: Consumer,
+        self, transaction: Transaction, rows: Mapping[Place, list[tuple[int, int]]]
     ) -> bool:
         attempt = self.history.now()
         for place, some in rows.items():
@@ -114,6 +135,6 @@ class RealMember(RealWriter):
             self.write(transaction, self.names.copies[place], copies)
         ends = [TopicPartition(*place, some[-1][0] + 1) for place, some in rows.items()]
         assert isinstance(self.producer, Confluent)
-        self.producer.send_offsets(ends, consumer)
+        self.producer.send_offsets(ends, self._identity)
         self.progress.tell()
         return self.random.random() < 0.9

@@ -17,7 +17,7 @@ from tests.histories.processes import GROUP_KEY, RETRIED, Names
 from tests.histories.progress import Progress
 from tests.histories.readers import all_in, committed_in, fetch_request
 from tests.histories.real_clients import RealReader, RealWriter
-from tests.histories.real_members import PAIRS, RealMember
+from tests.histories.real_members import PAIRS, Pair, RealMember
 from tests.histories.transactors import Aiokafka
 from tests.peers.broker import free_port
 from tests.server.kill.victims import Nursery, Victim
@@ -25,7 +25,12 @@ from tests.server.raw import RawClient
 from tests.server.transacting import find_coordinator, until
 from tests.waiting import Patience
 
-from tidelog.protocol.messages import CREATE_TOPICS, FETCH, OFFSET_FETCH
+from tidelog.protocol.messages import CREATE_TOPICS, FETCH, OFFSET_COMMIT, OFFSET_FETCH
+from tidelog.protocol.messages.commits import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from tidelog.protocol.messages.groups import (
     OffsetFetchGroup,
     OffsetFetchGroupTopic,
@@ -57,7 +62,9 @@ SETTINGS: Final = {
 class Story:
     """One history, and who takes part in it."""
 
-    def __init__(self, bootstrap: str, seed: int, progress: Progress) -> None:
+    def __init__(
+        self, bootstrap: str, seed: int, progress: Progress, pairs: Sequence[Pair]
+    ) -> None:
         self.names, self.history = Names(seed), History()
         self._is_given_up = False
         random, values = Random(seed), count(1)
@@ -74,7 +81,7 @@ class Story:
         self._reader = RealReader(*parts("reader"))
         self._members = [
             RealMember(*parts(f"member-{number}"), settings=settings)
-            for number, settings in enumerate(PAIRS[seed % len(PAIRS)])
+            for number, settings in enumerate(pairs[seed % len(pairs)])
         ]
 
     def begin(self, pool: ThreadPoolExecutor) -> list[Future[None]]:
@@ -131,6 +138,23 @@ def read_all(client: RawClient, place: Place, *, is_committed: bool) -> list[tup
     return found
 
 
+def commit_beginnings(client: RawClient, names: Names) -> None:
+    """Let the group begin at the first offsets, by a commit as any other."""
+    find_coordinator(client, names.group, GROUP_KEY)
+    rows = [
+        OffsetCommitRequestPartition(partition_index=number, committed_offset=0)
+        for _, number in names.places
+    ]
+    topic = OffsetCommitRequestTopic(name=names.topic, partitions=rows)
+    asked = OffsetCommitRequest(group_id=names.group, member_id="", topics=[topic])
+
+    def ask() -> set[int]:
+        found = client.ask(OFFSET_COMMIT, 8, asked).topics[0].partitions
+        return {row.error_code for row in found}
+
+    assert until(ask, lambda codes: not codes & RETRIED) == {0}
+
+
 def committed_offset(client: RawClient, group: str, place: Place) -> int:
     """What a group has committed of a place, once no transaction is open that may change it."""
     find_coordinator(client, group, GROUP_KEY)
@@ -152,7 +176,7 @@ def committed_offset(client: RawClient, group: str, place: Place) -> int:
 
 
 def create_topics(bootstrap: str, stories: Sequence[Story]) -> None:
-    """Those of all histories."""
+    """Those of all histories, and where their groups begin."""
     wanted = [
         CreatableTopic(name=name, num_partitions=2, replication_factor=1)
         for story in stories
@@ -160,7 +184,9 @@ def create_topics(bootstrap: str, stories: Sequence[Story]) -> None:
     ]
     with RawClient(bootstrap) as client:
         answer = client.ask(CREATE_TOPICS, 5, CreateTopicsRequest(topics=wanted, timeout_ms=60_000))
-    assert not any(each.error_code for each in answer.topics), answer
+        assert not any(each.error_code for each in answer.topics), answer
+        for story in stories:
+            commit_beginnings(client, story.names)
 
 
 def _options() -> Iterator[str]:
@@ -168,14 +194,16 @@ def _options() -> Iterator[str]:
         yield from ("--set", f"{name}={text}")
 
 
-def histories(nursery: Nursery, folder: Path, first: int, together: int) -> list[History]:
+def histories(
+    nursery: Nursery, folder: Path, first: int, together: int, pairs: Sequence[Pair] = PAIRS
+) -> list[History]:
     """Histories by their seeds, on a broker of their own that is killed.
 
     Seeds say who does what and when the broker is killed; threads see to the rest.
     """
     random, progress, port = Random(first), Progress(), free_port()
     address = f"127.0.0.1:{port}"
-    stories = [Story(address, first + number, progress) for number in range(together)]
+    stories = [Story(address, first + number, progress, pairs) for number in range(together)]
     victim = Victim(nursery, folder / "data", *_options())
     with ThreadPoolExecutor(together * THREADS_OF_A_HISTORY) as pool:
         try:

@@ -1,21 +1,24 @@
 """Histories of real clients on a broker that is killed: nothing is found that must not be."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from tests.histories.checker import Fault, check
 from tests.histories.history import Outcome
+from tests.histories.real_members import BOTH_PROTOCOLS, PAIRS, Pair
 from tests.histories.real_stories import histories
 from tests.peers.conftest import quick_path
 from tests.server.kill.victims import Nursery
 
 __all__ = ["quick_path"]
 
-# Histories that share a broker and its kills; of each kind of members one.
+# Histories that share a broker and its kills; of each pair of members one.
 TOGETHER = 5
 PLAIN_RUN, SWEEP = 60, 2_000
+# Of the sweep's, those whose groups have a member of each protocol.
+BOTH = 400
 FAULTY = Path(__file__).with_name("faulty")
 
 
@@ -32,8 +35,10 @@ def silence(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, logger="aiokafka")
 
 
-def _assert_sound(nursery: Nursery, folder: Path, first: int) -> None:
-    found = histories(nursery, folder, first, TOGETHER)
+def _assert_sound(
+    nursery: Nursery, folder: Path, first: int, pairs: Sequence[Pair] = PAIRS
+) -> None:
+    found = histories(nursery, folder, first, TOGETHER, pairs)
     for own, history in enumerate(found):
         assert check(history) == [], f"seed {first + own} of {TOGETHER} from {first}"
     outcomes = {each.outcome for history in found for each in history.transactions}
@@ -50,11 +55,19 @@ def test_histories_of_real_clients_are_sound(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(PLAIN_RUN, SWEEP, TOGETHER))
+@pytest.mark.parametrize("first", range(PLAIN_RUN, SWEEP - BOTH, TOGETHER))
 def test_many_more_histories_of_real_clients_are_sound(
     nursery: Nursery, quick_path: Path, first: int
 ) -> None:
     _assert_sound(nursery, quick_path, first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(SWEEP - BOTH, SWEEP, TOGETHER))
+def test_histories_of_groups_of_both_protocols_are_sound(
+    nursery: Nursery, quick_path: Path, first: int
+) -> None:
+    _assert_sound(nursery, quick_path, first, BOTH_PROTOCOLS)
 
 
 @pytest.mark.parametrize(

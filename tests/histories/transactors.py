@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
 from aiokafka.errors import KafkaError  # type: ignore[import-untyped]
 from aiokafka.structs import RecordMetadata  # type: ignore[import-untyped]
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from tests.histories.history import Write
 
 QUICK_MS: Final = 20
@@ -89,9 +89,8 @@ class Confluent:
         if self._producer.flush(STEP_S) or self._failed:
             raise Failed("flush")
 
-    def send_offsets(self, places: Sequence[TopicPartition], consumer: Consumer) -> None:
-        """Commit offsets of the consumer's group with the transaction."""
-        member = consumer.consumer_group_metadata()
+    def send_offsets(self, places: Sequence[TopicPartition], member: object) -> None:
+        """Commit a group's offsets with the transaction, as a consumer's `group_metadata` says."""
         wanted = list(places)
         told(lambda: self._producer.send_offsets_to_transaction(wanted, member, STEP_S))
 
