@@ -114,6 +114,14 @@ def test_own_ones_win_over_those_of_all_and_both_over_the_start(data: str) -> No
         assert all_described(broker, ALL) == []
 
 
+def test_where_it_listens_is_told_whoever_chose_that(data: str) -> None:
+    with start(data) as broker:
+        found = described(broker, OWN, "listeners")
+        assert found.value == f"PLAINTEXT://{broker.bootstrap_servers}"
+        assert found.config_source == STATIC
+        assert found.value == described(broker, OWN, "advertised.listeners").value
+
+
 def codes(broker: Broker, topic: str) -> int:
     """What an append of some 2,000 bytes is answered."""
     with RawClient(broker.bootstrap_servers) as client:

@@ -72,6 +72,7 @@ class Node:
         log_dir: The directory, open for writing.
         address: Where clients of the first listener find the broker; known when it listens.
         listeners: The same of all listeners, by name.
+        places: Where they listen, HOST:PORT, by name; known when they do.
         work: Threads for changes: topics, checkpoints, openings.
         reads: Others for what has to be read from a disk or a store, which nothing else waits for.
         cluster: Settings that are kept with the directory.
@@ -101,6 +102,7 @@ class Node:
         self.address = Address("127.0.0.1", 0)
         self.metrics_address: Address | None = None
         self.listeners: dict[str, Address] = {}
+        self.places: dict[str, str] = {}
         self.timers = Timers(self.env.clock)
         self.metrics = Counters()
         self.work = Work()

@@ -154,12 +154,18 @@ def _settings_of(node: Node, resource: DescribeConfigsResource) -> list[Describe
 
 def _facts(node: Node) -> Mapping[str, str]:
     """What is known of the broker only while it runs."""
-    places = node.listeners or {"PLAINTEXT": node.address}
-    return {
+    told = node.listeners or {"PLAINTEXT": node.address}
+    facts = {
         "broker.id": str(node.node_id),
         "log.dirs": node.log_dir.path,
-        "advertised.listeners": ",".join(f"{n}://{place}" for n, place in places.items()),
+        "advertised.listeners": _by_name(told),
     }
+    # A place on the command line, or a port that the system chose, wins over the setting.
+    return facts | {"listeners": _by_name(node.places)} if node.places else facts
+
+
+def _by_name(places: Mapping[str, object]) -> str:
+    return ",".join(f"{name}://{place}" for name, place in places.items())
 
 
 # Java's integers have ten digits.
