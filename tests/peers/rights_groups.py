@@ -60,6 +60,7 @@ from tidelog.protocol.messages.txn_offsets import (
 STRANGER: Final = "stranger"
 STRANGE_PRODUCER: Final = 987_654_321
 OTHER: Final = "other"
+SHARE_KEY: Final = f"{GROUP}:nT3i4OXyR0mr0my1RZx9pQ:0"
 SOME: Final = ("flights", "secret")
 
 
@@ -73,6 +74,9 @@ def about_groups(ids: Mapping[str, UUID]) -> Iterator[Question]:
         yield Question(f"coordinator of {key}", api.FIND_COORDINATOR, 3, single)
         keys = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key, "nobody's"])
         yield Question(f"coordinators of {key}", api.FIND_COORDINATOR, 4, keys)
+    shared = FindCoordinatorRequest(key_type=2, coordinator_keys=[SHARE_KEY, "nobody's"])
+    for version in (5, 6):
+        yield Question(f"of a share partition {version}", api.FIND_COORDINATOR, version, shared)
     yield Question("groups", api.LIST_GROUPS, 5, ListGroupsRequest())
     for told in (True, False):
         described = DescribeGroupsRequest(groups=[GROUP, OTHER], include_authorized_operations=told)

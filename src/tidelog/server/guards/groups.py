@@ -49,6 +49,7 @@ from tidelog.protocol.messages.membership import (
     SyncGroupResponse,
 )
 from tidelog.server.guards.common import (
+    CLUSTER_DENIED,
     DENIED_TEXT,
     GROUP_DENIED,
     TOPIC_DENIED,
@@ -57,7 +58,11 @@ from tidelog.server.guards.common import (
     then,
 )
 from tidelog.server.handlers import offset_fetch as fetching
-from tidelog.server.handlers.coordinator import TRANSACTION_KEY_TYPE
+from tidelog.server.handlers.coordinator import (
+    SHARE_FIRST_VERSION,
+    SHARE_KEY_TYPE,
+    TRANSACTION_KEY_TYPE,
+)
 from tidelog.server.handlers.groups import GROUP_OPERATIONS, NULL_NAMES_FIRST_VERSION
 from tidelog.server.handlers.offsets import TOPIC_IDS_FIRST_VERSION
 from tidelog.server.requests import Answer
@@ -146,7 +151,7 @@ def delete_groups(asker: Asker, request: DeleteGroupsRequest) -> Answer:
 
 
 def find_coordinator(asker: Asker, request: FindCoordinatorRequest) -> Answer:
-    """DESCRIBE on each group or transactional id."""
+    """DESCRIBE on each group or transactional id; CLUSTER_ACTION for share partitions."""
     if asker.context.version < BATCHED_KEYS_FIRST_VERSION:
         code = _key_code(asker, request.key_type, request.key)
         if not code:
@@ -181,6 +186,9 @@ def _key_code(asker: Asker, kind: int, key: str) -> int:
         return GROUP_DENIED
     if kind == TRANSACTION_KEY_TYPE and not asker.may_transact(Operation.DESCRIBE, key):
         return TRANSACTION_DENIED
+    is_share = kind == SHARE_KEY_TYPE and asker.context.version >= SHARE_FIRST_VERSION
+    if is_share and not asker.may_cluster(Operation.CLUSTER_ACTION):
+        return CLUSTER_DENIED
     return 0
 
 

@@ -1,8 +1,11 @@
-"""FindCoordinator: who looks after a group or a transactional id. One broker looks after all.
+"""FindCoordinator: who looks after a group, a transactional id, or the state of a share partition.
 
-Source: Kafka's protocol guide, API 10; KIP-699 (many keys at once).
+One broker looks after all.
+
+Source: Kafka's protocol guide, API 10; KIP-699 (many keys at once), KIP-932 (share partitions).
 """
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -14,10 +17,18 @@ from tidelog.protocol.messages.groups import (
 )
 from tidelog.server.groups.codes import Code
 from tidelog.server.requests import RequestContext
+from tidelog.types import INT32_MAX
 
 TRANSACTION_KEY_TYPE: Final = 1
+SHARE_KEY_TYPE: Final = 2
+SHARE_FIRST_VERSION: Final = 6
 BATCHED_FIRST_VERSION: Final = 4
 NO_NODE: Final = -1
+# GROUP:TOPIC_ID:PARTITION as Kafka's classes read it: a group of more than blanks, 16 bytes in
+# base64, what Java takes for an int; colons behind it don't count.
+_SHARE_KEY: Final = re.compile(
+    r"(?P<group>.*):[A-Za-z0-9_-]{22}(?:==)?:(?P<number>[+-]?\d{1,99}):*", re.DOTALL
+)
 
 
 def find_coordinator(
@@ -33,7 +44,31 @@ def find_coordinator(
     if request.key_type == TRANSACTION_KEY_TYPE:
         log = node.transactions.log
         return _answer_with(context, request, has_topic=log.has_topic, ensure=log.ensure_topic)
+    if request.key_type == SHARE_KEY_TYPE and context.version >= SHARE_FIRST_VERSION:
+        return _of_share_partitions(context, request)
     return _answer(context, request, Code.INVALID_REQUEST)
+
+
+async def _of_share_partitions(
+    context: RequestContext, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse:
+    sound = {key for key in request.coordinator_keys if _names_share_partition(key)}
+    code = await context.node.shares.states.ensure_topic() if sound else Code.NONE
+    return FindCoordinatorResponse(
+        coordinators=[
+            _coordinator(context, key, code if key in sound else Code.INVALID_REQUEST)
+            for key in request.coordinator_keys
+        ]
+    )
+
+
+def _names_share_partition(key: str) -> bool:
+    found = _SHARE_KEY.fullmatch(key)
+    return (
+        found is not None
+        and any(letter > " " for letter in found["group"])
+        and -INT32_MAX - 1 <= int(found["number"]) <= INT32_MAX
+    )
 
 
 def _answer_with(
