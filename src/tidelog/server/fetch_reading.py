@@ -94,6 +94,7 @@ class Wait:
             watcher: Callable[[], None] = partial(self._look, number)
             partition.watch(watcher)
             watchers.append((partition, watcher))
+            watcher()  # somebody may have appended since it was read: nobody else would tell
         timer = timers.after(limit_ms, self._finish)
         try:
             await self._done

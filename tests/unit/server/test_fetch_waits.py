@@ -1,0 +1,54 @@
+"""The wait of a fetch: what comes between its look and its wait ends it too."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable
+from pathlib import Path
+
+from tests.waiting import PATIENCE_S
+
+import tidelog
+from tidelog.protocol.messages import FETCH
+from tidelog.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
+from tidelog.record.builder import build_batch
+from tidelog.server.handlers.fetch import fetch
+from tidelog.server.node import ConnectionFacts, Node
+from tidelog.server.requests import RequestContext
+from tidelog.types import NewRecord
+
+VERSION = 12
+FOR_EVER_MS = 2**31 - 1
+
+
+def test_records_that_come_before_the_wait_has_begun_end_it(tmp_path: Path) -> None:
+    came, told = threading.Event(), list[FetchResponse]()
+    asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+    request = FetchRequest(
+        max_wait_ms=FOR_EVER_MS,
+        min_bytes=1,
+        session_epoch=-1,
+        topics=[FetchTopic(topic="t", partitions=[asked])],
+    )
+
+    async def rest(answer: Awaitable[FetchResponse]) -> None:
+        told.append(await answer)
+        came.set()
+
+    def start(node: Node) -> "asyncio.Task[None]":
+        node.topics.create("t", 1)
+        partition = node.partitions.get("t", 0)  # open, so that the fetch looks at once
+        context = RequestContext(node, FETCH, VERSION, None, ConnectionFacts(1, "here"))
+        answer = fetch(context, request)  # it has looked, and waits from the loop's next turn on
+        assert not isinstance(answer, FetchResponse)
+        partition.append(bytes(build_batch([NewRecord(value=b"v")])))
+        return asyncio.ensure_future(rest(answer))
+
+    with tidelog.broker(str(tmp_path)) as broker:
+        kept = broker.call(start)
+        assert came.wait(PATIENCE_S), kept
+    assert [len(topic.partitions) for topic in told[0].responses] == [1]
