@@ -7,7 +7,7 @@ from then on it counts like anything else: a flush or a clean stop makes all of 
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import pytest
 from tests.fault.harness import survey
@@ -25,6 +25,7 @@ from tests.faults import (
 )
 from tests.faults.later import Later
 
+from tidelog.env import File
 from tidelog.errors import StorageFailure
 from tidelog.storage import files
 from tidelog.storage.log import Log
@@ -239,15 +240,88 @@ def test_it_is_written_anew_once() -> None:
     assert not [each for each in changed if f"{files.LOG_SUFFIX}{files.TMP_SUFFIX}" in each]
 
 
-def test_a_disk_that_fails_still_is_told_and_the_mark_stays() -> None:
-    env, written = with_a_failed_sync(LogDir.abandon, 1)
-    env.files.writes.fault = Fault(env.files.calls, FaultKind.NO_SPACE)
-    with suppress(StorageFailure):
-        opened(env)[0].abandon()
-    env.files.writes.fault = None
+def refuse_copies(env: SeededEnv) -> Callable[[], None]:
+    """Let no file that replaces another be written; what is returned lets it again."""
+    opening = env.files.open
 
+    def full(path: str, *, write: bool = False, create: bool = False) -> File:
+        if create and path.endswith(f"{files.LOG_SUFFIX}{files.TMP_SUFFIX}"):
+            raise OSError(28, "no space left on device")
+        return opening(path, write=write, create=create)
+
+    env.files.open = full  # type: ignore[method-assign]
+    return partial(setattr, env.files, "open", opening)
+
+
+def test_without_room_for_it_the_partition_can_be_read_and_takes_nothing() -> None:
+    env, written = with_a_failed_sync(LogDir.abandon, 1)
+    let_again = refuse_copies(env)
     directory, log = opened(env)
+    assert [record.value for record in log.records()] == written
+    with pytest.raises(StorageFailure):
+        log.append([NewRecord(value=b"behind")])
+
+    let_again()
+    log = directory.reopen("t", 0)
+    log.append([NewRecord(value=b"behind")])
     log.flush()
     directory.abandon()
 
-    assert without_power(env) == written
+    assert without_power(env) == [*written, b"behind"]
+
+
+def test_an_append_without_room_leaves_no_mark() -> None:
+    """A start needs no room for copies then: retention may make some."""
+    env = seeded_env(1)
+    directory, log = opened(env)
+    log.append([NewRecord(value=b"written")])
+    env.files.writes.fault = Fault(env.files.calls, FaultKind.NO_SPACE)
+    with pytest.raises(StorageFailure):
+        log.append([NewRecord(value=b"lost")])
+    env.files.writes.fault = None
+    directory.abandon()
+    refuse_copies(env)
+
+    log = opened(env)[1]
+    assert log.append([NewRecord(value=b"behind")]).base_offset == 1
+
+
+@pytest.mark.parametrize("call", range(8))
+def test_a_sync_that_fails_at_the_end_is_known_at_the_next_start(call: int) -> None:
+    env = seeded_env(1)
+    directory, log = opened(env)
+    log.append([NewRecord(value=b"synced")])
+    log.flush()
+    directory.checkpoint()
+    log.append([NewRecord(value=b"written")])
+    env.files.writes.fault = Fault(env.files.calls + call, FaultKind.EIO)
+    with suppress(StorageFailure):
+        directory.close()
+    env.files.writes.fault = None
+    assert_all_is_durable(env, [b"synced", b"written"])
+
+
+@pytest.mark.parametrize("call", range(20))
+def test_a_sync_that_fails_at_a_start_is_known_at_the_next_one(call: int) -> None:
+    env = seeded_env(1)
+    directory, log = opened(env)
+    log.append([NewRecord(value=b"synced")])
+    log.flush()
+    directory.checkpoint()
+    log.append([NewRecord(value=b"written")])
+    directory.abandon()
+    env.files.writes.fault = Fault(env.files.calls + call, FaultKind.EIO)
+    with suppress(StorageFailure):
+        opened(env)[0].abandon()
+    env.files.writes.fault = None
+    assert_all_is_durable(env, [b"synced", b"written"])
+
+
+def assert_all_is_durable(env: SeededEnv, written: list[bytes]) -> None:
+    """What a start finds, and what it takes, survives a flush and a loss of power."""
+    directory, log = opened(env)
+    assert [record.value for record in log.records()] == written
+    log.append([NewRecord(value=b"behind")])
+    log.flush()
+    directory.abandon()
+    assert without_power(env) == [*written, b"behind"]

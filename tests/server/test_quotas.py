@@ -1,6 +1,7 @@
 """Quotas on the wire: kept across restarts, told in answers, and connections that fall silent."""
 
 import asyncio
+import math
 from pathlib import Path
 
 import pytest
@@ -89,11 +90,12 @@ class TestKept:
             assert told.entries[0].error_code == 42
             assert "not enforced" in str(told.entries[0].error_message)
 
-    def test_what_is_no_number_is_refused(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.0])
+    @pytest.mark.parametrize("key", ["producer_byte_rate", "request_percentage"])
+    def test_what_is_no_number_is_refused(self, key: str, value: float, tmp_path: Path) -> None:
+        """What was taken must be readable at the next start."""
         with tidelog.broker(str(tmp_path / "d")) as broker, Asking(broker) as asking:
-            told = asking.ask(
-                ALTER_CLIENT_QUOTAS, 1, altering({"producer_byte_rate": float("nan")})
-            )
+            told = asking.ask(ALTER_CLIENT_QUOTAS, 1, altering({key: value}))
             assert told.entries[0].error_code == 42
 
     def test_a_damaged_file_stops_the_start_and_frees_the_directory(self, tmp_path: Path) -> None:

@@ -90,11 +90,12 @@ class Wait:
     async def wait(self, timers: Timers, limit_ms: int) -> None:
         """Wait, at most so long."""
         watchers: list[tuple[Partition, Watcher]] = []
-        for number, (_, partition) in enumerate(self._reads):
+        for number, (read, partition) in enumerate(self._reads):
             watcher: Callable[[], None] = partial(self._look, number)
             partition.watch(watcher)
             watchers.append((partition, watcher))
-            watcher()  # somebody may have appended since it was read: nobody else would tell
+            if partition.is_gone or self._order.end_offset(partition) != read.seen_end:
+                watcher()  # somebody has appended since it was read: nobody else would tell
         timer = timers.after(limit_ms, self._finish)
         try:
             await self._done
@@ -123,7 +124,8 @@ class Wait:
             return enough
         end = self._order.end_offset(partition)
         if end <= asked.fetch_offset:
-            return 0 if end == asked.fetch_offset else enough
+            # Between what is seen and the log's end it waits for what is seen to come so far.
+            return 0 if asked.fetch_offset <= partition.log.log_end_offset else enough
         if enough == 1:
             return 1
         limits = Limits(end_offset=end, max_bytes=asked.partition_max_bytes, whole_first=False)

@@ -308,6 +308,7 @@ class ConnectionFacts:
 
     def close(self) -> None:
         """It is closed: tell who wants to know, once."""
+        self.produces = None  # it knows these facts: a circle
         closers, self.closers = self.closers, {}
         for closer in closers.values():
             closer()

@@ -107,9 +107,10 @@ class PartitionRead:
         error_code: 0 where it can be had.
         answer: What the last read gave.
         size_bytes: Of the records in it.
+        seen_end: Offset behind the last record that the last read might give.
     """
 
-    __slots__ = ("answer", "cached", "error_code", "partition", "size_bytes")
+    __slots__ = ("answer", "cached", "error_code", "partition", "seen_end", "size_bytes")
 
     def __init__(
         self, cached: "CachedPartition", partition: Partition | None, error_code: int = 0
@@ -119,6 +120,7 @@ class PartitionRead:
         self.error_code = error_code
         self.answer = _NOTHING
         self.size_bytes = 0
+        self.seen_end = NO_OFFSET
 
     @property
     def must_answer(self) -> bool:
@@ -158,7 +160,7 @@ class PartitionRead:
         self.answer = self._without_records(order, partition)
         if asked.last_fetched_epoch != NO_LEADER_EPOCH and self._has_parted(order, partition):
             return None
-        end_offset = order.end_offset(partition)
+        self.seen_end = end_offset = order.end_offset(partition)
         if asked.fetch_offset >= end_offset:
             return None
         return Limits(

@@ -99,7 +99,7 @@ def encode_cluster(state: ClusterState) -> bytes:
     }
     if state.topic_defaults is not None:
         content["topic_defaults"] = dict(sorted(state.topic_defaults.items()))
-    text = json.dumps(content, indent=1)
+    text = json.dumps(content, indent=1, allow_nan=False)
     return f"{text}\n".encode("ascii")
 
 

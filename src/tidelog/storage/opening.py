@@ -167,7 +167,7 @@ class OpeningLog(LogReader):
     def _fail(self, failure: "StorageFailure") -> "StorageFailure":
         """Go offline, and tell who looks after the partition; the failure, to be raised."""
         self._failure = failure
-        mark_unsynced(self.context)
+        mark_unsynced(self.context, failure.operation)
         self.on_failure()
         return failure
 
@@ -182,7 +182,7 @@ class OpeningLog(LogReader):
         # Counted before any cut: an epoch whose records were all lost must not be used again.
         self.leader_epoch = self._epochs.latest_epoch + 1
         if self._options.recovery_point is not None:
-            rewrite_marked(context, self._options.recovery_point)
+            self._failure = rewrite_marked(context, self._options.recovery_point)
             self._recover(self._options.recovery_point)
         self._load_segments()
         self._load_append_times()
@@ -194,14 +194,14 @@ class OpeningLog(LogReader):
         self._cut_epochs()
         truncation.drop_snapshots(context, self.log_end_offset)
         self.recovery_point = self.log_end_offset
+        if self._failure is not None:
+            self.recovery_point = self._options.recovery_point or 0
         self._last_flush_ms = context.env.clock.now_ms()
 
     def _load_producers(self) -> None:
         self._producers = load_producer_states(self.context, self._segments, recall=True)
-        now_ms, expiration_ms = (
-            self.context.env.clock.now_ms(),
-            self._options.producer_expiration_ms(),
-        )
+        now_ms = self.context.env.clock.now_ms()
+        expiration_ms = self._options.producer_expiration_ms()
         expire_producers(self._producers, now_ms, expiration_ms, self.appended_by_ms)
 
     def _settle_tier(self) -> None:

@@ -12,7 +12,9 @@ Owns no open state. Source: docs/recovery.md, "Opening for writing".
 from contextlib import suppress
 from typing import Final
 
+from tidelog.errors import StorageFailure
 from tidelog.storage import files
+from tidelog.storage.handles import as_storage_failure
 from tidelog.storage.loading import list_bases
 from tidelog.storage.recovery import replace_by_prefix
 from tidelog.storage.segment import SegmentContext
@@ -20,6 +22,8 @@ from tidelog.types import INT64_MAX
 
 # Empty: the disk has failed, and what was not synced before may not be on it.
 UNSYNCED_FILE: Final = "tidelog-unsynced"
+# Operations of a partition that sync nothing which holds records.
+_WITHOUT_SYNC: Final = frozenset({"append", "map zones", "unlink", "delete"})
 # Append times first, so that no durable record is without its time. Zone maps are derived, and know
 # their own checksums.
 _SYNCED: Final = (
@@ -37,8 +41,16 @@ def sync_unsynced(context: SegmentContext, recovery_point: int) -> None:
     Segments below `recovery_point` are left alone.
 
     Raises:
-        OSError: The disk failed; the partition can't be opened.
+        OSError: The disk failed; the partition can't be opened, and a mark tells the next opening.
     """
+    try:
+        _sync_all(context, recovery_point)
+    except OSError:
+        mark_unsynced(context)
+        raise
+
+
+def _sync_all(context: SegmentContext, recovery_point: int) -> None:
     fs = context.env.files
     names = {entry.name for entry in fs.list_dir(context.directory)}
     for base in _unsynced(context, recovery_point):
@@ -48,24 +60,34 @@ def sync_unsynced(context: SegmentContext, recovery_point: int) -> None:
     fs.sync_dir(context.directory)
 
 
-def mark_unsynced(context: SegmentContext) -> None:
+def mark_unsynced(context: SegmentContext, operation: str = "sync") -> None:
     """Leave a mark that the disk has failed, for a process that knows nothing of it.
+
+    None where the operation that failed was no sync and began none: a write that found no room,
+    above all, for which a copy of the segment would find none either.
 
     Not synced: what a power loss takes away is gone from the system's memory too, and the next
     opening sees what the disk has. Where the disk takes no mark either, there is none.
     """
+    if operation in _WITHOUT_SYNC:
+        return
     with suppress(OSError):
         context.env.files.open(_mark(context), write=True, create=True).close()
 
 
-def rewrite_marked(context: SegmentContext, recovery_point: int) -> None:
+def rewrite_marked(context: SegmentContext, recovery_point: int) -> StorageFailure | None:
     """Write anew what a marked failure has left in doubt; where there is no mark, nothing.
 
-    Raises:
-        OSError: The disk fails still; the partition can't be opened.
+    Returns:
+        Why that could not be done, on a full disk for example: the partition can be read, but must
+        take nothing. The mark stays.
     """
-    if context.env.files.exists(_mark(context)):
-        rewrite_unsynced(context, recovery_point)
+    try:
+        if context.env.files.exists(_mark(context)):
+            rewrite_unsynced(context, recovery_point)
+    except OSError as error:
+        return as_storage_failure(error, context.directory, "write anew what is not surely on disk")
+    return None
 
 
 def rewrite_unsynced(context: SegmentContext, recovery_point: int) -> None:

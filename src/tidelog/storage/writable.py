@@ -3,9 +3,8 @@
 `WritableLog` holds what every change shares: the active segment, leader epochs, producers, the
 append clock, and the rule for failures: after a failed system call the partition is offline for
 good. It answers reads of what was acknowledged, never appends again and never repeats a failed
-sync (the kernel may have dropped the pages and would report success). Reopening recovers.
-
-What people call is in `log.Log`. Source: Kafka 4.x UnifiedLog, LocalLog; KIP-101 (leader epochs).
+sync (the kernel may have dropped the pages and would report success). Reopening recovers. What
+people call is in `log.Log`. Source: Kafka 4.x UnifiedLog, LocalLog; KIP-101 (leader epochs).
 """
 
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from tidelog.storage.opening import LogOptions, OpeningLog
 from tidelog.storage.producers import ProducerStates
 from tidelog.storage.roll import RollReason
 from tidelog.storage.trust import AppendTimeCheckpoint, fingerprint, last_batch
+from tidelog.storage.unsynced import mark_unsynced
 
 if TYPE_CHECKING:
     from tidelog.storage.append_time import AppendTimes
@@ -305,6 +305,7 @@ class WritableLog(OpeningLog):
         try:
             self._close_cleanly()
         except OSError as error:
+            mark_unsynced(self.context)
             self._failure = as_storage_failure(error, self.active.log_path, "close")
             raise self._failure from error
 

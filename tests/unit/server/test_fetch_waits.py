@@ -18,8 +18,9 @@ from tidelog.protocol.messages.fetch import (
 from tidelog.record.builder import build_batch
 from tidelog.server.handlers.fetch import fetch
 from tidelog.server.node import ConnectionFacts, Node
+from tidelog.server.partitions import Partition
 from tidelog.server.requests import RequestContext
-from tidelog.types import NewRecord
+from tidelog.types import IsolationLevel, NewRecord
 
 VERSION = 12
 FOR_EVER_MS = 2**31 - 1
@@ -52,3 +53,51 @@ def test_records_that_come_before_the_wait_has_begun_end_it(tmp_path: Path) -> N
         kept = broker.call(start)
         assert came.wait(PATIENCE_S), kept
     assert [len(topic.partitions) for topic in told[0].responses] == [1]
+
+
+def test_behind_what_is_seen_a_fetch_waits(tmp_path: Path) -> None:
+    """A transaction is open: who asks for what follows its first record is not told at once."""
+    asked = FetchPartition(partition=0, fetch_offset=2, partition_max_bytes=1000)
+    request = FetchRequest(
+        max_wait_ms=FOR_EVER_MS,
+        min_bytes=1,
+        isolation_level=IsolationLevel.READ_COMMITTED,
+        session_epoch=-1,
+        topics=[FetchTopic(topic="t", partitions=[asked])],
+    )
+    told = list[bool]()
+    came = threading.Event()
+
+    def append(partition: Partition, sequence: int) -> None:
+        batch = build_batch(
+            [NewRecord(value=b"open")] * 3,
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=sequence,
+            transactional=True,
+        )
+        partition.append(bytes(batch))
+
+    async def story(node: Node) -> None:
+        node.topics.create("t", 1)
+        partition = node.partitions.get("t", 0)
+        append(partition, 0)
+        assert (partition.last_stable_offset, partition.high_watermark) == (0, 3)
+        context = RequestContext(node, FETCH, VERSION, None, ConnectionFacts(1, "here"))
+        answer = fetch(context, request)
+        assert not isinstance(answer, FetchResponse)
+        waiting = asyncio.ensure_future(answer)
+        for sequence in (3, 6):
+            for _ in range(5):
+                await asyncio.sleep(0)
+            told.append(waiting.done())
+            append(partition, sequence)
+        await asyncio.sleep(0)
+        told.append(waiting.done())
+        waiting.cancel()
+        came.set()
+
+    with tidelog.broker(str(tmp_path)) as broker:
+        kept = broker.call(lambda node: asyncio.ensure_future(story(node)))
+        assert came.wait(PATIENCE_S), kept
+    assert told == [False] * 3

@@ -10,6 +10,8 @@ and `quota.window.size.seconds`.
 
 from typing import Final
 
+from tidelog.types import INT32_MAX
+
 WINDOWS: Final = 11
 WINDOW_MS: Final = 1000
 # Who used nothing for so long is as one who never came.
@@ -68,7 +70,10 @@ class Rate:
         return self._windows[self._at]
 
     def throttle_ms(self, per_second: float, now_ms: int) -> int:
-        """How long to use nothing, so that no more than `per_second` is used; 0 where it is so."""
+        """How long to use nothing, so that no more than `per_second` is used; 0 where it is so.
+
+        At most `INT32_MAX`.
+        """
         for window in self._windows:
             if now_ms - window.last_ms >= FORGOTTEN_MS:
                 window.begin(now_ms)
@@ -77,7 +82,8 @@ class Rate:
         rate = used / (elapsed_ms / 1000)
         if rate <= per_second:
             return 0
-        return int((rate - per_second) / per_second * elapsed_ms + 0.5)
+        # A quota may be so small that no float holds the time.
+        return int(min((rate - per_second) / per_second * elapsed_ms + 0.5, INT32_MAX))
 
     def _elapsed_ms(self, now_ms: int) -> int:
         elapsed_ms = now_ms - min((window.start_ms for window in self._windows), default=now_ms)

@@ -97,7 +97,7 @@ def _checked(parts: Mapping[str, str | None], op: QuotaOperation) -> float:
         raise _refuse(f"Invalid configuration key {key}")
     if value <= 0:
         raise _refuse(f"Quota {key} must be greater than 0")
-    if math.isnan(value):
+    if math.isnan(value) or (key == REQUESTS and math.isinf(value)):
         raise _refuse(f"Quota {key} must be a number")
     if key == REQUESTS:
         return value

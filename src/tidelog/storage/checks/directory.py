@@ -24,10 +24,13 @@ from tidelog.storage.checks.checkpoints import OffsetBounds, check_offset_checkp
 from tidelog.storage.checks.findings import Finding, Severity, note
 from tidelog.storage.checks.partition import Learned, PartitionCheck
 from tidelog.storage.checks.place import CheckOptions, PartitionPlace
+from tidelog.storage.cluster_file import CLUSTER_FILE
 from tidelog.storage.group_offsets import GROUPS_FILE, read_group_offsets
 from tidelog.storage.handles import as_storage_failure
 from tidelog.storage.log_dir import NO_TOPIC_ID
 from tidelog.storage.producer_ids import PRODUCER_IDS_FILE, read_next
+from tidelog.storage.security_file import SECURITY_FILE
+from tidelog.storage.tiers.deleted import DELETED_FILE
 from tidelog.storage.topics import TOPICS_FILE, TopicInfo, find_topics, unknown_topic
 from tidelog.storage.writers import WRITERS_FILE, read_marks
 from tidelog.types import TopicPartition
@@ -50,6 +53,9 @@ _KNOWN: Final = frozenset(
         GROUPS_FILE,
         WRITERS_FILE,
         PRODUCER_IDS_FILE,
+        CLUSTER_FILE,
+        SECURITY_FILE,
+        DELETED_FILE,
         CONTROL_SOCKET_FILE,
     )
 )

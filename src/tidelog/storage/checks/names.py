@@ -10,8 +10,11 @@ from tidelog.storage import files
 from tidelog.storage.checks.findings import Finding, Severity, derived, note
 from tidelog.storage.checks.place import PartitionPlace
 from tidelog.storage.commits import STAGED_SUFFIX
+from tidelog.storage.compaction.generations.statistics import STATISTICS_FILE
 from tidelog.storage.compaction_history import HISTORY_FILE
 from tidelog.storage.segment_notes import SEGMENT_NOTES_FILE
+from tidelog.storage.tiers.record import TIER_FILE
+from tidelog.storage.unsynced import UNSYNCED_FILE
 
 _KNOWN: Final = frozenset(
     (
@@ -20,6 +23,8 @@ _KNOWN: Final = frozenset(
         files.APPEND_TIME_CHECKPOINT_FILE,
         SEGMENT_NOTES_FILE,
         HISTORY_FILE,
+        STATISTICS_FILE,
+        TIER_FILE,
     )
 )
 _LEFT_OVER: Final = {
@@ -37,6 +42,9 @@ def check_names(place: PartitionPlace, bases: Set[int]) -> Iterator[Finding]:
         path = place.path(entry.name)
         if entry.is_dir:
             yield note(path, "a directory that is no part of the log", "it is left alone")
+        elif entry.name == UNSYNCED_FILE:
+            damage = "the disk has failed: what was not synced before may not be on it"
+            yield note(path, damage, "opening for writing writes it anew")
         elif entry.name not in _KNOWN:
             yield from _check_name(path, entry.name, bases)
 

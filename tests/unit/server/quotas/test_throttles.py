@@ -9,6 +9,7 @@ from tidelog.server.quotas import throttles as module
 from tidelog.server.quotas.limits import Limit
 from tidelog.server.quotas.rates import FORGOTTEN_MS, Rate
 from tidelog.server.quotas.throttles import FETCHED, PRODUCED, Throttles, most_at_once
+from tidelog.types import INT32_MAX
 
 USES = st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 5000)), min_size=1, max_size=60)
 
@@ -19,6 +20,13 @@ def test_a_burst_of_ten_seconds_is_free() -> None:
     assert rate.throttle_ms(1000, 5) == 0
     rate.record(1000, 5)
     assert rate.throttle_ms(1000, 5) == 1000
+
+
+@pytest.mark.parametrize("per_second", [5e-324, 1e-310, 1e-6])
+def test_however_small_a_quota_is_the_silence_is_a_number(per_second: float) -> None:
+    rate = Rate()
+    rate.record(1e9, 5)
+    assert rate.throttle_ms(per_second, 5) == INT32_MAX
 
 
 @given(uses=USES)
