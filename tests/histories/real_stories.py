@@ -139,7 +139,13 @@ def read_all(client: RawClient, place: Place, *, is_committed: bool) -> list[tup
 
 
 def commit_beginnings(client: RawClient, names: Names) -> None:
-    """Let the group begin at the first offsets, by a commit as any other."""
+    """Let the group begin at the first offsets, by a commit as any other.
+
+    Where nothing is committed librdkafka 2.16 asks where a partition begins, and it may ask twice:
+    when it resumes, too. The late answer to the first question starts a timer that asks once more,
+    half a second later or when the broker is back, whatever was read by then; and behind a pause
+    it goes by that answer, back to the beginning.
+    """
     find_coordinator(client, names.group, GROUP_KEY)
     rows = [
         OffsetCommitRequestPartition(partition_index=number, committed_offset=0)

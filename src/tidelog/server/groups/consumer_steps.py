@@ -137,6 +137,13 @@ class Steps:
         )
         self.wait_for(group, member.member_id, Wait.SESSION, ms)
 
+    def session_left_ms(self, group: ConsumerGroup, member_id: str) -> int | None:
+        """How long a member may still be silent, None where nobody counts."""
+        timer = group.waits.get((Wait.SESSION, member_id))
+        if timer is None or timer.is_cancelled:
+            return None
+        return max(timer.due_ms - self.clock.monotonic_ms(), 0)
+
     # -- topics ------------------------------------------------------------------------------
 
     def topic_ids(self, names: Iterable[str]) -> frozenset[UUID]:

@@ -32,7 +32,7 @@ from tidelog.server.groups.consumer.changes import (
     TargetChange,
     TargetEpochChange,
 )
-from tidelog.server.groups.consumer.group import NO_TARGET, ConsumerGroup
+from tidelog.server.groups.consumer.group import NO_TARGET, ConsumerGroup, Wait
 from tidelog.server.groups.consumer.member import (
     Asks,
     ClassicPart,
@@ -140,9 +140,14 @@ class Conversion:
 
     def _dismiss(self, classic: ClassicGroup, group: ConsumerGroup) -> None:
         """The classic group is no more: who waits joins again, sessions go on in the new one."""
+        left_ms = {
+            member.member_id: self._rebalances.session_left_ms(member)
+            for member in classic.members.values()
+        }
         self._rebalances.unload(classic, Code.REBALANCE_IN_PROGRESS)
-        for converted in group.members.values():
-            self._steps.await_sign(group, converted)
+        for member_id, ms in left_ms.items():
+            if member_id in group.members:
+                self._steps.wait_for(group, member_id, Wait.SESSION, ms)
 
     # -- to the classic protocol -------------------------------------------------------------
 
@@ -172,16 +177,24 @@ class Conversion:
         gone = {member.member_id for member in leaving}
         stay = [member for member in group.members.values() if member.member_id not in gone]
         targets = {m.member_id: group.targets.get(m.member_id, NO_TARGET) for m in stay}
-        return self._replace(group, group.epoch, stay, targets, rebalances=True)
+        return self._replace(
+            group, group.epoch, stay, targets, silent=list(targets), rebalances=True
+        )
 
     def downgrade_replaced(self, draft: Draft, epoch: int, replaced: Replaced) -> Reply[Code]:
         """Make it a classic group in which a static member has come back as a classic one."""
         group, member = draft.group, replaced.member
         stay = [each for each in group.members.values() if each.member_id != replaced.old_id]
         targets = {m.member_id: group.targets.get(m.member_id, NO_TARGET) for m in stay}
+        silent = list(targets)
         targets[member.member_id] = group.targets.get(replaced.old_id, NO_TARGET)
         return self._replace(
-            group, epoch, [*stay, member], targets, rebalances=replaced.has_changed
+            group,
+            epoch,
+            [*stay, member],
+            targets,
+            silent=silent,
+            rebalances=replaced.has_changed,
         )
 
     def _replace(
@@ -191,15 +204,19 @@ class Conversion:
         members: Iterable[ConsumerMember],
         targets: Mapping[str, Target],
         *,
+        silent: Iterable[str],
         rebalances: bool,
     ) -> Reply[Code]:
+        """Write and do it; sessions of `silent` members go on, the others' begin anew."""
         classic = self._classic(group, epoch, members, targets)
         records = [*end_records(group), group_record(classic)]
         written = self._steps.journal.append(group.group_id, records)
         if not written.is_done or written.value is Code.NONE:
+            left_ms = {name: self._steps.session_left_ms(group, name) for name in silent}
             group.unload()
             self._steps.table.put(classic)
-            self._rebalances.resume(classic)
+            for member in classic.members.values():
+                self._rebalances.await_sign(classic, member, left_ms.get(member.member_id))
             if rebalances:
                 self._rebalances.prepare(classic)
         return written

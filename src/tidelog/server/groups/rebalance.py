@@ -52,6 +52,14 @@ class Rebalances:
             group, delay_ms, lambda: self._expire(group, member.member_id, member)
         )
 
+    def session_left_ms(self, member: Member) -> int:
+        """How long a member may still be silent: all of its session where it waits for us."""
+        expiry, session_ms = member.expiry, member.session_timeout_ms
+        waits = member.join is not None or member.sync is not None
+        if waits or expiry is None or expiry.is_cancelled:
+            return session_ms
+        return min(max(expiry.due_ms - self._clock.monotonic_ms(), 0), session_ms)
+
     def await_pending(self, group: ClassicGroup, member_id: str, ms: int) -> None:
         """Give an id up after `ms` unless its owner joins with it."""
         group.pending[member_id] = self._later(group, ms, lambda: self._expire_id(group, member_id))

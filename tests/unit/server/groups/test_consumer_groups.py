@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 from tests.unit.server.groups.world import GROUP, World, topic_id
+from tests.unit.server.groups.world import SESSION_MS as GROUP_SESSION_MS
 
 from tidelog.protocol.data_messages import ASSIGNMENT, SUBSCRIPTION
 from tidelog.protocol.messages.consumer_protocol import (
@@ -296,6 +297,37 @@ def test_a_classic_member_that_does_not_join_again_is_fenced(world: World) -> No
         new.beat()
         world.wait(900)
     assert classic.member_id not in world.consumers.members
+
+
+def test_a_change_of_protocol_is_no_sign_of_life(world: World) -> None:
+    silent = world.join_all([world.ask_join(protocols=[("range", subscription())])])[0]
+    world.ask_sync(silent, {silent.member_id: b"\0\0\0\0\0\0\xff\xff\xff\xff"})
+    for name in "ABC":  # each the only one of the consumer protocol, for less than a session
+        new = Member(world, name)
+        world.wait(400)
+        settle(new)
+        new.leave()
+    group = world.table.get(GROUP)
+    assert group is not None
+    assert group.is_empty
+    assert new.numbers() == set(range(5))
+
+
+def test_who_waits_for_us_has_all_of_its_session_when_the_protocol_changes(world: World) -> None:
+    asked = [world.ask_join(protocols=[("range", subscription())], session_ms=10**5)]
+    asked.append(world.ask_join(protocols=[("range", subscription())]))
+    absent, waiting = world.join_all(asked)
+    for each in absent, waiting:
+        world.ask_sync(each, {absent.member_id: b"", waiting.member_id: b""})
+    Member(world, "A").leave()
+    reply = world.ask_join(waiting.member_id, protocols=[("range", subscription())])
+    world.wait(2 * GROUP_SESSION_MS)
+    Member(world, "A")
+    assert reply.value.code is Code.REBALANCE_IN_PROGRESS
+    world.wait(GROUP_SESSION_MS - 1)
+    assert waiting.member_id in world.consumers.members
+    world.wait(1)
+    assert world.consumers.members.keys() == {absent.member_id, "A"}
 
 
 def test_policy_keeps_groups_as_they_are() -> None:
