@@ -209,7 +209,7 @@ class Conversion:
     ) -> Reply[Code]:
         """Write and do it; sessions of `silent` members go on, the others' begin anew."""
         classic = self._classic(group, epoch, members, targets)
-        records = [*end_records(group), group_record(classic)]
+        records = [*end_records(group), group_record(classic, rebalances=rebalances)]
         written = self._steps.journal.append(group.group_id, records)
         if not written.is_done or written.value is Code.NONE:
             left_ms = {name: self._steps.session_left_ms(group, name) for name in silent}

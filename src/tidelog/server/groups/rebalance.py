@@ -268,7 +268,11 @@ class Rebalances:
         """A group was loaded: its members' sessions begin anew."""
         for member in group.members.values():
             self.await_sign(group, member)
-        if len(group.members) > self._config.group_max_size:
+        if group.leader is None and not group.is_empty:
+            # It had just become a classic one: its members were to join again.
+            group.leader = next(iter(group.members))
+            self.prepare_or_complete(group)
+        elif len(group.members) > self._config.group_max_size:
             self.prepare(group)
 
     def unload(self, group: ClassicGroup, code: Code) -> None:

@@ -97,14 +97,20 @@ def _offset_key(group_id: str, topic: str, partition: int) -> bytes:
 
 
 def group_record(
-    group: "ClassicGroup", assignments: Mapping[str, bytes] | None = None
+    group: "ClassicGroup",
+    assignments: Mapping[str, bytes] | None = None,
+    *,
+    rebalances: bool = False,
 ) -> GroupRecord:
-    """The group as it is, with these assignments, or with those that its members have."""
+    """The group as it is, with these assignments, or with those that its members have.
+
+    Where its rebalance is still to come it has no leader, by which that is known after a restart.
+    """
     value = GroupMetadataValue(
         protocol_type=group.protocol_type or "",
         generation=group.generation,
         protocol=group.protocol_name,
-        leader=group.leader,
+        leader=None if rebalances else group.leader,
         current_state_timestamp=group.state_ms,
         members=[
             MemberMetadata(

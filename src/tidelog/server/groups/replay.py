@@ -240,7 +240,7 @@ def _rejoin(group: ClassicGroup, value: GroupMetadataValue) -> None:
     group.protocol_name = value.protocol
     group.generation = value.generation
     group.leader = value.leader
-    if group.leader not in group.members:
+    if group.leader is not None and group.leader not in group.members:
         group.leader = next(iter(group.members), None)
     group.subscribed = group.find_subscribed()
 

@@ -276,11 +276,11 @@ def test_a_group_goes_to_the_new_protocol_and_back_with_its_members(world: World
     assert world.heartbeat(again) is Code.NONE
     new.leave()
     assert world.group.members.keys() == {classic.member_id}
-    assert world.heartbeat(replace(again, generation=world.group.generation)) is (
-        Code.REBALANCE_IN_PROGRESS
-    )
+    again = replace(again, generation=world.group.generation)
+    assert world.heartbeat(again) is Code.REBALANCE_IN_PROGRESS
     world.restart()
     assert world.group.members.keys() == {classic.member_id}
+    assert world.heartbeat(again) is Code.REBALANCE_IN_PROGRESS
     assert world.committed == 5
 
 
