@@ -22,6 +22,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tidelog.spark.acks import Arrival
 from tidelog.spark.backend import open_backend
 from tidelog.spark.directory_backend import DirectoryBackend
 from tidelog.spark.limits import NO_LIMITS, LimitMaker, Limits
@@ -116,6 +117,7 @@ class TidelogReader(DataSourceReader):
         self._options = options
         self._columns = columns
         self._limits: Limits = NO_LIMITS
+        self._arrival = Arrival()
 
     def partitions(self) -> list[InputPartition]:
         """One partition per task; never an empty list, which Spark would replace by its own."""

@@ -28,6 +28,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tidelog.env import Clock, os_env
+from tidelog.spark.acks import Arrival
 from tidelog.spark.backend import open_backend
 from tidelog.spark.source_options import SourceOptions
 from tidelog.spark.stream_batches import MicroBatches
@@ -76,6 +77,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._opens = opens
         self._clock = clock
         self._driver: MicroBatches | None = None
+        self._arrival = Arrival()
 
     def __getstate__(self) -> dict[str, object]:
         """What workers need: they only read."""

@@ -8,9 +8,10 @@ clusters and over Spark Connect alike.
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from tidelog.spark.acks import Arrival
 from tidelog.spark.jobs.progress import NOBODY, Listener
 from tidelog.spark.workers import make_ready
 
@@ -85,6 +86,7 @@ class _Mapper:
     parts: tuple[str, ...]
     work: Work
     schema: str
+    arrival: Arrival = field(default_factory=Arrival)
 
     def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         make_ready()

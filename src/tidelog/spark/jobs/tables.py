@@ -12,7 +12,7 @@ says what has gone meanwhile.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +22,7 @@ from tidelog.objects import env_for
 from tidelog.record.serde import SERDE_NAMES
 from tidelog.scan.split_json import decode_split, encode_split
 from tidelog.scan.table_doubts import REFUSE
+from tidelog.spark.acks import Arrival
 from tidelog.spark.jobs.parts import PARTS_AT_ONCE
 from tidelog.spark.places import Place, as_place
 from tidelog.spark.workers import make_ready
@@ -270,6 +271,7 @@ class _Reduce:
     asked: _Asked
     columns: tuple[str, ...]
     serdes: dict[str, str]
+    arrival: Arrival = field(default_factory=Arrival)
 
     def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         make_ready()

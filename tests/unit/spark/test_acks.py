@@ -1,0 +1,102 @@
+"""What was received is acknowledged as soon as what is sent to a worker has arrived there.
+
+Linux answers what was asked for last: 0 for TCP_QUICKACK where acknowledgements are put off.
+"""
+
+import pickle  # noqa: TID251 - our own bytes
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tidelog.spark import acks
+from tidelog.spark.acks import Arrival, acknowledge_now
+from tidelog.spark.jobs import parts, tables
+from tidelog.spark.source import PushdownReader, TidelogReader
+from tidelog.spark.source_options import read_source_options
+from tidelog.spark.stream import TidelogStreamReader
+from tidelog.spark.stream_options import read_stream_options
+
+OPTIONS = {"path": "/nowhere", "subscribe": "orders"}
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(socket, "TCP_QUICKACK"), reason="this system knows no TCP_QUICKACK"
+)
+
+
+@pytest.fixture
+def lazy() -> Iterator[socket.socket]:
+    """A connection over loopback that puts its acknowledgements off."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        there = stack.enter_context(socket.create_connection(listener.getsockname()))
+        here, _ = listener.accept()
+        stack.enter_context(here)
+        there.sendall(b"the code of a task")
+        assert here.recv(64)
+        here.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+        assert not is_prompt(here)
+        yield here
+
+
+def is_prompt(connection: socket.socket) -> bool:
+    return bool(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK))
+
+
+def test_connections_of_this_process_are_asked(lazy: socket.socket) -> None:
+    assert acknowledge_now() >= 1
+    assert is_prompt(lazy)
+
+
+def test_what_is_no_connection_is_left_alone(lazy: socket.socket) -> None:
+    before = acknowledge_now()
+    one, other = socket.socketpair()
+    with one, other, socket.socket(type=socket.SOCK_DGRAM), Path("/dev/null").open():
+        assert acknowledge_now() == before
+
+
+def test_no_descriptor_is_kept(lazy: socket.socket) -> None:
+    before = sorted(Path("/proc/self/fd").iterdir())
+    for _ in range(3):
+        acknowledge_now()
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+
+
+def test_a_system_without_the_request_is_asked_nothing(
+    lazy: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(socket, "TCP_QUICKACK")
+    assert acknowledge_now() == 0
+
+
+def test_a_system_that_lists_no_descriptors_is_asked_nothing(
+    lazy: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acks, "_DESCRIPTORS", "/nowhere")
+    assert acknowledge_now() == 0
+    assert not is_prompt(lazy)
+
+
+def readers() -> Iterator[object]:
+    source = read_source_options(OPTIONS)
+    yield TidelogReader(source, ("value",))
+    yield PushdownReader(source, ("value",))
+    yield TidelogStreamReader(read_stream_options(OPTIONS), ("value",))
+    yield parts._Mapper(("one",), repr, "records bigint")  # type: ignore[arg-type] # not called
+    yield tables._Reduce(("one",), None, ("value",), {})  # type: ignore[arg-type] # not called
+
+
+@pytest.mark.parametrize("sent", list(readers()), ids=lambda sent: type(sent).__name__)
+def test_all_that_is_sent_to_workers_asks_when_it_arrives(
+    lazy: socket.socket, sent: object
+) -> None:
+    data = pickle.dumps(sent)
+    assert not is_prompt(lazy)
+    pickle.loads(data)
+    assert is_prompt(lazy)
+
+
+def test_an_arrival_arrives_again(lazy: socket.socket) -> None:
+    assert isinstance(pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(Arrival())))), Arrival)
