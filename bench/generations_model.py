@@ -18,12 +18,16 @@ import numpy.typing as npt
 from tidelog.storage.compaction.generations import SegmentFacts
 from tidelog.storage.compaction.generations.coverage import after_cleaning
 from tidelog.storage.compaction.generations.estimates import Counted, live_bytes
+from tidelog.storage.compaction.generations.mapped_keys import (
+    MappedKeys,
+    better,
+    correction,
+    live_error,
+)
 from tidelog.storage.compaction.generations.planning import Demand, plan_generation
 from tidelog.storage.compaction.generations.samples import KeySamples
 
 Longs = npt.NDArray[np.int64]
-
-FAR = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +114,7 @@ class ModelLog:
         self._home: Longs = np.full(workload.keys, -1, np.int64)
         self._live: Longs = np.zeros(len(self.stream) // self.segment + 1, np.int64)
         self.found = Outcome()
-        self.mapped_to = 0
+        self.mapped_to = self.mapped_from = self.mapped_keys = 0
 
     @property
     def size(self) -> int:
@@ -157,6 +161,7 @@ class ModelLog:
         self.found.runs += 1
         mapped = sum(piece.size for piece in self.pieces if piece.base >= map_from)
         self.found.mapped += mapped / unit
+        self.mapped_from, self.mapped_keys = map_from, int((self.latest >= map_from).sum())
         first = {bases[0]: bases for bases in groups}
         inside = {base for bases in groups for base in bases}
         by_base = {piece.base: piece for piece in self.pieces}
@@ -225,20 +230,20 @@ def facts(log: ModelLog, live: Sequence[float], counted: Sequence[float]) -> lis
     ]
 
 
-def _demand(log: ModelLog, sampled_keys: int) -> Demand:
+def _demand(log: ModelLog, error: float) -> Demand:
     return Demand(
         cleanable_end=log.end,
         active_bytes=0,
         segment_bytes=log.segment,
         space_factor=log.workload.factor,
-        sampled_keys=sampled_keys,
+        live_error=error,
     )
 
 
 def generational(log: ModelLog) -> None:
     """The storage's scheduler, told exactly what is alive."""
     live = [float(log.live(piece)) for piece in log.pieces]
-    _carry_out(log, live, live, FAR)
+    _carry_out(log, live, live, 0.0)
 
 
 class Sampling:
@@ -247,6 +252,7 @@ class Sampling:
     def __init__(self, shift: int) -> None:
         self._samples = KeySamples(shift)
         self._read_to = 0
+        self._counted: MappedKeys | None = None
 
     def __call__(self, log: ModelLog) -> None:
         for piece in log.pieces:
@@ -273,9 +279,16 @@ class Sampling:
             ]
         )
         before = {id(piece) for piece in log.pieces}
-        counted = [float(size << shift) for _, size in counts]
-        _carry_out(log, live, counted, len(self._samples))
-        self._weigh(log, before)
+        whole = correction(self._samples, self._counted)
+        counted = [(size << shift) * whole for _, size in counts]
+        if _carry_out(log, live, counted, live_error(self._samples, self._counted)):
+            self._count(log)
+            self._weigh(log, before)
+
+    def _count(self, log: ModelLog) -> None:
+        sampled = self._samples.count_between(log.mapped_from, log.end)
+        new = MappedKeys(shift=self._samples.shift, keys=log.mapped_keys, sampled=sampled)
+        self._counted = better(self._counted, new, self._samples)
 
     def _weigh(self, log: ModelLog, before: set[int]) -> None:
         counts = self._samples.count([piece.base for piece in log.pieces])
@@ -293,11 +306,13 @@ def _scramble(keys: Longs) -> Longs:
 
 
 def _carry_out(
-    log: ModelLog, live: Sequence[float], counted: Sequence[float], sampled_keys: int
-) -> None:
-    plan = plan_generation(facts(log, live, counted), _demand(log, sampled_keys))
+    log: ModelLog, live: Sequence[float], counted: Sequence[float], error: float
+) -> bool:
+    """Whether there was anything to clean; it is done then."""
+    plan = plan_generation(facts(log, live, counted), _demand(log, error))
     if plan.is_due:
         log.clean([each.bases for each in plan.groups], plan.map_from)
+    return plan.is_due
 
 
 __all__ = [

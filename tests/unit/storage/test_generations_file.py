@@ -11,6 +11,7 @@ from tests.faults.damage import DamageFileSystem
 from tidelog.errors import CorruptFile
 from tidelog.record.coding import crc32c
 from tidelog.storage.compaction.generations import statistics_file
+from tidelog.storage.compaction.generations.mapped_keys import MappedKeys
 from tidelog.storage.compaction.generations.samples import KeySamples
 from tidelog.storage.compaction.generations.statistics import (
     STATISTICS_FILE,
@@ -29,6 +30,10 @@ OFFSETS = st.integers(0, 1 << 40)
 ROWS = st.dictionaries(OFFSETS, st.integers(-1, 1000), max_size=5)
 SAMPLES = st.dictionaries(
     st.integers(1, 60).map(lambda n: 4 * n), st.tuples(OFFSETS, st.integers(-500, 500)), max_size=9
+)
+NUMBERS = st.integers(0, 9)
+COUNTS = st.none() | st.builds(
+    MappedKeys, shift=NUMBERS, keys=OFFSETS, sampled=NUMBERS, lost=NUMBERS
 )
 
 
@@ -53,12 +58,13 @@ def states(draw: st.DrawFn) -> Statistics:
         swept_to=draw(OFFSETS),
         swept_ms=draw(st.integers(-1, 1 << 40)),
         planned_to=draw(OFFSETS),
+        counted=draw(COUNTS),
     )
 
 
 def _seen(known: Statistics) -> tuple[object, ...]:
     latest = dict(known.samples.latest)
-    marks = (known.seed, known.swept_to, known.swept_ms, known.planned_to)
+    marks = (known.seed, known.swept_to, known.swept_ms, known.planned_to, known.counted)
     return (*marks, known.rows, known.samples.shift, latest)
 
 

@@ -13,6 +13,7 @@ from tidelog.record.builder import build_batch
 from tidelog.record.coding import crc32c
 from tidelog.storage import files
 from tidelog.storage.compaction.generations import Demand, Finding, Generations
+from tidelog.storage.compaction.generations.mapped_keys import MappedKeys
 from tidelog.storage.compaction.generations.samples import KeySamples
 from tidelog.storage.compaction.generations.statistics import (
     STATISTICS_FILE,
@@ -22,6 +23,7 @@ from tidelog.storage.compaction.generations.statistics import (
     encode,
     reconcile,
 )
+from tidelog.storage.compaction.generations.statistics_file import read_statistics
 from tidelog.storage.compaction.job import Cleaned, CleanedGroup, CleanedSource, SourceSegment
 from tidelog.types import NewRecord
 
@@ -245,3 +247,87 @@ def test_a_log_is_swept_for_its_tombstones_once_they_have_had_their_time() -> No
     plan = made.plan(DEMAND, 1060, 60)
     assert plan.is_full
     assert [(group.bases, group.drop_expired) for group in plan.groups] == [((0, 20), True)]
+
+
+def _counting(machine: DamageFileSystem, env: Env) -> Generations:
+    """Ten keys of 50 bytes; one in two is sampled, by chance four: two in the last segment."""
+    samples = KeySamples(1, {2: (3, 50), 4: (7, 50), 6: (21, 50), 8: (23, 50)})
+    rows = {each.base_offset: _row(each, each.base_offset) for each in SEGMENTS}
+    rows = {base: replace(row, record_bytes=100) for base, row in rows.items()}
+    known = Statistics(seed=SEED, rows=rows, samples=samples)
+    files.write_atomically(machine, f"{DIRECTORY}/{STATISTICS_FILE}", encode(known))
+    return Generations.load(env, DIRECTORY, SEGMENTS, 0)
+
+
+def _finding(segments: list[SourceSegment], map_from: int, keys: int) -> Finding:
+    return Finding(
+        map_from=map_from,
+        is_full=False,
+        cleaned=replace(_cleaned(30), keys=keys),
+        segments=[_segment(0, 20, 50), segments[2]],
+        dropped=frozenset(),
+        now_ms=1000,
+        delete_retention_ms=60,
+    )
+
+
+def test_the_keys_of_a_map_mend_the_live_size() -> None:
+    """The sample stands for eight keys; ten were mapped. What is stored says so, too."""
+    machine, env, _ = _machine()
+    made = _counting(machine, env)
+    before = made.plan(DEMAND, 0, 60).space
+    assert before.live_bytes == 400
+    assert before.bound_bytes == pytest.approx(99 * 400 * 0.9)
+    made.note(_finding(SEGMENTS, 0, 10))
+    made.store()
+    again = Generations.load(env, DIRECTORY, [_segment(0, 20, 50), SEGMENTS[2]], 0)
+    for known in (made, again):
+        after = known.plan(DEMAND, 0, 60).space
+        assert (after.live_bytes, after.bound_bytes) == (500, 99 * 500)
+
+
+def test_what_was_counted_is_stored() -> None:
+    counted = MappedKeys(shift=1, keys=10, sampled=4, lost=2)
+    assert decode(encode(replace(_known(), counted=counted))).counted == counted
+    assert decode(encode(_known())).counted is None
+
+
+def test_keys_that_leave_the_sample_make_a_count_worth_less() -> None:
+    counted = MappedKeys(shift=1, keys=4, sampled=2)
+    found = reconcile(replace(_known(), counted=counted), SEGMENTS[:2], 0)
+    assert found.counted == replace(counted, lost=1)
+
+
+def test_a_map_of_segments_that_were_not_sampled_counts_nothing() -> None:
+    machine, env, _ = _machine()
+    known = _known()
+    known.rows[10] = replace(known.rows[10], records=-1)
+    files.write_atomically(machine, f"{DIRECTORY}/{STATISTICS_FILE}", encode(known))
+    made = Generations.load(env, DIRECTORY, SEGMENTS, 0)
+    made.note(_finding(SEGMENTS, 0, 10))
+    made.store()
+    found, _ = read_statistics(machine, DIRECTORY)
+    assert found is not None
+    assert found.statistics.counted is None
+
+
+def test_the_first_look_behind_a_roll_expects_the_next_one_as_late() -> None:
+    """An active segment that has 300 bytes already: so will the next one before it is looked at."""
+    _, env, segments = _machine()
+    made = Generations.load(env, DIRECTORY, segments, 0)
+    made.sample(30)
+    demand = replace(DEMAND, active_bytes=300)
+    size = sum(each.size_bytes for each in segments)
+    assert made.plan(demand, 0, 60).space.log_bytes == size + 1000 + 300
+    later = replace(demand, active_bytes=800)
+    assert made.plan(later, 0, 60).space.log_bytes == size + 1000
+
+
+def test_a_look_at_a_log_that_has_to_wait_does_not_expect_so_much() -> None:
+    """It comes as records get old enough, whatever the active segment has by then."""
+    _, env, segments = _machine()
+    made = Generations.load(env, DIRECTORY, segments, 0)
+    made.sample(20)
+    demand = replace(DEMAND, cleanable_end=20, active_bytes=300)
+    size = sum(each.size_bytes for each in segments)
+    assert made.plan(demand, 0, 60).space.log_bytes == size + 1000

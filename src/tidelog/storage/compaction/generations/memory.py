@@ -16,13 +16,25 @@ from tidelog.storage.compaction.generations.coverage import (
     after_merging,
     clean_end,
 )
-from tidelog.storage.compaction.generations.estimates import Counted, live_bytes
+from tidelog.storage.compaction.generations.estimates import live_bytes
 from tidelog.storage.compaction.generations.facts import SegmentFacts
+from tidelog.storage.compaction.generations.mapped_keys import (
+    MappedKeys,
+    better,
+    correction,
+    live_error,
+)
 from tidelog.storage.compaction.generations.planning import (
     ERROR_MAX,
     Demand,
     GenerationPlan,
     plan_generation,
+)
+from tidelog.storage.compaction.generations.rows import (
+    bytes_after,
+    counted_of,
+    due_after,
+    facts_of,
 )
 from tidelog.storage.compaction.generations.sampled import LogFile
 from tidelog.storage.compaction.generations.sampling import sample_segment
@@ -185,16 +197,17 @@ class Generations:
         bases = [each.base_offset for each in self._segments]
         rows = [self._known.rows[base] for base in bases]
         samples = self._known.samples
+        whole = correction(samples, self._known.counted)
         counts = [
             (keys << samples.shift, size << samples.shift) for keys, size in samples.count(bases)
         ]
         counted = [
-            _counted(row, keys >> samples.shift, size)
+            counted_of(row, keys >> samples.shift, size)
             for row, (keys, size) in zip(rows, counts, strict=True)
         ]
         expected = live_bytes(counted, is_whole=samples.shift == 0)
         return [
-            _facts_of(row, *count, live, now_ms)
+            facts_of(row, *count, live, whole, now_ms)
             for row, count, live in zip(rows, counts, expected, strict=True)
         ]
 
@@ -212,25 +225,36 @@ class Generations:
         """The next cleaning; one without groups where none is due.
 
         Args:
-            demand: What is asked; the sample's size is filled in here.
+            demand: What is asked; what the estimates are worth, and how late this look comes, is
+                filled in here.
             now_ms: Wall time.
             delete_retention_ms: How long tombstones stay after they were first cleaned.
         """
         segments = self.facts(now_ms)
-        demand = replace(demand, sampled_keys=self._sampled_keys())
+        known = self._known
+        demand = replace(
+            demand,
+            live_error=live_error(known.samples, known.counted),
+            late_bytes=self._late_bytes(demand),
+        )
         if not demand.everything and self._must_sweep(
             segments, demand, now_ms, delete_retention_ms
         ):
             demand = replace(demand, everything="tombstones have had their time")
-        if self._known.planned_to != demand.cleanable_end:
-            self._known.planned_to = demand.cleanable_end
+        if known.planned_to != demand.cleanable_end:
+            known.planned_to = demand.cleanable_end
             self._is_changed = True
         return plan_generation(segments, demand)
 
-    def _sampled_keys(self) -> int:
-        """How many keys the estimates come from; without a limit where that is all of them."""
-        samples = self._known.samples
-        return len(samples) if samples.shift else 1 << 62
+    def _late_bytes(self, demand: Demand) -> int:
+        """How much is appended from a roll to the first look behind it: as much as this time.
+
+        A cleaning that waits for the next look has the active segment, full, to reckon with, and
+        what of the one behind it is there by then: a batch at least, since that makes it roll.
+        """
+        is_first = self._known.planned_to != demand.cleanable_end
+        has_rolled = self._segments and self._segments[-1].end_offset == demand.cleanable_end
+        return min(demand.active_bytes, demand.segment_bytes) if is_first and has_rolled else 0
 
     def _must_sweep(
         self, segments: Sequence[SegmentFacts], demand: Demand, now_ms: int, retention_ms: int
@@ -259,6 +283,7 @@ class Generations:
 
     def note(self, finding: Finding) -> None:
         """Take in what a cleaning has done, once its segments are in place."""
+        self._count(finding)
         rows = self._known.rows
         new = {each.base_offset: each for each in finding.segments}
         for group in finding.cleaned.groups:
@@ -279,7 +304,21 @@ class Generations:
 
     def _forget_expired(self, old: Iterable[SegmentRow], group: CleanedGroup, now_ms: int) -> None:
         if all(row.due_ms == UNKNOWN or row.due_ms <= now_ms for row in old):
+            before = len(self._known.samples)
             self._known.samples.forget_tombstones(group.base_offset, group.end_offset)
+            self._known.note_lost(before - len(self._known.samples))
+
+    def _count(self, finding: Finding) -> None:
+        """Hold the sample against the number of keys in the map, where both are of the same."""
+        start, end = finding.map_from, finding.cleaned.mapped_to
+        known, samples = self._known, self._known.samples
+        mapped = [row for row in known.rows.values() if row.end_offset > start]
+        is_same = all(row.records != UNKNOWN and row.end_offset <= end for row in mapped)
+        # A sample of all keys needs no help; a count that can't be is nobody's.
+        if samples.shift and is_same and 0 < finding.cleaned.keys <= end - start:
+            sampled = samples.count_between(start, end)
+            new = MappedKeys(shift=samples.shift, keys=finding.cleaned.keys, sampled=sampled)
+            known.counted = better(known.counted, new, samples)
 
     def _row_after(
         self,
@@ -297,9 +336,9 @@ class Generations:
             last_modified_ms=segment.last_modified_ms,
             cleaned_to=after_merging(proven),
             records=group.records_after - group.markers_after,
-            record_bytes=_bytes_after([row.record_bytes for row in old], group),
-            weight_bytes=_bytes_after([row.record_bytes for row in old], group),
-            due_ms=_due_after(old, group, finding.horizon_ms),
+            record_bytes=bytes_after([row.record_bytes for row in old], group),
+            weight_bytes=bytes_after([row.record_bytes for row in old], group),
+            due_ms=due_after(old, group, finding.horizon_ms),
             runs=max(row.runs for row in old) + 1,
             # A batch that gets a delete horizon may grow.
             found_bytes=sum(row.found_bytes for row in old)
@@ -335,53 +374,3 @@ class Generations:
 
 def _go_on(size_bytes: int) -> None:
     """Read at once."""
-
-
-def _counted(row: SegmentRow, keys: int, found_bytes: int) -> Counted:
-    return Counted(
-        size_bytes=row.size_bytes,
-        cohort=UNKNOWN if row.cleaned_to == row.base_offset else row.cleaned_to,
-        keys=keys,
-        found_bytes=found_bytes,
-        weight_bytes=row.weight_bytes,
-    )
-
-
-def _facts_of(
-    row: SegmentRow, keys: int, found_bytes: int, live: float, now_ms: int
-) -> SegmentFacts:
-    total = live
-    if row.record_bytes > 0:
-        total = row.size_bytes * found_bytes / row.record_bytes
-    return SegmentFacts(
-        base_offset=row.base_offset,
-        end_offset=row.end_offset,
-        size_bytes=row.size_bytes,
-        cleaned_to=row.cleaned_to,
-        live_bytes=live,
-        sum_bytes=total,
-        keys=keys,
-        records=None if row.records == UNKNOWN else row.records,
-        has_due=row.due_ms != UNKNOWN and row.due_ms <= now_ms,
-    )
-
-
-def _bytes_after(before: Sequence[int], group: CleanedGroup) -> int:
-    """Bytes of a cleaned segment's records: as much less as its file is smaller."""
-    if UNKNOWN in before or not group.bytes_before:
-        return UNKNOWN
-    return max(sum(before) * group.bytes_after // group.bytes_before, 1)
-
-
-def _due_after(old: Sequence[SegmentRow], group: CleanedGroup, horizon_ms: int) -> int:
-    """When the last of a cleaned segment's tombstones may go, -1 where it has none.
-
-    What this cleaning has met for the first time got its horizon now; the others keep theirs.
-    Markers go with a cleaning that comes for something else: most of them are needed as long as
-    records of their transactions are there, and then no time lets them go.
-    """
-    if not group.tombstones_after:
-        return UNKNOWN
-    if any(row.due_ms == UNKNOWN for row in old):
-        return horizon_ms
-    return max(row.due_ms for row in old)

@@ -51,7 +51,9 @@ class Demand:
         segment_bytes: Size at which segments are rolled.
         space_factor: How many times its live size the log may take.
         map_keys_max: How many keys the offset map holds.
-        sampled_keys: How many keys the estimates come from.
+        live_error: Standard error of the estimated live size, as a part of it.
+        late_bytes: So many bytes will be appended behind the active segment before it is looked
+            at again.
         everything: Why a full pass is made whether or not the space is used up; empty where not.
         has_versions: Whether more than the offset decides which record stays: then every pass is
             a full one.
@@ -62,7 +64,8 @@ class Demand:
     segment_bytes: int
     space_factor: float
     map_keys_max: float = math.inf
-    sampled_keys: int = 0
+    live_error: float = 0.0
+    late_bytes: int = 0
     everything: str = ""
     has_versions: bool = False
 
@@ -72,7 +75,8 @@ class Space:
     """How much of its space a log takes, in bytes.
 
     Attributes:
-        log_bytes: The log with its active segment, that at its full size.
+        log_bytes: The log with its active segment, that at its full size, and what comes behind
+            before anyone looks.
         live_bytes: The live size, as estimated.
         bound_bytes: What it may take, as far as that is known.
     """
@@ -146,9 +150,9 @@ def measure(segments: Sequence[SegmentFacts], demand: Demand) -> Space:
         each.sum_bytes if each.end_offset <= demand.cleanable_end else each.size_bytes
         for each in segments
     )
-    error = min(ERRORS_KEPT / math.sqrt(max(demand.sampled_keys, 1)), ERROR_MAX)
+    error = min(ERRORS_KEPT * demand.live_error, ERROR_MAX)
     return Space(
-        log_bytes=size + max(demand.active_bytes, demand.segment_bytes),
+        log_bytes=size + max(demand.active_bytes, demand.segment_bytes) + demand.late_bytes,
         live_bytes=live,
         bound_bytes=demand.space_factor * live * (1 - error),
     )

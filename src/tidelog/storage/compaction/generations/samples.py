@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-# Keys in the sample: at least this many where there are so many, then one in 16 or more, never more
+# Keys in the sample: at least this many where there are so many, then one in 16 to 8, never more
 # than twice the larger limit. 32,768 of a log of 64 segments are 512 a segment, whose live part is
 # known to some 5 % then, and that of the whole log to 0.5 %.
 SAMPLES_MIN: Final = 1024
@@ -105,6 +105,18 @@ class KeySamples:
                 found[slot][0] += 1
                 found[slot][1] += abs(size)
         return [(keys, size) for keys, size in found]
+
+    def count_between(self, start: int, end: int) -> int:
+        """Sampled keys whose last record is in [start, end)."""
+        return sum(start <= offset < end for offset, _ in self._latest.values())
+
+    def size_variance(self) -> float:
+        """Variance of the sizes of last records, in squares of their mean."""
+        sizes = [abs(size) for _, size in self._latest.values()]
+        mean = sum(sizes) / len(sizes) if sizes else 0.0
+        if not mean:
+            return 0.0
+        return sum(size * size for size in sizes) / len(sizes) / mean**2 - 1
 
     def _thin(self) -> None:
         """Halve the sample while it is larger than it has to be."""

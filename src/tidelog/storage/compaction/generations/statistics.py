@@ -19,6 +19,7 @@ from typing import Final
 
 from tidelog.errors import CorruptFile, CorruptRecord, UnsupportedVersion
 from tidelog.record.coding import crc32c, read_varlong, write_varlong
+from tidelog.storage.compaction.generations.mapped_keys import MappedKeys
 from tidelog.storage.compaction.generations.samples import SAMPLES_ROOM, SHIFT_MAX, KeySamples
 from tidelog.storage.compaction.job import SEED_SIZE, SourceSegment
 from tidelog.storage.tiers.fields import Fields, read_json
@@ -90,6 +91,7 @@ class Statistics:
         swept_to: Up to where the last full pass went; 0 where there was none.
         swept_ms: When that was; -1 where there was none.
         planned_to: Up to where the log could be cleaned when it was last planned.
+        counted: What a cleaning's map says about the sample; None where none does.
     """
 
     seed: bytes = field(repr=False)
@@ -98,6 +100,12 @@ class Statistics:
     swept_to: int = 0
     swept_ms: int = UNKNOWN
     planned_to: int = 0
+    counted: MappedKeys | None = None
+
+    def note_lost(self, samples: int) -> None:
+        """Keys have left the sample."""
+        if self.counted and samples:
+            self.counted = replace(self.counted, lost=self.counted.lost + samples)
 
     def copy(self) -> "Statistics":
         """The same, which does not change with this one."""
@@ -155,7 +163,9 @@ def _is_known(known: Statistics, segment: SourceSegment) -> bool:
 def _forget_samples(found: Statistics, segments: Sequence[SourceSegment]) -> None:
     """Drop samples of offsets whose segment has to be read again, or is gone."""
     read = [s for s in segments if found.rows[s.base_offset].records >= 0]
+    before = len(found.samples)
     found.samples.keep([(segment.base_offset, segment.end_offset) for segment in read])
+    found.note_lost(before - len(found.samples))
 
 
 def encode(statistics: Statistics) -> bytes:
@@ -193,6 +203,7 @@ def _common(
     return {
         "swept": [known.swept_to, known.swept_ms],
         "planned": known.planned_to,
+        "counted": list(astuple(known.counted)) if known.counted else [],
         "rows": [list(astuple(row)) for row in rows],
         "samples": base64.b64encode(_encode_samples(samples)).decode(),
     }
@@ -255,7 +266,17 @@ def _taken_in(known: Statistics, content: Fields) -> Statistics:
         swept_to=swept_to,
         swept_ms=swept_ms,
         planned_to=content.integer("planned"),
+        counted=_counted(content),
     )
+
+
+def _counted(content: Fields) -> MappedKeys | None:
+    """What a map has counted; None where none has, or an earlier release wrote the file."""
+    found = content.value("counted")
+    if not found:
+        return None
+    shift, keys, sampled, lost = _integers(found, 4)
+    return MappedKeys(shift=shift, keys=keys, sampled=sampled, lost=lost)
 
 
 def _named(row: object) -> dict[str, int]:
