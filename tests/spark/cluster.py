@@ -19,6 +19,20 @@ START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 30
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
+WORKERS = 2
+# For drivers of a standalone cluster.
+SMALL = {
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.executor.memory": "512m",
+    # Both workers take part, however long their Javas take to start.
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+}
 CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
@@ -44,7 +58,7 @@ class Processes:
     home: Path = field(default_factory=spark_home)
     java_home: str | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
-    _running: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def environment(self) -> dict[str, str]:
         """What Spark's processes get, whatever this process was started with."""
@@ -65,32 +79,34 @@ class Processes:
         """Start one; its log."""
         log = self.folder / f"{name}.log"
         with log.open("ab") as out:
-            self._running.append(
-                subprocess.Popen(
-                    [str(self.home / "bin" / command[0]), *command[1:]],
-                    env=self.environment(),
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=out,
-                )
+            self._running[name] = subprocess.Popen(
+                [str(self.home / "bin" / command[0]), *command[1:]],
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
             )
         return log
+
+    def pid(self, name: str) -> int:
+        """Id of one that was started."""
+        return self._running[name].pid
 
     def wait(self, log: Path, is_up: Callable[[], bool]) -> None:
         """Wait until a process says that it is up; raises with its log's end where it does not."""
         for _ in range(START_TIMEOUT_S * 10):
             if is_up():
                 return
-            if any(process.poll() is not None for process in self._running):
+            if any(process.poll() is not None for process in self._running.values()):
                 break
             threading.Event().wait(0.1)
         raise RuntimeError(f"{log.name}: did not start: {log.read_text()[-3000:]}")
 
     def stop(self) -> None:
         """End all, the last first, and wait until they have ended."""
-        for process in reversed(self._running):
+        for process in reversed(self._running.values()):
             process.terminate()
-        for process in reversed(self._running):
+        for process in reversed(self._running.values()):
             try:
                 process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
@@ -107,7 +123,7 @@ def start_standalone(processes: Processes) -> str:
     log = processes.start("master", "spark-class", MASTER, *place, "--port", str(port))
     processes.wait(log, lambda: _answers(port))
     size = ("--cores", "1", "--memory", "600m")
-    for number in range(2):
+    for number in range(WORKERS):
         work = ("--work-dir", str(processes.folder / f"work-{number}"))
         log = processes.start(f"worker-{number}", "spark-class", WORKER, *place, *size, *work, url)
         processes.wait(log, lambda log=log: "registered with master" in log.read_text())  # type: ignore[misc]

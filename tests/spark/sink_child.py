@@ -1,34 +1,26 @@
 """A driver of its own, to be killed: a stream of Parquet files into the sink.
 
-    python sink_child.py WORK OPTIONS
+    python sink_child.py WORK OPTIONS [CONF]
 
-Reads `WORK/input`, two files in each batch, until all are written; OPTIONS are the sink's, as JSON.
+Reads `WORK/input`, two files in each batch, until all are written; OPTIONS are the sink's and CONF
+the settings of Spark (`spark.master` among them), both as JSON.
 """
 
 import json
-import os
 import sys
-import warnings
 
-from tests.spark.conftest import SETTINGS
+from tests.spark.drivers import open_session
+from tests.spark.streams import to_end
 
 
-def main(work: str, options: str) -> None:
+def main(work: str, options: str, conf: str = "{}") -> None:
     """Run the query to its end; its checkpoint is in `work`."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    warnings.simplefilter("ignore")
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.master("local[2,4]").appName("tidelog tests")
-    for name, value in SETTINGS.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
+    spark = open_session("local[2,4]", json.loads(conf))
     schema = "key binary, value binary, timestamp timestamp"
     frame = spark.readStream.schema(schema).option("maxFilesPerTrigger", 2).parquet(f"{work}/input")
     writer = frame.writeStream.format("tidelog").options(**json.loads(options))
     writer = writer.option("checkpointLocation", f"{work}/checkpoint").trigger(availableNow=True)
-    writer.start().awaitTermination()
+    to_end(writer.start)
     spark.stop()
 
 

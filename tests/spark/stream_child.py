@@ -3,13 +3,11 @@
 python stream_child.py DIRECTORY WORK
 """
 
-import os
 import sys
-import warnings
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tests.spark.conftest import SETTINGS
+from tests.spark.drivers import open_session
 from tests.spark.streams import to_end
 
 if TYPE_CHECKING:
@@ -34,15 +32,7 @@ def start(spark: "SparkSession", root: str, work: str, *, is_last: bool) -> "Str
 
 def main(root: str, work: str) -> None:
     """Run the query until somebody kills this process."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    warnings.simplefilter("ignore")
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.master("local[2]").appName("tidelog tests")
-    for name, value in SETTINGS.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
+    spark = open_session("local[2]")
     to_end(partial(start, spark, root, work, is_last=False))
 
 

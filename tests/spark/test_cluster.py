@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 import pytest
 from tests.peers.s3_server import S3Server, s3_server
-from tests.spark.cluster import Processes, start_connect, start_standalone
+from tests.spark.cluster import SMALL, Processes, start_connect, start_standalone
 from tests.unit.objects.copies import copy_into
 from tests.unit.scan.logs import T0, TOPIC, make_log_dir
 from tests.unit.storage.logs import ANY_TIME
@@ -36,18 +36,6 @@ Result: TypeAlias = dict[str, object]
 CHILD = Path(__file__).parent / "cluster_child.py"
 # Some 30 s on idle cores; what is shown here does not depend on it.
 CHILD_TIMEOUT_S = 1500
-SMALL = {
-    "spark.driver.memory": "1g",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.executor.memory": "512m",
-    # Both workers take part, however long their Javas take to start.
-    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-    "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",
-    "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.session.timeZone": "UTC",
-}
 
 
 @pytest.fixture

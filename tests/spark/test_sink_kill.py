@@ -4,10 +4,7 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,12 +16,12 @@ from tests.peers.either import AnyBroker, either_broker
 from tests.peers.settled import await_markers
 from tests.peers.test_sink_broker import read
 from tests.spark import sink_child
+from tests.spark.drivers import STEP_S, Driver, command_of, descendants
 
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 
 __all__ = ["either_broker", "kafka_broker", "kafka_jars", "kafka_oracle"]
 
-ROOT = Path(__file__).parents[2]
 TOPIC = "tides"
 PARTITIONS = 3
 BATCHES = 12
@@ -32,40 +29,15 @@ FILE_ROWS = 1_500
 ROWS = BATCHES * 2 * FILE_ROWS
 T0 = 1_360_342_800_000
 Row = tuple[bytes | str | None, bytes | str | None, int]
-STEP_S = 0.005
-LIMIT_S = 300
 WORKER = "pyspark.daemon"
 COMMITTER = "python_streaming_sink_runner"
 
 
-class Child:
-    """A driver in a process group of its own."""
+class Child(Driver):
+    """A driver whose processes are killed, too."""
 
     def __init__(self, work: Path, options: dict[str, str]) -> None:
-        command = [sys.executable, sink_child.__file__, str(work), json.dumps(options)]
-        self.process = subprocess.Popen(
-            command,
-            start_new_session=True,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            stderr=subprocess.PIPE,
-        )
-
-    def wait_for(self, is_so: Callable[[], bool]) -> bool:
-        """Wait until something is so; False where the process has ended before."""
-        for _ in range(int(LIMIT_S / STEP_S)):
-            if is_so():
-                return True
-            try:
-                self.process.wait(timeout=STEP_S)
-            except subprocess.TimeoutExpired:
-                continue
-            return False
-        raise AssertionError("never came to it")
-
-    def kill(self) -> None:
-        """Kill Python and the Java machine at once; Spark's workers end with them."""
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.communicate(timeout=LIMIT_S)
+        super().__init__([sink_child.__file__, str(work), json.dumps(options)])
 
     def kill_one(self, name: str, draw: random.Random) -> bool:
         """Kill a process of the driver's that has this in its command; False where none came."""
@@ -80,43 +52,12 @@ class Child:
         if not self.wait_for(is_there):
             return False
         moment = draw.randrange(60)
-        for _ in range(moment):  # somewhere in its work
-            if not self.wait_for(lambda: True):
-                break
-            try:
-                self.process.wait(timeout=STEP_S)
-            except subprocess.TimeoutExpired:
-                continue
+        self.ends_within(moment * STEP_S)  # somewhere in its work
         try:
             os.kill(draw.choice(found), signal.SIGKILL)
         except ProcessLookupError:
             return False  # it has done its work
         return True
-
-    def finish(self) -> tuple[int, str]:
-        """Let it come to its end; its status and its last words."""
-        errors = self.process.communicate(timeout=LIMIT_S)[1]
-        return self.process.returncode, errors.decode()[-3000:]
-
-
-def descendants(pid: int) -> list[int]:
-    """The processes that a process of ours has started, and those that they have."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children = [int(text) for text in task.read_text().split()]
-        except OSError:
-            continue
-        for child in children:
-            found += [child, *descendants(child)]
-    return sorted(found)
-
-
-def command_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return ""
 
 
 def make_input(work: Path) -> None:
@@ -180,15 +121,16 @@ def judge(found: list[Row], story: list[str], rows: int = ROWS) -> None:
     assert not more, f"{story}: {len(more)} too many, {list(more)[:5]}"
 
 
-SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 31))]
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_kills_while_a_stream_writes_a_directory(tmp_path: Path, seed: int) -> None:
-    root, work = str(tmp_path / "log"), tmp_path / "work"
+def make_target(folder: Path) -> str:
+    """A directory with the topic."""
+    root = str(folder / "log")
     with LogDir.open(root, options=LogDirOptions(create=True)) as log_dir:
         log_dir.create_topic(TOPIC, partitions=PARTITIONS)
-    story = run_and_kill(work, {"path": root, "topic": TOPIC}, seed)
+    return root
+
+
+def check_directory(root: str, story: list[str]) -> None:
+    """Every record once, appended in order of time."""
     with LogDir.open(root, options=LogDirOptions(writable=True)) as log_dir:
         logs = [log_dir.log(TOPIC, number) for number in range(PARTITIONS)]
         judge([(r.key, r.value, r.timestamp) for log in logs for r in log.records()], story)
@@ -196,6 +138,16 @@ def test_kills_while_a_stream_writes_a_directory(tmp_path: Path, seed: int) -> N
             times = [log.append_time_of(offset) for offset in range(log.log_end_offset)]
             assert None not in times, story
             assert times == sorted(times, key=lambda ms: ms or 0), story
+
+
+SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 31))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_kills_while_a_stream_writes_a_directory(tmp_path: Path, seed: int) -> None:
+    root, work = make_target(tmp_path), tmp_path / "work"
+    story = run_and_kill(work, {"path": root, "topic": TOPIC}, seed)
+    check_directory(root, story)
 
 
 @pytest.mark.kafka

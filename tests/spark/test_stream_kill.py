@@ -1,59 +1,21 @@
 """A stream whose driver is killed at a random moment goes on: no record lost, none twice."""
 
-import os
 import random
-import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.spark import stream_child
+from tests.spark.drivers import Driver
 from tests.spark.streams import to_end
 from tests.spark.test_stream import append
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).parents[2]
 BEFORE = 100
 RECORDS = 1500
-LIMIT_S = 240
-
-
-class Child:
-    """A driver in a process group of its own."""
-
-    def __init__(self, root: Path, work: Path) -> None:
-        command = [sys.executable, stream_child.__file__, str(root), str(work)]
-        env = os.environ | {"PYTHONPATH": str(ROOT)}
-        self.process = subprocess.Popen(
-            command, start_new_session=True, env=env, stderr=subprocess.PIPE
-        )
-
-    def wait_for(self, is_so: Callable[[], bool]) -> None:
-        """Wait until something is so; the process must live till then."""
-        for _ in range(LIMIT_S * 200):
-            if is_so():
-                return
-            try:
-                status = self.process.wait(timeout=0.005)
-            except subprocess.TimeoutExpired:
-                continue
-            raise AssertionError(f"ended with {status}: {self._errors()}")
-        raise AssertionError("never came to it")
-
-    def _errors(self) -> str:
-        assert self.process.stderr is not None
-        return self.process.stderr.read().decode()[-3000:]
-
-    def kill(self) -> None:
-        """Kill Python and the Java machine at once; Spark's daemon ends with them."""
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.communicate(timeout=LIMIT_S)
 
 
 def kill_at_random(root: Path, work: Path, draw: random.Random) -> str:
@@ -61,16 +23,17 @@ def kill_at_random(root: Path, work: Path, draw: random.Random) -> str:
     done = [int(name.name) for name in (work / "checkpoint/commits").glob("[0-9]*")]
     number = max(done, default=0) + draw.randrange(1, 4)
     folder = draw.choice(["checkpoint/offsets", "checkpoint/commits", "rows/_spark_metadata"])
-    child = Child(root, work)
+    driver = Driver([stream_child.__file__, str(root), str(work)])
     try:
-        child.wait_for((work / "checkpoint/commits/0").exists)
+        assert driver.wait_for((work / "checkpoint/commits/0").exists), driver.finish()
         if number < 4 and not done:
             append(root, {"t": {0: RECORDS, 1: RECORDS}}, per_batch=50)
         # Of its own log of files Spark makes every tenth entry a whole one, by another name.
         names = {str(number), f"{number}.compact"}
-        child.wait_for(lambda: any((work / folder / name).exists() for name in names))
+        is_there = driver.wait_for(lambda: any((work / folder / name).exists() for name in names))
+        assert is_there, driver.finish()
     finally:
-        child.kill()
+        driver.end()
     return f"killed at {folder}/{number}"
 
 

@@ -4,17 +4,16 @@
 
 With `calls` it kills itself and all that belongs to it (the Java machine too) when the driver is
 about to change a file for the N-th time, so that every moment of a commit comes up; else it runs
-until it is killed.
+until it is killed, or with `once` until it has copied what was there. `conf` has settings of Spark.
 """
 
 import json
 import os
 import signal
 import sys
-import warnings
 from dataclasses import dataclass
 
-from tests.spark.conftest import SETTINGS
+from tests.spark.drivers import open_session
 
 from tidelog.env import Env, OsFileSystem
 from tidelog.spark import sink_options
@@ -55,17 +54,9 @@ class DyingFiles(OsFileSystem):
         super().sync_dir(path)
 
 
-def main(given: dict[str, object]) -> None:
-    """Mirror until killed."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    warnings.simplefilter("ignore")
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.master("local[2]").appName("tidelog tests")
-    for name, value in SETTINGS.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
+def main(given: dict[str, object], conf: dict[str, str]) -> None:
+    """Mirror until killed, or once."""
+    spark = open_session("local[2]", conf)
     env = Env(files=DyingFiles(Countdown(int(str(given.get("calls", 0))))))
     # What attaches segments takes its files from here; workers are processes of their own.
     vars(sink_options)["os_env"] = lambda: env
@@ -75,12 +66,14 @@ def main(given: dict[str, object]) -> None:
         [str(given["topic"])],
         str(given["target"]),
         checkpoint=str(given["checkpoint"]),
-        continuous=True,
+        continuous=not given.get("once"),
         trigger_ms=0,
         batch_records=BATCH_RECORDS,
         env=env,
     )
+    spark.stop()
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    given = json.loads(sys.argv[1])
+    main(given, given.pop("conf", {}))

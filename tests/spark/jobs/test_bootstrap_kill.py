@@ -11,7 +11,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -65,7 +65,16 @@ def _alive(pids: list[int]) -> list[int]:
 class Run:
     """One start of the command."""
 
-    def __init__(self, table: Path, data: Path, master: str = "local[2]") -> None:
+    def __init__(
+        self,
+        table: Path,
+        data: Path,
+        master: str = "local[2]",
+        *,
+        tasks: int = TASKS,
+        conf: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         command = [sys.executable, "-m", "tidelog.cli.main", "spark", "bootstrap"]
         command += [
             str(table),
@@ -77,17 +86,19 @@ class Run:
             "--time",
             "made",
             "--tasks",
-            str(TASKS),
+            str(tasks),
         ]
         command += ["--create", str(PARTITIONS), "--config", "retention.ms=-1"]
         command += ["--config", "internal.segment.bytes=150000", "--no-count", "-o", "json"]
         command += ["--master", master, "--conf", "spark.driver.memory=1g"]
+        for name, setting in (conf or {}).items():
+            command += ["--conf", f"{name}={setting}"]
         self.process = subprocess.Popen(
             command,
             start_new_session=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=os.environ | {"JAVA_TOOL_OPTIONS": QUICK_JVM},
+            env={**(os.environ if env is None else env), "JAVA_TOOL_OPTIONS": QUICK_JVM},
         )
 
     def wait_for(self, is_so: Callable[[], bool]) -> bool:
@@ -117,6 +128,11 @@ class Run:
             if not _alive(started):
                 return
         raise AssertionError(f"of {started} some are still there")
+
+    def end(self) -> None:
+        """Kill it where it has not ended by itself."""
+        if self.process.poll() is None:
+            self.kill()
 
     def _held(self) -> list[int]:
         """Ids of all processes below it; it and they stand still, so that none starts another."""

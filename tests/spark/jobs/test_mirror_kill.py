@@ -101,6 +101,19 @@ def check_whole(source: str, target: str) -> list[int]:
     return counts
 
 
+def check_copied(source: str, target: str, work: str, *, later_than_ms: int) -> None:
+    """All is at the target once, as it was, appended in order of time; the map says what is so."""
+    copies, originals = held(target, TOPIC), held(source, TOPIC)
+    assert list(map(plain, copies)) == list(map(plain, originals))
+    check_map(map_of(work), {0: originals}, copies, exactly=True)
+    for partition in range(PARTITIONS):
+        times = append_times(target, TOPIC, partition)
+        assert times == sorted(times)
+        assert min(times) > later_than_ms
+    leftovers = [str(path) for path in Path(target).rglob("*") if ".sta" in path.name]
+    assert leftovers == []
+
+
 @pytest.mark.parametrize(
     ("seed", "kills"),
     [(1, 2), *(pytest.param(n, 5, marks=pytest.mark.slow) for n in range(2, 8))],
@@ -127,12 +140,4 @@ def test_every_record_once_whenever_the_driver_is_killed(
     assert seen == sorted(seen)
     append(source, TOPIC, 1, some(1, count, 7))
     mirror(spark, source, [TOPIC], target, checkpoint=work)
-    copies, originals = held(target, TOPIC), held(source, TOPIC)
-    assert list(map(plain, copies)) == list(map(plain, originals))
-    check_map(map_of(work), {0: originals}, copies, exactly=True)
-    for partition in range(PARTITIONS):
-        times = append_times(target, TOPIC, partition)
-        assert times == sorted(times)
-        assert min(times) > T0 + 10 * count
-    leftovers = [str(path) for path in Path(target).rglob("*") if ".sta" in path.name]
-    assert leftovers == []
+    check_copied(source, target, work, later_than_ms=T0 + 10 * count)

@@ -1,0 +1,108 @@
+"""Drivers that tests kill: the session of such a program, and its process from outside."""
+
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.spark.conftest import SETTINGS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[2]
+STEP_S = 0.005
+LIMIT_S = 300
+
+
+def open_session(master: str, conf: Mapping[str, str] | None = None) -> "SparkSession":
+    """The session of a program that is a driver and nothing else."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    warnings.simplefilter("ignore")
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).appName("tidelog tests")
+    for name, value in {**SETTINGS, **(conf or {})}.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def with_tests(env: Mapping[str, str]) -> dict[str, str]:
+    """Variables for a program that imports what is in tests."""
+    there = env.get("PYTHONPATH")
+    return {**env, "PYTHONPATH": os.pathsep.join([str(ROOT), *([there] if there else [])])}
+
+
+class Driver:
+    """A driver in a process group of its own.
+
+    Attributes:
+        process: Its Python; the Java machine is a child of it.
+    """
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, *command],
+            start_new_session=True,
+            env=with_tests(os.environ if env is None else env),
+            stderr=subprocess.PIPE,
+        )
+
+    def wait_for(self, is_so: Callable[[], bool]) -> bool:
+        """Wait until something is so; False where the process has ended before."""
+        for _ in range(int(LIMIT_S / STEP_S)):
+            if is_so():
+                return True
+            if self.ends_within(STEP_S):
+                return False
+        raise AssertionError("never came to it")
+
+    def ends_within(self, seconds: float) -> bool:
+        """Let it work on for so long; True where it has ended."""
+        try:
+            self.process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """Kill Python and the Java machine at once; Spark's workers end with them."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate(timeout=LIMIT_S)
+
+    def end(self) -> None:
+        """Kill it where it has not ended by itself."""
+        if self.process.poll() is None:
+            self.kill()
+
+    def finish(self) -> tuple[int, str]:
+        """Let it come to its end; its status and its last words."""
+        errors = self.process.communicate(timeout=LIMIT_S)[1]
+        return self.process.returncode, errors.decode()[-3000:]
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process of ours has started, and those that they have."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = [int(text) for text in task.read_text().split()]
+        except OSError:
+            continue
+        for child in children:
+            found += [child, *descendants(child)]
+    return sorted(found)
+
+
+def command_of(pid: int) -> str:
+    """What a process was called with; nothing where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""

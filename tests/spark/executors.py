@@ -1,0 +1,123 @@
+"""Executors of a standalone cluster of ours: which there are, killed, and what Spark says of it.
+
+They are found as descendants of the workers that the test has started, by the application that
+they were started for.
+"""
+
+import json
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.spark.cluster import SMALL, WORKERS, Processes
+from tests.spark.conftest import QUICK_JVM
+from tests.spark.drivers import command_of, descendants
+
+EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+LOCAL = "local"
+
+
+def variables(folder: Path) -> dict[str, str]:
+    """For the processes of a cluster: small Javas, and a place for what they write."""
+    return {
+        "SPARK_LOCAL_DIRS": str(folder / LOCAL),
+        "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,
+        "SPARK_DAEMON_MEMORY": "256m",
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Application:
+    """One driver's work on a cluster.
+
+    Attributes:
+        processes: The cluster's.
+        url: Of its master.
+        events: Folder for what Spark notes of this application alone.
+    """
+
+    processes: Processes
+    url: str
+    events: Path
+
+    def conf(self) -> dict[str, str]:
+        """Settings for its driver."""
+        self.events.mkdir()
+        return SMALL | {
+            "spark.master": self.url,
+            "spark.executor.extraJavaOptions": QUICK_JVM,
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.compress": "false",
+            "spark.eventLog.rolling.enabled": "false",
+            "spark.eventLog.dir": self.events.as_uri(),
+        }
+
+    def executors(self) -> list[int]:
+        """Ids of its executors' Java machines."""
+        names = [path.name.removesuffix(".inprogress") for path in self.events.glob("app-*")]
+        workers = [self.processes.pid(f"worker-{number}") for number in range(WORKERS)]
+        below = {pid: command_of(pid) for worker in workers for pid in descendants(worker)}
+        return [
+            pid
+            for pid, command in below.items()
+            if EXECUTOR in command and any(f"--app-id {name} " in command for name in names)
+        ]
+
+    def kill_some(self, draw: random.Random) -> int:
+        """Kill one or more of its executors; how many."""
+        there = self.executors()
+        victims = draw.sample(there, draw.randint(1, len(there))) if there else []
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+        return len(victims)
+
+    def shuffled(self) -> set[Path]:
+        """Files in which executors, of whatever application, keep what others are to fetch."""
+        return set((self.processes.folder / LOCAL).glob("**/shuffle_*.data"))
+
+    def is_busy(self) -> bool:
+        """Whether a job of it runs: Spark notes at once where one begins or ends."""
+        texts = [log.read_bytes() for log in self.events.glob("app-*")]
+        kinds = [b'"SparkListenerJob%s"' % kind for kind in (b"Start", b"End")]
+        begun, ended = (sum(text.count(kind) for text in texts) for kind in kinds)
+        return begun > ended
+
+    def told(self) -> "Told":
+        """What Spark has noted, when its driver has ended."""
+        [log] = self.events.glob("app-*")
+        events: list[dict[str, object]] = [json.loads(line) for line in log.open()]
+        kinds = Counter(str(event["Event"]).removeprefix("SparkListener") for event in events)
+        ends = Counter(map(_reason, events))
+        return Told(
+            added=kinds["ExecutorAdded"],
+            removed=kinds["ExecutorRemoved"],
+            lost_tasks=ends["ExecutorLostFailure"],
+            lost_fetches=ends["FetchFailed"],
+        )
+
+
+def _reason(event: Mapping[str, object]) -> str:
+    """How a task ended; nothing for other events."""
+    reason = event.get("Task End Reason")
+    return str(reason["Reason"]) if isinstance(reason, dict) else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What came of kills.
+
+    Attributes:
+        added: Executors that the application had.
+        removed: Executors that went before its end.
+        lost_tasks: Tasks that ran in them, and ran again.
+        lost_fetches: Tasks that could not fetch what those had kept.
+    """
+
+    added: int
+    removed: int
+    lost_tasks: int
+    lost_fetches: int

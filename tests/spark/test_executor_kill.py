@@ -1,0 +1,263 @@
+"""Executors of a cluster are killed while a stream, a bootstrap and a mirror write a directory.
+
+The driver lives on, and Spark does their tasks again in others. Executors are killed by SIGKILL,
+one or both, at a drawn step of the work that can be seen on disk. Their Python processes are left
+to themselves. While it goes on, readers see whole commits of each partition, and nothing else.
+"""
+
+import json
+import random
+import subprocess
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from tests.spark import sink_child
+from tests.spark.cluster import Processes, start_standalone
+from tests.spark.drivers import STEP_S, Driver
+from tests.spark.executors import Application, Told, variables
+from tests.spark.jobs import mirror_child, test_bootstrap_kill, test_mirror_kill
+from tests.spark.jobs.mirrors import append, held, make
+from tests.spark.jobs.test_bootstrap_kill import Run, check_all, write_table
+from tests.spark.test_sink_kill import (
+    BATCHES,
+    FILE_ROWS,
+    TOPIC,
+    check_directory,
+    make_input,
+    make_target,
+)
+
+from tidelog.directory import Directory
+from tidelog.storage import writers
+
+LOOK_S = 0.2
+# A drawn part of this many steps lies between what is seen and the kill.
+STEPS_MAX = 30
+STAGED = "*/*.stag*"
+BOOTSTRAP_TASKS = 16
+MIRROR_BATCHES = 8
+# Behind the kill there is work for some batches.
+LAST_BATCH = 4
+MIRROR_PART = mirror_child.BATCH_RECORDS // test_mirror_kill.PARTITIONS
+
+
+class Work(Protocol):
+    """A driver at work."""
+
+    process: "subprocess.Popen[bytes]"
+
+    def wait_for(self, is_so: Callable[[], bool]) -> bool:
+        """See `Driver`."""
+        ...
+
+
+@dataclass(slots=True)
+class Killing:
+    """Kills executors of a driver once, and looks at what readers see until it ends.
+
+    Attributes:
+        application: Whose executors.
+        data: The directory that it writes.
+        topic: The topic.
+        draw: Says when, and which.
+        looks: The ends of the partitions, at each look.
+        killed: How many were killed while there was work for them.
+    """
+
+    application: Application
+    data: Path
+    topic: str
+    draw: random.Random
+    looks: list[list[int]] = field(default_factory=list)
+    killed: int = 0
+
+    def kill(self, work: Work, is_time: Callable[[], bool], is_done: Callable[[], bool]) -> None:
+        """Kill when it is time, and let it work to its end."""
+        work.wait_for(is_time)
+        self._ends_within(work, self.draw.randrange(STEPS_MAX) * STEP_S)
+        killed = self.application.kill_some(self.draw)
+        # Asked behind the kill: where there was work then, Spark has to go on without them.
+        self.killed = 0 if is_done() else killed
+        self.look()
+        while not self._ends_within(work, LOOK_S):
+            self.look()
+
+    def _ends_within(self, work: Work, seconds: float) -> bool:
+        try:
+            work.process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def look(self) -> None:
+        """See what a reader sees."""
+        try:
+            with Directory.open(str(self.data)) as directory:
+                if self.topic in directory.topics():
+                    ends = directory.end_offsets(directory.log_dir.partitions(self.topic))
+                    self.looks.append([end for _, end in sorted(ends.items())])
+        except FileNotFoundError:
+            pass  # it is made by the driver
+
+    def check(self, wholes: Sequence[Collection[int]]) -> Told:
+        """Executors were lost to Spark, and every look saw whole commits; what Spark has noted.
+
+        Args:
+            wholes: Of each partition the offsets at which commits end.
+        """
+        told = self.application.told()
+        print(f"killed {self.killed}: {told}; {len(self.looks)} looks")
+        assert told.removed >= self.killed
+        for look in self.looks:
+            assert all(end in whole for end, whole in zip(look, wholes, strict=True)), self.looks
+        return told
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Processes, str]]:
+    folder = tmp_path_factory.mktemp("cluster")
+    processes = Processes(folder, variables=variables(folder))
+    try:
+        yield processes, start_standalone(processes)
+    finally:
+        processes.stop()
+
+
+@pytest.fixture
+def application(cluster: tuple[Processes, str], tmp_path: Path) -> Application:
+    processes, url = cluster
+    return Application(processes=processes, url=url, events=tmp_path / "events")
+
+
+def drawn_batch(
+    draw: random.Random, application: Application, checkpoint: Path, data: Path
+) -> Callable[[], bool]:
+    """A step of a drawn batch: it begins, its tasks run, something is staged, or it is done."""
+    number = draw.randint(0, LAST_BATCH)
+    begun, done = checkpoint / f"offsets/{number}", checkpoint / f"commits/{number}"
+    steps: dict[str, Callable[[], bool]] = {
+        "begun": begun.exists,
+        "running": lambda: begun.exists() and application.is_busy(),
+        "staged": lambda: begun.exists() and any(data.glob(STAGED)),
+        "done": done.exists,
+    }
+    is_so = steps[draw.choice(list(steps))]
+    return lambda: is_so() or done.exists()
+
+
+# The first kills one executor while tasks run, or while others are to fetch what it keeps.
+SEEDS = [7, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 11) if n != 7)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_executors_killed_under_a_stream(
+    application: Application, tmp_path: Path, seed: int
+) -> None:
+    draw, data, work = random.Random(seed), make_target(tmp_path), tmp_path / "work"
+    make_input(work)
+    options, conf = {"path": data, "topic": TOPIC}, application.conf()
+    command = [sink_child.__file__, str(work), json.dumps(options), json.dumps(conf)]
+    driver = Driver(command, application.processes.environment())
+    killing = Killing(application, Path(data), TOPIC, draw)
+    checkpoint = work / "checkpoint"
+    is_time = drawn_batch(draw, application, checkpoint, Path(data))
+    try:
+        killing.kill(driver, is_time, (checkpoint / f"commits/{BATCHES - 1}").exists)
+        status, errors = driver.finish()
+    finally:
+        driver.end()
+    assert status == 0, errors
+    check_directory(data, ["an executor"])
+    killing.check([ends_of_batches(records) for records in values(data)])
+    assert list(Path(data).glob(STAGED)) == []
+
+
+def values(data: str) -> list[list[int]]:
+    """The rows' numbers in each partition, in order."""
+    return [[int(record.value or b"") for record in records] for records in held(data, TOPIC)]
+
+
+def ends_of_batches(numbers: Sequence[int]) -> set[int]:
+    """Behind which rows a batch ends, and 0."""
+    batches = [number // (2 * FILE_ROWS) for number in numbers]
+    assert batches == sorted(batches)
+    changes = {at + 1 for at, (one, other) in enumerate(pairwise(batches)) if one != other}
+    return {0, len(numbers)} | changes
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_executors_killed_under_a_bootstrap(
+    application: Application, tmp_path: Path, seed: int
+) -> None:
+    table, data, draw = tmp_path / "table.parquet", tmp_path / "data", random.Random(seed)
+    write_table(table)
+    conf = application.conf() | {"spark.sql.files.maxPartitionBytes": "40000"}
+    killing = Killing(application, data, "orders", draw)
+    is_time = partial(has_come, *draw_step(draw, application, data))
+    run = Run(
+        table,
+        data,
+        application.url,
+        tasks=BOOTSTRAP_TASKS,
+        conf=conf,
+        env=application.processes.environment(),
+    )
+    try:
+        killing.kill(run, is_time, (data / writers.WRITERS_FILE).exists)
+        told = run.finish()
+    finally:
+        run.end()
+    assert sum(int(str(row["records"])) for row in told) == test_bootstrap_kill.ROWS
+    check_all(data)
+    killing.check([{0, int(str(row["records"]))} for row in told])
+    assert list(data.glob(STAGED)) == []
+
+
+def draw_step(
+    draw: random.Random, application: Application, data: Path
+) -> tuple[Callable[[], int], int]:
+    """What is counted, and how many are enough: files to be fetched, or staged."""
+    before = application.shuffled()
+    if draw.randrange(2):
+        return lambda: len(application.shuffled() - before), draw.randint(1, 4)
+    return lambda: len(list(data.glob(STAGED))), draw.randint(1, BOOTSTRAP_TASKS // 2)
+
+
+def has_come(count: Callable[[], int], enough: int) -> bool:
+    return count() >= enough
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_executors_killed_under_a_mirror(
+    application: Application, tmp_path: Path, seed: int
+) -> None:
+    draw, topic, partitions = random.Random(seed), "orders", test_mirror_kill.PARTITIONS
+    source = make(f"{tmp_path}/a", topic, partitions)
+    target, work = make(f"{tmp_path}/b", topic, partitions), tmp_path / "check"
+    count = MIRROR_BATCHES * MIRROR_PART
+    for partition in range(partitions):
+        append(source, topic, partition, test_mirror_kill.some(partition, 0, count))
+    given: dict[str, object] = {
+        "source": source,
+        "topic": topic,
+        "target": target,
+        "checkpoint": str(work),
+    }
+    given |= {"once": True, "conf": application.conf()}
+    driver = Driver([mirror_child.__file__, json.dumps(given)], application.processes.environment())
+    killing = Killing(application, Path(target), topic, draw)
+    is_time = drawn_batch(draw, application, work / "spark", Path(target))
+    try:
+        killing.kill(driver, is_time, (work / f"spark/commits/{MIRROR_BATCHES - 1}").exists)
+        status, errors = driver.finish()
+    finally:
+        driver.end()
+    assert status == 0, errors
+    later_than_ms = test_mirror_kill.T0 + 10 * count
+    test_mirror_kill.check_copied(source, target, str(work), later_than_ms=later_than_ms)
+    killing.check([range(0, count + 1, MIRROR_PART)] * partitions)
