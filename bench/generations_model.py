@@ -22,6 +22,7 @@ from tidelog.storage.compaction.generations.mapped_keys import (
     MappedKeys,
     better,
     correction,
+    count_error,
     live_error,
 )
 from tidelog.storage.compaction.generations.planning import Demand, plan_generation
@@ -230,26 +231,28 @@ def facts(log: ModelLog, live: Sequence[float], counted: Sequence[float]) -> lis
     ]
 
 
-def _demand(log: ModelLog, error: float) -> Demand:
+def _demand(log: ModelLog, error: float, count_error: float) -> Demand:
     return Demand(
         cleanable_end=log.end,
         active_bytes=0,
         segment_bytes=log.segment,
         space_factor=log.workload.factor,
         live_error=error,
+        count_error=count_error,
     )
 
 
 def generational(log: ModelLog) -> None:
     """The storage's scheduler, told exactly what is alive."""
     live = [float(log.live(piece)) for piece in log.pieces]
-    _carry_out(log, live, live, 0.0)
+    _carry_out(log, live, live, (0.0, 0.0))
 
 
 class Sampling:
-    """The storage's scheduler, with what a sample of keys tells it."""
+    """The storage's scheduler, with what a sample of keys tells it; `seed` draws the sample."""
 
-    def __init__(self, shift: int) -> None:
+    def __init__(self, shift: int, seed: int = 0) -> None:
+        self._seed = seed
         self._samples = KeySamples(shift)
         self._read_to = 0
         self._counted: MappedKeys | None = None
@@ -257,7 +260,7 @@ class Sampling:
     def __call__(self, log: ModelLog) -> None:
         for piece in log.pieces:
             if piece.base >= self._read_to:
-                hashes = _scramble(piece.keys).tolist()
+                hashes = _scramble(piece.keys, self._seed).tolist()
                 self._samples.add(
                     (h, o, 1) for h, o in zip(hashes, piece.offsets.tolist(), strict=True)
                 )
@@ -281,7 +284,8 @@ class Sampling:
         before = {id(piece) for piece in log.pieces}
         whole = correction(self._samples, self._counted)
         counted = [(size << shift) * whole for _, size in counts]
-        if _carry_out(log, live, counted, live_error(self._samples, self._counted)):
+        errors = [error(self._samples, self._counted) for error in (live_error, count_error)]
+        if _carry_out(log, live, counted, errors):
             self._count(log)
             self._weigh(log, before)
 
@@ -297,19 +301,19 @@ class Sampling:
                 piece.weight = size << self._samples.shift
 
 
-def _scramble(keys: Longs) -> Longs:
-    """A hash of whole numbers, its low bits as good as drawn."""
-    words = keys.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+def _scramble(keys: Longs, seed: int) -> Longs:
+    """A seeded hash of whole numbers, its low bits as good as drawn."""
+    words = (keys + (seed << 40)).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     words ^= words >> np.uint64(32)
     words *= np.uint64(0xD6E8FEB86659FD93)
     return (words >> np.uint64(20)).astype(np.int64)
 
 
 def _carry_out(
-    log: ModelLog, live: Sequence[float], counted: Sequence[float], error: float
+    log: ModelLog, live: Sequence[float], counted: Sequence[float], errors: Sequence[float]
 ) -> bool:
     """Whether there was anything to clean; it is done then."""
-    plan = plan_generation(facts(log, live, counted), _demand(log, error))
+    plan = plan_generation(facts(log, live, counted), _demand(log, *errors))
     if plan.is_due:
         log.clean([each.bases for each in plan.groups], plan.map_from)
     return plan.is_due

@@ -18,7 +18,11 @@ from tidelog.storage.compaction.generations.coverage import (
     with_drops,
 )
 from tidelog.storage.compaction.generations.facts import SegmentFacts
-from tidelog.storage.compaction.generations.planning import Demand, plan_generation
+from tidelog.storage.compaction.generations.planning import (
+    Demand,
+    measure,
+    plan_generation,
+)
 
 Entry = tuple[int, int, str | None]
 KEYS = 3
@@ -151,6 +155,7 @@ def _clean_by_plan(model: Model, random: Random) -> None:
         active_bytes=0,
         segment_bytes=4,
         space_factor=random.uniform(1.1, 2.0),
+        count_error=random.choice([0.0, 0.1]),
         everything="asked" if random.random() < 0.2 else "",
     )
     plan = plan_generation(model.facts([random.random() for _ in model.segments]), demand)
@@ -214,3 +219,59 @@ def test_a_tombstone_stays_where_an_older_segment_was_not_cleaned_against_it() -
     demand = Demand(cleanable_end=20, active_bytes=0, segment_bytes=100, space_factor=1.5)
     plan = plan_generation([first, second], demand)
     assert [(g.bases, g.drop_expired) for g in plan.groups] == [((10,), False)]
+
+
+def _facts(count: int, keys: float) -> list[SegmentFacts]:
+    """Segments of 100 bytes; the last two were never cleaned, and half of them is garbage."""
+    whole = SegmentFacts(
+        base_offset=0,
+        end_offset=10,
+        size_bytes=100,
+        cleaned_to=10,
+        live_bytes=100.0,
+        sum_bytes=100.0,
+        keys=keys,
+    )
+    found = [
+        replace(whole, base_offset=at * 10, end_offset=at * 10 + 10, cleaned_to=(count - 2) * 10)
+        for at in range(count - 2)
+    ]
+    for at in (count - 2, count - 1):
+        dirty = replace(whole, base_offset=at * 10, end_offset=at * 10 + 10, cleaned_to=at * 10)
+        found.append(replace(dirty, live_bytes=50.0, sum_bytes=50.0))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("count_error", "map_keys_max", "map_from"),
+    [(0.0, 100.0, 40), (0.004, 100.0, 40), (0.006, 100.0, 0), (0.006, 65.0, 40)],
+)
+def test_all_keys_are_mapped_where_their_number_is_uncertain(
+    count_error: float, map_keys_max: float, map_from: int
+) -> None:
+    """And where the map holds them, with something to spare: a map that is full counts nothing."""
+    demand = Demand(
+        cleanable_end=60,
+        active_bytes=0,
+        segment_bytes=100,
+        space_factor=1.1,
+        map_keys_max=map_keys_max,
+        count_error=count_error,
+    )
+    plan = plan_generation(_facts(6, keys=10.0), demand)
+    assert plan.map_from == map_from
+    assert [group.bases for group in plan.groups] == [(40,), (50,)]
+
+
+def test_the_bound_is_lower_by_what_is_uncertain() -> None:
+    demand = Demand(cleanable_end=60, active_bytes=0, segment_bytes=100, space_factor=2.0)
+    facts = _facts(6, keys=10.0)
+    assert measure(facts, demand).bound_bytes == 2 * 500
+    assert measure(facts, replace(demand, live_error=0.01)).bound_bytes == pytest.approx(980)
+    assert measure(facts, replace(demand, live_error=0.2)).bound_bytes == pytest.approx(900)
+
+
+def test_what_comes_behind_the_active_segment_is_reckoned_with() -> None:
+    demand = Demand(cleanable_end=60, active_bytes=7, segment_bytes=100, space_factor=2.0)
+    assert measure(_facts(6, keys=10.0), demand).log_bytes == 700
+    assert measure(_facts(6, keys=10.0), replace(demand, late_bytes=7)).log_bytes == 707

@@ -311,6 +311,31 @@ def test_a_map_of_segments_that_were_not_sampled_counts_nothing() -> None:
     assert found.statistics.counted is None
 
 
+def _finding_with_one_that_waits(map_to: int, keys: int) -> Finding:
+    """Segments of [0, 20), [20, 30), [30, 40)."""
+    finding = _finding(SEGMENTS, 0, keys)
+    segments = [*finding.segments, _segment(30, 40)]
+    return replace(finding, segments=segments, cleaned=replace(finding.cleaned, mapped_to=map_to))
+
+
+@pytest.mark.parametrize(("is_sampled", "counted"), [(False, 10), (True, None)])
+def test_a_segment_that_waits_is_no_hindrance_where_it_was_not_sampled(
+    is_sampled: bool, counted: int | None
+) -> None:
+    """Else the sample's last record of a key may lie in it, though the map has the key, too."""
+    machine, env, _ = _machine()
+    known, waiting = _known(), _segment(30, 40)
+    known.rows[30] = _row(waiting, 30, 10 if is_sampled else -1)
+    files.write_atomically(machine, f"{DIRECTORY}/{STATISTICS_FILE}", encode(known))
+    made = Generations.load(env, DIRECTORY, [*SEGMENTS, waiting], 0)
+    made.note(_finding_with_one_that_waits(30, 10))
+    made.store()
+    found, _ = read_statistics(machine, DIRECTORY)
+    assert found is not None
+    kept = found.statistics.counted
+    assert (kept and kept.keys) == counted
+
+
 def test_the_first_look_behind_a_roll_expects_the_next_one_as_late() -> None:
     """An active segment that has 300 bytes already: so will the next one before it is looked at."""
     _, env, segments = _machine()

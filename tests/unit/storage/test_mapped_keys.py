@@ -9,6 +9,7 @@ from tidelog.storage.compaction.generations.mapped_keys import (
     MappedKeys,
     better,
     correction,
+    count_error,
     live_error,
 )
 from tidelog.storage.compaction.generations.samples import KeySamples
@@ -41,6 +42,7 @@ def test_every_key_in_the_sample_is_no_estimate() -> None:
 
 def test_no_sample_knows_nothing() -> None:
     assert live_error(KeySamples(SHIFT), None) == 1.0
+    assert count_error(KeySamples(SHIFT), None) == 0.0
     assert correction(KeySamples(SHIFT), MappedKeys(shift=SHIFT, keys=5, sampled=0)) == 1.0
 
 
@@ -70,6 +72,9 @@ def test_records_of_different_sizes_leave_their_mean_uncertain() -> None:
     samples = KeySamples(SHIFT, sizes)
     counted = MappedKeys(shift=SHIFT, keys=800, sampled=100)
     assert live_error(samples, counted) == pytest.approx(math.sqrt(7 / 8 * 0.25 / 100))
+    assert count_error(samples, counted) == 0.0
+    assert live_error(samples, None) == pytest.approx(math.sqrt(7 / 8 * 1.25 / 100))
+    assert count_error(samples, None) == pytest.approx(math.sqrt(7 / 8 / 100))
 
 
 def test_the_count_that_leaves_less_uncertain_is_kept() -> None:

@@ -60,7 +60,17 @@ def live_error(samples: KeySamples, counted: MappedKeys | None) -> float:
     """
     if not len(samples):
         return 1.0
+    return math.hypot(count_error(samples, counted), _error(samples, samples.size_variance()))
+
+
+def count_error(samples: KeySamples, counted: MappedKeys | None) -> float:
+    """That of the number of keys: what a map of all of them would take away."""
+    if not len(samples):
+        return 0.0
     unknown = len(samples) if counted is None else counted.unknown(samples)
+    return _error(samples, unknown / len(samples))
+
+
+def _error(samples: KeySamples, variance: float) -> float:
     chance = 1 - 1 / (1 << samples.shift)
-    variance = unknown / len(samples) + samples.size_variance()
     return math.sqrt(chance * variance / len(samples))

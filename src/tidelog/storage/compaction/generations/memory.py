@@ -22,6 +22,7 @@ from tidelog.storage.compaction.generations.mapped_keys import (
     MappedKeys,
     better,
     correction,
+    count_error,
     live_error,
 )
 from tidelog.storage.compaction.generations.planning import (
@@ -235,6 +236,7 @@ class Generations:
         demand = replace(
             demand,
             live_error=live_error(known.samples, known.counted),
+            count_error=count_error(known.samples, known.counted),
             late_bytes=self._late_bytes(demand),
         )
         if not demand.everything and self._must_sweep(
@@ -313,7 +315,8 @@ class Generations:
         start, end = finding.map_from, finding.cleaned.mapped_to
         known, samples = self._known, self._known.samples
         mapped = [row for row in known.rows.values() if row.end_offset > start]
-        is_same = all(row.records != UNKNOWN and row.end_offset <= end for row in mapped)
+        # What was not mapped, as it has to wait, was not sampled either.
+        is_same = all((row.records != UNKNOWN) == (row.end_offset <= end) for row in mapped)
         # A sample of all keys needs no help; a count that can't be is nobody's.
         if samples.shift and is_same and 0 < finding.cleaned.keys <= end - start:
             sampled = samples.count_between(start, end)

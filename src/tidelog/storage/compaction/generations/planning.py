@@ -28,8 +28,13 @@ from tidelog.storage.compaction.job import Group
 BATCH_PART: Final = 0.2
 # Standard errors of the estimated live size by which the bound is taken lower, and how much of it
 # they may take.
-ERRORS_KEPT: Final = 1.5
+ERRORS_KEPT: Final = 2.0
 ERROR_MAX: Final = 0.1
+# Where the number of keys is more uncertain than this, all of them are mapped: to read the log once
+# costs about what half a percent of its space saves while the live size is appended once.
+COUNT_FROM: Final = 0.005
+# Of the map, so that it is not full where there are more keys than expected.
+COUNT_FILL: Final = 0.9
 
 
 class Decision(StrEnum):
@@ -52,6 +57,7 @@ class Demand:
         space_factor: How many times its live size the log may take.
         map_keys_max: How many keys the offset map holds.
         live_error: Standard error of the estimated live size, as a part of it.
+        count_error: So much of it a map of all keys would take away.
         late_bytes: So many bytes will be appended behind the active segment before it is looked
             at again.
         everything: Why a full pass is made whether or not the space is used up; empty where not.
@@ -65,6 +71,7 @@ class Demand:
     space_factor: float
     map_keys_max: float = math.inf
     live_error: float = 0.0
+    count_error: float = 0.0
     late_bytes: int = 0
     everything: str = ""
     has_versions: bool = False
@@ -224,12 +231,20 @@ class _Planning:
         over = self.space.log_bytes - self.space.bound_bytes
         # Rounding must not keep it from freeing all that there is.
         needed = min(over + batch, garbage * 0.99)
-        found = schedule.choose(self.allowed, needed, map_keys_max=self.demand.map_keys_max)
+        limit = self.demand.map_keys_max
+        found = schedule.choose(
+            self.allowed, needed, map_keys_max=limit, is_whole=self._must_count(limit)
+        )
         if found is None:
             return self.sweep(f"{reason}; one map does not find enough")
         bases = set(found.bases)
         taken = merging.widen(self.allowed, bases, self._room())
         return self._make(taken, bases, found.map_from, reason)
+
+    def _must_count(self, map_keys_max: float) -> bool:
+        """Whether all keys are mapped, so that their number is known."""
+        keys = sum(each.keys for each in self.allowed)
+        return self.demand.count_error > COUNT_FROM and keys <= COUNT_FILL * map_keys_max
 
     def _room(self) -> Room:
         return Room(self.demand.segment_bytes, self.space.live_bytes)

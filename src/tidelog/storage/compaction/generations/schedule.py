@@ -59,7 +59,11 @@ class Choice:
 
 
 def choose(
-    segments: Sequence[SegmentFacts], needed_bytes: float, *, map_keys_max: float = math.inf
+    segments: Sequence[SegmentFacts],
+    needed_bytes: float,
+    *,
+    map_keys_max: float = math.inf,
+    is_whole: bool = False,
 ) -> Choice | None:
     """The cheapest cleaning that frees what is needed.
 
@@ -67,6 +71,7 @@ def choose(
         segments: Finished segments that may be cleaned, in order.
         needed_bytes: What has to be freed.
         map_keys_max: How many keys the map holds.
+        is_whole: Whether all keys are mapped, whatever that costs.
 
     Returns:
         None where so much can't be freed by one map.
@@ -74,7 +79,8 @@ def choose(
     order = sorted(segments, key=priority_by(segments), reverse=True)
     tails = list(accumulate((each.size_bytes for each in reversed(segments)), initial=0))[::-1]
     best: tuple[float, int, list[SegmentFacts], int] | None = None
-    for map_from in _map_starts(segments, map_keys_max):
+    whole = [each.base_offset for each in segments[:1]]
+    for map_from in whole if is_whole else _map_starts(segments, map_keys_max):
         first = bisect_left(segments, map_from, key=lambda each: each.base_offset)
         known = [each for each in order if each.cleaned_to >= map_from]
         found = _best_prefix(known, needed_bytes, READ_PRICE * tails[first])
