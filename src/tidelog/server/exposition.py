@@ -67,7 +67,7 @@ REFUSED: Final = _counter("connections_refused_total", "Clients turned away sinc
 MALFORMED: Final = _counter(
     "malformed_requests_total", "Requests that broke the protocol and closed their connection."
 )
-LOGINS: Final = _counter("logins_total", "Log-ins by SASL, by mechanism and outcome.")
+LOGINS: Final = _counter("logins_total", "Log-ins by SASL, and TLS handshakes that failed.")
 LEFT_OUT: Final = _gauge("metrics_left_out", "Series that are not shown, beyond the bound.")
 REQUEST_SECONDS: Final = Family(
     "request_seconds", "histogram", "From a request's last byte to its answer, by API."

@@ -57,7 +57,7 @@ class Metrics:
         """Somebody was not who he said he was.
 
         Args:
-            mechanism: Such as `PLAIN`; one of those that are known.
+            mechanism: Such as `PLAIN`; one of those that are known, `TLS` for a handshake.
         """
 
     def logged_in(self, mechanism: str) -> None:

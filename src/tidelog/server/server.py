@@ -172,7 +172,7 @@ class Server:
             from tidelog.server.tls_listener import TlsListener, listening_sockets
 
             sockets = await listening_sockets(place.host, place.port, BACKLOG)
-            self._listeners.append(TlsListener(sockets, context, self.node.timers, make))
+            self._listeners.append(TlsListener(sockets, context, self.node, make))
             port = sockets[0].getsockname()[1]
         self.node.places[door.plan.name] = str(Endpoint(place.host, port))
         door.address = self.node.listeners[door.plan.name] = advertised(door.plan, port)

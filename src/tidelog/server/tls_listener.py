@@ -10,11 +10,14 @@ import errno
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tidelog.server.connection import Connection
-from tidelog.server.node import LOGGER
-from tidelog.server.timers import Timer, Timers
+from tidelog.server.node import LOGGER, Node
+from tidelog.server.security.handshakes import SHAKING, reason_of
+
+if TYPE_CHECKING:
+    from tidelog.server.timers import Timer
 
 # A client that does not come to the end of a handshake, or of its good-bye, is sent away.
 TLS_TIMEOUT_S: Final = 10
@@ -49,7 +52,7 @@ class TlsListener:
         self,
         sockets: Sequence[socket.socket],
         context: ssl.SSLContext,
-        timers: Timers,
+        node: Node,
         make: Callable[[], Connection],
     ) -> None:
         """Accept from now on.
@@ -57,13 +60,13 @@ class TlsListener:
         Args:
             sockets: They listen, and don't block.
             context: For handshakes.
-            timers: What is tried again later.
+            node: Its timers, for what is tried again later, and its metrics.
             make: A connection that nobody has made yet.
         """
         self._loop = asyncio.get_running_loop()
         self._sockets = list(sockets)
         self._context = context
-        self._timers = timers
+        self._node = node
         self._make = make
         self._handshakes: set[asyncio.Task[bool]] = set()
         self._pauses: dict[socket.socket, Timer] = {}
@@ -113,7 +116,7 @@ class TlsListener:
         else:
             LOGGER.warning("connections wait, the system has no room for them: %s", error)
         self._loop.remove_reader(listening)
-        self._pauses[listening] = self._timers.after(PAUSE_MS, lambda: self._go_on(listening))
+        self._pauses[listening] = self._node.timers.after(PAUSE_MS, lambda: self._go_on(listening))
 
     def _go_on(self, listening: socket.socket) -> None:
         del self._pauses[listening]
@@ -138,6 +141,7 @@ class TlsListener:
 
     async def _shake_hands(self, sock: socket.socket, connection: Connection) -> bool:
         """Have a handshake done, and the connection told of it; whether it came to its end."""
+        SHAKING.set(sock)  # for this task alone
         try:
             await self._loop.connect_accepted_socket(
                 lambda: connection,
@@ -146,12 +150,21 @@ class TlsListener:
                 ssl_handshake_timeout=TLS_TIMEOUT_S,
                 ssl_shutdown_timeout=TLS_TIMEOUT_S,
             )
-        except OSError:  # `ssl.SSLError` and time-outs are some: who comes may do as he likes
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            return False
+        except ssl.SSLError as error:
+            self._refuse(connection.facts.host, error)
+            return False
+        except OSError:  # such as a time-out: who comes may go as he likes
             return False
         except Exception:  # noqa: BLE001 - one client's trouble is not the others'
             LOGGER.exception("a TLS handshake of %s failed", connection.facts.host)
             return False
         return True
+
+    def _refuse(self, host: str, error: ssl.SSLError) -> None:
+        self._node.metrics.login_failed("TLS")
+        LOGGER.warning("a TLS handshake of %s failed: %s", host, reason_of(error))
 
 
 async def listening_sockets(host: str, port: int, backlog: int) -> list[socket.socket]:

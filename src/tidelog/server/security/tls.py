@@ -11,6 +11,7 @@ from typing import Final
 from tidelog.config import BrokerConfig
 from tidelog.env import FileSystem
 from tidelog.errors import ConfigError
+from tidelog.server.security.handshakes import HandshakeContext
 from tidelog.server.security.watched import Watched
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -31,7 +32,7 @@ def make_context(config: BrokerConfig, *, asks_clients: bool) -> ssl.SSLContext:
     Raises:
         ConfigError: A file can't be read or used. Names the setting; never shows what is in it.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = HandshakeContext(ssl.PROTOCOL_TLS_SERVER)
     versions = [_VERSIONS[name] for name in config.ssl_enabled_protocols]
     if not versions:
         raise ConfigError("ssl.enabled.protocols", "", "must name one version or more")
