@@ -16,6 +16,11 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from tests.kafka_oracle import kafka_jars, kafka_oracle
+from tests.peers.conftest import kafka_broker
+from tests.peers.either import AnyBroker, either_broker
+from tests.peers.settled import await_markers
+from tests.peers.test_sink_broker import read
 from tests.spark import sink_child
 from tests.spark.cluster import Processes, start_standalone
 from tests.spark.drivers import STEP_S, Driver
@@ -26,14 +31,18 @@ from tests.spark.jobs.test_bootstrap_kill import Run, check_all, write_table
 from tests.spark.test_sink_kill import (
     BATCHES,
     FILE_ROWS,
+    PARTITIONS,
     TOPIC,
     check_directory,
+    judge,
     make_input,
     make_target,
 )
 
 from tidelog.directory import Directory
 from tidelog.storage import writers
+
+__all__ = ["either_broker", "kafka_broker", "kafka_jars", "kafka_oracle"]
 
 LOOK_S = 0.2
 # A drawn part of this many steps lies between what is seen and the kill.
@@ -62,7 +71,7 @@ class Killing:
 
     Attributes:
         application: Whose executors.
-        data: The directory that it writes.
+        data: The directory that it writes; none is there where it writes to a broker.
         topic: The topic.
         draw: Says when, and which.
         looks: The ends of the partitions, at each look.
@@ -95,14 +104,13 @@ class Killing:
         return True
 
     def look(self) -> None:
-        """See what a reader sees."""
-        try:
-            with Directory.open(str(self.data)) as directory:
-                if self.topic in directory.topics():
-                    ends = directory.end_offsets(directory.log_dir.partitions(self.topic))
-                    self.looks.append([end for _, end in sorted(ends.items())])
-        except FileNotFoundError:
-            pass  # it is made by the driver
+        """See what a reader sees; a broker's query has no directory."""
+        if not self.data.exists():
+            return
+        with Directory.open(str(self.data)) as directory:
+            if self.topic in directory.topics():
+                ends = directory.end_offsets(directory.log_dir.partitions(self.topic))
+                self.looks.append([end for _, end in sorted(ends.items())])
 
     def check(self, wholes: Sequence[Collection[int]]) -> Told:
         """Executors were lost to Spark, and every look saw whole commits; what Spark has noted.
@@ -158,23 +166,45 @@ SEEDS = [7, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 11) if n
 def test_executors_killed_under_a_stream(
     application: Application, tmp_path: Path, seed: int
 ) -> None:
-    draw, data, work = random.Random(seed), make_target(tmp_path), tmp_path / "work"
+    data = make_target(tmp_path)
+    killing = Killing(application, Path(data), TOPIC, random.Random(seed))
+    run_stream(killing, tmp_path / "work", {"path": data, "topic": TOPIC})
+    check_directory(data, ["an executor"])
+    killing.check([ends_of_batches(records) for records in values(data)])
+    assert list(Path(data).glob(STAGED)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.kafka
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_executors_killed_under_a_stream_to_a_broker(
+    application: Application, either_broker: AnyBroker, tmp_path: Path, seed: int
+) -> None:
+    topic = f"executors-{seed}"
+    either_broker.create_topic(topic, PARTITIONS)
+    options = {"kafka.bootstrap.servers": either_broker.bootstrap, "topic": topic}
+    killing = Killing(application, tmp_path / "no directory", topic, random.Random(seed))
+    run_stream(killing, tmp_path / "work", options | {"delivery": "exactly-once"})
+    await_markers(either_broker, topic)
+    found = read(either_broker, topic)
+    judge([(m.key(), m.value(), m.timestamp()[1]) for m in found], ["an executor"])
+    killing.check([])
+
+
+def run_stream(killing: Killing, work: Path, options: dict[str, str]) -> None:
+    """Let a query write its batches, executors being killed."""
     make_input(work)
-    options, conf = {"path": data, "topic": TOPIC}, application.conf()
+    conf = killing.application.conf()
     command = [sink_child.__file__, str(work), json.dumps(options), json.dumps(conf)]
-    driver = Driver(command, application.processes.environment())
-    killing = Killing(application, Path(data), TOPIC, draw)
+    driver = Driver(command, killing.application.processes.environment())
     checkpoint = work / "checkpoint"
-    is_time = drawn_batch(draw, application, checkpoint, Path(data))
+    is_time = drawn_batch(killing.draw, killing.application, checkpoint, killing.data)
     try:
         killing.kill(driver, is_time, (checkpoint / f"commits/{BATCHES - 1}").exists)
         status, errors = driver.finish()
     finally:
         driver.end()
     assert status == 0, errors
-    check_directory(data, ["an executor"])
-    killing.check([ends_of_batches(records) for records in values(data)])
-    assert list(Path(data).glob(STAGED)) == []
 
 
 def values(data: str) -> list[list[int]]:
