@@ -1,5 +1,6 @@
 """Log-ins of tests: a broker's settings and users, and a connection that says who it is."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
@@ -75,7 +76,12 @@ def settings_in(folder: Path, **more: str) -> dict[str, str]:
 
 def add_users(broker: Broker) -> None:
     """A user of SCRAM for each mechanism, called after it."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    add_scram_users({"bootstrap.servers": broker.bootstrap_servers})
+
+
+def add_scram_users(settings: Mapping[str, str | int | float | bool]) -> None:
+    """The same by a client with these settings of librdkafka."""
+    admin = AdminClient(dict(settings))
     kinds = {
         "SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256,
         "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512,

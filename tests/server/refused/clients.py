@@ -1,0 +1,149 @@
+"""What clients say when a broker does not let them in, or lets them do nothing.
+
+Each call comes back in bounded time, with the client's own error, or fails.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, cast
+
+import pytest
+from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
+from aiokafka import errors as aio_errors
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaAdminClient  # type: ignore[import-untyped]
+from kafka import errors as py_errors
+from tests.kafka_oracle import Oracle, OracleError
+from tests.server.refused.doors import BEARER, TOPIC
+from tests.server.secured import TIMEOUT_S, Key
+from tests.waiting import until_so
+
+# How long kafka-python tries, whatever it was told.
+TRIES_MS: Final = 500
+_MODULES: Final = {
+    "PLAIN": "plain.PlainLoginModule",
+    "SCRAM-SHA-256": "scram.ScramLoginModule",
+    "SCRAM-SHA-512": "scram.ScramLoginModule",
+}
+Refusal = Callable[[str, Key], None]
+
+
+# -- who is not let in ---------------------------------------------------------------------------
+
+
+def librdkafka_is_refused(bootstrap: str, key: Key) -> None:
+    """It tells of a failed log-in, or of the alert that ended TLS, and goes on trying."""
+    told: list[KafkaError] = []
+    given = key.librdkafka(bootstrap) | {"reconnect.backoff.max.ms": 200}
+    # One of its settings is a function.
+    producer = Producer({**given, "error_cb": told.append})
+
+    def is_told() -> bool:
+        producer.poll(0.05)
+        if key.protocol == "SSL":  # of TLS 1.3 it hears when it reads, as of a lost connection
+            return any("alert" in error.str() for error in told)
+        return any(error.code() == KafkaError._AUTHENTICATION for error in told)
+
+    until_so(is_told, "librdkafka tells why it is refused")
+
+
+def kafka_python_is_refused(bootstrap: str, key: Key) -> None:
+    """It tries for as long as it may, and tells of that alone."""
+    given = key.kafka_python(bootstrap) | {"bootstrap_timeout_ms": TRIES_MS}
+    with pytest.raises(py_errors.KafkaTimeoutError, match="Unable to bootstrap"):
+        KafkaAdminClient(**given)
+
+
+def aiokafka_is_refused(bootstrap: str, key: Key, caplog: pytest.LogCaptureFixture) -> None:
+    """It tries once, and writes into its log why."""
+
+    async def run() -> None:
+        producer = AIOKafkaProducer(**key.aiokafka(bootstrap))
+        try:
+            with pytest.raises(aio_errors.KafkaConnectionError, match="Unable to bootstrap"):
+                await asyncio.wait_for(producer.start(), TIMEOUT_S)
+        finally:
+            await producer.stop()
+
+    with caplog.at_level(logging.WARNING, logger="aiokafka"):
+        asyncio.run(run())
+    # It takes the answer to a bad token for a log-in, and TLS's alert for an end.
+    if key.mechanism is not None and key.mechanism != BEARER:
+        said = [each.getMessage() for each in caplog.records if each.name == "aiokafka"]
+        assert any("SaslAuthenticationFailed" in line for line in said), said
+
+
+def java_is_refused(bootstrap: str, key: Key, oracle: Oracle) -> None:
+    """It tells of it at once."""
+    error = "SslAuthentication" if key.protocol == "SSL" else "SaslAuthentication"
+    with pytest.raises(OracleError, match=f"{error}Exception"):
+        _ask_java(bootstrap, key, oracle)
+
+
+def _ask_java(bootstrap: str, key: Key, oracle: Oracle) -> object:
+    """Whether a topic may be seen."""
+    found = oracle.ask("rights", config=_java(bootstrap, key), steps={"see": [TOPIC]}, open=TOPIC)
+    return cast("dict[str, dict[str, bool]]", found)["see"][TOPIC]
+
+
+def _java(bootstrap: str, key: Key) -> dict[str, str]:
+    """Settings of Java's clients."""
+    found = {"bootstrap.servers": bootstrap, "security.protocol": key.protocol}
+    if key.mechanism == BEARER:  # a token that nobody has signed: it makes no other by itself
+        module = 'oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="bob"'
+        found |= {"sasl.jaas.config": f"org.apache.kafka.common.security.{module};"}
+    elif key.mechanism is not None:
+        who = f'required username="{key.user}" password="{key.password}";'
+        module = f"org.apache.kafka.common.security.{_MODULES[key.mechanism]}"
+        found |= {"sasl.jaas.config": f"{module} {who}"}
+    if key.mechanism is not None:
+        found |= {"sasl.mechanism": key.mechanism}
+    if key.authority is not None:
+        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(key.authority)}
+    if key.certificate is not None:
+        found |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(key.certificate)}
+    return found
+
+
+# -- who has no rights ---------------------------------------------------------------------------
+
+
+def librdkafka_is_denied(bootstrap: str, key: Key) -> None:
+    """It may not see a topic."""
+    admin = AdminClient(key.librdkafka(bootstrap))
+    with pytest.raises(KafkaException) as caught:
+        admin.describe_topics(TopicCollection([TOPIC]))[TOPIC].result(TIMEOUT_S)
+    error = cast("KafkaError", caught.value.args[0])
+    assert error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
+def kafka_python_is_denied(bootstrap: str, key: Key) -> None:
+    """Likewise."""
+    admin = KafkaAdminClient(**key.kafka_python(bootstrap))
+    try:
+        (found,) = admin.describe_topics([TOPIC])
+    finally:
+        admin.close()
+    assert found["error_code"] == KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
+def aiokafka_is_denied(bootstrap: str, key: Key) -> None:
+    """It may not write."""
+
+    async def run() -> None:
+        producer = AIOKafkaProducer(**key.aiokafka(bootstrap))
+        await producer.start()
+        try:
+            with pytest.raises(aio_errors.TopicAuthorizationFailedError):
+                await asyncio.wait_for(producer.send_and_wait(TOPIC, b"w"), TIMEOUT_S)
+        finally:
+            await producer.stop()
+
+    asyncio.run(run())
+
+
+def java_is_denied(bootstrap: str, key: Key, oracle: Oracle) -> None:
+    """It may not see a topic."""
+    assert _ask_java(bootstrap, key, oracle) is False

@@ -1,0 +1,216 @@
+"""Brokers that want to know who comes, ours and Kafka's, and keys that are right and wrong."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka.admin import AdminClient
+from tests.kafka_oracle import Oracle
+from tests.peers.broker import Broker
+from tests.peers.home import QUICK_JVM, KafkaHome
+from tests.server.certificates import Authority
+from tests.server.logins import MECHANISMS, PASSWORD, SASL, add_scram_users, key_of
+from tests.server.secured import TIMEOUT_S, Key, create_topic
+from tests.server.signing import RsaKey, key_set, token
+from tests.server.test_bearer import BearerKey, claims, now_s
+
+import tidelog
+from tidelog.config.door_keys import STANDARD_AUTHORIZER
+
+BEARER: Final = "OAUTHBEARER"
+TOPIC: Final = "open"
+_LOGINS: Final = "org.apache.kafka.common.security"
+_SHARED: Final = {
+    "sasl.enabled.mechanisms": ",".join((*MECHANISMS, BEARER)),
+    "sasl.oauthbearer.expected.audience": "kafka",
+}
+_KAFKAS_SASL: Final = {
+    "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "listener.name.plaintext.plain.sasl.jaas.config": (
+        f'{_LOGINS}.plain.PlainLoginModule required username="PLAIN-user" password="{PASSWORD}"'
+        f' user_PLAIN-user="{PASSWORD}";'
+    ),
+    **{
+        f"listener.name.plaintext.{name}.sasl.jaas.config": (
+            f"{_LOGINS}.scram.ScramLoginModule required;"
+        )
+        for name in ("scram-sha-256", "scram-sha-512")
+    },
+    "listener.name.plaintext.oauthbearer.sasl.jaas.config": (
+        f"{_LOGINS}.oauthbearer.OAuthBearerLoginModule required;"
+    ),
+    "listener.name.plaintext.oauthbearer.sasl.server.callback.handler.class": (
+        f"{_LOGINS}.oauthbearer.OAuthBearerValidatorCallbackHandler"
+    ),
+}
+_TLS: Final = {"ssl.client.auth": "required", "authorizer.class.name": STANDARD_AUTHORIZER}
+_KAFKAS_TLS: Final = {
+    "listener.security.protocol.map": "PLAINTEXT:SSL,CONTROLLER:PLAINTEXT",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "ssl.keystore.type": "PEM",
+    "ssl.truststore.type": "PEM",
+    "super.users": "User:CN=boss;User:CN=server;User:ANONYMOUS",
+}
+_API_VERSIONS: Final = b"\0\0\0\x0a\0\x12\0\0\0\0\0\1\xff\xff"
+
+
+@dataclass(frozen=True)
+class Door:
+    """A broker, and who comes to it.
+
+    Attributes:
+        good: Keys that open it, by what they are called.
+        bad: Keys that don't.
+        nobody: One that opens it, of somebody without any rights; None where all have them.
+    """
+
+    bootstrap: str
+    good: Mapping[str, Key]
+    bad: Mapping[str, Key]
+    nobody: Key | None = None
+
+
+def secrets_of(key: Key) -> list[str]:
+    """What no log may show."""
+    if isinstance(key, BearerKey):
+        return [part for part in key.made.split(".") if part]
+    found = [key.password] if key.password else []
+    if key.certificate is not None:
+        found += [line for line in key.certificate.read_text().splitlines() if "-" not in line]
+    return found
+
+
+# -- SASL ----------------------------------------------------------------------------------------
+
+
+class Issuer:
+    """Who makes tokens, and the file of its keys."""
+
+    def __init__(self, folder: Path) -> None:
+        self._key = RsaKey("one")
+        self._other = RsaKey("one")
+        self.path = folder / "keys.json"
+        self.path.write_bytes(key_set(self._key.shown()))
+
+    def good(self) -> Key:
+        return self._bearer(self._key)
+
+    def bad(self) -> dict[str, Key]:
+        """Each is wrong in one thing."""
+        past = now_s() - 7200
+        return {
+            "stranger": self._bearer(self._other),
+            "expired": self._bearer(self._key, iat=past, exp=past + 60),
+            "audience": self._bearer(self._key, aud="other"),
+        }
+
+    @staticmethod
+    def _bearer(key: RsaKey, **more: object) -> Key:
+        made = token(key, "RS256", claims(**more))
+        return BearerKey(protocol=SASL, mechanism=BEARER, made=made)
+
+
+def _sasl_door(bootstrap: str, issuer: Issuer) -> Door:
+    good = {name: key_of(name) for name in MECHANISMS} | {BEARER: issuer.good()}
+    wrong = {f"{name}-password": replace(key_of(name), password="hunter2") for name in MECHANISMS}
+    unknown = {f"{name}-user": replace(key_of(name), user="mallory") for name in MECHANISMS}
+    tokens = {f"{BEARER}-{name}": key for name, key in issuer.bad().items()}
+    door = Door(bootstrap, good, wrong | unknown | tokens)
+    for key in good.values():
+        ensure_open(door, key)
+    return door
+
+
+def ensure_open(door: Door, key: Key) -> None:
+    """Fail where a good key does not open it."""
+    admin = AdminClient(key.librdkafka(door.bootstrap))
+    admin.poll(0)  # a token is asked for here
+    assert admin.list_topics(timeout=TIMEOUT_S).brokers
+
+
+@contextmanager
+def our_sasl(folder: Path) -> Iterator[Door]:
+    """Ours, with a door for each mechanism."""
+    issuer = Issuer(folder)
+    users = folder / "users"
+    users.write_text(f"PLAIN-user={PASSWORD}\n")
+    given = _SHARED | {
+        "listeners": f"PLAINTEXT://127.0.0.1:0,{SASL}://127.0.0.1:0",
+        "tidelog.sasl.plain.users.file": str(users),
+        "sasl.oauthbearer.jwks.endpoint.url": issuer.path.as_uri(),
+    }
+    with tidelog.broker(settings=given) as running:
+        add_scram_users({"bootstrap.servers": running.bootstrap_servers})
+        yield _sasl_door(f"127.0.0.1:{running.ports[SASL]}", issuer)
+
+
+@contextmanager
+def kafkas_sasl(home: KafkaHome, oracle: Oracle, folder: Path) -> Iterator[Door]:
+    """Kafka, likewise."""
+    issuer = Issuer(folder)
+    url = issuer.path.as_uri()
+    allowed = "-Dorg.apache.kafka.sasl.oauthbearer.allowed"
+    jvm = (*QUICK_JVM, f"{allowed}.urls={url}", f"{allowed}.files={issuer.path}")
+    given = _SHARED | _KAFKAS_SASL | {"sasl.oauthbearer.jwks.endpoint.url": url}
+    with started(Broker(home, oracle, folder / "kafka", settings=given, jvm=jvm)) as broker:
+        add_scram_users(key_of("PLAIN").librdkafka(broker.bootstrap))
+        yield _sasl_door(broker.bootstrap, issuer)
+
+
+@contextmanager
+def started(broker: Broker) -> Iterator[Broker]:
+    """Kafka while it runs."""
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+# -- mTLS ----------------------------------------------------------------------------------------
+
+
+class Papers:
+    """Certificates, good ones and others."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "other").mkdir()
+        self._authority = Authority(folder)
+        self._other = Authority(folder / "other", "stranger")
+        self.settings = {
+            "ssl.keystore.location": str(self._authority.issue("server")),
+            "ssl.truststore.location": str(self._authority.path),
+        }
+        self._boss = self._key(self._authority.issue("boss"))
+        self._nobody = self._key(self._authority.issue("alice"))
+
+    def _key(self, certificate: Path | None) -> Key:
+        return Key(protocol="SSL", authority=self._authority.path, certificate=certificate)
+
+    def door(self, bootstrap: str) -> Door:
+        """With a topic."""
+        bad = {"none": self._key(None), "authority": self._key(self._other.issue("boss"))}
+        create_topic(bootstrap, self._boss, TOPIC)
+        return Door(bootstrap, {"boss": self._boss}, bad, self._nobody)
+
+
+@contextmanager
+def our_tls(folder: Path) -> Iterator[Door]:
+    """Ours, which wants a certificate."""
+    papers = Papers(folder)
+    own = {"listeners": "SSL://127.0.0.1:0", "super.users": "User:CN=boss"}
+    with tidelog.broker(settings=_TLS | papers.settings | own) as running:
+        yield papers.door(running.bootstrap_servers)
+
+
+@contextmanager
+def kafkas_tls(home: KafkaHome, oracle: Oracle, folder: Path) -> Iterator[Door]:
+    """Kafka, likewise."""
+    papers = Papers(folder)
+    given = _TLS | papers.settings | _KAFKAS_TLS
+    with started(Broker(home, oracle, folder / "kafka", settings=given)) as broker:
+        yield papers.door(broker.bootstrap)

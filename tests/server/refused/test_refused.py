@@ -1,0 +1,199 @@
+"""Who is not let in hears so by his own client's error; at ours, and in the sweep at Kafka."""
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from typing import Final
+
+import pytest
+from tests.server.logins import MECHANISMS, is_closed, is_served, plain, say, shake
+from tests.server.raw import RawClient
+from tests.server.refused import clients
+from tests.server.refused.doors import (
+    BEARER,
+    Door,
+    kafkas_sasl,
+    kafkas_tls,
+    our_sasl,
+    our_tls,
+    secrets_of,
+)
+from tests.server.secured import TIMEOUT_S, Key
+from tests.server.test_bearer import BearerKey, bearer
+
+AT_KAFKA: Final = [pytest.mark.kafka, pytest.mark.slow]
+BROKERS: Final = pytest.mark.parametrize("at", ["ours", pytest.param("kafka", marks=AT_KAFKA)])
+JAVA: Final = pytest.param("java", marks=pytest.mark.kafka)
+PYTHON: Final = ("librdkafka", "kafka-python", "aiokafka")
+BY_CLIENT: Final = pytest.mark.parametrize("client", [*PYTHON, JAVA])
+KEYS: Final = (
+    *(f"{name}-{wrong}" for name in MECHANISMS for wrong in ("password", "user")),
+    *(f"{BEARER}-{wrong}" for wrong in ("stranger", "expired", "audience")),
+)
+# Java's client is given no token: it makes one that nobody has signed.
+STRANGER: Final = f"{BEARER}-stranger"
+LOG_INS: Final = [
+    *(pytest.param(name, client) for name in KEYS for client in PYTHON),
+    *(
+        pytest.param(name, "java", marks=pytest.mark.kafka)
+        for name in KEYS
+        if name == STRANGER or not name.startswith(BEARER)
+    ),
+]
+Opens = Callable[..., AbstractContextManager[Door]]
+
+
+@pytest.fixture(scope="module")
+def opened(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str, str], Door]]:
+    """Brokers by what they want to see and whose they are, each started when it is first asked."""
+    ours: dict[str, Opens] = {"sasl": our_sasl, "tls": our_tls}
+    kafkas: dict[str, Opens] = {"sasl": kafkas_sasl, "tls": kafkas_tls}
+    found: dict[tuple[str, str], Door] = {}
+    with ExitStack() as stack:
+
+        def get(kind: str, at: str) -> Door:
+            if (kind, at) not in found:
+                folder = tmp_path_factory.mktemp(f"refused-{kind}-{at}")
+                needed = map(request.getfixturevalue, ("kafka_jars", "kafka_oracle"))
+                made = ours[kind](folder) if at == "ours" else kafkas[kind](*needed, folder)
+                found[kind, at] = stack.enter_context(made)
+            return found[kind, at]
+
+        yield get
+
+
+def refuse(client: str, door: Door, key: Key, request: pytest.FixtureRequest) -> None:
+    """A client tries, and says that it may not come in."""
+    if client == "java":
+        clients.java_is_refused(door.bootstrap, key, request.getfixturevalue("kafka_oracle"))
+    elif client == "aiokafka":
+        clients.aiokafka_is_refused(door.bootstrap, key, request.getfixturevalue("caplog"))
+    elif client == "kafka-python":
+        clients.kafka_python_is_refused(door.bootstrap, key)
+    else:
+        clients.librdkafka_is_refused(door.bootstrap, key)
+
+
+def said_by_the_broker(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What our broker has logged."""
+    records = list(caplog.records)
+    return [each.getMessage() for each in records if each.name.startswith("tidelog")]
+
+
+@BROKERS
+@pytest.mark.parametrize(("name", "client"), LOG_INS)
+def test_a_bad_log_in(
+    opened: Callable[[str, str], Door],
+    name: str,
+    client: str,
+    at: str,
+    request: pytest.FixtureRequest,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    if at == "kafka" and client == "aiokafka" and name.startswith(BEARER):
+        pytest.skip("it starts, as the test of what comes between a bad token and the end shows")
+    door = opened("sasl", at)
+    key = door.bad[name]
+    with RawClient(door.bootstrap) as steady:
+        shake(steady, "PLAIN")
+        assert say(steady, plain()).error_code == 0
+        refuse(client, door, key, request)
+        assert is_served(steady)
+    if at == "ours":
+        lines = said_by_the_broker(caplog)
+        begin = f"a log-in of 127.0.0.1 by {key.mechanism} failed: "
+        # aiokafka takes the answer to a bad token for a good one, and asks for something.
+        early = "closed: a request before the client has logged in"
+        is_told = client == "aiokafka" and key.mechanism == BEARER
+        assert any((early in line) if is_told else line.startswith(begin) for line in lines), lines
+        assert not any(secret in line for line in lines for secret in secrets_of(key))
+
+
+@BROKERS
+def test_what_comes_between_a_bad_token_and_the_end_is_answered_by_kafka_alone(
+    opened: Callable[[str, str], Door], at: str
+) -> None:
+    """Kafka answers with its error, by which aiokafka finds a cluster without brokers."""
+    key = opened("sasl", at).bad[STRANGER]
+    assert isinstance(key, BearerKey)
+    with RawClient(opened("sasl", at).bootstrap) as client:
+        shake(client, BEARER)
+        assert say(client, bearer(key.made)).auth_bytes
+        assert is_served(client) == (at == "kafka")
+        assert is_closed(client)
+
+
+class Steady:
+    """A connection by TLS that stays."""
+
+    def __init__(self, door: Door) -> None:
+        (key,) = door.good.values()
+        context = key.context()
+        assert context is not None
+        host, port = door.bootstrap.split(":")
+        tcp = socket.create_connection((host, int(port)), TIMEOUT_S)
+        self._sock = context.wrap_socket(tcp, server_hostname=host)
+
+    def is_served(self) -> bool:
+        """Whether ApiVersions is answered."""
+        self._sock.sendall(b"\0\0\0\x0a\0\x12\0\0\0\0\0\1\xff\xff")
+        return self._take(int.from_bytes(self._take(4), "big"))[:4] == b"\0\0\0\1"
+
+    def _take(self, size: int) -> bytes:
+        found = b""
+        while len(found) < size and (more := self._sock.recv(size - len(found))):
+            found += more
+        return found
+
+    def __enter__(self) -> "Steady":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sock.close()
+
+
+@BROKERS
+@BY_CLIENT
+@pytest.mark.parametrize("name", ["none", "authority"])
+def test_a_bad_certificate(
+    opened: Callable[[str, str], Door],
+    name: str,
+    client: str,
+    at: str,
+    request: pytest.FixtureRequest,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    door = opened("tls", at)
+    key = door.bad[name]
+    with Steady(door) as steady:
+        refuse(client, door, key, request)
+        assert steady.is_served()
+    if at == "ours":
+        lines = said_by_the_broker(caplog)
+        assert any(line.startswith("a TLS handshake of 127.0.0.1 failed: ") for line in lines)
+        assert not any(secret in line for line in lines for secret in secrets_of(key))
+
+
+@BROKERS
+@BY_CLIENT
+def test_a_certificate_of_somebody_without_rights(
+    opened: Callable[[str, str], Door], client: str, at: str, request: pytest.FixtureRequest
+) -> None:
+    door = opened("tls", at)
+    assert door.nobody is not None
+    with Steady(door) as steady:
+        if client == "java":
+            oracle = request.getfixturevalue("kafka_oracle")
+            clients.java_is_denied(door.bootstrap, door.nobody, oracle)
+        else:
+            BY_NAME[client](door.bootstrap, door.nobody)
+        assert steady.is_served()
+
+
+BY_NAME: Final = {
+    "librdkafka": clients.librdkafka_is_denied,
+    "kafka-python": clients.kafka_python_is_denied,
+    "aiokafka": clients.aiokafka_is_denied,
+}
