@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger("tidelog.spark")
 _Answer = TypeVar("_Answer")
-# Kafka's own topics, which no pattern means.
-_INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +116,14 @@ class BrokerBackend:
     # -- topics ------------------------------------------------------------------------------
 
     def partitions(self) -> list[TopicPartition]:
-        """See `Backend`; a pattern never means Kafka's own topics."""
+        """See `Backend`."""
         counts = self._ask(self._cluster.topics)
         if self._options.assigned:
             for name in self._options.assigned:
                 if name.partition >= counts.get(name.topic, 0):
                     self._refuse(name.topic, name.partition)
             return sorted(set(self._options.assigned))
-        topics = set(matching(self._options, counts.keys() - _INTERNAL))
+        topics = set(matching(self._options, counts))
         for topic in topics:
             if not counts.get(topic):
                 self._refuse(topic)

@@ -109,6 +109,7 @@ class SourceOptions:
         store: Settings of the object store that `path` names.
         topics: Names of topics, where they were given so.
         pattern: Pattern of whole names, where it was given so.
+        if_there: Topics that were named and are not there are left out.
         assigned: Partitions, where they were given so.
         start_offsets: One for all partitions, or one for each; None where not given.
         end_offsets: Likewise.
@@ -142,6 +143,7 @@ class SourceOptions:
     store: Mapping[str, str] = field(default_factory=dict, repr=False)
     topics: tuple[str, ...] = ()
     pattern: str | None = None
+    if_there: bool = False
     assigned: tuple[TopicPartition, ...] = ()
     start_offsets: Given = None
     end_offsets: Given = None

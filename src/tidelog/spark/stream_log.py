@@ -6,7 +6,6 @@ what comes later: where a name is missing, all are looked for in what there is.
 
 import dataclasses
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -27,12 +26,11 @@ _TRIES: Final = 5
 
 
 def tolerant(options: SourceOptions) -> SourceOptions:
-    """The same partitions, as far as they are there: all topics by pattern."""
+    """The topics of these partitions, as far as they are there."""
     if options.pattern is not None:
         return options
-    names = options.topics or sorted({name.topic for name in options.assigned})
-    pattern = "|".join(map(re.escape, names))
-    return dataclasses.replace(options, topics=(), assigned=(), pattern=pattern)
+    names = options.topics or tuple(sorted({name.topic for name in options.assigned}))
+    return dataclasses.replace(options, topics=names, assigned=(), if_there=True)
 
 
 class StreamLog:

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 # Rows in a record batch for Spark. What a batch costs in Python is paid per batch, here and in
 # Spark's worker; larger ones than this gained nothing and hold more memory on both sides.
 BATCH_ROWS: Final = 20_000
+# Topics in which brokers keep books, the last one in a controller's directory alone.
+_INTERNAL: Final = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
+)
 
 
 class Bounds(NamedTuple):
@@ -136,16 +140,19 @@ class Backend(AbstractContextManager["Backend"], Protocol):
 def matching(options: SourceOptions, topics: Iterable[str]) -> Sequence[str]:
     """The topics that `subscribe` names, or those that `subscribePattern` fits.
 
+    As in the Kafka connector a pattern never means topics in which brokers keep books.
+
     Raises:
         InvalidRequest: The pattern can't be read.
     """
     if options.pattern is None:
-        return options.topics
+        there = frozenset(topics)
+        return [name for name in options.topics if name in there or not options.if_there]
     try:
         pattern = re.compile(options.pattern)
     except re.error as error:
         raise InvalidRequest(f"option subscribePattern={options.pattern}: {error}") from error
-    return [name for name in topics if pattern.fullmatch(name)]
+    return [name for name in topics if pattern.fullmatch(name) and name not in _INTERNAL]
 
 
 @cache

@@ -113,7 +113,7 @@ class FakeBackend:
         if options.pattern is not None:
             names = [t for t in self._log.ids if re.fullmatch(options.pattern, t)]
         else:
-            names = list(options.topics)
+            names = [t for t in options.topics if t in self._log.ids or not options.if_there]
         for topic in names:
             if topic not in self._log.ids:
                 raise UnknownTopic(f"no topic {topic}")

@@ -1,6 +1,7 @@
 """A directory as a query's backend: limits, cuts by offsets, what is flushed, why it is empty."""
 
 import random
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tidelog.spark.limits import NO_LIMITS, Limits
 from tidelog.spark.plans import NOTHING_MEANT
 from tidelog.spark.source import plan_batch, plan_options
 from tidelog.spark.source_options import read_source_options
+from tidelog.spark.stream_log import StreamLog
 from tidelog.spark.tasks import BatchPlan
 from tidelog.storage import files
 from tidelog.storage.log_dir import LogDir, LogDirOptions
@@ -188,3 +190,26 @@ def test_limits_that_contradict_leave_nothing(root: Path) -> None:
     assert (found.tasks, found.reports) == ((), (NOTHING_MEANT,))
     nobody = {"path": str(root), "subscribePattern": "nobody.*"}
     assert plan_batch(nobody).reports == (NOTHING_MEANT,)
+
+
+def test_patterns_mean_no_books_of_brokers(tmp_path: Path) -> None:
+    """As in the Kafka connector, and as where brokers are asked."""
+    books = ("__consumer_offsets", "__transaction_state", "__cluster_metadata")
+    with LogDir.open(str(tmp_path), options=LogDirOptions(create=True)) as log_dir:
+        for topic in (*books, "__mine", TOPIC):
+            log_dir.create_topic(topic, partitions=1)
+    given = {"path": str(tmp_path), "subscribePattern": ".*"}
+    with open_backend(read_source_options(given), COLUMNS) as backend:
+        assert {name.topic for name in backend.partitions()} == {"__mine", TOPIC}
+    named = {"path": str(tmp_path), "subscribe": ",".join(books)}
+    with open_backend(read_source_options(named), COLUMNS) as backend:
+        assert {name.topic for name in backend.partitions()} == set(books)
+
+
+def test_a_stream_of_named_books_goes_on_without_a_topic_that_went(tmp_path: Path) -> None:
+    with LogDir.open(str(tmp_path), options=LogDirOptions(create=True)) as log_dir:
+        log_dir.create_topic("__consumer_offsets", partitions=1)
+    given = {"path": str(tmp_path), "subscribe": f"__consumer_offsets,{TOPIC}"}
+    stream = StreamLog(read_source_options(given), COLUMNS, open_backend)
+    with closing(stream):
+        assert set(stream.look().extents) == {TopicPartition("__consumer_offsets", 0)}
