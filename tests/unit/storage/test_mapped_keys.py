@@ -101,3 +101,11 @@ def test_the_stated_error_is_the_one_that_is_made() -> None:
         stated = live_error(samples, counted)
     made = math.sqrt(sum(error * error for error in errors) / len(errors))
     assert made == pytest.approx(stated, rel=0.2)
+
+
+def test_sizes_that_hardly_differ_have_no_variance_below_zero() -> None:
+    sizes = {h << SHIFT: (h, 4_791_286) for h in range(300)} | {300 << SHIFT: (300, 4_791_287)}
+    samples = KeySamples(SHIFT, sizes)
+    counted = MappedKeys(shift=SHIFT, keys=2408, sampled=301)
+    assert 0 < samples.size_variance() < 1e-15
+    assert 0 < live_error(samples, counted) < 1e-8

@@ -113,10 +113,10 @@ class KeySamples:
     def size_variance(self) -> float:
         """Variance of the sizes of last records, in squares of their mean."""
         sizes = [abs(size) for _, size in self._latest.values()]
-        mean = sum(sizes) / len(sizes) if sizes else 0.0
-        if not mean:
-            return 0.0
-        return sum(size * size for size in sizes) / len(sizes) / mean**2 - 1
+        total = sum(sizes)
+        # In whole numbers: where sizes hardly differ, what is left of fractions may be negative.
+        spread = len(sizes) * sum(size * size for size in sizes) - total * total
+        return spread / (total * total) if total else 0.0
 
     def _thin(self) -> None:
         """Halve the sample while it is larger than it has to be."""
