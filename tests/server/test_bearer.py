@@ -153,6 +153,8 @@ def test_nothing_is_answered_between_a_bad_token_and_the_end(broker: Broker) -> 
         shake(client, "OAUTHBEARER")
         assert say(client, bearer("nonsense")).auth_bytes
         assert not is_served(client)
+    # Who goes on as if he were in has failed as well.
+    assert broker.call(lambda node: dict(node.metrics.logins)) == {("OAUTHBEARER", "failed"): 1}
     with RawClient(place(broker)) as client:
         shake(client, "OAUTHBEARER")
         assert say(client, bearer("nonsense")).auth_bytes

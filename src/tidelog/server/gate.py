@@ -112,7 +112,14 @@ class Gate:
             return dispatch.answer(node, connection, frame)
         if key == API_VERSIONS.key and self._state is State.WANTS_HANDSHAKE:
             return dispatch.answer(node, connection, frame)
+        if self._state is State.WANTS_TOKENS:
+            raise self._given_up("a request before the client has logged in")
         raise NotLoggedIn("a request before the client has logged in")
+
+    def _given_up(self, reason: str) -> NotLoggedIn:
+        """Count a log-in whose client does something else before it has ended."""
+        self._node.metrics.login_failed(self._mechanism)
+        return NotLoggedIn(f"{reason}, in the middle of {self._mechanism}")
 
     # -- handshakes ----------------------------------------------------------------------------
 
@@ -129,7 +136,7 @@ class Gate:
 
     def _handshake(self, request: ReceivedRequest, asked: SaslHandshakeRequest) -> Outcome:
         if self._state is State.WANTS_TOKENS:
-            raise NotLoggedIn("a handshake where a token should come")
+            raise self._given_up("a handshake where a token should come")
         if self._state is State.OPEN and not self._may_renew():
             return write_response(request, SaslHandshakeResponse(error_code=ILLEGAL_STATE))
         exchange = self._door.exchange(asked.mechanism)
