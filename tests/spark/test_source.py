@@ -252,6 +252,12 @@ def test_sql_view(spark: "SparkSession", roots: dict[int, str]) -> None:
     assert tuple(row) == (len(want), want[-1].offset)
 
 
+def test_tables_of_the_catalog_are_refused(spark: "SparkSession", roots: dict[int, str]) -> None:
+    options = f"options (path '{roots[21]}', subscribe '{TOPIC}')"
+    with pytest.raises(Exception, match="CREATE TEMPORARY VIEW hands them over"):
+        spark.sql(f"create table tides_table using tidelog {options}")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

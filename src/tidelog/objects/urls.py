@@ -37,8 +37,8 @@ def scheme_of(url: str) -> str:
 
 
 def local_path(path: str) -> str:
-    """The path of a `file://` URL; any other path or URL as it is."""
-    if not path.lower().startswith("file://"):
+    """The path of a `file:///path` URL, or `file:/path` as Java has it; all else as it is."""
+    if not path.lower().startswith("file:/"):
         return path
     parts = urlsplit(path)
     if parts.netloc not in ("", "localhost"):

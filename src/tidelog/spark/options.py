@@ -76,6 +76,8 @@ WRITE_OPTIONS: Final = {
 PREFIXES: Final = ("kafka.", "store.")
 # Spark reads these itself, and hands them on to the sink of a streaming query.
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
+# What Spark's catalog says about a table of its own (`CREATE TABLE ... USING tidelog`).
+_CATALOGS_OWN: Final = "provider"
 _TRUTH: Final = {"true": True, "false": False}
 
 _Value = TypeVar("_Value")
@@ -101,6 +103,11 @@ class Options:
         for prefix in PREFIXES:
             if name.startswith(prefix) and name != prefix and f"{prefix}*" in self._names:
                 return
+        if _CATALOGS_OWN in self._given:
+            raise InvalidRequest(
+                "a table of Spark's catalog (CREATE TABLE) can't be read or written: Spark keeps"
+                " its options from Python data sources; CREATE TEMPORARY VIEW hands them over"
+            )
         raise InvalidRequest(f"unknown option {name!r}: {nearest(name, self._names.values())}")
 
     def text(self, name: str) -> str | None:

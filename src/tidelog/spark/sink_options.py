@@ -6,6 +6,7 @@ from typing import Final
 
 from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import InvalidRequest
+from tidelog.objects.urls import local_path
 from tidelog.spark.options import WRITE_OPTIONS, Options, read_serdes
 from tidelog.types import INT64_MAX, Codec
 
@@ -111,7 +112,7 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
 
 def _place(options: Options) -> tuple[str, str]:
     """Path and brokers, one of them empty; raises InvalidRequest for what fits the other only."""
-    path, bootstrap = options.text("path") or "", options.text(BOOTSTRAP) or ""
+    path, bootstrap = local_path(options.text("path") or ""), options.text(BOOTSTRAP) or ""
     if bool(path) == bool(bootstrap):
         found = "not both" if path else "neither is there"
         raise InvalidRequest(f"give path (a directory of topics) or {BOOTSTRAP} (brokers), {found}")

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.env import Env, os_env
-from tidelog.errors import InvalidRequest
+from tidelog.errors import InvalidRequest, InvalidTime
+from tidelog.objects.urls import local_path
 from tidelog.spark.options import READ_OPTIONS, Options, read_serdes
 from tidelog.timespec import parse_point
 from tidelog.types import ClockName, IsolationLevel, TopicPartition
@@ -271,7 +272,7 @@ def _table(options: Options, now_ms: int) -> TableAsked | None:
 
 def _place(options: Options) -> tuple[str, str]:
     """Path and brokers, one of them empty; raises InvalidRequest for what fits the other only."""
-    path, bootstrap = options.text("path") or "", options.text(BOOTSTRAP) or ""
+    path, bootstrap = local_path(options.text("path") or ""), options.text(BOOTSTRAP) or ""
     if bool(path) == bool(bootstrap):
         given = "not both" if path else "neither is there"
         raise InvalidRequest(f"give path (a directory of topics) or {BOOTSTRAP} (brokers), {given}")
@@ -362,7 +363,10 @@ def read_time_option(options: Options, name: str, by_partition: str, now_ms: int
 
 def _read_time(name: str, value: object, now_ms: int) -> int:
     if isinstance(value, str | int) and not isinstance(value, bool):
-        return parse_point(str(value), now_ms=now_ms)
+        try:
+            return parse_point(str(value), now_ms=now_ms)
+        except InvalidTime as error:
+            raise InvalidTime(error.text, f"option {name}: {error.reason}") from error
     raise InvalidRequest(f"option {name}: time {value!r}, ms since the epoch or a text")
 
 

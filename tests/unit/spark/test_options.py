@@ -8,6 +8,7 @@ import pytest
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest, InvalidTime
 from tidelog.spark.options import READ_OPTIONS, WRITE_OPTIONS, Options
+from tidelog.spark.sink_options import read_sink_options
 from tidelog.spark.source_options import read_source_options
 from tidelog.spark.stream_options import STREAM_OPTIONS
 from tidelog.types import ClockName, IsolationLevel, TopicPartition
@@ -140,3 +141,22 @@ def test_options_of_brokers() -> None:
 def test_what_spark_keeps_for_itself_is_no_unknown_option() -> None:
     given = {"checkpointLocation": "/c", "queryName": "q", "topic": "t"}
     assert Options(given, WRITE_OPTIONS).text("topic") == "t"
+
+
+def test_a_table_of_sparks_catalog_is_refused_with_what_would_do() -> None:
+    """Spark 4.3 hands its properties over where it is made, and nothing where it is read."""
+    given = {**BASE, "location": "file:/data", "provider": "tidelog", "option.subscribe": "tides"}
+    for read in (read_source_options, read_sink_options):
+        with pytest.raises(InvalidRequest, match="CREATE TEMPORARY VIEW"):
+            read(given)
+
+
+@pytest.mark.parametrize("url", ["file:/data/a%20b", "file:///data/a%20b", "/data/a b"])
+def test_paths_of_this_machine_may_be_urls(url: str) -> None:
+    assert read_source_options({**BASE, "path": url}).path == "/data/a b"
+    assert read_sink_options({"path": url, "topic": "tides"}).path == "/data/a b"
+
+
+def test_a_time_that_cannot_be_read_names_its_option() -> None:
+    with pytest.raises(InvalidTime, match="'yesterday': option endingTimestamp: not a time"):
+        read_source_options({**BASE, "endingTimestamp": "yesterday"})
