@@ -3,6 +3,7 @@
 Linux answers what was asked for last: 0 for TCP_QUICKACK where acknowledgements are put off.
 """
 
+import os
 import pickle  # noqa: TID251 - our own bytes
 import socket
 from collections.abc import Iterator
@@ -62,6 +63,17 @@ def test_no_descriptor_is_kept(lazy: socket.socket) -> None:
     for _ in range(3):
         acknowledge_now()
     assert sorted(Path("/proc/self/fd").iterdir()) == before
+
+
+def test_connections_stay_blocking_where_sockets_have_a_timeout(lazy: socket.socket) -> None:
+    """A function of the user's may have given all new sockets of the worker a timeout."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(30)
+    try:
+        assert acknowledge_now() >= 1
+    finally:
+        socket.setdefaulttimeout(before)
+    assert os.get_blocking(lazy.fileno())
 
 
 def test_a_system_without_the_request_is_asked_nothing(
