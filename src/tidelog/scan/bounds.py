@@ -179,5 +179,8 @@ def _position(
         raise InvalidRequest(f"{reader.topic_partition}: time {timestamp_ms} is negative")
     found = reader.offset_for_time(timestamp_ms, clock=clock)
     if found is None and needs_match:
-        raise InvalidRequest(f"{reader.topic_partition}: no record at {timestamp_ms} ms or later")
+        raise InvalidRequest(
+            f"{reader.topic_partition}: no record at {timestamp_ms} ms or later; a start that need"
+            " not be reached (startingOffsetsByTimestampStrategy=latest) reads nothing then"
+        )
     return reader.log_end_offset if found is None else found.offset

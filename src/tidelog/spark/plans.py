@@ -22,8 +22,8 @@ def wanted_of(
     sides = {
         "start_offset": _spread("startingOffsets", options.start_offsets, names),
         "end_offset": _spread("endingOffsets", options.end_offsets, names),
-        "start_ms": _spread("start times", options.start_ms, names),
-        "end_ms": _spread("end times", options.end_ms, names),
+        "start_ms": _spread("startingOffsetsByTimestamp", options.start_ms, names),
+        "end_ms": _spread("endingOffsetsByTimestamp", options.end_ms, names),
     }
     soft = {
         "least_offset": limits.least_offset or None,
