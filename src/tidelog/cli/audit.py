@@ -42,6 +42,7 @@ TOPICS: Final = (
     *map(output.number, ("a_without_key", "b_without_key")),
     *map(output.text, ("without_key_equal", "history")),
     output.number("deleted_or_unknown"),
+    output.number("superseded"),
     *(output.number(kind.value) for kind in Kind),
 )
 BUCKETS: Final = (
@@ -204,7 +205,8 @@ def _last(last: Last | None) -> list[Cell]:
 def _topic_cells(one: TopicFigures) -> list[Cell]:
     kinds = [one.kinds.get(kind, 0) for kind in Kind]
     sides = [*one.keys, *one.records, *one.unkeyed]
-    return [one.topic, *sides, one.unkeyed_equal, one.history, one.deleted, *kinds]
+    judged = [one.unkeyed_equal, one.history, one.deleted, one.superseded]
+    return [one.topic, *sides, *judged, *kinds]
 
 
 def lines(found: Audited) -> list[str]:

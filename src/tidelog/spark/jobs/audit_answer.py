@@ -7,8 +7,9 @@ from tidelog.record.kernels import digests
 from tidelog.scan.key_tables import Spans
 from tidelog.spark.jobs.audit_keys import Seen
 from tidelog.spark.jobs.audit_kinds import KINDS, Kind
+from tidelog.spark.jobs.audit_results import TopicResult
 from tidelog.spark.jobs.audit_rules import A_AT, B_AT, KIND
-from tidelog.spark.jobs.audit_run import Outcome, TopicResult, Work, seen_of
+from tidelog.spark.jobs.audit_run import Outcome, Work, seen_of
 from tidelog.spark.jobs.audit_sides import Pair
 from tidelog.spark.jobs.audit_state import Run
 from tidelog.spark.jobs.audit_tables import Audited, Bucket, Difference, Last, TopicFigures
@@ -80,6 +81,7 @@ def _figures(work: Work, outcome: Outcome, pair: Pair, result: TopicResult) -> T
         unkeyed=(unkeyed_a, unkeyed_b),
         unkeyed_equal=unkeyed_equal,
         deleted=counts["deleted"],
+        superseded=counts["superseded"],
         history=result.history,
         kinds={kind: counts[kind.value] for kind in Kind if counts[kind.value]},
     )
@@ -91,6 +93,11 @@ def _notes_on(one: TopicFigures, work: Work) -> Iterator[str]:
         yield f"{one.topic}: records without a key differ: {a:,} on A, {b:,} on B"
     if not one.history and "b" in work.sides:
         yield f"{one.topic}: of each key the last record alone was compared"
+    if one.superseded:
+        yield (
+            f"{one.topic}: {one.superseded:,} keys are not judged: what they had before the cut may"
+            " have been compacted away for records that are not compared"
+        )
     for kind, count in one.kinds.items():
         if count > work.keys_max:
             yield f"{one.topic}: {work.keys_max:,} of {count:,} keys that are {kind} are told"

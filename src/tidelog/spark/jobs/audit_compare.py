@@ -49,7 +49,7 @@ class ComparePart:
         Its fields: `files` (of both sides: for each partition its number and its files in the order
         of offsets; null for a side that there is not), `chunks` ([start, end)), `history` (see
         `audit_rules.compare`), `positions` (partition -> offset of a group on the last side; null
-        without a group).
+        without a group), `behind` (files of records that are not compared, see `audit_behind`).
         """
         fields, env = json.loads(part), os_env()
         start, end = fields["chunks"]
@@ -58,9 +58,10 @@ class ComparePart:
         for files in fields["files"]:
             rows = None if files is None else self._side(env, files, start, end, counts)
             sides.append(rows)
+        behind = self._side(env, fields["behind"], start, end, counts)
         if counts["damaged"]:
             return json.dumps(counts), b""
-        found = self._compare(env, sides, fields, counts)
+        found = self._compare(env, sides, fields, counts, _table_of(behind))
         return json.dumps(counts), found.tobytes()
 
     def _side(
@@ -90,6 +91,7 @@ class ComparePart:
         sides: "Sequence[Longs | None]",
         fields: Mapping[str, object],
         counts: dict[str, object],
+        unsure: KeyTable | None,
     ) -> "Longs":
         a_rows, b_rows = sides
         assert a_rows is not None
@@ -98,9 +100,12 @@ class ComparePart:
         if b_rows is not None:
             table = KeyTable(max(len(a_rows), 1))
             table.add(a_rows)
-            compared = audit_rules.compare(table, b_rows, history=bool(fields["history"]))
+            compared = audit_rules.compare(
+                table, b_rows, history=bool(fields["history"]), unsure=unsure
+            )
             found.append(compared.found)
             counts["b_keys"], counts["deleted"] = len(b_rows), compared.deleted
+            counts["superseded"] = compared.superseded
             if self.wants_order:
                 counts["pairs"] = self._keep_pairs(env, compared.pairs)
         positions = fields["positions"]
@@ -142,6 +147,15 @@ class ComparePart:
             for group, count, crc in zip(groups.tolist(), counts.tolist(), sums, strict=False)
         ]
         return [name, sections]
+
+
+def _table_of(rows: "Longs") -> KeyTable | None:
+    """Keys to look up; None where there are none."""
+    if not len(rows):
+        return None
+    table = KeyTable(len(rows))
+    table.add(rows)
+    return table
 
 
 ORDERED: Final = "displaced binary"

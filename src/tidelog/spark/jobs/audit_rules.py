@@ -80,20 +80,26 @@ class Compared:
         found: int64[n, FOUND_FIELDS], a row for each key that is not equal.
         pairs: int64[m, PAIR_FIELDS], of keys that are equal and in one partition on each side.
         deleted: How many keys are deleted on one side and unknown on the other, and equal by that.
+        superseded: How many are not equal and not among the found ones, since they may lack records
+            for ones that are not compared.
     """
 
     found: "Longs"
     pairs: "Longs"
     deleted: int
+    superseded: int
 
 
-def compare(a: KeyTable, b_rows: "Longs", *, history: bool) -> Compared:
+def compare(
+    a: KeyTable, b_rows: "Longs", *, history: bool, unsure: KeyTable | None = None
+) -> Compared:
     """Hold the keys of two tables against each other.
 
     Args:
         a: The keys of A.
         b_rows: int64[n, FIELDS], the keys of B, each once.
         history: Whether the records before a key's last one are compared too.
+        unsure: Keys of records that are not compared, for which records of A or of B may have gone.
     """
     a_rows, numbers = a.rows, a.find(b_rows)
     in_both = numbers >= 0
@@ -104,12 +110,28 @@ def compare(a: KeyTable, b_rows: "Longs", *, history: bool) -> Compared:
     alone_a, gone_a = _alone(a_rows[~is_matched], history=history)
     alone_b, gone_b = _alone(b_rows[~in_both], history=history)
     differs = kinds >= 0
-    found = [
+    parts = [
         _found(kinds[differs], left[differs], right[differs]),
         _found(_all(Kind.MISSING, alone_a), alone_a, np.zeros_like(alone_a)),
         _found(_all(Kind.EXTRA, alone_b), np.zeros_like(alone_b), alone_b),
     ]
-    return Compared(np.concatenate(found), _pairs(left[~differs], right[~differs]), gone_a + gone_b)
+    found = np.concatenate(parts)
+    is_sure = ~(_are_in(found[:, A_AT:B_AT], unsure) | _are_in(found[:, B_AT:], unsure))
+    is_pair = ~differs & ~_are_in(left, unsure)
+    return Compared(
+        found=found[is_sure],
+        pairs=_pairs(left[is_pair], right[is_pair]),
+        deleted=gone_a + gone_b,
+        superseded=int((~is_sure).sum()),
+    )
+
+
+def _are_in(rows: "Longs", keys: KeyTable | None) -> "Mask":
+    """Which rows have one of these keys; those that stand for none have not."""
+    if keys is None:
+        return np.zeros(len(rows), np.bool_)
+    found: Mask = (keys.find(np.ascontiguousarray(rows)) >= 0) & (rows[:, digests.COUNT] != 0)
+    return found
 
 
 def _alone(rows: "Longs", *, history: bool) -> "tuple[Longs, int]":

@@ -5,9 +5,9 @@ damaged, its run is read again.
 """
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,7 @@ from tidelog.env import Env
 from tidelog.errors import StorageFailure
 from tidelog.record.kernels import digests
 from tidelog.scan.key_tables import ROWS_MAX
+from tidelog.spark.jobs.audit_behind import Times, look_behind
 from tidelog.spark.jobs.audit_compare import (
     COMPARED,
     ORDERED,
@@ -27,21 +28,16 @@ from tidelog.spark.jobs.audit_compare import (
 from tidelog.spark.jobs.audit_files import CHUNKS
 from tidelog.spark.jobs.audit_keys import KEYS, KeyPart, Seen, key_parts, read_cells
 from tidelog.spark.jobs.audit_kinds import Kind
-from tidelog.spark.jobs.audit_plan import Question, Side, SidePlan, plan_side
+from tidelog.spark.jobs.audit_plan import Question, ReadPart, Side, SidePlan, plan_side
 from tidelog.spark.jobs.audit_reduce import REDUCED, ReducePart
-from tidelog.spark.jobs.audit_rules import (
-    A_AT,
-    B_AT,
-    FOUND_FIELDS,
-    PAIR_FIELDS,
-    found_of_pairs,
-)
+from tidelog.spark.jobs.audit_results import TopicResult
+from tidelog.spark.jobs.audit_rules import A_AT, B_AT, PAIR_FIELDS, found_of_pairs
 from tidelog.spark.jobs.audit_sides import Pair
 from tidelog.spark.jobs.audit_state import Run, State, decode_run
 from tidelog.spark.jobs.parts import do_parts
 from tidelog.spark.jobs.progress import Listener
 from tidelog.spark.places import Place
-from tidelog.types import TopicPartition
+from tidelog.types import INT64_MAX, INT64_MIN, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,8 +54,6 @@ _PAIRS_MAX: Final = 64 << 20
 _TRIES: Final = 3
 
 Positions = Mapping[TopicPartition, int]
-# File, first pair in it, number of pairs, their checksum.
-Section = tuple[str, int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,30 +87,6 @@ class Work:
     keys_max: int
     rows_max: int | None
     listener: Listener
-
-
-@dataclass(slots=True)
-class TopicResult:
-    """What comparing the rows of one topic came to.
-
-    Attributes:
-        history: Whether records before the last one were compared.
-        counts: `a_keys`, `b_keys`, `deleted`, and keys by kind.
-        found: Rows of keys that are not equal, see `audit_rules`.
-        sections: Where the pairs of equal keys are, by partition of A and of B.
-    """
-
-    history: bool
-    counts: Counter[str] = field(default_factory=Counter)
-    found: "list[Longs]" = field(default_factory=list)
-    sections: dict[tuple[int, int], list[Section]] = field(default_factory=dict)
-
-    def rows(self, keys_max: int) -> "Longs":
-        """The found rows, at most so many of each kind."""
-        empty = np.empty((0, FOUND_FIELDS), np.int64)
-        rows = np.concatenate([empty, *self.found])
-        kinds = [rows[rows[:, 0] == number][:keys_max] for number in range(len(Kind))]
-        return np.concatenate(kinds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +132,11 @@ def run_audit(work: Work, state: State, positions: Positions | None) -> Outcome:
         kept = [run for plan in plans.values() for run in plan.kept]
         log_bytes += sum(run.log_bytes for run in made)
         state = replace(state, runs=(*_others(work, state), *kept, *made))
-        results, damaged = _compare(work, plans, state, positions)
+        results, damaged = _compare(work, plans, state, positions, ())
+        behind = () if damaged else _look_behind(work, plans, state, results)
+        if behind:
+            log_bytes += sum(run.log_bytes for run in behind)
+            results, damaged = _compare(work, plans, state, positions, behind)
         if not damaged:
             break
         notes.append(f"{len(damaged)} files in {work.folder} were damaged, and made anew")
@@ -198,24 +172,42 @@ def _others(work: Work, state: State) -> list[Run]:
 
 def _reduce(work: Work, plans: Mapping[str, SidePlan], state: State) -> list[Run]:
     """Read what no run has yet."""
-    parts = [part.encode() for plan in plans.values() for part in plan.parts]
+    parts = [part for plan in plans.values() for part in plan.parts]
+    work.listener.note(f"reading {len(parts)} parts of {len(plans)} places")
     question = work.question
-    times = None
-    if question.has_times:
-        start, end = question.start_ms, question.end_ms
-        times = (-(1 << 63) if start is None else start, (1 << 63) - 1 if end is None else end)
+    return _read(work, state, parts, (question.start_ms, question.end_ms))
+
+
+def _read(work: Work, state: State, parts: Sequence[ReadPart], times: Times) -> list[Run]:
+    """Read parts, of brokers what lies in a range of time alone (splits have theirs)."""
+    start, end = times
+    bounds = (INT64_MIN if start is None else start, INT64_MAX if end is None else end)
     reduce = ReducePart(
         places=_places(work),
         folder=work.folder,
         seed=state.seed,
         span_ms=work.span_ms,
-        isolation=question.isolation,
-        times=times,
+        isolation=work.question.isolation,
+        times=None if times == (None, None) else bounds,
         rows_max=work.rows_max or ROWS_MAX,
     )
-    work.listener.note(f"reading {len(parts)} parts of {len(plans)} places")
-    rows = do_parts(work.spark, parts, reduce, REDUCED, listener=work.listener)
+    texts = [part.encode() for part in parts]
+    rows = do_parts(work.spark, texts, reduce, REDUCED, listener=work.listener)
     return [decode_run(json.loads(str(row["run"]))) for row in rows]
+
+
+def _look_behind(
+    work: Work, plans: Mapping[str, SidePlan], state: State, results: "Sequence[TopicResult]"
+) -> list[Run]:
+    """Records that are not compared, of topics where any key seems not to be equal."""
+    found: list[Run] = []
+    for letter, plan in plans.items():
+        both = zip(work.pairs, results, strict=True)
+        topics = [pair.on(letter) for pair, result in both if "b" in plans and result.has_found]
+        known = [topic for topic in topics if topic is not None]
+        read = partial(_read, work, state)
+        found += look_behind(work.sides[letter], plan, known, work.question, read)
+    return found
 
 
 def _places(work: Work) -> tuple[tuple[str, Place], ...]:
@@ -226,13 +218,19 @@ def _places(work: Work) -> tuple[tuple[str, Place], ...]:
 
 
 def _compare(
-    work: Work, plans: Mapping[str, SidePlan], state: State, positions: Positions | None
+    work: Work,
+    plans: Mapping[str, SidePlan],
+    state: State,
+    positions: Positions | None,
+    behind: Sequence[Run],
 ) -> tuple[list[TopicResult], set[str]]:
     """Hold the rows of all topics together; the second is damaged files, where there are any."""
     results = [TopicResult(_has_history(work, plans, state, pair)) for pair in work.pairs]
     parts, numbers = [], []
     for number, (pair, result) in enumerate(zip(work.pairs, results, strict=True)):
-        mine = list(_parts_of(work, state, pair, result, _positions_in(pair, work, positions)))
+        unsure = [run for run in behind if pair.on(run.side) == run.topic]
+        places = _positions_in(pair, work, positions)
+        mine = list(_parts_of(work, state, pair, result, places, unsure))
         parts += mine
         numbers += [number] * len(mine)
     wants_order = Kind.REORDERED not in work.ignore and "b" in work.sides
@@ -243,7 +241,7 @@ def _compare(
         counts, found = json.loads(str(row["counts"])), row["found"]
         assert isinstance(found, bytes)
         damaged |= set(counts.pop("damaged"))
-        _add(results[number], counts, found, work.ignore)
+        results[number].add(counts, found, work.ignore)
     return results, damaged
 
 
@@ -277,6 +275,7 @@ def _parts_of(
     pair: Pair,
     result: TopicResult,
     positions: Mapping[int, int] | None,
+    behind: Sequence[Run],
 ) -> Iterable[str]:
     """The parts that compare one topic."""
     runs = [_runs_of(state, letter, pair.on(letter)) for letter in work.sides]
@@ -289,6 +288,7 @@ def _parts_of(
     fields = {
         "files": files if len(files) == 2 else [*files, None],
         "history": result.history,
+        "behind": _files_of(behind),
         "positions": None if positions is None else last | dict(positions),
     }
     for start, end in pairwise(edges):
@@ -307,23 +307,6 @@ def _files_of(runs: Sequence[Run]) -> list[tuple[int, list[str]]]:
     for run in runs:
         found.setdefault(run.partition, []).extend(run.files)
     return list(found.items())
-
-
-def _add(
-    result: TopicResult, counts: dict[str, object], found: bytes, ignore: frozenset[Kind]
-) -> None:
-    """Add what one task has found."""
-    pairs = counts.pop("pairs", None)
-    result.counts.update({name: int(str(n)) for name, n in counts.items() if name not in ignore})
-    rows = np.frombuffer(found, np.int64).reshape(-1, FOUND_FIELDS)
-    ignored = [number for number, kind in enumerate(Kind) if kind in ignore]
-    result.found.append(rows[~np.isin(rows[:, 0], ignored)])
-    if isinstance(pairs, list):
-        name, sections, first = pairs[0], pairs[1], 0
-        for a_partition, b_partition, count, crc in sections:
-            place = result.sections.setdefault((a_partition, b_partition), [])
-            place.append((name, first, count, crc))
-            first += count
 
 
 # -- the order of keys ----------------------------------------------------------------------------

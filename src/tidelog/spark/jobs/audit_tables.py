@@ -18,7 +18,7 @@ DIFFERENCES_SCHEMA: Final = (
 TOPICS_SCHEMA: Final = (
     "topic string, a_keys bigint, b_keys bigint, a_records bigint, b_records bigint,"
     " a_without_key bigint, b_without_key bigint, without_key_equal boolean,"
-    " deleted_or_unknown bigint, history boolean, "
+    " deleted_or_unknown bigint, superseded bigint, history boolean, "
     + ", ".join(f"{kind.value} bigint" for kind in Kind)
 )
 BUCKETS_SCHEMA: Final = (
@@ -80,6 +80,8 @@ class TopicFigures:
         unkeyed: Records without a key, which no audit by key can follow.
         unkeyed_equal: Whether both sides have the same of these; None where that is not compared.
         deleted: Keys that are deleted on one side and unknown on the other.
+        superseded: Keys that are not equal and are not judged: records of theirs may have been
+            compacted away for ones that are not compared.
         history: Whether records before a key's last one were compared.
         kinds: How many keys of each kind.
     """
@@ -90,6 +92,7 @@ class TopicFigures:
     unkeyed: tuple[int, int] = (0, 0)
     unkeyed_equal: bool | None = None
     deleted: int = 0
+    superseded: int = 0
     history: bool = False
     kinds: dict[Kind, int] = field(default_factory=dict)
 
@@ -181,6 +184,7 @@ def topic_rows(found: Iterable[TopicFigures]) -> Iterator[tuple[object, ...]]:
             *one.unkeyed,
             one.unkeyed_equal,
             one.deleted,
+            one.superseded,
             one.history,
             *(one.kinds.get(kind, 0) for kind in Kind),
         )

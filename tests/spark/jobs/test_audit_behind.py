@@ -1,0 +1,122 @@
+"""Audits of logs that are compacted beyond the cut: nothing is told wrongly."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.spark.jobs.mirrors import T0
+from tests.spark.jobs.test_audit import TOPIC, add, audit, fill, kinds, record
+
+from tidelog import spark as tidelog_spark
+from tidelog.cluster.offset_map import (
+    Copied,
+    OffsetMap,
+    Partitioning,
+    SourcePartition,
+    SourceTopic,
+)
+from tidelog.cluster.offset_map_file import write_map
+from tidelog.env import os_env
+from tidelog.spark.jobs import audit_behind
+from tidelog.spark.jobs.audit_plan import plan_side
+from tidelog.storage.compaction.process import InProcess
+from tidelog.storage.compaction.runner import CleanerOptions, clean_partition
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KEYS = 20
+BEFORE = [record(f"k{key}", f"v{key}", key) for key in range(KEYS)]
+# Behind the cut: two keys have newer records, one is deleted.
+BEHIND = [record("k2", "new", 100), record("k9", "new", 101), record("k4", None, 102)]
+
+
+def compact(place: str) -> None:
+    with LogDir.open(place, options=LogDirOptions(writable=True)) as log_dir:
+        log = log_dir.log(TOPIC, 0)
+        log.roll()
+        log.flush()
+        options = CleanerOptions(is_asked=True)
+        clean_partition(log_dir, TopicPartition(TOPIC, 0), InProcess(os_env()), options)
+
+
+def sides(tmp_path: Path) -> tuple[str, str]:
+    """A log that is compacted beyond the cut, and a copy of it up to there without two keys."""
+    a = fill(tmp_path / "a", [BEFORE], cleanup_policy="compact")
+    add(a, [BEHIND])
+    compact(a)
+    copied = [one for one in BEFORE if one.key not in (b"k5", b"k9")]
+    return a, fill(tmp_path / "b", [copied], cleanup_policy="compact")
+
+
+def map_of(path: Path, copied: int, written: int) -> str:
+    found = OffsetMap(
+        target="b",
+        target_ids={},
+        partition_counts={TOPIC: 1},
+        sources=(SourceTopic(place="a", topic=TOPIC, topic_id="", target=TOPIC),),
+        partitioning=Partitioning.KEPT,
+        copied={SourcePartition(0, 0): Copied(0, copied)},
+        ends={TopicPartition(TOPIC, 0): written},
+    )
+    write_map(os_env().files, str(path), found)
+    return str(path)
+
+
+def test_what_was_compacted_away_for_records_behind_an_offset_is_not_told(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    a, b = sides(tmp_path)
+    found = audit(spark, a, b, offset_map=map_of(tmp_path / "map", KEYS, KEYS - 2))
+    assert kinds(found) == {"k5": "missing"}
+    assert found.topics[0].superseded == 2
+    assert any("2 keys are not judged" in line for line in found.notes)
+
+
+def test_nor_what_was_compacted_away_for_records_of_later_times(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    a, b = sides(tmp_path)
+    end_ms = T0 + 50 * 60_000
+    for one, other, kind in ((a, b, "missing"), (b, a, "extra")):
+        found = audit(spark, one, other, end_ms=end_ms)
+        assert kinds(found) == {"k5": kind}
+        assert found.topics[0].superseded == 2
+    answer = tidelog_spark.audit(spark, a, b, end=end_ms)
+    assert [row["superseded"] for row in answer.topics.collect()] == [2]
+
+
+def test_where_nothing_behind_the_cut_was_compacted_all_is_told(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    """Newer records alone take nothing away, and what lies before the cut is all there."""
+    a = fill(tmp_path / "a", [BEFORE], cleanup_policy="compact")
+    compact(a)
+    add(a, [BEHIND])
+    b = fill(tmp_path / "b", [BEFORE[3:]], cleanup_policy="compact")
+    found = audit(spark, a, b, offset_map=map_of(tmp_path / "map", KEYS, KEYS - 3))
+    assert kinds(found) == {"k0": "missing", "k1": "missing", "k2": "missing"}
+    assert found.topics[0].superseded == 0
+
+
+def test_a_cleaning_while_the_keys_behind_are_read_is_followed(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose record behind the cut goes for a later one has that one read."""
+    a, b = sides(tmp_path)
+    times: list[object] = []
+
+    def interfering(*given: object, **named: object) -> object:
+        found = plan_side(*given, **named)  # type: ignore[arg-type] # as it is called
+        if not times:
+            add(a, [BEHIND])
+            compact(a)
+        times.append(found)
+        return found
+
+    monkeypatch.setattr(audit_behind, "plan_side", interfering)
+    found = audit(spark, a, b, offset_map=map_of(tmp_path / "map", KEYS, KEYS - 2))
+    assert (kinds(found), len(times)) == ({"k5": "missing"}, 2)
+    assert found.topics[0].superseded == 2
