@@ -140,6 +140,10 @@ class Background:
     # -- what is done with each --------------------------------------------------------------
 
     def _retain(self, partition: Partition) -> None:
+        name, cleanings = partition.name, self._node.cleanings
+        if name in cleanings:
+            cleanings.when_ended(name, lambda: self._act(name, self._retain))
+            return
         log = partition.log
         if not log.apply_retention():
             return

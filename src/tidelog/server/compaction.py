@@ -3,7 +3,8 @@
 Choosing and swapping in touch logs, which belong to the loop: they run in a thread, on stand-ins
 whose calls come back to the loop. The cleaning itself is another process's, which only reads
 segments and writes `.cleaned` files (`storage.compaction.process`). While segments are swapped in,
-the topic is held: retention leaves it alone, and its deletion waits that long.
+the topic is held: retention leaves it alone, and its deletion waits that long. Retention of the
+partition itself waits from the first byte read to the last segment in place (`cleanings`).
 
 A partition whose cleaning fails is named with its reason, in the log and on /metrics, and tried
 again, after `log.cleaner.backoff.ms` first, twice as long each time. Nothing is given up for good.
@@ -111,7 +112,7 @@ class Compaction:
         self._tasks: list[asyncio.Task[None]] = []
         self._asked: set[asyncio.Task[CleaningReport]] = set()
         self._workers: list[StoppableWorker] = []
-        self._at_work: set[TopicPartition] = set()
+        self._at_work = node.cleanings
         self._failures: dict[TopicPartition, _Failure] = {}
         self._seen: dict[TopicPartition, _Seen] = {}
         self._pauses: set[asyncio.Future[None]] = set()

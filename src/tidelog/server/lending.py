@@ -35,6 +35,7 @@ from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.control.lending_verbs import TakeBack
+    from tidelog.server.cleanings import Cleanings
     from tidelog.server.node import Node
     from tidelog.storage.log_dir import LogDir
 
@@ -61,7 +62,7 @@ class Lending:
         node: "Node",
         gate: LoopGate,
         threads: ThreadPoolExecutor,
-        at_work: set[TopicPartition],
+        at_work: "Cleanings",
         hold: Hold,
     ) -> None:
         """None are.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.config import BrokerConfig
 from tidelog.config.values import Durability
+from tidelog.server.cleanings import Cleanings
 from tidelog.server.cluster_settings import ClusterSettings
 from tidelog.server.fetch_counts import FetchCounts
 from tidelog.server.metrics import Counters
@@ -75,6 +76,7 @@ class Node:
         places: Where they listen, HOST:PORT, by name; known when they do.
         work: Threads for changes: topics, checkpoints, openings.
         reads: Others for what has to be read from a disk or a store, which nothing else waits for.
+        cleanings: Partitions that a cleaner is at.
         cluster: Settings that are kept with the directory.
         throttles: How much clients with quotas have used; None where no client has one.
         metrics: What it counts.
@@ -105,6 +107,7 @@ class Node:
         self.places: dict[str, str] = {}
         self.timers = Timers(self.env.clock)
         self.metrics = Counters()
+        self.cleanings = Cleanings()
         self.work = Work()
         self.reads = Work(READ_THREADS)
         self._syncs = syncs

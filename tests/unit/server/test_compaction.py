@@ -13,6 +13,7 @@ from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
 from tidelog.errors import CleaningFailed, InvalidRequest
 from tidelog.server import compaction, topic_changes
+from tidelog.server.background import Background
 from tidelog.server.compaction import RETRY_MAX_MS, Compaction
 from tidelog.server.node import Node
 from tidelog.server.server import open_node
@@ -265,6 +266,43 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_failure(node: Node) -> None:
         assert worker.asked == ["t-0"]
         assert cleaners.failing() == {}
         assert node.topics.find("t") is None
+        await cleaners.stop()
+
+    asyncio.run(story())
+
+
+def test_retention_waits_for_a_cleaning_and_comes_when_it_ends(node: Node) -> None:
+    """A log whose oldest segment grows old in each of its cleanings is compacted all the same."""
+
+    async def story() -> None:
+        both = {"cleanup.policy": "compact,delete", "retention.ms": "10000"}
+        # Each segment stays one of its own.
+        node.topics.create("t", 1, {**CONFIG, **both, "internal.segment.bytes": "3000"})
+        partition = node.partitions.get("t", 0)
+        for key, age_ms in ((b"old", 20_000), (b"k", 0), (b"k", 0)):
+            record = NewRecord(key=key, value=b"v" * 2000, timestamp=START_MS - age_ms)
+            partition.log.append([record])
+            partition.log.roll()
+        await partition.flushed()
+        partition.advance()
+        worker, background = Worker(node.env), Background(node)
+        loop, plain = asyncio.get_running_loop(), worker.clean
+        starts: list[int] = []
+
+        async def retain() -> None:
+            background._act(partition.name, background._retain)
+            starts.append(partition.log.log_start_offset)
+
+        def clean(job: CleaningJob) -> Cleaned:
+            done = plain(job)
+            asyncio.run_coroutine_threadsafe(retain(), loop).result()
+            return done
+
+        worker.clean = clean  # type: ignore[method-assign] # time passes meanwhile
+        cleaners = await run(node, worker)
+        assert (worker.asked, starts) == (["t-0"], [0])
+        assert partition.log.log_start_offset == 1
+        assert [record.offset for record in partition.log.records()] == [2]
         await cleaners.stop()
 
     asyncio.run(story())
