@@ -69,6 +69,7 @@ class BrokerConfig:
     auto_create_topics_enable: bool = True
     delete_topic_enable: bool = True
     socket_request_max_bytes: int = 104_857_600
+    socket_send_buffer_bytes: int = 102_400
     queued_max_request_bytes: int = 268_435_456
     max_connections: int = INT32_MAX
     max_connections_per_ip: int = INT32_MAX

@@ -76,6 +76,13 @@ _CONNECTIONS: Final = (
         "Largest request; a longer one closes its connection before anything is allocated.",
     ),
     _key(
+        "socket.send.buffer.bytes",
+        _int(1, extra=-1),
+        "102400",
+        "What the system holds of answers for each connection, which bounds what is on its way to a"
+        " far client. -1 for as much as the system finds fit.",
+    ),
+    _key(
         "queued.max.request.bytes",
         _long(1, extra=-1),
         "268435456",

@@ -60,7 +60,6 @@ _INTS: Final[Mapping[str, str]] = {
     "share.coordinator.write.timeout.ms": "5000",
     "socket.listen.backlog.size": "50",
     "socket.receive.buffer.bytes": "102400",
-    "socket.send.buffer.bytes": "102400",
     "transaction.state.log.load.buffer.size": "5242880",
     "transaction.state.log.min.isr": "2",
 }

@@ -1,0 +1,93 @@
+"""`socket.send.buffer.bytes`: what the system holds of a connection's answers, as Kafka sets it."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Final, cast
+
+import pytest
+from tests.server.test_tls import World
+from tests.waiting import turn_until
+
+from tidelog.config import BrokerConfig
+from tidelog.errors import ConfigError
+from tidelog.server.connection import Connection
+from tidelog.server.loops import run
+from tidelog.server.server import Server, open_node, planned
+
+LOOPS: Final = pytest.mark.parametrize("runs", [asyncio.run, run], ids=["asyncio", "installed"])
+DOORS: Final = pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+Runs = Callable[[Coroutine[object, object, None]], None]
+SETTING: Final = "socket.send.buffer.bytes"
+
+
+async def size_of_accepted(folder: Path, protocol: str, **settings: str) -> int:
+    """The sending side's size of a connection that somebody makes, in bytes, as the system says."""
+    world = World(folder)
+    given = world.settings | {"listeners": f"{protocol}://127.0.0.1:0"}
+    given |= {name.replace("_", "."): text for name, text in settings.items()}
+    config = BrokerConfig.parse(given)[0]
+    server = Server(open_node(str(folder / "log"), config))
+    ports = await server.open_doors(planned(config))
+    context = world.key("SSL").context() if protocol == "SSL" else None
+    _, writer = await asyncio.open_connection("127.0.0.1", ports[protocol], ssl=context)
+    try:
+        await turn_until(lambda: len(_made(server)) == 1)
+        transport = _made(server)[0]._transport
+        assert transport is not None
+        found: int = transport.get_extra_info("socket").getsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDBUF
+        )
+        return found
+    finally:
+        writer.close()
+        await server.stop()
+
+
+def _made(server: Server) -> list[Connection]:
+    """Connections that are through with all that comes before the first request."""
+    there = cast("list[Connection]", list(server.clients._clients))
+    return [each for each in there if each._transport is not None]
+
+
+def _told(size: int) -> int:
+    """What the system says of a socket that was given so much: Linux counts its own share, too."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+        return sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+
+
+@LOOPS
+@DOORS
+def test_a_connection_gets_what_kafka_gives_it(tmp_path: Path, runs: Runs, protocol: str) -> None:
+    async def check() -> None:
+        assert await size_of_accepted(tmp_path, protocol) == _told(102_400)
+
+    runs(check())
+
+
+@LOOPS
+@DOORS
+def test_another_size_is_given_to_each(tmp_path: Path, runs: Runs, protocol: str) -> None:
+    async def check() -> None:
+        settings = {SETTING.replace(".", "_"): "30000"}
+        assert await size_of_accepted(tmp_path, protocol, **settings) == _told(30_000)
+
+    runs(check())
+
+
+@LOOPS
+def test_the_system_may_choose(tmp_path: Path, runs: Runs) -> None:
+    async def check() -> None:
+        settings = {SETTING.replace(".", "_"): "-1"}
+        assert await size_of_accepted(tmp_path, "PLAINTEXT", **settings) != _told(102_400)
+
+    runs(check())
+
+
+@pytest.mark.parametrize("size", ["0", "-2", "many"])
+def test_a_size_that_can_t_be_is_refused(size: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        BrokerConfig.parse({SETTING: size})
+    assert refused.value.key == SETTING
