@@ -80,6 +80,17 @@ def test_the_highest_version_of_each_key_is_always_there(settings: Mapping[str, 
     live_with_versions(range(VERSIONED_QUICK), settings)
 
 
+@pytest.mark.parametrize(
+    ("seed", "settings"),
+    [(2004, TIMES | GENERATIONAL), (3894, HEADERS | GENERATIONAL), (4427, TIMES | GENERATIONAL)],
+)
+def test_tombstones_go_that_one_full_pass_had_to_keep(
+    seed: int, settings: Mapping[str, str]
+) -> None:
+    """The pass that maps what lies around a tombstone keeps it; it was taken for one that lets go."""
+    live_with_versions([seed], settings)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", VERSIONED, ids=VERSIONED_NAMES)
 @pytest.mark.parametrize("chunk", range(SWEPT_CHUNKS))

@@ -212,7 +212,7 @@ def _noted(mapped_to: int, tombstones: int = 0) -> Generations:
     made.note(
         Finding(
             map_from=0,
-            is_full=False,
+            swept_to=None,
             cleaned=_cleaned(mapped_to, tombstones),
             segments=after,
             dropped=frozenset(),
@@ -262,7 +262,7 @@ def _counting(machine: DamageFileSystem, env: Env) -> Generations:
 def _finding(segments: list[SourceSegment], map_from: int, keys: int) -> Finding:
     return Finding(
         map_from=map_from,
-        is_full=False,
+        swept_to=None,
         cleaned=replace(_cleaned(30), keys=keys),
         segments=[_segment(0, 20, 50), segments[2]],
         dropped=frozenset(),

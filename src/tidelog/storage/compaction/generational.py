@@ -147,19 +147,28 @@ def settle(log: "Log", look: GenerationLook, job: CleaningJob, cleaned: Cleaned)
     Raises:
         OSError: The disk failed; the next look then knows less.
     """
+    let_go = [group for group in job.groups if job.lets_go(group, cleaned.mapped_to)]
     look.generations.note(
         Finding(
             map_from=job.map_from,
-            is_full=look.plan.is_full,
+            swept_to=_swept_to(job, cleaned) if look.plan.is_full else None,
             cleaned=cleaned,
             segments=identities(log.cleanable_segments()),
-            dropped=frozenset(group.bases[0] for group in job.groups if group.drop_expired),
+            dropped=frozenset(group.bases[0] for group in let_go),
             now_ms=job.now_ms,
             delete_retention_ms=job.rules.delete_retention_ms,
         )
     )
     look.generations.store()
     return look.generations.clean_end(log.log_start_offset)
+
+
+def _swept_to(job: CleaningJob, cleaned: Cleaned) -> int:
+    """Up to where a full pass let go what was due, as far as anything older let it."""
+    if not job.rules.has_versions:
+        return cleaned.mapped_to
+    # What was mapped, or lies around it, waits for the next one: see `CleaningJob.lets_go`.
+    return job.map_from if cleaned.mapped_to == job.map_to else 0
 
 
 def _map_keys(rules: CompactionRules) -> float:

@@ -134,6 +134,22 @@ class CleaningJob:
                 f"keys of offsets {self.map_from} to {self.map_to} can't be mapped"
             )
 
+    def lets_go(self, group: Group, mapped_to: int) -> bool:
+        """Whether a group's tombstones and markers past their horizon go, with keys up to an offset.
+
+        Where versions decide, a tombstone may cover records that come after it: it stays until all
+        of them have been held against it. One that was mapped may cover records before it, which
+        are swapped out last: so its group lies before the map.
+
+        Args:
+            group: One of the job's.
+            mapped_to: Offset behind the last one whose key went into the map, exclusive.
+        """
+        if not (group.drop_expired and self.rules.has_versions):
+            return group.drop_expired
+        ends = (each.end_offset for each in self.sources if each.base_offset == group.bases[-1])
+        return mapped_to == self.map_to and next(ends) <= self.map_from
+
     def to_json(self) -> str:
         """The job as a JSON text; it holds the secret seed."""
         aborted = [list(txn) for txn in self.aborted]

@@ -80,20 +80,12 @@ class Work:
 
     def _due(self, mapped: Mapped) -> list[Group]:
         """The groups that the map says something of."""
-        due = [group for group in self._job.groups if group.bases[0] < mapped.mapped_to]
-        if self._job.rules.has_versions:
-            return [replace(each, drop_expired=self._may_drop(each, mapped)) for each in due]
-        return due
-
-    def _may_drop(self, group: Group, mapped: Mapped) -> bool:
-        """Whether tombstones past their horizon may go where versions decide.
-
-        One may cover records that come after it: it stays until all of them have been held
-        against it. One that was mapped may cover records before it, which are swapped out last.
-        """
-        end = self._sources[group.bases[-1]].end_offset
-        is_whole = mapped.mapped_to == self._job.map_to
-        return group.drop_expired and is_whole and end <= self._job.map_from
+        job = self._job
+        return [
+            replace(group, drop_expired=job.lets_go(group, mapped.mapped_to))
+            for group in job.groups
+            if group.bases[0] < mapped.mapped_to
+        ]
 
     def _rewrite(self, cleaning: Cleaning, group: Group) -> CleanedGroup:
         sources = [self._sources[base] for base in group.bases]

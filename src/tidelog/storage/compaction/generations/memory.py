@@ -61,7 +61,8 @@ class Finding:
 
     Attributes:
         map_from: First offset whose key was mapped, inclusive.
-        is_full: Whether it was a full pass.
+        swept_to: Of a full pass, up to where it let tombstones go that were due, as far as nothing
+            older kept them; None where it was none.
         cleaned: What it tells.
         segments: All finished segments of the partition as they are now, in order.
         dropped: Base offsets of groups whose expired tombstones were let go.
@@ -70,7 +71,7 @@ class Finding:
     """
 
     map_from: int
-    is_full: bool
+    swept_to: int | None
     cleaned: Cleaned
     segments: Sequence[SourceSegment]
     dropped: frozenset[int]
@@ -299,8 +300,8 @@ class Generations:
         }
         self._segments = tuple(finding.segments)
         self._weigh(finding)
-        if finding.is_full:
-            self._known.swept_to = finding.cleaned.mapped_to
+        if finding.swept_to is not None:
+            self._known.swept_to = finding.swept_to
             self._known.swept_ms = finding.now_ms
         self._is_changed = True
 

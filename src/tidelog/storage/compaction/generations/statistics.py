@@ -88,7 +88,8 @@ class Statistics:
         seed: Secret by which keys are sampled, 16 bytes.
         rows: Of its finished segments, by base offset.
         samples: The sampled keys, of the segments whose records are counted.
-        swept_to: Up to where the last full pass went; 0 where there was none.
+        swept_to: Up to where the last full pass let go tombstones that were due; 0 where there was
+            none.
         swept_ms: When that was; -1 where there was none.
         planned_to: Up to where the log could be cleaned when it was last planned.
         counted: What a cleaning's map says about the sample; None where none does.
