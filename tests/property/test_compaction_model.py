@@ -87,7 +87,7 @@ def test_the_highest_version_of_each_key_is_always_there(settings: Mapping[str, 
 def test_tombstones_go_that_one_full_pass_had_to_keep(
     seed: int, settings: Mapping[str, str]
 ) -> None:
-    """The pass that maps what lies around a tombstone keeps it: it was taken for one that does not."""
+    """The pass that maps what lies around a tombstone keeps it; the next one lets it go."""
     live_with_versions([seed], settings)
 
 
