@@ -135,7 +135,7 @@ class CleaningJob:
             )
 
     def lets_go(self, group: Group, mapped_to: int) -> bool:
-        """Whether a group's tombstones and markers past their horizon go, with keys up to an offset.
+        """Whether a group's tombstones and markers past their horizon go, with so much mapped.
 
         Where versions decide, a tombstone may cover records that come after it: it stays until all
         of them have been held against it. One that was mapped may cover records before it, which
