@@ -53,6 +53,11 @@ class Codec(Generic[Message]):
 
 def struct_codec(kind: type[Message], version: int, flexible: bool) -> Codec[Message]:
     """The codec of a declaration in one version."""
+    return cast("Codec[Message]", _codec(kind, version, flexible))
+
+
+@cache
+def _codec(kind: "type[DataclassInstance]", version: int, flexible: bool) -> object:
     return Codec(kind, version, flexible)
 
 

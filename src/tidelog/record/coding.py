@@ -83,7 +83,11 @@ def _read_groups(buffer: Buffer, at: int, end: int, bit_count: int) -> tuple[int
 def write_varint(out: bytearray, value: int) -> None:
     """Append the int32 `value` to `out`."""
     assert -(2**31) <= value < 2**31
-    _write_groups(out, (value << 1) ^ (value >> 31))
+    raw = (value << 1) ^ (value >> 31)
+    if raw < 0x80:
+        out.append(raw)
+    else:
+        _write_groups(out, raw)
 
 
 def write_varlong(out: bytearray, value: int) -> None:

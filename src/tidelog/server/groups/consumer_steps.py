@@ -216,7 +216,8 @@ class Steps:
         targets = ASSIGNORS[group.assignor(known, new.asks) or self.default_assignor](spec)
         for member_id in spec.members:
             target = targets.get(member_id, NO_TARGET)
-            if target != group.targets.get(member_id):
+            had = group.targets.get(member_id)
+            if target is not had and target != had:
                 draft.changes.append(TargetChange(member_id, target))
         draft.changes.append(TargetEpochChange(epoch, now_ms))
         return Aim(epoch, targets.get(new.member_id, NO_TARGET))
@@ -228,23 +229,23 @@ class Steps:
         return not group.target_ms or not 0 <= since_ms < interval_ms
 
     def _specs(self, group: ConsumerGroup, new: ConsumerMember) -> dict[str, MemberSpec]:
-        specs = {
-            member.member_id: self._spec(group, member, group.targets.get(member.member_id))
-            for member in group.members.values()
-        }
-        target = group.targets.get(new.member_id)
+        ids: dict[tuple[frozenset[str], str], frozenset[UUID]] = {}  # most read the same
+
+        def spec(asks: Asks, target: Target | None) -> MemberSpec:
+            reads = (asks.topics, asks.regex)
+            if reads not in ids:
+                ids[reads] = self.subscribed_ids(group, asks)
+            return MemberSpec(asks.instance_id, ids[reads], target or NO_TARGET)
+
+        targets = group.targets
+        specs = {name: spec(each.asks, targets.get(name)) for name, each in group.members.items()}
+        target = targets.get(new.member_id)
         replaced = group.static_member(new.asks.instance_id)
         if replaced is not None and replaced.member_id != new.member_id:
             specs.pop(replaced.member_id, None)
-            target = group.targets.get(replaced.member_id)
-        specs[new.member_id] = self._spec(group, new, target)
+            target = targets.get(replaced.member_id)
+        specs[new.member_id] = spec(new.asks, target)
         return specs
-
-    def _spec(
-        self, group: ConsumerGroup, member: ConsumerMember, target: Target | None
-    ) -> MemberSpec:
-        topic_ids = self.subscribed_ids(group, member.asks)
-        return MemberSpec(member.asks.instance_id, topic_ids, target or NO_TARGET)
 
     def _partition_counts(self) -> dict[UUID, int]:
         return {

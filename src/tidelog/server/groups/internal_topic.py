@@ -284,7 +284,7 @@ class InternalTopic(Generic[Found]):
 
         What is lost, or waits to be read, takes nothing: who writes goes by what is no more.
         """
-        partition = self.partition(number) if self._takes(number) else None
+        partition = self.partition(number) if self.takes(number) else None
         if partition is None:
             return Reply.of(Code.NOT_COORDINATOR)
         self._watch(number, partition)
@@ -299,7 +299,7 @@ class InternalTopic(Generic[Found]):
             return Reply.of(Code.NOT_COORDINATOR)
         return self._await(number, partition, result.last_offset)
 
-    def _takes(self, number: int) -> bool:
+    def takes(self, number: int) -> bool:
         """Whether a partition is served, or is made complete before that."""
         return number < len(self._states) and self._states[number] in _TAKING
 
@@ -313,7 +313,7 @@ class InternalTopic(Generic[Found]):
 
     def settled(self, number: int) -> Reply[Code]:
         """When all that was written to a partition is safe."""
-        if not self._takes(number):
+        if not self.takes(number):
             return Reply.of(Code.NOT_COORDINATOR)
         awaited = self._awaited.get(number)
         return Reply.of(Code.NONE) if awaited is None else awaited.settled()

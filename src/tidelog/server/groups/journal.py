@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch
 from tidelog.server.groups.codes import Code
+from tidelog.server.groups.gathering import Gathering
 from tidelog.server.groups.host import Host
 from tidelog.server.groups.internal_topic import InternalTopic
 from tidelog.server.groups.records import GroupRecord
@@ -23,9 +24,26 @@ class OffsetsLog:
         self._clock = host.env.clock
         self._codec = Codec(host.config.offsets_topic_compression_codec)
         self._topic = topic
+        self._gathering = Gathering(topic, self._write)
+        host.closers.append(self._gathering.end_turn)
 
     def append(self, number: int, records: Sequence[GroupRecord]) -> Reply[Code]:
-        """Write records in one batch; when they are safe, or why they were not written."""
+        """Write records, those of a turn of the loop together; when they are safe, or why not.
+
+        A failure that is known at once is answered at once: then nothing was written.
+        """
+        return self._gathering.append(number, records)
+
+    def append_now(self, number: int, records: Sequence[GroupRecord]) -> Reply[Code]:
+        """Write records in a batch of their own; as `append`."""
+        self._gathering.flush(number)
+        return self._write(number, records)
+
+    def settled(self, number: int) -> Reply[Code]:
+        """When all that was written to a partition is safe."""
+        return self._gathering.pending(number) or self._topic.settled(number)
+
+    def _write(self, number: int, records: Sequence[GroupRecord]) -> Reply[Code]:
         made = build_batch(self._timed(records), codec=self._codec)
         return self._topic.append(number, made)
 
@@ -44,6 +62,7 @@ class OffsetsLog:
             producer: Id and epoch.
             guard: What the partition gave before the coordinator of transactions was asked.
         """
+        self._gathering.flush(number)
         made = build_batch(
             self._timed(records),
             codec=self._codec,
@@ -59,6 +78,7 @@ class OffsetsLog:
 
     def end_transaction(self, number: int, end: TransactionEnd) -> Reply[Code]:
         """Write the marker that ends a producer's transaction."""
+        self._gathering.flush(number)
         return self._topic.write(number, lambda partition: end_transaction(partition, end))
 
     def _timed(self, records: Sequence[GroupRecord]) -> list[NewRecord]:

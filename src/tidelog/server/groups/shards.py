@@ -184,7 +184,7 @@ class Shards:
 
     def settled(self, group_id: str) -> Reply[Code]:
         """When all that was written of a group's partition is safe."""
-        return self._topic.settled(self.number_of(group_id))
+        return self._log.settled(self.number_of(group_id))
 
     # -- loading -----------------------------------------------------------------------------
 

@@ -93,7 +93,7 @@ class Standby:
                 offset_record(group.group_id, place.topic, place.partition, offset)
                 for group, place, offset in part
             ]
-            written = self._log.append(number, records)
+            written = self._log.append_now(number, records)
             if written.is_done and written.value is not Code.NONE:
                 return False
             for group, place, offset in part:

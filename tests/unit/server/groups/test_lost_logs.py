@@ -25,6 +25,7 @@ from tidelog.protocol.messages.groups import OffsetFetchGroup, OffsetFetchReques
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.replay import LoadedShard
 from tidelog.server.handlers.offset_fetch import offset_fetch
+from tidelog.server.handlers.waiting import arrival
 from tidelog.server.node import ConnectionFacts, Node
 from tidelog.server.partitions import Partition
 from tidelog.server.requests import RequestContext
@@ -54,11 +55,11 @@ async def test_what_a_reopened_log_has_not_is_not_remembered(tmp_path: Path) -> 
     disk = FailingDisk()
     async with broker(tmp_path, Env(files=disk)) as node:
         await node.groups.shards.ensure_topic()
-        assert commit(node.groups, 1).value == [Code.NONE]
+        assert await arrival(commit(node.groups, 1)) == [Code.NONE]
         partition = partition_of(node)
         partition.log.flush()
         synced_bytes = partition.log.active.size_bytes
-        assert commit(node.groups, 2).value == [Code.NONE]
+        assert await arrival(commit(node.groups, 2)) == [Code.NONE]
         fail(partition, disk)
         assert node.groups.find(GROUP) is None
         assert node.groups.shards.code_for(GROUP) is Code.NOT_COORDINATOR
@@ -67,7 +68,7 @@ async def test_what_a_reopened_log_has_not_is_not_remembered(tmp_path: Path) -> 
         await until_loaded(node.groups)  # though nobody has asked
         assert committed(node.groups) == 1
         assert node.groups.shards.code_for(GROUP) is Code.NONE
-        assert commit(node.groups, 3).value == [Code.NONE]
+        assert await arrival(commit(node.groups, 3)) == [Code.NONE]
         fail(partition_of(node), disk)  # the new log is looked after as well
         assert node.groups.find(GROUP) is None
         reopen(node)
@@ -77,7 +78,7 @@ async def test_what_a_reopened_log_has_not_is_not_remembered(tmp_path: Path) -> 
 async def test_log_that_fails_while_it_is_read_is_not_served(tmp_path: Path) -> None:
     async with broker(tmp_path) as node:
         await node.groups.shards.ensure_topic()
-        assert commit(node.groups, 1).value == [Code.NONE]
+        assert await arrival(commit(node.groups, 1)) == [Code.NONE]
     disk = FailingDisk()
     async with broker(tmp_path, Env(files=disk)) as node:
         shards, topic = node.groups.shards, node.groups.shards._topic
@@ -108,7 +109,7 @@ async def test_log_that_fails_while_it_is_read_is_not_served(tmp_path: Path) -> 
 async def test_log_that_is_offline_from_the_start_is_not_served(tmp_path: Path) -> None:
     async with broker(tmp_path) as node:
         await node.groups.shards.ensure_topic()
-        assert commit(node.groups, 1).value == [Code.NONE]
+        assert await arrival(commit(node.groups, 1)) == [Code.NONE]
     disk = FailingDisk()
     async with broker(tmp_path, Env(files=disk)) as node:
         groups = node.groups  # which begins to read, once others have had their turn
@@ -169,5 +170,5 @@ async def test_deleted_topic_is_looked_after_no_more(tmp_path: Path) -> None:
         with suppress(Closed):
             partition.log.flush()
         assert await node.groups.shards.ensure_topic() is Code.NONE
-        assert commit(node.groups, 2).value == [Code.NONE]
+        assert await arrival(commit(node.groups, 2)) == [Code.NONE]
         assert committed(node.groups) == 2

@@ -122,7 +122,7 @@ async def test_groups_are_refused_until_their_partition_is_loaded(tmp_path: Path
     async with broker(tmp_path) as node:
         await node.groups.shards.ensure_topic()
         for number in range(300):
-            assert commit(node.groups, number, f"group {number}").value == [Code.NONE]
+            assert await arrival(commit(node.groups, number, f"group {number}")) == [Code.NONE]
     async with broker(tmp_path) as node:
         shards = node.groups.shards
         assert {shards.code_for(name) for name in NAMES} == {LOADING}
@@ -140,7 +140,7 @@ async def test_groups_are_refused_until_their_partition_is_loaded(tmp_path: Path
 async def test_records_are_compressed_as_told(tmp_path: Path) -> None:
     async with broker(tmp_path, offsets_topic_compression_codec="3") as node:
         await node.groups.shards.ensure_topic()
-        assert commit(node.groups, 5).value == [Code.NONE]
+        assert await arrival(commit(node.groups, 5)) == [Code.NONE]
         log = node.partitions.get(OFFSETS_TOPIC, node.groups.shards.number_of(GROUP)).log
         codecs = {batch.codec for part in log.slices() for _, batch in part.batches()}
         assert codecs == {Codec.LZ4}
@@ -155,7 +155,7 @@ async def test_killed_process_leaves_what_it_acknowledged(tmp_path: Path) -> Non
     async with broker(tmp_path / "one") as node:
         await node.groups.shards.ensure_topic()
         for offset in range(10):
-            assert commit(node.groups, offset).value == [Code.NONE]
+            assert await arrival(commit(node.groups, offset)) == [Code.NONE]
         shutil.copytree(tmp_path / "one", tmp_path / "two")
     async with broker(tmp_path / "two") as node:
         node.groups.resume()
@@ -182,9 +182,9 @@ async def test_lost_partition_is_read_again_when_its_disk_works_again(tmp_path: 
     async with broker(tmp_path, Env(files=disk)) as node:
         shards = node.groups.shards
         await shards.ensure_topic()
-        assert commit(node.groups, 1).value == [Code.NONE]
+        assert await arrival(commit(node.groups, 1)) == [Code.NONE]
         disk.is_failing = True
-        assert commit(node.groups, 2).value == [Code.NOT_COORDINATOR]
+        assert await arrival(commit(node.groups, 2)) == [Code.NOT_COORDINATOR]
         assert node.groups.find(GROUP) is None
         assert shards.code_for(GROUP) is Code.NOT_COORDINATOR
         disk.is_failing = False
@@ -193,7 +193,7 @@ async def test_lost_partition_is_read_again_when_its_disk_works_again(tmp_path: 
         assert shards.code_for(GROUP) is LOADING
         await until_loaded(node.groups)
         assert committed(node.groups) == 1
-        assert commit(node.groups, 3).value == [Code.NONE]
+        assert await arrival(commit(node.groups, 3)) == [Code.NONE]
 
 
 @on_a_loop
@@ -249,7 +249,7 @@ async def test_deleted_topics_take_offsets_and_groups_along(tmp_path: Path) -> N
         assert node.groups.find(GROUP) is None
         assert node.groups.shards.code_for(GROUP) is Code.NOT_COORDINATOR
         assert await node.groups.shards.ensure_topic() is Code.NONE
-        assert commit(node.groups, 1).value == [Code.NONE]
+        assert await arrival(commit(node.groups, 1)) == [Code.NONE]
 
 
 @on_a_loop
@@ -284,7 +284,7 @@ async def test_what_is_lost_takes_no_record(tmp_path: Path) -> None:
     async with broker(tmp_path) as node:
         shards = node.groups.shards
         await shards.ensure_topic()
-        assert commit(node.groups, 1).value == [Code.NONE]
+        assert await arrival(commit(node.groups, 1)) == [Code.NONE]
         number = shards.number_of(GROUP)
         log = node.partitions.get(OFFSETS_TOPIC, number).log
         end = log.log_end_offset

@@ -26,6 +26,7 @@ from tidelog.server.groups.codes import Code
 from tidelog.server.groups.results import ShareBeatAsked
 from tidelog.server.handlers.groups import delete_groups
 from tidelog.server.handlers.share_offsets import delete_share_group_offsets
+from tidelog.server.handlers.waiting import arrival
 from tidelog.server.node import ConnectionFacts
 from tidelog.server.requests import RequestContext
 from tidelog.server.shares.kept import ShareKey
@@ -46,7 +47,7 @@ async def forget(it: World) -> int:
     return (await delete_share_group_offsets(context, request)).error_code
 
 
-def join(it: World) -> None:
+async def join(it: World) -> None:
     asked = ShareBeatAsked(
         group_id=GROUP,
         member_id="A",
@@ -56,7 +57,7 @@ def join(it: World) -> None:
         client_id="test",
         client_host="/127.0.0.1",
     )
-    assert it.node.groups.shares.beat(asked).value.code is Code.NONE
+    assert (await arrival(it.node.groups.shares.beat(asked))).code is Code.NONE
 
 
 async def read_some(it: World) -> None:
@@ -94,7 +95,7 @@ async def test_who_joins_while_its_group_is_deleted_keeps_its_place(path: Path) 
         async with held(it) as asked:
             deletion = asyncio.ensure_future(delete(it))
             await asked.wait()
-            join(it)
+            await join(it)
         assert await deletion == Code.NON_EMPTY_GROUP
         kept = it.node.shares.states.find(it.key())
         assert kept is not None
@@ -109,7 +110,7 @@ async def test_who_joins_while_a_topic_is_forgotten_keeps_its_place(path: Path) 
         async with held(it) as asked:
             forgetting = asyncio.ensure_future(forget(it))
             await asked.wait()
-            join(it)
+            await join(it)
         assert await forgetting == Code.NON_EMPTY_GROUP
         assert acquired(await it.member().fetch(0)) == [(5, 9, 2)]
 
@@ -133,5 +134,5 @@ async def test_a_deleted_group_has_no_place_and_begins_anew(path: Path) -> None:
         assert await delete(it) == 0
         assert it.node.groups.find(GROUP) is None
         assert it.node.shares.states.of_group(GROUP) == []
-        join(it)
+        await join(it)
         assert acquired(await it.member().fetch(0)) == [(0, 9, 1)]

@@ -8,7 +8,8 @@ Source: Kafka 4.3's UniformAssignor (members that read the same topics) and Rang
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from itertools import islice
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from tidelog.server.groups.consumer.hash_order import hash_order, uuid_hash
@@ -17,8 +18,7 @@ from tidelog.server.groups.consumer.mixed import assign_mixed
 from tidelog.server.groups.partitioning import java_hash
 
 
-@dataclass(frozen=True, slots=True)
-class MemberSpec:
+class MemberSpec(NamedTuple):
     """A member as assignors see it.
 
     Attributes:
@@ -47,6 +47,7 @@ class GroupSpec:
     is_uniform: bool
 
 
+NOTHING: Final[frozenset[int]] = frozenset()
 Targets: TypeAlias = dict[str, Target]
 Assignor: TypeAlias = Callable[[GroupSpec], Targets]
 
@@ -104,26 +105,19 @@ def _assign_same(spec: GroupSpec, order: list[str]) -> Targets:
     topics = hash_order(sorted(spec.members[order[0]].topics, key=lambda each: each.int), uuid_hash)
     if not topics:
         return {}
-    planned = {
-        (topic, number)
-        for member in spec.members.values()
-        for topic, numbers in member.target.items()
-        for number in numbers
-    }
-    free = [
-        (topic, number)
-        for topic in topics
-        for number in range(spec.partitions[topic])
-        if (topic, number) not in planned
-    ]
+    counts, free = _planned(spec, topics)
+    known = frozenset(topics)
     share, more = divmod(sum(spec.partitions[topic] for topic in topics), len(order))
-    targets: dict[str, dict[UUID, set[int]]] = {}
+    targets: dict[str, Target] = {}
     wanting: list[tuple[str, int]] = []
     for place, member_id in enumerate(order):
         gets_more = more > 0
-        quota = share + gets_more
-        kept, left = _keep(spec.members[member_id].target, frozenset(topics), quota, free)
-        targets[member_id] = kept
+        left = share + gets_more - counts[member_id]
+        target = spec.members[member_id].target
+        if left < 0:
+            target, left = _keep(target, known, share + gets_more, free)
+        # Who keeps all keeps the very same value: most do, and nothing is written of them.
+        targets[member_id] = target
         if left > 0 and gets_more and len(order) - place > more:
             # Whoever comes later may have that one already: it need not move.
             left, gets_more = left - 1, False
@@ -131,14 +125,42 @@ def _assign_same(spec: GroupSpec, order: list[str]) -> Targets:
         if left > 0:
             wanting.append((member_id, left))
     _hand_out(targets, wanting, free)
-    return {member_id: frozen(target) for member_id, target in targets.items()}
+    return targets
+
+
+# More than anybody can have: what is not read any more has to be taken away.
+_TOO_MANY: Final = 1 << 40
+
+
+def _planned(
+    spec: GroupSpec, topics: Iterable[UUID]
+) -> tuple[dict[str, int], list[tuple[UUID, int]]]:
+    """How many partitions each member was to have, and those that nobody was to have, in order."""
+    planned: dict[UUID, set[int]] = {topic: set() for topic in topics}
+    counts: dict[str, int] = {}
+    for member_id, member in spec.members.items():
+        count = 0
+        for topic, numbers in member.target.items():
+            taken = planned.get(topic)
+            if taken is None:
+                count = _TOO_MANY
+            else:
+                taken |= numbers
+                count += len(numbers)
+        counts[member_id] = count
+    return counts, [
+        (topic, number)
+        for topic, taken in planned.items()
+        for number in range(spec.partitions[topic])
+        if number not in taken
+    ]
 
 
 def _keep(
     target: Target, topics: frozenset[UUID], quota: int, free: list[tuple[UUID, int]]
-) -> tuple[dict[UUID, set[int]], int]:
+) -> tuple[Target, int]:
     """What a member keeps of what it had, and how many it may still get; the rest is free."""
-    kept: dict[UUID, set[int]] = {}
+    kept: dict[UUID, frozenset[int]] = {}
     for topic in hash_order(target, uuid_hash):
         if topic not in topics:
             continue
@@ -146,7 +168,7 @@ def _keep(
         stay = numbers[: max(quota, 0)]
         quota -= len(stay)
         if stay:
-            kept[topic] = set(stay)
+            kept[topic] = frozenset(stay)
         free.extend((topic, number) for number in numbers[len(stay) :])
     return kept, quota
 
@@ -157,24 +179,23 @@ def _same(number: int) -> int:
 
 
 def _hand_out(
-    targets: dict[str, dict[UUID, set[int]]],
+    targets: dict[str, Target],
     wanting: Iterable[tuple[str, int]],
-    free: list[tuple[UUID, int]],
+    free: Iterable[tuple[UUID, int]],
 ) -> None:
     left = iter(free)
     for member_id, quota in wanting:
-        for _ in range(quota):
-            found = next(left, None)
-            if found is None:
-                return
-            topic, number = found
-            targets[member_id].setdefault(topic, set()).add(number)
+        gets: dict[UUID, set[int]] = {}
+        for topic, number in islice(left, quota):
+            gets.setdefault(topic, set()).add(number)
+        if gets:
+            had = targets[member_id]
+            targets[member_id] = {**had, **_joined(had, gets)}
     assert next(left, None) is None, "partitions were left over"
 
 
-def frozen(target: Mapping[UUID, set[int]]) -> Target:
-    """The same, not to be changed any more."""
-    return {topic: frozenset(numbers) for topic, numbers in target.items() if numbers}
+def _joined(had: Target, gets: Mapping[UUID, set[int]]) -> Target:
+    return {topic: had.get(topic, NOTHING) | numbers for topic, numbers in gets.items()}
 
 
 ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniform, "range": assign_range}

@@ -39,12 +39,10 @@ def hash_order(
     """The keys in the order in which such a table tells them; `buckets` where it has not grown."""
     given = list(keys)
     mask = (table_size(len(given)) if buckets is None else buckets) - 1
-
-    def bucket(key: T) -> int:
-        found = hash_of(key) & _INT32
-        return (found ^ found >> 16) & mask
-
-    return sorted(given, key=bucket)
+    hashes = [hash_of(key) & _INT32 for key in given]
+    # Stable: as `sorted` by bucket, without a call for each of many members.
+    places = sorted(range(len(given)), key=[(h ^ h >> 16) & mask for h in hashes].__getitem__)
+    return [given[place] for place in places]
 
 
 def uuid_hash(topic_id: UUID) -> int:

@@ -1,0 +1,130 @@
+"""What groups write in one turn of the loop goes into one batch: a group commit.
+
+When a group changes, all its members ask within milliseconds, and each of them is written about.
+Whoever writes first in a turn is written at once, so that who is alone doesn't wait. What comes
+behind it in the same turn is gathered, and written when the turn is over; only then is it answered.
+
+Source: Kafka 4.3's coordinator runtime does so for `group.coordinator.append.linger.ms`.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from tidelog.server.groups.codes import Code
+from tidelog.server.groups.records import GroupRecord
+from tidelog.server.groups.reply import Reply
+
+# A batch of these fits wherever a single request's does, and is soon compressed and written.
+GATHERED_BYTES_MAX: Final = 32 << 10
+# Of a record, beside key and value: more than its lengths, deltas and attributes take.
+_RECORD_BYTES: Final = 32
+
+Write = Callable[[int, Sequence[GroupRecord]], Reply[Code]]
+
+
+class Topic(Protocol):
+    """The topic that is written to."""
+
+    def takes(self, number: int) -> bool:
+        """Whether a partition may be written to now."""
+        ...
+
+    def lose(self, number: int) -> None:
+        """What is known of a partition is to be read again."""
+        ...
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What waits for a partition: records in order, and who is told of them."""
+
+    records: list[GroupRecord] = field(default_factory=list)
+    replies: list[Reply[Code]] = field(default_factory=list)
+    size_bytes: int = 0
+
+    def reply(self) -> Reply[Code]:
+        made: Reply[Code] = Reply()
+        self.replies.append(made)
+        return made
+
+    def tell(self, code: Code) -> None:
+        for each in self.replies:
+            each.complete(code)
+
+
+class Gathering:
+    """Writes to the partitions of a topic. Belongs to the loop's thread.
+
+    Where no loop runs everything is written at once.
+    """
+
+    def __init__(self, topic: Topic, write: Write) -> None:
+        """`write` puts records into a partition in one batch."""
+        self._topic = topic
+        self._write = write
+        # Partitions that were written to in this turn, and what waits for its end.
+        self._written: set[int] = set()
+        self._gathered: dict[int, _Gathered] = {}
+
+    def append(self, number: int, records: Sequence[GroupRecord]) -> Reply[Code]:
+        """Write records, now or soon; when they are safe, or why they were not written.
+
+        A failure that is known at once is answered at once: then nothing was written.
+        """
+        size_bytes = sum(_size_bytes(each) for each in records)
+        if size_bytes > GATHERED_BYTES_MAX or self._is_first(number):
+            self.flush(number)
+            return self._write(number, records)
+        if not self._topic.takes(number):
+            return Reply.of(Code.NOT_COORDINATOR)
+        found = self._gathered.get(number)
+        if found is not None and found.size_bytes + size_bytes > GATHERED_BYTES_MAX:
+            self.flush(number)
+            found = None
+        if found is None:
+            found = self._gathered[number] = _Gathered()
+        found.records += records
+        found.size_bytes += size_bytes
+        return found.reply()
+
+    def pending(self, number: int) -> Reply[Code] | None:
+        """When all that waits for a partition is safe; None where nothing waits."""
+        found = self._gathered.get(number)
+        return None if found is None else found.reply()
+
+    def _is_first(self, number: int) -> bool:
+        """Whether a partition is written to for the first time in this turn."""
+        if number in self._written:
+            return False
+        if not self._written:
+            try:
+                asyncio.get_running_loop().call_soon(self.end_turn)
+            except RuntimeError:  # no loop: nobody would end the turn
+                return True
+        self._written.add(number)
+        return True
+
+    def end_turn(self) -> None:
+        """Write all that waits."""
+        self._written.clear()
+        for number in tuple(self._gathered):
+            self.flush(number)
+
+    def flush(self, number: int) -> None:
+        """Write what waits for a partition, before something that is not gathered."""
+        found = self._gathered.pop(number, None)
+        if found is None:
+            return
+        written = self._write(number, found.records)
+        if written.is_done and written.value is not Code.NONE:
+            # It is taken to be so already: only the log can tell what is.
+            self._topic.lose(number)
+            found.tell(Code.NOT_COORDINATOR)
+            return
+        written.then(found.tell)
+
+
+def _size_bytes(record: GroupRecord) -> int:
+    return len(record.key) + len(record.value or b"") + _RECORD_BYTES
