@@ -18,6 +18,7 @@ from tidelog.env import File, FileSystem, is_remote
 from tidelog.errors import CorruptBatch, StorageFailure
 from tidelog.record.batch import LENGTH_AT, LOG_OVERHEAD
 from tidelog.record.views import Batch, walk
+from tidelog.storage.decoded_files import DecodedFiles
 
 FILE_LIMIT: Final = 256
 MAP_LIMIT: Final = 32_768
@@ -33,12 +34,17 @@ def _nothing() -> None:
 
 
 class FilePool:
-    """At most `limit` open files, the least recently used one is closed first."""
+    """At most `limit` open files, the least recently used one is closed first.
+
+    Attributes:
+        decoded: What small files said that are read whole; forgotten when the pool is closed.
+    """
 
     def __init__(self, files: FileSystem, *, limit: int = FILE_LIMIT, write: bool = True) -> None:
         self._files = files
         self._limit = limit
         self._write = write
+        self.decoded = DecodedFiles()
         self._open: OrderedDict[str, File] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -81,6 +87,7 @@ class FilePool:
 
     def close(self) -> None:
         """Close every handle."""
+        self.decoded.clear()
         with self._lock:
             open_files = list(self._open.values())
             self._open.clear()

@@ -12,7 +12,12 @@ from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.record.builder import build_batch
 from tidelog.record.coding import crc32c
 from tidelog.storage import files
-from tidelog.storage.compaction.generations import Demand, Finding, Generations
+from tidelog.storage.compaction.generations import (
+    Demand,
+    Finding,
+    Generations,
+    statistics_file,
+)
 from tidelog.storage.compaction.generations.mapped_keys import MappedKeys
 from tidelog.storage.compaction.generations.samples import KeySamples
 from tidelog.storage.compaction.generations.statistics import (
@@ -23,8 +28,9 @@ from tidelog.storage.compaction.generations.statistics import (
     encode,
     reconcile,
 )
-from tidelog.storage.compaction.generations.statistics_file import read_statistics
+from tidelog.storage.compaction.generations.statistics_file import Stored, read_statistics
 from tidelog.storage.compaction.job import Cleaned, CleanedGroup, CleanedSource, SourceSegment
+from tidelog.storage.decoded_files import DecodedFiles
 from tidelog.types import NewRecord
 
 SEED = bytes(16)
@@ -169,6 +175,31 @@ def test_what_is_stored_is_not_read_again() -> None:
     again.sample(30)
     assert again.bytes_read == 0
     assert again.facts(0) == made.facts(0)
+
+
+def test_what_was_read_or_written_is_not_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, env, segments = _machine()
+    kept, read, decode = DecodedFiles(), list[bytes](), statistics_file.decode
+
+    def counted(data: bytes) -> tuple[Stored, str]:
+        read.append(data)
+        return decode(data)
+
+    monkeypatch.setattr(statistics_file, "decode", counted)
+    made = Generations.load(env, DIRECTORY, segments, 0, kept)
+    made.sample(30)
+    made.store()
+    again = Generations.load(env, DIRECTORY, segments, 0, kept)
+    again.sample(30)
+    assert (again.bytes_read, again.facts(0), read) == (0, made.facts(0), [])
+    # What one look changes, and does not store, another does not see.
+    again.note(_finding(segments, 0, 5))
+    third = Generations.load(env, DIRECTORY, segments, 0, kept)
+    assert (third.facts(0), read) == (made.facts(0), [])
+    # Who has written something else is noticed by size.
+    files.write_atomically(machine, f"{DIRECTORY}/{STATISTICS_FILE}", b"00000000\n{}")
+    other = Generations.load(env, DIRECTORY, segments, 0, kept)
+    assert (len(other.problems), len(read)) == (1, 1)
 
 
 def test_a_damaged_file_remembers_nothing_and_says_so() -> None:

@@ -83,7 +83,11 @@ def look_generation(
     """
     context, config = log.context, log.context.config
     made = Generations.load(
-        context.env, context.directory, identities(segments), verdict.first_dirty
+        context.env,
+        context.directory,
+        identities(segments),
+        verdict.first_dirty,
+        context.pool.decoded,
     )
     due = DueReason.REQUEST if asking.is_asked else verdict.due
     forced = due if due in (DueReason.LAG, DueReason.REQUEST) else None

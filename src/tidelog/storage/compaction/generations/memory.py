@@ -48,10 +48,12 @@ from tidelog.storage.compaction.generations.statistics import (
 )
 from tidelog.storage.compaction.generations.statistics_file import (
     Stored,
+    keep_written,
     read_statistics,
     write_statistics,
 )
 from tidelog.storage.compaction.job import SEED_SIZE, Cleaned, CleanedGroup, SourceSegment
+from tidelog.storage.decoded_files import DecodedFiles
 from tidelog.types import INT64_MAX
 
 
@@ -100,12 +102,14 @@ class Generations:
         segments: Sequence[SourceSegment],
         known: Statistics,
         stored: Stored | None,
+        kept: DecodedFiles | None = None,
     ) -> None:
         self._env = env
         self._directory = directory
         self._segments = tuple(segments)
         self._known = known
         self._stored = stored
+        self._kept = kept
         self._is_changed = False
         self.problems: list[str] = []
         self.bytes_read = 0
@@ -113,7 +117,12 @@ class Generations:
 
     @classmethod
     def load(
-        cls, env: Env, directory: str, segments: Sequence[SourceSegment], clean_offset: int
+        cls,
+        env: Env,
+        directory: str,
+        segments: Sequence[SourceSegment],
+        clean_offset: int,
+        kept: DecodedFiles | None = None,
     ) -> Self:
         """What is remembered of a partition; a file that is lost or damaged remembers nothing.
 
@@ -123,17 +132,18 @@ class Generations:
             segments: All its finished segments, in order.
             clean_offset: Offset below which no older version of any key remains, as the
                 partition's `cleaner-offset-checkpoint` says; the log start where it says nothing.
+            kept: What files said before, of the lock's holder; else the file is read.
 
         Raises:
             OSError: The disk failed.
         """
-        stored, problem = read_statistics(env.files, directory)
+        stored, problem = read_statistics(env.files, directory, kept)
         if stored is None:
             seed = env.random.getrandbits(8 * SEED_SIZE).to_bytes(SEED_SIZE, "big")
             found = Statistics(seed=seed)
         else:
             found = stored.statistics.copy()
-        made = cls(env, directory, segments, reconcile(found, segments, clean_offset), stored)
+        made = cls(env, directory, segments, reconcile(found, segments, clean_offset), stored, kept)
         made.problems = [problem] if problem else []
         return made
 
@@ -371,6 +381,8 @@ class Generations:
         # Whatever a write leaves that fails: nothing is appended to it.
         stored, self._stored = self._stored, None
         self._stored, size = write_statistics(self._env.files, self._directory, self._known, stored)
+        if self._kept is not None:
+            keep_written(self._env.files, self._directory, self._kept, self._stored)
         self._is_changed = False
         self.bytes_written += size
         return size

@@ -22,6 +22,7 @@ from tidelog.storage.compaction.generations.statistics import (
     STATISTICS_FILE,
     Statistics,
 )
+from tidelog.storage.decoded_files import DecodedFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,20 +42,46 @@ class Stored:
     is_sound: bool = True
 
 
-def read_statistics(fs: FileSystem, directory: str) -> tuple[Stored | None, str]:
+def read_statistics(
+    fs: FileSystem, directory: str, known: DecodedFiles | None = None
+) -> tuple[Stored | None, str]:
     """A partition's statistics, and what is wrong with the file; None where it says nothing.
+
+    Args:
+        fs: Files.
+        directory: The partition's directory.
+        known: What was read or written before; what is sound is kept there. For the lock's holder.
 
     Raises:
         OSError: The disk failed.
     """
     path = f"{directory}/{STATISTICS_FILE}"
     try:
+        stat = fs.stat(path)
+        kept = None if known is None else known.find(path, stat)
+        if isinstance(kept, Stored):
+            return kept, ""
         found, problem = decode(files.read_file(fs, path))
     except FileNotFoundError:
         return None, ""
     except (CorruptFile, UnsupportedVersion) as error:
         return None, f"{path}: {error}"
-    return found, f"{path}: {problem}" if problem else ""
+    if problem:
+        return found, f"{path}: {problem}"
+    if known is not None:
+        known.keep(path, stat, found, _weight(found))
+    return found, ""
+
+
+def keep_written(fs: FileSystem, directory: str, known: DecodedFiles, stored: Stored) -> None:
+    """Remember what `write_statistics` says that the file says now; raises OSError."""
+    path = f"{directory}/{STATISTICS_FILE}"
+    known.keep(path, fs.stat(path), stored, _weight(stored))
+
+
+def _weight(stored: Stored) -> int:
+    """In samples, of which a row has about the size of two."""
+    return len(stored.statistics.samples) + 2 * len(stored.statistics.rows)
 
 
 def decode(data: bytes) -> tuple[Stored, str]:
