@@ -27,6 +27,13 @@ from tidelog.cli.surroundings import Surroundings
     metavar="N",
     help="About how many bytes of log a task rewrites.",
 )
+@click.option(
+    "--store-option",
+    "store",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of the stores of tiers; repeatable.",
+)
 @spark_options
 @format_option
 @click.pass_obj
@@ -37,19 +44,25 @@ def compact_command(  # noqa: PLR0913 - one parameter for each option
     roll: bool,
     if_due: bool,
     part_bytes: int,
+    store: tuple[str, ...],
     master: str | None,
     conf: tuple[str, ...],
     kind: Format,
 ) -> int:
     """Keep the last record of each key: the cleaner's work, side by side.
 
-    For directories that are too large for `tidelog compact`; what stays is the same. Exit code 2
-    where a partition could not be cleaned to its end.
+    For directories that are too large for `tidelog compact`, and for tiers; what stays is the same.
+    Exit code 2 where a partition could not be cleaned to its end.
     """
     from tidelog.cli import spark_compact
 
     request = spark_compact.Request(
-        directory=directory, targets=targets, roll=roll, if_due=if_due, part_bytes=part_bytes
+        directory=directory,
+        targets=targets,
+        roll=roll,
+        if_due=if_due,
+        part_bytes=part_bytes,
+        store=store,
     )
     access = SparkAccess(master=master, conf=conf)
     return spark_compact.compact(surroundings, access, request, kind)

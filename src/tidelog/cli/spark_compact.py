@@ -8,7 +8,7 @@ from tidelog.cli.choices import Format
 from tidelog.cli.problems import ExitCode
 from tidelog.cli.spark_latency import as_cells, read_targets
 from tidelog.cli.spark_options import SparkAccess
-from tidelog.cli.spark_session import JobProgress, open_session
+from tidelog.cli.spark_session import JobProgress, open_session, pairs
 from tidelog.cli.surroundings import Surroundings
 from tidelog.spark.jobs.compact import row_of, run
 
@@ -31,6 +31,7 @@ class Request:
         roll: Finish active segments first.
         if_due: Leave alone what is not due.
         part_bytes: About how many bytes of log a task rewrites.
+        store: `NAME=VALUE` settings of the stores of tiers.
     """
 
     directory: str
@@ -38,6 +39,7 @@ class Request:
     roll: bool
     if_due: bool
     part_bytes: int
+    store: tuple[str, ...] = ()
 
 
 def compact(
@@ -53,6 +55,7 @@ def compact(
             if_due=request.if_due,
             roll=request.roll,
             part_bytes=request.part_bytes,
+            store=pairs(request.store, "--store-option"),
             listener=progress,
         )
     output.print_rows(surroundings, COLUMNS, as_cells(list(row_of(r)) for r in reports), kind)

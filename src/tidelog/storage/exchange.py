@@ -32,6 +32,7 @@ from tidelog.storage.handles import as_storage_failure
 from tidelog.storage.index_files import IndexBuilder
 from tidelog.storage.log import Log
 from tidelog.storage.log_dir import LogDir
+from tidelog.storage.segment import SegmentContext
 from tidelog.storage.staging import remove_quietly, staging_path, write_staged
 from tidelog.storage.trust import fingerprint
 from tidelog.storage.txn_index import TxnIndex
@@ -163,7 +164,7 @@ class _Exchange:
             file = self._fs.open(path, write=True)
         except FileNotFoundError as error:
             raise InvalidRequest(f"{path}: the staged file has gone") from error
-        pass_ = SegmentPass(self._log, self._old, segment, end_offset)
+        pass_ = SegmentPass(self._log.context, self._old, segment, end_offset)
         try:
             pass_.run(file, path)
             file.sync()
@@ -220,13 +221,17 @@ class SegmentPass:
     """One walk over a log file that was written anew: checks it, and makes what lies beside it."""
 
     def __init__(
-        self, log: Log, old: Sequence[ClosedSegment], segment: NewSegment, end_offset: int
+        self,
+        context: SegmentContext,
+        old: Sequence[ClosedSegment],
+        segment: NewSegment,
+        end_offset: int,
     ) -> None:
         self._old = old
         self._segment = segment
         self._end_offset = end_offset
-        self._indexes = IndexBuilder(log.context.config, segment.base_offset)
-        self._times = AppendTimes(segment.base_offset, log.context.topic_id)
+        self._indexes = IndexBuilder(context.config, segment.base_offset)
+        self._times = AppendTimes(segment.base_offset, context.topic_id)
         self._next = segment.base_offset
         self._last_named = 0
 

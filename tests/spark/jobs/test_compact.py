@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from tests.peers.groups import tidelog
 from tests.spark.jobs.mirrors import held
-from tests.unit.spark.jobs.test_compact import TOPIC, fill
+from tests.unit.spark.jobs.test_compact import TOPIC, fill, fill_tier, last_of_each
 
 from tidelog import spark as tidelog_spark
 from tidelog.types import TopicPartition
@@ -25,3 +25,16 @@ def test_partitions_are_compacted_by_tasks(spark: "SparkSession", tmp_path: Path
     for log, left in zip(before, held(place, TOPIC), strict=True):
         last = {record.key: record.offset for record in log}
         assert [record.offset for record in left] == sorted(last.values())
+
+
+def test_a_tier_is_compacted_by_tasks(spark: "SparkSession", tmp_path: Path) -> None:
+    place = fill_tier(tmp_path / "a", tmp_path / "store")
+    before = held(place, TOPIC)
+    wanted = [TopicPartition(TOPIC, 0)]
+    (row,) = tidelog_spark.compact(spark, place, wanted, part_bytes=6_000).partitions.collect()
+    assert (row["records_after"] < row["records_before"], row["stopped"]) == (True, None)
+    ended = tidelog("spark", "compact", place, f"{TOPIC}:1", "--part-bytes", "6000", "-o", "json")
+    assert (ended.code, [one["partition"] for one in ended.rows]) == (0, [1])
+    for log, left in zip(before, held(place, TOPIC), strict=True):
+        assert last_of_each(left) == last_of_each(log)
+        assert len(left) < len(log) / 2

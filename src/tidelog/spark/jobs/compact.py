@@ -12,21 +12,24 @@ Markers of transactions go by what was met before them in the log, so a partitio
 is one part. Workers must reach the directory under its path.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.env import Env, OsFileSystem, os_env
-from tidelog.errors import CleaningFailed, DirectoryLocked, InvalidRequest
+from tidelog.errors import DirectoryLocked, InvalidRequest
+from tidelog.objects.environment import env_for
+from tidelog.spark.jobs.compact_tier import TierTasks, failing_with_our_words
 from tidelog.spark.jobs.parts import do_parts
 from tidelog.spark.jobs.progress import NOBODY, Listener
-from tidelog.spark.session import our_words
 from tidelog.storage import files
-from tidelog.storage.compaction.job import Cleaned, CleaningJob, Group
+from tidelog.storage.compaction.job import Cleaned, CleaningJob
+from tidelog.storage.compaction.job_parts import parts_of, together
 from tidelog.storage.compaction.looking import CleanerOptions
 from tidelog.storage.compaction.runner import CleaningReport, clean_partition
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.storage.roll import RollReason
+from tidelog.storage.tiering import compact_tier
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -67,6 +70,7 @@ def compact(  # noqa: PLR0913 - one keyword for each way to choose
     roll: bool = False,
     part_bytes: int = PART_BYTES,
     dedupe_buffer_bytes: int = CleanerOptions().dedupe_buffer_bytes,
+    store: Mapping[str, str] | None = None,
     listener: Listener = NOBODY,
 ) -> Compaction:
     """Keep the last record of each key in finished segments, as the topics' settings say.
@@ -79,13 +83,16 @@ def compact(  # noqa: PLR0913 - one keyword for each way to choose
         roll: Finish the active segments first.
         part_bytes: About how many bytes of log a task rewrites, at most.
         dedupe_buffer_bytes: Memory of a task's offset map; more keys take more passes.
+        store: Settings of the stores of tiers, which all workers reach.
         listener: Told how far it is.
 
     Raises:
         DirectoryLocked: Another process has it open for writing that lends no cleanings; nothing
             was changed.
-        UnknownTopic, InvalidRequest: No such topic, one that is not compacted or has a tier.
-        CleaningFailed, CorruptData, StorageFailure: As a cleaning; what was swapped in stays.
+        UnknownTopic, InvalidRequest: No such topic, or one that is not compacted; of a running
+            broker, one that has a tier.
+        CleaningFailed, CorruptData, StorageFailure, TierConflict: As a cleaning, of a directory or
+            of a tier; what was swapped in stays.
     """
     reports = run(
         spark,
@@ -95,6 +102,7 @@ def compact(  # noqa: PLR0913 - one keyword for each way to choose
         roll=roll,
         part_bytes=part_bytes,
         dedupe_buffer_bytes=dedupe_buffer_bytes,
+        store=store,
         listener=listener,
     )
     return Compaction(
@@ -111,6 +119,7 @@ def run(  # noqa: PLR0913 - as `compact`
     roll: bool = False,
     part_bytes: int = PART_BYTES,
     dedupe_buffer_bytes: int = CleanerOptions().dedupe_buffer_bytes,
+    store: Mapping[str, str] | None = None,
     listener: Listener = NOBODY,
 ) -> list[CleaningReport]:
     """As `compact`, as plain objects."""
@@ -121,15 +130,20 @@ def run(  # noqa: PLR0913 - as `compact`
     options = CleanerOptions(is_asked=not if_due, dedupe_buffer_bytes=dedupe_buffer_bytes)
     reports = []
     try:
-        with LogDir.open(directory, options=LogDirOptions(writable=True)) as log_dir:
+        env = env_for(directory, None, store)
+        with LogDir.open(directory, env=env, options=LogDirOptions(writable=True)) as log_dir:
             names = names_of(log_dir, topics)
             for number, name in enumerate(names):
                 log = log_dir.log(name.topic, name.partition)
                 if roll:
                     log.roll(RollReason.REQUEST)
                 log.flush()  # what may still be lost keeps what it follows from going
-                worker = SparkWorker(spark, log, part_bytes)
-                reports.append(clean_partition(log_dir, name, worker, options))
+                if log.tier is None:
+                    worker = SparkWorker(spark, log, part_bytes)
+                    reports.append(clean_partition(log_dir, name, worker, options))
+                else:
+                    tasks = TierTasks(spark, directory, store or {}, part_bytes)
+                    reports.append(compact_tier(log_dir, name, options, tasks))
                 listener.at(number + 1, len(names))
     except DirectoryLocked:
         holder = lender(directory)
@@ -258,13 +272,8 @@ class SparkWorker:
         is_divisible = _is_plain(self._log, job) and not job.rules.has_versions
         limit = self._part_bytes if is_divisible else None
         parts = [part.to_json() for part in parts_of(job, limit)]
-        try:
+        with failing_with_our_words(job):
             rows = do_parts(self._spark, parts, CleanPart(), _CLEANED)
-        except Exception as error:
-            words = our_words(str(error))
-            if words is None:
-                raise
-            raise CleaningFailed(f"{job.topic}-{job.partition}: {words[1]}") from error
         found = [Cleaned.from_json(str(row["cleaned"])) for row in rows]
         for row, one in zip(rows, found, strict=True):
             _take_names(job, one, str(row["attempt"]))
@@ -278,47 +287,6 @@ def _is_plain(log: "LogReader", job: CleaningJob) -> bool:
     zones = [s.zones for s in log.segments if s.base_offset in bases]
     return len(zones) == len(bases) and not any(
         one is None or one.total.is_transactional or one.total.control_records for one in zones
-    )
-
-
-def parts_of(job: CleaningJob, part_bytes: int | None) -> Iterator[CleaningJob]:
-    """The job in parts that rewrite about so many bytes each, in order; whole where None."""
-    sizes = {source.base_offset: source.size_bytes for source in job.sources}
-    group_sizes = [sum(sizes[base] for base in group.bases) for group in job.groups]
-    mine: list[Group] = []
-    size = 0
-    for group, more in zip(job.groups, group_sizes, strict=True):
-        if mine and part_bytes is not None and size + more > part_bytes:
-            yield _part(job, mine)
-            mine, size = [], 0
-        mine.append(group)
-        size += more
-    # A job that rewrites nothing tells all the same how far its map reaches.
-    if mine or not job.groups:
-        yield _part(job, mine)
-
-
-def _part(job: CleaningJob, groups: Sequence[Group]) -> CleaningJob:
-    """Some groups of a job: their segments, and those whose keys are mapped."""
-    bases = {base for group in groups for base in group.bases}
-    sources = tuple(
-        source
-        for source in job.sources
-        if source.base_offset in bases or source.end_offset > job.map_from
-    )
-    return replace(job, groups=tuple(groups), sources=sources)
-
-
-def together(parts: Sequence[Cleaned]) -> Cleaned:
-    """What the parts of a job have done, as one."""
-    reached = {part.mapped_to for part in parts}
-    assert len(reached) == 1, f"maps of one job reach to {sorted(reached)}"
-    return Cleaned(
-        groups=tuple(group for part in parts for group in part.groups),
-        mapped_to=reached.pop(),
-        keys=max(part.keys for part in parts),
-        bytes_read=sum(part.bytes_read for part in parts),
-        bytes_written=sum(part.bytes_written for part in parts),
     )
 
 

@@ -14,7 +14,12 @@ from tidelog.storage.segment import iterate_batches
 from tidelog.storage.tiering.collecting import collect_orphans
 from tidelog.storage.tiering.garbage import remove_garbage
 from tidelog.storage.tiering.moving import MoveOptions, Mover
-from tidelog.storage.tiering.rewriting import copy_rewritten, drop_rewritten, write_rewritten
+from tidelog.storage.tiering.rewriting import (
+    Workplace,
+    copy_rewritten,
+    drop_rewritten,
+    write_rewritten,
+)
 from tidelog.storage.tiers.remote_segment import RemoteSegment
 from tidelog.types import Buffer, TopicPartition
 
@@ -53,13 +58,13 @@ def purge_tier(
 
 
 def _purge(mover: Mover, segment: RemoteSegment, offsets: set[int], strip: Strip) -> None:
-    log, now_ms = mover.log, mover.log.context.env.clock.now_ms()
+    place, now_ms = Workplace.beside(mover.log), mover.log.context.env.clock.now_ms()
     batches = iterate_batches(segment, 0, segment.size_bytes)
     try:
-        write_rewritten(log, [segment], (strip(batch, offsets) for _, batch in batches))
-        row = copy_rewritten(mover, [segment])
+        write_rewritten(place, [segment], (strip(batch, offsets) for _, batch in batches))
+        row = copy_rewritten(place, mover.tier, mover.draw_uid(), [segment])
     finally:
-        drop_rewritten(log, segment.base_offset)
+        drop_rewritten(place, segment.base_offset)
     mover.swap(lambda manifest: manifest.with_exchanged([segment.row], [row], now_ms))
 
 

@@ -16,15 +16,26 @@ from tidelog.control.compact_verb import wishes
 from tidelog.control.lending_verbs import read_lent, take_back
 from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock, os_env
-from tidelog.errors import CleaningAborted, CorruptMessage, DirectoryLocked, InvalidRequest
+from tidelog.errors import (
+    CleaningAborted,
+    CorruptBatch,
+    CorruptMessage,
+    DirectoryLocked,
+    InvalidRequest,
+)
+from tidelog.record.record import Record
 from tidelog.server.in_process import Broker
 from tidelog.spark.jobs import compact as job
-from tidelog.storage import files
+from tidelog.spark.jobs import compact_tier
+from tidelog.spark.jobs.parts import Work
+from tidelog.storage import files, tiering
 from tidelog.storage.compaction.job import Cleaned
 from tidelog.storage.compaction.process import InProcess
 from tidelog.storage.compaction.runner import CleanerOptions, clean_partition
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log_reader import LogReader
+from tidelog.storage.tiering import tier_partition
+from tidelog.storage.tiering.cleaning import Rewritten, TierCleaner
 from tidelog.types import NewRecord, TopicPartition
 
 if TYPE_CHECKING:
@@ -75,10 +86,11 @@ class Tasks:
         self.parts: list[int] = []
 
     def do(
-        self, _spark: object, parts: Sequence[str], work: job.CleanPart, _schema: str
+        self, _spark: object, parts: Sequence[str], work: Work, schema: str
     ) -> list[dict[str, object]]:
         self.parts.append(len(parts))
-        rows = [dict(zip(("cleaned", "attempt"), work(part), strict=True)) for part in parts[::-1]]
+        names = [field.split()[0] for field in schema.split(",")]
+        rows = [dict(zip(names, work(part), strict=True)) for part in parts[::-1]]
         return rows[::-1]
 
 
@@ -86,6 +98,7 @@ class Tasks:
 def tasks(monkeypatch: pytest.MonkeyPatch) -> Tasks:
     found = Tasks()
     monkeypatch.setattr(job, "do_parts", found.do)
+    monkeypatch.setattr(compact_tier, "do_parts", found.do)
     return found
 
 
@@ -105,6 +118,87 @@ def test_what_stays_is_what_one_cleaner_keeps(tmp_path: Path, tasks: Tasks) -> N
     assert not list(Path(place).rglob("*.cleaned"))
     assert not list(Path(place).rglob("*.swap"))
     assert [report.passes for report in job.run(NO_SPARK, place, if_due=True)] == [0, 0]
+
+
+def fill_tier(path: Path, store: Path, **more: str) -> str:
+    """As `fill`, but only the store has what is finished."""
+    tier = {"remote_storage_enable": "true", "local_retention_bytes": "0", "retention_ms": "-1"}
+    place = fill(path, **{"tidelog_tier_url": store.as_uri(), **tier, **more})  # type: ignore[arg-type] # settings alone
+    move(place)
+    return place
+
+
+def move(place: str) -> None:
+    with LogDir.open(place, options=LogDirOptions(writable=True)) as log_dir:
+        for number in range(2):
+            tier_partition(log_dir, TopicPartition(TOPIC, number))
+            assert log_dir.log(TOPIC, number).local_start_offset > 0
+
+
+def compact_tier_here(place: str) -> None:
+    """As one process does it."""
+    with LogDir.open(place, options=LogDirOptions(writable=True)) as log_dir:
+        for number in range(2):
+            log_dir.log(TOPIC, number).flush()
+            name = TopicPartition(TOPIC, number)
+            tiering.compact_tier(log_dir, name, CleanerOptions(is_asked=True))
+
+
+def last_of_each(log: Sequence[Record]) -> dict[bytes | None, int]:
+    """What lies here is not compacted: the segment before an empty active one."""
+    return {record.key: record.offset for record in log}
+
+
+def test_a_tier_is_compacted_as_by_one_process(tmp_path: Path, tasks: Tasks) -> None:
+    place = fill_tier(tmp_path / "a", tmp_path / "store-a")
+    other = fill_tier(tmp_path / "b", tmp_path / "store-b")
+    before = held(place, TOPIC)
+    assert before == held(other, TOPIC)
+    reports = job.run(NO_SPARK, place, part_bytes=6_000)
+    compact_tier_here(other)
+    assert held(place, TOPIC) == held(other, TOPIC)
+    assert all(number > 2 for number in tasks.parts)
+    for log, left in zip(before, held(place, TOPIC), strict=True):
+        assert last_of_each(left) == last_of_each(log)
+        assert len(left) < len(log) / 2
+    assert len(before[0]) >= reports[0].records_before > reports[0].records_after
+    assert not list(tmp_path.rglob("*.cleaned*"))
+    assert [report.passes for report in job.run(NO_SPARK, place, if_due=True)] == [0, 0]
+    with LogDir.open(place, options=LogDirOptions(writable=True)) as log_dir:
+        names = [TopicPartition(TOPIC, number) for number in range(2)]
+        assert not list(tiering.verify(log_dir, names))
+
+
+def test_where_versions_decide_a_tier_is_one_part(tmp_path: Path, tasks: Tasks) -> None:
+    place = fill_tier(tmp_path / "a", tmp_path / "a-store", tidelog_compaction_strategy="timestamp")
+    before = held(place, TOPIC)
+    job.run(NO_SPARK, place, part_bytes=6_000)
+    assert tasks.parts == [1, 1]
+    for log, left in zip(before, held(place, TOPIC), strict=True):
+        assert {r.key: r.value for r in left} == {r.key: r.value for r in log}
+
+
+def test_a_task_that_fails_leaves_a_tier_as_it_was(
+    tmp_path: Path, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, rewritten = fill_tier(tmp_path / "a", tmp_path / "store"), TierCleaner.rewritten
+    before, done = held(place, TOPIC), list[Rewritten]()
+
+    def failing(*given: object) -> Rewritten:
+        if done:
+            raise CorruptBatch("a batch that does not match its checksum")
+        done.append(rewritten(*given))  # type: ignore[arg-type] # as it is called
+        return done[0]
+
+    monkeypatch.setattr(TierCleaner, "rewritten", failing)
+    with pytest.raises(CorruptBatch):
+        job.run(NO_SPARK, place, [TOPIC], part_bytes=6_000)
+    monkeypatch.undo()
+    assert held(place, TOPIC) == before
+    assert not list(tmp_path.rglob("*.cleaned*"))
+    compact_tier_here(place)
+    assert len(held(place, TOPIC)[0]) < len(before[0]) / 2
+    assert tasks.parts
 
 
 def test_a_late_record_is_held_against_the_whole_tail(tmp_path: Path, tasks: Tasks) -> None:

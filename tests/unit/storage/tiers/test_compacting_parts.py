@@ -1,0 +1,245 @@
+"""Compaction of a tier in parts, by workers that have a reader and a folder of their own."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from tests.unit.storage.tiers.test_compacting import (
+    COMMITTED,
+    RETENTION_MS,
+    compact,
+    put,
+    start,
+    table,
+    tier_keys,
+)
+from tests.unit.storage.tiers.tiered import NAME, Tiered
+
+from tidelog.errors import CorruptFile, StorageFailure
+from tidelog.storage.compaction.job import CleaningJob
+from tidelog.storage.compaction.job_parts import parts_of
+from tidelog.storage.compaction.looking import CleanerOptions
+from tidelog.storage.compaction.runner import CleaningReport
+from tidelog.storage.log_dir import LogDir
+from tidelog.storage.tiering import collect, compact_tier, verify
+from tidelog.storage.tiering.cleaning import Rewritten, TierCleaner
+from tidelog.storage.tiering.partition_tier import PartitionTier
+from tidelog.storage.tiering.rewriting import Workplace
+from tidelog.storage.tiers.remote_segment import RemoteSegment
+from tidelog.storage.tiers.rows import decode_row, encode_row
+
+SCRATCH = "/scratch"
+PART_BYTES = 1500
+
+
+def nothing() -> None:
+    """Between two parts."""
+
+
+@dataclass
+class Workers:
+    """Does parts as tasks elsewhere do them, those of a round before any of it is in place."""
+
+    tiered: Tiered
+    round: int = 2
+    parts: int = 0
+    between: Callable[[], None] = nothing
+    stop_at: int | None = None
+    left: list[str] = field(default_factory=list)
+
+    def rewrite(
+        self, job: CleaningJob, segments: Mapping[int, RemoteSegment]
+    ) -> Iterator[Rewritten]:
+        parts = list(parts_of(job, PART_BYTES))
+        for at in range(0, len(parts), self.round):
+            done = [self._do(part, segments) for part in parts[at : at + self.round]]
+            for each in done:
+                if self.parts == self.stop_at:
+                    raise StorageFailure("/data", "be alive", "somebody has pulled the plug")
+                self.parts += 1
+                yield Rewritten.from_json(each.to_json())
+                self.between()
+
+    def _do(self, part: CleaningJob, segments: Mapping[int, RemoteSegment]) -> Rewritten:
+        told = json.dumps([encode_row(segments[s.base_offset].row) for s in part.sources])
+        log_dir = LogDir.open("/data", env=self.tiered.env)
+        log = log_dir.reader(NAME.topic, NAME.partition)
+        view, random = log.tier, self.tiered.base.random
+        assert view is not None
+        self.tiered.disk.make_dirs(SCRATCH)
+        cleaner = TierCleaner(
+            place=Workplace(log, SCRATCH),
+            tier=PartitionTier(log_dir.tier_files.store(view.record.url), view.record.folder),
+            tier_files=log_dir.tier_files,
+            draw_uid=lambda: f"{random.getrandbits(128):032x}",
+        )
+        mine = [view.segment(decode_row(row)) for row in json.loads(told)]
+        job = CleaningJob.from_json(part.to_json())
+        found = cleaner.rewritten(job, {each.base_offset: each for each in mine})
+        self.left += [entry.name for entry in self.tiered.disk.list_dir(SCRATCH)]
+        log_dir.close()
+        return found
+
+
+def fill(tiered: Tiered, count: int, keys: int = 7) -> None:
+    """As the other tests, without transactions: a log that has some is one part."""
+    for number in range(count):
+        put(tiered, number % keys, None if number % 5 == 4 else f"v{number}")
+
+
+def share(tiered: Tiered, workers: Workers | None = None) -> CleaningReport:
+    options = CleanerOptions(is_asked=True)
+    return compact_tier(tiered.directory, NAME, options, workers or Workers(tiered))
+
+
+def test_what_stays_is_what_one_cleaner_keeps() -> None:
+    alone, shared = start(), start()
+    for tiered in (alone, shared):
+        fill(tiered, 120, keys=30)
+        tiered.move(roll=True)
+    expected, workers = table(alone.log), Workers(shared)
+    reports = [compact(alone), share(shared, workers)]
+    assert workers.parts > 3
+    assert (workers.left, table(shared.log)) == ([], expected)
+    for one, other in zip(alone.log.records(), shared.log.records(), strict=True):
+        assert one == other
+        assert alone.log.append_time_of(one.offset) == shared.log.append_time_of(one.offset)
+    assert reports[0].records_after == reports[1].records_after < reports[1].records_before
+    assert reports[0].cleaned_to == reports[1].cleaned_to
+    assert not list(verify(shared.directory, [NAME]))
+    assert table(shared.reopen().log) == expected
+    # Nothing is left to do, and nothing in the store that nobody names.
+    assert compact(shared, is_asked=False).passes == 0
+    assert collect(shared.directory, [NAME], grace_ms=0).folders == []
+
+
+def test_a_reader_reads_on_while_parts_come_in() -> None:
+    tiered = start()
+    fill(tiered, 120, keys=30)
+    tiered.move(roll=True)
+    expected, old, seen = table(tiered.log), tiered.reader(), list[int]()
+    records = old.records(isolation=COMMITTED)
+    begun = {(first := next(records)).key: first.value}
+
+    def look() -> None:
+        log = tiered.reader()
+        assert table(log) == expected
+        seen.append(len(list(log.records())))
+
+    share(tiered, Workers(tiered, round=1, between=look))
+    assert seen == sorted(seen, reverse=True)
+    assert len(set(seen)) > 2
+    found = begun | {record.key: record.value for record in records}
+    assert {key: value for key, value in found.items() if value is not None} == expected
+
+
+def test_a_run_that_was_stopped_goes_on_from_what_is_in_place() -> None:
+    for stop_at in range(6):
+        tiered = start()
+        fill(tiered, 120, keys=30)
+        tiered.move(roll=True)
+        expected, before = table(tiered.log), tiered.log.size_bytes()
+        with pytest.raises(StorageFailure, match="plug"):
+            share(tiered, Workers(tiered, round=1, stop_at=stop_at))
+        assert table(tiered.reopen(clean=False).log) == expected
+        assert (tiered.log.size_bytes() < before) == (stop_at > 0)
+        report = share(tiered)
+        assert report.bytes_before < before or not stop_at
+        assert table(tiered.log) == expected
+        keys = tier_keys(tiered)
+        assert len(keys) == len(set(keys))
+        assert not list(verify(tiered.directory, [NAME]))
+
+
+def test_a_tombstone_goes_with_its_part_and_nothing_comes_back() -> None:
+    """What it covers lies in a part before it, and is in place first."""
+    for stop_at in (*range(8), None):
+        tiered = start()
+        for number in range(20):
+            put(tiered, number, "old")
+        for number in range(5):
+            put(tiered, number, None)
+        for number in range(20, 40):
+            put(tiered, number, "v")
+        tiered.move(roll=True)
+        share(tiered)
+        assert tier_keys(tiered).count(b"k3") == 1
+        # Others with the same keys, deleted again, so that there is something to map.
+        tiered.base.clock.advance(2 * RETENTION_MS)
+        expected = table(tiered.log)
+        try:
+            share(tiered, Workers(tiered, round=1, stop_at=stop_at))
+        except StorageFailure:
+            assert stop_at is not None
+        for log in (tiered.log, tiered.reader(), tiered.reopen(clean=False).log):
+            assert table(log) == expected
+        share(tiered)
+        assert table(tiered.log) == expected
+        assert b"k3" not in tier_keys(tiered)
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(3), pytest.param(range(3, 100), marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_random_lives(seeds: range) -> None:
+    for seed in seeds:
+        tiered = start(seed, local_retention_bytes=("0", "1500")[seed % 2])
+        dice = tiered.base.random
+        for _ in range(5):
+            fill(tiered, dice.randrange(1, 60), keys=dice.choice((3, 11, 40)))
+            tiered.base.clock.advance(dice.choice((0, RETENTION_MS, 2 * RETENTION_MS)))
+            tiered.move(roll=dice.random() < 0.7, grace_ms=dice.choice((0, 5000)))
+            expected, before = table(tiered.log), set(tiered.log.records())
+            stop_at = dice.choice((None, None, 0, 1, 2))
+            try:
+                share(tiered, Workers(tiered, round=dice.choice((1, 3)), stop_at=stop_at))
+            except StorageFailure:
+                assert stop_at is not None
+            assert table(tiered.log) == expected
+            assert set(tiered.log.records()) <= before
+            if dice.random() < 0.4:
+                tiered.reopen(clean=dice.random() < 0.5)
+                tiered.log.accept_clock()
+                assert table(tiered.log) == expected
+        assert not list(verify(tiered.directory, [NAME]))
+
+
+def is_told(tiered: Tiered) -> bool:
+    """Whether a compaction says that the store failed."""
+    try:
+        share(tiered)
+    except StorageFailure:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_store_that_fails_at_any_request_loses_nothing(after: bool) -> None:
+    told = number = 0
+    while told == number:
+        tiered = start()
+        fill(tiered, 24)
+        tiered.move(roll=True)
+        expected, before = table(tiered.log), list(tiered.log.records())
+        store = tiered.store
+        number += 1
+        store.fail_at, store.fails_after = store.calls + number, after
+        told += is_told(tiered)
+        store.fail_at = None
+        for log in (tiered.reader(), tiered.log):
+            assert table(log) == expected
+            assert set(log.records()) <= set(before)
+        tiered.reopen(clean=False)
+        share(tiered)
+        assert table(tiered.log) == expected
+        assert not list(verify(tiered.directory, [NAME]))
+        collect(tiered.directory, [NAME], grace_ms=0)
+        assert table(tiered.reopen().log) == expected
+    assert told > 10
+
+
+def test_what_is_no_result_is_refused() -> None:
+    for text in ("[]", '["{}", 3]', "{}"):
+        with pytest.raises(CorruptFile):
+            Rewritten.from_json(text)
