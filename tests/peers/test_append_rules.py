@@ -183,6 +183,24 @@ def described(log: bytes) -> list[object]:
     ]
 
 
+@pytest.mark.parametrize("name", ["default", "compacted", "stamped", "lz4"])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_a_delete_horizon_that_a_producer_has_set_is_taken_alike(
+    kafka_oracle: Oracle, quick_path: Path, name: str, codec: Codec
+) -> None:
+    """Neither refuses the bit; it stays where the batch does, and goes where it is written anew."""
+    records = [NewRecord(key=b"k", value=None, timestamp=NOW + at) for at in range(3)]
+    batch = build_batch(records, codec=codec, delete_horizon_ms=NOW - 1000)
+    theirs, their_log, ours, our_log = both(kafka_oracle, quick_path, CONFIGS[name], batch)
+    assert (ours, ours.code) == (theirs, None)
+    horizons = [one.delete_horizon_ms for one in walk(our_log) if isinstance(one, RecordBatch)]
+    of_theirs = [one.delete_horizon_ms for one in walk(their_log) if isinstance(one, RecordBatch)]
+    assert horizons == of_theirs
+    assert described(our_log) == described(their_log)
+    if name in ("default", "compacted"):
+        assert (our_log, horizons) == (their_log, [NOW - 1000])
+
+
 # --- where we differ on purpose
 
 

@@ -147,6 +147,32 @@ def test_both_cleaners_leave_the_same_records(
     assert len({seen.key for seen in left}) == len(left)
 
 
+def test_a_producers_own_delete_horizon_counts_for_both(
+    kafka_oracle: Oracle, quick_path: Path
+) -> None:
+    """Of its batches tombstones go as soon as it has come: at the first cleaning, or later."""
+    for horizon_ms, is_left in ((T0 - 1, False), (T0 + 10 * RETENTION_MS, True)):
+        ours = Ours(quick_path / f"ours-{is_left}")
+        with ours.open() as log_dir:
+            log_dir.create_topic(TOPIC, config=CONFIG)
+            log = log_dir.log(TOPIC, 0)
+            for key in (b"a", b"b"):
+                log.append([NewRecord(key=key, value=b"v", timestamp=T0)])
+            gone = [NewRecord(key=b"a", value=None, timestamp=T0)]
+            log.append_batches(build_batch(gone, delete_horizon_ms=horizon_ms))
+            log.roll()
+            log.flush()
+        theirs = Ours(quick_path / f"theirs-{is_left}", ours.clock)
+        shutil.copytree(ours.path, theirs.path)
+        with ours.open() as log_dir:
+            ours.clean(log_dir)
+        steps = [{"do": "compact", "first_dirty": 0}]
+        script = Script(theirs.path / str(NAME), steps, CONFIG, now_ms=ours.clock.now_ms())
+        kafka_oracle.run_well(script)
+        assert ours.records(EVERYTHING) == theirs.records(EVERYTHING)
+        assert (b"a" in [seen.key for seen in ours.records(EVERYTHING)]) is is_left
+
+
 def test_kafka_finishes_what_a_crash_of_ours_left(kafka_oracle: Oracle, quick_path: Path) -> None:
     """At every call of a cleaning: Kafka opens the directory, and nothing is lost."""
     env, before = done_once()

@@ -11,6 +11,7 @@ from enum import Enum
 
 from tidelog.record.batch import (
     CODEC_MASK,
+    DELETE_HORIZON_BIT,
     HEADER,
     HEADER_SIZE,
     KNOWN_ATTRIBUTES,
@@ -97,6 +98,9 @@ def write_anew(
 ) -> bytearray:
     """The batch with other records bytes and codec; all it says of producer and times stays.
 
+    But not a delete horizon, which a producer has no business to set: as Kafka's, a batch that is
+    made anew has none, and its base timestamp is no more than what deltas count from.
+
     Args:
         batch: Whose header to take.
         body: Its records, not compressed.
@@ -113,7 +117,7 @@ def write_anew(
         NO_LEADER_EPOCH,
         MAGIC_2,
         0,  # the CRC, written by seal
-        batch.attributes & KNOWN_ATTRIBUTES & ~CODEC_MASK | codec,
+        batch.attributes & KNOWN_ATTRIBUTES & ~CODEC_MASK & ~DELETE_HORIZON_BIT | codec,
         batch.last_offset_delta,
         batch.base_timestamp,
         batch.max_timestamp,
