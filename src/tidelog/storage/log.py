@@ -14,13 +14,13 @@ from typing import Final
 
 from tidelog.errors import FencedLeaderEpoch, InvalidRequest, StorageFailure
 from tidelog.record.batch import MAGIC_2, RecordBatch
-from tidelog.record.builder import build_batch, build_end_marker
+from tidelog.record.builder import build_end_marker
 from tidelog.record.views import Batch
 from tidelog.storage import roll
 from tidelog.storage.active import UNKNOWN_MS, ActiveSegment
 from tidelog.storage.appends import AppendContext, AppendOrigin, ValidatedAppend
 from tidelog.storage.following import FollowingLog
-from tidelog.storage.grouping import group_records
+from tidelog.storage.grouping import build_batches
 from tidelog.storage.opening import LogOptions
 from tidelog.storage.producers import Duplicate, ProducerStates
 from tidelog.types import INT32_MAX, NO_TIMESTAMP, Buffer, Codec, NewRecord, TimestampType
@@ -74,14 +74,15 @@ class Log(FollowingLog):
         Raises:
             InvalidRecord: No record, or one that the topic's rules refuse.
             InvalidTimestamp: A timestamp outside the topic's limits.
-            MessageTooLarge: A record larger than `max.message.bytes`.
+            MessageTooLarge: A record larger than `max.message.bytes`, or records to compress of
+                more than 128 MiB in one batch.
             ClockJump: The clock jumped; see `accept_clock`.
             StorageFailure: The disk failed; the partition is offline.
         """
         now = self.context.env.clock.now_ms()
         data = bytearray()
-        for group in group_records(records, batch_bytes):
-            data += build_batch(group, codec=codec, default_timestamp=now)
+        for batch in build_batches(records, codec, batch_bytes, now):
+            data += batch
         return self.append_batches(data, origin=AppendOrigin.SINK, owned=True, trusted=True)
 
     def append_batches(

@@ -28,6 +28,7 @@ from tidelog.errors import (
     StorageFailure,
 )
 from tidelog.record.batch import build_batch
+from tidelog.storage import grouping
 from tidelog.storage.log import Log
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.time_index import TimeIndex
@@ -67,6 +68,22 @@ class TestOffsets:
         with pytest.raises(MessageTooLarge):
             log.append([NewRecord(value=b"x" * 300)])
         assert log.append([NewRecord(value=b"x")]).base_offset == 0
+
+    def test_records_that_nobody_would_decompress_again_are_refused(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(grouping, "APPEND_DECOMPRESSION_LIMIT", 1000)
+        _, _, log = new_log()
+        for count, size, batch_bytes in ((1, 1000, 1), (20, 60, 2000)):
+            records = [NewRecord(value=b"x" * size)] * count
+            for codec in (Codec.LZ4, Codec.GZIP):
+                with pytest.raises(MessageTooLarge, match="at most 1000"):
+                    log.append(records, codec=codec, batch_bytes=batch_bytes)
+        assert log.log_end_offset == 0
+        log.append([NewRecord(value=b"x" * 1000)])
+        log.append([NewRecord(value=b"x" * 980)], codec=Codec.LZ4)
+        many = [NewRecord(value=b"x" * 60)] * 20
+        assert log.append(many, codec=Codec.LZ4, batch_bytes=300).base_offset == 2
 
     def test_an_append_needs_a_record(self) -> None:
         _, _, log = new_log()
