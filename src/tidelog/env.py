@@ -25,7 +25,7 @@ from operator import itemgetter
 from random import Random, SystemRandom
 from typing import Final, NamedTuple, Protocol, cast, runtime_checkable
 
-from tidelog.posix import lock_descriptor, map_descriptor
+from tidelog.posix import lock_descriptor, map_descriptor, map_resident
 from tidelog.types import Buffer
 
 # pwritev takes at most IOV_MAX buffers; the smallest IOV_MAX of the systems we run on is 1024.
@@ -116,6 +116,28 @@ def local_file(file: File) -> LocalFile | None:
 @cache
 def _may_be_local(kind: type) -> bool:
     return issubclass(kind, LocalFile)
+
+
+@runtime_checkable
+class MappableFile(Protocol):
+    """What a file of the machine itself can do besides, for those who read all of it once."""
+
+    def map_resident(self, size: int, position: int) -> memoryview | None:
+        """`size` bytes from `position` of a finished file, as a read-only view without a copy.
+
+        All of them are in memory by then. None where that can't be had: `File.pread` knows why.
+        """
+        ...
+
+
+def mappable_file(file: File) -> MappableFile | None:
+    """The same file where it can do that, else None."""
+    return cast("MappableFile", file) if _may_be_mapped(type(file)) else None
+
+
+@cache
+def _may_be_mapped(kind: type) -> bool:
+    return issubclass(kind, MappableFile)
 
 
 class DirEntry(NamedTuple):
@@ -351,6 +373,9 @@ class _OsFile:
             return data
         # Part of it is not in memory, or the file ends there.
         return memoryview(data)[:done] if position + done >= self.size() else None
+
+    def map_resident(self, size: int, position: int) -> memoryview | None:
+        return map_resident(self._fd, size, position)
 
     def send(self, socket: int, size: int, position: int) -> int:
         return os.sendfile(socket, self._fd, position, size)

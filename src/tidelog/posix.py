@@ -8,6 +8,7 @@ import fcntl
 import mmap
 import os
 import struct
+import sys
 import weakref
 from typing import Final
 
@@ -24,11 +25,14 @@ def _libc() -> ctypes.CDLL:
         ctypes.c_long,
     ]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     return libc
 
 
 _LIBC: Final = _libc()
 _MAP_FAILED: Final = ctypes.c_void_p(-1).value
+# Linux's alone (5.14): read all pages of a map now, and fail where touching one would be a SIGBUS.
+_POPULATE_READ: Final = 22 if sys.platform == "linux" else None
 
 
 def map_descriptor(fd: int, size: int) -> memoryview:
@@ -38,10 +42,40 @@ def map_descriptor(fd: int, size: int) -> memoryview:
     ever; only the first `size` bytes are reachable through the view. Unmapped when the last view
     of it is gone.
     """
-    address = _LIBC.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+    return _view(_map(fd, size, 0), size)
+
+
+def map_resident(fd: int, size: int, position: int) -> memoryview | None:
+    """Map some bytes of a finished file that are all in memory by then, read for it if need be.
+
+    None where that can't be had: the file ends before, the disk fails, or the system does not tell.
+    Whoever reads them then gets the error, which a map has no way to raise.
+    """
+    if _POPULATE_READ is None or size <= 0 or os.fstat(fd).st_size < position + size:
+        return None
+    start = position - position % mmap.PAGESIZE
+    length = position + size - start
+    try:
+        address = _map(fd, length, start)
+    except OSError:
+        return None
+    if _LIBC.madvise(address, length, _POPULATE_READ) != 0:
+        _LIBC.munmap(address, length)
+        return None
+    return _view(address, length)[position - start :]
+
+
+def _map(fd: int, size: int, start: int) -> int:
+    """The address of a shared map for reading; `start` is a page's."""
+    address = _LIBC.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, start)
     if address is None or address == _MAP_FAILED:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
+    return int(address)
+
+
+def _view(address: int, size: int) -> memoryview:
+    """A map as a view, unmapped with it."""
     array = (ctypes.c_ubyte * (1 << size.bit_length())).from_address(address)
     weakref.finalize(array, _LIBC.munmap, address, size)
     return memoryview(array).cast("B")[:size].toreadonly()

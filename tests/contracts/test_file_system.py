@@ -6,7 +6,7 @@ What the damage file system promises is worth something only as far as the real 
 import pytest
 from tests.contracts.place import Place, place
 
-from tidelog.env import MAX_BUFFERS_PER_WRITE
+from tidelog.env import MAX_BUFFERS_PER_WRITE, mappable_file
 
 __all__ = ["place"]  # the fixture
 
@@ -172,6 +172,30 @@ class TestTruncate:
             file.truncate(-1)
         file.close()
         assert place.get("a") == b"abc"
+
+
+class TestResidentMap:
+    """Where a file can do it: the damage file system's can't, so that its failures are met."""
+
+    @pytest.mark.parametrize(("start", "size"), [(0, 20_000), (1, 19_999), (4_096, 1), (9_999, 7)])
+    def test_a_part_is_as_it_is_read(self, place: Place, start: int, size: int) -> None:
+        content = bytes(number % 251 for number in range(20_000))
+        file = place.files.open(place.put("a", content))
+        if (local := mappable_file(file)) is not None:
+            view = local.map_resident(size, start)
+            file.close()
+            assert view is not None
+            assert view.readonly
+            assert bytes(view) == content[start : start + size]
+
+    @pytest.mark.parametrize(("start", "size"), [(0, 0), (0, 20_001), (20_000, 1), (4_096, 20_000)])
+    def test_more_than_there_is_is_left_to_reading(
+        self, place: Place, start: int, size: int
+    ) -> None:
+        file = place.files.open(place.put("a", bytes(20_000)))
+        if (local := mappable_file(file)) is not None:
+            assert local.map_resident(size, start) is None
+        file.close()
 
 
 class TestMap:

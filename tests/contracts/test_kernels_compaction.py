@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.contracts.kernel_logs import batches
 from tests.contracts.kernel_runs import Guarded, Number, frozen, run_guarded
 
-from tidelog.record.kernels import key_map, layout, rewrite
+from tidelog.record.kernels import key_map, key_window, layout, rewrite
+from tidelog.record.kernels.checksums import NO_SHIFTS, shifts
 from tidelog.record.kernels.compiler import Kernel, plain
 from tidelog.record.kernels.key_hash import make_hasher
 from tidelog.record.kernels.scan import scan_batches
@@ -51,9 +52,16 @@ def damaged(draw: st.DrawFn) -> bytes:
     verify=st.booleans(),
     mask=st.sampled_from((-1, 1)),
     look_up=st.booleans(),
+    sums=st.sampled_from((NO_SHIFTS, shifts())),
 )
 def test_mapping(
-    data: bytes, strategy: int, limit: int, verify: bool, mask: int, look_up: bool
+    data: bytes,
+    strategy: int,
+    limit: int,
+    verify: bool,
+    mask: int,
+    look_up: bool,
+    sums: npt.NDArray[np.int64],
 ) -> None:
     table = table_of(data)
 
@@ -70,7 +78,7 @@ def test_mapping(
             zeros(SLOTS if verify else 0, np.int64),
             zeros(256 if verify else 0, np.uint8),
             zeros(key_map.STATE_FIELDS, np.int64),
-            zeros(key_map.WINDOW_ROWS * key_map.WINDOW_FIELDS, np.int64),
+            zeros(key_window.WINDOW_SIZE, np.int64),
             limit,
             make_hasher(0, bytes(16), mask, 0),
         )
@@ -81,9 +89,10 @@ def test_mapping(
         header = np.frombuffer(b"a", np.uint8)
         found = []
         for is_look_up in (0, 1) if look_up else (0,):
-            rules = key_map.KeyRules(strategy, header, 2, 1 << 62, 4, is_look_up)
+            rules = key_map.KeyRules(strategy, header, 2, 1 << 62, 4, is_look_up, sums)
             sane = table[:, layout.RECORD_COUNT] == counts
-            found.append(run(frozen(data), table, np.where(sane, numbers, -1), rules, keys, marks))
+            wanted = np.where(sane, numbers, -1)
+            found.append(run(frozen(data), table, wanted, rules, keys, marks))
         return found
 
     both(key_map.map_batches, work)

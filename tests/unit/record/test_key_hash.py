@@ -1,14 +1,16 @@
 """The hash of keys: what its authors publish, and the kernel gives the same."""
 
 import hashlib
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.record import key_hash
 from tidelog.record.kernels import key_hash as kernels
+from tidelog.record.kernels import key_window
 from tidelog.record.kernels.compiler import plain
 
 SEED = bytes(range(16))
@@ -57,3 +59,38 @@ def test_a_hash_of_zeros_is_another_one() -> None:
     hasher = kernels.make_hasher(kernels.SIPHASH, SEED, 0, 0)
     kernels.hash_keys(np.frombuffer(b"k", np.uint8), np.array([0, 1]), hasher, out)
     assert out.tolist() == [[1, 0]]
+
+
+SLOTS = 1000
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    keys=st.lists(st.none() | st.binary(max_size=40), max_size=key_window.HALF_ROWS),
+    size=st.none() | st.integers(0, 40),
+    seed=st.binary(min_size=16, max_size=16),
+)
+@pytest.mark.parametrize("start", [0, key_window.HALF_ROWS])
+@pytest.mark.parametrize("run", [key_window.hash_rows, plain(key_window.hash_rows)])
+def test_many_side_by_side_are_as_each_alone(
+    run: Callable[..., None], start: int, keys: list[bytes | None], size: int | None, seed: bytes
+) -> None:
+    # Of one size they go side by side; of many, some of which are long, often not.
+    if size is not None:
+        keys = [None if key is None else key.ljust(size, b"x")[:size] for key in keys]
+    window = np.zeros(key_window.WINDOW_SIZE, np.int64)
+    data, rows = bytearray(b"?"), range(start, start + len(keys))
+    for row, key in zip(rows, keys, strict=True):
+        key_window.put_fact(window, key_window.KEY_AT, row, len(data))
+        key_window.put_fact(window, key_window.KEY_SIZE, row, -1 if key is None else len(key))
+        data += key or b""
+    hasher = kernels.make_hasher(kernels.SIPHASH, seed)
+    run(np.frombuffer(bytes(data), np.uint8), start, len(keys), hasher, SLOTS, window)
+    for row, key in zip(rows, keys, strict=True):
+        columns = key_window.HASH_LOW, key_window.HASH_HIGH, key_window.SLOT
+        low, high, slot = (key_window.get_fact(window, column, row) for column in columns)
+        if key is None:
+            assert slot == key_window.NO_SLOT
+        else:
+            assert (low, high) == key_hash.halves(key_hash.siphash(seed, key))
+            assert slot == (low >> 32 & 0xFFFFFFFF) * SLOTS >> 32

@@ -148,7 +148,7 @@ def _checked(
     log: "Bytes", group: "Longs", selection: Selection, stats: DecodeStats, *, check_crc: bool
 ) -> Iterator[Group]:
     """What is to be opened of batches, once their checksums were found right."""
-    error = _first_bad_sum(log, group) if check_crc else None
+    error = first_bad_sum(log, group) if check_crc else None
     sound = group if error is None else group[group[:, layout.POSITION] < (error.at or 0)]
     mask = _select(sound, selection)
     wanted = sound if mask.all() else sound[mask]
@@ -172,7 +172,7 @@ def _cut(table: "Longs", rows: int, size_max: int) -> Iterator[tuple[int, int]]:
         start, size, count = end, sizes[end - 1], counts[end - 1]
 
 
-def _first_bad_sum(log: "Bytes", table: "Longs") -> CorruptBatch | None:
+def first_bad_sum(log: "Bytes", table: "Longs") -> CorruptBatch | None:
     """The first magic-2 batch whose CRC is wrong; legacy ones check theirs when they are opened."""
     if HAS_INSTRUCTION:
         slot, found = find_bad_sum(log, table, shifts())

@@ -33,6 +33,8 @@ _LINE: Final = 64
 _AHEAD: Final = 1024
 _MASK: Final = (1 << 32) - 1
 NONE_BAD: Final = -1
+# In place of `shifts()`: nothing is to be checked.
+NO_SHIFTS: Final = np.empty(0, np.int64)
 
 
 @kernel

@@ -89,18 +89,21 @@ def hash_key(data: Bytes, at: int, size: int, hasher: Hasher) -> tuple[int, int]
         low, high = siphash(data, at, size, hasher.seed_low, hasher.seed_high)
     else:
         low, high = _md5(data, at, size, hasher)
+    return mask_hash(low, high, hasher)
+
+
+@inlined
+def mask_hash(low: int, high: int, hasher: Hasher) -> tuple[int, int]:
+    """What of a hash counts, never both 0."""
     low &= hasher.mask_low
     high &= hasher.mask_high
-    if low == 0 and high == 0:
-        return 1, 0
-    return low, high
+    return (1 if low | high == 0 else low), high
 
 
 @inlined
 def siphash(data: Bytes, at: int, size: int, seed_low: int, seed_high: int) -> tuple[int, int]:
     """SipHash-2-4-128 of `data[at:at + size]`."""
-    a, b = seed_low ^ SOMEPSEU, seed_high ^ DORANDOM ^ 0xEE
-    c, d = seed_low ^ LYGENERA, seed_high ^ TEDBYTES
+    a, b, c, d = begin_sip(seed_low, seed_high)
     end = at + size
     while at + 8 <= end:
         word = load_word(data, at)
@@ -113,9 +116,24 @@ def siphash(data: Bytes, at: int, size: int, seed_low: int, seed_high: int) -> t
     d ^= word
     a, b, c, d = sip_round(a, b, c, d)
     a, b, c, d = sip_round(a, b, c, d)
-    a ^= word
-    c ^= 0xEE
-    a, b, c, d = _four_rounds(a, b, c, d)
+    return finish_sip(a ^ word, b, c, d)
+
+
+@inlined
+def begin_sip(seed_low: int, seed_high: int) -> tuple[int, int, int, int]:
+    """The state before the first word."""
+    return (
+        seed_low ^ SOMEPSEU,
+        seed_high ^ DORANDOM ^ 0xEE,
+        seed_low ^ LYGENERA,
+        seed_high ^ TEDBYTES,
+    )
+
+
+@inlined
+def finish_sip(a: int, b: int, c: int, d: int) -> tuple[int, int]:
+    """The hash of the state behind the last word."""
+    a, b, c, d = _four_rounds(a, b, c ^ 0xEE, d)
     low = a ^ b ^ c ^ d
     a, b, c, d = _four_rounds(a, b ^ 0xDD, c, d)
     return low, a ^ b ^ c ^ d

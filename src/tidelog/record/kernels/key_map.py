@@ -7,25 +7,44 @@ versions (the highest wins, not the last record) and the keys themselves (equal 
 keys are then told apart).
 
 Slots come from the hash's first 32 bits, and are probed one after the other until the key or an
-empty slot is met, so no key is ever missed. Hashes are computed for a window of records first, and
-their slots fetched meanwhile: else the pass would wait for memory most of the time.
+empty slot is met, so no key is ever missed. Hashes are computed for half a window of records
+(`key_window`), whose slots are then fetched while the next half is read and hashed: else the pass
+would wait for memory most of the time.
 
 Source: the keyed messages proposal (two parallel arrays); Kafka 4.x SkimpyOffsetMap; KIP-280.
 """
 
 from typing import Final, NamedTuple
 
+from tidelog.record.kernels.checksums import sum_batch
 from tidelog.record.kernels.compiler import inlined, kernel
 from tidelog.record.kernels.decode import RECORD_SIZE_MIN, parse_record
-from tidelog.record.kernels.key_hash import Hasher, hash_key
+from tidelog.record.kernels.key_hash import Hasher
+from tidelog.record.kernels.key_window import (
+    HALF_ROWS,
+    HASH_HIGH,
+    HASH_LOW,
+    KEY_AT,
+    KEY_SIZE,
+    NO_SLOT,
+    NUMBER,
+    OFFSET,
+    SLOT,
+    VERSION,
+    get_fact,
+    hash_rows,
+    put_fact,
+)
 from tidelog.record.kernels.layout import (
     BAD_COUNT,
     BAD_DELTA,
     BAD_RECORD,
     BAD_REST,
+    BAD_SUM,
     BASE_OFFSET,
     BODY_END,
     BODY_START,
+    CRC,
     DONE,
     FULL,
     LAST_OFFSET,
@@ -39,7 +58,7 @@ from tidelog.record.kernels.memory import (
     get_long,
     load_byte,
     load_int32,
-    prefetch,
+    prefetch_many,
     put_long,
     store_byte,
     store_int32,
@@ -50,27 +69,14 @@ from tidelog.record.kernels.varints import POISON
 # In place of a record's number: the winner lies before the mapped records.
 OUTSIDE: Final = -1
 
-# Columns of the window: one row for each record that is on its way into the map.
-HASH_LOW: Final = 0
-HASH_HIGH: Final = 1
-SLOT: Final = 2
-NUMBER: Final = 3
-OFFSET: Final = 4
-VERSION: Final = 5
-KEY_AT: Final = 6
-KEY_SIZE: Final = 7
-WINDOW_FIELDS: Final = 8
-WINDOW_ROWS: Final = 64
-# In place of a slot: the record has no key.
-_NO_SLOT: Final = -1
-
 # Places in `state`.
 KEYS: Final = 0  # keys in the map
 ARENA_USED: Final = 1  # bytes of keys
 STOP_OFFSET: Final = 2  # with FULL: the first record that is not in the map
 BAD_SLOT: Final = 3  # with a BAD_ status: the batch concerned, as a row of the table
 TOO_LONG: Final = 4  # records whose keys no arena would hold; they stay
-STATE_FIELDS: Final = 5
+WAITING: Final = 5  # rows of the window's other half that are hashed, and not yet in the map
+STATE_FIELDS: Final = 6
 
 _LENGTH_SIZE: Final = 4
 
@@ -85,7 +91,7 @@ class KeyMap(NamedTuple):
         places: int64[slots] of the keys in `arena`, or empty.
         arena: uint8[...], each key behind its length as an int32; or empty.
         state: int64[STATE_FIELDS].
-        window: int64[WINDOW_ROWS * WINDOW_FIELDS].
+        window: int64[WINDOW_SIZE].
         key_limit: How many keys may be in it, below the number of slots.
         hasher: How keys are hashed, always in the same way.
     """
@@ -112,6 +118,9 @@ class KeyRules(NamedTuple):
         log_start: Records below it lose, whatever their key.
         is_look_up: 0: put records into the map. 1: only hold them against it; records are then
             older than all that were put into it.
+        shifts: Tables of `checksums`, to check the checksum of each batch, of one that is left out
+            too, just before its records are read, while they are near: headers and all lie in the
+            data then. int64[0] to check none.
     """
 
     strategy: int
@@ -120,6 +129,7 @@ class KeyRules(NamedTuple):
     offset_end: int
     log_start: int
     is_look_up: int
+    shifts: Longs
 
 
 class Marks(NamedTuple):
@@ -152,22 +162,33 @@ def map_batches(
         DONE; FULL, and the record at `STOP_OFFSET` and all behind it are not in the map; or a
         BAD_ status of the batch at `BAD_SLOT`.
     """
-    waiting = 0
+    row = 0
+    keys.state[WAITING] = 0
     for batch in range(table.shape[0]):
         marks.tombstones[batch] = 0
+        keys.state[BAD_SLOT] = batch
+        if rules.shifts.size != 0 and not _is_sound(data, table[batch], rules.shifts):
+            return BAD_SUM
         if numbers[batch] < 0:
             continue
-        keys.state[BAD_SLOT] = batch
         count, end = table[batch, RECORD_COUNT], table[batch, BODY_END]
         if count < 0 or count * RECORD_SIZE_MIN > end - table[batch, BODY_START]:
             return BAD_COUNT
-        status, waiting, tombstones = _map_batch(
-            data, table[batch], (numbers[batch], waiting), rules, keys, marks
+        status, row, tombstones = _map_batch(
+            data, table[batch], (numbers[batch], row), rules, keys, marks
         )
         marks.tombstones[batch] = tombstones
         if status != DONE:
             return status
-    return DONE if _take_rows(data, waiting, rules, keys, marks) else FULL
+    half = row & ~(HALF_ROWS - 1)
+    is_done = _turn(data, half, row - half, rules, keys, marks)
+    is_done = is_done and _take_rows(data, half, row - half, rules, keys, marks)
+    return DONE if is_done else FULL
+
+
+@inlined
+def _is_sound(data: Bytes, batch: Longs, shifts: Longs) -> bool:
+    return bool(sum_batch(data, batch, shifts) == batch[CRC])
 
 
 @inlined
@@ -184,15 +205,15 @@ def _map_batch(
     Args:
         data: Where its body lies.
         batch: Its row.
-        start: The number of its first record, and how many rows of the window wait.
+        start: The number of its first record, and the next row of the window.
         rules: What to do.
         keys: The map.
         marks: What to tell.
 
     Returns:
-        A status, how many rows wait then, and how many tombstones there were.
+        A status, the next row then, and how many tombstones there were.
     """
-    number, waiting = start
+    number, row = start
     at, end, base = batch[BODY_START], batch[BODY_END], batch[BASE_OFFSET]
     last_delta, tombstones = -1, 0
     delta_max = batch[LAST_OFFSET] - base
@@ -201,7 +222,7 @@ def _map_batch(
             data, at, end
         )
         if after == POISON or delta <= last_delta or delta > delta_max:
-            return BAD_RECORD if after == POISON else BAD_DELTA, waiting, tombstones
+            return BAD_RECORD if after == POISON else BAD_DELTA, row, tombstones
         if value_size < 0:
             tombstones += 1
         offset = base + delta
@@ -209,22 +230,23 @@ def _map_batch(
             if offset < rules.log_start:
                 _mark(marks.own, number)
             else:
-                row = waiting * WINDOW_FIELDS
-                put_long(keys.window, row + NUMBER, number)
-                put_long(keys.window, row + OFFSET, offset)
+                _prefetch_row(row ^ HALF_ROWS, keys)
+                put_fact(keys.window, NUMBER, row, number)
+                put_fact(keys.window, OFFSET, row, offset)
+                put_fact(keys.window, KEY_AT, row, key_at)
+                put_fact(keys.window, KEY_SIZE, row, key_size)
                 if rules.strategy != BY_OFFSET:
                     places = time_delta, headers_at, after
                     version = record_version(data, batch, places, rules.strategy, rules.header)
-                    put_long(keys.window, row + VERSION, version)
-                _hash_row(data, row, key_at, key_size, keys)
-                waiting += 1
-                if waiting == WINDOW_ROWS:
-                    waiting = 0
-                    if not _take_rows(data, WINDOW_ROWS, rules, keys, marks):
-                        return FULL, waiting, tombstones
+                    put_fact(keys.window, VERSION, row, version)
+                row += 1
+                if row & (HALF_ROWS - 1) == 0:
+                    if not _turn(data, row - HALF_ROWS, HALF_ROWS, rules, keys, marks):
+                        return FULL, row, tombstones
+                    row &= HALF_ROWS
         at, last_delta = after, delta
         number += 1
-    return DONE if at == end else BAD_REST, waiting, tombstones
+    return DONE if at == end else BAD_REST, row, tombstones
 
 
 @inlined
@@ -234,41 +256,45 @@ def _mark(lost: Bytes, number: int) -> None:
 
 
 @inlined
-def _hash_row(data: Bytes, row: int, key_at: int, key_size: int, keys: KeyMap) -> None:
-    """Hash a record's key, and let its slot come into the cache."""
-    if key_size < 0:
-        put_long(keys.window, row + SLOT, _NO_SLOT)
-        return
-    low, high = hash_key(data, key_at, key_size, keys.hasher)
-    slot = ((low >> 32) & 0xFFFFFFFF) * keys.numbers.size >> 32
-    prefetch(keys.hashes, 2 * slot)
-    prefetch(keys.numbers, slot)
-    put_long(keys.window, row + HASH_LOW, low)
-    put_long(keys.window, row + HASH_HIGH, high)
-    put_long(keys.window, row + SLOT, slot)
-    if keys.places.size > 0:
-        put_long(keys.window, row + KEY_AT, key_at)
-        put_long(keys.window, row + KEY_SIZE, key_size)
+def _prefetch_row(row: int, keys: KeyMap) -> None:
+    """Let the slot of a hashed record come into the cache.
+
+    One for each record that is read: many at once would keep the machine from all other work.
+    """
+    if row & (HALF_ROWS - 1) < keys.state[WAITING]:
+        slot = max(get_fact(keys.window, SLOT, row), 0)
+        prefetch_many(keys.hashes, 2 * slot)
+        prefetch_many(keys.numbers, slot)
 
 
 @kernel
-def _take_rows(data: Bytes, rows: int, rules: KeyRules, keys: KeyMap, marks: Marks) -> bool:
-    """Take the window's records in their order; False where the map is full."""
+def _turn(data: Bytes, start: int, count: int, rules: KeyRules, keys: KeyMap, marks: Marks) -> bool:
+    """Hash one half of the window, then take the other; False where the map is full."""
+    hash_rows(data, start, count, keys.hasher, keys.numbers.size, keys.window)
+    waiting = keys.state[WAITING]
+    keys.state[WAITING] = count
+    return _take_rows(data, start ^ HALF_ROWS, waiting, rules, keys, marks)
+
+
+@kernel
+def _take_rows(
+    data: Bytes, start: int, count: int, rules: KeyRules, keys: KeyMap, marks: Marks
+) -> bool:
+    """Take some of the window's records in their order; False where the map is full."""
     window = keys.window
-    for waiting in range(rows):
-        row = waiting * WINDOW_FIELDS
-        start = get_long(window, row + SLOT)
-        if start == _NO_SLOT:
-            _mark(marks.own, get_long(window, row + NUMBER))
+    for row in range(start, start + count):
+        home = get_fact(window, SLOT, row)
+        if home == NO_SLOT:
+            _mark(marks.own, get_fact(window, NUMBER, row))
             continue
-        slot, is_new = _find(data, row, start, keys)
+        slot, is_new = _find(data, row, home, keys)
         if rules.is_look_up != 0:
             if not is_new:
                 _compare(row, slot, rules, keys, marks)
         elif not is_new:
             _replace(row, slot, rules, keys, marks.lost)
         elif not _insert(data, row, slot, rules, keys):
-            keys.state[STOP_OFFSET] = get_long(window, row + OFFSET)
+            keys.state[STOP_OFFSET] = get_fact(window, OFFSET, row)
             return False
     return True
 
@@ -276,7 +302,7 @@ def _take_rows(data: Bytes, rows: int, rules: KeyRules, keys: KeyMap, marks: Mar
 @inlined
 def _find(data: Bytes, row: int, slot: int, keys: KeyMap) -> tuple[int, bool]:
     """The key's slot, or the empty one that it would take, and whether it is that."""
-    low, high = get_long(keys.window, row + HASH_LOW), get_long(keys.window, row + HASH_HIGH)
+    low, high = get_fact(keys.window, HASH_LOW, row), get_fact(keys.window, HASH_HIGH, row)
     while True:
         found_low, found_high = get_long(keys.hashes, 2 * slot), get_long(keys.hashes, 2 * slot + 1)
         if found_low == low and found_high == high and _is_same_key(data, row, slot, keys):
@@ -293,7 +319,7 @@ def _is_same_key(data: Bytes, row: int, slot: int, keys: KeyMap) -> bool:
     """Whether the key itself is the same; true where keys are not kept."""
     if keys.places.size == 0:
         return True
-    at, size = get_long(keys.window, row + KEY_AT), get_long(keys.window, row + KEY_SIZE)
+    at, size = get_fact(keys.window, KEY_AT, row), get_fact(keys.window, KEY_SIZE, row)
     place = get_long(keys.places, slot)
     if load_int32(keys.arena, place) != size:
         return False
@@ -310,7 +336,7 @@ def _insert(data: Bytes, row: int, slot: int, rules: KeyRules, keys: KeyMap) -> 
     if keys.state[KEYS] >= keys.key_limit:
         return False
     if keys.places.size > 0:
-        at, size = get_long(window, row + KEY_AT), get_long(window, row + KEY_SIZE)
+        at, size = get_fact(window, KEY_AT, row), get_fact(window, KEY_SIZE, row)
         needed, used = size + _LENGTH_SIZE, keys.state[ARENA_USED]
         if needed > keys.arena.size:
             keys.state[TOO_LONG] += 1
@@ -321,11 +347,11 @@ def _insert(data: Bytes, row: int, slot: int, rules: KeyRules, keys: KeyMap) -> 
         copy_bytes(keys.arena, used + _LENGTH_SIZE, data, at, size)
         put_long(keys.places, slot, used)
         keys.state[ARENA_USED] = used + needed
-    put_long(keys.hashes, 2 * slot, get_long(window, row + HASH_LOW))
-    put_long(keys.hashes, 2 * slot + 1, get_long(window, row + HASH_HIGH))
-    put_long(keys.numbers, slot, get_long(window, row + NUMBER))
+    put_long(keys.hashes, 2 * slot, get_fact(window, HASH_LOW, row))
+    put_long(keys.hashes, 2 * slot + 1, get_fact(window, HASH_HIGH, row))
+    put_long(keys.numbers, slot, get_fact(window, NUMBER, row))
     if rules.strategy != BY_OFFSET:
-        put_long(keys.versions, slot, get_long(window, row + VERSION))
+        put_long(keys.versions, slot, get_fact(window, VERSION, row))
     keys.state[KEYS] += 1
     return True
 
@@ -333,9 +359,9 @@ def _insert(data: Bytes, row: int, slot: int, rules: KeyRules, keys: KeyMap) -> 
 @inlined
 def _replace(row: int, slot: int, rules: KeyRules, keys: KeyMap, lost: Bytes) -> None:
     """Hold a later record of a key against the one in the map."""
-    number, loser = get_long(keys.window, row + NUMBER), get_long(keys.numbers, slot)
+    number, loser = get_fact(keys.window, NUMBER, row), get_long(keys.numbers, slot)
     if rules.strategy != BY_OFFSET:
-        version = get_long(keys.window, row + VERSION)
+        version = get_fact(keys.window, VERSION, row)
         if version < get_long(keys.versions, slot):
             _mark(lost, number)
             return
@@ -347,11 +373,11 @@ def _replace(row: int, slot: int, rules: KeyRules, keys: KeyMap, lost: Bytes) ->
 @inlined
 def _compare(row: int, slot: int, rules: KeyRules, keys: KeyMap, marks: Marks) -> None:
     """Hold a record from before the mapped ones against its key's latest."""
-    number, winner = get_long(keys.window, row + NUMBER), get_long(keys.numbers, slot)
+    number, winner = get_fact(keys.window, NUMBER, row), get_long(keys.numbers, slot)
     if rules.strategy == BY_OFFSET:
         _mark(marks.own, number)
         return
-    version, winning = get_long(keys.window, row + VERSION), get_long(keys.versions, slot)
+    version, winning = get_fact(keys.window, VERSION, row), get_long(keys.versions, slot)
     # Of equal versions the later record wins: one of the map, or this one if the winner lies
     # before the mapped ones as well.
     if version < winning or (version == winning and winner != OUTSIDE):

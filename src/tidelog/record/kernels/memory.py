@@ -67,6 +67,11 @@ def prefetch(data: "Longs | Ints", slot: int) -> None:
     assert 0 <= slot < data.size
 
 
+def prefetch_many(data: "Longs", slot: int) -> None:
+    """Likewise, no nearer than the second cache: the first can wait for a few places only."""
+    assert 0 <= slot < data.size
+
+
 def fetch(data: Bytes, at: int) -> None:
     """Let the machine fetch what will be read soon, if there is any at that place."""
 
@@ -186,8 +191,8 @@ def _choose_put_long(data, slot, value):
     return run
 
 
-def _hinter(is_write):
-    """A hint to keep a place in all caches, which never fails, whatever the place."""
+def _hinter(is_write, locality=3):
+    """A hint to bring a place into the caches, 3 for all; it never fails, whatever the place."""
 
     def hint(typing_context, data, slot):
         def generate(context, builder, signature, arguments):
@@ -195,7 +200,7 @@ def _hinter(is_write):
             byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
             kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
             call = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-            numbers = [ir.Constant(number, value) for value in (is_write, 3, 1)]
+            numbers = [ir.Constant(number, value) for value in (is_write, locality, 1)]
             builder.call(call, [builder.bitcast(place, byte), *numbers])
             return context.get_dummy_value()
 
@@ -204,7 +209,7 @@ def _hinter(is_write):
     return intrinsic(hint)
 
 
-_prefetch, _fetch = _hinter(1), _hinter(0)
+_prefetch, _prefetch_many, _fetch = _hinter(1), _hinter(0, 2), _hinter(0)
 
 
 @overload(fetch, jit_options={"forceinline": True})
@@ -219,6 +224,14 @@ def _choose_fetch(data, at):
 def _choose_load_word(data, at):
     def run(data, at):
         return _load_word(data, at)
+
+    return run
+
+
+@overload(prefetch_many, jit_options={"forceinline": True})
+def _choose_prefetch_many(data, slot):
+    def run(data, slot):
+        return _prefetch_many(data, slot)
 
     return run
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from tidelog.record.header import CONTROL_BIT, TRANSACTIONAL_BIT
 from tidelog.record.kernels import layout
+from tidelog.record.kernels.checksums import shifts
 from tidelog.record.kernels.key_map import Marks, map_batches
 from tidelog.record.kernels.reasons import REASONS
 from tidelog.record.kernels.rewrite import count_left
@@ -25,6 +26,8 @@ from tidelog.storage.compaction.sources import (
     Piece,
     SourceReader,
     check_counts,
+    check_sums,
+    lies_plainly,
     opened_groups,
 )
 from tidelog.storage.compaction.transactions import AbortedSpans
@@ -158,7 +161,8 @@ class Mapper:
     def _run(self, source: SourceSegment) -> bool:
         """Map one segment; False where the map is full."""
         runs = self._mapped.runs.setdefault(source.base_offset, [])
-        for piece in self._reader.pieces(source, check=True):
+        # What is left out of the map on either side is checked when it is written.
+        for piece in self._reader.pieces(source, check=True, sums=False):
             last = piece.table[:, layout.LAST_OFFSET]
             start = int(np.searchsorted(last, self._job.map_from))
             # The batch that begins below the end and reaches it counts.
@@ -173,6 +177,9 @@ class Mapper:
     def _take(self, piece: Piece, runs: list[MappedRun]) -> bool:
         wanted = ~piece.is_control & ~aborted_batches(piece, self._spans)
         special = self._retention.kept_if_empty(piece) | is_transactional(piece)
+        if not lies_plainly(piece):
+            check_sums(piece)
+            piece = replace(piece, is_checked=True)
         for start, end, opened in opened_groups(piece, wanted, self._reader.arena):
             part = piece.part(start, end)
             if not self._map_group(part, opened, wanted[start:end], special[start:end], runs):
@@ -205,7 +212,11 @@ class Mapper:
             self._job.map_from, self._job.map_to, self._job.log_start_offset, is_look_up=False
         )
         numbers = run.numbers()
+        if not piece.is_checked:
+            rules = rules._replace(shifts=shifts())
         status = map_batches(opened.bodies, table, numbers, rules, self._map.keys, marks)
+        if status == layout.BAD_SUM:
+            check_sums(piece)
         if status not in (layout.DONE, layout.FULL):
             raise piece.corrupt(self._map.bad_slot, REASONS[status])
         self._map.check_keys()

@@ -16,7 +16,9 @@ import numpy as np
 
 from tidelog.errors import CleaningFailed
 from tidelog.record.kernels import key_map, record_versions
+from tidelog.record.kernels.checksums import NO_SHIFTS
 from tidelog.record.kernels.key_hash import MD5, SIPHASH, make_hasher
+from tidelog.record.kernels.key_window import WINDOW_SIZE
 from tidelog.storage.compaction import rules as words
 from tidelog.storage.compaction.rules import CompactionRules
 
@@ -71,7 +73,6 @@ class OffsetMap:
         algorithm = MD5 if rules.hash_name == words.MD5 else SIPHASH
         self.strategy: int = _STRATEGIES[rules.strategy]
         self.header: Bytes = np.frombuffer(rules.header.encode(), np.uint8)
-        window = key_map.WINDOW_ROWS * key_map.WINDOW_FIELDS
         self.keys = key_map.KeyMap(
             hashes=np.zeros(2 * slots, np.int64),
             numbers=np.zeros(slots, np.int64),
@@ -79,7 +80,7 @@ class OffsetMap:
             places=np.zeros(slots if rules.verify_keys else 0, np.int64),
             arena=np.zeros(arena_bytes, np.uint8),
             state=np.zeros(key_map.STATE_FIELDS, np.int64),
-            window=np.zeros(window, np.int64),
+            window=np.zeros(WINDOW_SIZE, np.int64),
             key_limit=max(int(slots * rules.load_factor), 1),
             hasher=make_hasher(algorithm, seed, *hash_mask),
         )
@@ -148,7 +149,13 @@ class OffsetMap:
     ) -> key_map.KeyRules:
         """What a kernel is to do with records of [offset_start, offset_end)."""
         return key_map.KeyRules(
-            self.strategy, self.header, offset_start, offset_end, log_start, int(is_look_up)
+            self.strategy,
+            self.header,
+            offset_start,
+            offset_end,
+            log_start,
+            int(is_look_up),
+            NO_SHIFTS,
         )
 
 

@@ -1,25 +1,27 @@
 """Reading source segments: pieces of some MB with the tables of their batches, frames checked.
 
-Read by position, not mapped: the pages of a map count as the process's memory, and those of all
-sources together would be many times what a cleaning is allowed.
+A piece is a map of its own where the system gives one whose pages are all there (it says so before
+they are touched, so that damage stays an error), and a copy elsewhere. Never the whole segment:
+the pages of a map count as the process's memory, and those of all sources together would be many
+times what a cleaning is allowed.
 
 Imports numpy and numba.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tidelog.env import Env, File
+from tidelog.env import Env, File, mappable_file
 from tidelog.errors import CorruptBatch, CorruptData, UnsupportedCompression
 from tidelog.record.arena import OPENED_BYTES, Arena
-from tidelog.record.coding import crc32c_spans
+from tidelog.record.columns.bodies import is_plain
 from tidelog.record.columns.frames import lz4_frames, open_body
+from tidelog.record.columns.source import first_bad_sum
 from tidelog.record.header import (
-    ATTRIBUTES_AT,
     CODEC_MASK,
     CONTROL_BIT,
     LENGTH,
@@ -29,6 +31,7 @@ from tidelog.record.header import (
     TIMESTAMP_TYPE_BIT,
 )
 from tidelog.record.kernels import layout
+from tidelog.record.kernels.crc_words import HAS_INSTRUCTION
 from tidelog.record.kernels.decode import RECORD_SIZE_MIN
 from tidelog.record.kernels.reasons import REASONS
 from tidelog.record.kernels.scan import scan_batches
@@ -46,8 +49,7 @@ if TYPE_CHECKING:
 
     Mask = npt.NDArray[np.bool_]
 
-# Read at a time: what was read is then still in a cache when it is looked at, and what a piece
-# costs beside that (0.3 ms in both passes) is little.
+# Read at a time: what a piece costs beside that (0.3 ms in both passes) is little.
 PIECE_BYTES: Final = 4 << 20
 # The table of a piece has so many rows at most; more batches make more pieces.
 PIECE_BATCHES: Final = 8192
@@ -62,12 +64,14 @@ class Piece:
         position: Where `data` begins in it.
         data: The bytes.
         table: Its batches; POSITION is a place in `data`.
+        is_checked: Whether all checksums were found to be right.
     """
 
     path: str
     position: int
     data: "Bytes"
     table: "Longs"
+    is_checked: bool = True
 
     @property
     def start(self) -> int:
@@ -86,7 +90,7 @@ class Piece:
 
     def part(self, start: int, end: int) -> "Piece":
         """Some of its batches, by their rows."""
-        return Piece(self.path, self.position, self.data, self.table[start:end])
+        return replace(self, table=self.table[start:end])
 
     @property
     def is_control(self) -> "Mask":
@@ -132,7 +136,13 @@ class SourceReader:
         return f"{self._directory}/{files.log_file_name(source.base_offset)}"
 
     def pieces(
-        self, source: SourceSegment, start: int = 0, end: int | None = None, *, check: bool
+        self,
+        source: SourceSegment,
+        start: int = 0,
+        end: int | None = None,
+        *,
+        check: bool,
+        sums: bool = True,
     ) -> Iterator[Piece]:
         """All batches between two positions, in order; a piece is good until the next is taken.
 
@@ -141,6 +151,7 @@ class SourceReader:
             start: Position of a batch.
             end: Position to stop at, behind a batch; None for the end of the segment.
             check: False for what was checked before.
+            sums: False where the caller checks the checksums of what is not `is_checked`.
 
         Raises:
             CorruptBatch: A frame, a checksum or an order of offsets that can't be, or a segment
@@ -150,7 +161,12 @@ class SourceReader:
         path = self.path(source)
         file = self._files.open(path)
         try:
-            yield from self._walk(file, path, source, (start, end), check=check)
+            for piece, next_offset in self._walk(file, path, source, (start, end)):
+                if check:
+                    _check_order(piece, next_offset, source.end_offset)
+                if check and sums:
+                    check_sums(piece)
+                yield replace(piece, is_checked=sums or not check)
         finally:
             file.close()
 
@@ -160,9 +176,8 @@ class SourceReader:
         path: str,
         source: SourceSegment,
         span: tuple[int, int | None],
-        *,
-        check: bool,
-    ) -> Iterator[Piece]:
+    ) -> Iterator[tuple[Piece, int]]:
+        """Pieces, each with the offset behind the one before it."""
         position = span[0]
         end = source.size_bytes if span[1] is None else span[1]
         next_offset, wanted = source.base_offset, PIECE_BYTES
@@ -174,10 +189,8 @@ class SourceReader:
                 count, after, status = scan_batches(data, at, data.size, self._table)
                 if count:
                     piece = Piece(path, position, data, self._table[:count])
-                    if check:
-                        next_offset = _check_order(piece, next_offset, source.end_offset)
-                        _check_sums(piece)
-                    yield piece
+                    yield piece, next_offset
+                    next_offset = int(piece.table[-1, layout.LAST_OFFSET]) + 1
                 at = after
             if status not in (layout.DONE, layout.PARTIAL):
                 raise CorruptBatch(REASONS[status], path=path, position=position + at)
@@ -190,9 +203,14 @@ class SourceReader:
                 wanted = PIECE_BYTES
             position += at
 
-    def _read(self, file: File, path: str, size: int, position: int) -> bytes:
+    def _read(self, file: File, path: str, size: int, position: int) -> Buffer:
         if self._throttle is not None:
             self._throttle.take(size)
+        local = mappable_file(file)
+        mapped = None if local is None else local.map_resident(size, position)
+        if mapped is not None:
+            self.bytes_read += size
+            return mapped
         try:
             data = files.read_exactly(file, size, position)
         except CorruptData as error:
@@ -209,7 +227,7 @@ class SourceReader:
             raise CorruptBatch(problem, path=path, position=position, offset=next_offset)
 
 
-def _whole_size(raw: bytes, wanted: int) -> int:
+def _whole_size(raw: Buffer, wanted: int) -> int:
     """How much to read to have the whole batch that these bytes begin with; more than they are."""
     if len(raw) < LOG_OVERHEAD:
         return max(wanted, PIECE_BYTES) + 1
@@ -217,8 +235,8 @@ def _whole_size(raw: bytes, wanted: int) -> int:
     return max(int(length) + LOG_OVERHEAD, len(raw) + 1)
 
 
-def _check_order(piece: Piece, next_offset: int, end_offset: int) -> int:
-    """The offset behind the piece; raises CorruptBatch where offsets are not in their place."""
+def _check_order(piece: Piece, next_offset: int, end_offset: int) -> None:
+    """Raise CorruptBatch where offsets are not in their place."""
     last = piece.table[:, layout.LAST_OFFSET]
     is_2 = piece.table[:, layout.MAGIC] == MAGIC_2
     # Of a legacy wrapper only the last offset is known before it is opened.
@@ -232,25 +250,22 @@ def _check_order(piece: Piece, next_offset: int, end_offset: int) -> int:
             f" segment ends at {end_offset}"
         )
         raise piece.corrupt(slot, reason)
-    return int(last[-1]) + 1
 
 
-def _check_sums(piece: Piece) -> None:
+def check_sums(piece: Piece) -> None:
     """Raise CorruptBatch for the first batch whose checksum is wrong."""
     is_2 = piece.table[:, layout.MAGIC] == MAGIC_2
     for slot in np.flatnonzero(~is_2).tolist():
         with piece.located():
             LegacyBatch(piece.data.data, int(piece.table[slot, layout.POSITION])).ensure_valid()
-    rows = piece.table[is_2]
-    starts = rows[:, layout.POSITION] + ATTRIBUTES_AT
-    ends = rows[:, layout.POSITION] + rows[:, layout.SIZE]
-    found = crc32c_spans(piece.data.data, starts.tolist(), ends.tolist())
-    expected: list[int] = rows[:, layout.CRC].tolist()
-    if found == expected:
-        return
-    row = next(at for at, computed in enumerate(found) if computed != expected[at])
-    reason = f"CRC-32C is {found[row]:#010x}, the header says {expected[row]:#010x}"
-    raise piece.corrupt(int(np.flatnonzero(is_2)[row]), reason)
+    error = first_bad_sum(piece.data, piece.table)
+    if error is not None:
+        raise error.located(piece.path, piece.position)
+
+
+def lies_plainly(piece: Piece) -> bool:
+    """Whether kernels can read all its batches where they lie, and check their checksums then."""
+    return HAS_INSTRUCTION and bool(is_plain(piece.table).all())
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from uuid import UUID
 
 from hypothesis import strategies as st
@@ -277,3 +278,23 @@ def logs(draw: st.DrawFn, *, legacy: bool = True) -> Log:
 def new_env() -> SeededEnv:
     """An empty machine."""
     return seeded_env(1)
+
+
+def record(key: int | str, value: str | None = "v", timestamp: int = 7) -> NewRecord:
+    return NewRecord(
+        key=str(key).encode(),
+        value=None if value is None else value.encode(),
+        timestamp=timestamp,
+    )
+
+
+def names(env: SeededEnv) -> list[str]:
+    found = [entry.name for entry in env.files.list_dir(DIRECTORY)]
+    return [name for name in found if files.CLEANED_SUFFIX in name]
+
+
+def make_log(batches: int = 30, keys: int = 17, codec: Codec = Codec.NONE) -> Log:
+    log, numbers = Log(), count()
+    for _ in range(batches):
+        log.data([record((7 * next(numbers)) % keys, "v" * 40) for _ in range(5)], codec=codec)
+    return log

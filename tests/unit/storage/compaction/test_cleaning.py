@@ -7,24 +7,25 @@ from itertools import count
 import pytest
 from tests.faults.seeded import SeededEnv
 from tests.unit.storage.compaction.segments import (
-    DIRECTORY,
     NOW_MS,
     TOPIC_ID,
     Log,
     append_ms,
     make_job,
+    make_log,
+    names,
     new_env,
     path,
     read,
+    record,
     small_rules,
     views,
     write_log,
 )
 
 from tidelog.config import TopicConfig
-from tidelog.errors import CleaningFailed, CorruptBatch, CorruptRecord, StorageFailure
+from tidelog.errors import CleaningFailed, StorageFailure
 from tidelog.record.compression import APPEND_DECOMPRESSION_LIMIT, DEFAULT_DECOMPRESSION_LIMIT
-from tidelog.record.header import seal
 from tidelog.record.record import Record
 from tidelog.record.views import walk
 from tidelog.storage import files
@@ -40,27 +41,8 @@ from tidelog.types import Codec, NewRecord
 CLEANED = files.CLEANED_SUFFIX
 
 
-def record(key: int | str, value: str | None = "v", timestamp: int = 7) -> NewRecord:
-    return NewRecord(
-        key=str(key).encode(),
-        value=None if value is None else value.encode(),
-        timestamp=timestamp,
-    )
-
-
 def cleaned_records(env: SeededEnv, base: int = 0) -> list[Record]:
     return [r for b in walk(read(env, base, files.LOG_SUFFIX + CLEANED)) for r in b.records()]
-
-
-def names(env: SeededEnv) -> list[str]:
-    return [entry.name for entry in env.files.list_dir(DIRECTORY) if CLEANED in entry.name]
-
-
-def make_log(batches: int = 30, keys: int = 17, codec: Codec = Codec.NONE) -> Log:
-    log, numbers = Log(), count()
-    for _ in range(batches):
-        log.data([record((7 * next(numbers)) % keys, "v" * 40) for _ in range(5)], codec=codec)
-    return log
 
 
 @pytest.mark.parametrize("codec", Codec)
@@ -260,49 +242,6 @@ def test_hashes_that_meet_lose_nothing_where_keys_are_verified() -> None:
     unverified = replace(job, rules=small_rules())
     clean(unverified, env, hash_mask=(0xFF, 0))
     assert len(cleaned_records(env)) < 400  # so that the hashes did meet
-
-
-@pytest.mark.parametrize("in_tail", [False, True])
-def test_a_wrong_checksum_stops_it_and_names_the_place(in_tail: bool) -> None:
-    env, log = new_env(), make_log()
-    sources = write_log(env, log, [10, 10])
-    second = sources[1]
-    position = len(log.batches[10]) + 70
-    file = env.files.open(path(second.base_offset, ".log"), write=True)
-    file.pwrite(b"\xff\xff\xff", position)
-    job = make_job(sources, map_from=sources[2].base_offset if in_tail else 0)
-    with pytest.raises(CorruptBatch) as caught:
-        clean(job, env)
-    assert caught.value.path == path(second.base_offset, ".log")
-    assert caught.value.position == len(log.batches[10])
-    assert names(env) == []
-
-
-def test_a_segment_that_ends_in_a_batch_stops_it() -> None:
-    env, log = new_env(), make_log()
-    sources = write_log(env, log, [10])
-    file = env.files.open(path(0, ".log"), write=True)
-    file.truncate(sources[0].size_bytes - 1)
-    for size in (sources[0].size_bytes, sources[0].size_bytes - 1):
-        first = replace(sources[0], size_bytes=size)
-        with pytest.raises(CorruptBatch) as caught:
-            clean(make_job([first, *sources[1:]]), env)
-        assert caught.value.path == path(0, ".log")
-        assert names(env) == []
-
-
-def test_a_record_that_can_not_be_stops_it() -> None:
-    env, log = new_env(), Log()
-    log.data([record(n) for n in range(3)])
-    damaged = bytearray(log.batches[0])
-    damaged[61] = 200  # the first record's length
-    seal(damaged, 0)
-    log.batches[0] = bytes(damaged)
-    sources = write_log(env, log, [])
-    with pytest.raises((CorruptBatch, CorruptRecord)) as caught:
-        clean(make_job(sources), env)
-    assert caught.value.path == path(0, ".log")
-    assert caught.value.position == 0
 
 
 class Stop(Exception):
