@@ -134,7 +134,8 @@ def judge_batches(log: Log, version: LogPromise, epoch: int) -> None:
             assert batch.leader_epoch >= previous
             previous = batch.leader_epoch
             if batch.base_offset in epochs:
-                assert batch.leader_epoch == epochs[batch.base_offset]
+                at, found = batch.base_offset, batch.leader_epoch
+                assert found == epochs[at], f"offset {at} has epoch {found}, not {epochs[at]}"
             first = max(batch.base_offset, log.log_start_offset)
             assert log.leader_epochs.epoch_for(first) == batch.leader_epoch
     assert log.leader_epoch > max(previous, epoch), "a leader epoch is used again"

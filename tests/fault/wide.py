@@ -16,6 +16,7 @@ from tidelog.record.builder import build_batch
 from tidelog.storage.attach import AttachedRange, attach
 from tidelog.storage.handles import FilePool
 from tidelog.storage.staging import RowFacts, StagedSegment, StagedWriter, drop_staging
+from tidelog.storage.topics import NewTopic
 from tidelog.types import INT64_MAX, NewRecord, TopicPartition
 
 TIDES = (TopicPartition("tides", 0), TopicPartition("tides", 1))
@@ -54,13 +55,17 @@ class WideWorkload(Workload):
         super().take(step)
 
     def create_main(self) -> None:
-        """Make all topics."""
+        """Make all topics, together."""
         assert self.directory is not None
-        for topic, (partitions, settings) in TOPICS.items():
-            self.directory.create_topic(
-                topic, partitions=partitions, config={**SETTINGS, **settings}
-            )
-            self.story.tell(self.story.latest.with_topic(topic, partitions))
+        new = [
+            NewTopic(topic, partitions, {**SETTINGS, **settings})
+            for topic, (partitions, settings) in TOPICS.items()
+        ]
+        self.directory.create_topics(new)
+        promise = self.story.latest
+        for topic, (partitions, _) in TOPICS.items():
+            promise = promise.with_topic(topic, partitions)
+        self.story.tell(promise)
 
     def _after_roll(self, promise: LogPromise) -> LogPromise:
         promise = super()._after_roll(promise)

@@ -1,7 +1,7 @@
 """Topics, settings, log dirs and the cluster, through two clients' admin interfaces."""
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
 
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicCollection
@@ -18,8 +18,12 @@ from kafka import TopicPartition as KafkaPartition  # type: ignore[import-untype
 from kafka.admin import KafkaAdminClient  # type: ignore[import-untyped]
 from tests.waiting import PATIENCE_S
 
+from tidelog.errors import TidelogError
 from tidelog.server.in_process import Broker
+from tidelog.server.node import Node
+from tidelog.storage import topics
 
+Answered: TypeAlias = topics.Made | TidelogError
 TIMEOUT_S: Final = PATIENCE_S
 TOPIC: Final = "flights"
 
@@ -111,6 +115,35 @@ class TestTopics:
             "",
         ]
         assert len(admin.list_topics(timeout=TIMEOUT_S).topics["fine"].partitions) == 2
+
+    def test_topics_of_one_request_are_made_together(
+        self, admin: AdminClient, broker: Broker
+    ) -> None:
+        asked: list[list[str]] = []
+
+        def watch(node: Node) -> None:
+            create, grow = node.log_dir.create_topics, node.log_dir.add_all_partitions
+
+            def creating(new: Sequence[topics.NewTopic]) -> list[Answered]:
+                asked.append([each.name for each in new])
+                return create(new)
+
+            def growing(counts: Mapping[str, int]) -> list[topics.TopicInfo | TidelogError]:
+                asked.append(list(counts))
+                return grow(counts)
+
+            node.log_dir.create_topics = creating  # type: ignore[method-assign]
+            node.log_dir.add_all_partitions = growing  # type: ignore[method-assign]
+
+        broker.call(watch)
+        refused = create(admin, NewTopic("a", 1), NewTopic("b c", 1), NewTopic("d", 2))
+        assert refused == ["", "TOPIC_EXCEPTION", ""]
+        grown = [NewPartitions("a", 3), NewPartitions("d", 2), NewPartitions("e", 2)]
+        ends = [error_of(future) for future in admin.create_partitions(grown).values()]
+        assert ends == ["", "INVALID_PARTITIONS", "UNKNOWN_TOPIC_OR_PART"]
+        assert asked == [["a", "d"], ["a"]]
+        found = admin.list_topics(timeout=TIMEOUT_S).topics
+        assert {name: len(topic.partitions) for name, topic in found.items()} == {"a": 3, "d": 2}
 
 
 class TestSettings:

@@ -5,27 +5,34 @@ Everybody sees a new topic when all of it is there.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 
-from tidelog.errors import StorageFailure
+from tidelog.errors import StorageFailure, TidelogError
 from tidelog.server.node import LOGGER, Node
-from tidelog.storage.topics import TopicInfo
+from tidelog.storage.topics import NewTopic, TopicInfo
 
 
 async def create(
     node: Node, name: str, partitions: int, config: Mapping[str, str] | None = None
 ) -> TopicInfo:
     """Create a topic; errors as `LogDir.create_topic`."""
-    make = partial(node.log_dir.create_topic, name, partitions=partitions, config=config)
-    async with node.topics.changing:
-        return (await node.work.run(make))[0]
+    (made,) = await create_all(node, [NewTopic(name, partitions, config or {})])
+    if isinstance(made, TidelogError):
+        raise made
+    return made
 
 
-async def grow(node: Node, name: str, partitions: int) -> TopicInfo:
-    """Raise a topic's number of partitions; errors as `LogDir.add_partitions`."""
+async def create_all(node: Node, new: Sequence[NewTopic]) -> list[TopicInfo | TidelogError]:
+    """Create topics together; for each the topic, or why it is not there."""
     async with node.topics.changing:
-        return await node.work.run(node.log_dir.add_partitions, name, partitions)
+        made = await node.work.run(node.log_dir.create_topics, new)
+    return [found if isinstance(found, TidelogError) else found[0] for found in made]
+
+
+async def grow_all(node: Node, counts: Mapping[str, int]) -> list[TopicInfo | TidelogError]:
+    """Raise topics' numbers of partitions together; for each the topic, or why it has not grown."""
+    async with node.topics.changing:
+        return await node.work.run(node.log_dir.add_all_partitions, counts)
 
 
 async def alter(

@@ -1,6 +1,7 @@
 """The part of an open directory that loads, locks, checkpoints and closes it.
 
 `DirectoryState` holds what every call shares; what people call is in `log_dir.LogDir`.
+Over 400 lines because all that is true of an open directory is told in one place.
 
 Source: Kafka 4.x LogManager; KAFKA-10471 (the marker goes before anything is loaded).
 """
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tidelog.closing import Closing
-from tidelog.env import Env, LockHandle, forget
+from tidelog.env import Env, LockHandle, forget, os_env
 from tidelog.errors import (
     Closed,
     CorruptFile,
@@ -33,6 +34,7 @@ from tidelog.storage.handles import FilePool, MapCache, as_storage_failure, type
 from tidelog.storage.log import Log
 from tidelog.storage.log_openings import LogOpenings
 from tidelog.storage.meta_properties import read_meta_properties, write_meta_properties
+from tidelog.storage.partition_dirs import PartitionDirs
 from tidelog.storage.producers import PRODUCER_ID_EXPIRATION_MS
 from tidelog.storage.tiers.tier_files import TierFiles, tier_files_of
 from tidelog.storage.tiers.view import TierAccess
@@ -73,6 +75,16 @@ class LogDirOptions:
     prepare: "Callable[[DirectoryState], None] | None" = None
     deferrals: "Callable[[], Deferral] | None" = None
     producer_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
+
+
+def reach(path: str, env: Env | None) -> tuple[str, Env]:
+    """The path of a URL of a file, else the path as it is, and surroundings that can read it."""
+    if "://" not in path:
+        return path, os_env() if env is None else env
+    from tidelog.objects import env_for, local_path  # a start without a store needs none of it
+
+    path = local_path(path)
+    return path, env_for(path, env)
 
 
 class DirectoryState(Closing):
@@ -160,6 +172,8 @@ class DirectoryState(Closing):
         if defaults is None:
             defaults = read_kept_defaults(self.env.files, self.path, self.report)
         self._registry = TopicRegistry(self.env.files, self.path, defaults)
+        keeps_notes = self._options.deferrals is not None
+        self._dirs = PartitionDirs(self.env.files, self.path, keeps_notes=keeps_notes)
         for line in self._registry.notes:
             self.report(line)
         self._starts = self._read_offsets(files.LOG_START_CHECKPOINT_FILE)
@@ -371,6 +385,7 @@ class DirectoryState(Closing):
                 failure = failure or error
             failure = failure or log.failure
         try:
+            self._dirs.settle_all()
             self._write_checkpoints()
             if failure is None and not self._given_up:
                 files.write_clean_shutdown(self.env.files, self.path)

@@ -1,5 +1,7 @@
 """Names of files and directories, small text files, and loops over short writes.
 
+Over 400 lines because the names and the small files that carry them are looked up together.
+
 Owns how a directory of topics is spelled, and the text files beside the segments: checkpoints,
 `partition.metadata`, the clean shutdown marker (`meta.properties` has its own module).
 The epochs of `leader-epoch-checkpoint` are in `epochs`, which shares `encode_checkpoint`.
@@ -233,22 +235,26 @@ def read_file(files: FileSystem, path: str, *, limit: int = SMALL_FILE_LIMIT_BYT
         file.close()
 
 
-def write_atomically(fs: FileSystem, path: str, data: Buffer, *, sync_name: bool = True) -> None:
+def write_atomically(
+    fs: FileSystem, path: str, data: Buffer, *, sync_name: bool = True, is_durable: bool = True
+) -> None:
     """Give `path` new content so that a crash leaves the old or the new one, whole and durable.
 
     Written to `path` + `.tmp`, synced, renamed; the directory is synced then if `sync_name`. Raises
-    OSError where a call fails; `path` has its old or its new content.
+    OSError where a call fails; `path` has its old or its new content. What need not be durable a
+    loss of power may leave torn.
     """
     temporary = path + TMP_SUFFIX
     file = fs.open(temporary, write=True, create=True)
     try:
         file.truncate(0)
         write_fully(file, data, 0)
-        file.sync()
+        if is_durable:
+            file.sync()
     finally:
         file.close()
     fs.rename(temporary, path)
-    if sync_name:
+    if sync_name and is_durable:
         fs.sync_dir(posixpath.dirname(path) or ".")
 
 
@@ -366,10 +372,17 @@ def read_partition_metadata(files: FileSystem, directory: str) -> uuid.UUID | No
         raise error.located(path) from error
 
 
-def write_partition_metadata(files: FileSystem, directory: str, topic_id: uuid.UUID) -> None:
-    """Write a directory's `partition.metadata` atomically."""
-    path = posixpath.join(directory, PARTITION_METADATA_FILE)
-    write_atomically(files, path, encode_partition_metadata(topic_id))
+def write_partition_metadata(
+    files: FileSystem,
+    directory: str,
+    topic_id: uuid.UUID,
+    *,
+    sync_name: bool = True,
+    is_durable: bool = True,
+) -> None:
+    """Write a directory's `partition.metadata`; see `write_atomically`."""
+    path, data = f"{directory}/{PARTITION_METADATA_FILE}", encode_partition_metadata(topic_id)
+    write_atomically(files, path, data, sync_name=sync_name, is_durable=is_durable)
 
 
 def write_clean_shutdown(files: FileSystem, directory: str) -> None:

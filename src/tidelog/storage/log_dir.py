@@ -11,31 +11,36 @@ Source: Kafka 4.x LogManager; KAFKA-10471 (the marker goes before anything is lo
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final, Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from tidelog.config import ConfigNote, TopicConfig
 from tidelog.config.topic_keys import TOPIC_CONFIG_BY_NAME
-from tidelog.env import Env, forget, is_remote, os_env
+from tidelog.env import Env, forget, is_remote
 from tidelog.errors import (
-    CorruptFile,
     ReadOnly,
     StorageFailure,
+    TidelogError,
     UnknownTopic,
-    UnsupportedVersion,
 )
 from tidelog.storage import commits, files
 from tidelog.storage.deferral import AT_ONCE
-from tidelog.storage.dir_state import DELETED_DIR_SUFFIX, DirectoryState, LogDirOptions
+from tidelog.storage.dir_state import DELETED_DIR_SUFFIX, DirectoryState, LogDirOptions, reach
 from tidelog.storage.handles import as_storage_failure, typed_reads
 from tidelog.storage.log import Log, LogOptions
 from tidelog.storage.log_openings import Submit
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.segment import SegmentContext
 from tidelog.storage.segment_notes import begin_notes
-from tidelog.storage.tiers.deleted import DeletedFolder, note_deleted
-from tidelog.storage.tiers.record import read_record
-from tidelog.storage.topics import PARTITION_COUNT_LIMIT, TopicInfo, find_topics, unknown_topic
+from tidelog.storage.tiers.deleted import note_partitions
+from tidelog.storage.topics import (
+    PARTITION_COUNT_LIMIT,
+    Made,
+    NewTopic,
+    TopicInfo,
+    find_topics,
+    unknown_topic,
+)
 from tidelog.storage.unsynced import rewrite_unsynced
 from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp, TopicPartition
 
@@ -43,16 +48,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 NO_TOPIC_ID: Final = uuid.UUID(int=0)
-
-
-def _reach(path: str, env: Env | None) -> tuple[str, Env]:
-    """The path of a URL of a file, else the path as it is, and surroundings that can read it."""
-    if "://" not in path:
-        return path, os_env() if env is None else env
-    from tidelog.objects import env_for, local_path  # a start without a store needs none of it
-
-    path = local_path(path)
-    return path, env_for(path, env)
+Found = TypeVar("Found")
 
 
 class LogDir(DirectoryState):
@@ -76,7 +72,7 @@ class LogDir(DirectoryState):
             CorruptFile: The list of topics can't be read.
             StorageFailure: The disk failed during recovery, or the store did not answer.
         """
-        path, env = _reach(path, env)
+        path, env = reach(path, env)
         directory = cls(path.rstrip("/") or "/", env, options or LogDirOptions())
         if directory.is_writable and is_remote(directory.env.files, path):
             raise ReadOnly(
@@ -135,19 +131,26 @@ class LogDir(DirectoryState):
             ReadOnly: The directory was opened for reading.
             StorageFailure: The disk failed.
         """
+        given = NewTopic(name, partitions, config or {}, topic_id)
+        (made,) = self.create_topics([given])
+        if isinstance(made, TidelogError):
+            raise made
+        return made
+
+    def create_topics(self, new: Sequence[NewTopic]) -> list[Made | TidelogError]:
+        """Create topics together, with one write of the registry.
+
+        Returns:
+            For each what `create_topic` returns, or the error that it raises. Where power is lost
+            meanwhile, each of them is there whole or is not there.
+
+        Raises:
+            ReadOnly: The directory was opened for reading.
+        """
         self._ensure_writable()
-        try:
-            with self._topic_change:
-                return self._registry.create(
-                    name,
-                    partitions,
-                    config or {},
-                    source=self.env.random,
-                    topic_id=topic_id,
-                    make=self._make_partitions,
-                )
-        except OSError as error:
-            raise as_storage_failure(error, self.path, f"create topic {name}") from error
+        with self._topic_change:
+            made = self._registry.create_all(new, source=self.env.random, make=self._dirs.make)
+        return self._typed(made, [f"create topic {each.name}" for each in new])
 
     def add_partitions(self, name: str, partitions: int) -> TopicInfo:
         """Raise a topic's number of partitions to `partitions`.
@@ -156,28 +159,32 @@ class LogDir(DirectoryState):
             UnknownTopic, InvalidPartitions, ReadOnly: Refused; nothing changed.
             StorageFailure: The disk failed.
         """
+        (grown,) = self.add_all_partitions({name: partitions})
+        if isinstance(grown, TidelogError):
+            raise grown
+        return grown
+
+    def add_all_partitions(self, counts: Mapping[str, int]) -> list[TopicInfo | TidelogError]:
+        """Raise the numbers of partitions of several topics, with one write of the registry.
+
+        Returns:
+            For each what `add_partitions` returns, or the error that it raises.
+
+        Raises:
+            ReadOnly: The directory was opened for reading.
+        """
         self._ensure_writable()
-        try:
-            with self._topic_change:
-                return self._registry.add_partitions(name, partitions, make=self._make_partitions)
-        except OSError as error:
-            raise as_storage_failure(error, self.path, f"add partitions to {name}") from error
+        with self._topic_change:
+            grown = self._registry.grow_all(counts, make=self._dirs.make)
+        return self._typed(grown, [f"add partitions to {name}" for name in counts])
 
-    def _make_partitions(self, info: TopicInfo) -> None:
-        for number in range(info.partitions):
-            self._make_partition(TopicPartition(info.name, number), info.topic_id)
-        self.env.files.sync_dir(self.path)
-
-    def _make_partition(self, partition: TopicPartition, topic_id: uuid.UUID | None) -> str:
-        path = f"{self.path}/{files.partition_dir_name(partition)}"
-        self.env.files.make_dirs(path)
-        if topic_id is not None and not self.env.files.exists(
-            f"{path}/{files.PARTITION_METADATA_FILE}"
-        ):
-            files.write_partition_metadata(self.env.files, path, topic_id)
-        if self._options.deferrals is not None:
-            begin_notes(self.env.files, path)
-        return path
+    def _typed(
+        self, found: Iterable[Found | TidelogError | OSError], what: Iterable[str]
+    ) -> list[Found | TidelogError]:
+        return [
+            as_storage_failure(each, self.path, text) if isinstance(each, OSError) else each
+            for each, text in zip(found, what, strict=True)
+        ]
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and all its records.
@@ -235,7 +242,10 @@ class LogDir(DirectoryState):
     def _set_hidden_aside(self, name: str) -> list[str]:
         """Rename a hidden topic's directories, then forget it; raises OSError."""
         numbers = self._present(name)
-        self._note_tiers(name, numbers)
+        partitions = (TopicPartition(name, number) for number in numbers)
+        note_partitions(
+            self.env.files, self.path, map(files.partition_dir_name, partitions), self.report
+        )
         renamed = [self._set_aside(TopicPartition(name, number)) for number in numbers]
         self.env.files.sync_dir(self.path)
         with self._topic_change:
@@ -252,23 +262,6 @@ class LogDir(DirectoryState):
         except OSError as error:
             raise as_storage_failure(error, self.path, "remove deleted topics") from error
 
-    def _note_tiers(self, topic: str, numbers: Iterable[int]) -> None:
-        """What a topic has in stores is removed by the next collection, not while somebody waits.
-
-        A record that can't be read is left out: who can't be told from others is not removed.
-        """
-        found = []
-        for number in numbers:
-            path = f"{self.path}/{files.partition_dir_name(TopicPartition(topic, number))}"
-            try:
-                record = read_record(self.env.files, path)
-            except (CorruptFile, UnsupportedVersion) as error:
-                self.report(f"{error}; what the tier holds of it stays there")
-                continue
-            if record is not None:
-                found.append(DeletedFolder(record.url, record.folder))
-        note_deleted(self.env.files, self.path, found)
-
     def _present(self, topic: str) -> list[int]:
         """The partitions of a topic that have a directory now."""
         parsed = (files.parse_partition_dir(e.name) for e in self.env.files.list_dir(self.path))
@@ -280,6 +273,7 @@ class LogDir(DirectoryState):
         # Before the name is free: a new topic of this name must not be taken for a cleaned one.
         self.note_cleaned(partition, None)
         self.env.files.rename(path, target)
+        self._dirs.forget(partition)
         for known in (self._starts, self._recovery_points, self._given_up):
             known.pop(partition, None)
         return target
@@ -450,9 +444,7 @@ class LogDir(DirectoryState):
 
     def _open_log(self, name: TopicPartition, *, recovery_point: int | None = None) -> Log:
         info = self._existing(name)
-        if not self.env.files.exists(f"{self.path}/{files.partition_dir_name(name)}"):
-            self._make_partition(name, info.topic_id)
-            self.env.files.sync_dir(self.path)
+        self._settle(name, info)
         context = self._context(name, info.topic_id, info.config, {})
         if recovery_point is None:
             # Given up for a deletion that then failed: it was not closed.
@@ -481,6 +473,15 @@ class LogDir(DirectoryState):
         for line in log.recovery_report.actions:
             self.report(line)
         return log
+
+    def _settle(self, name: TopicPartition, info: TopicInfo) -> None:
+        """Let a partition's directory be there, and say durably whose it is."""
+        with typed_reads(self.path):
+            if not self.env.files.exists(self._dirs.path(name)):
+                self._dirs.make_again(name, info.topic_id)
+            elif not (self._was_clean or info.foreign or info.topic_id is None):
+                self._dirs.mend(name, info.topic_id)
+            self._dirs.settle(name)
 
     def _existing(self, name: TopicPartition) -> TopicInfo:
         info = self.topic(name.topic)

@@ -19,10 +19,10 @@ import posixpath
 import random
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from tidelog.config import ConfigNote, TopicConfig, key_names, normalize
 from tidelog.env import FileSystem, prefetch
@@ -76,6 +76,29 @@ class TopicInfo:
     given: Mapping[str, str] = field(default_factory=dict)
     config: TopicConfig
     foreign: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic that is to be.
+
+    Attributes:
+        name: By Kafka's rules.
+        partitions: From 1 on.
+        config: Settings; other names of a setting are taken and reported.
+        topic_id: The id to take instead of a new one.
+    """
+
+    name: str
+    partitions: int = 1
+    config: Mapping[str, str] = field(default_factory=dict)
+    topic_id: uuid.UUID | None = None
+
+
+# A new topic, and what to tell about its settings.
+Made: TypeAlias = tuple[TopicInfo, list[ConfigNote]]
+# Makes directories; gives, by topic, why some could not be made.
+Make: TypeAlias = Callable[[Collection[TopicInfo]], Mapping[str, OSError]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,34 +356,57 @@ class TopicRegistry:
         *,
         source: random.Random,
         topic_id: uuid.UUID | None = None,
-        make: "Callable[[TopicInfo], None] | None" = None,
-    ) -> tuple[TopicInfo, list[ConfigNote]]:
-        """Add a topic.
-
-        Args:
-            name: By Kafka's rules.
-            partitions: From 1 on.
-            given: Settings; other names of a setting are taken and reported.
-            source: Where a new topic id is drawn from.
-            topic_id: The id to take instead of a new one.
-            make: Makes the directories of all its partitions.
+    ) -> Made:
+        """Add a topic; see `create_all`.
 
         Raises:
             InvalidTopic, TopicExists, InvalidPartitions, ConfigError: The request can't be met.
-            OSError: The file could not be written, or what `make` raises.
+            OSError: The file could not be written.
         """
-        check_topic_name(name)
-        self._check_new(name)
-        _check_count(partitions)
-        texts, notes = normalize(given)
+        (made,) = self.create_all([NewTopic(name, partitions, given, topic_id)], source=source)
+        if isinstance(made, TidelogError | OSError):
+            raise made
+        return made
+
+    def create_all(
+        self, new: Iterable[NewTopic], *, source: random.Random, make: Make | None = None
+    ) -> list[Made | TidelogError | OSError]:
+        """Add topics, in one write of the file, but for those that can't be.
+
+        Args:
+            new: What is to be added.
+            source: Where new topic ids are drawn from.
+            make: Makes the directories of all their partitions.
+
+        Returns:
+            For each the topic, or why it is not there: InvalidTopic, TopicExists,
+            InvalidPartitions, ConfigError, OSError.
+        """
+        names = _Names(self._topics)
+        found: list[Made | TidelogError | OSError] = []
+        for each in new:
+            try:
+                found.append(self._planned(each, names, source))
+            except TidelogError as error:
+                found.append(error)
+        planned = [each[0] for each in found if isinstance(each, tuple)]
+        saved = iter(self._save_made(planned, make))
+        return [_saved(next(saved), each[1]) if isinstance(each, tuple) else each for each in found]
+
+    def _planned(self, new: NewTopic, names: "_Names", source: random.Random) -> Made:
+        check_topic_name(new.name)
+        names.check(new.name)
+        _check_count(new.partitions)
+        texts, notes = normalize(new.config)
         info = TopicInfo(
-            name=name,
-            topic_id=topic_id or random_topic_id(source),
-            partitions=partitions,
+            name=new.name,
+            topic_id=new.topic_id or random_topic_id(source),
+            partitions=new.partitions,
             given=texts,
-            config=TopicConfig.parse(given, broker=self._defaults)[0],
+            config=TopicConfig.parse(new.config, broker=self._defaults)[0],
         )
-        return self._save_made(info, make), notes
+        names.take(new.name)
+        return info, notes
 
     def delete(self, name: str) -> TopicInfo:
         """Forget a topic; raises UnknownTopic, OSError."""
@@ -411,51 +457,70 @@ class TopicRegistry:
         self._save({**self._topics, name: altered})
         return altered, notes
 
-    def add_partitions(
-        self, name: str, partitions: int, *, make: "Callable[[TopicInfo], None] | None" = None
-    ) -> TopicInfo:
-        """Raise a topic's number of partitions to `partitions`.
-
-        Args:
-            name: The topic.
-            partitions: How many there shall be in all.
-            make: Makes the directories that it lacks.
+    def add_partitions(self, name: str, partitions: int) -> TopicInfo:
+        """Raise a topic's number of partitions to `partitions`; see `grow_all`.
 
         Raises:
             UnknownTopic: No such topic.
             InvalidPartitions: It has as many or more.
-            OSError: The file could not be written, or what `make` raises.
+            OSError: The file could not be written.
         """
+        (grown,) = self.grow_all({name: partitions})
+        if isinstance(grown, TidelogError | OSError):
+            raise grown
+        return grown
+
+    def grow_all(
+        self, counts: Mapping[str, int], *, make: Make | None = None
+    ) -> list[TopicInfo | TidelogError | OSError]:
+        """Raise numbers of partitions, in one write of the file, where that can be.
+
+        Args:
+            counts: How many partitions there shall be in all, by topic.
+            make: Makes the directories that they lack.
+
+        Returns:
+            For each the topic, or why it has not grown: UnknownTopic, InvalidPartitions, OSError.
+        """
+        found: list[TopicInfo | TidelogError | OSError] = []
+        for name, count in counts.items():
+            try:
+                found.append(self._grown(name, count))
+            except TidelogError as error:
+                found.append(error)
+        saved = iter(self._save_made([each for each in found if isinstance(each, TopicInfo)], make))
+        return [next(saved) if isinstance(each, TopicInfo) else each for each in found]
+
+    def _grown(self, name: str, partitions: int) -> TopicInfo:
         info = self.get(name)
         _check_count(partitions)
         if partitions <= info.partitions:
             raise InvalidPartitions(f"topic {name} has {info.partitions} partitions already")
-        return self._save_made(replace(info, partitions=partitions), make)
+        return replace(info, partitions=partitions)
 
-    def _save_made(self, info: TopicInfo, make: "Callable[[TopicInfo], None] | None") -> TopicInfo:
-        """Write a topic with its directories, then show it."""
-        if make is None:
-            self._save({**self._topics, info.name: info})
-            return info
-        made = replace(info, present=tuple(range(info.partitions)))
-        self._write({**self._topics, info.name: info})
+    def _save_made(
+        self, infos: Sequence[TopicInfo], make: Make | None
+    ) -> list[TopicInfo | OSError]:
+        """Write topics, make their directories, then show them; for each that, or what failed."""
+        if not infos:
+            return []
         try:
-            make(info)
-        except OSError:
+            self._write({**self._topics, **{info.name: info for info in infos}})
+        except OSError as error:
+            return [error] * len(infos)
+        failed: Mapping[str, OSError] = {}
+        if make is not None:
+            try:
+                failed = make(infos)
+            except OSError as error:
+                failed = {info.name: error for info in infos}
+            infos = [replace(info, present=tuple(range(info.partitions))) for info in infos]
+        shown = {**self._topics, **{each.name: each for each in infos if each.name not in failed}}
+        if failed:
             with suppress(OSError):
-                self._write(self._topics)
-            raise
-        self._show({**self._topics, info.name: made})
-        return made
-
-    def _check_new(self, name: str) -> None:
-        if name in self._topics:
-            raise TopicExists(f"topic {name} exists already")
-        # Kafka's metrics write both as `_`, so it refuses two topics that differ only in that.
-        twin = name.replace(".", "_")
-        for other in self._topics:
-            if other.replace(".", "_") == twin:
-                raise InvalidTopic(f"topic {name} differs from {other} only in '.' and '_'")
+                self._write(shown)
+        self._show(shown)
+        return [failed.get(info.name, info) for info in infos]
 
     def _save(self, topics: Mapping[str, TopicInfo]) -> None:
         """Write the file, then take its content."""
@@ -482,6 +547,32 @@ def unknown_topic(name: str, known: Iterable[str]) -> UnknownTopic:
 
     words = difflib.get_close_matches(name, known, n=1)
     return UnknownTopic(f"no topic {name!r}" + (f"; did you mean {words[0]}?" if words else ""))
+
+
+class _Names:
+    """Names that are taken."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = set(names)
+        # Kafka's metrics write both as `_`, so it refuses two topics that differ only in that.
+        self._twins = {name.replace(".", "_"): name for name in self._names}
+
+    def check(self, name: str) -> None:
+        """Raises TopicExists, InvalidTopic where a topic of that name can't be added."""
+        if name in self._names:
+            raise TopicExists(f"topic {name} exists already")
+        other = self._twins.get(name.replace(".", "_"))
+        if other is not None:
+            raise InvalidTopic(f"topic {name} differs from {other} only in '.' and '_'")
+
+    def take(self, name: str) -> None:
+        """The name is taken from now on."""
+        self._names.add(name)
+        self._twins[name.replace(".", "_")] = name
+
+
+def _saved(info: TopicInfo | OSError, notes: list[ConfigNote]) -> Made | OSError:
+    return info if isinstance(info, OSError) else (info, notes)
 
 
 def _check_count(partitions: int) -> None:

@@ -6,7 +6,7 @@ Source: Kafka's protocol guide, APIs 19, 20 and 37; Kafka 4.3's ReplicationContr
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
@@ -47,7 +47,7 @@ from tidelog.server.topic_rules import (
     topic_settings,
 )
 from tidelog.storage.files import random_topic_id
-from tidelog.storage.topics import TopicInfo
+from tidelog.storage.topics import NewTopic, TopicInfo
 
 DELETION_DISABLED: Final = 73
 UNKNOWN_TOPIC_ID: Final = 100
@@ -72,20 +72,38 @@ async def create_topics(
         for name, count in times.items()
         if count > 1
     ]
-    is_too_much = _wanted(context.node, single) > NEW_PARTITIONS_MAX
-    slices = Slices(context.node.env.clock)
-    for topic in single:
+    results += await _create_all(context.node, single, is_trial=request.validate_only)
+    response = CreateTopicsResponse(topics=results)
+    return Long(response, results) if len(results) > AT_ONCE else response
+
+
+async def _create_all(
+    node: Node, topics: Sequence[CreatableTopic], *, is_trial: bool
+) -> list[CreatableTopicResult]:
+    """What comes of each topic: all are looked at, then made together, then told."""
+    is_too_much = _wanted(node, topics) > NEW_PARTITIONS_MAX
+    slices = Slices(node.env.clock)
+    asked = list[NewTopic | CreatableTopicResult]()
+    for topic in topics:
         await slices.rest()
         try:
             if is_too_much:
                 text = "Excessively large number of partitions per request."
                 raise Refusal(POLICY_VIOLATION, text)
-            found = await _create(context, topic, is_trial=request.validate_only)
+            asked.append(_asked(node, topic))
         except TidelogError as error:
-            found = _refused(topic.name, refusal_of(error))
-        results.append(found)
-    response = CreateTopicsResponse(topics=results)
-    return Long(response, results) if len(results) > AT_ONCE else response
+            asked.append(_refused(topic.name, refusal_of(error)))
+    new = [each for each in asked if isinstance(each, NewTopic)]
+    made: Sequence[TopicInfo | TidelogError] = ()
+    if is_trial:
+        made = [_imagined(node, each) for each in new]
+    elif new:
+        made = await topic_changes.create_all(node, new)
+    found, results = iter(made), []
+    for each in asked:
+        await slices.rest()
+        results.append(_told(node, each, next(found)) if isinstance(each, NewTopic) else each)
+    return results
 
 
 def _wanted(node: Node, topics: Sequence[CreatableTopic]) -> int:
@@ -103,40 +121,39 @@ def _refused(name: str, why: Refusal) -> CreatableTopicResult:
     )
 
 
-async def _create(
-    context: RequestContext, topic: CreatableTopic, *, is_trial: bool
-) -> CreatableTopicResult:
-    node = context.node
+def _asked(node: Node, topic: CreatableTopic) -> NewTopic:
+    """What is to be made; raises Refusal, ConfigError."""
     ensure_name(topic.name)
     ensure_new(topic.name, node.topics.all())
     pairs = [(config.name, config.value) for config in topic.configs]
-    given, config = topic_settings(pairs, node.config.topic_defaults)
+    given, _ = topic_settings(pairs, node.config.topic_defaults)
     assignments = [(each.partition_index, each.broker_ids) for each in topic.assignments]
     layout = Layout(topic.num_partitions, topic.replication_factor, assignments)
     count = count_of(layout, default=node.config.num_partitions, node_id=node.node_id)
-    if is_trial:
-        made = random_topic_id(node.env.random)
-        return _created(node, topic.name, made, count, given, config)
-    info = await topic_changes.create(node, topic.name, count, given)
-    return _created(node, info.name, info.topic_id or NO_UUID, count, info.given, info.config)
+    return NewTopic(topic.name, count, given)
 
 
-def _created(
-    node: Node,
-    name: str,
-    topic_id: UUID,
-    count: int,
-    given: Mapping[str, str],
-    config: TopicConfig,
-) -> CreatableTopicResult:
+def _imagined(node: Node, new: NewTopic) -> TopicInfo:
+    return TopicInfo(
+        name=new.name,
+        topic_id=random_topic_id(node.env.random),
+        partitions=new.partitions,
+        given=new.config,
+        config=TopicConfig.parse(new.config, broker=node.config.topic_defaults)[0],
+    )
+
+
+def _told(node: Node, new: NewTopic, made: TopicInfo | TidelogError) -> CreatableTopicResult:
+    if isinstance(made, TidelogError):
+        return _refused(new.name, refusal_of(made))
     settings = described_topic_settings(
-        given, config, node.started_config.topic_defaults, node.changed
+        made.given, made.config, node.started_config.topic_defaults, node.changed
     )
     return CreatableTopicResult(
-        name=name,
-        topic_id=topic_id,
+        name=made.name,
+        topic_id=made.topic_id or NO_UUID,
         error_code=0,
-        num_partitions=count,
+        num_partitions=made.partitions,
         replication_factor=1,
         configs=[
             CreatableTopicConfigs(
@@ -215,21 +232,34 @@ async def create_partitions(
     """Add partitions to topics, or say whether they could be."""
     times = Counter(topic.name for topic in request.topics)
     results, slices = [], Slices(context.node.env.clock)
+    counts = dict[str, int]()
     for topic in {topic.name: topic for topic in request.topics}.values():
         await slices.rest()
         found = CreatePartitionsTopicResult(name=topic.name, error_code=0, error_message=None)
         try:
             if times[topic.name] > 1:
                 raise Refusal(INVALID_REQUEST, "Duplicate topic name.")
-            await _grow(context.node, topic, is_trial=request.validate_only)
+            _ensure_growth(context.node, topic)
+            counts[topic.name] = topic.count
         except TidelogError as error:
-            why = refusal_of(error)
-            found.error_code, found.error_message = why.error_code, why.message
+            _say(found, error)
         results.append(found)
+    if counts and not request.validate_only:
+        grown = await topic_changes.grow_all(context.node, counts)
+        ended = dict(zip(counts, grown, strict=True))
+        for found in results:
+            end = ended.get(found.name)
+            if isinstance(end, TidelogError):
+                _say(found, end)
     return CreatePartitionsResponse(results=results)
 
 
-async def _grow(node: Node, topic: CreatePartitionsTopic, *, is_trial: bool) -> None:
+def _say(result: CreatePartitionsTopicResult, error: TidelogError) -> None:
+    why = refusal_of(error)
+    result.error_code, result.error_message = why.error_code, why.message
+
+
+def _ensure_growth(node: Node, topic: CreatePartitionsTopic) -> None:
     info = node.topics.find(topic.name)
     if info is None:
         raise Refusal(UNKNOWN_TOPIC)
@@ -237,5 +267,3 @@ async def _grow(node: Node, topic: CreatePartitionsTopic, *, is_trial: bool) -> 
     ensure_growth(topic.name, info.partitions, topic.count, brokers, node.node_id)
     if topic.count - info.partitions > NEW_PARTITIONS_MAX:
         raise Refusal(POLICY_VIOLATION, "Excessively large number of partitions per request.")
-    if not is_trial:
-        await topic_changes.grow(node, topic.name, topic.count)

@@ -8,13 +8,14 @@ Text: `{"version": 1, "folders": [[URL, FOLDER], ...]}`.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.storage import files
 from tidelog.storage.tiers.fields import read_json
+from tidelog.storage.tiers.record import read_record
 
 DELETED_FILE: Final = "tidelog-tier-deleted.json"
 _VERSION: Final = 1
@@ -66,3 +67,25 @@ def note_deleted(fs: FileSystem, directory: str, folders: Iterable[DeletedFolder
     new = [one for one in folders if one not in known]
     if new:
         write_deleted(fs, directory, [*known, *new])
+
+
+def note_partitions(
+    fs: FileSystem, directory: str, names: Iterable[str], report: Callable[[str], None]
+) -> None:
+    """Note what partitions have in stores, by the names of their directories, before they go.
+
+    A record that can't be read is left out: who can't be told from others is not removed.
+
+    Raises:
+        OSError: A call failed.
+    """
+    found = []
+    for name in names:
+        try:
+            record = read_record(fs, f"{directory}/{name}")
+        except (CorruptFile, UnsupportedVersion) as error:
+            report(f"{error}; what the tier holds of it stays there")
+            continue
+        if record is not None:
+            found.append(DeletedFolder(record.url, record.folder))
+    note_deleted(fs, directory, found)
