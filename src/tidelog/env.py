@@ -91,8 +91,8 @@ class File(Protocol):
 class LocalFile(Protocol):
     """What a file of the machine itself can do besides, for those who must not wait for a disk."""
 
-    def is_cached(self, position: int) -> bool:
-        """Whether the byte at `position` is in memory; true also where the system can't say."""
+    def is_cached(self, positions: Iterable[int]) -> bool:
+        """Whether the bytes there are in memory; true also where the system can't say."""
         ...
 
     def read_cached(self, size: int, position: int) -> Buffer | None:
@@ -345,17 +345,21 @@ class _OsFile:
             done += len(data)
         return b"".join(parts)
 
-    def is_cached(self, position: int) -> bool:
+    def is_cached(self, positions: Iterable[int]) -> bool:
         if _ASKS_CACHE:
+            fd, probe, flag = self._fd, os.preadv, os.RWF_NOWAIT
             try:
-                if os.preadv(self._fd, _PROBED, position, os.RWF_NOWAIT):
-                    return True
+                for at in positions:
+                    if not probe(fd, _PROBED, at, flag) and self.read_cached(1, at) is None:
+                        return False
             except BlockingIOError:
                 return False
             except OSError as error:
                 if error.errno not in _NOT_SUPPORTED:
                     raise
-        return self.read_cached(1, position) is not None
+            else:
+                return True
+        return all(self.read_cached(1, at) is not None for at in positions)
 
     def read_cached(self, size: int, position: int) -> Buffer | None:
         if not _ASKS_CACHE:

@@ -1,7 +1,7 @@
 """The machine's files, as a process sees them that is killed at one of its calls."""
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 
 from tidelog.env import File, LocalFile, OsFileSystem, local_file
@@ -86,8 +86,8 @@ class MortalFile:
         self.pread, self.size = file.pread, file.size
         self.sync, self.close = file.sync, file.close
 
-    def is_cached(self, position: int) -> bool:
-        return self._local.is_cached(position)
+    def is_cached(self, positions: Iterable[int]) -> bool:
+        return self._local.is_cached(positions)
 
     def read_cached(self, size: int, position: int) -> Buffer | None:
         return self._local.read_cached(size, position)

@@ -25,6 +25,7 @@ WINDOW_BYTES: Final = 4096 + HEADER_SIZE
 # Reads of one partition whose ends are remembered.
 READ_ENDS_MAX: Final = 256
 _FRAME: Final = Struct(">qiiB")
+_FRAME_START: Final = Struct(">qi")
 _LAST_DELTA: Final = Struct(">i")
 _LAST_DELTA_AT: Final = 23
 
@@ -151,13 +152,16 @@ def _first_at(segment: Segment, offset: int, source: SegmentBytes, ends: ReadEnd
     place = ends.place_of(segment, offset)
     if place is None:
         return None
-    try:
-        first = next(frames(segment, place, segment.size_bytes, source), None)
-    except CorruptBatch:
-        return None  # the guess may be wrong
-    if first is None or first.magic != MAGIC_2 or first.base_offset != offset:
+    header = source.read(segment, place, place + HEADER_SIZE)
+    if len(header) < HEADER_SIZE:
         return None
-    return first if first.last_offset >= offset else None
+    base, length, _, magic = _FRAME.unpack_from(header)
+    size = length + LOG_OVERHEAD
+    # The guess may be wrong, and this anything.
+    if magic != MAGIC_2 or base != offset or not HEADER_SIZE <= size <= segment.size_bytes - place:
+        return None
+    last = base + _LAST_DELTA.unpack_from(header, _LAST_DELTA_AT)[0]
+    return Frame(place, size, base, last, magic) if last >= offset else None
 
 
 def _base_offset(segment: Segment) -> int:
@@ -207,6 +211,12 @@ def _end_within(segment: Segment, first: Frame, end: int, source: SegmentBytes) 
     """Position behind the last batch that ends at or before `end`, and the offset behind it."""
     behind, next_offset = first.end, first.last_offset + 1
     start, window = _floor_of_position(segment, first, end, source)
+    if window is not None:
+        base, length = _FRAME_START.unpack_from(window)
+        size = length + LOG_OVERHEAD
+        # Mostly a batch is longer than what lies between two entries: this one holds `end`.
+        if size >= HEADER_SIZE and end < start + size <= segment.size_bytes:
+            return max(behind, start), max(next_offset, base)
     for frame in frames(segment, start, segment.size_bytes, source, window):
         if frame.end > end:
             # What the index leads to may be too long itself: the one before it ends where it is.

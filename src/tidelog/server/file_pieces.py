@@ -21,13 +21,19 @@ class FilePiece:
 
     __slots__ = ("_cached_end", "_local", "_size", "file", "path", "position")
 
-    def __init__(self, file: File, path: str, position: int, size: int) -> None:
+    def __init__(
+        self, file: File, path: str, position: int, size: int, *, is_begun: bool = False
+    ) -> None:
+        """Such a piece of an open file, whose path is for errors.
+
+        `is_begun`: its first bytes were seen in memory a moment ago.
+        """
         self.file = file
         self.path = path
         self.position = position
         self._size = size
         self._local = local_file(file)
-        self._cached_end = position  # up to here it was seen in memory
+        self._cached_end = position + is_begun  # up to here it was seen in memory
 
     def __len__(self) -> int:
         return self._size
@@ -47,14 +53,19 @@ class FilePiece:
         if local is None:
             return False
         end = self.position + size
-        if self._cached_end < end and not local.is_cached(max(self._cached_end, self.position)):
-            return False
-        while self._cached_end < end:
-            at = min(max(self._cached_end, self.position) + PROBE_BYTES, end)
-            if not local.is_cached(at - 1):
+        if self._cached_end < end:
+            if not local.is_cached(self._looks(end)):
                 return False
-            self._cached_end = at
+            self._cached_end = end
         return True
+
+    def _looks(self, end: int) -> list[int]:
+        """Where to look for what was not seen yet below `end`."""
+        start = max(self._cached_end, self.position)
+        looks = [*range(start + PROBE_BYTES - 1, end - 1, PROBE_BYTES), end - 1]
+        if start != self.position + 1:  # that one lies beside what was seen
+            looks.insert(0, start)
+        return looks
 
     def send(self, socket: int, size: int) -> int:
         """Let the kernel send of the first `size` bytes what a socket takes; how many.

@@ -226,17 +226,21 @@ class Outgoing:
         piece = self._pieces[0]
         if not isinstance(piece, FilePiece):
             return self._send_buffers()
-        if not piece.is_cached(min(len(piece), SEND_BYTES)):
+        size = min(len(piece), SEND_BYTES)
+        if not piece.is_cached(size):
             self._read_cold(piece)
             return 0
         if self._socket is None:
-            return self._write(piece.read(min(len(piece), CHUNK_BYTES)))
-        sent = piece.send(self._socket.fileno(), min(len(piece), SEND_BYTES))
+            return self._write(piece.read(min(size, CHUNK_BYTES)))
+        sent = piece.send(self._socket.fileno(), size)
         self._take(piece, sent)
         return sent
 
     def _send_buffers(self) -> int:
         """All buffers up to the next piece of a file."""
+        pieces, to = self._pieces, self._socket
+        if to is not None and len(pieces) > 1 and type(pieces[1]) is FilePiece:
+            return self._send_head(to, cast("Buffer", pieces[0]))
         buffers: list[Buffer] = []
         while self._pieces and not isinstance(self._pieces[0], FilePiece):
             buffers.append(cast("Buffer", self._pieces.popleft()))
@@ -251,6 +255,16 @@ class Outgoing:
         self.held_bytes -= sent
         if not sent:
             raise BlockingIOError
+        return sent
+
+    def _send_head(self, to: socket.socket, head: Buffer) -> int:
+        """What stands alone before a piece of a file: mostly there is one such for each."""
+        sent = to.send(head, _MORE)
+        self.held_bytes -= sent
+        if sent < len(head):
+            self._pieces[0] = memoryview(head)[sent:]
+        else:
+            self._pieces.popleft()
         return sent
 
     def _write(self, data: bytes) -> int:

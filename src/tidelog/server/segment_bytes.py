@@ -51,11 +51,14 @@ class SegmentBytes:
         return data
 
     def records(self, segment: Segment, start: int, end: int) -> "Buffer | FilePiece":
-        """The same, for an answer: where they are many and in a file, they are read when sent."""
+        """The same, for an answer: where they are many and in a file, they are read when sent.
+
+        Their first batch is one whose header was read before.
+        """
         if segment.is_tiered or end - start < PIECE_MIN_BYTES:
             return self.read(segment, start, end)
         file = self._file(segment)
-        return FilePiece(file, segment.log_path, start, end - start)
+        return FilePiece(file, segment.log_path, start, end - start, is_begun=True)
 
     def _file(self, segment: Segment) -> File:
         opened = self._opened

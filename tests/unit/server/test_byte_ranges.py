@@ -3,7 +3,9 @@
 import pytest
 from tests.unit.storage.logs import new_log
 
-from tidelog.server.byte_ranges import Limits, ReadEnds, find_range
+from tidelog.errors import CorruptBatch
+from tidelog.record.batch import HEADER_SIZE, LOG_OVERHEAD
+from tidelog.server.byte_ranges import Limits, ReadEnds, find_range, frames
 from tidelog.server.segment_bytes import SegmentBytes
 from tidelog.storage.handles import FilePool
 from tidelog.storage.log import Log
@@ -80,3 +82,49 @@ def test_a_segment_that_was_replaced_is_another_one(log: Log) -> None:
     assert found is not None
     assert ends.place_of(log.segments[0], found.next_offset) == found.end
     assert ends.place_of(log.segments[1], found.next_offset) is None
+
+
+def whole_batches(log: Log, offset: int, max_bytes: int) -> tuple[int, int, int]:
+    """Of the segment that holds `offset`: the range of whole batches from there on, by a walk."""
+    source = SegmentBytes(log.context.pool, may_block=True)
+    (segment,) = (one for one in log.segments if one.base_offset <= offset < one.end_offset)
+    walked = frames(segment, 0, segment.size_bytes, source)
+    left = [frame for frame in walked if frame.last_offset >= offset]
+    fits = [each for each in left if each.end - left[0].position <= max_bytes] or left[:1]
+    return left[0].position, fits[-1].end, fits[-1].last_offset + 1
+
+
+@pytest.mark.parametrize("interval", [0, 1, 300, 4096])
+def test_as_many_whole_batches_as_fit_whatever_the_index_names(interval: int) -> None:
+    settings = {"internal.segment.bytes": "3000", "index.interval.bytes": str(interval)}
+    _, _, log = new_log(settings)
+    for number in range(COUNT):
+        log.append([NewRecord(value=bytes(7 * number % 300), timestamp=number)])
+    source = SegmentBytes(log.context.pool, may_block=True)
+    ends = ReadEnds()
+    for offset in range(COUNT):
+        for max_bytes in (0, 60, 61, 100, 399, 400, 401, 1000, 2999, 10_000):
+            limits = Limits(end_offset=COUNT, max_bytes=max_bytes, whole_first=True)
+            for known in (None, ends):
+                found = find_range(log.segments, offset, limits, source, known)
+                assert found is not None
+                expected = whole_batches(log, offset, max_bytes)
+                assert (found.start, found.end, found.next_offset) == expected
+
+
+@pytest.mark.parametrize("length", [-1, 0, 20, 48, 100_000, 2**31 - 1])
+def test_a_length_that_can_t_be_is_no_end(length: int, log: Log) -> None:
+    """At the batch that the index names for the end: told as damage, or passed over as the rest."""
+    source = SegmentBytes(log.context.pool, may_block=True)
+    segment = log.segments[0]
+    third = list(frames(segment, 0, segment.size_bytes, source))[2]
+    file = log.context.pool.get(segment.log_path)
+    file.pwrite(length.to_bytes(4, "big", signed=True), third.position + 8)
+    limits = Limits(end_offset=COUNT, max_bytes=third.position + 30, whole_first=True)
+    if length < HEADER_SIZE - LOG_OVERHEAD:
+        with pytest.raises(CorruptBatch):
+            find_range(log.segments, 0, limits, source)
+    else:
+        found = find_range(log.segments, 0, limits, source)
+        assert found is not None
+        assert found.end <= third.position

@@ -3,13 +3,15 @@
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from tests.waiting import PATIENCE_S
 
 from tidelog.env import os_env
-from tidelog.server.file_pieces import FilePiece
+from tidelog.server.file_pieces import PROBE_BYTES, FilePiece
 from tidelog.server.outgoing import CHUNK_BYTES, GATHER_BYTES, Outgoing
 from tidelog.server.work import Work
 
@@ -104,6 +106,57 @@ def test_file_that_was_cut_is_a_failure(tmp_path: Path) -> None:
         assert "ends before byte" in str(side.failures[0])
 
     run(scene)
+
+
+def test_heads_between_files_come_whole_and_in_order(tmp_path: Path) -> None:
+    content, heads = os.urandom(300_000), [os.urandom(size) for size in (39, 2_000_000, 1, 39)]
+
+    async def scene(side: Side, theirs: socket.socket) -> None:
+        pieces = [piece(tmp_path / str(number), content) for number in range(len(heads))]
+        side.out.send([each for pair in zip(heads, pieces, strict=True) for each in pair])
+        assert side.out.is_full
+        assert 0 < side.out.held_bytes <= sum(map(len, heads))
+        expected = b"".join(head + content for head in heads)
+        assert await received(theirs, len(expected)) == expected
+        await asyncio.wait_for(side.emptied.wait(), PATIENCE_S)
+        assert side.out.held_bytes == 0
+
+    run(scene)
+
+
+class Memory:
+    """Says what was looked for, and that all of it below `end` is there."""
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        self.looks: list[int] = []
+
+    def is_cached(self, positions: Iterable[int]) -> bool:
+        self.looks += positions
+        return max(self.looks) < self.end
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+@pytest.mark.parametrize("size", [20_000, PROBE_BYTES, PROBE_BYTES + 1, 1 << 20, (1 << 20) + 7])
+def test_pages_are_looked_for_at_each_distance_and_once(
+    tmp_path: Path, size: int, is_begun: bool
+) -> None:
+    start = 5_000
+    (tmp_path / "log").write_bytes(b"")
+    file = os_env().files.open(str(tmp_path / "log"))
+    made = FilePiece(file, "log", start, size, is_begun=is_begun)
+    made._local = memory = Memory(start + size)  # type: ignore[assignment]  # no more is called
+    half = size // 2
+    assert made.is_cached(half)
+    assert made.is_cached(half)
+    assert made.rest(half // 2).is_cached(half - half // 2)
+    assert len(memory.looks) == len(set(memory.looks))
+    seen = sorted({start, *memory.looks})
+    assert is_begun or memory.looks[0] == start
+    assert seen[-1] == start + half - 1
+    assert max(b - a for a, b in pairwise(seen)) <= PROBE_BYTES
+    memory.end = 0
+    assert not made.is_cached(size)
 
 
 def test_answers_that_follow_each_other_go_together(tmp_path: Path) -> None:
