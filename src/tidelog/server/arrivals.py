@@ -1,11 +1,14 @@
 """Waiting on the loop for an answer that the rules give without one."""
 
 import asyncio
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Generator
+from typing import Generic, TypeVar
 
 from tidelog.server.groups.reply import Reply
 
 T = TypeVar("T")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 
 async def arrival(reply: Reply[T]) -> T:
@@ -20,3 +23,25 @@ async def arrival(reply: Reply[T]) -> T:
 
     reply.then(tell)
     return await future
+
+
+class Promise(Awaitable[R_co], Generic[R_co]):
+    """What a reply will bring: to be awaited, or, without a task of its own, to be told of."""
+
+    __slots__ = ("_arrive", "when_there")
+
+    def __init__(self, reply: Reply[T], response: "Callable[[T], R_co]") -> None:
+        """`response` makes what is promised of the reply's value."""
+
+        async def arrive() -> R_co:
+            return response(await arrival(reply))
+
+        def when_there(tell: "Callable[[Callable[[], R_co]], None]") -> None:
+            reply.then(lambda value: tell(lambda: response(value)))
+
+        self._arrive = arrive
+        # Calls its argument, once, with what makes the answer.
+        self.when_there = when_there
+
+    def __await__(self) -> "Generator[object, None, R_co]":
+        return self._arrive().__await__()

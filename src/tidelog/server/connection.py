@@ -8,12 +8,13 @@ Over 400 lines because all that happens to a connection changes one small state.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.errors import CorruptMessage, TidelogError
 from tidelog.protocol.connection import Frames
 from tidelog.server.clients import Clients
-from tidelog.server.dispatch import Answering, Later, Pieces, answer
+from tidelog.server.dispatch import Answering, Later, Pieces, Promised, answer
 from tidelog.server.node import LOGGER, ConnectionFacts, Node
 from tidelog.server.outgoing import Outgoing
 from tidelog.server.requests import LENGTH_BYTES, Asked, api_name
@@ -46,6 +47,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frames = Frames(self._node.config.socket_request_max_bytes, clients.spares)
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Future[None] | None = None
+        self._promised: Promised | None = None  # what it waits for without a task
         self._turn: asyncio.Handle | None = None  # when it goes on, while others have theirs
         self._silence: Timer | None = None  # of who has used more than a quota allows
         self._out: Outgoing | None = None
@@ -132,6 +134,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio names it
         """The client has gone, or was sent away: nobody waits for an answer any more."""
         self._let_go()
+        self._promised = None
         if self._task is not None:
             self._task.cancel()
         request_bytes, self._request_bytes = self._request_bytes, 0
@@ -206,12 +209,17 @@ class Connection(asyncio.BufferedProtocol):
     def is_busy(self) -> bool:
         """Whether a request waits for its answer, so that silence is not the client's."""
         is_held_up = self._turn is not None or self._silence is not None
-        return self._task is not None or is_held_up or self._is_waiting
+        return self._is_answering or is_held_up or self._is_waiting
+
+    @property
+    def _is_answering(self) -> bool:
+        """Whether an answer is on its way."""
+        return self._task is not None or self._promised is not None
 
     @property
     def _is_held_up(self) -> bool:
         """Whether the next request has to wait: for an answer, the client, its turn, a quota."""
-        if self._task is not None or self._turn is not None or self._silence is not None:
+        if self._is_answering or self._turn is not None or self._silence is not None:
             return True
         return self._out is not None and self._out.is_full
 
@@ -335,23 +343,55 @@ class Connection(asyncio.BufferedProtocol):
             self._flush()
             self._in_flight.add(asked.size_bytes - self._request_bytes)
             self._request_bytes = asked.size_bytes
+            if isinstance(said, Promised):
+                self._await(said, asked)
+                return
             self._task = asyncio.ensure_future(self._finish(said, asked))
             # Cancelled before its first step it never gets to what it should wait for.
             self._task.add_done_callback(lambda _: said.close())
+
+    def _await(self, said: Promised, asked: Asked) -> None:
+        """Answer in a turn of its own: what brings the answer is in the midst of something."""
+        self._promised = said
+        loop = asyncio.get_running_loop()
+
+        def tell(make: Callable[[], Pieces]) -> None:
+            loop.call_soon(self._keep, said, asked, make)
+
+        said.when_there(tell)
+
+    def _keep(self, said: Promised, asked: Asked, make: Callable[[], Pieces]) -> None:
+        """Answer as was promised, unless the client has gone."""
+        if self._promised is not said:
+            return
+        try:
+            pieces = make()
+        except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
+            self._fail(error)
+            return
+        self._promised = None
+        self._told(pieces, asked)
 
     async def _finish(self, said: Later, asked: Asked) -> None:
         try:
             pieces = await said
         except asyncio.CancelledError:
             return
-        except TidelogError as error:
-            self._give_up(str(error), error.code)
-            return
-        except Exception:  # noqa: BLE001 - one connection's trouble is not the others'
-            LOGGER.exception("a request of %s failed", self.facts.host)
-            self._give_up("an error of our own")
+        except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
+            self._fail(error)
             return
         self._task = None
+        self._told(pieces, asked)
+
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, TidelogError):
+            self._give_up(str(error), error.code)
+            return
+        LOGGER.error("a request of %s failed", self.facts.host, exc_info=error)
+        self._give_up("an error of our own")
+
+    def _told(self, pieces: Pieces | None, asked: Asked) -> None:
+        """Send what came later, and go on with what has come meanwhile."""
         self._send(pieces, asked)
         self._release_request()
         if self._gate is not None:

@@ -11,6 +11,7 @@ from tidelog.errors import CorruptMessage, UnsupportedRequest
 from tidelog.protocol.connection import ReceivedRequest, read_request, write_response
 from tidelog.protocol.messages import API_VERSIONS, LIST_OFFSETS, PRODUCE
 from tidelog.protocol.messages.produce import ProduceResponse
+from tidelog.server.arrivals import Promise
 from tidelog.server.handlers import handler_of, served_versions
 from tidelog.server.node import ConnectionFacts, FrameAnswers, Node
 from tidelog.server.requests import Answer, Long, RequestContext, Response
@@ -61,6 +62,22 @@ class Later:
             self._said.close()
         elif isinstance(self._said, Future):
             self._said.cancel()
+
+
+class Promised(Later):
+    """An answer that rules give once somebody else has done his part: no task has to wait for it.
+
+    It can be awaited as any other.
+    """
+
+    def __init__(self, node: Node, request: ReceivedRequest, said: "Promise[Response]") -> None:
+        super().__init__(node, request, said)
+        self._promise = said
+
+    def when_there(self, tell: Callable[[Callable[[], Pieces]], None]) -> None:
+        """Call `tell` with what makes the answer's pieces, in the midst of whatever brought it."""
+        request = self._request
+        self._promise.when_there(lambda response: tell(lambda: write_response(request, response())))
 
 
 def _write_long(request: ReceivedRequest, said: Long) -> Pieces:
@@ -128,6 +145,8 @@ def _written(
         return None
     if type(said) is request.api.response:
         return write_response(request, said)
+    if charges is None and isinstance(said, Promise):
+        return Promised(node, request, said)
     assert isinstance(said, Awaitable)
     return Later(node, request, said, charges)
 
@@ -166,4 +185,4 @@ def _versions_in_v0(correlation_id: int, *, legacy: bool) -> Pieces:
     return write_response(asked, versions(legacy=legacy, error_code=UNSUPPORTED_VERSION))
 
 
-__all__ = ["CorruptMessage", "Later", "Outcome", "Pieces", "answer"]
+__all__ = ["CorruptMessage", "Later", "Outcome", "Pieces", "Promised", "answer"]

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from tidelog.server.arrivals import arrival
+from tidelog.server.arrivals import Promise, arrival
 from tidelog.server.groups.reply import Reply
 
 __all__ = ["arrival", "respond"]
@@ -16,8 +16,4 @@ def respond(reply: Reply[T], response: Callable[[T], R]) -> R | Awaitable[R]:
     """The response to a reply: now where it is there, else as soon as it is."""
     if reply.is_done:
         return response(reply.value)
-    return _later(reply, response)
-
-
-async def _later(reply: Reply[T], response: Callable[[T], R]) -> R:
-    return response(await arrival(reply))
+    return Promise(reply, response)
