@@ -8,6 +8,7 @@ Source: Kafka's consumer protocol (KIP-429 and others), records of `__consumer_o
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from tidelog.errors import CorruptMessage, UnsupportedVersion
@@ -63,6 +64,8 @@ from tidelog.protocol.wire import Reader, Writer
 from tidelog.types import Buffer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from _typeshed import DataclassInstance
 
 Message = TypeVar("Message", bound="DataclassInstance")
@@ -115,9 +118,10 @@ class DataMessage(Generic[Message]):
             InvalidRequest: A value doesn't fit into its field.
         """
         self._check(version)
+        head, write = _written(self.kind, version, version >= self.flexible)
         writer = Writer()
-        writer.int16(version)
-        struct_codec(self.kind, version, version >= self.flexible).write(writer, message)
+        writer.add(head)
+        write(writer, message)
         return b"".join(writer.parts())
 
     def _check(self, version: int) -> None:
@@ -125,6 +129,14 @@ class DataMessage(Generic[Message]):
             raise UnsupportedVersion(
                 f"{self.kind.__name__} v{version}: versions {self.first} to {self.last} are known"
             )
+
+
+@cache
+def _written(
+    kind: "type[DataclassInstance]", version: int, flexible: bool
+) -> "tuple[bytes, Callable[[Writer, DataclassInstance], None]]":
+    """The version as it stands in front of a message, and what writes the rest."""
+    return version.to_bytes(VERSION_BYTES, "big"), struct_codec(kind, version, flexible).write
 
 
 SUBSCRIPTION: Final = DataMessage(ConsumerProtocolSubscription, 0, 3, open_ended=True)

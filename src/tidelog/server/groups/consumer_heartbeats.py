@@ -116,7 +116,8 @@ class Heartbeats:
         member_id = asked.member_id or self._new_id()
         found = self._find(draft, asked, member_id)
         old = found.member
-        new = replace(old, asks=_updated(old.asks, asked))
+        asks = _updated(old.asks, asked)
+        new = old if asks is old.asks else replace(old, asks=asks)
         status = self._change(draft, found, new)
         names_changed = new.asks.topics != old.asks.topics
         is_due = names_changed or status is RegexStatus.RESOLVED
@@ -161,7 +162,7 @@ class Heartbeats:
 
     def _change(self, draft: Draft, found: Found, new: ConsumerMember) -> RegexStatus:
         """Note what the member asks for now, and how its expression changes."""
-        if found.known is None or new.asks != found.member.asks:
+        if found.known is None or (new is not found.member and new.asks != found.member.asks):
             draft.changes.append(MemberChange(new.member_id, new.asks))
         if found.member.is_classic:
             draft.actions.append(lambda: stop_classic(draft.group, new.member_id))
@@ -217,7 +218,9 @@ def _is_null_or_said(text: str | None) -> bool:
 
 
 def _updated(asks: Asks, asked: BeatAsked) -> Asks:
-    """What a member asks for once it has said this."""
+    """What a member asks for once it has said this; the same value where that is nothing new."""
+    if _says_nothing_new(asks, asked):
+        return asks
     timeout_ms = asked.rebalance_timeout_ms
     return Asks(
         instance_id=asks.instance_id if asked.instance_id is None else asked.instance_id,
@@ -229,6 +232,21 @@ def _updated(asks: Asks, asked: BeatAsked) -> Asks:
         regex=asks.regex if asked.regex is None else asked.regex,
         assignor=asks.assignor if asked.assignor is None else asked.assignor,
         classic=None,
+    )
+
+
+def _says_nothing_new(asks: Asks, asked: BeatAsked) -> bool:
+    """Nearly every heartbeat: who it is, that it is there, and what it has."""
+    return (
+        asked.topics is None
+        and asked.rebalance_timeout_ms == NO_TIMEOUT
+        and asked.regex is None
+        and asked.rack_id is None
+        and asked.assignor is None
+        and asks.classic is None
+        and asked.instance_id in (None, asks.instance_id)
+        and asked.client_id == asks.client_id
+        and asked.client_host == asks.client_host
     )
 
 

@@ -98,6 +98,8 @@ class Regexes:
         They find what the member that asks now may see, as in Kafka.
         """
         group = draft.group
+        if not group.subscribed_regexes and not new.asks.regex:
+            return  # most groups have none
         regexes = regexes_after(group, found.known, new.asks)
         if not regexes or group.resolving:
             return

@@ -9,8 +9,6 @@ Source: Kafka 4.3's group coordinator; KIP-848, KIP-1263 (assignments at most so
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from hashlib import blake2b
-from typing import Final, Protocol
 from uuid import UUID
 
 from tidelog.env import Clock
@@ -35,19 +33,10 @@ from tidelog.server.groups.records import GroupRecord
 from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.results import Owned
 from tidelog.server.groups.table import GroupTable, Journal
+from tidelog.server.groups.topic_facts import TopicFacts, TopicList
 from tidelog.server.timers import Timers
-from tidelog.storage.topics import TopicInfo
 
-HASH_BYTES: Final = 8
 Action = Callable[[], None]
-
-
-class TopicList(Protocol):
-    """The topics of the broker."""
-
-    def all(self) -> Mapping[str, TopicInfo]:
-        """All by name; another mapping at each change."""
-        ...
 
 
 @dataclass(slots=True)
@@ -94,6 +83,7 @@ class Steps:
         self.config = settings.config
         self.settings = settings
         self.topics = topics
+        self.facts = TopicFacts(topics)
         # What ends a member that is silent for too long; `Fencing` knows.
         self.on_silence: Callable[[ConsumerGroup, str, Wait], None] = lambda *_: None
 
@@ -146,28 +136,10 @@ class Steps:
 
     # -- topics ------------------------------------------------------------------------------
 
-    def topic_ids(self, names: Iterable[str]) -> frozenset[UUID]:
-        """Ids of those of these topics that there are."""
-        topics = self.topics.all()
-        found = (topics[name].topic_id for name in names if name in topics)
-        return frozenset(each for each in found if each is not None)
-
     def subscribed_ids(self, group: ConsumerGroup, asks: Asks) -> frozenset[UUID]:
         """Ids of the topics that a member reads; an expression not looked up yet means none."""
-        resolved = group.regexes.get(asks.regex)
-        names = asks.topics if resolved is None else asks.topics | resolved.topics
-        return self.topic_ids(names)
-
-    def metadata_hash(self, names: Iterable[str]) -> int:
-        """A hash of these topics' names, ids and partitions; 0 where there are none."""
-        topics = self.topics.all()
-        known = [topics[name] for name in sorted(set(names)) if name in topics]
-        if not known:
-            return 0
-        hashed = blake2b(digest_size=HASH_BYTES)
-        for info in known:
-            hashed.update(f"{info.name}\0{info.topic_id}\0{info.partitions}\n".encode())
-        return int.from_bytes(hashed.digest(), "big", signed=True)
+        resolved = group.regexes.get(asks.regex) if asks.regex else None
+        return self.facts.ids(asks.topics if resolved is None else asks.topics | resolved.topics)
 
     # -- the group's epoch -------------------------------------------------------------------
 
@@ -175,7 +147,7 @@ class Steps:
         """Begin a new epoch where that is due or these topics have changed; the epoch then."""
         group = draft.group
         topics = self.topics.all()
-        found = self.metadata_hash(names)
+        found = self.facts.metadata_hash(names)
         epoch = group.epoch
         if is_due or found != group.metadata_hash:
             epoch += 1
@@ -212,7 +184,7 @@ class Steps:
         if epoch <= group.target_epoch or not self._may_assign(group, now_ms):
             target = group.target_of(new.member_id, new.asks.instance_id)
             return Aim(group.target_epoch, target)
-        spec = GroupSpec(self._specs(group, new), self._partition_counts(), same)
+        spec = GroupSpec(self._specs(group, new), self.facts.partition_counts(), same)
         targets = ASSIGNORS[group.assignor(known, new.asks) or self.default_assignor](spec)
         for member_id in spec.members:
             target = targets.get(member_id, NO_TARGET)
@@ -246,13 +218,6 @@ class Steps:
             target = targets.get(replaced.member_id)
         specs[new.member_id] = spec(new.asks, target)
         return specs
-
-    def _partition_counts(self) -> dict[UUID, int]:
-        return {
-            info.topic_id: info.partitions
-            for info in self.topics.all().values()
-            if info.topic_id is not None
-        }
 
     @property
     def default_assignor(self) -> str:

@@ -81,7 +81,7 @@ class Conversion:
         except (CorruptMessage, UnsupportedVersion) as error:
             raise self._kept(classic, f"its members' data can't be read: {error}") from error
         names = {topic for member in members for topic in member.asks.topics}
-        metadata_hash = self._steps.metadata_hash(names)
+        metadata_hash = self._steps.facts.metadata_hash(names)
         for change in _founding(classic.generation, metadata_hash, members):
             change.apply(group)
         draft = Draft(group, records=[tombstone(classic.group_id)])

@@ -14,7 +14,7 @@ from tidelog.server.groups.reply import Reply
 from tidelog.server.open_transactions import Guard, TransactionEnd
 from tidelog.server.transactional_writes import append_in_transaction, end_transaction
 from tidelog.storage.appends import AppendOrigin
-from tidelog.types import Codec, NewRecord
+from tidelog.types import Codec
 
 
 class OffsetsLog:
@@ -44,7 +44,7 @@ class OffsetsLog:
         return self._gathering.pending(number) or self._topic.settled(number)
 
     def _write(self, number: int, records: Sequence[GroupRecord]) -> Reply[Code]:
-        made = build_batch(self._timed(records), codec=self._codec)
+        made = build_batch(records, codec=self._codec, default_timestamp=self._clock.now_ms())
         return self._topic.append(number, made)
 
     def append_pending(
@@ -64,8 +64,9 @@ class OffsetsLog:
         """
         self._gathering.flush(number)
         made = build_batch(
-            self._timed(records),
+            records,
             codec=self._codec,
+            default_timestamp=self._clock.now_ms(),
             producer_id=producer[0],
             producer_epoch=producer[1],
             transactional=True,
@@ -80,7 +81,3 @@ class OffsetsLog:
         """Write the marker that ends a producer's transaction."""
         self._gathering.flush(number)
         return self._topic.write(number, lambda partition: end_transaction(partition, end))
-
-    def _timed(self, records: Sequence[GroupRecord]) -> list[NewRecord]:
-        now_ms = self._clock.now_ms()
-        return [NewRecord(key=each.key, value=each.value, timestamp=now_ms) for each in records]

@@ -10,7 +10,7 @@ Source: Kafka 4.3's own records in that topic.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 from tidelog.errors import CorruptMessage
 from tidelog.protocol.data_messages import (
@@ -28,6 +28,7 @@ from tidelog.protocol.messages.group_records import (
 )
 from tidelog.protocol.wire import Reader
 from tidelog.server.groups.offsets import NO_EXPIRY, CommittedOffset
+from tidelog.types import Header
 
 if TYPE_CHECKING:
     from tidelog.server.groups.group import ClassicGroup
@@ -44,7 +45,13 @@ _KEYS_KEPT: Final = 16_384
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """A record to write: its key, and its value or, to forget what the key names, None."""
+    """A record to write: its key, and its value or, to forget what the key names, None.
+
+    It can go into a batch as it is, with the batch's time.
+    """
+
+    timestamp: ClassVar[int | None] = None
+    headers: ClassVar[tuple[Header, ...]] = ()
 
     key: bytes
     value: bytes | None

@@ -115,7 +115,7 @@ class ShareHeartbeats:
         if not is_due and group.seen_topics is topics:
             return group.epoch
         names = group.names_after(known, new)
-        found = self._steps.metadata_hash(names)
+        found = self._steps.facts.metadata_hash(names)
         epoch = group.epoch
         if is_due or found != group.metadata_hash:
             epoch += 1
@@ -162,7 +162,7 @@ class ShareHeartbeats:
         return min(beat_ms, wait_ms) if wait_ms else beat_ms
 
     def _ids(self, asks: ShareAsks) -> frozenset[UUID]:
-        return self._steps.topic_ids(asks.topics)
+        return self._steps.facts.ids(asks.topics)
 
     # -- leaving -----------------------------------------------------------------------------
 
@@ -182,7 +182,9 @@ class ShareHeartbeats:
         draft.changes.append(ShareTargetChange(member_id, None))
         draft.changes.append(ShareMemberChange(member_id, None))
         names = group.names_after(group.members[member_id].asks, None)
-        draft.changes.append(ShareEpochChange(group.epoch + 1, self._steps.metadata_hash(names)))
+        draft.changes.append(
+            ShareEpochChange(group.epoch + 1, self._steps.facts.metadata_hash(names))
+        )
         draft.actions.append(lambda: group.stop(member_id))
         return write_share(self._steps, draft)
 

@@ -29,6 +29,14 @@ def test_java_hash(text: str, found: int) -> None:
     assert java_hash(text) == found
 
 
+@pytest.mark.parametrize("count", [15, 16, 17, 50])
+def test_java_hash_of_names_of_every_length(count: int) -> None:
+    text, found = "a\U0001f600z" * count, 0
+    for unit in memoryview(text.encode("utf-16-le")).cast("H"):
+        found = (found * 31 + unit) % 2**32
+    assert java_hash(text) % 2**32 == found
+
+
 def test_smallest_hash_has_no_positive() -> None:
     assert java_hash("polygenelubricants") == -(2**31)
     assert partition_for("polygenelubricants", 50) == 0

@@ -6,6 +6,7 @@ Source: Kafka 4.3's own records in `__consumer_offsets`.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Protocol
 
 from tidelog.protocol.data_messages import (
@@ -53,6 +54,23 @@ from tidelog.server.groups.records import GroupRecord
 
 # The only version of all these values.
 _VALUE: Final = 0
+# A group's members are written about at each of its changes; this many keys are remembered.
+_KEYS_KEPT: Final = 16_384
+
+
+@lru_cache(maxsize=_KEYS_KEPT)
+def _member_key(number: int, group_id: str, member_id: str) -> bytes:
+    """A key that names a member: what it asks for (5), what it is to have (7), its place (8)."""
+    match number:
+        case 5:
+            asks = ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id)
+            return CONSUMER_MEMBER_KEY.write(number, asks)
+        case 7:
+            target = ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
+            return MEMBER_TARGET_KEY.write(number, target)
+        case _:
+            place = ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)
+            return CURRENT_ASSIGNMENT_KEY.write(number, place)
 
 
 class Change(Protocol):
@@ -119,8 +137,7 @@ class MemberChange:
 
     def record(self, group_id: str) -> GroupRecord:
         """Key 5."""
-        named = ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=self.member_id)
-        key = CONSUMER_MEMBER_KEY.write(5, named)
+        key = _member_key(5, group_id, self.member_id)
         value = None if self.asks is None else _member_value(self.asks)
         return GroupRecord(
             key, None if value is None else CONSUMER_MEMBER_VALUE.write(_VALUE, value)
@@ -165,8 +182,7 @@ class PlaceChange:
 
     def record(self, group_id: str) -> GroupRecord:
         """Key 8."""
-        named = ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=self.member_id)
-        key = CURRENT_ASSIGNMENT_KEY.write(8, named)
+        key = _member_key(8, group_id, self.member_id)
         if self.place is None:
             return GroupRecord(key, None)
         value = ConsumerGroupCurrentMemberAssignmentValue(
@@ -227,8 +243,7 @@ class TargetChange:
 
     def record(self, group_id: str) -> GroupRecord:
         """Key 7."""
-        named = ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=self.member_id)
-        key = MEMBER_TARGET_KEY.write(7, named)
+        key = _member_key(7, group_id, self.member_id)
         if self.target is None:
             return GroupRecord(key, None)
         parts = [

@@ -49,6 +49,9 @@ class Wait(Enum):
     JOIN = "join"
     SYNC = "sync"
 
+    # By identity, as members are compared: each heartbeat looks some up.
+    __hash__ = object.__hash__
+
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRegex:

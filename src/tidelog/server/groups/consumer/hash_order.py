@@ -38,6 +38,8 @@ def hash_order(
 ) -> list[T]:
     """The keys in the order in which such a table tells them; `buckets` where it has not grown."""
     given = list(keys)
+    if len(given) < 2:
+        return given
     mask = (table_size(len(given)) if buckets is None else buckets) - 1
     hashes = [hash_of(key) & _INT32 for key in given]
     # Stable: as `sorted` by bucket, without a call for each of many members.
