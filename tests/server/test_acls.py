@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.older_files import write_security
 from tests.peers.rights_talk import PATIENCE_S, Rule, allow, creation, deny, everything
 from tests.server.logins import is_closed, logged_in, plain
 from tests.server.raw import RawClient, produce_request
@@ -17,7 +18,7 @@ from tests.server.raw import RawClient, produce_request
 import tidelog
 from tidelog.config import BrokerConfig
 from tidelog.config.door_keys import STANDARD_AUTHORIZER
-from tidelog.env import OsFileSystem, os_env
+from tidelog.env import File, OsFileSystem, os_env
 from tidelog.errors import ConfigError, CorruptFile
 from tidelog.protocol.messages import (
     BY_KEY,
@@ -48,7 +49,8 @@ from tidelog.server.guards import MODULES, OPEN_TO_ALL, guard_of
 from tidelog.server.handlers import ROWS
 from tidelog.server.in_process import Broker
 from tidelog.server.security.authorizer import ResourceType
-from tidelog.storage.security_file import SECURITY_FILE
+from tidelog.storage.metadata_file import METADATA_FILE
+from tidelog.storage.security_file import SECURITY_FILE, SecurityState
 from tidelog.types import NewRecord
 
 TOPIC_DENIED: Final = 29
@@ -145,25 +147,41 @@ def test_rules_stay_while_nobody_asks_for_them(tmp_path: Path) -> None:
         assert rules_of(again) == 1
 
 
-def test_a_file_of_rules_that_is_damaged_keeps_the_broker_shut(tmp_path: Path) -> None:
+def test_a_log_of_rules_that_is_damaged_keeps_the_broker_shut(tmp_path: Path) -> None:
     with start(tmp_path) as running:
         assert add(running, "alice", deny("READ")) == [0]
-    place = tmp_path / "data" / SECURITY_FILE
-    whole = place.read_text()
-    kind, unknown = f"\n   {int(ResourceType.TOPIC)},", "\n   99,"
-    for damaged in (
-        "",
-        whole[:-3],
-        whole.replace("flights", "fl\0"),
-        whole.replace(kind, unknown, 1),
-    ):
+    place = tmp_path / "data" / METADATA_FILE
+    whole = place.read_bytes()
+    for damaged in (whole[:-3], whole.replace(b"flights", b"fl\0ghts"), b"?", whole + whole):
         assert damaged != whole
-        place.write_text(damaged)
-        with pytest.raises(CorruptFile, match=SECURITY_FILE):
+        place.write_bytes(damaged)
+        with pytest.raises(CorruptFile, match=METADATA_FILE):
             start(tmp_path).close()
-    place.write_text(whole)
+    place.write_bytes(whole)
     with start(tmp_path) as again:
         assert rules_of(again) == 1
+
+
+def test_rules_of_an_older_version_hold(tmp_path: Path) -> None:
+    """They are taken over into the log, and their file goes."""
+    data = tmp_path / "data"
+    data.mkdir()
+    rule = (int(ResourceType.TOPIC), "flights", 3, "User:alice", "*", 3, 3)
+    write_security(OsFileSystem(), str(data), SecurityState(acls=frozenset({rule})))
+    for _ in range(2):
+        with start(tmp_path) as running:
+            assert rules_of(running) == 1
+        assert not (data / SECURITY_FILE).exists()
+        assert (data / METADATA_FILE).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_rule_of_a_kind_that_nobody_knows_keeps_the_broker_shut(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    rule = (99, "flights", 3, "User:alice", "*", 3, 3)
+    write_security(OsFileSystem(), str(data), SecurityState(acls=frozenset({rule})))
+    with pytest.raises(CorruptFile, match=METADATA_FILE):
+        start(tmp_path).close()
 
 
 class FullDisk(OsFileSystem):
@@ -172,10 +190,10 @@ class FullDisk(OsFileSystem):
     def __init__(self) -> None:
         self.is_full = False
 
-    def rename(self, source: str, target: str) -> None:
-        if self.is_full and target.endswith(SECURITY_FILE):
-            raise OSError(errno.ENOSPC, "no space left on device", target)
-        super().rename(source, target)
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        if self.is_full and write and METADATA_FILE in path:
+            raise OSError(errno.ENOSPC, "no space left on device", path)
+        return super().open(path, write=write, create=create)
 
 
 class LateFailure(OsFileSystem):
@@ -186,7 +204,7 @@ class LateFailure(OsFileSystem):
 
     def rename(self, source: str, target: str) -> None:
         super().rename(source, target)
-        if self.fails and target.endswith(SECURITY_FILE):
+        if self.fails and target.endswith(METADATA_FILE):
             raise OSError(errno.EIO, "input/output error", target)
 
 

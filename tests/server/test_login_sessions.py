@@ -36,9 +36,9 @@ def test_users_are_there_after_a_new_start(tmp_path: Path) -> None:
     with tidelog.broker(data, settings=given) as running:
         add_users(running)
         # As a kill would find it: the file alone counts.
-        kept = (tmp_path / "data" / "tidelog-security.json").read_bytes()
+        kept = (tmp_path / "data" / "tidelog-metadata.log").read_bytes()
     assert PASSWORD.encode() not in kept
-    (tmp_path / "data" / "tidelog-security.json").write_bytes(kept)
+    (tmp_path / "data" / "tidelog-metadata.log").write_bytes(kept)
     with tidelog.broker(data, settings=given) as running:
         admin = AdminClient(key_of("SCRAM-SHA-512").librdkafka(place(running)))
         asked = admin.describe_user_scram_credentials()

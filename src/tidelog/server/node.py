@@ -10,6 +10,7 @@ from tidelog.config.values import Durability
 from tidelog.server.cleanings import Cleanings
 from tidelog.server.cluster_settings import ClusterSettings
 from tidelog.server.fetch_counts import FetchCounts
+from tidelog.server.metadata_log import MetadataLog
 from tidelog.server.metrics import Counters
 from tidelog.server.partitions import Partitions
 from tidelog.server.producer_ids import ProducerIds
@@ -116,7 +117,8 @@ class Node:
         self.topics = Topics(log_dir, self.partitions, config)
         self.topics.on_deleted.append(self.metrics.forget_topic)
         place = (self.env, log_dir.path, self.work, self.topics.begin)
-        self.cluster = ClusterSettings(*place, self._topic_defaults)
+        self.metadata = MetadataLog(log_dir)
+        self.cluster = ClusterSettings(*place, self.metadata, self._topic_defaults)
         self.throttles: Throttles | None = None
         self._throttles: Throttles | None = None
         self.cluster.apply = self._heed
@@ -205,14 +207,14 @@ class Node:
 
     @cached_property
     def rules(self) -> "Rules":
-        """Users and ACLs; read when somebody first asks, which a broker with doors does at once.
+        """Users and ACLs; made when somebody first asks, which a broker with doors does at once.
 
         Raises:
-            CorruptFile, UnsupportedVersion, StorageFailure, ConfigError: As `Rules`.
+            CorruptFile, ConfigError: As `Rules`.
         """
         from tidelog.server.security.rules import Rules  # not needed to listen without doors
 
-        return Rules(self.env, self.log_dir.path, self.config, self.work, self.topics.begin)
+        return Rules(self.metadata, self.config, self.work, self.topics.begin)
 
     def _changed_config(self, state: ClusterState) -> BrokerConfig:
         from tidelog.config.dynamic import changed_config  # few have changed any

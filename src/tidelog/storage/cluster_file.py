@@ -1,9 +1,10 @@
-"""What a broker's directory keeps of a cluster: quotas, changed settings of brokers, and of groups.
+"""What a broker's directory keeps of a cluster: changed settings of brokers, and of groups.
 
-Kafka keeps these in its metadata log, which a directory of ours has not, so they lie in a small
-file of our own at the top, `tidelog-cluster.json`, replaced atomically and durable before a change
-is answered. What the broker was started with stands beside that, for who has the directory when
-the broker has stopped: a tier that is moved then deletes what the broker would, and no more.
+They lie in a small file of our own at the top, `tidelog-cluster.json`, replaced atomically and
+durable before a change is answered. What the broker was started with stands beside that, for who
+has the directory when the broker has stopped: a tier that is moved then deletes what the broker
+would, and no more. Older versions kept quotas there, too, which have a log now
+(docs/decisions/0019).
 
 Text of the file, format version 1: `{"version": 1, "quotas": [[{TYPE: NAME, ...}, {KEY: VALUE,
 ...}], ...], "settings": {BROKER: {NAME: TEXT, ...}, ...}, "groups": {GROUP: {NAME: TEXT, ...},

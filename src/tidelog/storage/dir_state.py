@@ -111,6 +111,10 @@ class DirectoryState(Closing):
         # partition of each, which nobody else changes meanwhile.
         self.under_way: dict[str, TopicPartition] = {}
         self._was_clean = True
+        # Whether whoever had it last left the mark of a clean stop; and files of which it is not
+        # known what the disk has, which keep us from leaving one.
+        self.was_stopped_cleanly = False
+        self.doubts: set[str] = set()
         self._found_topics: Mapping[str, TopicInfo] | None = None
         self._is_closed = False
         # Topics are created beside the loop that has the directory, one change at a time.
@@ -204,7 +208,8 @@ class DirectoryState(Closing):
 
     def _take_clean_marker(self) -> bool:
         """Whether nothing needs recovery: the marker was there, or there are no partitions yet."""
-        if files.take_clean_shutdown(self.env.files, self.path):
+        self.was_stopped_cleanly = files.take_clean_shutdown(self.env.files, self.path)
+        if self.was_stopped_cleanly:
             return True
         entries = self.env.files.list_dir(self.path)
         return not any(e.is_dir and files.parse_partition_dir(e.name) for e in entries)
@@ -387,7 +392,7 @@ class DirectoryState(Closing):
         try:
             self._dirs.settle_all()
             self._write_checkpoints()
-            if failure is None and not self._given_up:
+            if failure is None and not self._given_up and not self.doubts:
                 files.write_clean_shutdown(self.env.files, self.path)
         except OSError as error:
             raise as_storage_failure(error, self.path, "close") from error

@@ -22,6 +22,9 @@ from tidelog.env import MAX_BUFFERS_PER_WRITE, File, FileSystem
 from tidelog.errors import CorruptFile, InvalidTopic
 from tidelog.types import INT32_MAX, INT64_MAX, Buffer, TopicPartition
 
+# Where controllers of Kafka keep their records; it may lie among the partitions of a broker.
+CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+
 LOG_SUFFIX: Final = ".log"
 OFFSET_INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"

@@ -1,9 +1,8 @@
-"""Users and rules of a directory's broker: SCRAM credentials and ACLs.
+"""Users and rules of a directory's broker: SCRAM credentials and ACLs, as older versions kept them.
 
-Kafka keeps these in its metadata log, which a directory of ours has not, so they lie in a small
-file of our own at the top, `tidelog-security.json`, replaced atomically and durable before a change
-is answered; readable by its owner alone, as all files of a directory. It holds no password: a
-credential is salt, iterations, StoredKey and ServerKey (RFC 5802), in hexadecimal.
+They lay in a small file at the top, `tidelog-security.json`. It is read once and taken over into
+`tidelog-metadata.log` (docs/decisions/0019). It holds no password: a credential is salt,
+iterations, StoredKey and ServerKey (RFC 5802), in hexadecimal.
 
 Text of the file, format version 1:
 `{"version": 1, "scram": {USER: {MECHANISM: [ITERATIONS, SALT, STORED, SERVER]}}, "acls": [[TYPE,
@@ -51,23 +50,11 @@ class SecurityState:
     acls: frozenset[AclRow] = frozenset()
 
 
-def encode_security(state: SecurityState) -> bytes:
-    """The file's text, sorted."""
-    scram: dict[str, dict[str, list[int | str]]] = {}
-    for (user, mechanism), kept in sorted(state.scram.items()):
-        parts = (kept.salt, kept.stored_key, kept.server_key)
-        row: list[int | str] = [kept.iterations, *(part.hex() for part in parts)]
-        scram.setdefault(user, {})[str(mechanism)] = row
-    rows = [list(row) for row in sorted(state.acls)]
-    text = json.dumps({"version": SECURITY_VERSION, "scram": scram, "acls": rows}, indent=1)
-    return f"{text}\n".encode("ascii")
-
-
 def decode_security(data: Buffer) -> SecurityState:
     """The state in a file's text.
 
     Raises:
-        CorruptFile: It is not what `encode_security` writes; no part of the content is shown.
+        CorruptFile: It is no such text; no part of the content is shown.
         UnsupportedVersion: A later release wrote it.
     """
     try:
@@ -134,8 +121,3 @@ def read_security(fs: FileSystem, directory: str) -> SecurityState:
         return SecurityState()
     except CorruptFile as error:
         raise error.located(path) from error
-
-
-def write_security(fs: FileSystem, directory: str, state: SecurityState) -> None:
-    """Replace a directory's file, durably; raises OSError, and then the old or the new is there."""
-    files.write_atomically(fs, f"{directory}/{SECURITY_FILE}", encode_security(state))

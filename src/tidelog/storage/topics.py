@@ -36,6 +36,7 @@ from tidelog.errors import (
     UnsupportedVersion,
 )
 from tidelog.storage.files import (
+    CLUSTER_METADATA_TOPIC,
     PARTITION_METADATA_FILE,
     check_topic_name,
     decode_topic_id,
@@ -317,6 +318,10 @@ class TopicRegistry:
         self._directory = directory
         self._defaults = dict(defaults or {})
         self._topics, self.notes = find_topics(files, directory, self._defaults)
+        found = self._topics.get(CLUSTER_METADATA_TOPIC)
+        if found is not None and found.foreign:
+            # A log of Kafka's own controller: nobody else recovers, shortens or serves it.
+            del self._topics[CLUSTER_METADATA_TOPIC]
 
     @property
     def topics(self) -> Mapping[str, TopicInfo]:

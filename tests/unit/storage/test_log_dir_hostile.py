@@ -16,6 +16,7 @@ from tests.unit.storage.logs import (
     reopen,
 )
 
+from tidelog.errors import UnknownTopic
 from tidelog.storage import files
 from tidelog.storage.log_dir import LogDir
 from tidelog.types import ClockName, TopicPartition
@@ -129,3 +130,22 @@ class TestHostileContents:
         assert reader.offset_for_time(0, clock=ClockName.APPEND) is None
         assert any("topic id" in line for line in opened.reports)
         assert offsets(reader.records()) == [0]
+
+
+def test_kafkas_own_metadata_log_is_left_alone() -> None:
+    """It lies among the partitions where Kafka's broker and controller are one process."""
+    env, directory, _ = new_log()
+    directory.abandon()
+    place = f"{PATH}/__cluster_metadata-0"
+    env.files.make_dirs(place)
+    file = env.files.open(f"{place}/00000000000000000000.log", create=True)
+    file.pwrite(b"a batch that was cut", 0)
+    file.close()
+    before = {entry.name for entry in env.files.list_dir(place)}
+    again = LogDir.open(PATH, env=env, options=WRITABLE)  # behind a hard stop, so all is recovered
+    assert set(again.topics()) == {TOPIC}
+    with pytest.raises(UnknownTopic):
+        again.log("__cluster_metadata", 0)
+    again.close()
+    assert {entry.name for entry in env.files.list_dir(place)} == before
+    assert env.files.stat(f"{place}/00000000000000000000.log").size == 20

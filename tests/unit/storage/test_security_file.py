@@ -1,9 +1,10 @@
-"""The file of users and rules: round trip, damage, and every moment of a crash."""
+"""The file in which older versions kept users and rules: round trip and damage."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.faults import reopen, seeded_env
+from tests.faults import seeded_env
+from tests.older_files import encode_security
 
 from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.storage.security_file import (
@@ -11,9 +12,7 @@ from tidelog.storage.security_file import (
     KeptCredential,
     SecurityState,
     decode_security,
-    encode_security,
     read_security,
-    write_security,
 )
 
 CREDENTIALS = st.builds(
@@ -65,24 +64,6 @@ def test_damage_is_found_or_changes_a_value_and_never_anything_else(
 def test_what_is_no_such_file(text: bytes) -> None:
     with pytest.raises(CorruptFile):
         decode_security(text)
-
-
-def test_a_crash_leaves_the_old_or_the_new_one() -> None:
-    old = SecurityState({("a", 1): KeptCredential(4096, b"s", b"k", b"v")})
-    new = SecurityState(acls=frozenset({(2, "t", 3, "User:a", "*", 3, 3)}))
-    env = seeded_env(7)
-    env.files.make_dirs("/data")
-    env.files.sync_dir("/")
-    write_security(env.files, "/data", old)
-    env.files.settle()
-    write_security(env.files, "/data", new)
-    found = set()
-    for state in env.files.crash_states(range(300)):
-        after = read_security(reopen(state), "/data")
-        assert after in (old, new), str(state)
-        found.add(after == new)
-    assert found == {False, True}
-    assert read_security(env.files, "/data") == new
 
 
 def test_damage_names_the_file_and_nothing_in_it() -> None:

@@ -34,6 +34,7 @@ from tidelog.server.topic_rules import (
     UNKNOWN_TOPIC,
     ensure_name,
 )
+from tidelog.storage.files import CLUSTER_METADATA_TOPIC
 from tidelog.storage.topics import TopicInfo
 
 UNKNOWN_TOPIC_ID: Final = 100
@@ -186,6 +187,7 @@ def _to_create(
         and each.missing.name is not None
         and each.missing.error_code == UNKNOWN_TOPIC
         and not each.missing.is_internal
+        and each.missing.name != CLUSTER_METADATA_TOPIC
     ]
     # As CreateTopics refuses so many at once, none is made.
     return names if len(names) * config.num_partitions <= NEW_PARTITIONS_MAX else []

@@ -32,8 +32,8 @@ from tidelog.server.errors import Refusal
 from tidelog.server.handlers.api_versions import FEATURES
 from tidelog.server.node import Node
 from tidelog.server.requests import RequestContext
+from tidelog.storage.files import CLUSTER_METADATA_TOPIC
 
-METADATA_TOPIC: Final = "__cluster_metadata"
 METADATA_VERSION: Final = "metadata.version"
 UNKNOWN_TOPIC: Final = 3
 UNSUPPORTED_VERSION: Final = 35
@@ -63,7 +63,7 @@ def describe_quorum(
             topics=[_unknown(topic) for topic in request.topics],
         )
     partition = _described(context.node, with_times=context.version >= 1)
-    topic = DescribedQuorumTopic(topic_name=METADATA_TOPIC, partitions=[partition])
+    topic = DescribedQuorumTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])
     nodes = [_node(context.node)]
     return DescribeQuorumResponse(error_code=0, error_message="", topics=[topic], nodes=nodes)
 
@@ -71,7 +71,7 @@ def describe_quorum(
 def _is_metadata(topics: list[QuorumTopic]) -> bool:
     """Whether the metadata's one partition is asked about, and nothing else."""
     asked = [(t.topic_name, part.partition_index) for t in topics for part in t.partitions]
-    return len(topics) == 1 and asked == [(METADATA_TOPIC, 0)]
+    return len(topics) == 1 and asked == [(CLUSTER_METADATA_TOPIC, 0)]
 
 
 def _unknown(topic: QuorumTopic) -> DescribedQuorumTopic:

@@ -46,7 +46,7 @@ from tidelog.server.topic_rules import (
     ensure_new,
     topic_settings,
 )
-from tidelog.storage.files import random_topic_id
+from tidelog.storage.files import CLUSTER_METADATA_TOPIC, random_topic_id
 from tidelog.storage.topics import NewTopic, TopicInfo
 
 DELETION_DISABLED: Final = 73
@@ -123,6 +123,8 @@ def _refused(name: str, why: Refusal) -> CreatableTopicResult:
 
 def _asked(node: Node, topic: CreatableTopic) -> NewTopic:
     """What is to be made; raises Refusal, ConfigError."""
+    if topic.name == CLUSTER_METADATA_TOPIC:
+        raise Refusal(INVALID_REQUEST, f"Creation of internal topic {topic.name} is prohibited.")
     ensure_name(topic.name)
     ensure_new(topic.name, node.topics.all())
     pairs = [(config.name, config.value) for config in topic.configs]

@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Final
 
 from tidelog.config import BrokerConfig
-from tidelog.env import Env
 from tidelog.errors import ConfigError, CorruptFile
 from tidelog.server.kept_state import Begin, KeptState
+from tidelog.server.metadata_log import MetadataLog
 from tidelog.server.security.authorizer import (
     Acl,
     Authorizer,
@@ -20,14 +20,8 @@ from tidelog.server.security.authorizer import (
 from tidelog.server.security.pretenders import Shape, most_common, shape_of
 from tidelog.server.security.scram import ScramCredential, ScramMechanism
 from tidelog.server.work import Work
-from tidelog.storage.security_file import (
-    SECURITY_FILE,
-    AclRow,
-    KeptCredential,
-    SecurityState,
-    read_security,
-    write_security,
-)
+from tidelog.storage.metadata_file import METADATA_FILE
+from tidelog.storage.security_file import AclRow, KeptCredential, SecurityState
 
 # Kafka's bound on rules of one cluster is the memory; ours is a number.
 ACLS_MAX: Final = 100_000
@@ -42,26 +36,25 @@ class Rules:
     """
 
     def __init__(
-        self, env: Env, directory: str, config: BrokerConfig, work: Work, begin: Begin
+        self, metadata: MetadataLog, config: BrokerConfig, work: Work, begin: Begin
     ) -> None:
-        """Read what the directory keeps.
+        """Take what the directory keeps.
 
         Args:
-            env: Files.
-            directory: Whose.
+            metadata: Where users and rules are kept.
             config: Super users, and whether there is an authorizer.
             work: Threads for writing.
             begin: Carries a change out to its end; nobody closes the directory before that.
 
         Raises:
-            CorruptFile, UnsupportedVersion, StorageFailure: It can't be read.
+            CorruptFile: A rule is of a kind that nobody knows.
             ConfigError: `super.users` can't be.
         """
         self._kept: KeptState[SecurityState] = KeptState(
-            f"{directory}/{SECURITY_FILE}",
+            metadata.path,
             "users and rules",
-            read=lambda: read_security(env.files, directory),
-            write=lambda state: write_security(env.files, directory, state),
+            read=lambda: metadata.security,
+            write=metadata.keep_security,
             work=work,
             begin=begin,
         )
@@ -173,4 +166,4 @@ def _acl_of(row: AclRow) -> Acl:
             permission=Permission(row[6]),
         )
     except ValueError as error:
-        raise CorruptFile(f"{SECURITY_FILE}: a rule of an unknown kind: {error}") from error
+        raise CorruptFile(f"{METADATA_FILE}: a rule of an unknown kind: {error}") from error

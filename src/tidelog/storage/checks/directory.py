@@ -28,6 +28,7 @@ from tidelog.storage.cluster_file import CLUSTER_FILE
 from tidelog.storage.group_offsets import GROUPS_FILE, read_group_offsets
 from tidelog.storage.handles import as_storage_failure
 from tidelog.storage.log_dir import NO_TOPIC_ID
+from tidelog.storage.metadata_file import METADATA_FILE
 from tidelog.storage.producer_ids import PRODUCER_IDS_FILE, read_next
 from tidelog.storage.security_file import SECURITY_FILE
 from tidelog.storage.tiers.deleted import DELETED_FILE
@@ -55,6 +56,7 @@ _KNOWN: Final = frozenset(
         PRODUCER_IDS_FILE,
         CLUSTER_FILE,
         SECURITY_FILE,
+        METADATA_FILE,
         DELETED_FILE,
         CONTROL_SOCKET_FILE,
     )

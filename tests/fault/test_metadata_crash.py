@@ -1,0 +1,379 @@
+"""Users, rules and quotas in `tidelog-metadata.log`: every crash, every failing call, every damage.
+
+A change is there whole or not at all; what was answered is there; what failed is not there behind
+the next change that did not.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+from tests.fault.harness import Story, survey
+from tests.faults import (
+    START_MS,
+    CrashState,
+    DamageFileSystem,
+    Fault,
+    FaultKind,
+    Keep,
+    SeededEnv,
+    reopen,
+    seeded_env,
+)
+from tests.older_files import write_security
+
+from tidelog.errors import CorruptFile, UnsupportedVersion
+from tidelog.server import metadata_log
+from tidelog.server.metadata_log import MetadataLog
+from tidelog.storage.cluster_file import (
+    CLUSTER_FILE,
+    ClusterState,
+    Quotas,
+    read_cluster,
+    write_cluster,
+)
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.metadata_file import METADATA_FILE, MetadataFile
+from tidelog.storage.security_file import (
+    SECURITY_FILE,
+    AclRow,
+    KeptCredential,
+    SecurityState,
+    read_security,
+)
+
+ROOT = "/data"
+PATH = f"{ROOT}/{METADATA_FILE}"
+WRITABLE = LogDirOptions(create=True)
+SECRET = b"secret-key-bytes"
+APP: Quotas = {(("client-id", "app"),): {"producer_byte_rate": 5.0, "request_percentage": 1.5}}
+ALL: Quotas = {(("client-id", None), ("user", "ada")): {"consumer_byte_rate": 7.0}}
+
+
+@pytest.fixture(autouse=True)
+def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that files are replaced in between, too."""
+    monkeypatch.setattr(metadata_log, "SPARE_RECORDS", 4)
+
+
+def credential(number: int) -> KeptCredential:
+    return KeptCredential(4096 + number, b"salt", SECRET, b"server%d" % number)
+
+
+def rule(number: int) -> AclRow:
+    return (2, f"topic-{number}", 3, "User:ada", "*", 3 + number % 5, 3)
+
+
+Kept = tuple[SecurityState, Quotas]
+
+
+def states() -> Iterator[Kept]:
+    """What is kept after each change: of users, of rules or of quotas."""
+    scram, rules = {}, list[AclRow]()
+    for number in range(9):
+        scram[f"user-{number % 3}", 1 + number % 2] = credential(number)
+        rules = [*rules[-4:], rule(number), rule(number + 100)]
+        security = SecurityState(dict(scram), frozenset(rules))
+        yield security, APP if number % 2 else ALL
+        if number % 4 == 3:
+            scram.clear()
+            yield SecurityState({}, frozenset(rules)), {}
+
+
+def opened(env: SeededEnv) -> tuple[LogDir, MetadataLog]:
+    log_dir = LogDir.open(ROOT, env=env, options=WRITABLE)
+    try:
+        return log_dir, MetadataLog(log_dir)
+    except BaseException:
+        log_dir.abandon()
+        raise
+
+
+def kept(log: MetadataLog) -> Kept:
+    return log.security, log.quotas
+
+
+def at_work() -> tuple[SeededEnv, Story[Kept]]:
+    env = seeded_env(3)
+    log_dir, log = opened(env)
+    env.files.settle()
+    story: Story[Kept] = Story(env.files, kept(log))
+    for security, quotas in states():
+        log.keep_security(security)
+        story.tell((security, story.latest[1]))
+        log.keep_quotas(quotas)
+        story.tell((security, quotas))
+    log_dir.close()
+    story.tell(story.latest)
+    return env, story
+
+
+def judge(state: CrashState, before: Kept, after: Kept) -> None:
+    """What was, or what was to be; it goes on from there, and stays through another crash."""
+    env = seeded_env(4, files=reopen(state), now_ms=START_MS + 1_000)
+    _, log = opened(env)
+    found = kept(log)
+    assert found in (before, after)
+    if found != (SecurityState(), {}):  # it is durable before anybody sees it
+        again = replace(env, files=reopen(env.files.crash(Keep.SYNCED)))
+        assert kept(opened(again)[1]) == found
+    later = SecurityState(acls=frozenset({rule(1), rule(2)}))
+    log.keep_security(later)
+    last = replace(env, files=reopen(env.files.crash(Keep.SYNCED)))
+    assert kept(opened(last)[1]) == (later, found[1])
+
+
+@pytest.mark.parametrize("keep", list(Keep))
+def test_power_is_lost_at_every_call(keep: Keep) -> None:
+    env, story = at_work()
+    looked = survey(env.files, story, env.files.prefixes(keep), judge)
+    assert looked.judged >= 20
+
+
+def test_power_is_lost_in_seeded_ways() -> None:
+    env, story = at_work()
+    survey(env.files, story, env.files.crash_states(range(400)), judge)
+
+
+@pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE, FaultKind.SHORT_WRITE])
+def test_any_call_fails_and_what_failed_is_gone_behind_the_next_change(kind: FaultKind) -> None:
+    for call in range(400):
+        env = seeded_env(5)
+        log_dir, log = opened(env)
+        env.files.writes.fault = Fault(env.files.calls + call, kind)
+        before: Kept = (SecurityState(), {})
+        for security, quotas in states():
+            try:
+                log.keep_security(security)
+                before = (security, before[1])
+                log.keep_quotas(quotas)
+                before = (security, quotas)
+            except OSError:
+                break
+        is_over = not env.files.writes.failed
+        env.files.writes.fault = None
+        log.keep_quotas(before[1])  # which changes nothing, and says what holds
+        log_dir.close()
+        assert kept(opened(env)[1]) == before
+        if is_over:
+            return
+    raise AssertionError("calls without end")
+
+
+def test_a_stop_in_doubt_is_no_clean_one() -> None:
+    """Else what is torn would be taken for damage at the next start."""
+    env = seeded_env(6)
+    log_dir, log = opened(env)
+    log.keep_quotas(APP)
+    env.files.writes.fault = Fault(env.files.calls + 1, FaultKind.EIO)  # the write, or its sync
+    with pytest.raises(OSError, match="error"):
+        log.keep_quotas(ALL)
+    env.files.writes.fault = None
+    log_dir.close()
+    again, log = opened(env)
+    assert not again.was_stopped_cleanly
+    assert log.quotas in (APP, ALL)
+
+
+# -- damage ------------------------------------------------------------------------------------
+
+
+def written(count: int) -> SeededEnv:
+    """A directory after a clean stop, with so many changes in its log."""
+    env = seeded_env(8)
+    log_dir, log = opened(env)
+    for number in range(count):
+        log.keep_security(SecurityState(acls=frozenset(map(rule, range(number + 1)))))
+    log_dir.close()
+    return env
+
+
+def spoil(env: SeededEnv, data: bytes, *, is_clean: bool) -> None:
+    file = env.files.open(PATH, write=True)
+    file.truncate(0)
+    file.pwrite(data, 0)
+    file.close()
+    if not is_clean:
+        env.files.remove(f"{ROOT}/.kafka_cleanshutdown")
+
+
+def bytes_of(env: SeededEnv) -> bytes:
+    file = env.files.open(PATH)
+    data = file.pread(file.size(), 0)
+    file.close()
+    return data
+
+
+def test_a_torn_end_is_left_out_after_a_hard_stop_and_damage_after_a_clean_one() -> None:
+    whole = bytes_of(written(3))
+    shorter = bytes_of(written(2))
+    assert whole.startswith(shorter)
+    for size in range(len(shorter) + 1, len(whole)):
+        env = written(1)
+        spoil(env, whole[:size], is_clean=False)
+        log_dir, log = opened(env)
+        assert len(log.security.acls) == 2
+        assert any(METADATA_FILE in line for line in log_dir.reports)
+        log_dir.close()
+        assert len(opened(env)[1].security.acls) == 2
+    env = written(1)
+    spoil(env, whole[:-1], is_clean=True)
+    with pytest.raises(CorruptFile, match=METADATA_FILE):
+        opened(env)
+
+
+def test_damage_in_front_of_a_change_is_never_passed_over() -> None:
+    """However it was stopped: rules behind it would be lost without a word."""
+    whole = bytes_of(written(3))
+    end = len(bytes_of(written(2)))
+    for at in range(8, end):  # what no checksum covers are offsets and epochs
+        env = written(1)
+        spoil(env, whole[:at] + bytes([whole[at] ^ 0x40]) + whole[at + 1 :], is_clean=False)
+        with suppress(CorruptFile):
+            assert len(opened(env)[1].security.acls) == 3, at
+
+
+def test_no_secret_is_in_what_is_said_of_damage() -> None:
+    env = seeded_env(8)
+    log_dir, log = opened(env)
+    log.keep_security(SecurityState({("ada", 1): credential(1)}))
+    log_dir.close()
+    data = bytes_of(env)
+    assert SECRET in data
+    spoil(env, data[:-1], is_clean=True)
+    with pytest.raises(CorruptFile) as caught:
+        opened(env)
+    assert "secret" not in repr(caught.value) + str(caught.value)
+    assert "secret" not in repr(SecurityState({("ada", 1): credential(1)}))
+
+
+@pytest.mark.parametrize("value", [b"", b"\x01", b"\x01\x0e\x00\x7f", b"\x01\x13\x00" + bytes(18)])
+def test_records_that_cant_be_read_are_damage(value: bytes) -> None:
+    env = written(1)
+    log_dir = LogDir.open(ROOT, env=env, options=WRITABLE)
+    MetadataFile(env, ROOT).replace([value])
+    log_dir.close()
+    with pytest.raises(CorruptFile, match=METADATA_FILE):
+        opened(env)
+
+
+@pytest.mark.parametrize("value", [b"\x02\x0e\x00", b"\x01\x0e\x01", b"\x01\x04\x00"])
+def test_records_of_a_later_release_are_refused_as_such(value: bytes) -> None:
+    env = written(1)
+    log_dir = LogDir.open(ROOT, env=env, options=WRITABLE)
+    MetadataFile(env, ROOT).replace([value])
+    log_dir.close()
+    with pytest.raises(UnsupportedVersion, match=METADATA_FILE):
+        opened(env)
+
+
+# -- bounds ------------------------------------------------------------------------------------
+
+
+def test_the_file_grows_with_what_is_kept_and_not_with_changes() -> None:
+    env = seeded_env(9)
+    log_dir, log = opened(env)
+    sizes = []
+    for number in range(200):
+        log.keep_security(SecurityState({("ada", 1): credential(number)}))
+        log.keep_quotas(APP if number % 2 else ALL)
+        sizes.append(env.files.stat(PATH).size)
+    assert max(sizes) < 2_000
+    log_dir.close()
+    assert kept(opened(env)[1]) == (SecurityState({("ada", 1): credential(199)}), APP)
+
+
+def test_nothing_to_keep_needs_no_file() -> None:
+    env = seeded_env(9)
+    log_dir, log = opened(env)
+    log.keep_security(SecurityState())
+    log.keep_quotas({})
+    log_dir.close()
+    assert not env.files.exists(PATH)
+
+
+# -- what older versions have left -------------------------------------------------------------
+
+OLD = SecurityState({("ada", 2): credential(7)}, frozenset({rule(1), rule(2)}))
+SETTINGS = {"": {"log.retention.ms": "1000"}}
+
+
+def left_behind(security: SecurityState = OLD, quotas: Quotas = APP) -> SeededEnv:
+    env = seeded_env(10)
+    LogDir.open(ROOT, env=env, options=WRITABLE).close()
+    write_security(env.files, ROOT, security)
+    write_cluster(env.files, ROOT, ClusterState(quotas=quotas, settings=SETTINGS))
+    env.files.settle()
+    return env
+
+
+def test_power_is_lost_while_files_of_an_older_version_are_taken_over() -> None:
+    env = left_behind()
+    assert kept(opened(env)[1]) == (OLD, APP)
+    files = env.files
+    for state in [
+        *(state for keep in Keep for state in files.prefixes(keep)),
+        *files.crash_states(range(300)),
+    ]:
+        after = seeded_env(11, files=reopen(state))
+        assert kept(opened(after)[1]) == (OLD, APP), str(state)
+        assert_taken_over(after.files)
+
+
+def assert_taken_over(files: DamageFileSystem) -> None:
+    assert not files.exists(f"{ROOT}/{SECURITY_FILE}")
+    assert read_cluster(files, ROOT) == ClusterState(settings=SETTINGS)
+
+
+@pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE])
+def test_taking_over_fails_at_any_call_and_loses_nothing(kind: FaultKind) -> None:
+    for call in range(60):
+        env = left_behind()
+        log_dir = LogDir.open(ROOT, env=env, options=WRITABLE)
+        env.files.writes.fault = Fault(env.files.calls + call, kind)
+        try:
+            MetadataLog(log_dir)
+            is_over = True
+        except Exception:  # noqa: BLE001 - whatever it is, the next start has all of it
+            is_over = False
+        env.files.writes.fault = None
+        log_dir.close()
+        assert kept(opened(env)[1]) == (OLD, APP)
+        assert_taken_over(env.files)
+        if is_over:
+            return
+    raise AssertionError("calls without end")
+
+
+@pytest.mark.parametrize("name", [SECURITY_FILE, CLUSTER_FILE])
+def test_an_older_version_in_between_is_told_and_nobody_guesses(name: str) -> None:
+    env = left_behind()
+    opened(env)[0].close()
+    if name == SECURITY_FILE:
+        write_security(env.files, ROOT, SecurityState(acls=frozenset({rule(9)})))
+    else:
+        write_cluster(env.files, ROOT, ClusterState(quotas=ALL))
+    with pytest.raises(CorruptFile, match=name) as caught:
+        opened(env)
+    assert METADATA_FILE in str(caught.value)
+    env.files.remove(PATH)
+    log = opened(env)[1]
+    found = (log.security.acls, {}) if name == SECURITY_FILE else (frozenset(), log.quotas)
+    assert found == ((frozenset({rule(9)}), {}) if name == SECURITY_FILE else (frozenset(), ALL))
+
+
+def test_files_that_say_nothing_leave_no_log() -> None:
+    env = left_behind(SecurityState(), {})
+    opened(env)[0].close()
+    assert not env.files.exists(PATH)
+    assert read_security(env.files, ROOT) == SecurityState()
+
+
+def test_the_frame_is_kafkas() -> None:
+    """Version 1, the record's key, its version; compact lengths; no tagged fields."""
+    env = written(1)
+    values = MetadataFile(env, ROOT).read(may_be_torn=False)
+    assert values is not None
+    assert values[0][:3] == b"\x01\x12\x00"
+    assert values[0][19:] == b"\x02\x08topic-0\x03\x09User:ada\x02*\x03\x03\x00"
