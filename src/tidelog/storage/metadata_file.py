@@ -12,7 +12,7 @@ nobody guesses what rules there were.
 One file and no partition: a directory's only other place for records that Kafka leaves alone is
 its own `__cluster_metadata-0`. See docs/decisions/0019.
 
-Bytes: docs/format.md#files-of-our-own-at-the-top.
+Bytes: docs/format.md#text-files, beside the other files at the top.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
