@@ -195,3 +195,19 @@ def test_a_clean_stop_leaves_ids_that_are_durable() -> None:
     for new in NEW:
         found = {id_of(files, f"{new.name}-{number}") for number in range(new.partitions)}
         assert found == {directory.topics()[new.name].topic_id}
+
+
+def test_a_topic_can_be_settled_before_it_is_opened() -> None:
+    """Whoever opens it where nobody may wait then syncs what its log needs, and no more."""
+    env, directory = settled()
+    directory.create_topics(NEW)
+    directory.settle_topic("c")
+    calls = len(env.files.journal)
+    directory.log("c", 0)
+    directory.log("a", 0)
+    later = env.files.journal[calls:]
+    renamed = {entry.path.split("/")[2] for entry in later if isinstance(entry.change, Rename)}
+    assert renamed == {"a-0"}
+    files = reopen(env.files.crash(Keep.SYNCED))
+    for number in range(3):
+        assert id_of(files, f"c-{number}") == directory.topics()["c"].topic_id

@@ -250,6 +250,17 @@ class DirectoryState(Closing):
             self._logs[name] = found
         return found
 
+    def settle_topic(self, name: str) -> None:
+        """Make durable now what a new topic's partitions need, not when each is opened.
+
+        For any thread, where partitions are going to be opened in one that may not wait.
+
+        Raises:
+            StorageFailure: The disk failed; opening a partition tries again.
+        """
+        with typed_reads(self.path):
+            self._dirs.settle_all(name)
+
     # -- checkpoints and closing -------------------------------------------------------------
 
     def flush(self) -> None:

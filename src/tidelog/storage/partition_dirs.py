@@ -9,6 +9,7 @@ anew from the registry.
 Source: Kafka 4.x LogManager (a log without a topic id has taken no record yet).
 """
 
+import threading
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
@@ -25,7 +26,7 @@ from tidelog.types import TopicPartition
 class PartitionDirs:
     """Those of one directory that is open for writing.
 
-    `make` is for one thread at a time; `settle` for whichever opens that partition.
+    `make` is for one thread at a time; the rest for any thread.
     """
 
     def __init__(self, fs: FileSystem, root: str, *, keeps_notes: bool) -> None:
@@ -40,6 +41,7 @@ class PartitionDirs:
         self._root = root
         self._keeps_notes = keeps_notes
         self._unsettled: dict[TopicPartition, uuid.UUID | None] = {}
+        self._settling = threading.Lock()
 
     def path(self, partition: TopicPartition) -> str:
         """Where a partition's directory is."""
@@ -104,9 +106,10 @@ class PartitionDirs:
         """
         if partition not in self._unsettled:
             return
-        topic_id = self._unsettled[partition]
-        self._write(self.path(partition), topic_id)
-        self.forget(partition)
+        with self._settling:  # whoever comes second goes on when it is durable
+            if partition in self._unsettled:
+                self._write(self.path(partition), self._unsettled[partition])
+                self.forget(partition)
 
     def _write(self, path: str, topic_id: uuid.UUID | None) -> None:
         begins_notes = self._keeps_notes and not has_notes(self._fs, path)
@@ -115,10 +118,11 @@ class PartitionDirs:
         if begins_notes:  # which syncs both names
             begin_notes(self._fs, path)
 
-    def settle_all(self) -> None:
-        """Settle what nobody has opened; raises OSError."""
+    def settle_all(self, topic: str | None = None) -> None:
+        """Settle what nobody has opened, of one topic or of all; raises OSError."""
         for partition in list(self._unsettled):
-            self.settle(partition)
+            if topic in (None, partition.topic):
+                self.settle(partition)
 
     def mend(self, partition: TopicPartition, topic_id: uuid.UUID) -> None:
         """Write a partition's id anew where a loss of power has left none that can be read.

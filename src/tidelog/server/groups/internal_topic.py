@@ -1,18 +1,16 @@
 """A topic that the broker keeps its own state in: created, loaded, lost and loaded again.
 
 A partition is read before what it keeps is served: in threads, in pieces, those first that somebody
-asks for. Until then who asks is told COORDINATOR_LOAD_IN_PROGRESS. One that fails, whoever wrote or
-did not write to it then, is let go of, and read again when its log works again: what was written
-last may be there or not, and only the log can tell.
+asks for. Until then who asks is told COORDINATOR_LOAD_IN_PROGRESS. One that fails, whoever wrote to
+it then or did not, is read again when its log works again: only the log can tell what it has.
 
-Source: Kafka 4.3's coordinator runtime and TransactionStateManager, in what both do alike.
+Source: Kafka 4.3's coordinator runtime, TransactionStateManager.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
-from functools import partial
 from logging import Logger
 from typing import Final, Generic, TypeVar
 
@@ -215,12 +213,9 @@ class InternalTopic(Generic[Found]):
     async def _create(self, state: PartitionState) -> Code:
         """Create it; its partitions, which have nothing to read, are in that state."""
         host = self._host
-        make = partial(
-            host.log_dir.create_topic, self.name, partitions=self._count, config=self._settings
-        )
         try:
             async with host.topics.changing:
-                info, _ = await host.work.run(make)
+                info = await host.work.run(self._make)
         except TopicExists:
             info, state = host.log_dir.topic(self.name), PartitionState.WAITING
         except TidelogError as error:
@@ -229,6 +224,12 @@ class InternalTopic(Generic[Found]):
         if not self._states:
             self._adopt(info, state)
         return Code.NONE
+
+    def _make(self) -> TopicInfo:
+        log_dir = self._host.log_dir  # in a thread: its partitions may be opened on the loop
+        info, _ = log_dir.create_topic(self.name, partitions=self._count, config=self._settings)
+        log_dir.settle_topic(self.name)
+        return info
 
     def _adopt(self, info: TopicInfo, state: PartitionState) -> None:
         self._states = [state] * info.partitions
