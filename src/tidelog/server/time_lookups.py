@@ -33,8 +33,9 @@ def find_time(log: Log, timestamp_ms: int, work: Work) -> FoundTime | Search:
         if all(_has_times(segment) for segment in log.segments):
             return log.offset_for_time(timestamp_ms, clock=ClockName.APPEND)
         return partial(work.run, _by_append_time, log, timestamp_ms)
-    if log.is_warm_for(timestamp_ms):
-        return log.offset_for_time(timestamp_ms)
+    found = log.find_in_memory(timestamp_ms)
+    if found is not lookup.NOT_LOADED:
+        return found
     return partial(work.run, _by_record_time, log.segments, timestamp_ms, log.log_start_offset)
 
 

@@ -48,11 +48,17 @@ Longs = npt.NDArray[np.int64]
 
 
 class SegmentArrays(NamedTuple):
-    """A closed segment's files as arrays, without copying."""
+    """A closed segment's files as arrays, without copying.
+
+    Attributes:
+        epochs: Of batches whose checksum was verified, by position: the leader epoch, None where a
+            batch has none. A closed segment's batches stay as they are as long as its arrays.
+    """
 
     log: Bytes
     offset_index: Bytes
     time_index: Bytes
+    epochs: dict[int, int | None]
 
 
 # A log file, and the entries of its time index and offset index that a search begins with.
@@ -77,20 +83,35 @@ class KernelSearch:
         self, segment: Segment, target: int, floor_offset: int, /
     ) -> OffsetAndTimestamp | None:
         """The first record with timestamp >= `target` and offset >= `floor_offset`, else None."""
-        if not (isinstance(segment, ClosedSegment) and segment.is_mapped):
+        if not isinstance(segment, ClosedSegment):
             return self._search_last(segment, target, floor_offset)
-        arrays = self.arrays_of(segment)
-        status, offset, timestamp, position = find_time_in_segment(
-            arrays.log,
-            arrays.offset_index,
-            arrays.time_index,
-            segment.base_offset,
-            target,
-            floor_offset,
+        arrays = self._arrays.get(segment.log_path)
+        if arrays is None:
+            if not segment.is_mapped:
+                return self._search_last(segment, target, floor_offset)
+            arrays = self.arrays_of(segment)
+        log, offset_index, time_index, epochs = arrays
+        found = find_time_in_segment(
+            log, offset_index, time_index, segment.base_offset, target, floor_offset
         )
-        return self.resolve(
-            segment, arrays.log, (status, offset, timestamp, position), target, floor_offset
-        )
+        status, offset, timestamp, position = found
+        if status == FOUND and position in epochs:
+            return OffsetAndTimestamp(offset, timestamp, epochs[position])
+        return self._keep(arrays, found, self.resolve(segment, log, found, target, floor_offset))
+
+    def _keep(
+        self,
+        arrays: SegmentArrays,
+        found: tuple[int, int, int, int],
+        resolved: OffsetAndTimestamp | None,
+    ) -> OffsetAndTimestamp | None:
+        """Note the batch that an answer was found in, if the kernel's answer holds."""
+        status, offset, _, position = found
+        if status == FOUND and resolved is not None and resolved.offset == offset:
+            if len(arrays.epochs) >= PROVEN_LIMIT:
+                arrays.epochs.clear()
+            arrays.epochs[position] = resolved.leader_epoch
+        return resolved
 
     def clear(self) -> None:
         """Drop the arrays; the maps below them go with the last view."""
@@ -105,6 +126,7 @@ class KernelSearch:
                 np.frombuffer(segment.view(0, segment.size_bytes), np.uint8),
                 np.frombuffer(segment.offset_index.encoded, np.uint8),
                 np.frombuffer(segment.time_index.encoded, np.uint8),
+                {},
             )
             self._arrays[segment.log_path] = found
             if len(self._arrays) > ARRAY_LIMIT:

@@ -146,16 +146,32 @@ class LogReader(LoadedLog):
             search=self._search,
         )
 
-    def is_warm_for(self, timestamp_ms: int) -> bool:
-        """Whether a search by record time needs no index that was not loaded yet, and no tier."""
+    @typed_read
+    def find_in_memory(self, timestamp_ms: int) -> OffsetAndTimestamp | lookup.NotLoaded | None:
+        """`offset_for_time` on the record clock, if nothing has to be loaded for that.
+
+        Args:
+            timestamp_ms: Time in ms, 0 or more.
+
+        Returns:
+            NOT_LOADED where that takes an index that was not loaded yet, or a tier.
+
+        Raises:
+            CorruptData: A damaged batch lies on the way.
+        """
         segments, maxima = self._segments, self._maxima
         if not maxima.is_known(timestamp_ms):
             finished = segments[maxima.count : -1]
             if not all(isinstance(s, ClosedSegment) and s.has_indexes for s in finished):
-                return False
-        number = maxima.first_reaching(segments, timestamp_ms) if segments else 0
-        found = segments[number] if number < len(segments) else None
-        return not isinstance(found, ClosedSegment) or (found.has_indexes and not found.is_tiered)
+                return lookup.NOT_LOADED
+        number = maxima.first_reaching(segments, timestamp_ms)
+        if number < len(segments):
+            found = segments[number]
+            if isinstance(found, ClosedSegment) and (not found.has_indexes or found.is_tiered):
+                return lookup.NOT_LOADED
+        return lookup.find_from(
+            segments, number, timestamp_ms, self._log_start_offset, search=self._search
+        )
 
     @typed_read
     def max_timestamp(self) -> OffsetAndTimestamp | None:

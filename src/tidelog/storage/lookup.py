@@ -14,6 +14,7 @@ Owns no state but the running maxima. Source: KIP-33, KIP-79, KIP-734; docs/diff
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from typing import Final, Protocol
 
 from tidelog.record.views import Batch
@@ -22,6 +23,14 @@ from tidelog.storage.reading import checked_records
 from tidelog.storage.segment import Segment, iterate_batches
 from tidelog.types import NO_TIMESTAMP, OffsetAndTimestamp, TimestampType
 
+
+class NotLoaded(Enum):
+    """What is said of a time where a search would have to load something first."""
+
+    NOT_LOADED = 0
+
+
+NOT_LOADED: Final = NotLoaded.NOT_LOADED
 NOTHING_BELOW: Final = -(2**63)
 HIGHEST: Final = 2**63
 
@@ -113,7 +122,20 @@ def find_by_record_time(
     search: BatchSearch = search_segment,
 ) -> OffsetAndTimestamp | None:
     """The earliest offset >= `floor_offset` whose record timestamp is >= `target`, else None."""
-    for number in range(maxima.first_reaching(segments, target), len(segments)):
+    number = maxima.first_reaching(segments, target)
+    return find_from(segments, number, target, floor_offset, search=search)
+
+
+def find_from(
+    segments: Sequence[Segment],
+    first: int,
+    target: int,
+    floor_offset: int,
+    *,
+    search: BatchSearch = search_segment,
+) -> OffsetAndTimestamp | None:
+    """The same from a segment on, by its number: the first that can hold a match."""
+    for number in range(first, len(segments)):
         segment = segments[number]
         if segment.end_offset <= floor_offset or segment.largest_timestamp < target:
             continue

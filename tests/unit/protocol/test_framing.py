@@ -197,3 +197,37 @@ class TestBuffers:
         view.release()
         assert is_free(buffer)
         assert len(buffer) == 10
+
+
+class TestLone:
+    """A frame that came alone is had without a view; whatever else comes goes the other way."""
+
+    @given(
+        body=st.binary(max_size=40),
+        length=st.integers(-5, 45),
+        more=st.binary(max_size=3),
+        kept=st.booleans(),
+    )
+    def test_only_a_whole_small_frame_that_begins_so(
+        self, body: bytes, length: int, more: bytes, kept: bool
+    ) -> None:
+        frames = Frames(1000)
+        if kept:
+            frames.feed(b"\0")
+        come = length.to_bytes(4, "big", signed=True) + b"\0\2" + body + more
+        with frames.room() as room:
+            room[: len(come)] = come
+        found = frames.lone(len(come), b"\0\2", 30)
+        is_lone = not kept and length == len(come) - 4 <= 30
+        assert found == (come[4:] if is_lone else None)
+        assert frames.lone(len(come), b"\0\3", 30) is None
+        assert frames.is_empty is not kept
+
+    def test_what_is_not_taken_is_still_there(self) -> None:
+        frames = Frames(1000)
+        come = (6).to_bytes(4, "big") + b"\0\2abcd"
+        with frames.room() as room:
+            room[: len(come)] = come
+        assert frames.lone(len(come), b"\0\2", 30) == come[4:]
+        frames.filled(len(come))
+        assert bytes(frames.next() or b"") == come[4:]

@@ -162,7 +162,7 @@ def answer_in(
     asked: ListOffsetsPartition,
 ) -> Maybe:
     """The same of a partition that is open."""
-    if _is_unknown_time(asked, version):
+    if asked.timestamp < 0 and _is_unknown_time(asked, version):
         return _refused(asked, UNSUPPORTED_VERSION)
     try:
         code = epoch_problem(place.log, asked.current_leader_epoch)
