@@ -22,7 +22,7 @@ from tidelog.cli.surroundings import Surroundings
 @data_option
 @click.option("--roll", is_flag=True, help="Finish active segments first, so that all is cleaned.")
 @click.option("--if-due", is_flag=True, help="Only where the topic's settings ask for it now.")
-@click.option("--plan", is_flag=True, help="Only show what would be done, for each segment.")
+@click.option("--plan", is_flag=True, help="Only show what the settings ask for now.")
 @format_option
 @click.pass_obj
 def _compact(  # noqa: PLR0913 - one argument for each option
@@ -42,7 +42,10 @@ def _compact(  # noqa: PLR0913 - one argument for each option
     Exit code: 0 done, 1 failed, 2 a head could not be cleaned to its end.
     """
     from tidelog.cli.compact import CompactCommand
+    from tidelog.cli.problems import UsageProblem
 
+    if plan and roll:
+        raise UsageProblem("--plan changes nothing, so it can't --roll")
     command = CompactCommand(surroundings, data, target, kind)
     return command.show() if plan else command.run(roll=roll, if_due=if_due)
 

@@ -46,6 +46,10 @@ def show_plan(
             f" {plan.read_bytes} bytes to read, {plan.written_bytes:.0f} to write,"
             f" {plan.garbage_bytes:.0f} to free"
         )
+        if found.has_versions:
+            surroundings.say(f"{name}: keys and garbage are told as if the last record won")
+    if not names:
+        surroundings.say("no topic has cleanup.policy=compact")
     output.print_rows(surroundings, _COLUMNS, rows, kind)
     return ExitCode.OK
 

@@ -47,3 +47,72 @@ def test_a_plan_has_a_row_for_each_segment(tmp_path: Path, scheduler: str) -> No
     assert sum(int(str(row["keys"])) for row in rows) == 5
     assert "t-0: due" in told
     assert sorted((p.name, p.stat().st_size) for p in (tmp_path / "t-0").iterdir()) == before
+
+
+def _told(path: Path, *more: str) -> tuple[int, str]:
+    err = io.StringIO()
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    surroundings = Surroundings(stdin=io.BytesIO(), stdout=out, stderr=err, variables={})
+    return run(["compact", "--data", str(path), "--plan", *more], surroundings), err.getvalue()
+
+
+def _set(path: Path, config: dict[str, str]) -> None:
+    with tidelog.open(str(path), writable=True) as log:
+        log.alter_config("t", config)
+
+
+@pytest.mark.parametrize("scheduler", ["brute-force", "generational"])
+def test_a_topic_without_a_record_has_an_empty_plan(tmp_path: Path, scheduler: str) -> None:
+    with tidelog.open(str(tmp_path), writable=True) as log:
+        config = {"cleanup.policy": "compact", "tidelog.compaction.scheduler": scheduler}
+        log.create_topic("t", config=config)
+    rows, told = _show(tmp_path)
+    assert rows == []
+    assert "t-0: not due" in told
+
+
+def test_no_compacted_topic_is_told(tmp_path: Path) -> None:
+    with tidelog.open(str(tmp_path), writable=True) as log:
+        log.create_topic("t")
+    assert _told(tmp_path) == (ExitCode.OK, "tidelog: no topic has cleanup.policy=compact\n")
+
+
+def test_brute_force_is_not_planned_by_the_bound_of_generations(tmp_path: Path) -> None:
+    _fill(tmp_path, "brute-force")
+    surroundings = Surroundings(
+        stdin=io.BytesIO(),
+        stdout=io.TextIOWrapper(io.BytesIO(), encoding="utf-8"),
+        stderr=io.StringIO(),
+        variables={},
+    )
+    assert run(["compact", "t", "--data", str(tmp_path)], surroundings) == ExitCode.OK
+    _set(tmp_path, {"min.cleanable.dirty.ratio": "1.0"})
+    with tidelog.open(str(tmp_path), writable=True) as log:
+        for _ in range(40):
+            log.append("t", [tidelog.NewRecord(key=b"0", value=b"v" * 100)])
+    # The log takes many times the live size, but it is not space that this topic is cleaned by.
+    rows, told = _show(tmp_path)
+    assert "t-0: not due" in told
+    assert "bound" not in told
+    assert {row["decision"] for row in rows} == {"keep"}
+    assert sum(int(str(row["read_bytes"])) for row in rows) == 0
+
+
+def test_a_generational_plan_knows_that_records_have_waited_too_long(tmp_path: Path) -> None:
+    _fill(tmp_path, "generational")
+    _set(tmp_path, {"tidelog.compaction.space.factor": "100", "max.compaction.lag.ms": "1"})
+    rows, told = _show(tmp_path)
+    assert "t-0: due" in told
+    assert {row["decision"] for row in rows} == {"clean"}
+
+
+def test_keys_of_a_topic_with_versions_are_told_with_a_reserve(tmp_path: Path) -> None:
+    _fill(tmp_path, "brute-force")
+    _set(tmp_path, {"tidelog.compaction.strategy": "timestamp"})
+    assert "as if the last record won" in _show(tmp_path)[1]
+
+
+def test_a_plan_rolls_nothing(tmp_path: Path) -> None:
+    code, told = _told(tmp_path, "--roll")
+    assert code == ExitCode.USAGE
+    assert "--roll" in told

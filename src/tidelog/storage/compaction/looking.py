@@ -35,6 +35,7 @@ from tidelog.types import NO_OFFSET, NO_TIMESTAMP, TopicPartition
 if TYPE_CHECKING:
     from tidelog.storage.log import Log
     from tidelog.storage.log_dir import LogDir
+    from tidelog.storage.log_reader import LogReader
     from tidelog.storage.producers import ProducerStates
     from tidelog.storage.txn_index import AbortedTxn
 
@@ -193,7 +194,7 @@ def look(
     segments = log.cleanable_segments()
     config, now_ms = log.context.config, log_dir.env.clock.now_ms()
     with typed_reads(log.context.directory):
-        history = _history(log)
+        history = believed_history(log)
         checkpoint = log_dir.cleaner_offset(name)
         state = LogState(
             segments=[Finished(each) for each in segments],
@@ -203,7 +204,7 @@ def look(
             last_stable_offset=min(log.last_stable_offset, log.high_watermark),
             durable_end=log.recovery_point,
             checkpoint=checkpoint,
-            horizons_ms=_horizons(segments, history, checkpoint, config),
+            horizons_ms=horizons_of(segments, history, checkpoint, config),
         )
         generation = None
         if is_generational(config):
@@ -245,7 +246,7 @@ def look_at_tier(log_dir: "LogDir", name: TopicPartition, *, is_asked: bool) -> 
     finished = [each for each in log.segments[:-1] if isinstance(each, ClosedSegment)]
     segments = [each for each in finished if each.is_tiered]
     with typed_reads(log.context.directory):
-        history, checkpoint = _history(log), log_dir.cleaner_offset(name)
+        history, checkpoint = believed_history(log), log_dir.cleaner_offset(name)
         state = LogState(
             segments=[Finished(each) for each in segments],
             active_base=log.local_segments[0].base_offset,
@@ -254,7 +255,7 @@ def look_at_tier(log_dir: "LogDir", name: TopicPartition, *, is_asked: bool) -> 
             last_stable_offset=min(log.last_stable_offset, log.high_watermark),
             durable_end=log.recovery_point,
             checkpoint=checkpoint,
-            horizons_ms=_horizons(segments, history, checkpoint, config),
+            horizons_ms=horizons_of(segments, history, checkpoint, config),
         )
         verdict = judge(state, config, now_ms, is_asked=is_asked)
     return Look(
@@ -269,14 +270,15 @@ def look_at_tier(log_dir: "LogDir", name: TopicPartition, *, is_asked: bool) -> 
     )
 
 
-def _history(log: "Log") -> CompactionHistory | None:
+def believed_history(log: "Log | LogReader") -> CompactionHistory | None:
+    """What is noted of earlier cleanings; None where nothing is, or where it is damaged."""
     try:
         return load_history(log.context.env.files, log.context.directory)
     except CorruptFile:
         return None  # tables of the past are unknown then; the next run writes it anew
 
 
-def _horizons(
+def horizons_of(
     segments: Sequence[ClosedSegment],
     history: CompactionHistory | None,
     checkpoint: int | None,

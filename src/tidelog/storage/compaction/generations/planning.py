@@ -146,6 +146,18 @@ class GenerationPlan:
         """What is expected to be freed."""
         return sum(each.garbage_bytes for each in self.chosen)
 
+    def put_off(self, reason: str) -> "GenerationPlan":
+        """The same segments with nothing to do, and why not."""
+        return replace(
+            self,
+            groups=(),
+            reason=reason,
+            decisions=tuple(
+                Decision.WAIT if each is Decision.WAIT else Decision.KEEP for each in self.decisions
+            ),
+            read_bytes=0,
+        )
+
 
 def measure(segments: Sequence[SegmentFacts], demand: Demand) -> Space:
     """How much of its space a log takes.
