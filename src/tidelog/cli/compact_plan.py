@@ -12,6 +12,7 @@ from tidelog.cli.output import Cell
 from tidelog.cli.problems import ExitCode
 from tidelog.cli.surroundings import Surroundings
 from tidelog.directory import Directory
+from tidelog.errors import InvalidRequest
 from tidelog.storage.compaction.generations import Decision
 from tidelog.storage.compaction.previewing import Preview, preview
 from tidelog.types import TopicPartition
@@ -37,8 +38,14 @@ def show_plan(
 ) -> ExitCode:
     """A row for each finished segment; what is due, and why, in a line for each partition."""
     rows: list[list[Cell]] = []
+    code = ExitCode.OK
     for name in names:
-        found = preview(directory.log_dir, name)
+        try:
+            found = preview(directory.log_dir, name)
+        except InvalidRequest as error:  # it has a tier: the others are told all the same
+            surroundings.say(str(error))
+            code = ExitCode.ERROR
+            continue
         rows.extend(_rows(name, found))
         plan = found.plan
         surroundings.say(
@@ -51,7 +58,7 @@ def show_plan(
     if not names:
         surroundings.say("no topic has cleanup.policy=compact")
     output.print_rows(surroundings, _COLUMNS, rows, kind)
-    return ExitCode.OK
+    return code
 
 
 def _rows(name: TopicPartition, found: Preview) -> Iterator[list[Cell]]:

@@ -21,6 +21,8 @@ from tidelog.cli.problems import Refused, UsageProblem
 from tidelog.errors import InvalidTime, MissingDependency, SerdeError
 from tidelog.types import Header, NewRecord
 
+# Python's own limit is 128 KiB, and records may be longer. More than a batch holds is a lost quote.
+_CSV_CELL_MAX: Final = 1 << 27
 _PARQUET_ROWS: Final = 8_192
 _SHOWN: Final = 60
 
@@ -146,6 +148,7 @@ def _json_rows(source: BinaryIO, name: str) -> Iterator[InputRow]:
 
 
 def _csv_rows(source: BinaryIO, name: str) -> Iterator[InputRow]:
+    csv.field_size_limit(_CSV_CELL_MAX)
     text = TextIOWrapper(source, encoding="utf-8-sig", newline="")
     try:
         reader = csv.DictReader(text, strict=True)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 STDIN: Final = "-"
 # What one append holds: enough to fill batches of several partitions, little enough for memory.
 _ROWS_AT_ONCE: Final = 5_000
+_BYTES_AT_ONCE: Final = 1 << 26
 
 
 def codec_of(name: str) -> Codec:
@@ -127,26 +127,48 @@ def _append_all(
     tally: _Tally,
     advance: Callable[[], None],
 ) -> None:
-    refused = None
-    while refused is None:
-        group, refused = _take(records)
-        if not group:
-            break
-        results = directory.append(topic, group, partition=options.partition, codec=options.codec)
-        tally.take(results)
-        advance()
-    if refused is not None:
-        raise refused
+    for group, refused in _groups(records, _bytes_at_once(directory, topic)):
+        if group:
+            partition, codec = options.partition, options.codec
+            tally.take(directory.append(topic, group, partition=partition, codec=codec))
+            advance()
+        if refused is not None:
+            raise refused
 
 
-def _take(records: Iterator[NewRecord]) -> tuple[list[NewRecord], Refused | None]:
-    """The next rows, and the error that ended them: what comes before a bad row is appended."""
+def _bytes_at_once(directory: "Directory | RemoteDirectory", topic: str) -> int:
+    """An append is no longer than a segment; what batches add to the records takes a part of it."""
+    from tidelog.directory import Directory
+
+    if not isinstance(directory, Directory):
+        return _BYTES_AT_ONCE
+    return min(directory.topic(topic).config.segment_size_limit // 2, _BYTES_AT_ONCE)
+
+
+def _groups(
+    records: Iterator[NewRecord], bytes_max: int
+) -> Iterator[tuple[list[NewRecord], Refused | None]]:
+    """The rows of each append, and the error that ends them: what comes before it is appended."""
     group: list[NewRecord] = []
+    size = 0
     try:
-        group.extend(islice(records, _ROWS_AT_ONCE))
+        for record in records:
+            more = _size_of(record)
+            if group and (len(group) == _ROWS_AT_ONCE or size + more > bytes_max):
+                yield group, None
+                group, size = [], 0
+            group.append(record)
+            size += more
     except Refused as error:
-        return group, error
-    return group, None
+        yield group, error
+        return
+    if group:
+        yield group, None
+
+
+def _size_of(record: NewRecord) -> int:
+    headers = sum(len(one.key) + len(one.value or b"") for one in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers
 
 
 def _records(

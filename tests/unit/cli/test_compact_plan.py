@@ -116,3 +116,27 @@ def test_a_plan_rolls_nothing(tmp_path: Path) -> None:
     code, told = _told(tmp_path, "--roll")
     assert code == ExitCode.USAGE
     assert "--roll" in told
+
+
+def test_a_partition_with_a_tier_does_not_keep_others_from_being_told(tmp_path: Path) -> None:
+    path, store = tmp_path / "data", tmp_path / "store"
+    store.mkdir()
+    _fill(path, "brute-force")
+    with tidelog.open(str(path), writable=True) as log:
+        config = {
+            "cleanup.policy": "compact",
+            "internal.segment.bytes": "2000",
+            "remote.storage.enable": "true",
+            "tidelog.tier.url": store.as_uri(),
+            "local.retention.ms": "1",
+        }
+        log.create_topic("a", config=config)
+        for _ in range(60):
+            log.append("a", [tidelog.NewRecord(key=b"k", value=b"v" * 100)])
+    err, out = io.StringIO(), io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    surroundings = Surroundings(stdin=io.BytesIO(), stdout=out, stderr=err, variables={})
+    assert run(["tier", "a", "--data", str(path)], surroundings) == ExitCode.OK, err.getvalue()
+    code, told = _told(path)
+    assert code == ExitCode.ERROR
+    assert "a-0: no plan is made for segments in a tier" in told
+    assert "t-0: due" in told

@@ -150,3 +150,18 @@ def test_a_clock_that_ran_ahead_needs_accept_clock(flights: Cli) -> None:
     produce(flights, b"three", "--accept-clock")
     assert [row["value"] for row in read(flights)] == ["one", "three"]
     assert {row["append_time_ms"] for row in read(flights)} == {NOW + 7_200_000}
+
+
+def test_rows_that_are_more_than_a_segment_are_appended_in_pieces(flights: Cli) -> None:
+    flights.ok("create", "small", "--config", "segment.bytes=1048576")
+    rows = b"".join(b"%d" % (n % 10) + b"x" * 100_000 + b"\n" for n in range(25))
+    result = flights.ok("produce", "small", "--from", "-", stdin=rows)
+    assert "appended 25 records" in result.err
+    found = flights.ok("read", "small", "-o", "json").objects
+    assert [str(row["value"])[0] for row in found] == [str(n % 10) for n in range(25)]
+
+
+def test_a_csv_cell_may_be_long(flights: Cli) -> None:
+    produce(flights, b"k,v\n%s,1\n" % (b"k" * 200_000), "-f", "csv", "--key", "k", "--value", "v")
+    (row,) = read(flights)
+    assert len(str(row["key"])) == 200_000
