@@ -60,6 +60,12 @@ class CleanedFiles:
         name = files.file_name(self._base, suffix)
         return f"{self._job.directory}/{name}{files.CLEANED_SUFFIX}"
 
+    def has_room(self, size_bytes: int, source: SourceSegment, position: int) -> bool:
+        """Whether so many bytes fit, and then all that is still ahead of a position as it is."""
+        ahead = source.size_bytes - position
+        ahead += sum(s.size_bytes for s in self._sources if s.base_offset > source.base_offset)
+        return self.bytes_written + size_bytes + ahead <= INT32_MAX
+
     def write(self, batches: Batches, times: SourceTimes) -> None:
         """Add batches behind those that are there.
 

@@ -251,6 +251,12 @@ class SourcePass:
 
     def _write(self, piece: Piece, opened: Opened, plan: "Longs", judged: Judged) -> None:
         batches = write_group(piece, opened, plan, judged.lost)
+        if not self._out.has_room(batches.size_bytes, self._source, piece.end):
+            # A horizon is another base for all times, and may lengthen each. What gets none now
+            # stays until a later cleaning, which has more room, gives it one.
+            plan = plan.copy()
+            plan[:, rewrite.HORIZON] = -1
+            batches = write_group(piece, opened, plan, judged.lost)
         self._out.write(batches, self._times)
         rows, counts = batches.rows, self._counts
         slots = rows[:, rewrite.WRITTEN_SLOT]

@@ -30,7 +30,7 @@ from tidelog.record.record import Record
 from tidelog.record.views import walk
 from tidelog.storage import files
 from tidelog.storage.append_time import AppendTimes
-from tidelog.storage.compaction import batch_writing
+from tidelog.storage.compaction import batch_writing, cleaned_files
 from tidelog.storage.compaction.cleaning import clean
 from tidelog.storage.compaction.job import Cleaned, CleaningJob, Group
 from tidelog.storage.index_files import IndexBuilder
@@ -55,6 +55,31 @@ def test_the_last_record_of_each_key_is_left(codec: Codec) -> None:
     assert found == sorted(last.items(), key=lambda item: item[1])
     assert cleaned.keys == 17
     assert {batch.codec for batch in walk(read(env, 0, ".log.cleaned"))} == {codec}
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_a_segment_that_would_outgrow_its_indexes_gets_no_delete_horizons(
+    codec: Codec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log()
+    for at in range(0, 60, 20):
+        log.data([record(f"{at + n}:{n * 7919}", None, at) for n in range(20)], codec=codec)
+    log.marker(4, commit=True)
+    env = new_env()
+    (source,) = write_log(env, log, [])
+    clean(make_job([source]), env)
+    grown = read(env, 0, ".log.cleaned")
+    assert len(grown) > source.size_bytes
+    assert all(batch.delete_horizon_ms == NOW_MS + 100 for batch in views([grown]))
+    monkeypatch.setattr(cleaned_files, "INT32_MAX", source.size_bytes)
+    cleaned = clean(make_job([source]), env)
+    assert read(env, 0, ".log.cleaned") == read(env, 0, ".log")
+    (found,) = cleaned.groups
+    assert (found.records_after, found.tombstones_after, found.markers_after) == (61, 60, 1)
+    # Where records go there is room again: for all of it, or for what comes first.
+    monkeypatch.setattr(cleaned_files, "INT32_MAX", len(grown))
+    clean(make_job([source]), env)
+    assert read(env, 0, ".log.cleaned") == grown
 
 
 def test_the_files_beside_the_log_are_those_of_the_batches() -> None:
