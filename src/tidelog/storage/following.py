@@ -10,6 +10,7 @@ from tidelog.record.views import Batch
 from tidelog.storage import truncation
 from tidelog.storage.compaction_history import cut_history
 from tidelog.storage.lookup import stamped_ms
+from tidelog.storage.roll import RollReason
 from tidelog.storage.segment import iterate_batches
 from tidelog.storage.trimming import TrimmingLog
 
@@ -93,6 +94,10 @@ class FollowingLog(TrimmingLog):
     def _end_lost(self, stable: int) -> list[int]:
         ended = self._producers.end_silent(stable)
         if ended:
+            # Whoever reads the log again from a segment's base finds no end of theirs, and would
+            # take a later marker of their producers for it: so nothing else is in that segment.
+            self._roll(self.log_end_offset, RollReason.REQUEST)
+            self._deferral.settle()
             self._write_snapshot(self.log_end_offset, self._producers.encode_snapshot())
             self.context.report(
                 f"{self.topic_partition}: {len(ended)} transactions that began below {stable} count"

@@ -14,7 +14,7 @@ from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.producer_recall import recall_batches
 from tidelog.storage.producers import ProducerStates
 from tidelog.storage.reading import LogSlice, slices
-from tidelog.storage.segment import Segment, SegmentContext
+from tidelog.storage.segment import Segment, SegmentContext, read_optional
 from tidelog.storage.tiers.remote_segment import RemoteSegment
 from tidelog.storage.trust import batch_ending_at, fingerprint, sure_end
 
@@ -100,6 +100,15 @@ def states_at(context: SegmentContext, offset: int) -> ProducerStates:
     spans = itertools.pairwise([*bases, offset])
     earlier = [ClosedSegment(context, base, end) for base, end in spans]
     return _states_from(context, earlier, offset)
+
+
+def snapshot_at(context: SegmentContext, base_offset: int) -> ProducerStates | None:
+    """What the snapshot at a segment's base tells; None where there is none, or it is damaged."""
+    try:
+        data = read_optional(context, base_offset, files.SNAPSHOT_SUFFIX)
+        return None if data is None else ProducerStates.decode_snapshot(data)
+    except CorruptData:
+        return None
 
 
 def _states_from(

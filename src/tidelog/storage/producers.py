@@ -248,10 +248,19 @@ class ProducerStates:
             entry = self._producers[producer_id]
             last = entry.batches[-1].last_offset if entry.batches else first
             if max(first, last) < offset:
-                del self._open[first]
-                self._producers[producer_id] = replace(entry, txn_first_offset=None)
+                self._end(first)
                 ended.append(producer_id)
         return ended
+
+    def take_ends(self, told: "ProducerStates") -> None:
+        """End the open transactions that a snapshot of the same offset does not know as open."""
+        for first, producer_id in self.open_transactions.items():
+            if told.open_transactions.get(first) != producer_id:
+                self._end(first)
+
+    def _end(self, first: int) -> None:
+        producer_id = self._open.pop(first)
+        self._producers[producer_id] = replace(self._producers[producer_id], txn_first_offset=None)
 
     def ending_from(self, offset: int) -> list[ProducerEntry]:
         """Producers whose last batch ends at or behind `offset`."""

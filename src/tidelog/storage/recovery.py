@@ -23,7 +23,7 @@ from tidelog.storage.compaction_history import cleaned_end
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.handles import walk_file
 from tidelog.storage.index_files import IndexBuilder
-from tidelog.storage.loading import list_bases, states_at
+from tidelog.storage.loading import list_bases, snapshot_at, states_at
 from tidelog.storage.producers import ProducerStates
 from tidelog.storage.segment import SegmentContext, order_problem
 from tidelog.storage.segment_notes import has_notes, read_notes
@@ -160,6 +160,8 @@ def recover(
     states = states_at(context, bases[first]) if bases else ProducerStates()
     for number in range(first, len(bases)):
         base = bases[number]
+        if number > first:
+            _take_ends(context, base, states)
         scan = _scan(context, base, states, epochs)
         report.scanned_segments += 1
         later = bases[number + 1 :]
@@ -177,6 +179,16 @@ def recover(
         _write_derived(context, base, scan)
         if has_hole or scan.problem is not None:
             return
+
+
+def _take_ends(context: SegmentContext, base: int, states: ProducerStates) -> None:
+    """End what the segment's snapshot says has ended, though no marker of it is in the log.
+
+    A standby whose leader had the marker no more has begun this segment because of that.
+    """
+    told = snapshot_at(context, base) if states.open_transactions else None
+    if told is not None:
+        states.take_ends(told)
 
 
 def _ends_early(context: SegmentContext, base: int, scan: "_Scan", later: Sequence[int]) -> bool:

@@ -1,9 +1,9 @@
 """A leader deletes the marker of a transaction that a standby has open: it ends all the same."""
 
 import pytest
-from tests.faults import SeededEnv, seeded_env
+from tests.faults import Keep, SeededEnv, reopen, seeded_env
 from tests.unit.cluster.fake_leader import HOST, PORT, FakeLeader
-from tests.unit.cluster.test_follow import P0, STANDBY, copy_all, opened
+from tests.unit.cluster.test_follow import P0, STANDBY, copy_all, follow, opened
 
 from tidelog.cluster.follow import Follower, FollowOptions
 from tidelog.cluster.follow_leader import FetchLimits
@@ -147,3 +147,47 @@ def test_it_waits_until_all_is_here_that_may_hold_the_marker(
         mine = follower.copies[P0].log
         assert [mine.last_stable_offset for _ in follower.rounds_to_catch_up()] == [0, 0, 0, 5, 6]
         assert committed(mine) == [*[b"between"] * 3, b"last"]
+
+
+def test_what_its_producer_aborts_later_does_not_hide_it(
+    leader: FakeLeader, env: SeededEnv
+) -> None:
+    """Not even behind a kill, where the next transactions are found in what is left of the log."""
+    log = begun(leader, env)
+    end(log)
+    log.advance_start(log.log_end_offset)
+    leader.put(b"behind")
+    copy_all(leader, env)
+    write(log, b"next", sequence=1)
+    end(log, commit=False)
+    leader.put(b"last")
+
+    copy_all(leader, env)
+
+    shown = [b"begun", b"behind", b"last"]
+    with opened(env) as directory:
+        assert committed(directory.log("t", 0)) == shown
+    assert committed(reopened_after_a_kill(env)) == shown
+    check = DirectoryCheck(env.files, STANDBY)
+    assert [*check.load(), *check.findings()] == []
+
+
+@pytest.mark.parametrize("keep", Keep)
+def test_nor_where_the_standby_is_killed(leader: FakeLeader, env: SeededEnv, keep: Keep) -> None:
+    log = begun(leader, env)
+    end(log)
+    log.advance_start(log.log_end_offset)
+    leader.put(b"behind")
+    with follow(leader, env) as follower:
+        follower.catch_up()
+        write(log, b"next", sequence=1)
+        end(log, commit=False)
+        leader.put(b"last")
+        follower.catch_up()
+        state = env.files.crash(keep)
+    again = seeded_env(4, files=reopen(state))
+    found = committed(
+        LogDir.open(STANDBY, env=again, options=LogDirOptions(writable=True)).log("t", 0)
+    )
+    assert found == [b"begun", b"behind", b"last"][: len(found)]
+    assert len(found) == 3 or (keep is not Keep.EVERYTHING and len(found) == 2)
