@@ -29,6 +29,8 @@ SHIFTS_SIZE: Final = 2 * TABLE_SIZE
 _NEAR_AT: Final = TABLE_SIZE
 # Bytes of a line of the cache; both sizes are lines.
 _LINE: Final = 64
+# Of a body so much is fetched at once; the nearest cache holds it.
+_BODY_MAX: Final = 32 << 10
 # How far ahead of the runs lines are asked for.
 _AHEAD: Final = 1024
 _MASK: Final = (1 << 32) - 1
@@ -73,6 +75,13 @@ def _shift(crc: int, table: Longs, at: int) -> int:
     low: int = table[at + (crc & 0xFF)] ^ table[at + 256 + ((crc >> 8) & 0xFF)]
     high: int = table[at + 512 + ((crc >> 16) & 0xFF)] ^ table[at + 768 + ((crc >> 24) & 0xFF)]
     return low ^ high
+
+
+@inlined
+def fetch_body(data: Bytes, start: int, end: int) -> None:
+    """Let a body come into the cache: the machine does not foresee steps from record to record."""
+    for at in range(start, min(end, start + _BODY_MAX), _LINE):
+        fetch(data, at)
 
 
 @inlined

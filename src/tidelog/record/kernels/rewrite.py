@@ -34,6 +34,7 @@ from tidelog.record.header import (
     TRANSACTIONAL_BIT,
 )
 from tidelog.record.kernels.arithmetic import add_wrapping, subtract_wrapping
+from tidelog.record.kernels.checksums import fetch_body
 from tidelog.record.kernels.compiler import inlined, kernel
 from tidelog.record.kernels.decode import NO_TIMESTAMP, parse_record
 from tidelog.record.kernels.layout import (
@@ -248,6 +249,7 @@ def _write_filtered(
 ) -> int:
     """Write the records of a batch that are left: its size, 0 for none, -1 for a bad record."""
     batch, plan = sources.table[slot], sources.plan[slot]
+    fetch_body(sources.bodies, batch[BODY_START], batch[BODY_END])
     if not _look_at(sources, slot, facts):
         return -1
     if facts[_LEFT] == 0:

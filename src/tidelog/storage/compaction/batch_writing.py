@@ -139,11 +139,11 @@ def _buffers(
             buffers.append(out[done:at].tobytes())
         buffers.append(batch)
         done = at + size
-    last = rows[-1]
+    end = int(rows[-1, rewrite.WRITTEN_AT] + rows[-1, rewrite.WRITTEN_SIZE])
     if not len(packed):
-        buffers.append(out[: int(last[rewrite.WRITTEN_AT] + last[rewrite.WRITTEN_SIZE])].tobytes())
+        # What is mostly empty would keep much memory until it is written.
+        buffers.append(out[:end].data if 2 * end >= out.size else out[:end].tobytes())
         return buffers
-    end = int(last[rewrite.WRITTEN_AT] + last[rewrite.WRITTEN_SIZE])
     if packed[-1] != len(rows) - 1:
         buffers.append(out[done:end].tobytes())
     sizes = rows[:, rewrite.WRITTEN_SIZE]

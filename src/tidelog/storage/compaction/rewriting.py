@@ -186,10 +186,14 @@ class SourcePass:
         )
         if not run.is_special:
             self._counts.records_before += int(counts.sum())
-        for first, behind in self._wanted_spans(run, left):
-            self._write_span(run, judged, first, behind)
+        ends = np.cumsum(run.sizes, dtype=np.int64)
+        for first, behind in self._wanted_spans(run, left, ends):
+            start, end = int(ends[first]) - int(run.sizes[first]), int(ends[behind - 1])
+            self._write_span(run, judged, first, (run.start + start, run.start + end))
 
-    def _wanted_spans(self, run: MappedRun, left: "Longs") -> Iterator[tuple[int, int]]:
+    def _wanted_spans(
+        self, run: MappedRun, left: "Longs", ends: "Longs"
+    ) -> Iterator[tuple[int, int]]:
         """Rows of batches to read, as spans; small gaps are read too."""
         if run.is_special:
             yield 0, len(left)
@@ -197,7 +201,6 @@ class SourcePass:
         slots = np.flatnonzero(left > 0)
         if not len(slots):
             return
-        ends = np.cumsum(run.sizes, dtype=np.int64)
         gaps = ends[slots[1:] - 1] - ends[slots[:-1]]
         cuts = np.flatnonzero(gaps > GAP_BYTES)
         firsts = np.concatenate((slots[:1], slots[cuts + 1])).tolist()
@@ -205,10 +208,11 @@ class SourcePass:
         for first, last in zip(firsts, lasts, strict=True):
             yield first, last + 1
 
-    def _write_span(self, run: MappedRun, judged: Judged, first: int, behind: int) -> None:
-        ends = run.start + np.cumsum(run.sizes, dtype=np.int64)
-        start, end = int(ends[first]) - int(run.sizes[first]), int(ends[behind - 1])
-        for piece in self._cleaning.reader.pieces(self._source, start, end, check=False):
+    def _write_span(
+        self, run: MappedRun, judged: Judged, first: int, span: tuple[int, int]
+    ) -> None:
+        """Write what is left between two positions, from the run's batch `first` on."""
+        for piece in self._cleaning.reader.pieces(self._source, *span, check=False):
             part = judged.part(first, first + len(piece.table))
             first += len(piece.table)
             plan = self._planner.plan(piece, piece.table, part)
