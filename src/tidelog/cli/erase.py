@@ -66,7 +66,9 @@ def _say(surroundings: Surroundings, receipt: Receipt) -> None:
     for line in cast("list[str]", receipt["out_of_reach"]):
         surroundings.say(f"nobody has looked at: {line}")
     count = receipt["records"]
-    if not receipt["executed"]:
+    if not count:
+        surroundings.say(f"no record of the key in {receipt['topic']}")
+    elif not receipt["executed"]:
         surroundings.say(f"{count} records of the key; --execute erases them")
     elif receipt["complete"]:
         surroundings.say(f"{count} records of the key erased from {receipt['topic']}")

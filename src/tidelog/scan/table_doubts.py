@@ -51,7 +51,7 @@ def refuse(doubts: "Sequence[Doubt]", at_ms: int) -> InexactTable:
     more = f"; and {len(doubts) - _SHOWN} partitions more" if len(doubts) > _SHOWN else ""
     return InexactTable(
         f"the table as of {_time(at_ms)} can't be told exactly: {shown}{more}."
-        " Ask for a later time, or for the inexact one (inexact=mark)",
+        " Ask for a later time, or for the inexact one (inexact=mark, --inexact mark)",
         exact_since_ms=_since(doubts),
     )
 

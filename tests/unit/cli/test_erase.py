@@ -31,6 +31,14 @@ def test_it_only_looks_unless_it_is_told_to(keyed: Cli) -> None:
     assert keys_of(keyed).count("secret") == 2
 
 
+@pytest.mark.parametrize("more", [(), ("--execute",)])
+def test_where_there_is_none_nothing_is_offered(keyed: Cli, more: tuple[str, ...]) -> None:
+    result = keyed.ok("erase", "flights", "--key", "nobody", *more)
+    assert json.loads(result.out)["records"] == 0
+    assert "no record of the key in flights" in result.err
+    assert keys_of(keyed) == ["secret", "a", "secret", "b"]
+
+
 def test_what_it_did_stands_in_the_receipt(keyed: Cli) -> None:
     result = keyed.ok("erase", "flights", "--key", "secret", "--execute")
     receipt = json.loads(result.out)
