@@ -254,14 +254,14 @@ def _may_be_remote(kind: type) -> bool:
 
 def forget(files: FileSystem, path: str) -> None:
     """See a folder as it will be at the next look; the machine's own are seen so anyway."""
-    if isinstance(files, RemoteFiles):
-        files.forget(path)
+    if _may_be_remote(type(files)):
+        cast("RemoteFiles", files).forget(path)
 
 
 def prefetch(files: FileSystem, paths: Iterable[str]) -> None:
     """Read small files side by side where each is a request."""
-    if isinstance(files, RemoteFiles):
-        files.prefetch(paths)
+    if _may_be_remote(type(files)):
+        cast("RemoteFiles", files).prefetch(paths)
 
 
 # A machine that slept must not look like one whose wall clock jumped: Linux counts sleep here only.
