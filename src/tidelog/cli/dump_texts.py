@@ -7,7 +7,7 @@ from tidelog.cli import output
 from tidelog.cli.dump_file import Dumped, DumpFile
 from tidelog.cli.output import Column, Row
 from tidelog.errors import CorruptData, CorruptFile, UnsupportedVersion
-from tidelog.storage import files, meta_properties, segment_notes, topics
+from tidelog.storage import files, meta_properties, segment_notes, topics_file
 from tidelog.storage.epochs import LeaderEpochs
 
 _Rows = Callable[[bytes], Iterator[Row]]
@@ -62,7 +62,7 @@ def _properties(data: bytes) -> Iterator[Row]:
 
 
 def _topics(data: bytes) -> Iterator[Row]:
-    for name, entry in topics.decode_topics(data).items():
+    for name, entry in topics_file.decode_topics(data).topics.items():
         settings = ",".join(f"{key}={value}" for key, value in entry.given.items())
         yield [name, files.encode_topic_id(entry.topic_id), entry.partitions, settings]
 
@@ -100,7 +100,7 @@ TEXT_FILES: Final[dict[str, tuple[list[Column], _Rows]]] = {
     ),
     files.PARTITION_METADATA_FILE: (_PAIR, _metadata),
     meta_properties.META_PROPERTIES_FILE: (_PAIR, _properties),
-    topics.TOPICS_FILE: (
+    topics_file.TOPICS_FILE: (
         [
             output.text("topic"),
             output.text("topic_id"),

@@ -48,9 +48,9 @@ class Holds:
         hold = self._held.get(topic)
         return hold is not None and hold.stops_deletion
 
-    async def wait_for_deletion(self, topic: str) -> None:
-        """Return when a topic is not held by what stops its deletion."""
-        await self._wait([topic], lambda hold: hold.stops_deletion)
+    async def wait_for_deletion(self, topics: Iterable[str]) -> None:
+        """Return when none of these is held by what stops its deletion."""
+        await self._wait(topics, lambda hold: hold.stops_deletion)
 
     async def _wait(self, topics: Iterable[str], counts: Callable[[Hold], bool]) -> None:
         names = list(topics)

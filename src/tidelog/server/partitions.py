@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Final, TypeVar
 
@@ -385,10 +385,10 @@ class Partitions:
         """Those that are open now."""
         return iter(tuple(self._open.values()))
 
-    def forget(self, topic: str) -> None:
-        """A topic was deleted: let go of its partitions, and tell who waits for them."""
-        for name in [name for name in self._open if name.topic == topic]:
+    def forget(self, topics: Collection[str]) -> None:
+        """Topics were deleted: let go of their partitions, and tell who waits for them."""
+        for name in [name for name in self._open if name.topic in topics]:
             self._used.pop((name.topic, name.partition), None)
             self._open.pop(name).close()
-        for name in [name for name in self._next_epochs if name.topic == topic]:
+        for name in [name for name in self._next_epochs if name.topic in topics]:
             del self._next_epochs[name]

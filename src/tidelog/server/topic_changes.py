@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tidelog.errors import StorageFailure, TidelogError
 from tidelog.server.node import LOGGER, Node
-from tidelog.storage.topics import NewTopic, TopicInfo
+from tidelog.server.slices import Slices
+from tidelog.storage.topics import NewTopic, TopicInfo, unknown_topic
 
 
 async def create(
@@ -55,24 +56,60 @@ async def alter(
 
 
 async def delete(node: Node, name: str) -> None:
-    """Delete a topic; errors as `LogDir.set_topic_aside`. Renames, syncs and unlinks go in threads.
+    """Delete a topic; raises UnknownTopic, StorageFailure: it is there."""
+    (failure,) = await delete_all(node, [node.log_dir.topic(name)])
+    if failure is not None:
+        raise failure
 
-    It goes on where whoever waits for it goes away: nothing else may change topics meanwhile.
+
+async def delete_all(node: Node, topics: Sequence[TopicInfo]) -> list[TidelogError | None]:
+    """Delete topics together; for each why it is not deleted: UnknownTopic, StorageFailure.
+
+    Renames, syncs and unlinks go in threads. It goes on where whoever waits for it goes away:
+    nothing else may change topics meanwhile. Those that somebody rebuilds wait for him, the others
+    don't wait for them.
     """
-    await asyncio.shield(node.topics.begin(_delete(node, name)))
+    failures: dict[str, TidelogError] = {}
+    await asyncio.shield(node.topics.begin(_delete(node, topics, failures)))
+    return [failures.get(info.name) for info in topics]
 
 
-async def _delete(node: Node, name: str) -> None:
-    holds = node.partitions.holds
-    while True:
-        await holds.wait_for_deletion(name)
+async def _delete(
+    node: Node, topics: Sequence[TopicInfo], failures: dict[str, TidelogError]
+) -> None:
+    waiting, left = {info.name: info for info in topics}, list[str]()
+    while waiting:
         async with node.topics.changing:
-            if holds.stops_deletion(name):  # somebody came while this one waited
-                continue
-            left = await node.work.run(node.topics.hide(name))
-            node.topics.tell_deleted(name)
-        break
+            # Who holds one may have come while this one waited for its turn.
+            free = [name for name in waiting if not node.partitions.holds.stops_deletion(name)]
+            left += await _delete_free(node, [waiting.pop(name) for name in free], failures)
+        await node.partitions.holds.wait_for_deletion(waiting)
     try:
         await node.work.run(node.log_dir.remove_set_aside, left)
     except StorageFailure as error:
-        LOGGER.warning("files of %s stay until the next start: %s", name, error)
+        LOGGER.warning("files of deleted topics stay until the next start: %s", error)
+
+
+async def _delete_free(
+    node: Node, topics: Sequence[TopicInfo], failures: dict[str, TidelogError]
+) -> list[str]:
+    """Delete topics that nobody holds; directories that are left."""
+    there = []
+    for info in topics:
+        found = node.topics.find(info.name)
+        if found is not None and found.topic_id == info.topic_id:
+            there.append(info.name)
+        else:  # deleted meanwhile, and perhaps made anew
+            failures[info.name] = unknown_topic(info.name, ())
+    if not there:
+        return []
+    try:
+        left = await node.work.run(node.topics.hide(there))
+    except StorageFailure as error:
+        failures |= dict.fromkeys(there, error)
+        return []
+    slices = Slices(node.env.clock)
+    for name in there:
+        await slices.rest()
+        node.topics.tell_deleted(name)
+    return left

@@ -1,7 +1,7 @@
 """The broker's topics: by name, by id, created where a client asks for one that is not there."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -68,20 +68,20 @@ class Topics:
         return self._log_dir.create_topic(name, partitions=count, config=config)[0]
 
     def delete(self, name: str) -> list[str]:
-        """Delete a topic, but for what is left of it; errors as `LogDir.set_topic_aside`.
+        """Delete a topic, but for what is left of it; errors as `LogDir.hide_topics`.
 
         Returns:
             What `LogDir.remove_set_aside` is to remove, beside the loop.
         """
-        left = self.hide(name)()
+        left = self.hide([name])()
         self.tell_deleted(name)
         return left
 
-    def hide(self, name: str) -> Callable[[], list[str]]:
-        """Show a topic no more, and tell who waits for it; as `LogDir.hide_topic`."""
-        set_aside = self._log_dir.hide_topic(name)
-        self._partitions.forget(name)
-        return set_aside
+    def hide(self, names: Sequence[str]) -> Callable[[], list[str]]:
+        """Show topics no more, and tell who waits for them; as `LogDir.hide_topics`."""
+        delete = self._log_dir.hide_topics(names)
+        self._partitions.forget(frozenset(names))
+        return delete
 
     def tell_deleted(self, name: str) -> None:
         """A topic is deleted for good."""

@@ -10,7 +10,7 @@ import logging
 import posixpath
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -47,6 +47,11 @@ if TYPE_CHECKING:
 
 _LOGGER: Final = logging.getLogger(__name__)
 DELETED_DIR_SUFFIX: Final = "-delete"
+_OFFSET_CHECKPOINTS: Final = (
+    files.LOG_START_CHECKPOINT_FILE,
+    files.RECOVERY_POINT_CHECKPOINT_FILE,
+    files.CLEANER_CHECKPOINT_FILE,
+)
 # Nothing else is ours to remove, whatever people keep beside the partitions.
 _DELETED_DIR: Final = re.compile(r".+-[0-9]{1,10}\.[0-9a-f]{32}-delete", re.ASCII)
 
@@ -182,6 +187,7 @@ class DirectoryState(Closing):
             self.report(line)
         self._starts = self._read_offsets(files.LOG_START_CHECKPOINT_FILE)
         self._recovery_points = self._read_offsets(files.RECOVERY_POINT_CHECKPOINT_FILE)
+        self._remove_leftovers()
         if self._options.prepare is not None:
             self._options.prepare(self)
         if not self._was_clean:
@@ -226,6 +232,17 @@ class DirectoryState(Closing):
         for entry in self.env.files.list_dir(self.path):
             if entry.is_dir and _DELETED_DIR.fullmatch(entry.name):
                 self._remove_tree(f"{self.path}/{entry.name}")
+
+    def _remove_leftovers(self) -> None:
+        """Remove what deleted topics have left under their own names, and forget these."""
+        deleted = self._registry.deleted - self._registry.topics.keys()
+        if deleted:
+            for partition in self._registry.leftovers:
+                self._remove_tree(f"{self.path}/{files.partition_dir_name(partition)}")
+            self._forget_offsets(deleted)
+            self.env.files.sync_dir(self.path)
+        self._registry.forget_deleted(list(self._registry.deleted))
+        self._registry.tidy()
 
     def _remove_tree(self, path: str) -> None:
         """Remove a directory and all in it; of a link only the link, never what it leads to."""
@@ -374,6 +391,22 @@ class DirectoryState(Closing):
         except OSError as error:
             raise as_storage_failure(error, path, "note cleaned") from error
 
+    def _forget_offsets(self, topics: Collection[str]) -> None:
+        """Forget what is known of deleted topics' partitions; a topic of that name begins anew.
+
+        Names are not synced: that is the caller's. Raises OSError.
+        """
+        for known in (self._starts, self._recovery_points, self._given_up):
+            for name in [each for each in tuple(known) if each.topic in topics]:
+                known.pop(name, None)
+        with self._checkpoint_writing:
+            for place in _OFFSET_CHECKPOINTS:
+                offsets = self._read_offsets(place)
+                kept = {name: at for name, at in offsets.items() if name.topic not in topics}
+                if len(kept) < len(offsets):
+                    path, text = f"{self.path}/{place}", files.encode_offset_checkpoint(kept)
+                    files.write_atomically(self.env.files, path, text, sync_name=False)
+
     def close(self) -> None:
         """Close every partition; where all went well, leave the mark of a clean stop.
 
@@ -403,6 +436,7 @@ class DirectoryState(Closing):
         try:
             self._dirs.settle_all()
             self._write_checkpoints()
+            self._registry.tidy()
             if failure is None and not self._given_up and not self.doubts:
                 files.write_clean_shutdown(self.env.files, self.path)
         except OSError as error:

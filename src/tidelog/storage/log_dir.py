@@ -11,7 +11,7 @@ Source: Kafka 4.x LogManager; KAFKA-10471 (the marker goes before anything is lo
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from tidelog.config import ConfigNote, TopicConfig
@@ -25,22 +25,16 @@ from tidelog.errors import (
 )
 from tidelog.storage import commits, files
 from tidelog.storage.deferral import AT_ONCE
-from tidelog.storage.dir_state import DELETED_DIR_SUFFIX, DirectoryState, LogDirOptions, reach
+from tidelog.storage.dir_state import LogDirOptions, reach
 from tidelog.storage.handles import as_storage_failure, typed_reads
 from tidelog.storage.log import Log, LogOptions
 from tidelog.storage.log_openings import Submit
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.segment import SegmentContext
 from tidelog.storage.segment_notes import begin_notes
-from tidelog.storage.tiers.deleted import note_partitions
-from tidelog.storage.topics import (
-    PARTITION_COUNT_LIMIT,
-    Made,
-    NewTopic,
-    TopicInfo,
-    find_topics,
-    unknown_topic,
-)
+from tidelog.storage.topic_deletion import TopicDeletion
+from tidelog.storage.topics import Made, NewTopic, TopicInfo, find_topics, unknown_topic
+from tidelog.storage.topics_file import PARTITION_COUNT_LIMIT
 from tidelog.storage.unsynced import rewrite_unsynced
 from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp, TopicPartition
 
@@ -51,7 +45,7 @@ NO_TOPIC_ID: Final = uuid.UUID(int=0)
 Found = TypeVar("Found")
 
 
-class LogDir(DirectoryState):
+class LogDir(TopicDeletion):
     """A directory of partitions, open for reading or for writing."""
 
     @classmethod
@@ -146,8 +140,10 @@ class LogDir(DirectoryState):
 
         Raises:
             ReadOnly: The directory was opened for reading.
+            StorageFailure: What a deleted topic of such a name left can't be moved out of the way.
         """
         self._ensure_writable()
+        self._clear_names([each.name for each in new])
         with self._topic_change:
             made = self._registry.create_all(new, source=self.env.random, make=self._dirs.make)
         return self._typed(made, [f"create topic {each.name}" for each in new])
@@ -185,98 +181,6 @@ class LogDir(DirectoryState):
             as_storage_failure(each, self.path, text) if isinstance(each, OSError) else each
             for each, text in zip(found, what, strict=True)
         ]
-
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic and all its records.
-
-        The directories are renamed first, so that a crash leaves no half of a partition; what is
-        left of them goes at the next opening.
-
-        Raises:
-            UnknownTopic, ReadOnly, StorageFailure: As their names say.
-        """
-        self.remove_set_aside(self.set_topic_aside(name))
-
-    def set_topic_aside(self, name: str) -> list[str]:
-        """The part of `delete_topic` after which there is no such topic; errors as there.
-
-        Returns:
-            The directories that are left, for `remove_set_aside`.
-        """
-        return self.hide_topic(name)()
-
-    def hide_topic(self, name: str) -> Callable[[], list[str]]:
-        """The part of `set_topic_aside` that takes no time: nobody finds the topic any more.
-
-        Its logs are given up. No topic may be changed before what this returns has returned.
-
-        Returns:
-            What does the rest, for any thread, once. Where it raises StorageFailure the topic is
-            there again, without the partitions that were set aside already.
-
-        Raises:
-            UnknownTopic, ReadOnly: As their names say.
-        """
-        self._ensure_writable()
-        info = self._registry.hide(name)
-        logs = {each: log for each, log in self._logs.items() if each.topic == name}
-        for each, log in logs.items():
-            del self._logs[each]
-            self._given_up[each] = log.recovery_point
-        let_go = [log.give_up() for log in logs.values()]
-        let_go += [_left(self._openings.leave(each)) for each in self._openings.names(name)]
-
-        def set_aside() -> list[str]:
-            try:
-                for end in let_go:  # else it might make a file or a directory behind us
-                    end()
-                return self._set_hidden_aside(name)
-            except BaseException as error:
-                self._registry.show_again(info)
-                if isinstance(error, OSError):
-                    raise as_storage_failure(error, self.path, f"delete topic {name}") from error
-                raise
-
-        return set_aside
-
-    def _set_hidden_aside(self, name: str) -> list[str]:
-        """Rename a hidden topic's directories, then forget it; raises OSError."""
-        numbers = self._present(name)
-        partitions = (TopicPartition(name, number) for number in numbers)
-        note_partitions(
-            self.env.files, self.path, map(files.partition_dir_name, partitions), self.report
-        )
-        renamed = [self._set_aside(TopicPartition(name, number)) for number in numbers]
-        self.env.files.sync_dir(self.path)
-        with self._topic_change:
-            self._registry.forget_hidden()
-        for partition in [each for each in tuple(self._given_up) if each.topic == name]:
-            del self._given_up[partition]
-        return renamed
-
-    def remove_set_aside(self, paths: Iterable[str]) -> None:
-        """The rest of `delete_topic`, which takes its time, for any thread; errors as there."""
-        try:
-            for path in paths:
-                self._remove_tree(path)
-        except OSError as error:
-            raise as_storage_failure(error, self.path, "remove deleted topics") from error
-
-    def _present(self, topic: str) -> list[int]:
-        """The partitions of a topic that have a directory now."""
-        parsed = (files.parse_partition_dir(e.name) for e in self.env.files.list_dir(self.path))
-        return sorted(p.partition for p in parsed if p is not None and p.topic == topic)
-
-    def _set_aside(self, partition: TopicPartition) -> str:
-        path = f"{self.path}/{files.partition_dir_name(partition)}"
-        target = f"{path}.{uuid.UUID(int=self.env.random.getrandbits(128)).hex}{DELETED_DIR_SUFFIX}"
-        # Before the name is free: a new topic of this name must not be taken for a cleaned one.
-        self.note_cleaned(partition, None)
-        self.env.files.rename(path, target)
-        self._dirs.forget(partition)
-        for known in (self._starts, self._recovery_points, self._given_up):
-            known.pop(partition, None)
-        return target
 
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
         """Change a topic's settings, None for back to the default; open partitions follow.
@@ -477,6 +381,9 @@ class LogDir(DirectoryState):
     def _settle(self, name: TopicPartition, info: TopicInfo) -> None:
         """Let a partition's directory be there, and say durably whose it is."""
         with typed_reads(self.path):
+            if self._registry.is_doubtful:
+                with self._topic_change:
+                    self._registry.settle()
             if not self.env.files.exists(self._dirs.path(name)):
                 self._dirs.make_again(name, info.topic_id)
             elif not (self._was_clean or info.foreign or info.topic_id is None):
@@ -580,17 +487,6 @@ class LogDir(DirectoryState):
         for info in self._registry.topics.values():
             for number in info.present:
                 self.log(info.name, number).accept_clock()
-
-
-def _left(opened: Callable[[], Log | None]) -> Callable[[], None]:
-    """What gives up a log that nobody has taken in, once it is open."""
-
-    def end() -> None:
-        log = opened()
-        if log is not None:
-            log.abandon()
-
-    return end
 
 
 __all__ = ["NO_TOPIC_ID", "LogDir", "LogDirOptions"]

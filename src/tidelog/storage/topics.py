@@ -6,23 +6,21 @@ are the truth on what exists: what the file does not know (a directory that Kafk
 by them, with default settings, and called foreign; a topic id in `partition.metadata` wins over
 the file's, since it is what Kafka goes by.
 
-Text of the file, format version 1:
-`{"version": 1, "topics": {NAME: {"id": 22 characters, "partitions": N, "config": {KEY: TEXT}}}}`
+The file's text is told in `topics_file`.
 
 Owns no lock: only the holder of the directory's lock may call what changes it.
 
-Over 400 lines because the file's text and who changes it belong together.
+Over 400 lines because what can be asked of a registry is told in one place.
 """
 
-import json
 import posixpath
 import random
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from tidelog.config import ConfigNote, TopicConfig, key_names, normalize
 from tidelog.env import FileSystem, prefetch
@@ -33,27 +31,27 @@ from tidelog.errors import (
     TidelogError,
     TopicExists,
     UnknownTopic,
-    UnsupportedVersion,
 )
 from tidelog.storage.files import (
     CLUSTER_METADATA_TOPIC,
     PARTITION_METADATA_FILE,
     check_topic_name,
-    decode_topic_id,
     encode_topic_id,
     parse_partition_dir,
     partition_dir_name,
     random_topic_id,
-    read_file,
     read_partition_metadata,
     write_atomically,
 )
-from tidelog.types import Buffer, TopicPartition
-
-TOPICS_FILE: Final = "tidelog-topics.json"
-TOPICS_VERSION: Final = 1
-# Each partition is a directory: more of them in one topic is a slip of the keyboard.
-PARTITION_COUNT_LIMIT: Final = 100_000
+from tidelog.storage.topics_file import (
+    PARTITION_COUNT_LIMIT,
+    TOPICS_FILE,
+    TopicEntry,
+    TopicsText,
+    encode_topics,
+    read_topics,
+)
+from tidelog.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,101 +100,6 @@ Made: TypeAlias = tuple[TopicInfo, list[ConfigNote]]
 Make: TypeAlias = Callable[[Collection[TopicInfo]], Mapping[str, OSError]]
 
 
-@dataclass(frozen=True, slots=True)
-class TopicEntry:
-    """What the file says of one topic."""
-
-    topic_id: uuid.UUID
-    partitions: int
-    given: Mapping[str, str]
-
-
-def encode_topics(entries: Mapping[str, TopicEntry]) -> bytes:
-    """The file's text for these topics, sorted by name.
-
-    Each new topic writes all of it: by hand in a quarter of the time that `json` takes to indent.
-    """
-    rows = ",".join(_row(name, entry) for name, entry in sorted(entries.items()))
-    end = "\n " if rows else ""
-    text = f'{{\n "version": {TOPICS_VERSION},\n "topics": {{{rows}{end}}}\n}}\n'
-    return text.encode("ascii")
-
-
-def _row(name: str, entry: TopicEntry) -> str:
-    quoted = json.encoder.encode_basestring_ascii
-    pairs = (f"\n    {quoted(key)}: {quoted(text)}" for key, text in entry.given.items())
-    config = ",".join(pairs)
-    end = "\n   " if config else ""
-    return (
-        f"\n  {quoted(name)}: {{"
-        f'\n   "id": {quoted(encode_topic_id(entry.topic_id))},'
-        f'\n   "partitions": {entry.partitions},'
-        f'\n   "config": {{{config}{end}}}'
-        "\n  }"
-    )
-
-
-def decode_topics(data: Buffer) -> dict[str, TopicEntry]:
-    """The topics in a file's text.
-
-    Raises:
-        CorruptFile: It is not what `encode_topics` writes.
-        UnsupportedVersion: A later release wrote it.
-    """
-    try:
-        found: object = json.loads(bytes(data))
-    except (ValueError, RecursionError) as error:
-        raise CorruptFile(f"not JSON: {error}") from error
-    content = _mapping(found, "the file")
-    version = content.get("version")
-    if type(version) is not int or version < 1:
-        raise CorruptFile(f"version {version!r}, a number from 1 on expected")
-    if version > TOPICS_VERSION:
-        raise UnsupportedVersion(f"{TOPICS_FILE} of version {version}, {TOPICS_VERSION} is known")
-    topics = _mapping(content.get("topics"), "`topics`")
-    return {name: _decode_entry(name, value) for name, value in topics.items()}
-
-
-def _mapping(value: object, what: str) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise CorruptFile(f"{what} is {type(value).__name__}, a JSON object expected")
-    return value
-
-
-def _decode_entry(name: str, value: object) -> TopicEntry:
-    entry = _mapping(value, f"topic {name[:80]!r}")
-    topic_id, count = entry.get("id"), entry.get("partitions")
-    given = _mapping(entry.get("config"), f"`config` of topic {name[:80]!r}")
-    texts = {key: text for key, text in given.items() if isinstance(text, str)}
-    try:
-        check_topic_name(name)
-    except InvalidTopic as error:
-        raise CorruptFile(str(error)) from error
-    if not isinstance(topic_id, str):
-        raise CorruptFile(f"topic {name}: `id` is {topic_id!r}")
-    if type(count) is not int or not 1 <= count <= PARTITION_COUNT_LIMIT:
-        raise CorruptFile(f"topic {name}: `partitions` is {count!r}")
-    if len(texts) < len(given):
-        raise CorruptFile(f"topic {name}: a setting in `config` is no text")
-    return TopicEntry(decode_topic_id(topic_id), count, texts)
-
-
-def read_topics(files: FileSystem, directory: str) -> dict[str, TopicEntry]:
-    """What the directory's file says; no topics where it has no such file.
-
-    Raises:
-        CorruptFile, UnsupportedVersion: As `decode_topics`, with the path.
-        OSError: A call failed.
-    """
-    path = posixpath.join(directory, TOPICS_FILE)
-    try:
-        return decode_topics(read_file(files, path))
-    except FileNotFoundError:
-        return {}
-    except CorruptFile as error:
-        raise error.located(path) from error
-
-
 def find_topics(
     files: FileSystem, directory: str, defaults: Mapping[str, str] | None = None
 ) -> tuple[dict[str, TopicInfo], list[str]]:
@@ -215,17 +118,57 @@ def find_topics(
             this release does not know.
         OSError: A call failed.
     """
-    entries = read_topics(files, directory)
-    present = _find_partitions(files, directory)
+    found = _find(files, directory, defaults)
+    return found.topics, found.notes
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """All that the file and the directories say.
+
+    Attributes:
+        topics: By name, sorted.
+        notes: What does not fit together.
+        deleted: As the file has it.
+        leftovers: Directories of deleted topics that have their names yet.
+    """
+
+    topics: dict[str, TopicInfo]
+    notes: list[str]
+    deleted: dict[str, uuid.UUID | None]
+    leftovers: list[TopicPartition]
+
+
+def _find(files: FileSystem, directory: str, defaults: Mapping[str, str] | None) -> _Found:
+    text = read_topics(files, directory)
+    entries, present = text.topics, _find_partitions(files, directory)
     notes: list[str] = []
     topics = {}
     found = [TopicPartition(name, number) for name in present for number in present[name]]
     prefetch(files, (f"{directory}/{place}/{PARTITION_METADATA_FILE}" for place in found))
+    leftovers = _take_leftovers(files, directory, text, present)
     for name in sorted(entries.keys() | present.keys()):
         ids = _read_ids(files, directory, name, present[name], notes)
         config = _config_of(name, entries.get(name), defaults)
         topics[name] = _merge(name, entries.get(name), present[name], ids, config, notes)
-    return topics, notes
+    return _Found(topics, notes, text.deleted, leftovers)
+
+
+def _take_leftovers(
+    files: FileSystem, directory: str, text: TopicsText, present: dict[str, tuple[int, ...]]
+) -> list[TopicPartition]:
+    """Take what deleted topics have left out of `present`, by the rule in `topics_file`."""
+    left = []
+    for name in text.deleted.keys() & present.keys() - text.topics.keys():
+        numbers = present.pop(name)
+        places = [TopicPartition(name, number) for number in numbers]
+        ids = [_read_id(files, directory, place, []) for place in places]
+        theirs = (None, text.deleted[name])
+        gone = [place for place, found in zip(places, ids, strict=True) if found in theirs]
+        left += gone
+        if len(gone) < len(places):  # somebody else has made a topic of that name
+            present[name] = tuple(place.partition for place in places if place not in gone)
+    return sorted(left)
 
 
 def _find_partitions(files: FileSystem, directory: str) -> defaultdict[str, tuple[int, ...]]:
@@ -242,17 +185,20 @@ def _read_ids(
     files: FileSystem, directory: str, name: str, numbers: Iterable[int], notes: list[str]
 ) -> list[uuid.UUID]:
     """The distinct topic ids in the partitions' metadata, in the partitions' order."""
-    found: dict[uuid.UUID, None] = {}
-    for number in numbers:
-        partition = partition_dir_name(TopicPartition(name, number))
-        try:
-            topic_id = read_partition_metadata(files, posixpath.join(directory, partition))
-        except CorruptFile as error:
-            notes.append(str(error))
-            continue
-        if topic_id is not None:
-            found[topic_id] = None
-    return list(found)
+    read = (_read_id(files, directory, TopicPartition(name, number), notes) for number in numbers)
+    return list({topic_id: None for topic_id in read if topic_id is not None})
+
+
+def _read_id(
+    files: FileSystem, directory: str, partition: TopicPartition, notes: list[str]
+) -> uuid.UUID | None:
+    """The topic id in a partition's metadata, None where none can be read."""
+    try:
+        path = posixpath.join(directory, partition_dir_name(partition))
+        return read_partition_metadata(files, path)
+    except CorruptFile as error:
+        notes.append(str(error))
+        return None
 
 
 def _merge(
@@ -317,7 +263,13 @@ class TopicRegistry:
         self._files = files
         self._directory = directory
         self._defaults = dict(defaults or {})
-        self._topics, self.notes = find_topics(files, directory, self._defaults)
+        read = _find(files, directory, self._defaults)
+        self._topics, self.notes, self.leftovers = read.topics, read.notes, read.leftovers
+        # Deleted topics whose directories may have their names yet; the file's as it was written.
+        self._deleted = read.deleted
+        self._is_stale = bool(read.deleted)
+        # Whether the file may say of topics that they are deleted which are not.
+        self.is_doubtful = False
         found = self._topics.get(CLUSTER_METADATA_TOPIC)
         if found is not None and found.foreign:
             # A log of Kafka's own controller: nobody else recovers, shortens or serves it.
@@ -413,32 +365,59 @@ class TopicRegistry:
         names.take(new.name)
         return info, notes
 
-    def delete(self, name: str) -> TopicInfo:
-        """Forget a topic; raises UnknownTopic, OSError."""
-        info = self.hide(name)
-        try:
-            self.forget_hidden()
-        except OSError:
-            self.show_again(info)
-            raise
-        return info
+    @property
+    def deleted(self) -> Set[str]:
+        """Names of deleted topics whose directories may have these names yet."""
+        return self._deleted.keys()
 
-    def hide(self, name: str) -> TopicInfo:
-        """Show a topic no more; it is in the file still. Raises UnknownTopic.
+    def hide(self, names: Iterable[str]) -> list[TopicInfo]:
+        """Show topics no more; they are in the file still. Raises UnknownTopic: none is hidden.
 
-        Until `forget_hidden` or `show_again` nothing else may be changed.
+        Until `delete_hidden` nothing else may be changed.
         """
-        info = self.get(name)
-        self._topics = {other: kept for other, kept in self._topics.items() if other != name}
-        return info
+        hidden = {name: self.get(name) for name in names}
+        self._topics = {name: kept for name, kept in self._topics.items() if name not in hidden}
+        return list(hidden.values())
 
-    def forget_hidden(self) -> None:
-        """Take what is hidden out of the file; raises OSError."""
-        self._write(self._topics)
+    def delete_hidden(self, hidden: Iterable[TopicInfo]) -> None:
+        """Delete what was hidden, in one write of the file: all of it, or nothing.
 
-    def show_again(self, info: TopicInfo) -> None:
-        """Show a topic that was hidden."""
-        self._show({**self._topics, info.name: info})
+        Their directories count for nothing from then on; `forget_deleted` when they are gone.
+
+        Raises:
+            OSError: The file could not be written.
+        """
+        known, gone = self._deleted, {info.name: info.topic_id for info in hidden}
+        self._deleted = {**known, **gone}
+        try:
+            self._write(self._topics)
+        except OSError:
+            self._deleted = known
+            raise
+
+    def show_again(self, hidden: Iterable[TopicInfo]) -> None:
+        """Show what was hidden; where the file might say that it is deleted, mend that.
+
+        Where that fails, `settle` tries again.
+        """
+        self._show({**self._topics, **{info.name: info for info in hidden}})
+        self.is_doubtful = True
+        with suppress(OSError):
+            self.settle()
+
+    def settle(self) -> None:
+        """Let the file say what is shown, before more is built on that; raises OSError."""
+        if self.is_doubtful:
+            self._write(self._topics)
+
+    def forget_deleted(self, names: Collection[str]) -> None:
+        """Deleted topics have no directory of their names any more, durably."""
+        self._deleted = {n: gone for n, gone in self._deleted.items() if n not in names}
+
+    def tidy(self) -> None:
+        """Take out of the file what is forgotten; raises OSError."""
+        if self._is_stale and not self._deleted:
+            self._write(self._topics)
 
     def alter(
         self, name: str, changes: Mapping[str, str | None], *, source: random.Random
@@ -543,7 +522,8 @@ class TopicRegistry:
             if not info.foreign and info.topic_id is not None
         }
         path = posixpath.join(self._directory, TOPICS_FILE)
-        write_atomically(self._files, path, encode_topics(entries))
+        write_atomically(self._files, path, encode_topics(entries, self._deleted))
+        self._is_stale, self.is_doubtful = bool(self._deleted), False
 
 
 def unknown_topic(name: str, known: Iterable[str]) -> UnknownTopic:

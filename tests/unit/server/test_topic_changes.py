@@ -14,6 +14,7 @@ from tidelog.errors import StorageFailure, UnknownTopic
 from tidelog.server import topic_changes
 from tidelog.server.node import Node
 from tidelog.server.server import open_node
+from tidelog.storage.topics_file import TOPICS_FILE
 from tidelog.types import NewRecord
 
 
@@ -146,7 +147,7 @@ def test_failed_deletion_loses_nothing_and_tells_nobody(
     node.topics.on_deleted.append(told.append)
 
     def failing(source: str, target: str) -> None:
-        if source.endswith("t-1"):
+        if target.endswith(TOPICS_FILE):
             raise OSError(errno.EIO, "Input/output error")
         rename(source, target)
 
@@ -159,10 +160,83 @@ def test_failed_deletion_loses_nothing_and_tells_nobody(
             await topic_changes.delete(node, "t")
         monkeypatch.undo()
         assert not told
-        # What was not set aside is recovered, and goes on.
-        for number in (1, 2):
+        for number in range(3):
             log = node.partitions.get("t", number).log
             assert log.log_end_offset == 1
             assert log.append([NewRecord(value=b"w")]).base_offset == 1
+
+    asyncio.run(story())
+
+
+def test_directory_that_cant_be_renamed_keeps_a_name_and_no_topic(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, rename = list[str](), node.env.files.rename
+    node.topics.on_deleted.append(told.append)
+
+    def failing(source: str, target: str) -> None:
+        if source.endswith("t-1"):
+            raise OSError(errno.EIO, "Input/output error")
+        rename(source, target)
+
+    async def story() -> None:
+        await topic_changes.create(node, "t", 2)
+        for number in range(2):
+            node.partitions.get("t", number).log.append([NewRecord(value=b"v")])
+        monkeypatch.setattr(node.env.files, "rename", failing)
+        await topic_changes.delete(node, "t")
+        assert told == ["t"]
+        with pytest.raises(StorageFailure, match="deleted"):
+            await topic_changes.create(node, "t", 2)
+        monkeypatch.undo()
+        await topic_changes.create(node, "t", 2)
+        assert [node.partitions.get("t", number).log.log_end_offset for number in (0, 1)] == [0, 0]
+
+    asyncio.run(story())
+
+
+def test_topics_of_one_request_go_together_but_for_one_that_is_held(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, writes = list[str](), list[str]()
+    rename, seven = node.env.files.rename, asyncio.Event()
+
+    def tell(name: str) -> None:
+        told.append(name)
+        if len(told) == 7:
+            seven.set()
+
+    node.topics.on_deleted.append(tell)
+
+    def watched(source: str, target: str) -> None:
+        writes.extend([target] if target.endswith(TOPICS_FILE) else [])
+        rename(source, target)
+
+    async def story() -> None:
+        names = [f"t{number}" for number in range(8)]
+        made = [await topic_changes.create(node, name, 2) for name in names]
+        monkeypatch.setattr(node.env.files, "rename", watched)
+        async with node.partitions.holds.hold(["t3"], stops_appends=True):
+            deletion = asyncio.ensure_future(topic_changes.delete_all(node, made))
+            await seven.wait()
+            assert node.topics.names() == {"t3"}
+            assert len(writes) == 1
+            assert not deletion.done()
+        assert await deletion == [None] * 8
+        assert (len(writes), sorted(told)) == (2, names)
+
+    asyncio.run(story())
+
+
+def test_topic_that_was_made_anew_meanwhile_is_not_the_one_to_delete(node: Node) -> None:
+    async def story() -> None:
+        old = await topic_changes.create(node, "t", 1)
+        other = await topic_changes.create(node, "u", 1)
+        await topic_changes.delete(node, "t")
+        new = await topic_changes.create(node, "t", 1)
+        failure, deleted = await topic_changes.delete_all(node, [old, other])
+        assert isinstance(failure, UnknownTopic)
+        assert deleted is None
+        assert dict(node.topics.all()) == {"t": new}
 
     asyncio.run(story())

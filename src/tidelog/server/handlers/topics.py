@@ -177,17 +177,21 @@ async def delete_topics(
     names = Counter(state.name for state in states if state.name is not None)
     ids = Counter(state.topic_id for state in states if state.name is None)
     results, slices = [], Slices(context.node.env.clock)
+    asked = list[tuple[TopicInfo, DeletableTopicResult]]()
     for state in {(state.name, state.topic_id): state for state in states}.values():
         await slices.rest()
         found = DeletableTopicResult(name=state.name, topic_id=state.topic_id, error_code=0)
         try:
             info = _to_delete(context.node, state, names, ids)
             found.name, found.topic_id = info.name, info.topic_id or NO_UUID
-            await topic_changes.delete(context.node, info.name)
+            asked.append((info, found))
         except TidelogError as error:
-            why = refusal_of(error)
-            found.error_code, found.error_message = why.error_code, why.message
+            _say(found, error)
         results.append(found)
+    failures = await topic_changes.delete_all(context.node, [info for info, _ in asked])
+    for (_, found), failure in zip(asked, failures, strict=True):
+        if failure is not None:
+            _say(found, failure)
     return DeleteTopicsResponse(responses=results)
 
 
@@ -256,7 +260,7 @@ async def create_partitions(
     return CreatePartitionsResponse(results=results)
 
 
-def _say(result: CreatePartitionsTopicResult, error: TidelogError) -> None:
+def _say(result: CreatePartitionsTopicResult | DeletableTopicResult, error: TidelogError) -> None:
     why = refusal_of(error)
     result.error_code, result.error_message = why.error_code, why.message
 

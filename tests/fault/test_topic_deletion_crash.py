@@ -1,0 +1,219 @@
+"""Topics that are deleted together: each is whole or gone, wherever power is lost.
+
+Whole is: all its partitions with all their records and log starts. Gone is: a topic of the same
+name that comes later begins anew, and keeps what it takes.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from random import Random
+
+import pytest
+from tests.fault.test_topics_crash import OPTIONS, ROOT, made_of, opened, settled
+from tests.faults import (
+    START_MS,
+    CrashState,
+    DamageFileSystem,
+    Fault,
+    FaultKind,
+    Keep,
+    SeededEnv,
+    reopen,
+    seeded_env,
+)
+from tests.faults.journal import Rename, Sync, SyncDir
+
+from tidelog.errors import StorageFailure, UnknownTopic
+from tidelog.storage.files import random_topic_id, write_partition_metadata
+from tidelog.storage.log_dir import LogDir
+from tidelog.storage.topics import NewTopic
+from tidelog.storage.topics_file import TOPICS_FILE, read_topics
+from tidelog.types import NewRecord
+
+PARTITIONS = {"a": 2, "b": 1, "c": 3}
+DOOMED = ("a", "c")
+
+
+def filled() -> tuple[SeededEnv, LogDir]:
+    """Topics with four durable records in each partition, of which the first is deleted."""
+    env, directory = settled()
+    directory.create_topics([NewTopic(name, count) for name, count in PARTITIONS.items()])
+    for name, count in PARTITIONS.items():
+        for number in range(count):
+            append(directory, name, number, 4)
+            directory.log(name, number).delete_records(1)
+    directory.flush()
+    directory.checkpoint()
+    env.files.settle()
+    return env, directory
+
+
+def append(directory: LogDir, name: str, number: int, count: int) -> None:
+    for _ in range(count):
+        directory.log(name, number).append([NewRecord(value=b"v")])
+
+
+def crashes(env: SeededEnv) -> list[CrashState]:
+    fixed = [state for keep in Keep for state in env.files.prefixes(keep)]
+    return [*fixed, *env.files.crash_states(range(100))]
+
+
+def judge(state: CrashState, *, is_over: bool) -> set[str]:
+    """Each topic is whole or gone, also to a reader; those that are there."""
+    env = seeded_env(2, files=reopen(state), now_ms=START_MS + 1_000)
+    with LogDir.open(ROOT, env=env) as reading:
+        seen = set(reading.topics())
+    directory = opened(env)
+    there = directory.topics().keys()
+    assert seen == there, str(state)
+    assert {"old", "b"} <= there <= {"old", *PARTITIONS}, str(state)
+    assert not (is_over and there & set(DOOMED)), str(state)
+    for name in there - {"old"}:
+        assert not directory.topic(name).foreign
+        for number in range(PARTITIONS[name]):
+            log = directory.log(name, number)
+            assert (log.log_start_offset, log.log_end_offset) == (1, 4), f"{name}: {state}"
+    begin_anew(env, directory)
+    return set(there)
+
+
+def begin_anew(env: SeededEnv, directory: LogDir) -> None:
+    """Topics of names that are free take records, and keep them over another hard stop."""
+    free = sorted(set(DOOMED) - directory.topics().keys())
+    made = made_of(directory.create_topics([NewTopic(name, PARTITIONS[name]) for name in free]))
+    for name in made:
+        append(directory, name, 1, 1)
+    directory.flush()
+    again = opened(replace(env, files=reopen(env.files.crash(Keep.SYNCED))))
+    for name, info in made.items():
+        assert again.topic(name) == replace(info, present=again.topic(name).present)
+        for number in range(PARTITIONS[name]):
+            log = again.log(name, number)
+            assert (log.log_start_offset, log.log_end_offset) == (0, int(number == 1))
+
+
+def test_topics_deleted_together_are_whole_or_gone() -> None:
+    env, directory = filled()
+    directory.delete_topics(DOOMED)
+    calls, seen = len(env.files.journal), set[frozenset[str]]()
+    for state in crashes(env):
+        seen.add(frozenset(judge(state, is_over=state.prefix == calls)))
+    assert seen == {frozenset({"old", *PARTITIONS}), frozenset({"old", "b"})}, "all or none"
+
+
+def test_a_topic_that_nobody_opened_is_gone_though_its_id_was_torn() -> None:
+    env, directory = settled()
+    directory.create_topics([NewTopic("a", 2)])
+    directory.delete_topics(["a"])
+    for state in [*env.files.prefixes(Keep.SYNCED), *env.files.crash_states(range(100))]:
+        after = opened(seeded_env(2, files=reopen(state)))
+        found = after.topics().get("a")
+        assert found is None or (not found.foreign and found.partitions == 2), str(state)
+
+
+@pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE])
+@pytest.mark.parametrize("sticky", [False, True])
+def test_any_call_fails_and_all_are_whole_or_gone(kind: FaultKind, sticky: bool) -> None:
+    for call in range(200):
+        env, directory = filled()
+        with failing(env.files, Fault(env.files.calls + call, kind, sticky=sticky)):
+            try:
+                left = directory.hide_topics(DOOMED)()
+                is_refused = False
+            except StorageFailure:
+                left, is_refused = [], True
+            is_over = not env.files.writes.failed
+        assert set(DOOMED) & directory.topics().keys() == (set(DOOMED) if is_refused else set())
+        if is_refused:
+            shows_all(directory)
+        else:
+            directory.remove_set_aside(left)
+            begin_anew(replace(env, files=env.files), directory)
+        directory.abandon()
+        after = opened(replace(env, files=reopen(env.files.crash(Keep.SYNCED))))
+        if is_refused:
+            shows_all(after)
+        if is_over:
+            return
+    raise AssertionError("calls without end")
+
+
+@contextmanager
+def failing(files: DamageFileSystem, fault: Fault) -> Iterator[None]:
+    files.writes.fault = fault
+    yield
+    files.writes.fault = None
+
+
+def shows_all(directory: LogDir) -> None:
+    """What could not be deleted is all there, and takes records."""
+    for name, count in PARTITIONS.items():
+        for number in range(count):
+            log = directory.log(name, number)
+            assert log.log_start_offset == 1
+            end = log.log_end_offset
+            log.append([NewRecord(value=b"w")])
+            log.flush()
+            assert log.log_end_offset == end + 1 >= 5
+
+
+def test_one_that_is_not_there_keeps_all_the_others() -> None:
+    _, directory = filled()
+    with pytest.raises(UnknownTopic):
+        directory.delete_topics(["a", "x"])
+    assert directory.topics().keys() == {"old", *PARTITIONS}
+    directory.delete_topics([])
+
+
+def test_a_hundred_topics_cost_three_syncs_and_one_write_of_the_registry() -> None:
+    env, directory = settled()
+    names = [f"t{number}" for number in range(100)]
+    directory.create_topics([NewTopic(name) for name in names])
+    for name in names:
+        directory.log(name, 0)
+    env.files.settle()
+    directory.delete_topics(names)
+    changes = [entry.change for entry in env.files.journal]
+    assert sum(isinstance(change, Sync | SyncDir) for change in changes) == 3
+    renames = [change for change in changes if isinstance(change, Rename)]
+    assert sum(change.name == TOPICS_FILE for change in renames) == 1
+
+
+def test_what_is_deleted_is_forgotten_when_its_directories_are_gone() -> None:
+    env, directory = filled()
+    directory.delete_topics(DOOMED)
+    assert read_topics(env.files, ROOT).deleted.keys() == set(DOOMED)
+    directory.close()
+    assert not read_topics(env.files, ROOT).deleted
+    env, directory = filled()
+    directory.delete_topics(DOOMED)
+    directory.create_topic("new")
+    assert not read_topics(env.files, ROOT).deleted
+
+
+def test_a_topic_of_that_name_that_somebody_else_made_since_is_kept() -> None:
+    """Kafka may have opened the directory in between: its topic has an id of its own."""
+    env, directory = filled()
+    directory.delete_topics(DOOMED)
+    directory.abandon()
+    env.files.make_dirs(f"{ROOT}/a-0")
+    topic_id = directory.topic("b").topic_id
+    assert topic_id is not None
+    write_partition_metadata(env.files, f"{ROOT}/a-0", topic_id)
+    found = opened(env).topic("a")
+    assert (found.foreign, found.present, found.topic_id) == (True, (0,), topic_id)
+
+
+def test_a_directory_of_kafkas_is_deleted_whole_or_not() -> None:
+    """Such a topic is in no registry: that it is deleted stands there nevertheless."""
+    env = seeded_env(1)
+    for number in range(3):
+        env.files.make_dirs(f"{ROOT}/k-{number}")
+        write_partition_metadata(env.files, f"{ROOT}/k-{number}", random_topic_id(Random(7)))
+    directory = LogDir.open(ROOT, env=env, options=OPTIONS)
+    env.files.settle()
+    directory.delete_topics(["k"])
+    for state in crashes(env):
+        topics = opened(seeded_env(2, files=reopen(state))).topics()
+        assert "k" not in topics or topics["k"].present == (0, 1, 2), str(state)
