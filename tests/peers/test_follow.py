@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Tp
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
@@ -262,6 +262,34 @@ def test_each_side_deletes_on_its_own(kafka_oracle: Oracle, broker: Broker, tmp_
     assert (ours.log_start_offset, ours.log_end_offset) == (35, 50)
     late = copied(broker, tmp_path / "late", "apart")["apart-0"]
     assert late.log.log_start_offset == 25
+
+
+@pytest.mark.parametrize("is_another", [True, False])
+def test_an_abort_behind_deleted_records(broker: Broker, tmp_path: Path, is_another: bool) -> None:
+    """Kafka tells whether it ends what is open here, or another one of that producer."""
+    topic = f"ends-{is_another}".lower()
+    broker.create_topic(topic)
+    producer = Producer(broker.client_config(transactional_id=topic))
+    producer.init_transactions(REQUEST_TIMEOUT_S)
+
+    def write(value: bytes) -> None:
+        producer.produce(topic, value, partition=0)
+        producer.flush(REQUEST_TIMEOUT_S)
+
+    producer.begin_transaction()
+    write(b"begun")
+    copied(broker, tmp_path, topic)
+    if is_another:
+        producer.commit_transaction(REQUEST_TIMEOUT_S)
+        producer.begin_transaction()
+    write(b"next")
+    delete_records(broker, topic, 2 if is_another else 1)
+    producer.abort_transaction(REQUEST_TIMEOUT_S)
+    copied(broker, tmp_path, topic)
+    ours = reader(tmp_path, topic)
+    shown = [record.value for record in ours.records(isolation=IsolationLevel.READ_COMMITTED)]
+    assert shown == ([b"begun"] if is_another else [])
+    assert ours.last_stable_offset == ours.log_end_offset == (4 if is_another else 3)
 
 
 def test_a_leader_that_compacts(kafka_oracle: Oracle, broker: Broker, tmp_path: Path) -> None:

@@ -312,7 +312,7 @@ class Follower(Closing):
                     copy, ClusterFailure(self.place, "fetch", f"error {code}", error_code=code)
                 )
             else:
-                copy.take(data)
+                copy.take(data, self._leader)
         except TidelogError as error:
             self._stop(copy, error)
 

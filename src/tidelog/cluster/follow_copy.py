@@ -12,8 +12,9 @@ from typing import Final
 from uuid import UUID
 
 from tidelog.cluster.append_runs import UNKNOWN_MS, AppendRuns
+from tidelog.cluster.follow_ends import Aborted, ask_aborted, ends_before
 from tidelog.cluster.follow_epochs import EpochEnd, OwnEpoch, parting_offset
-from tidelog.cluster.follow_leader import LeaderPartition, Position
+from tidelog.cluster.follow_leader import Leader, LeaderPartition, Position
 from tidelog.errors import (
     ClusterFailure,
     CorruptBatch,
@@ -81,8 +82,10 @@ class Copy:
         self.counts = CopyCounts()
         self.is_out_of_range = False
         self._strikes = 0
-        # What the leader said once of an open transaction: its stable end, its high watermark.
+        # What the leader said once of an open transaction: its stable end, its high watermark;
+        # and in its last answer, which the next one has to confirm.
         self._ended: tuple[int, int] | None = None
+        self._said: tuple[int, int] | None = None
 
     def led_by(self, led: LeaderPartition) -> None:
         """Who leads it; another epoch means that what was checked has to be checked again."""
@@ -100,7 +103,8 @@ class Copy:
     @property
     def is_caught_up(self) -> bool:
         """Whether all that the leader shows is here."""
-        return self.is_checked and self.problem is None and self.lag == 0
+        is_here = self.is_checked and self.problem is None and self.lag == 0
+        return is_here and self._said is None
 
     def probe(self) -> Position | None:
         """Asks for the last batch that is here again; None where the leader can't have it."""
@@ -160,7 +164,7 @@ class Copy:
             StorageFailure: The disk failed.
         """
         self.leader_start = leader_start
-        self._ended = None
+        self._ended = self._said = None
         offset = parting_offset(self.own_epochs(), leader, leader_start)
         if offset is not None:
             self._truncate(offset)
@@ -223,8 +227,12 @@ class Copy:
 
     # -- records -----------------------------------------------------------------------------
 
-    def take(self, data: PartitionData) -> None:
+    def take(self, data: PartitionData, leader: Leader | None = None) -> None:
         """Write what a leader's answer without an error brought.
+
+        Args:
+            data: The answer.
+            leader: Who may be asked for more; nobody where None.
 
         Raises:
             CorruptData, RequestError: The records break a rule; those before them were taken.
@@ -243,10 +251,30 @@ class Copy:
                 self.drop_newest_epoch()
                 self.check_again("its next records don't fit those before")
                 return
+            if not self._end_before(records, leader):
+                return
             self._append(records, AppendRuns(data.append_times))
         self._end_lost_transactions(data)
         if self.lag == 0:
             self.log.note_leader_epoch(self.led.leader_epoch)
+
+    def _end_before(self, records: memoryview, leader: Leader | None) -> bool:
+        """End transactions that had ended before these records; whether the leader said all."""
+        states, position = self.log.producer_states(), self.position()
+
+        def ask() -> Aborted:
+            if leader is None:
+                return None
+            return ask_aborted(leader, self.led.leader_id, position)
+
+        try:
+            ended = ends_before(walk(records), states, self.leader_start, ask)
+        except ClusterFailure:
+            self.is_checked = False  # and what the leader has is asked for again
+            return False
+        if ended:
+            self.log.end_transactions_of(ended)
+        return True
 
     def _end_lost_transactions(self, data: PartitionData) -> None:
         """End the transactions that no marker ends any more: the leader had deleted it.
@@ -255,14 +283,20 @@ class Copy:
         never a marker that is still to come. The leader does: where its last stable offset is above
         one's first record, and above its log start (it says that of older ones), the one has ended
         there, by a marker below its high watermark. Once all below that is here, it never comes.
+        A leader takes its log start first and its stable offset then: where records are deleted in
+        between, that of an open transaction is the new start. So it counts when a later answer
+        names a start that is below it.
         """
         first = self.log.producer_states().first_unstable_offset
+        said, self._said = self._said, None
         if first is None:
             self._ended = None
             return
+        if self._ended is None and said is not None and said[0] > data.log_start_offset:
+            self._ended = said
         stable = data.last_stable_offset
         if self._ended is None and stable > max(data.log_start_offset, first):
-            self._ended = (stable, data.high_watermark)
+            self._said = (stable, data.high_watermark)
         if self._ended is not None and self.log.log_end_offset >= self._ended[1]:
             self.log.end_lost_transactions(self._ended[0])
             self._ended = None

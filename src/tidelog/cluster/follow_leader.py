@@ -47,7 +47,7 @@ from tidelog.protocol.messages.offsets import (
     OffsetForLeaderTopic,
 )
 from tidelog.protocol.wire import NO_UUID
-from tidelog.types import TopicPartition
+from tidelog.types import IsolationLevel, TopicPartition
 
 # Topic ids came with version 10 of Metadata, the epoch of the last record with 12 of Fetch.
 _METADATA_LEAST: Final = 10
@@ -243,7 +243,14 @@ class Leader:
 
     # -- records -----------------------------------------------------------------------------
 
-    def send_fetch(self, node_id: int, positions: Sequence[Position], limits: FetchLimits) -> None:
+    def send_fetch(
+        self,
+        node_id: int,
+        positions: Sequence[Position],
+        limits: FetchLimits,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> None:
         """Ask a broker for records without waiting; raises ClusterFailure."""
         by_topic: defaultdict[tuple[str, UUID], list[FetchPartition]] = defaultdict(list)
         for wanted in positions:
@@ -260,6 +267,7 @@ class Leader:
             max_wait_ms=limits.max_wait_ms,
             min_bytes=1,
             max_bytes=limits.max_bytes,
+            isolation_level=isolation,
             with_append_times=True,
             topics=[
                 FetchTopic(topic=topic, topic_id=topic_id, partitions=partitions)

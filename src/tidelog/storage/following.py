@@ -3,7 +3,7 @@
 Source: Kafka 4.x UnifiedLog (truncateFullyAndStartAt, maybeIncrementLogStartOffset).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tidelog.errors import InvalidRequest, OffsetOutOfRange
 from tidelog.record.views import Batch
@@ -88,11 +88,29 @@ class FollowingLog(TrimmingLog):
         if first is None or first >= stable:
             return []
         return self._guarded(
-            self.context.directory, "end transactions", lambda: self._end_lost(stable)
+            self.context.directory,
+            "end transactions",
+            lambda: self._end_lost(self._producers.end_silent(stable), stable),
         )
 
-    def _end_lost(self, stable: int) -> list[int]:
-        ended = self._producers.end_silent(stable)
+    def end_transactions_of(self, next_firsts: Mapping[int, int]) -> None:
+        """As `end_lost_transactions`, of producers that have begun other ones since.
+
+        Args:
+            next_firsts: First offset of each producer's next transaction: what is here from there
+                on is part of that, and it is open.
+
+        Raises:
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        end = self.log_end_offset
+        self._guarded(
+            self.context.directory,
+            "end transactions",
+            lambda: self._end_lost(self._producers.end_of(next_firsts, end), end),
+        )
+
+    def _end_lost(self, ended: list[int], stable: int) -> list[int]:
         if ended:
             # Whoever reads the log again from a segment's base finds no end of theirs, and would
             # take a later marker of their producers for it: so nothing else is in that segment.

@@ -8,6 +8,7 @@ marker takes effect at once.
 
 Pure. `check` before the write raises and changes nothing; `update` after the write and `replay`
 at start-up never refuse. The snapshot's bytes are in `producer_snapshot`.
+Over 400 lines because each rule changes the same few states, which nobody else may touch.
 
 Source: Kafka 4.x ProducerStateManager, ProducerAppendInfo; KIP-98, KIP-890; docs/format.md.
 """
@@ -252,11 +253,39 @@ class ProducerStates:
                 ended.append(producer_id)
         return ended
 
+    def end_of(self, next_firsts: Mapping[int, int], log_end: int) -> list[int]:
+        """Take for ended open transactions of producers that have begun others since.
+
+        Args:
+            next_firsts: First offset of each producer's next transaction.
+            log_end: Those that begin below it are open now.
+
+        Returns:
+            Producers of which one was open.
+        """
+        ended = [(first, each) for first, each in self._open.items() if each in next_firsts]
+        for first, producer_id in ended:
+            self._end(first)
+            if next_firsts[producer_id] < log_end:
+                self._begin(next_firsts[producer_id], producer_id)
+        return [producer_id for _, producer_id in ended]
+
+    def _begin(self, first: int, producer_id: int) -> None:
+        entry = self._producers[producer_id]
+        self._producers[producer_id] = replace(entry, txn_first_offset=first)
+        self._open = dict(sorted({**self._open, first: producer_id}.items()))
+
     def take_ends(self, told: "ProducerStates") -> None:
-        """End the open transactions that a snapshot of the same offset does not know as open."""
+        """End the open transactions that a snapshot of the same offset does not know as open.
+
+        What it knows of a later one of such a producer is taken over.
+        """
+        later = {each: first for first, each in told.open_transactions.items()}
         for first, producer_id in self.open_transactions.items():
-            if told.open_transactions.get(first) != producer_id:
+            if later.get(producer_id) != first:
                 self._end(first)
+                if producer_id in later:
+                    self._begin(later[producer_id], producer_id)
 
     def _end(self, first: int) -> None:
         producer_id = self._open.pop(first)

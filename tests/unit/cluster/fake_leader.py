@@ -22,10 +22,11 @@ from tidelog.protocol.messages import groups as gr
 from tidelog.protocol.messages import metadata as md
 from tidelog.protocol.messages import offsets as of
 from tidelog.protocol.messages.common import EARLIEST_LOCAL_TIMESTAMP, EARLIEST_TIMESTAMP
+from tidelog.record.views import walk
 from tidelog.storage.group_offsets import GroupOffset
 from tidelog.storage.log import Log
 from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.types import Buffer, NewRecord
+from tidelog.types import Buffer, IsolationLevel, NewRecord
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -172,7 +173,11 @@ class FakeLeader:
                 topic=topic.topic,
                 topic_id=topic.topic_id,
                 partitions=[
-                    self._fetched(topic.topic or names.get(topic.topic_id, ""), wanted)
+                    self._fetched(
+                        topic.topic or names.get(topic.topic_id, ""),
+                        wanted,
+                        IsolationLevel(asked.isolation_level),
+                    )
                     for wanted in topic.partitions
                 ],
             )
@@ -180,7 +185,9 @@ class FakeLeader:
         ]
         return fe.FetchResponse(responses=responses)
 
-    def _fetched(self, topic: str, wanted: fe.FetchPartition) -> fe.PartitionData:
+    def _fetched(
+        self, topic: str, wanted: fe.FetchPartition, isolation: IsolationLevel
+    ) -> fe.PartitionData:
         found = fe.PartitionData(partition_index=wanted.partition, aborted_transactions=[])
         log = self._find(topic, wanted.partition)
         if log is None:
@@ -193,6 +200,8 @@ class FakeLeader:
             found.error_code = 1
         else:
             self._fill(found, log, wanted)
+            if isolation is IsolationLevel.READ_COMMITTED:
+                _commit_only(found, log, wanted)
         return found
 
     def _fill(self, found: fe.PartitionData, log: Log, wanted: fe.FetchPartition) -> None:
@@ -311,6 +320,21 @@ class FakeLeader:
         return gr.OffsetFetchResponse(
             groups=[gr.OffsetFetchGroupResponse(group_id=name, topics=topics)]
         )
+
+
+def _commit_only(found: fe.PartitionData, log: Log, wanted: fe.FetchPartition) -> None:
+    """Records below the last stable offset, and which transactions among them were aborted."""
+    stable, kept = log.last_stable_offset, b""
+    end = wanted.fetch_offset
+    for batch in walk(found.batches):
+        if batch.base_offset < stable:
+            kept, end = kept + bytes(batch.view), batch.next_offset
+    found.records = kept
+    found.aborted_transactions = [
+        fe.AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
+        for segment in log.segments
+        for entry in segment.txn_index.collect(wanted.fetch_offset, end)[0]
+    ]
 
 
 def _bytes_from(log: Log, start: int, max_bytes: int) -> bytes:

@@ -1,5 +1,7 @@
 """A leader deletes the marker of a transaction that a standby has open: it ends all the same."""
 
+from typing import TYPE_CHECKING
+
 import pytest
 from tests.faults import Keep, SeededEnv, reopen, seeded_env
 from tests.unit.cluster.fake_leader import HOST, PORT, FakeLeader
@@ -7,11 +9,16 @@ from tests.unit.cluster.test_follow import P0, STANDBY, copy_all, follow, opened
 
 from tidelog.cluster.follow import Follower, FollowOptions
 from tidelog.cluster.follow_leader import FetchLimits
+from tidelog.protocol.connection import ReceivedRequest
+from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.record.builder import build_batch
 from tidelog.storage.checks import DirectoryCheck
 from tidelog.storage.log import Log
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.types import IsolationLevel, NewRecord
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 COMMITTED = IsolationLevel.READ_COMMITTED
 
@@ -28,19 +35,21 @@ def env() -> SeededEnv:
     return seeded_env(3)
 
 
-def write(log: Log, value: bytes, *, producer_id: int = 9, sequence: int = 0) -> None:
+def write(
+    log: Log, value: bytes, *, producer_id: int = 9, sequence: int = 0, epoch: int = 0
+) -> None:
     batch = build_batch(
         [NewRecord(key=b"k", value=value, timestamp=1)],
         producer_id=producer_id,
-        producer_epoch=0,
+        producer_epoch=epoch,
         base_sequence=sequence,
         transactional=True,
     )
     log.append_batches(batch)
 
 
-def end(log: Log, *, commit: bool = True) -> None:
-    log.end_transaction(producer_id=9, producer_epoch=0, coordinator_epoch=0, commit=commit)
+def end(log: Log, *, commit: bool = True, epoch: int = 0) -> None:
+    log.end_transaction(producer_id=9, producer_epoch=epoch, coordinator_epoch=0, commit=commit)
 
 
 def begun(leader: FakeLeader, env: SeededEnv) -> Log:
@@ -130,7 +139,29 @@ def test_its_producers_next_transaction_is_not_ended_with_it(
     with opened(env) as directory:
         mine = directory.log("t", 0)
         assert mine.last_stable_offset == mine.log_end_offset
-        assert b"next" not in committed(mine)
+        assert committed(mine) == [b"begun", b"behind"]
+    assert committed(reopened_after_a_kill(env)) == [b"begun", b"behind"]
+    check = DirectoryCheck(env.files, STANDBY)
+    assert [*check.load(), *check.findings()] == []
+
+
+def test_one_that_is_found_late_is_ended_though_the_standby_is_killed(
+    leader: FakeLeader, env: SeededEnv
+) -> None:
+    """What was copied of the next one was taken for a part of the first."""
+    log = begun(leader, env)
+    end(log)
+    log.advance_start(log.log_end_offset)
+    write(log, b"next", sequence=1)
+    with follow(leader, env) as follower:
+        follower.catch_up()
+        end(log, commit=False)
+        follower.catch_up()
+        state = env.files.crash(Keep.EVERYTHING)
+    again = seeded_env(4, files=reopen(state))
+    mine = LogDir.open(STANDBY, env=again, options=LogDirOptions(writable=True)).log("t", 0)
+    assert committed(mine) == [b"begun"]
+    assert mine.last_stable_offset == mine.log_end_offset
 
 
 def test_it_waits_until_all_is_here_that_may_hold_the_marker(
@@ -191,3 +222,121 @@ def test_nor_where_the_standby_is_killed(leader: FakeLeader, env: SeededEnv, kee
     )
     assert found == [b"begun", b"behind", b"last"][: len(found)]
     assert len(found) == 3 or (keep is not Keep.EVERYTHING and len(found) == 2)
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+@pytest.mark.parametrize("begins_in_the_gap", [True, False])
+def test_nor_where_both_come_in_one_answer(
+    leader: FakeLeader, env: SeededEnv, epoch: int, begins_in_the_gap: bool
+) -> None:
+    """The leader says where what it aborted began; of a newer epoch it need not."""
+    log = begun(leader, env)
+    end(log)
+    sequence = 0 if epoch else 1
+    if begins_in_the_gap:
+        write(log, b"deleted", sequence=sequence, epoch=epoch)
+        sequence += 1
+    log.advance_start(log.log_end_offset)
+    leader.put(b"behind")
+    write(log, b"next", sequence=sequence, epoch=epoch)
+    end(log, commit=False, epoch=epoch)
+    leader.put(b"last")
+
+    copy_all(leader, env)
+
+    shown = [b"begun", b"behind", b"last"]
+    with opened(env) as directory:
+        assert committed(directory.log("t", 0)) == shown
+    assert committed(reopened_after_a_kill(env)) == shown
+    check = DirectoryCheck(env.files, STANDBY)
+    assert [*check.load(), *check.findings()] == []
+
+
+def test_one_that_reaches_over_the_gap_is_aborted_in_one_answer(
+    leader: FakeLeader, env: SeededEnv
+) -> None:
+    log = begun(leader, env)
+    leader.put(b"deleted")
+    log.advance_start(log.log_end_offset)
+    leader.put(b"behind")
+    write(log, b"more", sequence=1)
+    end(log, commit=False)
+    write(log, b"next", sequence=2)
+    end(log)
+
+    copy_all(leader, env)
+
+    with opened(env) as directory:
+        assert committed(directory.log("t", 0)) == [b"behind", b"next"]
+
+
+def test_a_newer_epoch_tells_where_the_leader_can_not(leader: FakeLeader, env: SeededEnv) -> None:
+    """Another's transaction has been open since before the gap: no committed record is shown."""
+    log = begun(leader, env)
+    end(log)
+    write(log, b"other", producer_id=7)
+    log.advance_start(log.log_end_offset)
+    write(log, b"next", sequence=0, epoch=1)
+    end(log, commit=False, epoch=1)
+    copy_all(leader, env)
+    log.end_transaction(producer_id=7, producer_epoch=0, coordinator_epoch=0, commit=True)
+
+    copy_all(leader, env)
+
+    with opened(env) as directory:
+        assert committed(directory.log("t", 0)) == [b"begun"]
+
+
+def test_where_the_leader_can_not_be_asked_it_is_asked_again(
+    leader: FakeLeader, env: SeededEnv
+) -> None:
+    log = begun(leader, env)
+    end(log)
+    log.advance_start(log.log_end_offset)
+    write(log, b"next", sequence=1)
+    end(log, commit=False)
+    failing = [True]
+
+    def refuse(request: ReceivedRequest, answer: "DataclassInstance") -> "DataclassInstance":
+        asked = request.message
+        if isinstance(asked, FetchRequest) and asked.isolation_level and failing:
+            failing.pop()
+            assert isinstance(answer, FetchResponse)
+            answer.error_code = -1
+        return answer
+
+    leader.mangle = refuse
+    copy_all(leader, env)
+
+    assert not failing
+    with opened(env) as directory:
+        assert committed(directory.log("t", 0)) == [b"begun"]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_records_that_are_deleted_while_the_leader_answers_end_nothing(
+    leader: FakeLeader, env: SeededEnv, commit: bool
+) -> None:
+    """It says the old log start, and the new one as stable offset: an open one is below both."""
+    log = begun(leader, env)
+    leader.put(b"deleted")
+    copy_all(leader, env)
+    log.advance_start(log.log_end_offset)
+    starts = [0]
+
+    def mix(_request: ReceivedRequest, answer: "DataclassInstance") -> "DataclassInstance":
+        if isinstance(answer, FetchResponse):
+            (found,) = answer.responses[0].partitions
+            found.log_start_offset = starts.pop() if starts else log.log_start_offset
+            found.last_stable_offset = max(log.last_stable_offset, log.log_start_offset)
+        return answer
+
+    leader.mangle = mix
+    with follow(leader, env) as follower:
+        follower.catch_up()
+        assert not starts
+        assert follower.copies[P0].log.last_stable_offset == 0
+        end(log, commit=commit)
+        follower.catch_up()
+        found = committed(follower.copies[P0].log)
+    assert found == [*([b"begun"] if commit else []), b"deleted"]
