@@ -14,17 +14,31 @@ from tidelog.protocol.messages import (
     CONSUMER_GROUP_HEARTBEAT,
     CREATE_ACLS,
     CREATE_TOPICS,
+    DELETE_ACLS,
+    DELETE_TOPICS,
     DESCRIBE_ACLS,
     DESCRIBE_TOPIC_PARTITIONS,
     DESCRIBE_TRANSACTIONS,
     FIND_COORDINATOR,
     INIT_PRODUCER_ID,
     METADATA,
+    OFFSET_COMMIT,
     OFFSET_FETCH,
     Api,
 )
-from tidelog.protocol.messages.acls import AclCreation, CreateAclsRequest, DescribeAclsRequest
+from tidelog.protocol.messages.acls import (
+    AclCreation,
+    CreateAclsRequest,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+)
 from tidelog.protocol.messages.cluster import DescribeTopicPartitionsRequest
+from tidelog.protocol.messages.commits import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from tidelog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from tidelog.protocol.messages.groups import (
     FindCoordinatorRequest,
@@ -38,7 +52,12 @@ from tidelog.protocol.messages.share_offsets import (
     AlterShareGroupOffsetsRequestPartition,
     AlterShareGroupOffsetsRequestTopic,
 )
-from tidelog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
+from tidelog.protocol.messages.topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
 from tidelog.protocol.messages.transactions import DescribeTransactionsRequest
 from tidelog.server.security.authorizer import Operation, PatternType, Permission, ResourceType
 
@@ -51,6 +70,8 @@ Response = TypeVar("Response", bound="DataclassInstance")
 PASSWORD: Final = "sesame"
 SUPER: Final = "node"
 TOPICS: Final = ("flights", "fleet", "secret", "open", "shut")
+# One that comes and goes.
+MADE: Final = "fleeting"
 GROUP: Final = "flying"
 # A group of the consumer protocol.
 GROWN: Final = "grown"
@@ -111,10 +132,13 @@ ALL_OF_ALL: Final = [
 ]
 
 
-def _each(kind: ResourceType, name: str, operations: str) -> dict[str, list[Rule]]:
+def _each(kind: ResourceType, names: str, operations: str) -> dict[str, list[Rule]]:
     """A user for each operation."""
     words = operations.split()
-    return {f"{kind.name}-{word}".lower(): [allow(word, kind, name)] for word in words}
+    return {
+        f"{kind.name}-{word}".lower(): [allow(word, kind, name) for name in names.split()]
+        for word in words
+    }
 
 
 OF_TOPICS: Final = "READ WRITE CREATE DELETE ALTER DESCRIBE DESCRIBE_CONFIGS ALTER_CONFIGS ALL"
@@ -123,7 +147,7 @@ OF_CLUSTERS: Final = (
 )
 USERS: Final[dict[str, list[Rule]]] = {
     "nobody": [],
-    **_each(TOPIC, "flights", OF_TOPICS),
+    **_each(TOPIC, f"flights {MADE}", OF_TOPICS),
     **_each(GROUPS, GROUP, "READ DELETE DESCRIBE ALL"),
     **_each(IDS, TRANSACTION, "WRITE DESCRIBE ALL"),
     **_each(ResourceType.CLUSTER, CLUSTER, OF_CLUSTERS),
@@ -234,11 +258,7 @@ def prepare(bootstrap: str) -> Mapping[str, UUID]:
         ]
         made = client.ask(CREATE_TOPICS, 7, CreateTopicsRequest(topics=topics, timeout_ms=90_000))
         assert not any(codes_in(made)), made
-        rules = [creation(user, rule) for user, rules in USERS.items() for rule in rules]
-        rules += [creation("*", rule) for rule in FOR_ALL]
-        said = client.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=rules))
-        assert not any(codes_in(said)), said
-        _await(lambda: _count(client) == len(rules), "rules")
+        _give_rules(client)
         for kind, key in ((0, GROUP), (1, TRANSACTION)):
             asked = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
             assert not any(codes_in(patiently(client, FIND_COORDINATOR, 4, asked)))
@@ -267,6 +287,41 @@ def prepare(bootstrap: str) -> Mapping[str, UUID]:
         )
         patiently(client, DESCRIBE_TOPIC_PARTITIONS, 0, DescribeTopicPartitionsRequest(topics=[]))
         return {topic.name or "": topic.topic_id for topic in found.topics}
+
+
+def _give_rules(client: RawClient) -> None:
+    rules = [creation(user, rule) for user, rules in USERS.items() for rule in rules]
+    rules += [creation("*", rule) for rule in FOR_ALL]
+    said = client.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=rules))
+    assert not any(codes_in(said)), said
+    _await(lambda: _count(client) == len(rules), "rules")
+
+
+def give_rules_again(bootstrap: str) -> None:
+    """All rules are there, and no others."""
+    with logged_in(bootstrap, SUPER) as client:
+        going = dataclasses.asdict(everything())
+        said = client.ask(DELETE_ACLS, 3, DeleteAclsRequest(filters=[DeleteAclsFilter(**going)]))
+        assert not any(codes_in(said)), said
+        _give_rules(client)
+
+
+def make_anew(bootstrap: str) -> None:
+    """The topic that comes and goes is there, with one partition, and so is the group."""
+    topic = CreatableTopic(
+        name=MADE, num_partitions=1, replication_factor=1, assignments=[], configs=[]
+    )
+    with logged_in(bootstrap, SUPER) as client:
+        old = DeleteTopicsRequest(topics=[DeleteTopicState(name=MADE)], timeout_ms=90_000)
+        assert set(codes_in(client.ask(DELETE_TOPICS, 6, old))) <= {0, 3}
+        new = CreateTopicsRequest(topics=[topic], timeout_ms=90_000)
+        made = client.ask(CREATE_TOPICS, 7, new)
+        assert not any(codes_in(made)), made
+        place = OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+        read = [OffsetCommitRequestTopic(name="flights", partitions=[place])]
+        commit = OffsetCommitRequest(group_id=GROUP, member_id="", topics=read)
+        said = patiently(client, OFFSET_COMMIT, 7, commit)
+        assert not any(codes_in(said)), said
 
 
 def _lend(client: RawClient) -> None:

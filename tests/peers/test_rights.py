@@ -1,16 +1,27 @@
 """Each user asks Kafka and our broker the same of each API: the same is allowed, and denied alike.
 
 Kafka runs its StandardAuthorizer. A row is a user with his rules and a question; there are
-thousands of them, so one test asks all questions of one user.
+thousands of them, so one test asks all questions of one user: raw requests of each API, and, where
+rules are about what tools do, the same through four admin clients (admin_table, admin_clients).
 """
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import pytest
 from tests.kafka_oracle import Oracle
+from tests.peers.admin_clients import (
+    Shown,
+    Told,
+    by_aiokafka,
+    by_confluent,
+    by_java,
+    by_kafka_python,
+)
+from tests.peers.admin_table import ADMINISTRATORS, ROWS, Step, is_allowed
 from tests.peers.broker import Broker
 from tests.peers.home import KafkaHome
 from tests.peers.rights_questions import questions
@@ -24,7 +35,9 @@ from tests.peers.rights_talk import (
     creation,
     differences,
     everything,
+    give_rules_again,
     logged_in,
+    make_anew,
     patiently,
     prepare,
     shared,
@@ -125,6 +138,59 @@ def test_the_same_is_allowed_and_denied(sides: tuple[Side, Side], user: str) -> 
     assert not found, "\n".join(found)
 
 
+# -- through admin clients -----------------------------------------------------------------------
+
+ROWS_LEAST: Final = 600
+# What clients show where all is well, and where they come as far as to a thing that is not there.
+DONE: Final[set[Shown]] = {0, "OK", "settings", "folders", "rules"}
+WELL: Final[Mapping[Step, set[Shown]]] = {
+    Step.CREATE: {0, 36},
+    Step.USERS: {91, "unknown"},
+    Step.CHANGE_USERS: {91, "unknown"},
+    Step.ELECT: {0, 84},
+    Step.MOVE: {57},
+    Step.REASSIGN: {3},
+}
+
+
+def test_the_table_is_large_and_each_step_is_allowed_to_some_only() -> None:
+    assert len(ROWS) >= ROWS_LEAST
+    for step in Step:
+        assert {row.is_allowed for row in ROWS if row.step is step} == {True, False}, step
+
+
+@pytest.fixture
+def clients(kafka_oracle: Oracle) -> Mapping[str, Callable[[str, str], Told]]:
+    """Each by its name; it takes a broker's address and a user."""
+    return {
+        "confluent-kafka": by_confluent,
+        "kafka-python": by_kafka_python,
+        "aiokafka": by_aiokafka,
+        "Java": partial(by_java, kafka_oracle),
+    }
+
+
+def shown_at(side: Side, ask: Callable[[str, str], Told], user: str) -> Told:
+    """What a client shows at one broker, where the topic of its steps is new."""
+    make_anew(side.bootstrap)
+    return ask(side.bootstrap, user)
+
+
+@pytest.mark.parametrize("user", ADMINISTRATORS)
+def test_admin_clients_show_the_same(
+    sides: tuple[Side, Side], clients: Mapping[str, Callable[[str, str], Told]], user: str
+) -> None:
+    wrong = []
+    for name, ask in clients.items():
+        kafka, ours = (shown_at(side, ask, user) for side in sides)
+        for step, shown in kafka.items():
+            if shown != ours[step]:
+                wrong.append(f"{name}, {step}: Kafka {shown!r}, ours {ours[step]!r}")
+            if (shown in WELL.get(step, DONE)) != is_allowed(user, step):
+                wrong.append(f"{name}, {step}: {shown!r}, though allowed: {is_allowed(user, step)}")
+    assert not wrong, "\n".join(wrong)
+
+
 # -- rules themselves ----------------------------------------------------------------------------
 
 
@@ -220,8 +286,12 @@ class RuleTalk:
 
 
 def test_rules_are_made_shown_and_removed_alike(sides: tuple[Side, Side]) -> None:
-    """Last, because it ends with all rules removed."""
+    """The users have their rules again at the end: nobody knows which test is the next."""
     kafka, ours = sides
-    expected, found = RuleTalk(kafka.bootstrap).run(), RuleTalk(ours.bootstrap).run()
+    try:
+        expected, found = RuleTalk(kafka.bootstrap).run(), RuleTalk(ours.bootstrap).run()
+    finally:
+        for side in sides:
+            give_rules_again(side.bootstrap)
     texts = [text for pair in zip(expected, found, strict=True) for text in differences(*pair)]
     assert not texts, "\n".join(texts)

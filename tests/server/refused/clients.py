@@ -18,6 +18,7 @@ from kafka import errors as py_errors
 from tests.kafka_oracle import Oracle, OracleError
 from tests.server.refused.doors import BEARER, TOPIC
 from tests.server.secured import TIMEOUT_S, Key
+from tests.server.test_bearer import BearerKey
 from tests.waiting import until_so
 
 # How long kafka-python tries, whatever it was told.
@@ -75,6 +76,11 @@ def aiokafka_is_refused(bootstrap: str, key: Key, caplog: pytest.LogCaptureFixtu
         assert any("SaslAuthenticationFailed" in line for line in said), said
 
 
+def java_is_let_in(bootstrap: str, key: Key, oracle: Oracle) -> None:
+    """It may see what its user may."""
+    assert _ask_java(bootstrap, key, oracle) is True
+
+
 def java_is_refused(bootstrap: str, key: Key, oracle: Oracle) -> None:
     """It tells of it at once."""
     error = "SslAuthentication" if key.protocol == "SSL" else "SaslAuthentication"
@@ -91,9 +97,12 @@ def _ask_java(bootstrap: str, key: Key, oracle: Oracle) -> object:
 def _java(bootstrap: str, key: Key) -> dict[str, str]:
     """Settings of Java's clients."""
     found = {"bootstrap.servers": bootstrap, "security.protocol": key.protocol}
-    if key.mechanism == BEARER:  # a token that nobody has signed: it makes no other by itself
-        module = 'oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="bob"'
-        found |= {"sasl.jaas.config": f"org.apache.kafka.common.security.{module};"}
+    if isinstance(key, BearerKey):
+        module = f'oauthbearer.OAuthBearerLoginModule required token="{key.made}"'
+        found |= {
+            "sasl.jaas.config": f"org.apache.kafka.common.security.{module};",
+            "sasl.login.callback.handler.class": "tidelog.kafka.GivenToken",
+        }
     elif key.mechanism is not None:
         who = f'required username="{key.user}" password="{key.password}";'
         module = f"org.apache.kafka.common.security.{_MODULES[key.mechanism]}"

@@ -15,6 +15,7 @@ from tests.server.logins import MECHANISMS, PASSWORD, SASL, add_scram_users, key
 from tests.server.secured import TIMEOUT_S, Key, create_topic
 from tests.server.signing import RsaKey, key_set, token
 from tests.server.test_bearer import BearerKey, claims, now_s
+from tests.waiting import until_so
 
 import tidelog
 from tidelog.config.door_keys import STANDARD_AUTHORIZER
@@ -120,16 +121,21 @@ def _sasl_door(bootstrap: str, issuer: Issuer) -> Door:
     unknown = {f"{name}-user": replace(key_of(name), user="mallory") for name in MECHANISMS}
     tokens = {f"{BEARER}-{name}": key for name, key in issuer.bad().items()}
     door = Door(bootstrap, good, wrong | unknown | tokens)
+    create_topic(bootstrap, good["PLAIN"], TOPIC)
     for key in good.values():
         ensure_open(door, key)
     return door
 
 
 def ensure_open(door: Door, key: Key) -> None:
-    """Fail where a good key does not open it."""
+    """Return when the topic is seen; fail where a good key does not open the door."""
     admin = AdminClient(key.librdkafka(door.bootstrap))
     admin.poll(0)  # a token is asked for here
-    assert admin.list_topics(timeout=TIMEOUT_S).brokers
+
+    def is_seen() -> bool:
+        return TOPIC in admin.list_topics(timeout=TIMEOUT_S).topics
+
+    until_so(is_seen, f"{TOPIC} is seen")
 
 
 @contextmanager

@@ -82,6 +82,21 @@ def _is_well(done: "subprocess.CompletedProcess[str]", denial: str) -> bool:
     return False
 
 
+def java_config(bootstrap: str, user: str) -> dict[str, str]:
+    """A user's settings of Kafka's own clients."""
+    key = key_of(user)
+    assert key.mechanism is not None
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    return {
+        "bootstrap.servers": bootstrap,
+        "security.protocol": key.protocol,
+        "sasl.mechanism": key.mechanism,
+        "sasl.jaas.config": f'{module} required username="{user}" password="{key.password}";',
+        "default.api.timeout.ms": str(TIMEOUT_MS),
+        "request.timeout.ms": str(TIMEOUT_MS - 1),
+    }
+
+
 class Java:
     """Kafka's own clients, in the oracle's JVM."""
 
@@ -90,17 +105,8 @@ class Java:
 
     def ask(self, bootstrap: str, user: str, asked: Asked) -> Told:
         """See Driver."""
-        key = key_of(user)
-        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
-        config = {
-            "bootstrap.servers": bootstrap,
-            "security.protocol": key.protocol,
-            "sasl.mechanism": key.mechanism,
-            "sasl.jaas.config": f'{module} required username="{user}" password="{key.password}";',
-            "default.api.timeout.ms": str(TIMEOUT_MS),
-            "request.timeout.ms": str(TIMEOUT_MS - 1),
-        }
         steps = {step.value: list(names) for step, names in asked.items()}
+        config = java_config(bootstrap, user)
         said = self._oracle.ask("rights", config=config, steps=steps, open=OPEN)
         found = cast("dict[str, dict[str, bool]]", said)
         return {

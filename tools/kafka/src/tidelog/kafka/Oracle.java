@@ -41,6 +41,7 @@ public final class Oracle {
         entry("match", Regexes::match),
         entry("throttle", Rates::throttle),
         entry("rights", Rights::ask),
+        entry("administer", Administration::ask),
         entry("authorize", Authorizers::authorize),
         entry("message", Messages::message),
         entry("versions", Messages::versions));
