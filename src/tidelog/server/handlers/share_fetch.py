@@ -32,7 +32,7 @@ from tidelog.server.handlers.share_requests import (
     member_of,
     text_of,
 )
-from tidelog.server.requests import RequestContext
+from tidelog.server.requests import Long, RequestContext
 from tidelog.server.shares.sessions import (
     FIRST_EPOCH,
     LAST_EPOCH,
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from tidelog.server.shares.shares import Shares
 
 STRICT: Final = 1
+# An answer about more partitions is made into bytes beside the loop.
+LONG: Final = 500
 
 Replies = Mapping[SharedPartition, Reply[int]]
 
@@ -58,7 +60,7 @@ Replies = Mapping[SharedPartition, Reply[int]]
 
 def share_fetch(
     context: RequestContext, request: ShareFetchRequest
-) -> ShareFetchResponse | Awaitable[ShareFetchResponse]:
+) -> ShareFetchResponse | Awaitable[ShareFetchResponse | Long]:
     """Records for a member, now or when there are some; and what became of what it has said."""
     member = member_of(context, request.group_id, request.member_id)
     if isinstance(member, ShareCode):
@@ -142,7 +144,7 @@ def _no_closer(connection: "ConnectionFacts", key: SessionKey) -> None:
 
 async def _fetch(
     member: Member, request: ShareFetchRequest, session: ShareSession
-) -> ShareFetchResponse:
+) -> ShareFetchResponse | Long:
     said = _said(request.topics)
     has_said = any(said.values())
     is_renewal = _is_renewal(member.context, request)
@@ -167,7 +169,7 @@ async def _fetch(
         from tidelog.server.fetch_charges import charge_share  # few have quotas
 
         charge_share(member.context, response)
-    return response
+    return Long(response, _Partitions(response.responses)) if len(answers) > LONG else response
 
 
 def _order(member: Member, request: ShareFetchRequest) -> ShareOrder:
@@ -225,6 +227,22 @@ def _fetched_topics(answers: Answers) -> list[ShareFetchableTopicResponse]:
         )
         topic.partitions.append(data)
     return list(topics.values())
+
+
+class _Partitions:
+    """All partitions of an answer, to be let go of one by one."""
+
+    def __init__(self, topics: list[ShareFetchableTopicResponse]) -> None:
+        self._topics = topics
+
+    def __len__(self) -> int:
+        """How many topics have some left; the last one has."""
+        while self._topics and not self._topics[-1].partitions:
+            self._topics.pop()
+        return len(self._topics)
+
+    def pop(self) -> SharePartitionData:
+        return self._topics[-1].partitions.pop()
 
 
 # -- ShareAcknowledge ----------------------------------------------------------------------------

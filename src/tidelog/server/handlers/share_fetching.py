@@ -1,13 +1,14 @@
 """The fetch of a share session: partitions in turn, what can be acquired of each, or a wait.
 
 Nothing is acquired before there is enough for an answer, or the time is over. One fetch at a time
-reads a share partition; who finds it read looks again when that is over.
+reads a share partition; who finds it read looks again when that is over. Of all that wait for one
+the next in turn is woken (`turns`), and looks only where it was woken for.
 
 Source: KIP-932, KIP-1206; Kafka 4.3's DelayedShareFetch, ShareFetchUtils.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
@@ -15,9 +16,11 @@ from tidelog.errors import TidelogError
 from tidelog.protocol.messages.share_fetch import AcquiredRecords, SharePartitionData
 from tidelog.server.handlers.share_requests import Member, text_of
 from tidelog.server.segment_bytes import ColdRead
+from tidelog.server.shares.kept import ShareKey
 from tidelog.server.shares.reading import Part, Read, read
 from tidelog.server.shares.sessions import SharedPartition
 from tidelog.server.shares.states import Acquired, ShareCode, Wish
+from tidelog.server.slices import Slices
 from tidelog.types import Buffer, IsolationLevel
 
 if TYPE_CHECKING:
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 Answers = dict[SharedPartition, SharePartitionData]
 STORAGE_ERROR: Final = 56
+# Partitions whose logs are looked for in one turn of the loop.
+AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,26 +71,37 @@ class ShareFetching:
         self._live: dict[SharedPartition, LiveShare] = {}
         self._answers: Answers = {}
         self._changed = asyncio.Event()
+        self._woken_for: dict[SharedPartition, None] = {}
+        self._slices = Slices(self._node.env.clock)
         self._is_over = False
         self._has_news = False
+        self.isolation = order.isolation
+        self.is_busy = False
+
+    def wake(self, key: ShareKey) -> None:
+        """There may be something to acquire."""
+        self._woken_for[SharedPartition(key.topic_id, key.partition)] = None
+        self._changed.set()
 
     async def run(self, named: Sequence[SharedPartition]) -> Answers:
         """What each partition gives, those that give nothing left out."""
         rest = await self._open(named)
         if rest:
-            if await self._look():
+            if await self._look(self._live):
                 return self._answers
             await self._open(rest, may_stop=False)
         if not self._live and (self._answers or not named):
             return self._answers
         timer = self._node.timers.after(max(self._order.max_wait_ms, 0), self._end_wait)
-        self._watch()
         try:
-            while not await self._look():
+            self._join()
+            is_over = await self._look(self._live)
+            while not is_over:
                 await self._changed.wait()
+                is_over = await self._look(self._take_woken())
         finally:
             timer.cancel()
-            self._unwatch()
+            self._leave()
         return self._answers
 
     async def _open(
@@ -95,34 +111,33 @@ class ShareFetching:
 
         So the first records of a group wait for one partition, not for all; Kafka's brokers do so.
         """
-        node, member = self._node, self._member
-        missing = node.partitions.unopened(member.names_of(named))
-        if missing:
-            await node.partitions.open_beside(missing, node.work)
-        for number, each in enumerate(named, 1):
-            partition = member.find(each)
-            is_new = node.shares.find(member.key_of(each)) is None
-            live: LiveShare | int = (
-                partition
-                if isinstance(partition, int)
-                else await node.shares.open(member.key_of(each), partition)
-            )
-            if live == ShareCode.COORDINATOR_NOT_AVAILABLE:
-                # Left out: a later fetch may open it, and Java's consumer dies of that error.
-                continue
-            if isinstance(live, int):
-                self._answers[each] = refusal(each, live)
-            else:
-                self._live[each] = live
-                if may_stop and is_new and self._has_enough(live):
+        for start in range(0, len(named), AT_ONCE):
+            piece = named[start : start + AT_ONCE]
+            missing = self._node.partitions.unopened(self._member.names_of(piece))
+            if missing:
+                await self._node.partitions.open_beside(missing, self._node.work)
+            for number, each in enumerate(piece, start + 1):
+                if await self._open_one(each) and may_stop:
                     return named[number:]
+                await self._slices.rest()
         return ()
 
-    def _has_enough(self, live: "LiveShare") -> bool:
-        """Whether a partition alone is an answer."""
-        end_offset = live.partition.end_offset(self._order.isolation)
-        has_some = live.records.can_acquire and live.records.fetch_offset < end_offset
-        return has_some and self._order.min_bytes <= 1
+    async def _open_one(self, named: SharedPartition) -> bool:
+        """Open a partition, or say why not; whether it was not open yet and is an answer alone."""
+        node, key = self._node, self._member.key_of(named)
+        partition = self._member.find(named)
+        is_new = node.shares.find(key) is None
+        live: LiveShare | int = (
+            partition if isinstance(partition, int) else await node.shares.open(key, partition)
+        )
+        if live == ShareCode.COORDINATOR_NOT_AVAILABLE:
+            # Left out: a later fetch may open it, and Java's consumer dies of that error.
+            return False
+        if isinstance(live, int):
+            self._answers[named] = refusal(named, live)
+            return False
+        self._live[named] = live
+        return is_new and self._order.min_bytes <= 1 and live.has_some(self.isolation)
 
     # -- the wait ----------------------------------------------------------------------------
 
@@ -130,22 +145,30 @@ class ShareFetching:
         self._is_over = True
         self._changed.set()
 
-    def _watch(self) -> None:
+    def _join(self) -> None:
         for live in self._live.values():
-            live.watch(self._changed.set)
-            live.partition.watch(self._changed.set)
+            live.join(self)
 
-    def _unwatch(self) -> None:
+    def _leave(self) -> None:
         for live in self._live.values():
-            live.unwatch(self._changed.set)
-            live.partition.unwatch(self._changed.set)
+            live.leave(self)
 
-    async def _look(self) -> bool:
-        """Acquire what there is; whether that is the answer."""
+    def _take_woken(self) -> Iterable[SharedPartition]:
+        """Where to look: all of them count where it wants more than what one has got now."""
         self._changed.clear()
+        woken_for, self._woken_for = self._woken_for, {}
+        return woken_for if self._order.min_bytes <= 1 else self._live
+
+    async def _look(self, named: Iterable[SharedPartition]) -> bool:
+        """Acquire what there is; whether that is the answer."""
         is_over = self._is_over or self._order.max_wait_ms <= 0
-        chosen = [each for each in self._live if self._choose(each)]
+        chosen: list[SharedPartition] = []
+        self.is_busy = True
         try:
+            for each in named:
+                if self._choose(each):
+                    chosen.append(each)
+                await self._slices.rest()
             reads = {each: found for each in chosen if (found := await self._read(each, chosen))}
             size_bytes = sum(found.size_bytes for found in reads.values())
             if is_over or size_bytes >= max(self._order.min_bytes, 1):
@@ -153,6 +176,7 @@ class ShareFetching:
         finally:
             for each in chosen:
                 self._live[each].end_reading()
+            self.is_busy = False
         return is_over or self._has_news
 
     def _choose(self, named: SharedPartition) -> bool:
@@ -165,10 +189,8 @@ class ShareFetching:
             # Let go of, or begun anew: the next fetch opens it, so that one is to come soon.
             self._has_news = True
             return False
-        if named in self._answers:
-            return False
-        live.refresh()
-        return live.records.can_acquire and live.begin_reading()
+        # What has its answer is left to others; this fetch is about to end, and leaves it then.
+        return named not in self._answers and live.begin_reading(self)
 
     # -- reading -----------------------------------------------------------------------------
 

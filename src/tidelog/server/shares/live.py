@@ -21,8 +21,9 @@ from tidelog.server.shares.states import (
     ShareCode,
     Wish,
 )
+from tidelog.server.shares.turns import Turns, Waiter
 from tidelog.server.timers import Timer, Timers
-from tidelog.server.watched import Watched
+from tidelog.types import IsolationLevel
 
 _UNAVAILABLE: Final = frozenset(
     {Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE, Code.COORDINATOR_LOAD_IN_PROGRESS}
@@ -47,11 +48,10 @@ class Surroundings:
     limits: Callable[[str], Limits]
 
 
-class LiveShare(Watched):
-    """Belongs to the loop's thread. Who watches is told when there may be more to acquire.
+class LiveShare(Turns):
+    """Belongs to the loop's thread. Who waits is woken in turn when there is more to acquire.
 
     Attributes:
-        key: Its name.
         partition: Its log.
         records: What is known of its records.
         is_gone: Nothing can be said of it any more.
@@ -61,12 +61,9 @@ class LiveShare(Watched):
         self, key: ShareKey, partition: Partition, records: SharePartition, around: Surroundings
     ) -> None:
         """A share partition, with all that is known of it."""
-        super().__init__()
-        self.key = key
+        super().__init__(key)
         self.partition = partition
         self.records = records
-        self._is_reading = False
-        self._was_wanted = False
         self.is_gone = False
         self._around = around
         self._timer: Timer | None = None
@@ -75,7 +72,7 @@ class LiveShare(Watched):
     @property
     def is_idle(self) -> bool:
         """Whether nobody has a record of it, or waits for something."""
-        is_busy = self._is_reading or self._writing or self.watcher_count
+        is_busy = self.is_read or self._writing or self.waiting_count
         return not is_busy and self.records.deadline_ms is None
 
     def refresh(self) -> None:
@@ -83,19 +80,29 @@ class LiveShare(Watched):
         self.records.limits = self._around.limits(self.key.group_id)
         self.records.move_start(self.partition.log.log_start_offset)
 
-    def begin_reading(self) -> bool:
-        """Read the log for a member, and nobody else meanwhile; whether nobody does already."""
-        if self._is_reading:
-            self._was_wanted = True
-            return False
-        self._is_reading = True
-        return True
+    def has_some(self, isolation: IsolationLevel) -> bool:
+        """Whether a read of the log could give a member something."""
+        self.refresh()
+        records = self.records
+        end_offset = self.partition.end_offset(isolation)
+        return records.can_acquire and records.fetch_offset < end_offset
 
-    def end_reading(self) -> None:
-        """Let others read; who wanted to looks again."""
-        self._is_reading = False
-        if self._was_wanted:
-            self._was_wanted = False
+    def join(self, waiter: Waiter) -> None:
+        """Wait from now on for what the log gets, and for what comes back."""
+        if not self.waiting_count:
+            self.partition.watch(self._look_at_log)
+        super().join(waiter)
+
+    def leave(self, waiter: Waiter) -> None:
+        """Wait no more; fine where it did not wait."""
+        super().leave(waiter)
+        if not self.waiting_count:
+            self.partition.unwatch(self._look_at_log)
+
+    def _look_at_log(self) -> None:
+        if self.partition.is_gone:
+            self.wake_all()
+        else:
             self.notify()
 
     def acquire(self, member: str, offered: Offered, wish: Wish) -> list[Acquired]:
@@ -121,7 +128,7 @@ class LiveShare(Watched):
         self.is_gone = True
         if self._timer is not None:
             self._timer.cancel()
-        self.notify()
+        self.wake_all()
 
     # -- writing -----------------------------------------------------------------------------
 

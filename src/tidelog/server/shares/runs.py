@@ -5,9 +5,9 @@ one become unlike it is split, and neighbours that become alike are one again. O
 does not have are in them, too: as archived, or as what a member then calls a gap.
 """
 
-from bisect import bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from tidelog.server.shares.states import TERMINAL, RecordState
@@ -46,6 +46,21 @@ class Run:
     def size(self) -> int:
         """How many offsets."""
         return self.last - self.first + 1
+
+    def part(self, first: int, last: int) -> "Run":
+        """Some of them, by themselves."""
+        # Not `dataclasses.replace`: a member may say something else of each of thousands.
+        return Run(
+            first,
+            last,
+            self.state,
+            self.count,
+            self.batch_records,
+            self.member,
+            self.deadline_ms,
+            self.becomes,
+            self.token,
+        )
 
     @property
     def is_available(self) -> bool:
@@ -132,8 +147,20 @@ class Runs:
             return
         run = self._runs[at]
         if run.first < offset <= run.last:
-            self._runs.insert(at + 1, replace(run, first=offset))
+            self._runs.insert(at + 1, run.part(offset, run.last))
             run.last = offset - 1
+
+    def replace(self, first: int, last: int, runs: Sequence[Run]) -> None:
+        """Let others take the place of those of a range, which begins and ends with one of them.
+
+        Neighbours that are alike are one then.
+        """
+        assert runs[0].first == first
+        assert runs[-1].last == last
+        start = bisect_left(self._runs, first, key=_first)
+        end = bisect_right(self._runs, last, key=_first)
+        self._runs[start:end] = runs
+        self.join(first, last)
 
     def join(self, first: int, last: int) -> None:
         """Make one run of neighbours that are alike, in a range and at its ends."""

@@ -39,6 +39,7 @@ _BECOMES: Final = {
     AckType.REJECT: RecordState.ARCHIVED,
 }
 _TYPES: Final = frozenset(AckType)
+_TYPES_BY_NUMBER: Final = {int(kind): kind for kind in AckType}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,11 @@ class Change:
 
     token: int
     batches: Sequence[StateBatch]
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """Its first offset and its last one; there must be some."""
+        return min(each.first for each in self.batches), max(each.last for each in self.batches)
 
 
 class SharePartition:
@@ -225,19 +231,15 @@ class SharePartition:
 
         A renewal needs no writing, and holds at once.
         """
-        change = self._begin()
+        self._token += 1
         batches: list[StateBatch] = []
         for each in said:
             code = self._problem(member, each)
             if code:
-                self.roll_back(change)
+                self.roll_back(Change(self._token, batches))
                 return code
-            batches += self._stage(each, change.token, now_ms)
-        return Change(change.token, tuple(batches))
-
-    def _begin(self) -> Change:
-        self._token += 1
-        return Change(self._token, ())
+            batches += self._stage(each, self._token, now_ms)
+        return Change(self._token, tuple(batches))
 
     def _problem(self, member: str, said: Acknowledgement) -> ShareCode:
         """Why it can't be taken; NONE where it can."""
@@ -256,14 +258,20 @@ class SharePartition:
         return ShareCode.INVALID_RECORD_STATE
 
     def _stage(self, said: Acknowledgement, token: int, now_ms: int) -> list[StateBatch]:
+        first, deadline_ms = max(said.first, self.start), now_ms + self.limits.lock_ms
+        if first > said.last:
+            return []
         batches: list[StateBatch] = []
-        for first, last, kind in _by_type(said, self.start):
-            for run in self._runs.within(first, last):
+        parts: list[Run] = []
+        for run in self._runs.within(first, said.last):
+            for low, high, kind in _by_type(said, run):
+                part = run.part(low, high)
                 if kind is AckType.RENEW:
-                    run.deadline_ms = now_ms + self.limits.lock_ms
+                    part.deadline_ms = deadline_ms
                 else:
-                    batches.append(_become(run, self._next_state(run, _BECOMES[kind]), token))
-            self._runs.join(first, last)
+                    batches.append(_become(part, self._next_state(part, _BECOMES[kind]), token))
+                parts.append(part)
+        self._runs.replace(first, said.last, parts)
         return batches
 
     def _next_state(self, run: Run, state: RecordState) -> RecordState:
@@ -274,20 +282,20 @@ class SharePartition:
 
     def release(self, member: str) -> Change:
         """A member goes: what it has is anybody's, or was delivered too often."""
-        change = self._begin()
+        self._token += 1
         batches = []
         for run in self._runs:
             if run.is_locked and run.member == member:
                 state = self._next_state(run, RecordState.AVAILABLE)
-                batches.append(_become(run, state, change.token))
-        return Change(change.token, tuple(batches))
+                batches.append(_become(run, state, self._token))
+        return Change(self._token, tuple(batches))
 
     def commit(self, change: Change) -> None:
         """A change is written: it holds."""
-        for run in self._runs:
-            if run.token == change.token and run.becomes is not None:
+        for run in self._changing(change):
+            if run.becomes is not None:
                 run.settle(*run.becomes)
-        self._runs.join(self.start, self.end)
+        self._join(change)
         self._advance()
 
     def roll_back(self, change: Change) -> None:
@@ -295,10 +303,18 @@ class SharePartition:
 
         Those whose time has passed meanwhile are let go of by the next `expire`.
         """
-        for run in self._runs:
-            if run.token == change.token:
-                run.becomes, run.token = None, 0
-        self._runs.join(self.start, self.end)
+        for run in self._changing(change):
+            run.becomes, run.token = None, 0
+        self._join(change)
+
+    def _changing(self, change: Change) -> list[Run]:
+        """What waits for a change to be written, and nothing else of its range."""
+        found = self._runs.over(*change.range) if change.batches else []
+        return [run for run in found if run.token == change.token]
+
+    def _join(self, change: Change) -> None:
+        if change.batches:
+            self._runs.join(*change.range)
 
     # -- time, and the log's start -----------------------------------------------------------
 
@@ -339,15 +355,14 @@ def _become(run: Run, state: RecordState, token: int) -> StateBatch:
     return StateBatch(run.first, run.last, state, run.count)
 
 
-def _by_type(said: Acknowledgement, start: int) -> Iterator[tuple[int, int, AckType]]:
-    """Ranges of one type each from an offset on, last offset inclusive."""
-    first = max(said.first, start)
-    if first > said.last:
-        return
+def _by_type(said: Acknowledgement, run: Run) -> Iterator[tuple[int, int, AckType]]:
+    """Ranges of one type each in a run, all of which it is about, last offset inclusive."""
     if len(said.types) == 1:
-        yield first, said.last, AckType(said.types[0])
+        yield run.first, run.last, _TYPES_BY_NUMBER[said.types[0]]
         return
-    for kind, alike in groupby(said.types[first - said.first :]):
+    first = run.first
+    types = said.types[first - said.first : run.last + 1 - said.first]
+    for kind, alike in groupby(types):
         size = sum(1 for _ in alike)
-        yield first, first + size - 1, AckType(kind)
+        yield first, first + size - 1, _TYPES_BY_NUMBER[kind]
         first += size

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from tests.waiting import turn_until
 
@@ -29,7 +29,7 @@ from tidelog.server.groups.codes import Code
 from tidelog.server.groups.share.group import SharedTopic, ShareGroup
 from tidelog.server.handlers.share_fetch import share_acknowledge, share_fetch
 from tidelog.server.node import ConnectionFacts, Node
-from tidelog.server.requests import RequestContext
+from tidelog.server.requests import Long, RequestContext
 from tidelog.server.server import open_node
 from tidelog.server.shares.kept import ShareKey
 from tidelog.server.shares.states import AckType
@@ -89,7 +89,8 @@ class Member:
     async def send_fetch(self, request: ShareFetchRequest) -> ShareFetchResponse:
         context = RequestContext(self.world.node, SHARE_FETCH, 2, "test", self.connection)
         found = share_fetch(context, request)
-        return await found if isinstance(found, Awaitable) else found
+        told = await found if isinstance(found, Awaitable) else found
+        return cast("ShareFetchResponse", told.response if isinstance(told, Long) else told)
 
     async def say(self, *acks: tuple[int, int, Sequence[int]], **changes: object) -> int:
         """Say what became of records of partition 0; the error code of that, or of the whole."""
@@ -159,6 +160,11 @@ class World:
         assert info.topic_id is not None
         return ShareKey(group, info.topic_id, partition)
 
+    def waiting_count(self, partition: int = 0) -> int:
+        """How many fetches of the group wait for a partition."""
+        live = self.node.shares.find(self.key(partition))
+        return 0 if live is None else live.waiting_count
+
     def produce(self, *sizes: int, partition: int = 0) -> None:
         """Append batches of so many records each."""
         found = self.node.partitions.get(TOPIC, partition)
@@ -195,12 +201,11 @@ async def turns() -> None:
 async def begun(
     wanted: "Awaitable[ShareFetchResponse]", world: World
 ) -> "asyncio.Task[ShareFetchResponse]":
-    """A fetch that waits: nothing that it asks of partition 0 is there."""
-    partition = world.node.partitions.get(TOPIC, 0)
-    before = partition.watcher_count
+    """A fetch of the group that waits: nothing that it asks of partition 0 is there."""
+    before = world.waiting_count()
     task = asyncio.ensure_future(wanted)
-    # Its time has begun when it watches; opening takes threads, whose time nobody knows.
-    await turn_until(lambda: partition.watcher_count > before or task.done())
+    # Its time has begun when it waits; opening takes threads, whose time nobody knows.
+    await turn_until(lambda: world.waiting_count() > before or task.done())
     await turns()
     assert not task.done()
     return task

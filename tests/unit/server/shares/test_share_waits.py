@@ -1,0 +1,276 @@
+"""Share fetches that wait beside each other: one is woken for what comes, and none is forgotten."""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from pathlib import Path
+
+import pytest
+from tests.unit.server.shares.share_worlds import (
+    EARLIEST,
+    LOCK_MS,
+    TOPIC,
+    World,
+    acquired,
+    begun,
+    of,
+    on_a_loop,
+    said,
+    turns,
+    world,
+)
+from tests.unit.server.shares.test_isolation import end, write
+from tests.waiting import turn_until
+
+from tidelog.protocol.messages.share_fetch import ShareFetchResponse
+from tidelog.server.handlers import share_fetching
+from tidelog.server.segment_bytes import ColdRead
+from tidelog.server.shares.sessions import SessionKey
+from tidelog.server.shares.states import AckType, ShareCode
+
+Waiting = asyncio.Task[ShareFetchResponse]
+WAIT_MS = 2 * LOCK_MS
+
+
+async def waiting(it: World, count: int = 2, *, most: int = 0, least: int = 1) -> list[Waiting]:
+    """Fetches of so many members that wait for partition 0, in order.
+
+    `most`: so many records and no more, 0 for all; `least`: bytes.
+    """
+
+    def asked() -> Awaitable[ShareFetchResponse]:
+        records, mode = most or 1000, int(bool(most))
+        member = it.member()
+        return member.fetch(
+            0, wait_ms=WAIT_MS, records=records, min_bytes=least, share_acquire_mode=mode
+        )
+
+    return [await begun(asked(), it) for _ in range(count)]
+
+
+def done(fetches: Sequence[Waiting]) -> list[bool]:
+    return [each.done() for each in fetches]
+
+
+async def lent(*fetches: Waiting, partition: int = 0) -> list[list[tuple[int, int, int]]]:
+    """What those that come have been lent, one after the other."""
+    return [acquired(await each, partition) for each in fetches]
+
+
+@on_a_loop
+async def test_records_one_by_one_go_to_members_in_order(path: Path) -> None:
+    async with world(path) as it:
+        fetches = await waiting(it, 3)
+        for at, each in enumerate(fetches):
+            it.produce(1)
+            assert acquired(await each) == [(at, at, 1)]
+            await turns()
+            assert done(fetches) == [number <= at for number in range(3)]
+
+
+@on_a_loop
+async def test_who_was_woken_and_has_gone_leaves_it_to_the_next(path: Path) -> None:
+    async with world(path) as it:
+        one, two = await waiting(it)
+        it.produce(1)
+        one.cancel()
+        assert await lent(two) == [[(0, 0, 1)]]
+
+
+@on_a_loop
+async def test_who_goes_while_it_reads_leaves_it_to_the_next(path: Path) -> None:
+    async with world(path) as it:
+        one, two = await waiting(it)
+        gate, is_read = asyncio.Event(), asyncio.Event()
+
+        async def held(*_: object) -> None:
+            is_read.set()
+            await gate.wait()
+
+        def cold(*_: object, **__: object) -> None:
+            raise ColdRead
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(it.node.reads, "run", held)
+            patch.setattr(share_fetching, "read", cold)
+            it.produce(1)
+            await is_read.wait()
+            assert done([one, two]) == [False, False]
+        one.cancel()
+        assert await lent(two) == [[(0, 0, 1)]]
+
+
+@on_a_loop
+async def test_what_one_leaves_is_the_next_one_s(path: Path) -> None:
+    async with world(path) as it:
+        fetches = await waiting(it, 3, most=1)
+        it.produce(2)
+        assert await lent(*fetches[:2]) == [[(0, 0, 1)], [(1, 1, 1)]]
+        await turns()
+        assert not fetches[2].done()
+
+
+@on_a_loop
+async def test_who_wants_more_than_there_is_leaves_it_to_the_next(path: Path) -> None:
+    async with world(path) as it:
+        (one,) = await waiting(it, 1, least=10_000)
+        (two,) = await waiting(it, 1)
+        it.produce(1)
+        assert await lent(two) == [[(0, 0, 1)]]
+        assert not one.done()
+
+
+@on_a_loop
+async def test_who_asks_for_nothing_takes_nobody_s_turn(path: Path) -> None:
+    async with world(path) as it:
+        (one,) = await waiting(it, 1)
+        assert acquired(await it.member().fetch(0, wait_ms=WAIT_MS, max_bytes=0)) == []
+        assert acquired(await it.member().fetch(0, wait_ms=WAIT_MS, records=0)) == []
+        assert it.waiting_count() == 1
+        it.produce(1)
+        assert await lent(one) == [[(0, 0, 1)]]
+
+
+@on_a_loop
+async def test_what_comes_back_is_lent_to_who_waits(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        holder = it.member()
+        await holder.fetch(0)
+        fetches = await waiting(it, 3)
+        assert await holder.say(said(3, 4, AckType.RELEASE)) == 0
+        assert await lent(fetches[0]) == [[(3, 4, 2)]]
+        await it.pass_time(LOCK_MS)
+        assert done(fetches) == [True, True, False]
+        assert await lent(fetches[1]) == [[(0, 2, 2), (3, 4, 3), (5, 9, 2)]]
+
+
+@on_a_loop
+async def test_what_a_session_s_end_lets_go_is_lent_to_who_waits(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        holder = it.member()
+        await holder.fetch(0)
+        fetches = await waiting(it)
+        it.node.shares.end_session(SessionKey(holder.group, holder.name))
+        assert await lent(fetches[0]) == [[(0, 9, 2)]]
+        assert not fetches[1].done()
+
+
+@on_a_loop
+async def test_room_that_an_acceptance_makes_is_used_by_who_waits(path: Path) -> None:
+    async with world(path) as it:
+        await it.set_group({"share.partition.max.record.locks": "100"})
+        it.produce(100, 100)
+        holder = it.member()
+        assert acquired(await holder.fetch(0)) == [(0, 99, 1)]
+        fetches = await waiting(it)
+        assert await holder.say(said(0, 99, AckType.ACCEPT)) == 0
+        assert await lent(fetches[0]) == [[(100, 199, 1)]]
+        assert not fetches[1].done()
+
+
+@on_a_loop
+async def test_the_end_of_a_transaction_wakes_who_sees_what_is_committed(path: Path) -> None:
+    async with world(path) as it:
+        await it.set_group(EARLIEST | {"share.isolation.level": "read_committed"})
+        committed = await waiting(it)
+        await it.set_group(EARLIEST | {"share.isolation.level": "read_uncommitted"})
+        (uncommitted,) = await waiting(it, 1, most=1)
+        write(it, 5, producer=7)
+        assert await lent(uncommitted) == [[(0, 0, 1)]]
+        await turns()
+        assert done(committed) == [False, False]
+        end(it, 7, commit=True)
+        assert await lent(committed[0]) == [[(1, 5, 1)]]
+        assert not committed[1].done()
+
+
+@on_a_loop
+async def test_who_waits_for_several_partitions_leaves_one_to_the_next(path: Path) -> None:
+    async with world(path) as it:
+        both = await begun(it.member().fetch(0, 1, wait_ms=WAIT_MS, records=1), it)
+        other = await begun(it.member().fetch(0, 1, wait_ms=WAIT_MS), it)
+        it.produce(1, partition=0)
+        it.produce(1, partition=1)
+        first, second = await both, await other
+        found = [acquired(each, number) for each in (first, second) for number in (0, 1)]
+        assert sorted(found) == [[], [], [(0, 0, 1)], [(0, 0, 1)]]
+
+
+@on_a_loop
+async def test_who_reads_one_partition_slowly_holds_up_no_other(path: Path) -> None:
+    async with world(path) as it:
+        both = await begun(it.member().fetch(0, 1, wait_ms=WAIT_MS), it)
+        task = asyncio.ensure_future(it.member().fetch(1, wait_ms=WAIT_MS))
+        await turn_until(lambda: it.waiting_count(1) == 2)
+        gate, is_read = asyncio.Event(), asyncio.Event()
+
+        async def held(*_: object) -> None:
+            is_read.set()
+            await gate.wait()
+
+        def cold(*_: object, **__: object) -> None:
+            raise ColdRead
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(it.node.reads, "run", held)
+            patch.setattr(share_fetching, "read", cold)
+            it.produce(1)
+            await is_read.wait()
+        it.produce(1, partition=1)
+        assert await lent(task, partition=1) == [[(0, 0, 1)]]
+        assert not both.done()
+        gate.set()
+        await turns()
+        it.produce(1)
+        assert acquired(await both, 0) == [(0, 1, 1)]
+
+
+@on_a_loop
+async def test_enough_is_counted_over_all_partitions(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(1)
+        size_bytes = it.node.partitions.get(TOPIC, 0).log.segments[0].size_bytes
+        task = asyncio.ensure_future(
+            it.member().fetch(0, 1, wait_ms=WAIT_MS, min_bytes=2 * size_bytes)
+        )
+        await turn_until(lambda: bool(it.waiting_count() and it.waiting_count(1)))
+        await turns()
+        assert not task.done()
+        it.produce(1, partition=1)
+        found = await task
+        assert [acquired(found, number) for number in (0, 1)] == [[(0, 0, 1)]] * 2
+
+
+@on_a_loop
+async def test_a_topic_that_goes_is_told_to_all_who_wait(path: Path) -> None:
+    async with world(path) as it:
+        fetches = await waiting(it, 3)
+        it.node.topics.delete(TOPIC)
+        for each in fetches:
+            data = of(await each)
+            assert data is not None
+            assert data.error_code == ShareCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@on_a_loop
+async def test_nobody_waits_on_for_what_was_let_go(path: Path) -> None:
+    """Its state can't be told any more: all that wait are to ask again."""
+    async with world(path) as it:
+        fetches = await waiting(it, 3)
+        it.node.topics.delete("__share_group_state")
+        for each in fetches:
+            assert (await each).responses == []
+
+
+@on_a_loop
+async def test_nobody_watches_a_log_that_nobody_waits_for(path: Path) -> None:
+    async with world(path) as it:
+        partition = it.node.partitions.get(TOPIC, 0)
+        before = partition.watcher_count
+        fetches = await waiting(it, 3)
+        assert partition.watcher_count == before + 1
+        for each in fetches:
+            each.cancel()
+        await turns()
+        assert (partition.watcher_count, it.waiting_count()) == (before, 0)

@@ -1,0 +1,276 @@
+"""Whose turn it is at a share partition: each rule once, and no order of events forgets anybody."""
+
+from dataclasses import dataclass, field
+from random import Random
+from uuid import UUID
+
+import pytest
+
+from tidelog.server.shares.kept import ShareKey
+from tidelog.server.shares.turns import Turns
+from tidelog.types import IsolationLevel
+
+KEY = ShareKey("workers", UUID(int=1), 0)
+ALL, COMMITTED = IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED
+
+
+class Shelf(Turns):
+    """So many records, the first ones of them of transactions that have ended."""
+
+    def __init__(self) -> None:
+        super().__init__(KEY)
+        self.records = self.stable = 0
+
+    def has_some(self, isolation: IsolationLevel) -> bool:
+        return self.seen_by(isolation) > 0
+
+    def seen_by(self, isolation: IsolationLevel) -> int:
+        return self.stable if isolation is COMMITTED else self.records
+
+    def put(self, count: int = 1) -> None:
+        """Records come, of no transaction or behind its end."""
+        self.records += count
+        self.stable = self.records
+        self.notify()
+
+
+@dataclass(eq=False)
+class Fetch:
+    """One that waits; it takes nothing below what it wants at least."""
+
+    shelf: Shelf
+    least: int = 1
+    most: int = 1000
+    isolation: IsolationLevel = ALL
+    is_busy: bool = False
+    is_woken: bool = False
+    woken_count: int = field(default=0)
+
+    def wake(self, key: ShareKey) -> None:
+        assert key == KEY
+        self.is_woken = True
+        self.woken_count += 1
+
+    def look(self) -> bool:
+        """Whether it reads now."""
+        self.is_woken = False
+        return self.shelf.begin_reading(self)
+
+    def end(self) -> bool:
+        """Whether it took some, and has gone."""
+        found = self.shelf.seen_by(self.isolation)
+        taken = min(found, self.most) if found >= self.least else 0
+        self.shelf.records -= taken
+        self.shelf.stable = max(self.shelf.stable - taken, 0)
+        self.shelf.end_reading()
+        if taken:
+            self.shelf.leave(self)
+        return bool(taken)
+
+
+def waiting(shelf: Shelf, count: int = 2, least: int = 1, most: int = 1000) -> list[Fetch]:
+    made = [Fetch(shelf, least, most) for _ in range(count)]
+    for each in made:
+        shelf.join(each)
+        assert not each.look()
+    return made
+
+
+def woken(*fetches: Fetch) -> list[bool]:
+    return [each.is_woken for each in fetches]
+
+
+def test_one_record_wakes_one_of_many() -> None:
+    shelf = Shelf()
+    fetches = waiting(shelf, 8)
+    shelf.put()
+    assert fetches[0].look()
+    assert fetches[0].end()
+    assert [each.woken_count for each in fetches] == [1] + [0] * 7
+
+
+def test_nobody_is_woken_where_nothing_came() -> None:
+    shelf = Shelf()
+    fetches = waiting(shelf)
+    shelf.notify()
+    assert woken(*fetches) == [False, False]
+
+
+def test_who_came_first_is_woken_first() -> None:
+    shelf = Shelf()
+    one, two, three = waiting(shelf, 3)
+    for first in (one, two, three):
+        shelf.put()
+        assert woken(one, two, three) == [each is first for each in (one, two, three)]
+        assert first.look()
+        assert first.end()
+
+
+def test_what_the_first_leaves_is_the_next_one_s() -> None:
+    shelf = Shelf()
+    one, two = waiting(shelf, most=1)
+    shelf.put(2)
+    assert woken(one, two) == [True, False]
+    assert one.look()
+    assert one.end()
+    assert two.is_woken
+
+
+def test_who_goes_before_its_look_passes_it_on() -> None:
+    shelf = Shelf()
+    one, two = waiting(shelf)
+    shelf.put()
+    shelf.leave(one)
+    assert two.is_woken
+
+
+def test_who_wants_more_passes_it_on() -> None:
+    shelf = Shelf()
+    (one,), (two,) = waiting(shelf, 1, least=2), waiting(shelf, 1)
+    shelf.put()
+    assert one.look()
+    assert not two.is_woken
+    assert not one.end()
+    assert two.is_woken
+
+
+def test_who_is_busy_is_told_and_the_next_one_too() -> None:
+    shelf = Shelf()
+    one, two = waiting(shelf)
+    one.is_busy = True
+    shelf.put()
+    assert woken(one, two) == [True, True]
+
+
+def test_who_sees_nothing_of_a_transaction_is_passed_by() -> None:
+    shelf = Shelf()
+    one, two = waiting(shelf)
+    one.isolation = COMMITTED
+    shelf.records = 1
+    shelf.notify()
+    assert woken(one, two) == [False, True]
+
+
+def test_who_finds_it_read_is_woken_when_that_is_over() -> None:
+    shelf = Shelf()
+    (one,) = waiting(shelf, 1, least=2)
+    shelf.put()
+    assert one.look()
+    two = Fetch(shelf)
+    shelf.join(two)
+    assert not two.look()
+    assert not two.is_woken
+    assert not one.end()
+    assert woken(one, two) == [False, True]
+
+
+def test_what_comes_while_somebody_reads_is_looked_at() -> None:
+    shelf = Shelf()
+    (one,) = waiting(shelf, 1, least=3)
+    shelf.put()
+    assert one.look()
+    shelf.put()
+    assert not one.is_woken
+    assert not one.end()
+    assert one.is_woken
+
+
+def test_all_are_woken_for_what_concerns_all() -> None:
+    shelf = Shelf()
+    fetches = waiting(shelf)
+    shelf.wake_all()
+    assert woken(*fetches) == [True, True]
+
+
+class AnyOrder:
+    """Fetches come, look, are held up elsewhere, go; records come, and transactions end."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = Random(seed)
+        self.shelf = Shelf()
+        self.fetches: list[Fetch] = []
+        self.reader: Fetch | None = None
+
+    def run(self, steps: int) -> None:
+        some = (self.come, self.put, self.write, self.end_transactions, self.hold_up, self.go)
+        for _ in range(steps):
+            step = self.draw.choice((*some, self.look, self.look, self.end_look, self.end_look))
+            step()
+            self.check()
+        self.settle()
+
+    def come(self) -> None:
+        least = self.draw.choice((1, 1, 1, 2, 3))
+        most = max(self.draw.choice((1, 2, 1000)), least)
+        made = Fetch(self.shelf, least, most, self.draw.choice((ALL, COMMITTED)))
+        self.fetches.append(made)
+        self.shelf.join(made)
+        self._look(made)
+
+    def _look(self, fetch: Fetch) -> None:
+        if fetch.look():
+            assert self.reader is None
+            self.reader = fetch
+
+    def put(self) -> None:
+        self.shelf.put(self.draw.randint(1, 3))
+
+    def write(self) -> None:
+        """Records of a transaction."""
+        self.shelf.records += 1
+        self.shelf.notify()
+
+    def end_transactions(self) -> None:
+        self.shelf.stable = self.shelf.records
+        self.shelf.notify()
+
+    def look(self) -> None:
+        ready = [each for each in self.fetches if each.is_woken and not each.is_busy]
+        ready = [each for each in ready if each is not self.reader]
+        if ready:
+            self._look(self.draw.choice(ready))
+
+    def end_look(self) -> None:
+        reader, self.reader = self.reader, None
+        if reader is not None and reader.end():
+            self.fetches.remove(reader)
+
+    def go(self) -> None:
+        if not self.fetches:
+            return
+        fetch = self.draw.choice(self.fetches)
+        if fetch is self.reader:
+            self.reader = None
+            self.shelf.end_reading()
+        self.fetches.remove(fetch)
+        self.shelf.leave(fetch)
+
+    def hold_up(self) -> None:
+        """One that was not woken looks at another partition, or has done so."""
+        free = [each for each in self.fetches if not each.is_woken and each is not self.reader]
+        for each in free[:1]:
+            each.is_busy = not each.is_busy
+        for each in self.fetches:
+            each.is_busy &= not each.is_woken or self.draw.random() < 0.5
+
+    def settle(self) -> None:
+        """All go on to their ends: nobody waits then who could have what is there."""
+        for each in self.fetches:
+            each.is_busy = False
+        while self.reader is not None or any(each.is_woken for each in self.fetches):
+            self.end_look()
+            self.look()
+        for each in self.fetches:
+            assert self.shelf.seen_by(each.isolation) < each.least, each
+
+    def check(self) -> None:
+        """Somebody sees to what is there, and those who are busy are not counted upon."""
+        assert self.shelf.waiting_count == len(self.fetches)
+        could = [each for each in self.fetches if each.least == 1 and not each.is_busy]
+        if self.reader is None and any(self.shelf.has_some(each.isolation) for each in could):
+            assert any(each.is_woken and not each.is_busy for each in self.fetches)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_nobody_is_forgotten(seed: int) -> None:
+    AnyOrder(seed).run(400)
