@@ -2,7 +2,7 @@
 
 import posixpath
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
@@ -128,9 +128,20 @@ def _look(surroundings: Surroundings, meant: _Target) -> tuple[DirectoryCheck, l
             done += count
             show(done)
 
-        check.work_with(CheckOptions(body_check=_body_check(total), progress=progress))
+        options = CheckOptions(
+            body_check=_body_check(total), progress=progress, metadata=_metadata_reader
+        )
+        check.work_with(options)
         found += check.findings()
     return check, found
+
+
+def _metadata_reader() -> "Callable[[bytes], object]":
+    """What reads the records of a broker's metadata log as a broker does."""
+    from tidelog.server.metadata_records import MetadataImage, decode
+
+    image = MetadataImage()
+    return lambda value: image.replay(decode(value))
 
 
 def _body_check(total_bytes: int) -> "BodyCheck":

@@ -31,7 +31,7 @@ METADATA_FILE: Final = "tidelog-metadata.log"
 _BATCH_RECORDS: Final = 1_000
 _MAGIC: Final = 2
 # Far above what all users and rules that are allowed take, twice.
-_LIMIT_BYTES: Final = 1 << 30
+LIMIT_BYTES: Final = 1 << 30
 
 
 class MetadataFile:
@@ -62,7 +62,7 @@ class MetadataFile:
             OSError: A call failed.
         """
         try:
-            data = files.read_file(self._env.files, self.path, limit=_LIMIT_BYTES)
+            data = files.read_file(self._env.files, self.path, limit=LIMIT_BYTES)
         except FileNotFoundError:
             return None
         values: list[bytes] = []
@@ -72,7 +72,8 @@ class MetadataFile:
             self._end += batch.size_bytes
         self.record_count = len(values)
         self.is_certain = self._end == len(data)
-        if not self.is_certain and not (may_be_torn and _is_torn(data, self._end, len(values))):
+        is_torn = may_be_torn and next_change(data, self._end, len(values)) is None
+        if not (self.is_certain or is_torn):
             raise CorruptFile("no whole change", path=self.path, position=self._end)
         return values
 
@@ -129,8 +130,8 @@ class MetadataFile:
         self._end, self.record_count, self.is_certain = size, count, True
 
 
-def _batch_at(data: bytes, at: int) -> RecordBatch | None:
-    """The batch that is there, whole; None for anything else."""
+def batch_at(data: bytes, at: int) -> RecordBatch | None:
+    """The batch that is at a place of the file's bytes, whole; None for anything else."""
     if len(data) - at < HEADER_SIZE:
         return None
     batch = RecordBatch(data, at)
@@ -140,19 +141,22 @@ def _batch_at(data: bytes, at: int) -> RecordBatch | None:
 
 def _whole_batches(data: bytes) -> Iterator[RecordBatch]:
     at = 0
-    while (batch := _batch_at(data, at)) is not None:
+    while (batch := batch_at(data, at)) is not None:
         yield batch
         at += batch.size_bytes
 
 
-def _is_torn(data: bytes, start: int, offset: int) -> bool:
-    """Whether what begins there can be one change that was cut: no whole change lies behind it."""
+def next_change(data: bytes, start: int, offset: int) -> RecordBatch | None:
+    """The first whole change behind what is none, at `start` in place of the one at `offset`.
+
+    Where there is none, what begins there can be one change that was cut.
+    """
     # A later change has a larger offset; its first bytes are zeros, so few places are looked at.
     zeros = bytes(4)
     at = data.find(zeros, start + 1)
     while at >= 0:
-        batch = _batch_at(data, at)
+        batch = batch_at(data, at)
         if batch is not None and batch.base_offset > offset:
-            return False
+            return batch
         at = data.find(zeros, at + 1)
-    return True
+    return None

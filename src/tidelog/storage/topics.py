@@ -122,6 +122,13 @@ def find_topics(
     return found.topics, found.notes
 
 
+def find_leftovers(files: FileSystem, directory: str) -> list[TopicPartition]:
+    """Directories that deleted topics have left under their own names; errors as `find_topics`."""
+    return _take_leftovers(
+        files, directory, read_topics(files, directory), _find_partitions(files, directory)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Found:
     """All that the file and the directories say.

@@ -1,5 +1,6 @@
 """`doctor`: what it says, what it repairs, and its exit code."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,8 @@ from tests.unit.cli.running import NOW, Cli, at
 
 from tidelog.directory import Directory
 from tidelog.env import os_env
+from tidelog.storage.metadata_file import METADATA_FILE, MetadataFile
+from tidelog.storage.topics_file import TOPICS_FILE
 
 LOG = f"{0:020d}.log"
 
@@ -143,3 +146,29 @@ def test_files_at_the_top(flights: Cli, partition: Path) -> None:
     rows = flights.run("doctor", "-o", "json").objects
     counting = [Path(str(row["file"])).name for row in rows if row["severity"] != "note"]
     assert counting == ["meta.properties"]
+
+
+def test_what_a_broker_keeps_of_users_and_rules_is_read_as_it_reads_it(
+    flights: Cli, partition: Path
+) -> None:
+    MetadataFile(flights.env, str(flights.data)).replace([b"\x01"])
+    result = flights.run("doctor", "-o", "json")
+    assert result.code == 1
+    (row,) = result.objects
+    assert (row["file"], row["position"]) == (str(flights.data / METADATA_FILE), 0)
+    assert row["damage"] == "a record that can't be read"
+
+
+def test_what_a_deleted_topic_has_left_is_a_note(flights: Cli, partition: Path) -> None:
+    """Power was lost before its directory was renamed."""
+    kept = flights.data.parent / "kept"
+    shutil.copytree(flights.data / "other-0", kept)
+    with Directory.open(str(flights.data), writable=True, env=flights.env) as directory:
+        directory.delete_topic("other")
+        text = (flights.data / TOPICS_FILE).read_bytes()
+    shutil.copytree(kept, flights.data / "other-0")
+    (flights.data / TOPICS_FILE).write_bytes(text)
+    result = flights.run("doctor", "-o", "json")
+    assert result.code == 0
+    (row,) = result.objects
+    assert (row["severity"], row["file"]) == ("note", str(flights.data / "other-0"))

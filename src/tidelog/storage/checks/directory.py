@@ -22,6 +22,7 @@ from tidelog.errors import (
 from tidelog.storage import commits, files, meta_properties
 from tidelog.storage.checks.checkpoints import OffsetBounds, check_offset_checkpoint
 from tidelog.storage.checks.findings import Finding, Severity, note
+from tidelog.storage.checks.metadata import check_metadata
 from tidelog.storage.checks.partition import Learned, PartitionCheck
 from tidelog.storage.checks.place import CheckOptions, PartitionPlace
 from tidelog.storage.cluster_file import CLUSTER_FILE
@@ -32,7 +33,7 @@ from tidelog.storage.metadata_file import METADATA_FILE
 from tidelog.storage.producer_ids import PRODUCER_IDS_FILE, read_next
 from tidelog.storage.security_file import SECURITY_FILE
 from tidelog.storage.tiers.deleted import DELETED_FILE
-from tidelog.storage.topics import TopicInfo, find_topics, unknown_topic
+from tidelog.storage.topics import TopicInfo, find_leftovers, find_topics, unknown_topic
 from tidelog.storage.topics_file import TOPICS_FILE
 from tidelog.storage.writers import WRITERS_FILE, read_marks
 from tidelog.types import TopicPartition
@@ -99,6 +100,7 @@ class DirectoryCheck:
     places: dict[TopicPartition, PartitionPlace] = field(default_factory=dict)
     unseen: list[StorageFailure] = field(default_factory=list)
     _topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+    _left: frozenset[TopicPartition] = frozenset()
 
     def load(self) -> list[Finding]:
         """Find the partitions; what is wrong with the list of topics.
@@ -112,9 +114,10 @@ class DirectoryCheck:
             raise InvalidRequest(f"{self.path}: there is no such directory")
         findings = self._load_topics()
         names = self._partition_names()
-        if not names and not self.fs.exists(f"{self.path}/{TOPICS_FILE}"):
+        tops = (f"{self.path}/{name}" for name in (TOPICS_FILE, METADATA_FILE))
+        if not names and not any(map(self.fs.exists, tops)):
             raise InvalidRequest(f"{self.path}: no directory of topics: no partition is in it")
-        was_clean = self.fs.exists(f"{self.path}/{files.CLEAN_SHUTDOWN_FILE}")
+        was_clean = self._was_clean()
         starts = self._read_starts()
         for name in names:
             if self.selection.takes(name):
@@ -159,6 +162,7 @@ class DirectoryCheck:
         path = f"{self.path}/{TOPICS_FILE}"
         try:
             self._topics, notes = find_topics(self.fs, self.path)
+            self._left = frozenset(find_leftovers(self.fs, self.path))
         except CorruptFile as error:
             remedy = (
                 "restore it from a backup; without it, topics are found by their directories,"
@@ -173,7 +177,7 @@ class DirectoryCheck:
     def _partition_names(self) -> list[TopicPartition]:
         entries = self.fs.list_dir(self.path)
         parsed = (files.parse_partition_dir(e.name) for e in entries if e.is_dir)
-        return sorted(name for name in parsed if name is not None)
+        return sorted(name for name in parsed if name is not None and name not in self._left)
 
     def _place(self, name: TopicPartition, was_clean: bool, log_start: int) -> PartitionPlace:
         info = self._topics.get(name.topic)
@@ -198,6 +202,9 @@ class DirectoryCheck:
             return files.read_partition_metadata(self.fs, directory)
         except CorruptFile:
             return None  # the partition's check says so
+
+    def _was_clean(self) -> bool:
+        return self.fs.exists(f"{self.path}/{files.CLEAN_SHUTDOWN_FILE}")
 
     def _read_starts(self) -> dict[TopicPartition, int]:
         path = f"{self.path}/{files.LOG_START_CHECKPOINT_FILE}"
@@ -226,6 +233,9 @@ class DirectoryCheck:
         yield from self._check_groups()
         yield from self._check_writers()
         yield from self._check_producer_ids()
+        yield from check_metadata(
+            self.fs, self.path, was_clean=self._was_clean(), replay=self.options.metadata()
+        )
         yield from self._check_commits()
         yield from self._check_missing()
         for entry in self.fs.list_dir(self.path):
@@ -299,8 +309,11 @@ class DirectoryCheck:
 
     def _check_name(self, name: str, *, is_dir: bool) -> Iterator[Finding]:
         path = posixpath.join(self.path, name)
-        if is_dir and files.parse_partition_dir(name) is None:
+        partition = files.parse_partition_dir(name) if is_dir else None
+        if is_dir and partition is None:
             yield note(path, "no partition by its name", "it is left alone")
+        elif partition in self._left:
+            yield note(path, "what a deleted topic has left", "the next start removes it")
         elif name.endswith(files.TMP_SUFFIX):
             yield note(path, "a file was being replaced when its writer stopped", "remove it")
         elif (

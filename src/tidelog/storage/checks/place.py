@@ -12,6 +12,10 @@ from tidelog.storage.body_check import BodyCheck, check_body
 from tidelog.types import TopicPartition
 
 
+def _pass_over(_value: bytes) -> None:
+    """The default where nobody knows what records mean."""
+
+
 def _ignore(_count: int) -> None:
     """The default of callbacks that nobody listens to."""
 
@@ -23,10 +27,13 @@ class CheckOptions:
     Attributes:
         body_check: The pass over plain records, plain or a kernel.
         progress: Called with a number of log bytes each time so many more were checked.
+        metadata: Makes what is told each record of a broker's metadata log, and raises CorruptFile
+            or UnsupportedVersion where it is none.
     """
 
     body_check: BodyCheck = check_body
     progress: Callable[[int], None] = _ignore
+    metadata: Callable[[], Callable[[bytes], object]] = lambda: _pass_over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
