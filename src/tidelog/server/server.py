@@ -1,7 +1,6 @@
 """The listening broker: start, connections and their limits, timers, stop."""
 
 import asyncio
-import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,6 +15,7 @@ from tidelog.server.connection import Connection
 from tidelog.server.deferring import Beside
 from tidelog.server.doors import Door
 from tidelog.server.kernels import load_beside
+from tidelog.server.listening import prepare
 from tidelog.server.node import LOGGER, Address, Node
 from tidelog.server.security.listeners import ListenerPlan, plan_listeners
 from tidelog.server.settings import Endpoint
@@ -26,8 +26,6 @@ from tidelog.storage.dir_state import DirectoryState
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 
 if TYPE_CHECKING:
-    from asyncio.trsock import TransportSocket
-
     from tidelog.server.compaction import Compaction
     from tidelog.server.control import Control
     from tidelog.server.metrics_http import MetricsServer
@@ -162,6 +160,7 @@ class Server:
     async def _listen(self, door: Door) -> int:
         """Open one door; its port."""
         place, context = door.plan.place, door.context
+        send_buffer_bytes = self.node.config.socket_send_buffer_bytes
 
         def make() -> Connection:
             return Connection(self.node, self.clients, door)
@@ -172,25 +171,19 @@ class Server:
                 make, place.host, place.port, backlog=BACKLOG, start_serving=False
             )
             self._listeners.append(plain)
-            self._size_buffers(plain.sockets)
+            prepare(plain.sockets, send_buffer_bytes)
             await plain.start_serving()
             port: int = plain.sockets[0].getsockname()[1]
         else:
             from tidelog.server.tls_listener import TlsListener, listening_sockets
 
             sockets = await listening_sockets(place.host, place.port, BACKLOG)
-            self._size_buffers(sockets)
+            prepare(sockets, send_buffer_bytes)
             self._listeners.append(TlsListener(sockets, context, self.node, make))
             port = sockets[0].getsockname()[1]
         self.node.places[door.plan.name] = str(Endpoint(place.host, port))
         door.address = self.node.listeners[door.plan.name] = advertised(door.plan, port)
         return port
-
-    def _size_buffers(self, listening: "Sequence[socket.socket | TransportSocket]") -> None:
-        """Set what connections inherit from the socket that they come to."""
-        size = self.node.config.socket_send_buffer_bytes
-        for each in listening if size > 0 else ():
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
 
     def _is_serving(self) -> bool:
         return all(listener.is_serving() for listener in self._listeners)

@@ -1,0 +1,53 @@
+"""What connections inherit from the socket that they come to: set before it listens, so none pays.
+
+Source: Linux tcp(7), socket(7).
+"""
+
+import socket
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from asyncio.trsock import TransportSocket
+    from collections.abc import Iterable
+
+# Linux alone has it.
+_CONGESTION: Final[int | None] = getattr(socket, "TCP_CONGESTION", None)
+_NAME_BYTES_MAX: Final = 16
+# By the estimated rate of a path: what would go at once is sent by timers.
+PACING: Final = b"bbr"
+# Linux has it always, and lets everybody use it.
+WITHOUT_PACING: Final = b"reno"
+
+
+def prepare(listening: "Iterable[socket.socket | TransportSocket]", send_buffer_bytes: int) -> None:
+    """Set what is inherited from sockets that are bound and don't listen yet.
+
+    Args:
+        listening: The sockets of one listener.
+        send_buffer_bytes: How much the system holds of what is sent; -1 leaves that to it.
+    """
+    for each in listening:
+        if send_buffer_bytes > 0:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
+        if _is_loopback(each):
+            _leave_pacing(each)
+
+
+def _is_loopback(bound: "socket.socket | TransportSocket") -> bool:
+    """Whether none but this machine can come to it."""
+    host = bound.getsockname()[0]
+    return ip_address(host.partition("%")[0]).is_loopback
+
+
+def _leave_pacing(bound: "socket.socket | TransportSocket") -> None:
+    """Send at once where the system would pace: there is no network to be spared.
+
+    Its timers cost as much CPU as all else of a fetch, on a machine that does nothing beside.
+    """
+    if _CONGESTION is None:
+        return
+    with suppress(OSError):  # not every system says, or lets itself be told
+        if bound.getsockopt(socket.IPPROTO_TCP, _CONGESTION, _NAME_BYTES_MAX).startswith(PACING):
+            bound.setsockopt(socket.IPPROTO_TCP, _CONGESTION, WITHOUT_PACING)

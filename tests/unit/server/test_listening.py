@@ -1,0 +1,77 @@
+"""What connections inherit from the socket that they come to."""
+
+import socket
+from typing import cast
+
+import pytest
+
+from tidelog.server.listening import PACING, WITHOUT_PACING, prepare
+
+CONGESTION = getattr(socket, "TCP_CONGESTION", 13)
+
+
+class Bound:
+    """A socket that only notes what it is told."""
+
+    def __init__(self, host: str, congestion: bytes, refusal: OSError | None = None) -> None:
+        self.told: list[tuple[int, int, object]] = []
+        self._name = (host, 9092)
+        self._congestion = congestion
+        self._refusal = refusal
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._name
+
+    def getsockopt(self, level: int, option: int, size: int) -> bytes:
+        assert (level, option) == (socket.IPPROTO_TCP, CONGESTION)
+        return self._congestion.ljust(size, b"\0")
+
+    def setsockopt(self, level: int, option: int, value: object) -> None:
+        if self._refusal is not None and option == CONGESTION:
+            raise self._refusal
+        self.told.append((level, option, value))
+
+
+def told(bound: Bound, size: int = -1) -> list[tuple[int, int, object]]:
+    prepare([cast("socket.socket", bound)], size)
+    return bound.told
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="Linux alone lets it be chosen")
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "::1%lo"])
+@pytest.mark.parametrize("pacing", [PACING, b"bbr2"])
+def test_what_stays_on_the_machine_is_not_paced(host: str, pacing: bytes) -> None:
+    assert told(Bound(host, pacing)) == [(socket.IPPROTO_TCP, CONGESTION, WITHOUT_PACING)]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "fe80::1%eth0"])
+def test_what_leaves_the_machine_goes_as_the_machine_is_set(host: str) -> None:
+    assert told(Bound(host, PACING)) == []
+
+
+@pytest.mark.parametrize("other", [b"cubic", b"reno", b""])
+def test_what_does_not_pace_stays(other: bytes) -> None:
+    assert told(Bound("127.0.0.1", other)) == []
+
+
+def test_a_system_that_refuses_is_left_as_it_is() -> None:
+    assert told(Bound("127.0.0.1", PACING, OSError(95, "not supported"))) == []
+
+
+def test_the_buffer_is_set_wherever_it_listens() -> None:
+    size = (socket.SOL_SOCKET, socket.SO_SNDBUF, 30_000)
+    assert size in told(Bound("127.0.0.1", PACING), 30_000)
+    assert told(Bound("192.0.2.7", PACING), 30_000) == [size]
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="Linux alone lets it be chosen")
+def test_connections_inherit_it() -> None:
+    """Whatever this machine's default is: no connection to the loopback is paced."""
+    with socket.socket() as listening, socket.socket() as client:
+        listening.bind(("127.0.0.1", 0))
+        prepare([listening], -1)
+        listening.listen()
+        client.connect(listening.getsockname())
+        with listening.accept()[0] as accepted:
+            found = accepted.getsockopt(socket.IPPROTO_TCP, CONGESTION, 16)
+    assert not found.startswith(PACING)
