@@ -32,8 +32,10 @@ from tidelog.types import TopicPartition
 
 COMMIT_VERSION: Final = 2
 STAGED_SUFFIX: Final = ".staged"
-# Longer than any clock of a file system stands still between two ticks.
+# Longer than any clock of a file system stands still between two ticks: FAT's for two seconds.
+# Where a time is no whole second, the system's own clock has made it, which ticks each 10 ms.
 SETTLED_MS: Final = 3_000
+SETTLED_FINE_MS: Final = 100
 _COMMIT_FILE: Final = re.compile(r"tidelog-commit-[0-9a-f]{32}\.json", re.ASCII)
 
 
@@ -278,7 +280,8 @@ class CommitRecords:
             return self._known
         commits = tuple(_commits(self._env.files, self._directory))
         # A store's folder has no time. Clocks that differ make a time look new, or ahead.
-        is_settled = 0 < found.mtime_ms <= self._env.clock.now_ms() - SETTLED_MS
+        age_ms = SETTLED_FINE_MS if found.mtime_ms % 1_000 else SETTLED_MS
+        is_settled = 0 < found.mtime_ms <= self._env.clock.now_ms() - age_ms
         self._known, self._stamp = commits, stamp if is_settled else None
         return commits
 

@@ -247,8 +247,12 @@ class TestManyPartitions:
         files.listed.clear()
         return found, files.listed
 
-    def test_commit_records_are_looked_for_once(self, tmp_path: Path) -> None:
-        log_dir, listed = self.opened(tmp_path, 60_000)
+    @pytest.mark.parametrize(
+        "ago_ms", [60_000, commits.SETTLED_MS, commits.SETTLED_FINE_MS + 1, 2_001]
+    )
+    def test_commit_records_are_looked_for_once(self, tmp_path: Path, ago_ms: int) -> None:
+        """Where the time of a change is no whole second, a tick of its clock is soon over."""
+        log_dir, listed = self.opened(tmp_path, ago_ms)
         for number in range(self.COUNT):
             log_dir.reader("t", number)
         assert listed.count(str(tmp_path)) == 1
@@ -272,7 +276,7 @@ class TestManyPartitions:
             assert offsets(log_dir.reader("t", number).records()) == [1]
         assert listed.count(str(tmp_path)) == before + 1
 
-    @pytest.mark.parametrize("ago_ms", [0, commits.SETTLED_MS - 1, -60_000])
+    @pytest.mark.parametrize("ago_ms", [0, 2_000, commits.SETTLED_FINE_MS - 1, -59_999, -60_000])
     def test_what_changed_just_now_may_change_again_unseen(
         self, tmp_path: Path, ago_ms: int
     ) -> None:
