@@ -22,6 +22,7 @@ from tidelog.errors import TidelogError
 from tidelog.server.in_process import Broker
 from tidelog.server.node import Node
 from tidelog.storage import topics
+from tidelog.storage.topics_file import TOPICS_FILE
 
 Answered: TypeAlias = topics.Made | TidelogError
 TIMEOUT_S: Final = PATIENCE_S
@@ -97,6 +98,27 @@ class TestTopics:
         (gone,) = admin.delete_topics([TOPIC]).values()
         assert error_of(gone) == "UNKNOWN_TOPIC_OR_PART"
         assert create(admin, NewTopic(TOPIC, 1)) == [""]
+
+    def test_many_topics_are_deleted_together_each_with_its_own_answer(
+        self, admin: AdminClient, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        names = [f"t{number}" for number in range(60)]
+        assert set(create(admin, *(NewTopic(name, 2) for name in names))) == {""}
+        writes = list[str]()
+        files = broker.call(lambda node: node.env.files)
+        rename = files.rename
+
+        def watched(source: str, target: str) -> None:
+            writes.extend([target] if target.endswith(TOPICS_FILE) else [])
+            rename(source, target)
+
+        monkeypatch.setattr(files, "rename", watched)
+        futures = admin.delete_topics([*names[:30], "none", *names[30:]])
+        said = {name: error_of(future) for name, future in futures.items()}
+        assert said == {**dict.fromkeys(names, ""), "none": "UNKNOWN_TOPIC_OR_PART"}
+        assert len(writes) == 1
+        assert admin.list_topics(timeout=TIMEOUT_S).topics == {}
+        assert create(admin, NewTopic("t7", 1)) == [""]
 
     def test_what_is_refused(self, admin: AdminClient) -> None:
         refused = create(
