@@ -24,6 +24,7 @@ from tests.peers.admin_clients import (
 from tests.peers.admin_table import ADMINISTRATORS, ROWS, Step, is_allowed
 from tests.peers.broker import Broker
 from tests.peers.home import KafkaHome
+from tests.peers.rights_oddities import ODD, oddities
 from tests.peers.rights_questions import questions
 from tests.peers.rights_talk import (
     PASSWORD,
@@ -136,6 +137,26 @@ def test_the_same_is_allowed_and_denied(sides: tuple[Side, Side], user: str) -> 
             for text in differences(kafka.tell(theirs, first), ours.tell(own, second))
         ]
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("user", ODD)
+def test_what_is_odd_is_refused_for_the_same_reason(sides: tuple[Side, Side], user: str) -> None:
+    kafka, ours = sides
+    found = []
+    for first, second in zip(oddities(user, kafka.ids), oddities(user, ours.ids), strict=True):
+        expected, told = answer_or_end(kafka, user, first), answer_or_end(ours, user, second)
+        texts = differences(expected, told)
+        found += [f"{first.name}, version {first.version}{text}" for text in texts]
+    assert not found, "\n".join(found)
+
+
+def answer_or_end(side: Side, user: str, question: Question) -> object:
+    """The answer, or that there is none."""
+    with logged_in(side.bootstrap, user) as client:
+        try:
+            return side.tell(client, question)
+        except ConnectionError:
+            return "closed"
 
 
 # -- through admin clients -----------------------------------------------------------------------

@@ -3,6 +3,7 @@
 Source: Kafka 4.3's KafkaApis, ControllerApis, AclApis, ConfigHelper.
 """
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from tidelog.protocol.messages.acls import (
@@ -17,9 +18,11 @@ from tidelog.protocol.messages.acls import (
 )
 from tidelog.protocol.messages.altered_configs import (
     AlterConfigsRequest,
+    AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
     IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResourceResponse,
     IncrementalAlterConfigsResponse,
     ListConfigResourcesRequest,
@@ -60,6 +63,7 @@ from tidelog.protocol.messages.scram_users import (
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
 )
+from tidelog.server.errors import Refusal, refusal_of
 from tidelog.server.guards.common import (
     CLUSTER_DENIED,
     DENIED_TEXT,
@@ -68,6 +72,7 @@ from tidelog.server.guards.common import (
     Asker,
     then,
 )
+from tidelog.server.handlers.configs import ALTERED_KINDS, DESCRIBED_KINDS, ensure_well_named
 from tidelog.server.handlers.metadata import CLUSTER_OPERATIONS
 from tidelog.server.requests import Answer
 from tidelog.server.security.authorizer import Operation
@@ -174,6 +179,8 @@ def _split(asker: Asker, resources: "Iterable[_R]", operation: Operation) -> "_S
 
 def describe_configs(asker: Asker, request: DescribeConfigsRequest) -> Answer:
     """DESCRIBE_CONFIGS on each topic or group, on the cluster for what else there is."""
+    if not DESCRIBED_KINDS.issuperset(each.resource_type for each in request.resources):
+        return asker.go_on(request)  # none is described
     request.resources, denied = _split(asker, request.resources, Operation.DESCRIBE_CONFIGS)
 
     def add(said: DescribeConfigsResponse) -> None:
@@ -190,10 +197,33 @@ def describe_configs(asker: Asker, request: DescribeConfigsRequest) -> Answer:
     return then(asker.go_on(request), add)
 
 
-def _refused(kind: type[_Answer], resource: "_Resource", code: int) -> _Answer:
+_Altered: TypeAlias = "AlterConfigsResource | IncrementalAlterConfigsResource"
+
+
+class _Refusals:
+    """What is said of resources that may not be altered; what is wrong with them comes first."""
+
+    def __init__(
+        self, asker: Asker, resources: "Iterable[_Altered]", kinds: frozenset[int]
+    ) -> None:
+        self._node = asker.context.node
+        self._kinds = kinds
+        self._times = Counter((each.resource_type, each.resource_name) for each in resources)
+
+    def of(self, kind: type[_Answer], resource: "_Altered", code: int) -> _Answer:
+        """The refusal of one."""
+        times = self._times[resource.resource_type, resource.resource_name]
+        try:
+            ensure_well_named(self._node, resource, times, self._kinds)
+        except Refusal as error:
+            return _refused(kind, resource, refusal_of(error))
+        return _refused(kind, resource, Refusal(code, DENIED_TEXT[code]))
+
+
+def _refused(kind: type[_Answer], resource: "_Resource", why: Refusal) -> _Answer:
     return kind(
-        error_code=code,
-        error_message=DENIED_TEXT[code],
+        error_code=why.error_code,
+        error_message=why.message,
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
     )
@@ -201,21 +231,23 @@ def _refused(kind: type[_Answer], resource: "_Resource", code: int) -> _Answer:
 
 def alter_configs(asker: Asker, request: AlterConfigsRequest) -> Answer:
     """ALTER_CONFIGS on each topic or group, on the cluster for what else there is."""
+    refusals = _Refusals(asker, request.resources, ALTERED_KINDS)
     request.resources, denied = _split(asker, request.resources, Operation.ALTER_CONFIGS)
 
     def add(said: AlterConfigsResponse) -> None:
-        said.responses.extend(_refused(AlterConfigsResourceResponse, *each) for each in denied)
+        said.responses.extend(refusals.of(AlterConfigsResourceResponse, *each) for each in denied)
 
     return then(asker.go_on(request), add)
 
 
 def incremental_alter_configs(asker: Asker, request: IncrementalAlterConfigsRequest) -> Answer:
     """The same."""
+    refusals = _Refusals(asker, request.resources, DESCRIBED_KINDS)
     request.resources, denied = _split(asker, request.resources, Operation.ALTER_CONFIGS)
 
     def add(said: IncrementalAlterConfigsResponse) -> None:
         kind = IncrementalAlterConfigsResourceResponse
-        said.responses.extend(_refused(kind, *each) for each in denied)
+        said.responses.extend(refusals.of(kind, *each) for each in denied)
 
     return then(asker.go_on(request), add)
 

@@ -1,5 +1,8 @@
 """Guard of DeleteTopics. Source: Kafka 4.3's ControllerApis."""
 
+from collections import Counter
+from uuid import UUID
+
 from tidelog.protocol.messages.topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
@@ -18,22 +21,26 @@ def delete_topics(asker: Asker, request: DeleteTopicsRequest) -> Answer:
     """DELETE on the cluster or on each topic.
 
     Who may not describe one that he named by its id hears no name; who may describe one that is not
-    there hears that it is not there.
+    there hears that it is not there. One that is named twice, or by name and id, is refused for
+    that, by the handler.
     """
+    states = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
+    times = Counter(_key_of(state) for state in states if not _has_both(state))
 
     def name_of(state: DeleteTopicState) -> str | None:
         return asker.name_of(state.topic_id) if state.name is None else state.name
 
     def denied_name_of(state: DeleteTopicState) -> str | None:
         name = name_of(state)
+        if _has_both(state) or times[_key_of(state)] > 1:
+            return None
         is_there = name is not None and asker.context.node.topics.find(name) is not None
         return None if not is_there and asker.may_describe(name) else name
 
-    states = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
     if asker.may_cluster(Operation.DELETE):
         return asker.go_on(request)
     allowed, denied = asker.split(states, Operation.DELETE, denied_name_of)
-    absent, allowed = _absent_of(asker, allowed)
+    absent, allowed = _absent_of(asker, allowed, times)
     refused = [
         DeletableTopicResult(
             name=name, topic_id=NO_UUID, error_code=UNKNOWN_TOPIC, error_message=NOT_HOSTED
@@ -62,8 +69,16 @@ def delete_topics(asker: Asker, request: DeleteTopicsRequest) -> Answer:
     return then(asker.go_on(request), add)
 
 
+def _key_of(state: DeleteTopicState) -> str | UUID:
+    return state.topic_id if state.name is None else state.name
+
+
+def _has_both(state: DeleteTopicState) -> bool:
+    return state.name is not None and state.topic_id != NO_UUID
+
+
 def _absent_of(
-    asker: Asker, states: list[DeleteTopicState]
+    asker: Asker, states: list[DeleteTopicState], times: Counter[str | UUID]
 ) -> tuple[dict[str, None], list[DeleteTopicState]]:
     """Names of which nothing is there and nothing may be deleted, and the other states.
 
@@ -79,6 +94,7 @@ def _absent_of(
             name is None
             or not is_enabled
             or state.topic_id != NO_UUID
+            or times[name] > 1
             or asker.may_topic(Operation.DELETE, name)
         ):
             others.append(state)

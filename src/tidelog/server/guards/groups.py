@@ -159,18 +159,19 @@ def find_coordinator(asker: Asker, request: FindCoordinatorRequest) -> Answer:
         return FindCoordinatorResponse(
             error_code=code, error_message=DENIED_TEXT[code], node_id=NO_NODE, port=NO_NODE
         )
-    codes = {key: _key_code(asker, request.key_type, key) for key in request.coordinator_keys}
-    request.coordinator_keys = [key for key in request.coordinator_keys if not codes[key]]
+    asked = request.coordinator_keys
+    codes = {key: _key_code(asker, request.key_type, key) for key in asked}
+    request.coordinator_keys = [key for key in asked if not codes[key]]
     refused = [
         Coordinator(
             key=key,
             node_id=NO_NODE,
             port=NO_NODE,
-            error_code=code,
-            error_message=DENIED_TEXT[code],
+            error_code=codes[key],
+            error_message=DENIED_TEXT[codes[key]],
         )
-        for key, code in codes.items()
-        if code
+        for key in asked
+        if codes[key]
     ]
     if refused and not request.coordinator_keys:
         return FindCoordinatorResponse(coordinators=refused)

@@ -1,5 +1,6 @@
 """Guards of APIs about topics. Source: Kafka 4.3's KafkaApis and ControllerApis."""
 
+from collections import Counter
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
@@ -39,6 +40,7 @@ from tidelog.protocol.messages.producers import (
     DescribeProducersTopicResponse,
 )
 from tidelog.protocol.messages.topics import (
+    CreatableTopic,
     CreatableTopicResult,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -64,6 +66,7 @@ from tidelog.server.handlers.produce import TOPIC_IDS_FIRST_VERSION
 from tidelog.server.handlers.produce_transactions import has_transactional_records
 from tidelog.server.requests import Answer
 from tidelog.server.security.authorizer import Operation, ResourceType
+from tidelog.storage.files import CLUSTER_METADATA_TOPIC
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -234,7 +237,7 @@ def metadata(asker: Asker, request: MetadataRequest) -> Answer:
                     topic.topic_authorized_operations = asker.bits(kind, name, TOPIC_OPERATIONS)
         if request.include_cluster_authorized_operations:
             said.cluster_authorized_operations = asker.cluster_bits(CLUSTER_OPERATIONS)
-        said.topics.extend(refused)
+        said.topics.extend({(t.name, t.topic_id): t for t in refused}.values())
 
     return then(asker.go_on(request), change)
 
@@ -292,12 +295,19 @@ def describe_topic_partitions(asker: Asker, request: DescribeTopicPartitionsRequ
 
 
 def create_topics(asker: Asker, request: CreateTopicsRequest) -> Answer:
-    """CREATE on the cluster or on each topic; its settings are told to who may describe them."""
+    """CREATE on the cluster or on each topic; its settings are told to who may describe them.
+
+    One that is named twice, or that nobody may create, is refused for that.
+    """
+    times = Counter(topic.name for topic in request.topics)
+
+    def asked_for(topic: CreatableTopic) -> str | None:
+        is_refused = times[topic.name] > 1 or topic.name == CLUSTER_METADATA_TOPIC
+        return None if is_refused else topic.name
+
+    denied: list[CreatableTopic] = []
     if not asker.may_cluster(Operation.CREATE):
-        request.topics, denied = asker.split(request.topics, Operation.CREATE, lambda t: t.name)
-    else:
-        denied = []
-    names = dict.fromkeys(topic.name for topic in denied)
+        request.topics, denied = asker.split(request.topics, Operation.CREATE, asked_for)
 
     def change(said: CreateTopicsResponse) -> None:
         for topic in said.topics:
@@ -306,17 +316,20 @@ def create_topics(asker: Asker, request: CreateTopicsRequest) -> Answer:
                 topic.num_partitions = topic.replication_factor = -1
         said.topics.extend(
             CreatableTopicResult(
-                name=name, error_code=TOPIC_DENIED, error_message=_TEXT, configs=[]
+                name=topic.name, error_code=TOPIC_DENIED, error_message=_TEXT, configs=[]
             )
-            for name in names
+            for topic in denied
         )
 
     return then(asker.go_on(request), change)
 
 
 def create_partitions(asker: Asker, request: CreatePartitionsRequest) -> Answer:
-    """ALTER on each topic."""
-    request.topics, denied = asker.split(request.topics, Operation.ALTER, lambda t: t.name)
+    """ALTER on each topic; one that is named twice is refused for that."""
+    times = Counter(topic.name for topic in request.topics)
+    request.topics, denied = asker.split(
+        request.topics, Operation.ALTER, lambda t: None if times[t.name] > 1 else t.name
+    )
 
     def add(said: CreatePartitionsResponse) -> None:
         said.results.extend(

@@ -1,6 +1,5 @@
 """Guards of APIs about producers and transactions. Source: Kafka 4.3's KafkaApis."""
 
-from collections.abc import Iterable
 from typing import Final
 
 from tidelog.protocol.messages.markers import (
@@ -14,11 +13,8 @@ from tidelog.protocol.messages.producers import InitProducerIdRequest, InitProdu
 from tidelog.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
-    AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTopicResult,
     DescribedTransactionState,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -42,11 +38,13 @@ from tidelog.server.guards.common import (
     Asker,
     then,
 )
+from tidelog.server.handlers.transactions import refusals, results_of
 from tidelog.server.requests import Answer
 from tidelog.server.security.authorizer import Operation
+from tidelog.types import TopicPartition
 
 BROKERS_FIRST_VERSION: Final = 4
-OPERATION_NOT_ATTEMPTED: Final = 55
+NOT_ATTEMPTED: Final = 55
 
 
 def init_producer_id(asker: Asker, request: InitProducerIdRequest) -> Answer:
@@ -65,42 +63,24 @@ def init_producer_id(asker: Asker, request: InitProducerIdRequest) -> Answer:
 def add_partitions_to_txn(asker: Asker, request: AddPartitionsToTxnRequest) -> Answer:
     """WRITE on the transactional id and on each topic: all of them, or none is added.
 
-    From version 4 on brokers ask, who need CLUSTER_ACTION.
+    Then each partition hears what is wrong with it itself. From version 4 on brokers ask, who need
+    CLUSTER_ACTION.
     """
     if asker.context.version >= BROKERS_FIRST_VERSION:
         if asker.may_cluster(Operation.CLUSTER_ACTION):
             return asker.go_on(request)
         return AddPartitionsToTxnResponse(error_code=CLUSTER_DENIED)
     topics = request.v3_and_below_topics
+    places = [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
     if not asker.may_transact(Operation.WRITE, request.v3_and_below_transactional_id):
-        return _refused_partitions(topics, (), TRANSACTION_DENIED)
-    allowed, denied = asker.split(topics, Operation.WRITE, lambda topic: topic.name)
-    if not denied:
-        return asker.go_on(request)
-    return _refused_partitions(denied, allowed, TOPIC_DENIED)
-
-
-def _refused_partitions(
-    denied: Iterable[AddPartitionsToTxnTopic],
-    others: Iterable[AddPartitionsToTxnTopic],
-    code: int,
-) -> AddPartitionsToTxnResponse:
-    told = [(topic, code) for topic in denied]
-    told += [(topic, OPERATION_NOT_ATTEMPTED) for topic in others]
-    return AddPartitionsToTxnResponse(
-        results_by_topic_v3_and_below=[
-            AddPartitionsToTxnTopicResult(
-                name=topic.name,
-                results_by_partition=[
-                    AddPartitionsToTxnPartitionResult(
-                        partition_index=number, partition_error_code=each
-                    )
-                    for number in topic.partitions
-                ],
-            )
-            for topic, each in told
-        ]
-    )
+        codes = dict.fromkeys(places, TRANSACTION_DENIED)
+    else:
+        allowed, denied = asker.split(places, Operation.WRITE, lambda place: place.topic)
+        if not denied:
+            return asker.go_on(request)
+        codes = refusals(asker.context, allowed) | dict.fromkeys(denied, TOPIC_DENIED)
+    results = results_of(topics, {place: codes.get(place, NOT_ATTEMPTED) for place in places})
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
 
 
 def add_offsets_to_txn(asker: Asker, request: AddOffsetsToTxnRequest) -> Answer:

@@ -65,25 +65,43 @@ from tidelog.storage.topics import TopicInfo
 
 TOPIC: Final = 2
 BROKER: Final = 4
+BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
 GROUP: Final = 32
 UNSUPPORTED_VERSION: Final = 35
 # So many are described at once without a thought: a fraction of a millisecond each.
 AT_ONCE: Final = 8
 # Kinds of resources that can be asked for in a list: what we don't have has none.
-_LISTABLE: Final = frozenset({TOPIC, BROKER, 8, CLIENT_METRICS, GROUP})
+_LISTABLE: Final = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
+DESCRIBED_KINDS: Final = _LISTABLE
+# Whoever asks: what is of another kind can't be altered; levels of loggers only step by step.
+ALTERED_KINDS: Final = _LISTABLE - {BROKER_LOGGER}
 
 
 # -- looking -------------------------------------------------------------------------------------
 
 
 def describe_configs(context: RequestContext, request: DescribeConfigsRequest) -> Answer:
-    """The settings of topics and of the broker; each resource once, however often it is named."""
+    """The settings of topics and of the broker; each resource once, however often it is named.
+
+    Where one is of no kind that there is, none is described.
+    """
+    if not DESCRIBED_KINDS.issuperset(each.resource_type for each in request.resources):
+        return DescribeConfigsResponse(results=[_of_no_kind(each) for each in request.resources])
     asked = {(each.resource_type, each.resource_name): each for each in request.resources}
     if len(asked) > AT_ONCE:
         return _describe_many(context.node, list(asked.values()), request)
     results = [_described(context.node, resource, request) for resource in asked.values()]
     return DescribeConfigsResponse(results=results)
+
+
+def _of_no_kind(resource: DescribeConfigsResource) -> DescribeConfigsResult:
+    return DescribeConfigsResult(
+        error_code=INVALID_REQUEST,
+        error_message="The request asks for settings of an unknown resource type.",
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
 
 
 async def _describe_many(
@@ -272,7 +290,7 @@ async def _alter(
         kind, name = resource.resource_type, resource.resource_name
         told = answer(error_code=0, error_message=None, resource_type=kind, resource_name=name)
         try:
-            _ensure_single(times[kind, name])
+            ensure_well_named(node, resource, times[kind, name])
             await _Plan(node, kind, name, is_trial=is_trial).carry_out(changes)
         except TidelogError as error:
             why = refusal_of(error)
@@ -281,9 +299,20 @@ async def _alter(
     return answers
 
 
-def _ensure_single(times: int) -> None:
+def ensure_well_named(
+    node: Node, resource: _Resource, times: int, kinds: frozenset[int] = DESCRIBED_KINDS
+) -> None:
+    """What is said of a resource before anybody is asked for his rights.
+
+    Raises:
+        Refusal: It is named more than once, is of none of these kinds, or is another broker.
+    """
     if times > 1:
         raise Refusal(INVALID_REQUEST, "Each resource must appear at most once.")
+    if resource.resource_type not in kinds:
+        raise Refusal(INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
+    if resource.resource_type == BROKER and resource.resource_name:
+        _ensure_this_broker(node, resource.resource_name, "Node")
 
 
 class _Plan:
@@ -332,8 +361,6 @@ class _Plan:
         await topic_changes.alter(self._node, self._name, checked)
 
     async def _alter_broker(self, changes_of: _Changing) -> None:
-        if self._name:
-            _ensure_this_broker(self._node, self._name, "Node")
         await alter_broker(
             self._node,
             self._name,

@@ -102,7 +102,8 @@ def _answers(
                 answers.append(answer_one(context, request, topic.name, asked))
             elif count:
                 answers.append(_refused(asked, INVALID_REQUEST))
-        found.append((topic.name, answers))
+        if answers:
+            found.append((topic.name, answers))
     return _told(found)
 
 

@@ -174,7 +174,8 @@ async def delete_topics(
 ) -> DeleteTopicsResponse:
     """Delete topics by name, or by id."""
     states = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
-    names = Counter(state.name for state in states if state.name is not None)
+    # A name that came with an id is refused by itself, and is nobody's double.
+    names = Counter(s.name for s in states if s.name is not None and s.topic_id == NO_UUID)
     ids = Counter(state.topic_id for state in states if state.name is None)
     results, slices = [], Slices(context.node.env.clock)
     asked = list[tuple[TopicInfo, DeletableTopicResult]]()

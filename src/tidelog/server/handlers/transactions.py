@@ -54,7 +54,7 @@ async def add_partitions_to_txn(
         results = [
             AddPartitionsToTxnResult(
                 transactional_id=each.transactional_id,
-                topic_results=_results(each.topics, await _add(context, each)),
+                topic_results=results_of(each.topics, await _add(context, each)),
             )
             for each in request.transactions
         ]
@@ -66,7 +66,7 @@ async def add_partitions_to_txn(
         topics=request.v3_and_below_topics,
     )
     codes = await _add(context, asked)
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(asked.topics, codes))
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results_of(asked.topics, codes))
 
 
 async def _add(
@@ -76,7 +76,7 @@ async def _add(
     partitions = [
         TopicPartition(topic.name, number) for topic in asked.topics for number in topic.partitions
     ]
-    refused = _refusals(context, partitions)
+    refused = refusals(context, partitions)
     if refused:
         return {each: refused.get(each, ErrorCode.OPERATION_NOT_ATTEMPTED) for each in partitions}
     producer = ProducerRef(asked.producer_id, asked.producer_epoch)
@@ -95,7 +95,7 @@ async def _add(
     return dict.fromkeys(partitions, fenced(context.version, code))
 
 
-def _refusals(
+def refusals(
     context: RequestContext, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """Those that can't be in a client's transaction: internal ones, and ones that are not there."""
@@ -111,9 +111,10 @@ def _refusals(
     return found
 
 
-def _results(
+def results_of(
     topics: Sequence[AddPartitionsToTxnTopic], codes: Mapping[TopicPartition, int]
 ) -> list[AddPartitionsToTxnTopicResult]:
+    """A code for each partition, by topics as they were asked for."""
     return [
         AddPartitionsToTxnTopicResult(
             name=topic.name,
