@@ -82,10 +82,11 @@ class LiveShare(Turns):
 
     def has_some(self, isolation: IsolationLevel) -> bool:
         """Whether a read of the log could give a member something."""
-        self.refresh()
-        records = self.records
         end_offset = self.partition.end_offset(isolation)
-        return records.can_acquire and records.fetch_offset < end_offset
+        if self.records.fetch_offset >= end_offset:
+            return False  # mostly: who waits has had what there was
+        self.refresh()
+        return self.records.can_acquire and self.records.fetch_offset < end_offset
 
     def join(self, waiter: Waiter) -> None:
         """Wait from now on for what the log gets, and for what comes back."""

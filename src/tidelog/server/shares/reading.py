@@ -104,10 +104,12 @@ def read(
         return None
     source = SegmentBytes(partition.log.context.pool, may_block=may_block)
     segments = partition.log.segments
-    found = _range(segments, offset, end_offset, part.max_bytes, source)
+    found = _range(partition, offset, end_offset, part.max_bytes, source)
     if found is None or not found.size_bytes:
         return None
     read_frames = _wanted(frames(found.segment, found.start, found.end, source), part)
+    if read_frames and read_frames[-1].end != found.end:
+        partition.read_ends.note(_up_to(found, read_frames))  # what is read next begins there
     batches = _batches(read_frames, offset)
     hidden: list[tuple[int, int]] = []
     if isolation is IsolationLevel.READ_COMMITTED:
@@ -118,17 +120,18 @@ def read(
 
 
 def _range(
-    segments: "Sequence[Segment]",
+    partition: Partition,
     offset: int,
     end_offset: int,
     max_bytes: int,
     source: SegmentBytes,
 ) -> ByteRange | None:
+    segments, ends = partition.log.segments, partition.read_ends
     limits = Limits(end_offset=end_offset, max_bytes=max_bytes, whole_first=True)
-    found = find_range(segments, offset, limits, source)
+    found = find_range(segments, offset, limits, source, ends)
     if found is not None and found.segment.is_tiered and found.size_bytes > TIER_BYTES:
         small = Limits(end_offset=end_offset, max_bytes=TIER_BYTES, whole_first=True)
-        found = find_range(segments, offset, small, source)
+        found = find_range(segments, offset, small, source, ends)
     return found
 
 

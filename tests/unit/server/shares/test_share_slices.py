@@ -1,0 +1,61 @@
+"""Share fetches of very many partitions: others have their turn meanwhile."""
+
+import asyncio
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import cast
+
+from tests.unit.server.shares.share_worlds import GROUP, START_MS, of, on_a_loop, world
+
+from tidelog.env import ManualClock
+from tidelog.protocol.messages import SHARE_FETCH
+from tidelog.protocol.messages.share_fetch import ShareFetchRequest, ShareFetchResponse
+from tidelog.server.handlers.share_fetch import LONG, share_fetch
+from tidelog.server.requests import Long, RequestContext
+from tidelog.server.shares.states import ShareCode
+
+MANY = 2000
+
+
+class Ticking(ManualClock):
+    """A clock that goes on with each look at it."""
+
+    def monotonic_ms(self) -> int:
+        self.advance(1)
+        return super().monotonic_ms()
+
+
+@on_a_loop
+async def test_many_partitions_leave_others_their_turn(path: Path) -> None:
+    async with world(path, clock=Ticking(START_MS)) as it:
+        one = it.member()
+        fetch = asyncio.ensure_future(one.fetch(0, *range(10, 10 + MANY)))
+        turn_count = 0
+        while not fetch.done():
+            await asyncio.sleep(0)
+            turn_count += 1
+        assert turn_count > MANY // 10
+        told = of(await fetch, 9 + MANY)
+        assert told is not None
+        assert told.error_code == ShareCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@on_a_loop
+async def test_an_answer_about_many_partitions_is_written_beside_the_loop(path: Path) -> None:
+    async with world(path) as it:
+        one = it.member()
+        for count in (LONG, LONG + 1):
+            request = ShareFetchRequest(
+                group_id=GROUP, member_id=one.name, topics=it.topics(range(10, 10 + count))
+            )
+            context = RequestContext(it.node, SHARE_FETCH, 2, "test", one.connection)
+            request.max_records, request.max_bytes = 1, 1 << 20
+            found = share_fetch(context, request)
+            assert isinstance(found, Awaitable)
+            told = await found
+            assert isinstance(told, Long) is (count > LONG)
+        assert isinstance(told, Long)
+        response = cast("ShareFetchResponse", told.response)
+        assert len(response.responses[0].partitions) == LONG + 1
+        told.let_go()
+        assert response.responses == []
