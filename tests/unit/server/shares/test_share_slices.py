@@ -5,7 +5,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import cast
 
-from tests.unit.server.shares.share_worlds import GROUP, START_MS, of, on_a_loop, world
+from tests.unit.server.shares.share_worlds import GROUP, START_MS, World, of, on_a_loop, world
 
 from tidelog.env import ManualClock
 from tidelog.protocol.messages import SHARE_FETCH
@@ -40,20 +40,25 @@ async def test_many_partitions_leave_others_their_turn(path: Path) -> None:
         assert told.error_code == ShareCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+async def answered(it: World, count: int) -> object:
+    """What a fetch of so many partitions that are not there is answered with."""
+    one = it.member()
+    request = ShareFetchRequest(
+        group_id=GROUP,
+        member_id=one.name,
+        max_records=1,
+        max_bytes=1 << 20,
+        topics=it.topics(range(10, 10 + count)),
+    )
+    found = share_fetch(RequestContext(it.node, SHARE_FETCH, 2, "test", one.connection), request)
+    return await found if isinstance(found, Awaitable) else found
+
+
 @on_a_loop
 async def test_an_answer_about_many_partitions_is_written_beside_the_loop(path: Path) -> None:
     async with world(path) as it:
-        one = it.member()
-        for count in (LONG, LONG + 1):
-            request = ShareFetchRequest(
-                group_id=GROUP, member_id=one.name, topics=it.topics(range(10, 10 + count))
-            )
-            context = RequestContext(it.node, SHARE_FETCH, 2, "test", one.connection)
-            request.max_records, request.max_bytes = 1, 1 << 20
-            found = share_fetch(context, request)
-            assert isinstance(found, Awaitable)
-            told = await found
-            assert isinstance(told, Long) is (count > LONG)
+        assert isinstance(await answered(it, LONG), ShareFetchResponse)
+        told = await answered(it, LONG + 1)
         assert isinstance(told, Long)
         response = cast("ShareFetchResponse", told.response)
         assert len(response.responses[0].partitions) == LONG + 1
