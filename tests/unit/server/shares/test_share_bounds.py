@@ -46,3 +46,17 @@ async def test_no_more_headers_are_read_than_those_of_what_is_lent(path: Path) -
         known = SharePartition(0, [StateBatch(3, 9, RecordState.ACKNOWLEDGED, 1)], limits)
         assert known.wanted_end(3) == 3
         assert offered(known, 5).offered.batches == [(at, at) for at in range(12)]
+
+
+@on_a_loop
+async def test_a_fetch_knows_where_the_next_one_goes_on(path: Path) -> None:
+    """Else each walks over all batches since the last entry of the index."""
+    async with world(path) as it:
+        it.produce(*[1] * 30)
+        partition = it.node.partitions.get(TOPIC, 0)
+        one = it.member()
+        for first in (0, 5):
+            assert acquired(await one.fetch(0, records=5)) == [(first, first + 4, 1)]
+            assert partition.read_ends.place_of(partition.log.segments[0], first + 5) is not None
+        await one.fetch()
+        assert partition.read_ends.place_of(partition.log.segments[0], 30) is not None
