@@ -91,14 +91,20 @@ class LiveShare(Turns):
     def join(self, waiter: Waiter) -> None:
         """Wait from now on for what the log gets, and for what comes back."""
         if not self.waiting_count:
-            self.partition.watch(self.notify)
+            self.partition.watch(self._look_at_log)
         super().join(waiter)
 
     def leave(self, waiter: Waiter) -> None:
         """Wait no more; fine where it did not wait."""
         super().leave(waiter)
         if not self.waiting_count:
-            self.partition.unwatch(self.notify)
+            self.partition.unwatch(self._look_at_log)
+
+    def _look_at_log(self) -> None:
+        if self.partition.is_gone:
+            self.wake_all()  # at once: the topic's deletion is told when its files are gone, too
+        else:
+            self.notify()
 
     def acquire(self, member: str, offered: Offered, wish: Wish) -> list[Acquired]:
         """Give a member what it may have of what was read."""
