@@ -63,6 +63,33 @@ class Timers:
             self.on_earlier()
         return timer
 
+    def put_off(self, timer: Timer | None, delay_ms: int) -> bool:
+        """Do what still waits `delay_ms` from now in place of earlier.
+
+        What is put off again and again costs no more than being told so: it is looked at when its
+        first time has come.
+
+        Returns:
+            False where it was done or cancelled, or would have to be done earlier than it is due.
+        """
+        due_ms = self._clock.monotonic_ms() + delay_ms
+        if timer is None or timer.is_cancelled or due_ms < timer.due_ms:
+            return False
+        timer.due_ms = due_ms
+        return True
+
+    def _first(self) -> Timer | None:
+        """What is due first, which then stands at the front of the heap; None for nothing."""
+        while self._heap:
+            due_ms, _, timer = self._heap[0]
+            if timer.is_cancelled:
+                heapq.heappop(self._heap)
+            elif timer.due_ms > due_ms:
+                heapq.heapreplace(self._heap, (timer.due_ms, next(self._numbers), timer))
+            else:
+                return timer
+        return None
+
     def _sweep(self) -> None:
         """Long polls mostly end before their time: cancelled ones must not pile up."""
         if len(self._heap) > 2 * self._live_floor:
@@ -77,22 +104,18 @@ class Timers:
 
     def next_delay_ms(self) -> int | None:
         """How long until the next one is due, 0 where it is; None where nothing waits."""
-        while self._heap and self._heap[0][2].is_cancelled:
-            heapq.heappop(self._heap)
-        if not self._heap:
-            return None
-        return max(self._heap[0][0] - self._clock.monotonic_ms(), 0)
+        first = self._first()
+        return None if first is None else max(first.due_ms - self._clock.monotonic_ms(), 0)
 
     def run_due(self) -> int:
         """Do all whose time has come; how many there were. One that fails is logged."""
         done = 0
         now = self._clock.monotonic_ms()
-        while self._heap and self._heap[0][0] <= now:
-            timer = heapq.heappop(self._heap)[2]
-            if not timer.is_cancelled:
-                try:
-                    timer.fire()
-                except Exception:  # one thing's trouble is not the others'
-                    _LOGGER.exception("what was due has failed")
-                done += 1
+        while (timer := self._first()) is not None and timer.due_ms <= now:
+            heapq.heappop(self._heap)
+            try:
+                timer.fire()
+            except Exception:  # one thing's trouble is not the others'
+                _LOGGER.exception("what was due has failed")
+            done += 1
         return done

@@ -30,6 +30,62 @@ def test_cancelled_one_is_not_run() -> None:
     assert not done
 
 
+def test_what_is_put_off_is_done_then() -> None:
+    clock, done = ManualClock(), list[str]()
+    timers = Timers(clock)
+    timer = timers.after(10, lambda: done.append("put off"))
+    timers.after(15, lambda: done.append("other"))
+    clock.advance(5)
+    assert timers.put_off(timer, 20)
+    assert timers.next_delay_ms() == 10
+    clock.advance(10)
+    assert timers.run_due() == 1
+    assert done == ["other"]
+    assert timers.next_delay_ms() == 10
+    clock.advance(9)
+    assert timers.run_due() == 0
+    clock.advance(1)
+    assert timers.run_due() == 1
+    assert done == ["other", "put off"]
+    assert timers.next_delay_ms() is None
+
+
+def test_what_is_put_off_may_be_cancelled() -> None:
+    clock, done = ManualClock(), list[str]()
+    timers = Timers(clock)
+    timer = timers.after(10, lambda: done.append("never"))
+    assert timers.put_off(timer, 20)
+    timer.cancel()
+    clock.advance(100)
+    assert timers.run_due() == 0
+    assert timers.size == 0
+
+
+def test_what_was_done_or_is_to_be_earlier_is_not_put_off() -> None:
+    clock, done = ManualClock(), list[str]()
+    timers = Timers(clock)
+    timer = timers.after(10, lambda: done.append("once"))
+    assert not timers.put_off(timer, 9)
+    assert not timers.put_off(None, 9)
+    clock.advance(10)
+    assert timers.run_due() == 1
+    assert not timers.put_off(timer, 50)
+    clock.advance(100)
+    assert timers.run_due() == 0
+    assert done == ["once"]
+
+
+def test_what_is_put_off_again_and_again_is_kept_once() -> None:
+    clock = ManualClock()
+    timers = Timers(clock)
+    timer = timers.after(10, lambda: None)
+    for _ in range(10_000):
+        clock.advance(1)
+        assert timers.put_off(timer, 10)
+        assert timers.run_due() == 0
+    assert timers.size == 1
+
+
 def test_wall_clock_does_not_matter() -> None:
     clock, done = ManualClock(), list[str]()
     timers = Timers(clock)

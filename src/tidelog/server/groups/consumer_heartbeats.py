@@ -66,8 +66,11 @@ class Heartbeats:
 
     def _require_sense(self, asked: BeatAsked) -> None:
         """Refuse what no member may say."""
-        for why in self._complaints(asked):
-            raise Refusal(Code.INVALID_REQUEST, why)
+        is_usual = asked.epoch > JOINING and asked.instance_id is None and asked.rack_id is None
+        # Who goes on, and names itself and its group, breaks none of the rules.
+        if not (is_usual and asked.member_id.strip() and asked.group_id.strip()):
+            for why in self._complaints(asked):
+                raise Refusal(Code.INVALID_REQUEST, why)
         wanted = asked.assignor
         known = self._steps.config.group_consumer_assignors
         if wanted is not None and wanted not in known:

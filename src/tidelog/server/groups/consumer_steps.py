@@ -95,12 +95,15 @@ class Steps:
         records = [*draft.records, *(change.record(group.group_id) for change in draft.changes)]
         if not records:
             written = self.journal.settled(group.group_id)
+            is_kept = self.table.get(group.group_id) is group
         else:
             written = self.journal.append(group.group_id, records)
+            is_kept = False
         if not written.is_done or written.value is Code.NONE:
             for change in draft.changes:
                 change.apply(group)
-            self.table.put(group)
+            if not is_kept:
+                self.table.put(group)
             for action in draft.actions:
                 action()
         return written
@@ -109,6 +112,8 @@ class Steps:
 
     def wait_for(self, group: ConsumerGroup, member_id: str, wait: Wait, ms: int) -> None:
         """Fence a member after `ms`, unless that is called off or begun anew."""
+        if self.timers.put_off(group.waits.get((wait, member_id)), ms):
+            return
         group.stop(wait, member_id)
 
         def act() -> None:

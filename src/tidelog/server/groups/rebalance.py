@@ -46,8 +46,10 @@ class Rebalances:
 
     def await_sign(self, group: ClassicGroup, member: Member, ms: int | None = None) -> None:
         """Give a member up after its session time-out, or after `ms`, unless it says something."""
-        member.stop_expiry()
         delay_ms = member.session_timeout_ms if ms is None else ms
+        if self._timers.put_off(member.expiry, delay_ms):
+            return
+        member.stop_expiry()
         member.expiry = self._later(
             group, delay_ms, lambda: self._expire(group, member.member_id, member)
         )

@@ -197,6 +197,9 @@ class ShareHeartbeats:
 
     def _await_sign(self, group: ShareGroup, member_id: str) -> None:
         """A member gave a sign of life: its session begins anew."""
+        ms = self._steps.settings.share_session_timeout_ms(group.group_id)
+        if self._steps.timers.put_off(group.sessions.get(member_id), ms):
+            return
         group.stop(member_id)
 
         def act() -> None:
@@ -204,7 +207,6 @@ class ShareHeartbeats:
             if is_there and member_id in group.members:
                 self._fence(group, member_id)
 
-        ms = self._steps.settings.share_session_timeout_ms(group.group_id)
         group.sessions[member_id] = self._steps.timers.after(ms, act)
 
 
