@@ -60,10 +60,12 @@ from tidelog.protocol.messages.transactions import (
 WAIT_MS: Final = 90_000
 OFFSETS: Final = "__consumer_offsets"
 METADATA: Final = "__cluster_metadata"
+TOPIC: Final = 2
+BROKER: Final = 4
 METRICS: Final = 16
+GROUPS: Final = 32
 KINDS: Final = (0, 1, 2, 3, 4, 8, METRICS, 32, 99)
 NOBODYS_ID: Final = UUID(int=0x1234_5678_0000_4000_8000_000000000002)
-MAY_ALTER: Final = frozenset({"cluster-alter", "cluster-all", "all", "but-seeing"})
 # Users with rights that make a difference to these.
 ODD: Final = (
     "nobody",
@@ -92,7 +94,7 @@ def oddities(user: str, ids: Mapping[str, UUID]) -> Iterator[Question]:
     yield from _settings()
     yield from _named_twice()
     yield from _in_transactions()
-    yield from _about_controllers(user)
+    yield from _about_controllers()
 
 
 def _new_topics() -> Iterator[Question]:
@@ -161,8 +163,49 @@ def _settings() -> Iterator[Question]:
         yield Question(f"step kind {kind}", api.INCREMENTAL_ALTER_CONFIGS, 1, stepping)
         both = IncrementalAlterConfigsRequest(resources=[part, part], validate_only=True)
         yield Question(f"step kind {kind} twice", api.INCREMENTAL_ALTER_CONFIGS, 1, both)
+    yield from _bad_changes()
     listing = ListConfigResourcesRequest()
     yield Question("metrics", api.LIST_CONFIG_RESOURCES, 0, listing)
+
+
+# Changes that nobody can make, in whatever resource: what is wrong with them is said first.
+BACKOFF: Final = "log.cleaner.backoff.ms"
+BAD: Final[tuple[tuple[tuple[str, str | None], ...], ...]] = (
+    ((BACKOFF, "1"), (BACKOFF, "2")),
+    ((BACKOFF, None),),
+    ((BACKOFF, "x"),),
+    ((BACKOFF, "-1"),),
+    (("log.cleanup.policy", "nope"),),
+    (("node.id", "3"),),
+    (("listeners", "PLAINTEXT://127.0.0.1:1"),),
+)
+PLACES: Final = ((TOPIC, "flights"), (TOPIC, "nowhere"), (BROKER, "1"), (BROKER, ""), (GROUPS, "g"))
+OPERATIONS: Final = (0, 1, 2, 9)
+
+
+def _bad_changes() -> Iterator[Question]:
+    """Whose settings, which ones, how; of what is no broker only what is unsound by itself."""
+    for kind, name in PLACES:
+        for configs in BAD if kind == BROKER else BAD[:2]:
+            what = f"of {name!r}: {configs}"
+            if name != "":  # Kafka's AlterConfigs takes its default of a feature for removed
+                values = [AlterableConfig(name=key, value=value) for key, value in configs]
+                whole = AlterConfigsResource(resource_type=kind, resource_name=name, configs=values)
+                changing = AlterConfigsRequest(resources=[whole], validate_only=True)
+                yield Question(f"change all {what}", api.ALTER_CONFIGS, 2, changing)
+            for operation in OPERATIONS:
+                if kind != BROKER and operation == 1:
+                    continue  # a setting that is no topic's goes without a word
+                steps = [
+                    IncrementallyAlteredConfig(name=key, config_operation=operation, value=value)
+                    for key, value in configs
+                ]
+                part = IncrementalAlterConfigsResource(
+                    resource_type=kind, resource_name=name, configs=steps
+                )
+                stepping = IncrementalAlterConfigsRequest(resources=[part], validate_only=True)
+                named = f"change by {operation} {what}"
+                yield Question(named, api.INCREMENTAL_ALTER_CONFIGS, 1, stepping)
 
 
 def _named_twice() -> Iterator[Question]:
@@ -208,7 +251,7 @@ def _in_transactions() -> Iterator[Question]:
         yield Question(f"add {names}", api.ADD_PARTITIONS_TO_TXN, 3, adding)
 
 
-def _about_controllers(user: str) -> Iterator[Question]:
+def _about_controllers() -> Iterator[Question]:
     part = QuorumPartition(partition_index=0)
     topics = [QuorumTopic(topic_name="nowhere", partitions=[part])]
     yield Question("quorum", api.DESCRIBE_QUORUM, 2, DescribeQuorumRequest(topics=topics))
@@ -225,7 +268,6 @@ def _about_controllers(user: str) -> Iterator[Question]:
         voter_directory_id=NOBODYS_ID,
         listeners=[],
     )
-    if user not in MAY_ALTER:  # Kafka looks at the voter first, we at whether there can be one
-        yield Question("add a voter", api.ADD_RAFT_VOTER, 0, coming)
+    yield Question("add a voter", api.ADD_RAFT_VOTER, 0, coming)
     gone = RemoveRaftVoterRequest(cluster_id=None, voter_id=77, voter_directory_id=NOBODYS_ID)
     yield Question("remove a voter", api.REMOVE_RAFT_VOTER, 0, gone)

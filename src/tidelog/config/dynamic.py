@@ -77,6 +77,6 @@ def _read(key: ConfigKey, text: str) -> ConfigValue:
 
 
 def is_list(name: str) -> bool:
-    """Whether a name of `DYNAMIC_CONFIGS` has a list for its value."""
-    key = TOPIC_DEFAULTS.get(name)
+    """Whether a broker's setting has a list for its value."""
+    key = TOPIC_DEFAULTS.get(name) or BROKER_CONFIG_BY_NAME.get(name) or WITHOUT_EFFECT.get(name)
     return key is not None and key.kind.type_name == "list"

@@ -3,9 +3,10 @@
 Source: KIP-339; Kafka 4.3's ConfigurationControlManager.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 from tidelog.config import TopicConfig
 from tidelog.config.dynamic import TOPIC_DEFAULTS, is_list
@@ -23,6 +24,9 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
+_OPERATIONS: Final = frozenset(Operation)
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """One setting, what to do with it, and the value to do it with."""
@@ -33,7 +37,7 @@ class Change:
 
 
 def changed_settings(
-    changes: Iterable[Change], given: Mapping[str, str], config: TopicConfig
+    changes: Sequence[Change], given: Mapping[str, str], config: TopicConfig
 ) -> dict[str, str | None]:
     """The new texts of the settings that change; None for back to the default.
 
@@ -49,11 +53,11 @@ def changed_settings(
 
 
 def _changed(
-    changes: Iterable[Change], changed_list: Callable[[Change], str]
+    changes: Sequence[Change], changed_list: Callable[[Change], str]
 ) -> dict[str, str | None]:
+    ensure_sound(changes)
     found: dict[str, str | None] = {}
     for change in changes:
-        _ensure_sound(change, found)
         match change.operation:
             case Operation.SET:
                 found[change.name] = change.value
@@ -91,7 +95,7 @@ def _items(text: str) -> list[str]:
 
 
 def changed_broker_settings(
-    changes: Iterable[Change], given: Mapping[str, str], texts: Mapping[str, str]
+    changes: Sequence[Change], given: Mapping[str, str], texts: Mapping[str, str]
 ) -> dict[str, str | None]:
     """The same for a broker's settings.
 
@@ -103,10 +107,14 @@ def changed_broker_settings(
     Raises:
         Refusal: A change that can't be made; values are not looked at here.
     """
+    ensure_sound(changes)
+    for change in changes:
+        if change.operation not in _OPERATIONS:
+            raise Refusal(INVALID_REQUEST, f"Unknown operations type {change.operation}")
     return _changed(changes, lambda change: _changed_broker_list(change, given, texts))
 
 
-def changed_group_settings(changes: Iterable[Change]) -> dict[str, str | None]:
+def changed_group_settings(changes: Sequence[Change]) -> dict[str, str | None]:
     """The same for a group's settings, none of which is a list; raises Refusal."""
 
     def refuse(change: Change) -> str:
@@ -115,11 +123,17 @@ def changed_group_settings(changes: Iterable[Change]) -> dict[str, str | None]:
     return _changed(changes, refuse)
 
 
-def _ensure_sound(change: Change, found: Mapping[str, str | None]) -> None:
-    if change.name in found:
+def ensure_sound(changes: Sequence[Change]) -> None:
+    """What is said of changes before anybody is asked for his rights.
+
+    Raises:
+        Refusal: A setting that is named twice, or has no value though it needs one.
+    """
+    if len({change.name for change in changes}) < len(changes):
         raise Refusal(INVALID_REQUEST, "Error due to duplicate config keys")
-    if change.value is None and change.operation != Operation.DELETE:
-        raise Refusal(INVALID_REQUEST, f"Null value not supported for : {change.name}")
+    for change in changes:
+        if change.value is None and change.operation != Operation.DELETE:
+            raise Refusal(INVALID_REQUEST, f"Null value not supported for : {change.name}")
 
 
 def _changed_broker_list(change: Change, given: Mapping[str, str], texts: Mapping[str, str]) -> str:
@@ -128,26 +142,19 @@ def _changed_broker_list(change: Change, given: Mapping[str, str], texts: Mappin
         text = f"Config value {word} is not allowed for config key: {change.name}"
         raise Refusal(INVALID_CONFIG, text)
     now = given.get(change.name, texts.get(change.name))
-    if now is None:
-        now = TOPIC_DEFAULTS[change.name].default or ""
-    return _with_items(change, now)
+    if now is None and change.name in TOPIC_DEFAULTS:
+        now = TOPIC_DEFAULTS[change.name].default
+    return _with_items(change, now or "")
 
 
-def replaced_settings(
-    wanted: Iterable[tuple[str, str | None]], given: Mapping[str, str]
-) -> dict[str, str | None]:
+def replaced_settings(wanted: Sequence[Change], given: Mapping[str, str]) -> dict[str, str | None]:
     """AlterConfigs: what is not named goes back to its default.
 
     Raises:
         Refusal: A name given twice, or without a value.
     """
-    found: dict[str, str | None] = {}
-    for name, value in wanted:
-        if name in found:
-            raise Refusal(INVALID_REQUEST, "Error due to duplicate config keys")
-        if value is None:
-            raise Refusal(INVALID_REQUEST, f"Null value not supported for : {name}")
-        found[name] = value
+    ensure_sound(wanted)
+    found = {change.name: change.value for change in wanted}
     return {**dict.fromkeys(given.keys() - found.keys()), **found}
 
 

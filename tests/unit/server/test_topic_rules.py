@@ -161,7 +161,7 @@ class TestChanges:
         assert config.text("cleanup.policy") == "delete,compact"
 
     def test_replacing_all(self) -> None:
-        assert replaced_settings([("segment.ms", "9")], self.given) == {
+        assert replaced_settings([Change("segment.ms", 0, "9")], self.given) == {
             "segment.ms": "9",
             "cleanup.policy": None,
             "retention.ms": None,

@@ -72,7 +72,11 @@ from tidelog.server.guards.common import (
     Asker,
     then,
 )
-from tidelog.server.handlers.configs import ALTERED_KINDS, DESCRIBED_KINDS, ensure_well_named
+from tidelog.server.handlers.configs import (
+    ALTERED_KINDS,
+    DESCRIBED_KINDS,
+    ensure_sound_for_anybody,
+)
 from tidelog.server.handlers.metadata import CLUSTER_OPERATIONS
 from tidelog.server.requests import Answer
 from tidelog.server.security.authorizer import Operation
@@ -214,7 +218,7 @@ class _Refusals:
         """The refusal of one."""
         times = self._times[resource.resource_type, resource.resource_name]
         try:
-            ensure_well_named(self._node, resource, times, self._kinds)
+            ensure_sound_for_anybody(self._node, resource, times, self._kinds)
         except Refusal as error:
             return _refused(kind, resource, refusal_of(error))
         return _refused(kind, resource, Refusal(code, DENIED_TEXT[code]))

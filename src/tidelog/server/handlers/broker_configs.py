@@ -22,6 +22,10 @@ Changes: TypeAlias = Mapping[str, str | None]
 Changing: TypeAlias = Callable[[Mapping[str, str], Mapping[str, str]], Changes]
 
 
+class UnknownSettings(Refusal):
+    """Settings that no broker has."""
+
+
 async def alter_broker(
     node: Node, name: str, names: Iterable[str], changes_of: Changing, *, is_trial: bool
 ) -> None:
@@ -38,21 +42,10 @@ async def alter_broker(
         Refusal: A setting or a value that can't be had.
         StorageFailure: It could not be kept; nothing was changed.
     """
-    who = str(node.node_id) if name else ALL_BROKERS
     asked = list(names)
-    _ensure_dynamic(asked)
-    if not name:
-        _ensure_for_all(asked)
 
     def changed(state: ClusterState) -> ClusterState:
-        given = state.settings.get(who, {})
-        changes = changes_of(given, settings_of(state, node.node_id))
-        after = {key: text for key, text in given.items() if key not in changes}
-        after |= {key: text for key, text in changes.items() if text is not None}
-        others = {key: kept for key, kept in state.settings.items() if key != who}
-        made = replace(state, settings={**others, who: after} if after else others)
-        changed_config(node.started_config, settings_of(made, node.node_id))
-        changed_config(node.started_config, made.settings.get(ALL_BROKERS, {}))
+        made = _changed_state(node, name, asked, changes_of, state)
         return state if is_trial else made
 
     try:
@@ -61,13 +54,48 @@ async def alter_broker(
         raise Refusal(INVALID_REQUEST, str(error)) from error
 
 
+def ensure_possible(node: Node, name: str, names: Iterable[str], changes_of: Changing) -> None:
+    """What is said of a change before anybody is asked for his rights; as `alter_broker`.
+
+    Kafka takes settings that nobody knows: who may not change anything hears nothing of them.
+
+    Raises:
+        Refusal: A setting or a value that can't be had.
+    """
+    try:
+        _changed_state(node, name, list(names), changes_of, node.cluster.state)
+    except UnknownSettings:
+        return
+    except ConfigError as error:
+        raise Refusal(INVALID_REQUEST, str(error)) from error
+
+
+def _changed_state(
+    node: Node, name: str, names: Iterable[str], changes_of: Changing, state: ClusterState
+) -> ClusterState:
+    """What is kept after a change; raises Refusal, ConfigError."""
+    who = str(node.node_id) if name else ALL_BROKERS
+    given = state.settings.get(who, {})
+    changes = changes_of(given, settings_of(state, node.node_id))
+    _ensure_dynamic(names)
+    if not name:
+        _ensure_for_all(names)
+    after = {key: text for key, text in given.items() if key not in changes}
+    after |= {key: text for key, text in changes.items() if text is not None}
+    others = {key: kept for key, kept in state.settings.items() if key != who}
+    made = replace(state, settings={**others, who: after} if after else others)
+    changed_config(node.started_config, settings_of(made, node.node_id))
+    changed_config(node.started_config, made.settings.get(ALL_BROKERS, {}))
+    return made
+
+
 def _ensure_dynamic(names: Iterable[str]) -> None:
     asked = [name for name in names if name not in DYNAMIC_CONFIGS]
     known = BROKER_CONFIG_BY_NAME.keys() | WITHOUT_EFFECT.keys() | broker_names()
     fixed = [name for name in asked if name in known]
     unknown = [name for name in asked if name not in fixed]
     if unknown:
-        raise Refusal(INVALID_REQUEST, f"Unknown broker configs: [{', '.join(unknown)}]")
+        raise UnknownSettings(INVALID_REQUEST, f"Unknown broker configs: [{', '.join(unknown)}]")
     if fixed:
         text = f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
         raise Refusal(INVALID_REQUEST, text)

@@ -43,6 +43,7 @@ from tidelog.server.config_changes import (
     changed_broker_settings,
     changed_group_settings,
     changed_settings,
+    ensure_sound,
     ensure_valid,
     replaced_settings,
 )
@@ -54,7 +55,7 @@ from tidelog.server.config_values import (
     described_topic_settings,
 )
 from tidelog.server.errors import Refusal, refusal_of
-from tidelog.server.handlers.broker_configs import Changing, alter_broker
+from tidelog.server.handlers.broker_configs import Changing, alter_broker, ensure_possible
 from tidelog.server.handlers.group_configs import alter_group, group_settings
 from tidelog.server.node import Node
 from tidelog.server.requests import Answer, Long, RequestContext
@@ -225,6 +226,7 @@ _Changes: TypeAlias = Mapping[str, str | None]
 class _Changing(NamedTuple):
     """What a request makes of a resource's settings; which names of a broker's get a value."""
 
+    asked: list[Change]
     of_topic: Callable[[Mapping[str, str], TopicConfig], _Changes]
     of_broker: Changing
     of_group: Callable[[Mapping[str, str]], _Changes]
@@ -235,23 +237,33 @@ _Resource: TypeAlias = IncrementalAlterConfigsResource | AlterConfigsResource
 _Answer = TypeVar("_Answer", IncrementalAlterConfigsResourceResponse, AlterConfigsResourceResponse)
 
 
-async def incremental_alter_configs(
-    context: RequestContext, request: IncrementalAlterConfigsRequest
-) -> IncrementalAlterConfigsResponse:
-    """Change settings and leave the others."""
-
-    def changes(resource: IncrementalAlterConfigsResource) -> _Changing:
+def _changing(resource: _Resource) -> _Changing:
+    """Settings that change while the others stay, or while those go back to their defaults."""
+    if isinstance(resource, IncrementalAlterConfigsResource):
         asked = [Change(c.name, c.config_operation, c.value) for c in resource.configs]
         return _Changing(
+            asked,
             partial(changed_settings, asked),
             partial(changed_broker_settings, asked),
             lambda _: changed_group_settings(asked),
             [change.name for change in asked if change.operation != Operation.DELETE],
         )
+    asked = [Change(config.name, Operation.SET, config.value) for config in resource.configs]
+    return _Changing(
+        asked,
+        lambda given, _: replaced_settings(asked, given),
+        lambda given, _: replaced_settings(asked, given),
+        partial(replaced_settings, asked),
+        [change.name for change in asked],
+    )
 
-    asked = [(resource, changes(resource)) for resource in request.resources]
+
+async def incremental_alter_configs(
+    context: RequestContext, request: IncrementalAlterConfigsRequest
+) -> IncrementalAlterConfigsResponse:
+    """Change settings and leave the others."""
     kind = IncrementalAlterConfigsResourceResponse
-    responses = await _alter(context.node, asked, kind, is_trial=request.validate_only)
+    responses = await _alter(context.node, request.resources, kind, is_trial=request.validate_only)
     return IncrementalAlterConfigsResponse(responses=responses)
 
 
@@ -259,38 +271,28 @@ async def alter_configs(
     context: RequestContext, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:
     """Change settings; what is not named goes back to its default."""
-
-    def changes(resource: AlterConfigsResource) -> _Changing:
-        asked = [(config.name, config.value) for config in resource.configs]
-        return _Changing(
-            lambda given, _: replaced_settings(asked, given),
-            lambda given, _: replaced_settings(asked, given),
-            partial(replaced_settings, asked),
-            [name for name, _ in asked],
-        )
-
-    asked = [(resource, changes(resource)) for resource in request.resources]
     kind = AlterConfigsResourceResponse
-    responses = await _alter(context.node, asked, kind, is_trial=request.validate_only)
+    responses = await _alter(context.node, request.resources, kind, is_trial=request.validate_only)
     return AlterConfigsResponse(responses=responses)
 
 
 async def _alter(
     node: Node,
-    asked: Sequence[tuple[_Resource, _Changing]],
+    asked: Sequence[_Resource],
     answer: type[_Answer],
     *,
     is_trial: bool,
 ) -> list[_Answer]:
     """Change one resource after the other; each may be named once."""
-    times = Counter((r.resource_type, r.resource_name) for r, _ in asked)
+    times = Counter((each.resource_type, each.resource_name) for each in asked)
     answers, slices = [], Slices(node.env.clock)
-    for resource, changes in asked:
+    for resource in asked:
         await slices.rest()
         kind, name = resource.resource_type, resource.resource_name
         told = answer(error_code=0, error_message=None, resource_type=kind, resource_name=name)
         try:
-            ensure_well_named(node, resource, times[kind, name])
+            _ensure_well_named(node, resource, times[kind, name])
+            changes = _changing(resource)
             await _Plan(node, kind, name, is_trial=is_trial).carry_out(changes)
         except TidelogError as error:
             why = refusal_of(error)
@@ -299,14 +301,27 @@ async def _alter(
     return answers
 
 
-def ensure_well_named(
-    node: Node, resource: _Resource, times: int, kinds: frozenset[int] = DESCRIBED_KINDS
+def ensure_sound_for_anybody(
+    node: Node, resource: _Resource, times: int, kinds: frozenset[int]
 ) -> None:
-    """What is said of a resource before anybody is asked for his rights.
+    """What is said of a resource before anybody is asked for his rights: all but topics' values.
+
+    Kafka's brokers look at these things before its controller asks who may.
 
     Raises:
-        Refusal: It is named more than once, is of none of these kinds, or is another broker.
+        Refusal: It is ill named, or a change is asked that nobody can make.
     """
+    _ensure_well_named(node, resource, times, kinds)
+    changes = _changing(resource)
+    ensure_sound(changes.asked)
+    if resource.resource_type == BROKER:
+        ensure_possible(node, resource.resource_name, changes.names, changes.of_broker)
+
+
+def _ensure_well_named(
+    node: Node, resource: _Resource, times: int, kinds: frozenset[int] = DESCRIBED_KINDS
+) -> None:
+    """Raise Refusal where it is named twice, of none of these kinds, or another broker."""
     if times > 1:
         raise Refusal(INVALID_REQUEST, "Each resource must appear at most once.")
     if resource.resource_type not in kinds:

@@ -28,6 +28,7 @@ from tidelog.protocol.messages.quorum import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from tidelog.protocol.wire import NO_UUID
 from tidelog.server.errors import Refusal
 from tidelog.server.handlers.api_versions import FEATURES
 from tidelog.server.node import Node
@@ -42,6 +43,8 @@ INVALID_UPDATE_VERSION: Final = 95
 BROKER_ID_NOT_REGISTERED: Final = 102
 INCONSISTENT_CLUSTER_ID: Final = 104
 _NOT_HERE: Final = "This server does not host this topic-partition."
+# The usual name of that by which controllers reach each other: we have none.
+_LISTENER: Final = "CONTROLLER"
 # The only one: the broker's own election, which nobody else took part in.
 _EPOCH: Final = 1
 _UPGRADE: Final = 1
@@ -120,8 +123,12 @@ def _node(node: Node) -> QuorumNode:
 
 
 def add_raft_voter(context: RequestContext, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
-    """Refused: nobody votes but the broker."""
-    why = _voting_refused(context.node, request.cluster_id, "adding")
+    """Refused: nobody votes but the broker. What is wrong with the request is said first."""
+    why = _voting_refused(context.node, request, "adding")
+    reachable = {listener.name.upper() for listener in request.listeners}
+    if why.error_code == UNSUPPORTED_VERSION and _LISTENER not in reachable:
+        text = f"Add voter request didn't include an endpoint for the listener {_LISTENER}"
+        why = Refusal(INVALID_REQUEST, text)
     return AddRaftVoterResponse(error_code=why.error_code, error_message=why.message)
 
 
@@ -129,14 +136,21 @@ def remove_raft_voter(
     context: RequestContext, request: RemoveRaftVoterRequest
 ) -> RemoveRaftVoterResponse:
     """Refused likewise."""
-    why = _voting_refused(context.node, request.cluster_id, "removing")
+    why = _voting_refused(context.node, request, "removing")
     return RemoveRaftVoterResponse(error_code=why.error_code, error_message=why.message)
 
 
-def _voting_refused(node: Node, cluster_id: str | None, doing: str) -> Refusal:
-    if cluster_id is not None and cluster_id != node.cluster_id:
-        text = f'The given id "{cluster_id}" doesn\'t match the cluster id "{node.cluster_id}"'
+def _voting_refused(
+    node: Node, request: AddRaftVoterRequest | RemoveRaftVoterRequest, doing: str
+) -> Refusal:
+    """The first of the reasons, in Kafka's order."""
+    asked = request.cluster_id
+    if asked is not None and asked != node.cluster_id:
+        text = f'The given id "{asked}" doesn\'t match the cluster id "{node.cluster_id}"'
         return Refusal(INCONSISTENT_CLUSTER_ID, text)
+    if request.voter_id < 0 or request.voter_directory_id == NO_UUID:
+        word = "Add" if doing == "adding" else "Remove"
+        return Refusal(INVALID_REQUEST, f"{word} voter request didn't include a valid voter")
     text = f"Cluster doesn't support {doing} voter because the kraft.version feature is 0"
     return Refusal(UNSUPPORTED_VERSION, text)
 
