@@ -122,7 +122,7 @@ class DataMessage(Generic[Message]):
         writer = Writer()
         writer.add(head)
         write(writer, message)
-        return b"".join(writer.parts())
+        return writer.joined()
 
     def _check(self, version: int) -> None:
         if not self.first <= version <= self.last:

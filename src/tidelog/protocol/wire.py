@@ -218,6 +218,10 @@ class Writer:
         self._gather()
         return self._parts
 
+    def joined(self) -> bytes:
+        """All of it in one piece; for what is never large."""
+        return b"".join(self.parts() if self._parts else self._small)
+
     def pieces(self, data: Buffer | Sequence[Buffer]) -> None:
         """One buffer or several, as they are.
 

@@ -104,6 +104,25 @@ def _write_groups(out: bytearray, raw: int) -> None:
     out.append(raw)
 
 
+def _short_varint(value: int) -> bytes:
+    out = bytearray()
+    write_varint(out, value)
+    return bytes(out)
+
+
+# Most lengths, deltas and counts of records are among these: 0 and up, as they are written.
+SHORT_VARINTS: Final = tuple(map(_short_varint, range(1024)))
+
+
+def encode_varlong(value: int) -> bytes:
+    """The int64 `value` in as many bytes as it takes; an int32 comes out as a varint does."""
+    if 0 <= value < len(SHORT_VARINTS):
+        return SHORT_VARINTS[value]
+    out = bytearray()
+    write_varlong(out, value)
+    return bytes(out)
+
+
 def varint_size(value: int) -> int:
     """Bytes that `write_varint` takes for the int32 `value`."""
     assert -(2**31) <= value < 2**31

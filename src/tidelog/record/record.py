@@ -13,13 +13,14 @@ from enum import IntEnum
 from typing import Final, Protocol
 
 from tidelog.errors import CorruptRecord, InvalidRecord, InvalidTimestamp
-from tidelog.record.coding import read_varint, read_varlong, write_varint, write_varlong
+from tidelog.record.coding import SHORT_VARINTS, encode_varlong, read_varint, read_varlong
 from tidelog.types import INT32_MAX, NO_SEQUENCE, NO_TIMESTAMP, Buffer, Header, TimestampType
 
 # length 1, attributes 1, timestamp delta 1, offset delta 1, two lengths, header count.
 RECORD_SIZE_MIN: Final = 7
 # Record attributes have no meaning yet: written as 0, ignored when read, like Kafka's.
-_NO_ATTRIBUTES: Final = 0
+_NO_ATTRIBUTES: Final = b"\0"
+_NULL_SIZE: Final = encode_varlong(-1)
 _INT64_SPAN: Final = 1 << 64
 _INT64_SIGN: Final = 1 << 63
 
@@ -252,19 +253,28 @@ def encode_record(
     Raises:
         InvalidRecord: It does not fit into 2 GiB, or a header's key is no text. `out` is unchanged.
     """
-    body = bytearray((_NO_ATTRIBUTES,))
-    write_varlong(body, wrap_int64(timestamp_delta))
-    write_varint(body, offset_delta)
-    _write_bytes(body, record.key)
-    _write_bytes(body, record.value)
-    write_varint(body, len(record.headers))
-    for header in record.headers:
-        _write_bytes(body, _encode_header_key(header.key))
-        _write_bytes(body, header.value)
-    if len(body) > INT32_MAX:
-        raise InvalidRecord(f"a record of {len(body)} bytes, at most {INT32_MAX} are possible")
-    write_varint(out, len(body))
+    key, value, headers = record.key, record.value, record.headers
+    parts = [
+        _NO_ATTRIBUTES,
+        encode_varlong(wrap_int64(timestamp_delta)),
+        encode_varlong(offset_delta),
+        _NULL_SIZE if key is None else _encode_size(key),
+        key or b"",
+        _NULL_SIZE if value is None else _encode_size(value),
+        value or b"",
+        encode_varlong(len(headers)),
+    ]
+    for header in headers:
+        _add_header(parts, header)
+    body = b"".join(parts)
+    out += _encode_size(body, "record")
     out += body
+
+
+def _add_header(parts: list[bytes], header: Header) -> None:
+    key, value = _encode_header_key(header.key), header.value
+    parts += (_encode_size(key), key)
+    parts += (_NULL_SIZE, b"") if value is None else (_encode_size(value), value)
 
 
 def _encode_header_key(key: str) -> bytes:
@@ -274,14 +284,14 @@ def _encode_header_key(key: str) -> bytes:
         raise InvalidRecord(f"the header key {key!r} has no UTF-8 form") from error
 
 
-def _write_bytes(out: bytearray, data: bytes | None) -> None:
-    if data is None:
-        out.append(1)  # the varint of -1
-        return
-    if len(data) > INT32_MAX:
-        raise InvalidRecord(f"a field of {len(data)} bytes, at most {INT32_MAX} are possible")
-    write_varint(out, len(data))
-    out += data
+def _encode_size(data: bytes, what: str = "field") -> bytes:
+    """What stands before it."""
+    size = len(data)
+    if size < len(SHORT_VARINTS):
+        return SHORT_VARINTS[size]
+    if size > INT32_MAX:
+        raise InvalidRecord(f"a {what} of {size} bytes, at most {INT32_MAX} are possible")
+    return encode_varlong(size)
 
 
 def timestamps_of(records: Sequence[RecordLike], default: int) -> list[int]:

@@ -4,8 +4,10 @@ import pytest
 
 from tidelog.errors import CorruptRecord
 from tidelog.record.coding import (
+    SHORT_VARINTS,
     crc32,
     crc32c,
+    encode_varlong,
     read_varint,
     read_varlong,
     varint_size,
@@ -51,6 +53,14 @@ def test_varlong_both_ways(value: int, encoded: str) -> None:
     assert out[1:].hex() == encoded
     assert varlong_size(value) == len(out) - 1
     assert read_varlong(out, 1, len(out)) == (value, len(out))
+    assert encode_varlong(value).hex() == encoded
+
+
+def test_short_ones_are_kept_as_they_are_written() -> None:
+    for value in range(len(SHORT_VARINTS) + 2):
+        out = bytearray()
+        write_varlong(out, value)
+        assert encode_varlong(value) == out
 
 
 @pytest.mark.parametrize("encoded", [encoded for _, encoded in INT64])

@@ -191,9 +191,9 @@ class Steps:
             return Aim(group.target_epoch, target)
         spec = GroupSpec(self._specs(group, new), self.facts.partition_counts(), same)
         targets = ASSIGNORS[group.assignor(known, new.asks) or self.default_assignor](spec)
+        before = group.targets
         for member_id in spec.members:
-            target = targets.get(member_id, NO_TARGET)
-            had = group.targets.get(member_id)
+            target, had = targets.get(member_id, NO_TARGET), before.get(member_id)
             if target is not had and target != had:
                 draft.changes.append(TargetChange(member_id, target))
         draft.changes.append(TargetEpochChange(epoch, now_ms))
@@ -208,20 +208,27 @@ class Steps:
     def _specs(self, group: ConsumerGroup, new: ConsumerMember) -> dict[str, MemberSpec]:
         ids: dict[tuple[frozenset[str], str], frozenset[UUID]] = {}  # most read the same
 
-        def spec(asks: Asks, target: Target | None) -> MemberSpec:
+        def read_by(asks: Asks) -> frozenset[UUID]:
             reads = (asks.topics, asks.regex)
             if reads not in ids:
                 ids[reads] = self.subscribed_ids(group, asks)
-            return MemberSpec(asks.instance_id, ids[reads], target or NO_TARGET)
+            return ids[reads]
 
-        targets = group.targets
-        specs = {name: spec(each.asks, targets.get(name)) for name, each in group.members.items()}
+        targets, specs = group.targets, dict[str, MemberSpec]()
+        last: Asks | None = None
+        topics: frozenset[UUID] = frozenset()
+        for name, member in group.members.items():
+            asks = member.asks
+            if last is None or asks.topics != last.topics or asks.regex != last.regex:
+                last, topics = asks, read_by(asks)
+            specs[name] = MemberSpec(asks.instance_id, topics, targets.get(name, NO_TARGET))
         target = targets.get(new.member_id)
         replaced = group.static_member(new.asks.instance_id)
         if replaced is not None and replaced.member_id != new.member_id:
             specs.pop(replaced.member_id, None)
             target = targets.get(replaced.member_id)
-        specs[new.member_id] = spec(new.asks, target)
+        new_topics = read_by(new.asks)
+        specs[new.member_id] = MemberSpec(new.asks.instance_id, new_topics, target or NO_TARGET)
         return specs
 
     @property
@@ -249,7 +256,7 @@ class Steps:
             aim.target,
             self.subscribed_ids(group, member.asks),
             None if owned is None else dict(owned),
-            group.is_taken,
+            group.owners,
             has_changed,
         )
         place = next_place(member.place, step)

@@ -73,7 +73,7 @@ class Gathering:
 
         A failure that is known at once is answered at once: then nothing was written.
         """
-        size_bytes = sum(_size_bytes(each) for each in records)
+        size_bytes = _size_bytes(records)
         if size_bytes > GATHERED_BYTES_MAX or self._is_first(number):
             self.flush(number)
             return self._write(number, records)
@@ -126,5 +126,8 @@ class Gathering:
         written.then(found.tell)
 
 
-def _size_bytes(record: GroupRecord) -> int:
-    return len(record.key) + len(record.value or b"") + _RECORD_BYTES
+def _size_bytes(records: Sequence[GroupRecord]) -> int:
+    size_bytes = len(records) * _RECORD_BYTES
+    for record in records:
+        size_bytes += len(record.key) + len(record.value or b"")
+    return size_bytes

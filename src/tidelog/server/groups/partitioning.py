@@ -33,6 +33,7 @@ def java_hash(text: str) -> int:
     return found - _INT32_SPAN if found >= _INT32_SIGN else found
 
 
+@lru_cache(maxsize=_NAMES_KEPT)
 def partition_for(group_id: str, partition_count: int) -> int:
     """The partition of a group, of so many."""
     found = abs(java_hash(group_id))

@@ -138,9 +138,9 @@ def _planned(
     """How many partitions each member was to have, and those that nobody was to have, in order."""
     planned: dict[UUID, set[int]] = {topic: set() for topic in topics}
     counts: dict[str, int] = {}
-    for member_id, member in spec.members.items():
+    for member_id, (_, _, target) in spec.members.items():
         count = 0
-        for topic, numbers in member.target.items():
+        for topic, numbers in target.items():
             taken = planned.get(topic)
             if taken is None:
                 count = _TOO_MANY

@@ -73,6 +73,14 @@ def _member_key(number: int, group_id: str, member_id: str) -> bytes:
             return CURRENT_ASSIGNMENT_KEY.write(number, place)
 
 
+@lru_cache(maxsize=_KEYS_KEPT)
+def _group_key(number: int, group_id: str) -> bytes:
+    """A key that names a group: its epoch (3), its target's (6)."""
+    if number == 3:
+        return CONSUMER_GROUP_KEY.write(number, ConsumerGroupMetadataKey(group_id=group_id))
+    return TARGET_KEY.write(number, ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id))
+
+
 class Change(Protocol):
     """Something that happens to a group."""
 
@@ -97,7 +105,7 @@ class EpochChange:
 
     def record(self, group_id: str) -> GroupRecord:
         """Key 3."""
-        key = CONSUMER_GROUP_KEY.write(3, ConsumerGroupMetadataKey(group_id=group_id))
+        key = _group_key(3, group_id)
         if self.epoch is None:
             return GroupRecord(key, None)
         value = ConsumerGroupMetadataValue(epoch=self.epoch, metadata_hash=self.metadata_hash)
@@ -220,7 +228,7 @@ class TargetEpochChange:
 
     def record(self, group_id: str) -> GroupRecord:
         """Key 6."""
-        key = TARGET_KEY.write(6, ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id))
+        key = _group_key(6, group_id)
         if self.epoch is None:
             return GroupRecord(key, None)
         value = ConsumerGroupTargetAssignmentMetadataValue(

@@ -8,7 +8,7 @@ Source: Kafka 4.3's consumer groups; KIP-848.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
@@ -16,7 +16,6 @@ from uuid import UUID
 
 from tidelog.server.groups.consumer.member import (
     Asks,
-    Assigned,
     ConsumerMember,
     Place,
     Target,
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from tidelog.server.timers import Timer
 
 NO_TARGET: Final[Target] = {}
+NO_OWNERS: Final[Mapping[int, str]] = {}
 # Of a group that nobody has joined, and of its target; topics to read begin the next one.
 FIRST_EPOCH: Final = 1
 
@@ -104,7 +104,7 @@ class ConsumerGroup:
         self.has_partition_metadata = False
         self.waits: dict[tuple[Wait, str], Timer] = {}
         self._static: dict[str, str] = {}
-        self._owners: dict[tuple[UUID, int], str] = {}
+        self._owners: dict[UUID, dict[int, str]] = {}
         self._names: Counter[str] = Counter()
         self._regexes: Counter[str] = Counter()
         self._assignors: Counter[str] = Counter()
@@ -140,9 +140,9 @@ class ConsumerGroup:
             return self.targets.get(member_id, NO_TARGET)
         return self.targets.get(self._static.get(instance_id, ""), NO_TARGET)
 
-    def is_taken(self, topic_id: UUID, partition: int) -> bool:
-        """Whether a member has a partition, or is still giving it up."""
-        return (topic_id, partition) in self._owners
+    def owners(self, topic_id: UUID) -> Mapping[int, str]:
+        """Who has which of a topic's partitions, or is still giving it up."""
+        return self._owners.get(topic_id, NO_OWNERS)
 
     def is_subscribed(self, topic: str) -> bool:
         """Whether some member reads a topic."""
@@ -202,7 +202,7 @@ class ConsumerGroup:
     def awaits_others(self, member: ConsumerMember) -> bool:
         """Whether something of a member's target is still another's."""
         return any(
-            number not in member.place.assigned.get(topic, {}) and self.is_taken(topic, number)
+            number not in member.place.assigned.get(topic, {}) and number in self.owners(topic)
             for topic, numbers in self.targets.get(member.member_id, NO_TARGET).items()
             for number in numbers
         )
@@ -237,11 +237,15 @@ class ConsumerGroup:
         member = self.members.get(member_id)
         if member is None:
             return
-        for at in _partitions(member.place):
-            if self._owners.get(at) == member_id:
-                del self._owners[at]
-        for at in _partitions(place):
-            self._owners[at] = member_id
+        for topic, numbers in (*member.place.assigned.items(), *member.place.revoking.items()):
+            owners = self._owners.get(topic, {})
+            for number in numbers:
+                if owners.get(number) == member_id:
+                    del owners[number]
+            if not owners:
+                self._owners.pop(topic, None)
+        for topic, numbers in (*place.assigned.items(), *place.revoking.items()):
+            self._owners.setdefault(topic, {}).update(dict.fromkeys(numbers, member_id))
         self.members[member_id] = ConsumerMember(member_id, member.asks, place)
 
     def _count(self, asks: Asks, sign: int) -> None:
@@ -276,15 +280,6 @@ def stop_classic(group: ConsumerGroup, member_id: str) -> None:
     """A member no longer speaks the classic protocol: it need not join or sync."""
     group.stop(Wait.JOIN, member_id)
     group.stop(Wait.SYNC, member_id)
-
-
-def _partitions(place: Place) -> Iterator[tuple[UUID, int]]:
-    """All that a member has or is giving up."""
-    owned: Assigned
-    for owned in (place.assigned, place.revoking):
-        for topic, numbers in owned.items():
-            for number in numbers:
-                yield topic, number
 
 
 def _add(counter: Counter[str], names: Iterable[str], sign: int) -> None:

@@ -7,15 +7,17 @@ missing it is STABLE. So no partition ever has two members.
 Source: Kafka 4.3's reconciliation; KIP-848.
 """
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from tidelog.server.errors import Refusal
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.consumer.member import Assigned, MemberState, Place, Target
 
+_NONE: Final[frozenset[int]] = frozenset()
+_NOTHING: Final[Mapping[int, int]] = {}
 # What a member says that it owns, by topic; None where it doesn't say.
 Owned: TypeAlias = "dict[UUID, frozenset[int]] | None"
 
@@ -29,7 +31,7 @@ class Step:
         target: What the member is to have.
         topic_ids: Topics that it reads: others go even where the target still has them.
         owned: What it says that it owns, None where it says nothing.
-        is_taken: Whether a partition has an owner, this member included.
+        owners: Who has which of a topic's partitions, this member included.
         has_changed: Whether its subscription changes now.
     """
 
@@ -37,7 +39,7 @@ class Step:
     target: Target
     topic_ids: Set[UUID]
     owned: Owned
-    is_taken: Callable[[UUID, int], bool]
+    owners: Callable[[UUID], Mapping[int, str]]
     has_changed: bool
 
 
@@ -86,12 +88,16 @@ def _towards_target(place: Place, step: Step, epoch: int) -> Place:
     pending: dict[UUID, list[int]] = {}
     is_unreleased = False
     for topic in {**step.target, **place.assigned}:
-        target = step.target.get(topic, frozenset()) if topic in step.topic_ids else frozenset()
-        has = place.assigned.get(topic, {})
+        target = step.target.get(topic, _NONE) if topic in step.topic_ids else _NONE
+        has = place.assigned.get(topic, _NOTHING)
+        if has.keys() == target:
+            # Nearly always, as the group changes: what a member keeps.
+            _put(kept, topic, dict(has))
+            continue
         _put(kept, topic, {number: since for number, since in has.items() if number in target})
         _put(revoking, topic, {n: since for n, since in has.items() if n not in target})
         missing = sorted(target - has.keys())
-        free = [number for number in missing if _is_free(place, step, topic, number)]
+        free = _free(missing, step.owners(topic), place.revoking.get(topic, _NOTHING))
         is_unreleased |= len(free) < len(missing)
         if free:
             pending[topic] = free
@@ -108,6 +114,8 @@ def _put(parts: dict[UUID, dict[int, int]], topic: UUID, part: dict[int, int]) -
         parts[topic] = part
 
 
-def _is_free(place: Place, step: Step, topic: UUID, number: int) -> bool:
-    """Whether nobody else has a partition; what the member itself gives up is its own."""
-    return number in place.revoking.get(topic, {}) or not step.is_taken(topic, number)
+def _free(
+    wanted: Iterable[int], owners: Mapping[int, str], revoking: Mapping[int, int]
+) -> list[int]:
+    """The partitions that nobody else has; what the member itself gives up is its own."""
+    return [number for number in wanted if number not in owners or number in revoking]

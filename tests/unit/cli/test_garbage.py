@@ -1,0 +1,12 @@
+"""How often `tidelog serve` looks for garbage: rarely, and as before once it has ended."""
+
+import gc
+
+from tidelog.cli.serve import GARBAGE_THRESHOLDS, looking_for_garbage_rarely
+
+
+def test_thresholds_hold_while_it_serves_and_not_behind_it() -> None:
+    before = gc.get_threshold()
+    with looking_for_garbage_rarely():
+        assert gc.get_threshold() == GARBAGE_THRESHOLDS
+    assert gc.get_threshold() == before
