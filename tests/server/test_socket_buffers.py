@@ -1,4 +1,7 @@
-"""`socket.send.buffer.bytes`: what the system holds of a connection's answers, as Kafka sets it."""
+"""`socket.send.buffer.bytes`: what the system holds of a connection's answers, as Kafka sets it.
+
+On the loopback its default leaves that to the system; whoever sets it is obeyed there, too.
+"""
 
 import asyncio
 import socket
@@ -62,7 +65,8 @@ def _told(size: int) -> int:
 @DOORS
 def test_a_connection_gets_what_kafka_gives_it(tmp_path: Path, runs: Runs, protocol: str) -> None:
     async def check() -> None:
-        assert await size_of_accepted(tmp_path, protocol) == _told(102_400)
+        settings = {SETTING.replace(".", "_"): "102400"}
+        assert await size_of_accepted(tmp_path, protocol, **settings) == _told(102_400)
 
     runs(check())
 
@@ -73,6 +77,15 @@ def test_another_size_is_given_to_each(tmp_path: Path, runs: Runs, protocol: str
     async def check() -> None:
         settings = {SETTING.replace(".", "_"): "30000"}
         assert await size_of_accepted(tmp_path, protocol, **settings) == _told(30_000)
+
+    runs(check())
+
+
+@LOOPS
+@DOORS
+def test_the_loopback_s_default_is_the_system_s(tmp_path: Path, runs: Runs, protocol: str) -> None:
+    async def check() -> None:
+        assert await size_of_accepted(tmp_path, protocol) != _told(102_400)
 
     runs(check())
 

@@ -80,7 +80,8 @@ _CONNECTIONS: Final = (
         _int(1, extra=-1),
         "102400",
         "What the system holds of answers for each connection, which bounds what is on its way to a"
-        " far client. -1 for as much as the system finds fit.",
+        " far client. -1 for as much as the system finds fit, as on the loopback where nothing is"
+        " set.",
     ),
     _key(
         "queued.max.request.bytes",

@@ -19,7 +19,7 @@ PIECE_MIN_BYTES: Final = 16 << 10
 class FilePiece:
     """Bytes [position, position + size) of a file; a read may be asked of any part of it."""
 
-    __slots__ = ("_cached_end", "_local", "_size", "file", "path", "position")
+    __slots__ = ("_cached_end", "_local", "file", "path", "position", "size_bytes")
 
     def __init__(
         self, file: File, path: str, position: int, size: int, *, is_begun: bool = False
@@ -31,18 +31,17 @@ class FilePiece:
         self.file = file
         self.path = path
         self.position = position
-        self._size = size
+        self.size_bytes = size
         self._local = local_file(file)
         self._cached_end = position + is_begun  # up to here it was seen in memory
 
     def __len__(self) -> int:
-        return self._size
+        return self.size_bytes
 
-    def rest(self, at: int) -> "FilePiece":
-        """What follows the first `at` bytes."""
-        left = FilePiece(self.file, self.path, self.position + at, self._size - at)
-        left._cached_end = self._cached_end
-        return left
+    def skip(self, size: int) -> None:
+        """The first `size` bytes were taken: it is what follows them."""
+        self.position += size
+        self.size_bytes -= size
 
     def is_cached(self, size: int) -> bool:
         """Whether the first `size` bytes can be had without waiting for a disk.

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from asyncio.trsock import TransportSocket
     from collections.abc import Iterable
 
+SEND_BUFFER: Final = "socket.send.buffer.bytes"
 # Linux alone has it.
 _CONGESTION: Final[int | None] = getattr(socket, "TCP_CONGESTION", None)
 _NAME_BYTES_MAX: Final = 16
@@ -21,17 +22,25 @@ PACING: Final = b"bbr"
 WITHOUT_PACING: Final = b"reno"
 
 
-def prepare(listening: "Iterable[socket.socket | TransportSocket]", send_buffer_bytes: int) -> None:
+def prepare(
+    listening: "Iterable[socket.socket | TransportSocket]",
+    send_buffer_bytes: int,
+    *,
+    is_asked: bool = True,
+) -> None:
     """Set what is inherited from sockets that are bound and don't listen yet.
 
     Args:
         listening: The sockets of one listener.
         send_buffer_bytes: How much the system holds of what is sent; -1 leaves that to it.
+        is_asked: Whether somebody has set it so: a default bounds what is on its way through a
+            network, and on the loopback there is none.
     """
     for each in listening:
-        if send_buffer_bytes > 0:
+        is_loopback = _is_loopback(each)
+        if send_buffer_bytes > 0 and (is_asked or not is_loopback):
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
-        if _is_loopback(each):
+        if is_loopback:
             _leave_pacing(each)
 
 

@@ -79,6 +79,7 @@ class Outgoing:
         # The loop watches a transport's descriptor for the transport alone: ours is a second one.
         self._watched: int | None = None
         self._is_watching = False
+        self._turn: asyncio.Handle | None = None  # when it goes on, while others have theirs
         self._wake_bytes = 1
         transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
 
@@ -177,7 +178,7 @@ class Outgoing:
         self.held_bytes = 0
         if self._reading is not None:
             self._reading.cancel()
-        self._stop_watching()
+        self._stop_waiting()
         if self._watched is not None:
             os.close(self._watched)
             self._watched = None
@@ -205,7 +206,7 @@ class Outgoing:
         try:
             while self._pieces and not self._is_paused and self._reading is None:
                 if left <= 0:
-                    self._await_room()
+                    self._await_turn()
                     return
                 left -= self._step()
         except BlockingIOError:
@@ -213,20 +214,20 @@ class Outgoing:
         except (OSError, StorageFailure) as error:
             self._fail(error)
         else:
-            self._stop_watching()
+            self._stop_waiting()
 
     def _fail(self, error: Exception) -> None:
         self._pieces.clear()
         self.held_bytes = 0
-        self._stop_watching()
+        self._stop_waiting()
         self._on_failure(error)
 
     def _step(self) -> int:
         """Send some of what is first; how much. Raises BlockingIOError where nothing is taken."""
         piece = self._pieces[0]
-        if not isinstance(piece, FilePiece):
+        if type(piece) is not FilePiece:
             return self._send_buffers()
-        size = min(len(piece), SEND_BYTES)
+        size = min(piece.size_bytes, SEND_BYTES)
         if not piece.is_cached(size):
             self._read_cold(piece)
             return 0
@@ -275,9 +276,9 @@ class Outgoing:
         return len(data)
 
     def _take(self, piece: FilePiece, size: int) -> None:
-        """Put what is left of the first piece in its place."""
-        if size < len(piece):
-            self._pieces[0] = piece.rest(size)
+        """So much of the first piece was taken."""
+        if size < piece.size_bytes:
+            piece.skip(size)
         else:
             self._pieces.popleft()
 
@@ -289,14 +290,24 @@ class Outgoing:
 
     # -- room in the socket ------------------------------------------------------------------
 
+    def _await_turn(self) -> None:
+        """Go on after others: where the socket is not watched, that needs no call of the system."""
+        if not self._is_watching and self._turn is None and not self._is_closed:
+            self._turn = asyncio.get_running_loop().call_soon(self._take_turn)
+            self._on_progress()
+
+    def _take_turn(self) -> None:
+        self._turn = None
+        self._go_on()
+
     def _await_room(self) -> None:
-        """Go on when the socket takes more; now where it does, but after others."""
+        """Go on when the socket takes more."""
         if self._is_closed or self._is_watching:
             return
-        loop = asyncio.get_running_loop()
         if self._socket is None:
-            loop.call_soon(self._go_on)
+            self._await_turn()
             return
+        loop = asyncio.get_running_loop()
         try:
             if self._watched is None:
                 self._watched = os.dup(self._socket.fileno())
@@ -307,7 +318,10 @@ class Outgoing:
         self._is_watching = True
         self._on_progress()
 
-    def _stop_watching(self) -> None:
+    def _stop_waiting(self) -> None:
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
         if self._is_watching and self._watched is not None:
             self._is_watching = False
             asyncio.get_running_loop().remove_writer(self._watched)

@@ -15,7 +15,7 @@ from tidelog.server.connection import Connection
 from tidelog.server.deferring import Beside
 from tidelog.server.doors import Door
 from tidelog.server.kernels import load_beside
-from tidelog.server.listening import prepare
+from tidelog.server.listening import SEND_BUFFER, prepare
 from tidelog.server.node import LOGGER, Address, Node
 from tidelog.server.security.listeners import ListenerPlan, plan_listeners
 from tidelog.server.settings import Endpoint
@@ -161,6 +161,7 @@ class Server:
         """Open one door; its port."""
         place, context = door.plan.place, door.context
         send_buffer_bytes = self.node.config.socket_send_buffer_bytes
+        is_asked = SEND_BUFFER in self.node.config.given_names
 
         def make() -> Connection:
             return Connection(self.node, self.clients, door)
@@ -171,14 +172,14 @@ class Server:
                 make, place.host, place.port, backlog=BACKLOG, start_serving=False
             )
             self._listeners.append(plain)
-            prepare(plain.sockets, send_buffer_bytes)
+            prepare(plain.sockets, send_buffer_bytes, is_asked=is_asked)
             await plain.start_serving()
             port: int = plain.sockets[0].getsockname()[1]
         else:
             from tidelog.server.tls_listener import TlsListener, listening_sockets
 
             sockets = await listening_sockets(place.host, place.port, BACKLOG)
-            prepare(sockets, send_buffer_bytes)
+            prepare(sockets, send_buffer_bytes, is_asked=is_asked)
             self._listeners.append(TlsListener(sockets, context, self.node, make))
             port = sockets[0].getsockname()[1]
         self.node.places[door.plan.name] = str(Endpoint(place.host, port))

@@ -64,6 +64,14 @@ def test_the_buffer_is_set_wherever_it_listens() -> None:
     assert told(Bound("192.0.2.7", PACING), 30_000) == [size]
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "0.0.0.0", "192.0.2.7"])
+def test_a_size_that_nobody_asked_for_is_not_set_on_the_loopback(host: str) -> None:
+    bound = Bound(host, b"cubic")
+    prepare([cast("socket.socket", bound)], 30_000, is_asked=False)
+    is_set = (socket.SOL_SOCKET, socket.SO_SNDBUF, 30_000) in bound.told
+    assert is_set == (host in ("0.0.0.0", "192.0.2.7"))
+
+
 @pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="Linux alone lets it be chosen")
 def test_connections_inherit_it() -> None:
     """Whatever this machine's default is: no connection to the loopback is paced."""
