@@ -1,7 +1,8 @@
 """Searches by record time with kernels: one call a segment, or one for many times at once.
 
-Does what `lookup.search_segment` does, on maps of the closed segments and on pieces of the last
-one, and hands compressed and legacy batches back to the plain code. The batch of each answer has
+Does what `lookup.search_segment` does, on maps of the closed segments and on a map of what the
+active one had when it was made, and on pieces of what has come since; hands compressed and legacy
+batches back to the plain code. The batch of each answer has
 its checksum verified before the answer is given. Keeps arrays over maps of at most `ARRAY_LIMIT`
 segments, no decoded batch and no answer.
 
@@ -9,6 +10,7 @@ Imports numpy and numba: reached only through `LogReader.use_kernels` and the ar
 """
 
 from collections import OrderedDict
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -28,6 +30,7 @@ from tidelog.record.kernels.lookup import (
     nearest_entry,
 )
 from tidelog.record.views import Batch, view_batch
+from tidelog.storage.active import ActiveSegment
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.lookup import answer, search_segment
 from tidelog.storage.proof import position_floor, time_floor
@@ -42,23 +45,40 @@ PIECE_BYTES: Final = 1 << 18
 # told, and below what is had from the system.
 FIRST_PIECE_BYTES: Final = 40 << 10
 PROVEN_LIMIT: Final = 16_384
+# Searches of an active segment behind what is mapped of it, before more is: a map costs as much as
+# two or three of them.
+SEARCHES_PER_MAP: Final = 16
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 
 
 class SegmentArrays(NamedTuple):
-    """A closed segment's files as arrays, without copying.
+    """A segment's files as arrays, without copying: of the active one as far as it was written.
 
     Attributes:
         epochs: Of batches whose checksum was verified, by position: the leader epoch, None where a
-            batch has none. A closed segment's batches stay as they are as long as its arrays.
+            batch has none. What was written of a segment stays as it is as long as its arrays.
     """
 
     log: Bytes
     offset_index: Bytes
     time_index: Bytes
     epochs: dict[int, int | None]
+
+
+class _ActivePart(NamedTuple):
+    """What is mapped of the active segment.
+
+    Attributes:
+        segment: The segment.
+        arrays: Its batches up to a moment, and the index entries of that moment.
+        largest: No record of those batches has a later time, in ms.
+    """
+
+    segment: Segment
+    arrays: SegmentArrays
+    largest: int
 
 
 # A log file, and the entries of its time index and offset index that a search begins with.
@@ -78,13 +98,15 @@ class KernelSearch:
     def __init__(self) -> None:
         self._arrays: OrderedDict[str, SegmentArrays] = OrderedDict()
         self._proven: set[Proven] = set()
+        self._active: _ActivePart | None = None
+        self._unmapped_searches = 0
 
     def __call__(
         self, segment: Segment, target: int, floor_offset: int, /
     ) -> OffsetAndTimestamp | None:
         """The first record with timestamp >= `target` and offset >= `floor_offset`, else None."""
         if not isinstance(segment, ClosedSegment):
-            return self._search_last(segment, target, floor_offset)
+            return self._search_open(segment, target, floor_offset)
         arrays = self._arrays.get(segment.log_path)
         if arrays is None:
             if not segment.is_mapped:
@@ -117,6 +139,7 @@ class KernelSearch:
         """Drop the arrays; the maps below them go with the last view."""
         self._arrays.clear()
         self._proven.clear()
+        self._active = None
 
     def arrays_of(self, segment: ClosedSegment) -> SegmentArrays:
         """The segment's files as arrays, kept for the next search."""
@@ -159,6 +182,51 @@ class KernelSearch:
         # Damage: the plain search finds its place, or that only an index was wrong, and mends it.
         self._arrays.pop(segment.log_path, None)
         return search_segment(segment, target, floor_offset)
+
+    def _search_open(
+        self, segment: Segment, target: int, floor_offset: int
+    ) -> OffsetAndTimestamp | None:
+        """A segment that is not closed: of the active one what is mapped, else by pieces."""
+        part = self._active
+        if part is None or part.segment is not segment or target > part.largest:
+            if isinstance(segment, ActiveSegment):
+                self._count_unmapped(segment)
+            return self._search_last(segment, target, floor_offset)
+        log, offset_index, time_index, epochs = part.arrays
+        status, offset, timestamp, position = find_time_in_segment(
+            log, offset_index, time_index, segment.base_offset, target, floor_offset
+        )
+        if status == FOUND:
+            if position in epochs:
+                return OffsetAndTimestamp(offset, timestamp, epochs[position])
+            batch = view_batch(log.data, position)
+            if batch.is_valid():
+                found = answer(offset, timestamp, batch)
+                if len(epochs) >= PROVEN_LIMIT:
+                    epochs.clear()
+                epochs[position] = found.leader_epoch
+                return found
+        if status not in (FOUND, NEED_PLAIN, NOT_FOUND):
+            self._active = None  # an index that was wrong is another one by and by
+        return self._search_last(segment, target, floor_offset)
+
+    def _count_unmapped(self, segment: ActiveSegment) -> None:
+        """Map what an active segment has, where many searches would have been served by that."""
+        self._unmapped_searches += 1
+        if self._unmapped_searches < SEARCHES_PER_MAP:
+            return
+        self._unmapped_searches, self._active = 0, None
+        largest, size = segment.largest_timestamp, segment.size_bytes
+        indexes = segment.offset_index.encoded, segment.time_index.encoded
+        with suppress(OSError):  # reading by pieces tells of it, or does without
+            log = segment.context.env.files.map(segment.log_path, size)
+            arrays = SegmentArrays(
+                np.frombuffer(log, np.uint8),
+                np.frombuffer(indexes[0], np.uint8),
+                np.frombuffer(indexes[1], np.uint8),
+                {},
+            )
+            self._active = _ActivePart(segment, arrays, largest)
 
     def _search_last(
         self, segment: Segment, target: int, floor_offset: int

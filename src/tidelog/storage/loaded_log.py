@@ -117,8 +117,7 @@ class LoadedLog:
         self._segments = [*self._remote_segments(local), *local]
         self._maxima = lookup.RunningMaxima()
         self._trusted = None
-        if self._kernels is not None:
-            self._kernels.clear()  # a file's name may stand for another file now
+        self._forget_maps()  # a file's name may stand for another file now
         first = self._segments[0].base_offset if self._segments else 0
         told = 0 if self._tier is None else self._tier.record.log_start_offset
         self._log_start_offset = max(self._checkpointed_start, first, told)
@@ -137,6 +136,10 @@ class LoadedLog:
 
     def _forget_maxima(self) -> None:
         self._maxima = lookup.RunningMaxima()
+
+    def _forget_maps(self) -> None:
+        if self._kernels is not None:
+            self._kernels.clear()
 
     @property
     def topic_partition(self) -> TopicPartition:

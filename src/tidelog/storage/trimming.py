@@ -73,6 +73,7 @@ class TrimmingLog(CompactingLog):
         # Segments that go are forgotten first: if the disk fails here, nobody reads them any more.
         self._segments = [segment for segment in before if segment.base_offset <= offset]
         self._forget_maxima()
+        self._forget_maps()  # nobody may look behind the end of a file
         segments = self._cut_local(before, offset)
         if segments[-1].end_offset < start:
             # Only records below the log start are left, of a batch that reached beyond it.

@@ -10,6 +10,7 @@ from tidelog.record.legacy_builder import build_legacy_set
 from tidelog.storage import kernel_search
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.kernel_search import KernelSearch
+from tidelog.storage.log import Log
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.lookup import search_segment
 from tidelog.types import Codec
@@ -75,6 +76,100 @@ def test_the_last_segment_is_read_by_pieces(monkeypatch: pytest.MonkeyPatch) -> 
     search = KernelSearch()
     for target in range(118):
         assert search(segment, target, 3) == search_segment(segment, target, 3)
+
+
+@pytest.fixture
+def mapping_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_search, "SEARCHES_PER_MAP", 1)
+
+
+def has_map(search: KernelSearch) -> bool:
+    return search._active is not None
+
+
+def assert_plain_answers(search: KernelSearch, log: Log, times: range) -> None:
+    """Twice: what was verified at the first time is believed at the second."""
+    segment = log.segments[-1]
+    assert segment.is_active
+    for _ in range(2):
+        for target in times:
+            for floor in (0, 3, 11):
+                expected = search_segment(segment, target, floor)
+                assert search(segment, target, floor) == expected
+
+
+@pytest.mark.usefixtures("mapping_at_once")
+def test_the_active_segment_is_searched_on_a_map_as_by_pieces() -> None:
+    _, _, log = new_log({"index.interval.bytes": "100"})
+    search = log.use_kernels()
+    for number in range(12):
+        put(log, *[number * 10 + step for step in range(1 + number % 5)])
+        if number == 7:
+            log.append(new_records([75, 73]), codec=Codec.LZ4, batch_bytes=1 << 20)
+        assert_plain_answers(search, log, range(number * 10 + 10))
+    assert has_map(search)
+
+
+@pytest.mark.usefixtures("mapping_at_once")
+def test_what_was_cut_off_is_not_looked_at_on_a_map() -> None:
+    env, _, log = new_log({"index.interval.bytes": "0"})
+    search = log.use_kernels()
+    put(log, 10)
+    put(log, 20)
+    assert log.offset_for_time(15) is not None
+    assert has_map(search)
+    log.truncate_to(1)
+    assert not has_map(search)
+    assert log.offset_for_time(15) is None
+    put(log, 30)
+    put(log, 40)
+    for _ in range(2):
+        found = log.offset_for_time(15)
+        assert found is not None
+        assert (found.offset, found.timestamp) == (1, 30)
+    assert len(read(env, FIRST_LOG)) == log.segments[-1].size_bytes
+
+
+@pytest.mark.usefixtures("mapping_at_once")
+def test_a_segment_that_was_rolled_is_not_searched_as_it_was_when_active() -> None:
+    _, _, log = new_log({"index.interval.bytes": "100"})
+    log.use_kernels()
+    put(log, 10)
+    put(log, 20)
+    assert log.offset_for_time(5) is not None
+    put(log, 30)
+    log.roll()
+    put(log, 40)
+    for target in range(45):
+        found, expected = log.offset_for_time(target), max(target + 9, 10) // 10 * 10
+        assert (None if found is None else found.timestamp) == (None if expected > 40 else expected)
+
+
+@pytest.mark.usefixtures("mapping_at_once")
+def test_a_batch_on_the_map_is_checked_before_it_answers() -> None:
+    _, _, log = new_log({"index.interval.bytes": "10000"})
+    search = log.use_kernels()
+    put(log, 10)
+    put(log, 20)
+    assert log.offset_for_time(5) is not None
+    assert has_map(search)
+    file = log.context.pool.get(log.segments[-1].log_path)
+    place = 70 + 64  # the record's timestamp delta
+    file.pwrite(bytes((file.pread(1, place)[0] ^ 2,)), place)
+    for _ in range(2):
+        with pytest.raises(CorruptBatch, match=f"{FIRST_LOG}, position 70"):
+            log.offset_for_time(15)
+
+
+def test_few_searches_of_an_active_segment_map_nothing() -> None:
+    _, _, log = new_log()
+    search = log.use_kernels()
+    put(log, 10)
+    for number in range(kernel_search.SEARCHES_PER_MAP - 1):
+        assert log.offset_for_time(number % 10) is not None
+        assert not has_map(search)
+    assert log.offset_for_time(5) is not None
+    assert has_map(search)
 
 
 @pytest.mark.parametrize("closed", [True, False])
