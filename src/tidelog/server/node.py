@@ -14,6 +14,7 @@ from tidelog.server.metadata_log import MetadataLog
 from tidelog.server.metrics import Counters
 from tidelog.server.partitions import Partitions
 from tidelog.server.producer_ids import ProducerIds
+from tidelog.server.removals import Removals
 from tidelog.server.timers import Timers
 from tidelog.server.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Topics
 from tidelog.server.work import Work
@@ -169,6 +170,11 @@ class Node:
         """The cluster's name, from meta.properties."""
         found = read_meta_properties(self.env.files, self.log_dir.path) or {}
         return found.get("cluster.id") or encode_topic_id(random_topic_id(self.env.random))
+
+    @cached_property
+    def removals(self) -> Removals:
+        """Directories of deleted topics that have not gone yet."""
+        return Removals(self.work, self.log_dir)
 
     @cached_property
     def groups(self) -> "GroupCoordinator":

@@ -48,6 +48,7 @@ def open_node(path: str, config: BrokerConfig, *, env: Env | None = None) -> Nod
         topic_defaults=config.topic_defaults,
         deferrals=lambda: Beside(syncs),
         producer_expiration_ms=config.producer_id_expiration_ms,
+        leaves_set_aside=True,
         prepare=lambda state: _heed_kept(state, config),
     )
     log_dir = LogDir.open(path, env=env, options=options)
@@ -153,6 +154,7 @@ class Server:
         loop.call_soon(self.node.resume_groups)
         loop.call_soon(self.node.resume_transactions)
         Background(self.node).start()
+        self.node.removals.add(self.node.log_dir.set_aside)
         await self._serve_control(self._begin_compaction())
         load_beside(self._use_kernels)
         return found
@@ -227,6 +229,7 @@ class Server:
         if self._compaction is not None:
             await self._compaction.stop()
         await self.node.topics.settle()
+        await self.node.removals.stop()
         # What was cancelled ends before the directory is closed under it.
         await asyncio.sleep(0)
         if self._wake is not None:

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from tidelog.errors import StorageFailure, TidelogError
-from tidelog.server.node import LOGGER, Node
+from tidelog.server.node import Node
 from tidelog.server.slices import Slices
 from tidelog.storage.topics import NewTopic, TopicInfo, unknown_topic
 
@@ -65,9 +65,9 @@ async def delete(node: Node, name: str) -> None:
 async def delete_all(node: Node, topics: Sequence[TopicInfo]) -> list[TidelogError | None]:
     """Delete topics together; for each why it is not deleted: UnknownTopic, StorageFailure.
 
-    Renames, syncs and unlinks go in threads. It goes on where whoever waits for it goes away:
-    nothing else may change topics meanwhile. Those that somebody rebuilds wait for him, the others
-    don't wait for them.
+    Renames and syncs go in threads. It goes on where whoever waits for it goes away: nothing else
+    may change topics meanwhile. Those that somebody rebuilds wait for him, the others don't wait
+    for them. Their files go later (`Removals`).
     """
     failures: dict[str, TidelogError] = {}
     await asyncio.shield(node.topics.begin(_delete(node, topics, failures)))
@@ -77,17 +77,15 @@ async def delete_all(node: Node, topics: Sequence[TopicInfo]) -> list[TidelogErr
 async def _delete(
     node: Node, topics: Sequence[TopicInfo], failures: dict[str, TidelogError]
 ) -> None:
-    waiting, left = {info.name: info for info in topics}, list[str]()
+    waiting = {info.name: info for info in topics}
     while waiting:
         async with node.topics.changing:
             # Who holds one may have come while this one waited for its turn.
             free = [name for name in waiting if not node.partitions.holds.stops_deletion(name)]
-            left += await _delete_free(node, [waiting.pop(name) for name in free], failures)
+            left = await _delete_free(node, [waiting.pop(name) for name in free], failures)
+        node.removals.add(left)
         await node.partitions.holds.wait_for_deletion(waiting)
-    try:
-        await node.work.run(node.log_dir.remove_set_aside, left)
-    except StorageFailure as error:
-        LOGGER.warning("files of deleted topics stay until the next start: %s", error)
+    await node.removals.wait_for_room()
 
 
 async def _delete_free(

@@ -71,6 +71,8 @@ class LogDirOptions:
         deferrals: Makes what does the work that a log leaves for later; None to do it at once.
         producer_expiration_ms: `producer.id.expiration.ms`: producers that were silent for so long
             are forgotten when a partition is opened. A broker's may change.
+        leaves_set_aside: Whether directories that deleted topics have left are only found, for
+            `LogDir.remove_set_aside`, and don't hold the opening up.
     """
 
     writable: bool = False
@@ -80,6 +82,7 @@ class LogDirOptions:
     prepare: "Callable[[DirectoryState], None] | None" = None
     deferrals: "Callable[[], Deferral] | None" = None
     producer_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
+    leaves_set_aside: bool = False
 
 
 def reach(path: str, env: Env | None) -> tuple[str, Env]:
@@ -120,6 +123,8 @@ class DirectoryState(Closing):
         # known what the disk has, which keep us from leaving one.
         self.was_stopped_cleanly = False
         self.doubts: set[str] = set()
+        # Directories of deleted topics that the opening has left for `remove_set_aside`.
+        self.set_aside: list[str] = []
         self._found_topics: Mapping[str, TopicInfo] | None = None
         self._is_closed = False
         # Topics are created beside the loop that has the directory, one change at a time.
@@ -229,9 +234,14 @@ class DirectoryState(Closing):
             return {}
 
     def _purge_deleted_topics(self) -> None:
-        for entry in self.env.files.list_dir(self.path):
-            if entry.is_dir and _DELETED_DIR.fullmatch(entry.name):
-                self._remove_tree(f"{self.path}/{entry.name}")
+        entries = self.env.files.list_dir(self.path)
+        names = [each.name for each in entries if each.is_dir and _DELETED_DIR.fullmatch(each.name)]
+        paths = [f"{self.path}/{name}" for name in names]
+        if self._options.leaves_set_aside:
+            self.set_aside = paths
+            return
+        for path in paths:
+            self._remove_tree(path)
 
     def _remove_leftovers(self) -> None:
         """Remove what deleted topics have left under their own names, and forget these."""

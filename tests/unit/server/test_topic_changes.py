@@ -41,6 +41,7 @@ def test_files_of_a_deleted_topic_go_in_a_thread(
         await topic_changes.create(node, "t", 2)
         node.partitions.get("t", 0)
         await topic_changes.delete(node, "t")
+        await node.removals.settle()
 
     asyncio.run(story())
     assert threads[0] != threading.get_ident()
@@ -77,9 +78,10 @@ def test_deletion_touches_no_file_on_the_loop(node: Node, monkeypatch: pytest.Mo
             node.partitions.get("t", number)
         threads.clear()
         await topic_changes.delete(node, "t")
+        await node.removals.settle()
 
     asyncio.run(story())
-    assert {"rename", "sync_dir"} <= threads.keys()
+    assert {"rename", "sync_dir", "remove", "remove_dir"} <= threads.keys()
     assert all(threading.get_ident() not in found for found in threads.values())
 
 
@@ -134,7 +136,7 @@ def test_deletion_goes_on_where_who_asked_goes_away(node: Node, tmp_path: Path) 
         # Who makes it anew waits until it is gone.
         made = await topic_changes.create(node, "t", 2)
         assert node.topics.find("t") == made
-        await node.topics.settle()
+        await node.removals.settle()
 
     asyncio.run(story())
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["t-0", "t-1"]

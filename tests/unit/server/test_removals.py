@@ -1,0 +1,163 @@
+"""Files of deleted topics go behind the answer: beside the loop, bounded, also after a restart."""
+
+import asyncio
+import errno
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.waiting import PATIENCE_S, turn_until
+
+from tidelog.config import BrokerConfig
+from tidelog.server import topic_changes
+from tidelog.server.node import Node
+from tidelog.server.removals import Removals
+from tidelog.server.server import Server, open_node
+
+
+def opened(path: Path) -> Node:
+    return open_node(str(path), BrokerConfig.parse({})[0])
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = opened(tmp_path)
+    yield made
+    made.close()
+
+
+def directories(path: Path) -> list[str]:
+    """What there is, without the random parts of names."""
+    return sorted(
+        found.name.partition(".")[0] + found.name[-7:] * ("-delete" in found.name)
+        for found in path.iterdir()
+        if found.is_dir()
+    )
+
+
+class Gate:
+    """Stands before each removal of a directory."""
+
+    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._remove = node.log_dir.remove_set_aside
+        self._open, self._reached = threading.Event(), threading.Event()
+        monkeypatch.setattr(node.log_dir, "remove_set_aside", self._wait)
+
+    def _wait(self, paths: list[str]) -> None:
+        self._reached.set()
+        assert self._open.wait(PATIENCE_S)
+        self._remove(paths)
+
+    def open(self) -> None:
+        """Let all through."""
+        self._open.set()
+
+    async def reached(self) -> None:
+        """Return when a removal stands before it."""
+        await asyncio.to_thread(self._reached.wait, PATIENCE_S)
+
+
+async def made(node: Node, name: str, partitions: int) -> None:
+    await topic_changes.create(node, name, partitions)
+    for number in range(partitions):
+        node.partitions.get(name, number)
+
+
+def test_a_deletion_is_answered_before_files_go(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, told = Gate(node, monkeypatch), list[str]()
+    node.topics.on_deleted.append(told.append)
+
+    async def story() -> None:
+        await made(node, "t", 2)
+        await asyncio.wait_for(topic_changes.delete(node, "t"), PATIENCE_S)
+        assert told == ["t"]
+        assert directories(tmp_path) == ["t-0-delete", "t-1-delete"]
+        # Its name is free, and what goes is nobody's.
+        await made(node, "t", 1)
+        gate.open()
+        await node.removals.settle()
+
+    asyncio.run(story())
+    assert directories(tmp_path) == ["t-0"]
+
+
+def test_who_deletes_very_many_waits_for_files(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(node, monkeypatch)
+    node.removals = Removals(node.work, node.log_dir, limit=2)
+
+    async def story() -> None:
+        await made(node, "few", 2)
+        await made(node, "many", 3)
+        await asyncio.wait_for(topic_changes.delete(node, "few"), PATIENCE_S)
+        deletion = asyncio.ensure_future(topic_changes.delete(node, "many"))
+        await turn_until(lambda: node.removals.waiting == 5)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not deletion.done()
+        gate.open()
+        await asyncio.wait_for(deletion, PATIENCE_S)
+        await node.removals.settle()
+
+    asyncio.run(story())
+    assert directories(tmp_path) == []
+
+
+def test_one_that_does_not_go_holds_no_other_up(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    remove_dir = node.env.files.remove_dir
+
+    def failing(path: str) -> None:
+        if "/t-1." in path:
+            raise OSError(errno.EIO, "Input/output error")
+        remove_dir(path)
+
+    async def story() -> None:
+        await made(node, "t", 3)
+        monkeypatch.setattr(node.env.files, "remove_dir", failing)
+        await topic_changes.delete(node, "t")
+        await node.removals.settle()
+
+    with caplog.at_level(logging.WARNING, "tidelog.server"):
+        asyncio.run(story())
+    assert directories(tmp_path) == ["t-1-delete"]
+    assert "stay until the next start" in caplog.text
+
+
+def test_what_a_stop_has_left_goes_after_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = opened(tmp_path)
+    gate = Gate(node, monkeypatch)
+
+    async def stopped() -> None:
+        server = Server(node)
+        await server.start("127.0.0.1", 0)
+        await made(node, "t", 3)
+        await topic_changes.delete(node, "t")
+        await gate.reached()
+        stopping = asyncio.ensure_future(server.stop())
+        await turn_until(lambda: not node.removals.waiting)
+        gate.open()
+        await stopping
+
+    async def started() -> None:
+        again = opened(tmp_path)
+        held = Gate(again, monkeypatch)
+        server = Server(again)
+        await server.start("127.0.0.1", 0)  # which waits for none of them
+        assert len(directories(tmp_path)) == 2
+        held.open()
+        await again.removals.settle()
+        assert directories(tmp_path) == []
+        await server.stop()
+
+    asyncio.run(stopped())
+    assert directories(tmp_path) == ["t-1-delete", "t-2-delete"]
+    asyncio.run(started())
