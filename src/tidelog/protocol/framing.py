@@ -179,26 +179,25 @@ class Frames:
             return memoryview(self._chunk)[self._end :]
         return memoryview(self._large)[self._large_have : self._large_bytes]
 
-    def lone(self, count: int, start: bytes, size_max: int) -> bytes | None:
-        """A small frame that came whole, and alone: a copy; then these bytes are done with.
+    def lone(self, count: int) -> memoryview | None:
+        """A small frame that came whole, and alone; it is handed out by this, as by `next`.
 
         In place of `filled`, which is to be called where this finds none.
 
         Args:
             count: So many bytes were put into the room.
-            start: How the frame has to begin.
-            size_max: So long it may be.
 
         Returns:
             The frame without its length; None for anything else, and nothing has changed.
         """
-        if self._end or self._ready or self._large is not None or count > LENGTH_BYTES + size_max:
+        if self._end or self._large is not None or self._ready or count < LENGTH_BYTES:
             return None
-        come = bytes(memoryview(self._chunk)[:count])
-        if not come.startswith(start, LENGTH_BYTES):
+        chunk = self._chunk
+        (length,) = _LENGTH.unpack_from(chunk)
+        if length != count - LENGTH_BYTES or length > self._max_frame_bytes:
             return None
-        (length,) = _LENGTH.unpack_from(come)
-        return come[LENGTH_BYTES:] if length == count - LENGTH_BYTES else None
+        self._start = self._end = count
+        return memoryview(chunk)[LENGTH_BYTES:count]
 
     def filled(self, count: int) -> None:
         """So many bytes were put into the room."""

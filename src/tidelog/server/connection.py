@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.errors import CorruptMessage, TidelogError
 from tidelog.protocol.connection import Frames
-from tidelog.protocol.messages import LIST_OFFSETS
 from tidelog.server.clients import Clients
 from tidelog.server.dispatch import Answering, Later, Pieces, Promised, answer
 from tidelog.server.node import LOGGER, ConnectionFacts, Node
 from tidelog.server.outgoing import Outgoing
-from tidelog.server.requests import LENGTH_BYTES, Asked, api_name
+from tidelog.server.requests import LENGTH_BYTES, Asked, api_name, key_of
 from tidelog.types import Buffer
 
 if TYPE_CHECKING:
@@ -32,10 +31,6 @@ TURN_REQUESTS: Final = 16
 # `clients.STALLED_MS` seems to send nothing.
 WAKE_BYTES_MAX: Final = 256 << 10
 _NS_PER_MS: Final = 1_000_000
-LOOKUP_START: Final = LIST_OFFSETS.key.to_bytes(2, "big")
-LOOKUP_NAME: Final = api_name(LIST_OFFSETS.key)
-# So much of a lookup is copied to find out whether it came before; longer ones go the long way.
-LOOKUP_BYTES_MAX: Final = 512
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -163,12 +158,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """So many bytes have come."""
-        if self._transport is not None:
-            self._looked_ns = now_ns = self._now_ns()
-            self.last_active_ms = now_ns // _NS_PER_MS
-            if not self._answers_lookup(nbytes):
-                self._frames.filled(nbytes)
-                self._go_on()
+        if self._transport is None:
+            return
+        self._looked_ns = now_ns = self._now_ns()
+        self.last_active_ms = now_ns // _NS_PER_MS
+        # Mostly there is one whole request, and nothing before it.
+        frame = self._frames.lone(nbytes) if self._is_plain() else None
+        if frame is None:
+            self._frames.filled(nbytes)
+            self._go_on()
+            return
+        try:
+            self._handle(frame, more=False)
+        except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
+            self._refuse(error)
 
     def pause_writing(self) -> None:
         """The client takes no more for now."""
@@ -222,52 +225,32 @@ class Connection(asyncio.BufferedProtocol):
         """Whether an answer is on its way."""
         return self._task is not None or self._promised is not None
 
-    @property
     def _is_held_up(self) -> bool:
         """Whether the next request has to wait: for an answer, the client, its turn, a quota."""
-        if self._is_answering or self._turn is not None or self._silence is not None:
+        if (
+            self._task is not None
+            or self._promised is not None
+            or self._turn is not None
+            or self._silence is not None
+        ):
             return True
         return self._out is not None and self._out.is_full
 
     # -- requests ----------------------------------------------------------------------------
 
-    def _answers_lookup(self, nbytes: int) -> bool:
-        """Answer a lookup by time that came alone, and as others came before.
-
-        The short way for the shortest of requests. Where False nothing has changed.
-        """
-        node, out = self._node, self._out
-        if node.repeated_lookups is None or self._gate is not None or self._is_held_up:
+    def _is_plain(self) -> bool:
+        """Whether a request can be answered at once, and nothing else is to be done with it."""
+        out = self._out
+        if self._is_held_up() or self._is_paused or self._is_waiting or out is None:
             return False
-        if out is None or node.throttles is not None or node.authorizer is not None:
-            return False
-        frame = self._frames.lone(nbytes, LOOKUP_START, LOOKUP_BYTES_MAX)
-        if frame is None:
-            return False
-        try:
-            said = node.repeated_lookups.answer(frame)
-        except Exception:  # noqa: BLE001 - what is wrong is found again, and said, on the other way
-            return False
-        if said is None:
-            return False
-        out.send(said)
-        seconds = (self._now_ns() - self._looked_ns) * 1e-9
-        node.metrics.request(LOOKUP_NAME, seconds, nbytes, len(said[0]))
-        return True
+        return not out.wakes_late
 
     def _go_on(self) -> None:
         """Work on what has come, until something is not ready or others have their turn."""
         try:
             self._work()
-        except TidelogError as error:
-            if isinstance(error, CorruptMessage):
-                self._node.metrics.malformed()
-            self._flush()
-            self._give_up(str(error), error.code)
-        except Exception:  # noqa: BLE001 - one connection's trouble is not the others'
-            LOGGER.exception("a request of %s failed", self.facts.host)
-            self._flush()
-            self._give_up("an error of our own")
+        except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
+            self._refuse(error)
         out = self._out
         if out is None:
             return
@@ -276,6 +259,13 @@ class Connection(asyncio.BufferedProtocol):
         if not self._frames.is_empty or self._is_paused or self._is_waiting or out.wakes_late:
             self._pace()
             self._listen()
+
+    def _refuse(self, error: Exception) -> None:
+        """Close for what is wrong with a request; what was answered before goes out."""
+        if isinstance(error, CorruptMessage):
+            self._node.metrics.malformed()
+        self._flush()
+        self._fail(error)
 
     def _listen(self) -> None:
         """Let the system tell of as much as is wanted.
@@ -296,14 +286,16 @@ class Connection(asyncio.BufferedProtocol):
         """The requests that have come, at most a turn of them."""
         frames = self._frames
         for _ in range(TURN_REQUESTS):
-            if self._transport is None or self._is_held_up:
+            if self._transport is None or self._is_held_up():
                 return
             frame = frames.next()
             if frame is None:
                 self._count_begun()
                 return
-            self._handle(frame)
-            if frames.is_empty:  # mostly there is one at a time
+            is_last = frames.is_empty
+            # Answers to requests that came together go together.
+            self._handle(frame, more=not is_last)
+            if is_last:  # mostly there is one at a time
                 return
         if self._transport is not None:
             self._turn = asyncio.get_running_loop().call_soon(self._next_turn)
@@ -358,27 +350,31 @@ class Connection(asyncio.BufferedProtocol):
         self.sending_since_ms, self._is_waiting = None, False
         self._in_flight.end_read(self._read_on)
 
-    def _handle(self, frame: Buffer) -> None:
+    def _handle(self, frame: memoryview, *, more: bool) -> None:
+        """Answer a request; `more` where the next one has come, too."""
         if self.sending_since_ms is not None:
             self._end_read()
-        self._key = key = int.from_bytes(frame[:2], "big")
-        asked = Asked(key, len(frame) + LENGTH_BYTES, self._looked_ns)
+        began_ns, size_bytes = self._looked_ns, len(frame) + LENGTH_BYTES
+        self._key = key = key_of(frame)
         said = self._answer(self._node, self.facts, frame)
-        if said is None or isinstance(said, list):
-            # Answers to requests that came together go together.
-            self._send(said, asked, more=not self._frames.is_empty)
+        if said is None or type(said) is list:
+            self._send(said, key, size_bytes, began_ns, more=more)
             if self._request_bytes:
                 self._release_request()
         else:
-            self._flush()
-            self._in_flight.add(asked.size_bytes - self._request_bytes)
-            self._request_bytes = asked.size_bytes
-            if isinstance(said, Promised):
-                self._await(said, asked)
-                return
-            self._task = asyncio.ensure_future(self._finish(said, asked))
-            # Cancelled before its first step it never gets to what it should wait for.
-            self._task.add_done_callback(lambda _: said.close())
+            self._wait(cast("Later", said), Asked(key, size_bytes, began_ns))
+
+    def _wait(self, said: Later, asked: Asked) -> None:
+        """Look at no other request until there is an answer to this one."""
+        self._flush()
+        self._in_flight.add(asked.size_bytes - self._request_bytes)
+        self._request_bytes = asked.size_bytes
+        if isinstance(said, Promised):
+            self._await(said, asked)
+            return
+        self._task = asyncio.ensure_future(self._finish(said, asked))
+        # Cancelled before its first step it never gets to what it should wait for.
+        self._task.add_done_callback(lambda _: said.close())
 
     def _await(self, said: Promised, asked: Asked) -> None:
         """Answer in a turn of its own: what brings the answer is in the midst of something."""
@@ -422,23 +418,26 @@ class Connection(asyncio.BufferedProtocol):
 
     def _told(self, pieces: Pieces | None, asked: Asked) -> None:
         """Send what came later, and go on with what has come meanwhile."""
-        self._send(pieces, asked)
+        self._send(pieces, asked.key, asked.size_bytes, asked.began_ns)
         self._release_request()
         if self._gate is not None:
             self._flush()
             self._pass(self._gate)
         self._go_on()
 
-    def _send(self, pieces: Pieces | None, asked: Asked, *, more: bool = False) -> None:
-        size = 0
-        if pieces is not None and self._out is not None:
+    def _send(
+        self, pieces: Pieces | None, key: int, size_bytes: int, began_ns: int, *, more: bool = False
+    ) -> None:
+        """Send an answer, and count it; the arguments behind it as in `Asked`."""
+        size, out = 0, self._out
+        if pieces is not None and out is not None:
             size = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
-            self._out.send(pieces, more=more)
+            out.send(pieces, more=more)
         if self.facts.throttle_ms:
             self._be_silent()
         self._looked_ns = now_ns = self._now_ns()
-        seconds = (now_ns - asked.began_ns) * 1e-9
-        self._node.metrics.request(api_name(asked.key), seconds, asked.size_bytes, size)
+        seconds = (now_ns - began_ns) * 1e-9
+        self._node.metrics.request(api_name(key), seconds, size_bytes, size)
 
     def _be_silent(self) -> None:
         """Look at no request for a while: the client has had its answer, and knows how long."""
@@ -454,7 +453,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _pace(self) -> None:
         """Read on until something waits: that has a bound, and a client that goes is noticed."""
-        wants_pause = self._is_waiting or (not self._frames.is_empty and self._is_held_up)
+        wants_pause = self._is_waiting or (not self._frames.is_empty and self._is_held_up())
         if self._transport is None or wants_pause == self._is_paused:
             return
         self._is_paused = wants_pause

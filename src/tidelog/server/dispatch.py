@@ -14,7 +14,7 @@ from tidelog.protocol.messages.produce import ProduceResponse
 from tidelog.server.arrivals import Promise
 from tidelog.server.handlers import handler_of, served_versions
 from tidelog.server.node import ConnectionFacts, FrameAnswers, Node
-from tidelog.server.requests import Answer, Long, RequestContext, Response
+from tidelog.server.requests import Answer, Long, RequestContext, Response, key_of
 from tidelog.types import Buffer
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tidelog.server.request_charges import Charges
 
 UNSUPPORTED_VERSION: Final = 35
-_PRODUCE_KEY: Final = PRODUCE.key.to_bytes(2, "big")
-_LIST_OFFSETS_KEY: Final = LIST_OFFSETS.key.to_bytes(2, "big")
+_PRODUCE: Final = PRODUCE.key
+_LIST_OFFSETS: Final = LIST_OFFSETS.key
 
 Pieces: TypeAlias = list[Buffer]
 
@@ -129,10 +129,10 @@ def answer(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
 
 def _repeated(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
     """What to send for a request as it came before; None where it is of another kind."""
-    key = bytes(frame[:2])
-    if key == _LIST_OFFSETS_KEY:
+    key = key_of(frame)
+    if key == _LIST_OFFSETS:
         return (node.repeated_lookups or _begin_lookups(node)).answer(frame)
-    if key == _PRODUCE_KEY and connection.produces is not None:
+    if key == _PRODUCE and connection.produces is not None:
         told = cast("RepeatedProduces", connection.produces).answer(frame)
         return told if told is None or isinstance(told, list) else _written(node, *told)
     return None

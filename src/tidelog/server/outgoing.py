@@ -44,6 +44,7 @@ class Outgoing:
 
     Attributes:
         held_bytes: Of memory that waits for the client to take it; not what the transport holds.
+        wakes_late: Whether the system does not tell of each byte that comes.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Outgoing:
         self._is_watching = False
         self._turn: asyncio.Handle | None = None  # when it goes on, while others have theirs
         self._wake_bytes = 1
+        self.wakes_late = False
         transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
 
     @property
@@ -93,11 +95,6 @@ class Outgoing:
         """Whether pieces go to the system itself, not through a transport that gathers them."""
         return self._socket is not None
 
-    @property
-    def wakes_late(self) -> bool:
-        """Whether the system does not tell of each byte that comes."""
-        return self._wake_bytes > 1
-
     def send(self, pieces: Sequence[Piece], *, more: bool = False) -> None:
         """Send pieces behind those that wait.
 
@@ -106,9 +103,18 @@ class Outgoing:
             more: Another answer follows at once, or `flush`: this one may go with it.
         """
         if len(pieces) == 1 and not (more or self._gathered or self._pieces):
-            only = pieces[0]  # most answers are such
-            if self._socket is not None and type(only) is not FilePiece:
-                self._send_one(self._socket, only)
+            only, to = pieces[0], self._socket  # most answers are such
+            if to is not None and type(only) is not FilePiece:
+                try:
+                    sent = to.send(only)
+                except BlockingIOError:
+                    sent = 0
+                except OSError as error:
+                    self._fail(error)
+                    return
+                if sent < len(only):
+                    self._begin_waiting([memoryview(only)[sent:]])
+                    self._await_room()
                 return
         if self._pieces or FilePiece in map(type, pieces):
             self._begin_waiting([*self._gathered, *pieces])
@@ -128,18 +134,6 @@ class Outgoing:
         if self._gathered:
             gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
             self._send_now(gathered)
-
-    def _send_one(self, to: socket.socket, buffer: Buffer) -> None:
-        try:
-            sent = to.send(buffer)
-        except BlockingIOError:
-            sent = 0
-        except OSError as error:
-            self._fail(error)
-            return
-        if sent < len(buffer):
-            self._begin_waiting([memoryview(buffer)[sent:]])
-            self._await_room()
 
     def _send_now(self, buffers: list[Buffer]) -> None:
         if self._socket is None:
@@ -169,6 +163,7 @@ class Outgoing:
             with suppress(OSError):  # not every kind of socket can; then each packet is told
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
             self._wake_bytes = size_bytes
+            self.wakes_late = size_bytes > 1
 
     def close(self) -> None:
         """Send no more."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from tidelog.protocol.messages import BY_KEY, AnyApi
 from tidelog.server.node import Address, ConnectionFacts, Node
+from tidelog.types import Buffer
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -53,10 +54,17 @@ class Asked(NamedTuple):
     began_ns: int
 
 
+def key_of(frame: Buffer) -> int:
+    """The API that a frame asks, as far as it says so."""
+    return frame[0] << 8 | frame[1] if len(frame) > 1 else int.from_bytes(frame, "big")
+
+
 def api_name(key: int) -> str:
     """Kafka's name of an API, `unknown` for a number that has none."""
-    found = BY_KEY.get(key)
-    return "unknown" if found is None else found.name
+    return _NAMES.get(key, "unknown")
+
+
+_NAMES: Final = {key: api.name for key, api in BY_KEY.items()}
 
 
 Response: TypeAlias = "DataclassInstance"

@@ -70,13 +70,13 @@ def metadata() -> bytes:
     return b"".join(ClientConnection("somebody").request(METADATA, 9, MetadataRequest(topics=[])))
 
 
-def answers(node: Node, stream: bytes, sizes: Sequence[int], *, short_way: bool) -> bytes:
-    """What a client is sent for a stream that comes in pieces of these sizes."""
+def talk(node: Node, stream: bytes, sizes: Sequence[int], *, short_way: bool) -> Wire:
+    """A connection on which a stream comes in pieces of these sizes; the client goes behind it."""
 
-    async def talk() -> bytes:
+    async def run() -> Wire:
         wire, connection = Wire(), Connection(node, Clients(node))
         if not short_way:
-            connection._answers_lookup = lambda nbytes: False  # type: ignore[method-assign]
+            connection._is_plain = lambda: False  # type: ignore[method-assign]
         connection.connection_made(cast("asyncio.Transport", wire))
         at = number = 0
         while at < len(stream):
@@ -87,11 +87,17 @@ def answers(node: Node, stream: bytes, sizes: Sequence[int], *, short_way: bool)
             connection.buffer_updated(len(piece))
             at, number = at + len(piece), number + 1
         await asyncio.sleep(0)  # those that have to wait for their turn
-        assert not wire.is_closed
         connection.connection_lost(None)
-        return bytes(wire.sent)
+        return wire
 
-    return asyncio.run(talk())
+    return asyncio.run(run())
+
+
+def answers(node: Node, stream: bytes, sizes: Sequence[int], *, short_way: bool) -> bytes:
+    """What a client is sent."""
+    wire = talk(node, stream, sizes, short_way=short_way)
+    assert not wire.is_closed
+    return bytes(wire.sent)
 
 
 def counted(node: Node) -> tuple[int, int, int]:
@@ -133,17 +139,17 @@ def test_the_short_way_is_taken(node: Node, monkeypatch: pytest.MonkeyPatch) -> 
     assert answers(node, lookup(1500), [1000], short_way=True) == told
 
 
-def test_what_goes_wrong_there_is_said_on_the_long_way(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+def test_what_goes_wrong_there_closes_the_connection_as_on_the_long_way(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = answers(node, lookup(1500), [1000], short_way=True)
-    calls = []
+    def fail(_frame: Buffer) -> None:
+        raise RuntimeError("a mistake")
 
-    def fail_once(_frame: Buffer) -> None:
-        calls.append(1)
-        if len(calls) == 1:
-            raise RuntimeError
-
-    monkeypatch.setattr(node.repeated_lookups, "answer", fail_once)
-    assert answers(node, lookup(1500), [1000], short_way=True) == told
-    assert len(calls) == 2
+    answers(node, lookup(1500), [1000], short_way=True)  # makes the memory
+    monkeypatch.setattr(node.repeated_lookups, "answer", fail)
+    for short_way in (True, False):
+        caplog.clear()
+        wire = talk(node, lookup(1500), [1000], short_way=short_way)
+        assert wire.is_closed
+        assert not wire.sent
+        assert "an error of our own" in caplog.text
