@@ -18,7 +18,6 @@ from tidelog.server.dispatch import Answering, Later, Pieces, Promised, answer
 from tidelog.server.node import LOGGER, ConnectionFacts, Node
 from tidelog.server.outgoing import Outgoing
 from tidelog.server.requests import LENGTH_BYTES, Asked, api_name, key_of
-from tidelog.types import Buffer
 
 if TYPE_CHECKING:
     from tidelog.server.doors import Door
