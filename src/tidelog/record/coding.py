@@ -111,12 +111,13 @@ def _short_varint(value: int) -> bytes:
 
 
 # Most lengths, deltas and counts of records are among these: 0 and up, as they are written.
-SHORT_VARINTS: Final = tuple(map(_short_varint, range(1024)))
+SHORT_VARINTS_COUNT: Final = 1024
+SHORT_VARINTS: Final = tuple(map(_short_varint, range(SHORT_VARINTS_COUNT)))
 
 
 def encode_varlong(value: int) -> bytes:
     """The int64 `value` in as many bytes as it takes; an int32 comes out as a varint does."""
-    if 0 <= value < len(SHORT_VARINTS):
+    if 0 <= value < SHORT_VARINTS_COUNT:
         return SHORT_VARINTS[value]
     out = bytearray()
     write_varlong(out, value)

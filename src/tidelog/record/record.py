@@ -13,13 +13,14 @@ from enum import IntEnum
 from typing import Final, Protocol
 
 from tidelog.errors import CorruptRecord, InvalidRecord, InvalidTimestamp
-from tidelog.record.coding import SHORT_VARINTS, encode_varlong, read_varint, read_varlong
+from tidelog.record.coding import encode_varlong, read_varint, read_varlong
 from tidelog.types import INT32_MAX, NO_SEQUENCE, NO_TIMESTAMP, Buffer, Header, TimestampType
 
 # length 1, attributes 1, timestamp delta 1, offset delta 1, two lengths, header count.
 RECORD_SIZE_MIN: Final = 7
 # Record attributes have no meaning yet: written as 0, ignored when read, like Kafka's.
 _NO_ATTRIBUTES: Final = b"\0"
+_NO_HEADERS: Final = encode_varlong(0)
 _NULL_SIZE: Final = encode_varlong(-1)
 _INT64_SPAN: Final = 1 << 64
 _INT64_SIGN: Final = 1 << 63
@@ -254,27 +255,25 @@ def encode_record(
         InvalidRecord: It does not fit into 2 GiB, or a header's key is no text. `out` is unchanged.
     """
     key, value, headers = record.key, record.value, record.headers
-    parts = [
+    fields = (
         _NO_ATTRIBUTES,
         encode_varlong(wrap_int64(timestamp_delta)),
         encode_varlong(offset_delta),
-        _NULL_SIZE if key is None else _encode_size(key),
-        key or b"",
-        _NULL_SIZE if value is None else _encode_size(value),
-        value or b"",
-        encode_varlong(len(headers)),
-    ]
-    for header in headers:
-        _add_header(parts, header)
-    body = b"".join(parts)
+        *_sized(key),
+        *_sized(value),
+        _encode_headers(headers) if headers else _NO_HEADERS,
+    )
+    body = b"".join(fields)
     out += _encode_size(body, "record")
     out += body
 
 
-def _add_header(parts: list[bytes], header: Header) -> None:
-    key, value = _encode_header_key(header.key), header.value
-    parts += (_encode_size(key), key)
-    parts += (_NULL_SIZE, b"") if value is None else (_encode_size(value), value)
+def _encode_headers(headers: Sequence[Header]) -> bytes:
+    parts = [encode_varlong(len(headers))]
+    for each in headers:
+        key, value = _encode_header_key(each.key), each.value
+        parts += (_encode_size(key), key, *_sized(value))
+    return b"".join(parts)
 
 
 def _encode_header_key(key: str) -> bytes:
@@ -284,11 +283,12 @@ def _encode_header_key(key: str) -> bytes:
         raise InvalidRecord(f"the header key {key!r} has no UTF-8 form") from error
 
 
+def _sized(data: bytes | None) -> tuple[bytes, bytes]:
+    return (_NULL_SIZE, b"") if data is None else (_encode_size(data), data)
+
+
 def _encode_size(data: bytes, what: str = "field") -> bytes:
-    """What stands before it."""
     size = len(data)
-    if size < len(SHORT_VARINTS):
-        return SHORT_VARINTS[size]
     if size > INT32_MAX:
         raise InvalidRecord(f"a {what} of {size} bytes, at most {INT32_MAX} are possible")
     return encode_varlong(size)

@@ -192,9 +192,11 @@ class Steps:
         spec = GroupSpec(self._specs(group, new), self.facts.partition_counts(), same)
         targets = ASSIGNORS[group.assignor(known, new.asks) or self.default_assignor](spec)
         before = group.targets
-        for member_id in spec.members:
-            target, had = targets.get(member_id, NO_TARGET), before.get(member_id)
-            if target is not had and target != had:
+        # Who keeps all keeps the very same value: most do.
+        targeted = ((each, targets.get(each, NO_TARGET)) for each in spec.members)
+        others = [(name, target) for name, target in targeted if target is not before.get(name)]
+        for member_id, target in others:
+            if target != before.get(member_id):
                 draft.changes.append(TargetChange(member_id, target))
         draft.changes.append(TargetEpochChange(epoch, now_ms))
         return Aim(epoch, targets.get(new.member_id, NO_TARGET))

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from tidelog.server.groups.consumer.hash_order import hash_order, uuid_hash
+from tidelog.server.groups.consumer.hash_order import hash_order, number_order, uuid_hash
 from tidelog.server.groups.consumer.member import Target
 from tidelog.server.groups.consumer.mixed import assign_mixed
 from tidelog.server.groups.partitioning import java_hash
@@ -138,10 +138,13 @@ def _planned(
     """How many partitions each member was to have, and those that nobody was to have, in order."""
     planned: dict[UUID, set[int]] = {topic: set() for topic in topics}
     counts: dict[str, int] = {}
+    last: UUID | None = None
+    taken: set[int] | None = None
     for member_id, (_, _, target) in spec.members.items():
         count = 0
         for topic, numbers in target.items():
-            taken = planned.get(topic)
+            if topic is not last:  # mostly it is: an id's hash is Python's to compute
+                last, taken = topic, planned.get(topic)
             if taken is None:
                 count = _TOO_MANY
             else:
@@ -164,18 +167,13 @@ def _keep(
     for topic in hash_order(target, uuid_hash):
         if topic not in topics:
             continue
-        numbers = hash_order(sorted(target[topic]), _same)
+        numbers = number_order(target[topic])
         stay = numbers[: max(quota, 0)]
         quota -= len(stay)
         if stay:
             kept[topic] = frozenset(stay)
         free.extend((topic, number) for number in numbers[len(stay) :])
     return kept, quota
-
-
-def _same(number: int) -> int:
-    """Java's hash of a small number."""
-    return number
 
 
 def _hand_out(

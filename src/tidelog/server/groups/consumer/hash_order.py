@@ -7,7 +7,7 @@ is the one thing that a table's history could change.
 Source: Java's `HashMap`; Kafka's `Uuid.hashCode`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final, TypeVar
 from uuid import UUID
 
@@ -45,6 +45,12 @@ def hash_order(
     # Stable: as `sorted` by bucket, without a call for each of many members.
     places = sorted(range(len(given)), key=[(h ^ h >> 16) & mask for h in hashes].__getitem__)
     return [given[place] for place in places]
+
+
+def number_order(numbers: Collection[int]) -> list[int]:
+    """Numbers of partitions in the order in which a table that has grown to them tells them."""
+    mask = table_size(len(numbers)) - 1
+    return sorted(sorted(numbers), key=lambda number: (number ^ number >> 16) & mask)
 
 
 def uuid_hash(topic_id: UUID) -> int:
