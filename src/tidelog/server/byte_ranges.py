@@ -28,6 +28,9 @@ _FRAME: Final = Struct(">qiiB")
 _FRAME_START: Final = Struct(">qi")
 _LAST_DELTA: Final = Struct(">i")
 _LAST_DELTA_AT: Final = 23
+# Of format 2: base offset, length, magic, last offset delta.
+_HEADER: Final = Struct(">qi4xB6xi")
+assert _HEADER.size == _LAST_DELTA_AT + _LAST_DELTA.size
 
 
 class Frame(NamedTuple):
@@ -137,6 +140,11 @@ def find_range(
     for segment in segments[number:]:
         if segment.base_offset >= limits.end_offset:
             return None
+        if ends is not None:
+            found = _read_on(segment, offset, limits, source, ends)
+            if found is not None:
+                ends.note(found)
+                return found
         first = None if ends is None else _first_at(segment, offset, source, ends)
         first = first or _first_reaching(segment, offset, source)
         if first is not None:
@@ -162,6 +170,51 @@ def _first_at(segment: Segment, offset: int, source: SegmentBytes, ends: ReadEnd
         return None
     last = base + _LAST_DELTA.unpack_from(header, _LAST_DELTA_AT)[0]
     return Frame(place, size, base, last, magic) if last >= offset else None
+
+
+def _read_on(
+    segment: Segment, offset: int, limits: Limits, source: SegmentBytes, ends: ReadEnds
+) -> ByteRange | None:
+    """What a read finds that goes on in a segment where an earlier one has ended.
+
+    The short way for most reads: two headers tell all. None where they don't.
+    """
+    start, log_size = ends.place_of(segment, offset), segment.size_bytes
+    if start is None or segment.is_tiered or segment.end_offset > limits.end_offset:
+        return None
+    base, size, next_offset = _plain_frame(source.read(segment, start, start + HEADER_SIZE))
+    wanted = max(limits.max_bytes, size if limits.whole_first else 0)
+    if base != offset or next_offset <= base or start + size > log_size or wanted < size:
+        return None
+    if start + wanted >= log_size:
+        return ByteRange(segment, start, log_size, segment.end_offset, base)
+    end, found = start + size, None
+    index = source.offset_index(segment)
+    slot = index.slot_at_or_before_position(start + wanted)
+    key, place = index.entry(slot) if slot >= 0 else (0, 0)
+    if place > start:
+        last_base, last_size, behind = _plain_frame(
+            source.read(segment, place, place + HEADER_SIZE)
+        )
+        is_proven = segment.base_offset < behind <= key + 1
+        # Mostly a batch is longer than what lies between two entries: this one holds the limit.
+        if is_proven and start + wanted < place + last_size <= log_size:
+            found = max(end, place), max(next_offset, last_base)
+    if found is None:
+        first = Frame(start, size, base, next_offset - 1, MAGIC_2)
+        found = _end_within(segment, first, start + wanted, source)
+    return ByteRange(segment, start, *found, base)
+
+
+def _plain_frame(header: Buffer) -> tuple[int, int, int]:
+    """Base offset, size and offset behind a batch of format 2; zeros for anything else."""
+    if len(header) < HEADER_SIZE:
+        return 0, 0, 0
+    base, length, magic, delta = _HEADER.unpack_from(header)
+    size = length + LOG_OVERHEAD
+    if magic != MAGIC_2 or size < HEADER_SIZE:
+        return 0, 0, 0
+    return base, size, base + delta + 1
 
 
 def _base_offset(segment: Segment) -> int:

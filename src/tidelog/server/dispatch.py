@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from tidelog.errors import CorruptMessage, UnsupportedRequest
 from tidelog.protocol.connection import ReceivedRequest, read_request, write_response
-from tidelog.protocol.messages import API_VERSIONS, LIST_OFFSETS, PRODUCE
+from tidelog.protocol.messages import API_VERSIONS, FETCH, LIST_OFFSETS, PRODUCE
+from tidelog.protocol.messages.fetch import FetchResponse
 from tidelog.protocol.messages.produce import ProduceResponse
 from tidelog.server.arrivals import Promise
 from tidelog.server.handlers import handler_of, served_versions
@@ -18,11 +19,13 @@ from tidelog.server.requests import Answer, Long, RequestContext, Response, key_
 from tidelog.types import Buffer
 
 if TYPE_CHECKING:
+    from tidelog.server.repeated_fetches import RepeatedFetches
     from tidelog.server.repeated_produces import RepeatedProduces
     from tidelog.server.request_charges import Charges
 
 UNSUPPORTED_VERSION: Final = 35
 _PRODUCE: Final = PRODUCE.key
+_FETCH: Final = FETCH.key
 _LIST_OFFSETS: Final = LIST_OFFSETS.key
 
 Pieces: TypeAlias = list[Buffer]
@@ -124,6 +127,8 @@ def answer(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
         charges.worked(said)
     if is_free and type(said) is ProduceResponse:
         _learn(node, connection, frame, request)
+    elif is_free and type(said) is FetchResponse:
+        _learn_fetch(node, connection, frame, request, said)
     return _written(node, request, said, charges)
 
 
@@ -135,6 +140,8 @@ def _repeated(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome
     if key == _PRODUCE and connection.produces is not None:
         told = cast("RepeatedProduces", connection.produces).answer(frame)
         return told if told is None or isinstance(told, list) else _written(node, *told)
+    if key == _FETCH and connection.repeated_fetches is not None:
+        return cast("RepeatedFetches", connection.repeated_fetches).answer(frame)
     return None
 
 
@@ -161,6 +168,21 @@ def _learn(
         connection.produces = RepeatedProduces(node, connection)
     served = served_versions(node.config.tidelog_legacy_clients)
     cast("RepeatedProduces", connection.produces).learn(frame, request, served)
+
+
+def _learn_fetch(
+    node: Node,
+    connection: ConnectionFacts,
+    frame: Buffer,
+    request: ReceivedRequest,
+    said: FetchResponse,
+) -> None:
+    """Remember what a Fetch means: a consumer goes on like this."""
+    if connection.repeated_fetches is None:
+        from tidelog.server.repeated_fetches import RepeatedFetches  # many clients only write
+
+        connection.repeated_fetches = RepeatedFetches(node, connection)
+    cast("RepeatedFetches", connection.repeated_fetches).learn(frame, request, said)
 
 
 def _charges_of(context: RequestContext, size_bytes: int, began_ns: int) -> "Charges | None":

@@ -28,17 +28,23 @@ class FetchCounts:
 
     def note(self, metrics: Metrics, reads: "Iterable[PartitionRead]") -> None:
         """Count an answer, and what the question said of the one before."""
-        begun = self._begun
         for read in reads:
-            partition = read.partition
-            if partition is None or not (read.size_bytes or partition in begun):
-                continue
-            offset = read.cached.asked.fetch_offset
-            records = max(offset - begun.pop(partition, offset), 0)
-            if read.size_bytes:
-                if len(begun) >= PARTITIONS_MAX:
-                    begun.clear()
-                begun[partition] = offset
-            # What is counted of a deleted topic would never be forgotten.
-            if (records or read.size_bytes) and not partition.is_gone:
-                metrics.fetched(partition.name.topic, records, read.size_bytes)
+            if read.partition is not None:
+                offset = read.cached.asked.fetch_offset
+                self.note_one(metrics, read.partition, offset, read.size_bytes)
+
+    def note_one(
+        self, metrics: Metrics, partition: "Partition", offset: int, size_bytes: int
+    ) -> None:
+        """The same for one partition: the offset that was asked for, and what it has got."""
+        begun = self._begun
+        if not (size_bytes or partition in begun):
+            return
+        records = max(offset - begun.pop(partition, offset), 0)
+        if size_bytes:
+            if len(begun) >= PARTITIONS_MAX:
+                begun.clear()
+            begun[partition] = offset
+        # What is counted of a deleted topic would never be forgotten.
+        if (records or size_bytes) and not partition.is_gone:
+            metrics.fetched(partition.name.topic, records, size_bytes)

@@ -304,6 +304,7 @@ class ConnectionFacts:
         fetches: What its fetches have got, for metrics.
         throttle_ms: How long it is to be silent after the answer that is being made.
         produces: What `dispatch` remembers of its requests of Produce, None before the first one.
+        repeated_fetches: What it remembers of those of Fetch, likewise.
         closers: Called when it is closed, by what each is about.
     """
 
@@ -315,11 +316,12 @@ class ConnectionFacts:
     fetches: FetchCounts = field(default_factory=FetchCounts)
     throttle_ms: int = 0
     produces: object = None
+    repeated_fetches: object = None
     closers: "dict[object, Callable[[], None]]" = field(default_factory=dict)
 
     def close(self) -> None:
         """It is closed: tell who wants to know, once."""
-        self.produces = None  # it knows these facts: a circle
+        self.produces = self.repeated_fetches = None  # they know these facts: a circle
         closers, self.closers = self.closers, {}
         for closer in closers.values():
             closer()

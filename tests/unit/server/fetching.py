@@ -1,0 +1,147 @@
+"""A broker whose fetches are answered by a connection that remembers them, and by others."""
+
+import random
+from collections.abc import Sequence
+from uuid import UUID
+
+from tidelog.config import BrokerConfig
+from tidelog.env import Env, ManualClock
+from tidelog.errors import TidelogError
+from tidelog.protocol.connection import ClientConnection
+from tidelog.protocol.messages import FETCH
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from tidelog.protocol.wire import NO_UUID
+from tidelog.record.builder import build_batch
+from tidelog.server import dispatch
+from tidelog.server.file_pieces import FilePiece
+from tidelog.server.node import ConnectionFacts
+from tidelog.server.partitions import Partition
+from tidelog.server.repeated_fetches import RepeatedFetches
+from tidelog.server.server import open_node
+from tidelog.types import NewRecord
+
+TOPICS = ("t", "another")
+PARTITIONS = 3
+NOW_MS = 1_700_000_000_000
+LENGTH_BYTES = 4
+BY_ID_SINCE = 13
+# Kafka's clients end a session that they have not begun.
+LAST_EPOCH = -1
+MANY_BYTES = 50 << 20
+SMALL_SEGMENTS = {"internal.segment.bytes": "400000", "index.interval.bytes": "1000"}
+
+Row = tuple[int, int]  # partition and offset
+
+
+class Broker:
+    """A node, a connection that remembers, and others that never do."""
+
+    def __init__(self, folder: str, *, seed: int = 0) -> None:
+        self.clock = ManualClock(NOW_MS)
+        env = Env(clock=self.clock, random=random.Random(seed))
+        self.node = open_node(folder, BrokerConfig.parse({})[0], env=env)
+        for topic in TOPICS:
+            self.create(topic)
+        self.connection = ConnectionFacts(1, "somewhere")
+
+    def create(self, topic: str) -> None:
+        """A topic with its partitions open."""
+        self.node.topics.create(topic, PARTITIONS, config=SMALL_SEGMENTS)
+        for number in range(PARTITIONS):
+            self.partition(topic, number)
+
+    def partition(self, topic: str, number: int) -> Partition:
+        return self.node.partitions.get(topic, number)
+
+    def append(self, topic: str, number: int, size: int, count: int = 1) -> None:
+        """One batch."""
+        records = [NewRecord(value=bytes(size), timestamp=NOW_MS) for _ in range(count)]
+        self.partition(topic, number).append(build_batch(records))
+
+    def say(self, connection: ConnectionFacts, frame: bytes) -> bytes | str:
+        """What is sent for a frame, or why nothing is sent now."""
+        try:
+            found = dispatch.answer(self.node, connection, memoryview(bytearray(frame)))
+        except TidelogError as error:
+            return type(error).__name__
+        if isinstance(found, dispatch.Later):
+            found.close()
+        return sent(found) if isinstance(found, list) else type(found).__name__
+
+    def compare(self, frame: bytes) -> bytes | str:
+        """The connection that remembers says the same as one that does not."""
+        expected = self.say(ConnectionFacts(2, "elsewhere"), frame)
+        assert self.say(self.connection, frame) == expected
+        return expected
+
+    def is_known(self, frame: bytes) -> bool:
+        """Whether a frame is answered without the codecs."""
+        memory = self.connection.repeated_fetches
+        assert isinstance(memory, RepeatedFetches)
+        return memory.answer(memoryview(bytearray(frame))) is not None
+
+    def frame(
+        self,
+        version: int,
+        asked: Sequence[tuple[str, Sequence[Row]]],
+        *,
+        client: str = "somebody",
+        max_bytes: int = MANY_BYTES,
+        partition_max_bytes: int = 1 << 20,
+        min_bytes: int = 0,
+        wait_ms: int = 500,
+        isolation: int = 0,
+        epochs: tuple[int, int] = (-1, -1),
+        session: tuple[int, int] = (0, LAST_EPOCH),
+        replica_id: int = -1,
+        with_append_times: bool = False,
+        number: int = 7,
+    ) -> bytes:
+        """A request for these partitions from these offsets on."""
+        topics = [
+            FetchTopic(
+                topic=topic,
+                topic_id=self.topic_id(topic) if version >= BY_ID_SINCE else NO_UUID,
+                partitions=[
+                    FetchPartition(
+                        partition=partition,
+                        fetch_offset=offset,
+                        current_leader_epoch=epochs[0],
+                        last_fetched_epoch=epochs[1],
+                        partition_max_bytes=partition_max_bytes,
+                    )
+                    for partition, offset in rows
+                ],
+            )
+            for topic, rows in asked
+        ]
+        message = FetchRequest(
+            replica_id=replica_id,
+            replica_state=ReplicaState(replica_id=replica_id),
+            max_wait_ms=wait_ms,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            isolation_level=isolation,
+            session_id=session[0],
+            session_epoch=session[1],
+            topics=topics,
+            with_append_times=with_append_times,
+        )
+        pieces = ClientConnection(client).request(FETCH, version, message)
+        frame = b"".join(pieces)[LENGTH_BYTES:]
+        return frame[:4] + number.to_bytes(4, "big") + frame[8:]
+
+    def topic_id(self, topic: str) -> UUID:
+        info = self.node.topics.find(topic)
+        return NO_UUID if info is None or info.topic_id is None else info.topic_id
+
+
+def sent(pieces: Sequence[object]) -> bytes:
+    """All bytes of an answer, those of files too."""
+    parts = [
+        piece.read(piece.size_bytes) if isinstance(piece, FilePiece) else bytes(piece)  # type: ignore[call-overload]
+        for piece in pieces
+    ]
+    data = b"".join(parts)
+    assert int.from_bytes(data[:LENGTH_BYTES], "big") == len(data) - LENGTH_BYTES
+    return data

@@ -1,0 +1,137 @@
+"""Whatever happens to a broker between fetches, those that repeat are answered as any other."""
+
+import random
+from tempfile import TemporaryDirectory
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.server.fetching import MANY_BYTES, NOW_MS, PARTITIONS, TOPICS, Broker
+
+from tidelog.record.builder import build_batch, build_end_marker
+from tidelog.storage.appends import AppendOrigin
+from tidelog.types import NewRecord
+
+
+class Life:
+    """Random changes and random requests; what is asked goes on where answers have ended."""
+
+    def __init__(self, broker: Broker, seed: int) -> None:
+        self.broker = broker
+        self.rng = random.Random(seed)
+        self.sequences: dict[tuple[str, int], int] = {}
+        self.version = self.rng.choice((9, 11, 12, 13, 18))
+        self.isolation = self.rng.choice((0, 1))
+
+    def step(self) -> None:
+        change = self.rng.choices(
+            (
+                self.append,
+                self.append_transactional,
+                self.delete_records,
+                self.roll,
+                self.configure,
+                self.make_anew,
+                self.change_client,
+            ),
+            (20, 4, 2, 3, 1, 1, 2),
+        )[0]
+        change()
+        for _ in range(3):
+            self.fetch()
+
+    def some(self) -> tuple[str, int]:
+        return self.rng.choice(TOPICS), self.rng.randrange(PARTITIONS)
+
+    def append(self) -> None:
+        for _ in range(self.rng.randrange(1, 12)):
+            size = self.rng.choice((5, 300, 5_000, 17_000, 60_000))
+            self.broker.append(*self.some(), size, self.rng.randrange(1, 4))
+
+    def append_transactional(self) -> None:
+        place = self.some()
+        partition = self.broker.partition(*place)
+        sequence = self.sequences.get(place, 0)
+        self.sequences[place] = sequence + 1
+        batch = build_batch(
+            [NewRecord(value=b"v" * self.rng.choice((5, 20_000)), timestamp=NOW_MS)],
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=sequence,
+            transactional=True,
+        )
+        partition.append(batch, origin=AppendOrigin.COORDINATOR)
+        if self.rng.random() < 0.8:
+            marker = build_end_marker(
+                commit=self.rng.random() < 0.5,
+                producer_id=7,
+                producer_epoch=0,
+                coordinator_epoch=0,
+                timestamp=NOW_MS,
+            )
+            partition.append(marker, origin=AppendOrigin.COORDINATOR)
+
+    def delete_records(self) -> None:
+        partition = self.broker.partition(*self.some())
+        if partition.last_stable_offset == partition.high_watermark:
+            log = partition.log
+            log.delete_records(self.rng.randint(log.log_start_offset, log.log_end_offset))
+
+    def roll(self) -> None:
+        self.broker.partition(*self.some()).log.roll()
+
+    def configure(self) -> None:
+        value = self.rng.choice(("true", None))
+        changes = {"tidelog.expose.append.time": value}
+        self.broker.node.log_dir.alter_config(self.rng.choice(TOPICS), changes)
+
+    def make_anew(self) -> None:
+        topic = self.rng.choice(TOPICS)
+        self.broker.node.topics.delete(topic)
+        self.broker.compare(self.request())
+        self.broker.create(topic)
+        for number in range(PARTITIONS):
+            self.sequences.pop((topic, number), None)
+
+    def change_client(self) -> None:
+        self.version = self.rng.choice((9, 11, 12, 13, 18))
+        self.isolation = self.rng.choice((0, 1))
+
+    def fetch(self) -> None:
+        self.broker.compare(self.request())
+
+    def request(self) -> bytes:
+        asked = []
+        for topic in self.rng.sample(TOPICS, self.rng.randint(1, 2)):
+            numbers = self.rng.sample(range(PARTITIONS), self.rng.randint(1, PARTITIONS))
+            asked.append((topic, [(number, self.offset(topic, number)) for number in numbers]))
+        return self.broker.frame(
+            self.version,
+            asked,
+            isolation=self.isolation,
+            partition_max_bytes=self.rng.choice((1 << 20, 1 << 20, 40_000, 100, 0)),
+            max_bytes=self.rng.choice((MANY_BYTES, MANY_BYTES, 90_000, 0)),
+            min_bytes=self.rng.choice((0, 1)),
+            wait_ms=self.rng.choice((0, 500)),
+            epochs=(self.rng.choice((-1, -1, -1, 0, 1)), -1),
+            number=self.rng.randrange(-(1 << 31), 1 << 31) & 0xFFFF_FFFF,
+        )
+
+    def offset(self, topic: str, number: int) -> int:
+        found = self.broker.node.partitions.find_used(topic, number)
+        if found is None or self.rng.random() < 0.1:
+            return self.rng.randrange(-1, 200)
+        ends = [offset for offset in found.read_ends._places if offset < 1 << 40]
+        return self.rng.choice((*ends[-3:], found.log.log_start_offset, found.high_watermark))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1 << 32))
+def test_whatever_happens_both_ways_say_the_same(seed: int) -> None:
+    with TemporaryDirectory() as folder:
+        broker = Broker(folder, seed=seed)
+        try:
+            life = Life(broker, seed)
+            for _ in range(30):
+                life.step()
+        finally:
+            broker.node.close()
