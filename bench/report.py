@@ -70,7 +70,7 @@ def machine() -> dict[str, str | int | None]:
         "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
+        "python": f"{platform.python_version()} ({platform.python_build()[1]})",
     }
 
 
