@@ -16,8 +16,8 @@ from tidelog.protocol.messages.offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
 )
-from tidelog.server.handlers.list_offsets import answer_in, response_of
-from tidelog.types import Buffer
+from tidelog.server.handlers.list_offsets import answer_in, find_at_once, response_of
+from tidelog.types import NO_LEADER_EPOCH, Buffer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,15 +71,14 @@ class _Known:
         self.facts_at = self.answer.find(marks)
         return self.answer.count(marks) == 1
 
-    def said(self, found: ListOffsetsPartitionResponse, correlation_id: bytes) -> bytearray:
-        """The answer's frame, its length included."""
+    def said(self, facts: tuple[int, int, int, int], correlation_id: bytes) -> bytearray:
+        """The answer's frame, its length included: error, timestamp, offset, leader epoch."""
         out = bytearray(self.answer)
         out[_ANSWERED_ID] = correlation_id
-        facts = found.error_code, found.timestamp, found.offset
         if self.facts is _FACTS:
-            self.facts.pack_into(out, self.facts_at, *facts, found.leader_epoch)
+            _FACTS.pack_into(out, self.facts_at, *facts)
         else:
-            self.facts.pack_into(out, self.facts_at, *facts)
+            _FACTS_OLD.pack_into(out, self.facts_at, *facts[:3])
         return out
 
 
@@ -122,11 +121,17 @@ class RepeatedLookups:
         if place is None:
             return None
         (asked.timestamp,) = _TIME.unpack_from(data, time_at)
-        found = answer_in(self._node, version, known.message, place, asked)
-        # What has to be waited for is asked on the other way, which keeps the question for itself.
-        if type(found) is not ListOffsetsPartitionResponse:
-            return None
-        return [known.said(found, data[_CORRELATION_ID])]
+        found = find_at_once(self._node, known.message, place, asked)
+        if found is not None:
+            epoch = NO_LEADER_EPOCH if found.leader_epoch is None else found.leader_epoch
+            facts = 0, found.timestamp, found.offset, epoch
+        else:
+            said = answer_in(self._node, version, known.message, place, asked)
+            # What has to be waited for is asked on the other way, which keeps the question.
+            if type(said) is not ListOffsetsPartitionResponse:
+                return None
+            facts = said.error_code, said.timestamp, said.offset, said.leader_epoch
+        return [known.said(facts, data[_CORRELATION_ID])]
 
     def _learn(self, rest: bytes, data: bytes, time_at: int) -> _Known | None:
         """Remember what a frame means that was not met before; None for one of another kind."""

@@ -176,6 +176,25 @@ def answer_in(
         return _failed(asked, error)
 
 
+def find_at_once(
+    node: Node, request: ListOffsetsRequest, place: Partition, asked: ListOffsetsPartition
+) -> OffsetAndTimestamp | None:
+    """The record that a time stands for, where it is found in memory and `answer_in` would say it.
+
+    Most lookups are such. None where anything else is to be said, which `answer_in` finds out.
+    """
+    log, time = place.log, asked.timestamp
+    if time < 0 or epoch_problem(log, asked.current_leader_epoch):
+        return None
+    try:
+        found = find_time(log, time, node.reads)
+        if type(found) is OffsetAndTimestamp and found.offset < _end_offset(request, place):
+            return found
+    except TidelogError:
+        pass  # found again there, and said
+    return None
+
+
 def _is_unknown_time(asked: ListOffsetsPartition, version: int) -> bool:
     """Whether a negative time stands for nothing that the version knows."""
     time = asked.timestamp
