@@ -234,6 +234,11 @@ def write_response(request: ReceivedRequest, message: "DataclassInstance") -> li
     write, layout = _answer(request.api.key, request.version)
     writer = Writer()
     write(writer, message)
+    whole = writer.whole()
+    if whole is not None:  # most answers are such
+        size = len(whole) + layout.size - LENGTH_BYTES
+        head = layout.pack(size, request.correlation_id)
+        return [head + whole] if len(whole) < COPY_LIMIT_BYTES else [head, whole]
     parts = writer.parts()
     size = sum(map(len, parts)) + layout.size - LENGTH_BYTES
     head = layout.pack(size, request.correlation_id)

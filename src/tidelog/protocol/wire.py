@@ -85,11 +85,16 @@ class Reader:
     def nullable_string(self) -> str | None:
         """A string in the old form, or null."""
         view, at = self.view, self.at + 2
-        count: int = _INT16.unpack_from(view, self.need(2, "string"))[0]
-        end = at + count
+        try:
+            (count,) = _INT16.unpack_from(view, at - 2)
+        except error:
+            self.need(2, "string")
+            raise
+        self.at = at
         if count == -1:
             return None
-        if not 0 <= count <= len(view) - at:
+        end = at + count
+        if not at <= end <= len(view):
             raise CorruptMessage(f"string of {count} bytes, {self.left} are left", at=at)
         self.at = end
         return str(view[at:end], "utf-8", "replace")
@@ -221,6 +226,10 @@ class Writer:
     def joined(self) -> bytes:
         """All of it in one piece; for what is never large."""
         return b"".join(self.parts() if self._parts else self._small)
+
+    def whole(self) -> bytes | None:
+        """All of it in one piece, None where `parts` has to be asked: some of it came as it is."""
+        return None if self._parts else b"".join(self._small)
 
     def pieces(self, data: Buffer | Sequence[Buffer]) -> None:
         """One buffer or several, as they are.
