@@ -40,7 +40,9 @@ __all__ = [
 
 UNSUPPORTED_VERSION_CODE: Final = 35
 
-_HEAD: Final = Struct(">hhi")
+# Key, version, correlation id, and the length of the client's name.
+_HEAD: Final = Struct(">hhih")
+_LENGTH_SIZE: Final = 2
 _ANSWER_HEAD: Final = Struct(">ii")
 _ANSWER_HEAD_FLEXIBLE: Final = Struct(">iix")
 
@@ -190,20 +192,32 @@ def read_request(
             the header was looked at.
     """
     reader = Reader(frame)
+    view = reader.view
     try:
-        key, version, correlation_id = _HEAD.unpack_from(reader.view)
+        key, version, correlation_id, length = _HEAD.unpack_from(view)
     except error:
-        raise CorruptMessage(f"a request of {reader.left} bytes has no header", at=0) from None
-    reader.at = _HEAD.size
+        raise _headless(reader) from None
     first, last = (0, ANY_VERSION) if served is None else served.get(key, _NO_VERSIONS)
     question = _question(key, version) if first <= version <= last else None
-    client_id = reader.nullable_string()
+    reader.at = end = _HEAD.size + max(length, 0)
+    if length < -1 or end > len(view):
+        reader.at = _HEAD.size
+        raise CorruptMessage(f"string of {length} bytes, {reader.left} are left", at=reader.at)
+    client_id = None if length < 0 else str(view[_HEAD.size : end], "utf-8", "replace")
     if question is None:
         raise UnsupportedRequest(key, version, correlation_id, client_id)
     if question.flexible:
         reader.skip_tags()
     message = question.read(reader)
     return ReceivedRequest(question.api, version, correlation_id, client_id, message)
+
+
+def _headless(reader: Reader) -> CorruptMessage:
+    """What is wrong with a frame that ends before its header's fields of fixed size do."""
+    if reader.left < _HEAD.size - _LENGTH_SIZE:
+        return CorruptMessage(f"a request of {reader.left} bytes has no header", at=0)
+    at = _HEAD.size - _LENGTH_SIZE
+    return CorruptMessage(f"string of {_LENGTH_SIZE} bytes, {reader.left - at} are left", at=at)
 
 
 _NO_VERSIONS: Final = (0, -1)

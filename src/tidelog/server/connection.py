@@ -238,11 +238,22 @@ class Connection(asyncio.BufferedProtocol):
     # -- requests ----------------------------------------------------------------------------
 
     def _is_plain(self) -> bool:
-        """Whether a request can be answered at once, and nothing else is to be done with it."""
+        """Whether a request can be answered at once, and nothing else is to be done with it.
+
+        `_is_held_up`, and what `_go_on` sees to behind its requests.
+        """
         out = self._out
-        if self._is_held_up() or self._is_paused or self._is_waiting or out is None:
-            return False
-        return not out.wakes_late
+        return (
+            self._task is None
+            and self._promised is None
+            and not self._is_paused
+            and not self._is_waiting
+            and self._turn is None
+            and self._silence is None
+            and out is not None
+            and not out.wakes_late
+            and not out.is_full
+        )
 
     def _go_on(self) -> None:
         """Work on what has come, until something is not ready or others have their turn."""

@@ -5,11 +5,12 @@ Source: Kafka's protocol guide; KIP-511 (an unknown version of ApiVersions is an
 
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from functools import cache
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from tidelog.errors import CorruptMessage, UnsupportedRequest
 from tidelog.protocol.connection import ReceivedRequest, read_request, write_response
-from tidelog.protocol.messages import API_VERSIONS, FETCH, LIST_OFFSETS, PRODUCE
+from tidelog.protocol.messages import API_VERSIONS, BY_KEY, FETCH, LIST_OFFSETS, PRODUCE
 from tidelog.protocol.messages.fetch import FetchResponse
 from tidelog.protocol.messages.produce import ProduceResponse
 from tidelog.server.arrivals import Promise
@@ -150,12 +151,18 @@ def _written(
 ) -> Outcome:
     if said is None:
         return None
-    if type(said) is request.api.response:
+    if type(said) is _response_of(request.api.key):
         return write_response(request, said)
     if charges is None and isinstance(said, Promise):
         return Promised(node, request, said)
     assert isinstance(said, Awaitable)
     return Later(node, request, said, charges)
+
+
+@cache
+def _response_of(key: int) -> type[Response]:
+    """The declaration of an API's answer: an API looks for it each time that it is asked."""
+    return BY_KEY[key].response
 
 
 def _learn(

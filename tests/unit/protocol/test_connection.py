@@ -132,6 +132,22 @@ class TestRequests:
     def test_a_client_without_a_name(self) -> None:
         assert read_request(b"\0\x12\0\0" + bytes(4) + b"\xff\xff").client_id is None
 
+    @pytest.mark.parametrize("size", range(10))
+    def test_a_header_that_is_cut_says_where(self, size: int) -> None:
+        text = f"a request of {size} bytes has no header"
+        if size >= 8:
+            text = f"string of 2 bytes, {size - 8} are left"
+        with pytest.raises(CorruptMessage, match=text):
+            read_request((b"\0\x12\0\0" + bytes(4) + b"\0\0")[:size])
+
+    @pytest.mark.parametrize("length", [-2, -32768, 4, 32767])
+    @pytest.mark.parametrize("key", [b"\0\x12", b"\x03\xe7"])
+    def test_a_name_of_another_length_than_it_has(self, key: bytes, length: int) -> None:
+        head = key + b"\0\0" + bytes(4) + length.to_bytes(2, "big", signed=True)
+        with pytest.raises(CorruptMessage, match=f"string of {length} bytes, 3 are left") as caught:
+            read_request(head + b"abc")
+        assert caught.value.at == len(head)
+
     def test_records_in_pieces_behind_the_header(self) -> None:
         client = ClientConnection("me")
         request = read_request(frame_of(joined(client.request(FETCH, 12, FetchRequest()))))
