@@ -13,16 +13,14 @@ from tidelog.server.open_transactions import OpenTransactions
 from tidelog.server.watched import Watched
 from tidelog.server.work import Work
 from tidelog.storage.appends import AppendOrigin
-from tidelog.storage.epochs import LeaderEpochs
-from tidelog.storage.files import LEADER_EPOCH_CHECKPOINT_FILE, partition_dir_name, read_file
+from tidelog.storage.epochs import read_next_epoch
+from tidelog.storage.files import partition_dir_name
 from tidelog.storage.log import AppendResult, Log
 from tidelog.storage.log_dir import LogDir
 from tidelog.types import Buffer, IsolationLevel, TopicPartition
 
 _Result = TypeVar("_Result")
 
-# Kafka's consumers ask with -1 where they know no epoch.
-NO_EPOCH: Final = -1
 ALL_REPLICAS: Final = -1
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 STORAGE_ERROR: Final = 56
@@ -102,6 +100,20 @@ class Partition(Watched):
             data, origin=origin, owned=owned, trusted=trusted, takes_legacy=takes_legacy
         )
         self.advance()
+        return result
+
+    def append_plain(self, data: Buffer) -> AppendResult | None:
+        """As `append` of what a client has sent, in a buffer of ours; see `Log.append_plain`."""
+        log = self.log
+        result = log.append_plain(data)
+        if result is None:
+            return None
+        if self._syncs_all or self._sync_end is not None or log.is_flush_due:
+            self.advance()
+        elif not result.is_duplicate:
+            self.high_watermark = result.last_offset + 1
+            if self._watchers:
+                self.notify()
         return result
 
     def advance(self) -> None:
@@ -360,18 +372,10 @@ class Partitions:
         if found is not None:
             return found.log.leader_epoch
         if name not in self._next_epochs:
-            self._next_epochs[name] = self._read_next_epoch(name)
+            self._next_epochs[name] = read_next_epoch(
+                self._log_dir.env.files, f"{self._log_dir.path}/{partition_dir_name(name)}"
+            )
         return self._next_epochs[name]
-
-    def _read_next_epoch(self, name: TopicPartition) -> int:
-        path = f"{self._log_dir.path}/{partition_dir_name(name)}/{LEADER_EPOCH_CHECKPOINT_FILE}"
-        try:
-            data = read_file(self._log_dir.env.files, path)
-            return LeaderEpochs.decode(data).latest_epoch + 1
-        except FileNotFoundError:
-            return 0  # no record was ever written
-        except (OSError, TidelogError):
-            return NO_EPOCH
 
     def knows_epoch(self, name: TopicPartition) -> bool:
         """Whether `leader_epoch` answers without a look at the disk."""

@@ -21,8 +21,9 @@ from tidelog.protocol.messages.produce import (
 )
 from tidelog.protocol.wire import read_varint, varint_bytes
 from tidelog.record.batch import ATTRIBUTES_AT, TRANSACTIONAL_BIT
-from tidelog.server.handlers.produce import TOPIC_IDS_FIRST_VERSION, Said, said_once_shown
+from tidelog.server.handlers.produce import Said, said_once_shown
 from tidelog.server.handlers.produce_appends import Request, append, is_one_batch
+from tidelog.server.handlers.produce_plain import TOPIC_IDS_FIRST_VERSION
 from tidelog.server.requests import RequestContext
 from tidelog.types import Buffer
 

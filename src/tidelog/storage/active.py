@@ -11,18 +11,20 @@ Source: KIP-33 for the time index; facts of docs/format.md.
 from collections.abc import Sequence
 from typing import Final
 
+from tidelog.record.batch import RecordBatch
 from tidelog.record.views import Batch
 from tidelog.storage import files
 from tidelog.storage.append_time import AppendTimes
+from tidelog.storage.handles import PooledFile
 from tidelog.storage.index_files import close_time_index, index_limit_bytes
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.proof import position_floor
 from tidelog.storage.segment import Segment, SegmentContext, iterate_batches
 from tidelog.storage.tail import TailSegment, fill_tail
 from tidelog.storage.time_index import TimeIndex
-from tidelog.storage.trust import fingerprint
+from tidelog.storage.trust import fingerprint, fingerprint_of
 from tidelog.storage.txn_index import AbortedTxn
-from tidelog.types import NO_TIMESTAMP, Buffer
+from tidelog.types import INT32_MAX, NO_TIMESTAMP, Buffer
 
 UNKNOWN_MS: Final = -1
 
@@ -45,9 +47,16 @@ class ActiveSegment(TailSegment):
         self._time_index_written = 0
         self._must_rewrite = False
         self._times_written = 0
-        self._times_path = context.path(base_offset, files.APPEND_TIME_SUFFIX)
-        self._offset_index_path = context.path(base_offset, files.OFFSET_INDEX_SUFFIX)
-        self._time_index_path = context.path(base_offset, files.TIME_INDEX_SUFFIX)
+        self._interval_bytes = context.config.index_interval_bytes
+        self._log_file = PooledFile(context.pool, self.log_path)
+        self._times_file = self._made(files.APPEND_TIME_SUFFIX)
+        self._offset_index_file = self._made(files.OFFSET_INDEX_SUFFIX)
+        self._time_index_file = self._made(files.TIME_INDEX_SUFFIX)
+
+    def _made(self, suffix: str) -> PooledFile:
+        """One of its files, made where it is missing."""
+        path = self.context.path(self.base_offset, suffix)
+        return PooledFile(self.context.pool, path, create=True)
 
     @classmethod
     def create(cls, context: SegmentContext, base_offset: int) -> "ActiveSegment":
@@ -117,6 +126,11 @@ class ActiveSegment(TailSegment):
         files.write_fully(file, content, 0)
         return len(content)
 
+    def set_append_times(self, times: AppendTimes) -> None:
+        """As of any last segment; what it is given holds for all that it appends."""
+        times.granularity_ms = self.context.config.tidelog_append_time_granularity_ms
+        super().set_append_times(times)
+
     def adopt_append_times(self, times: AppendTimes, *, file_matches: bool) -> None:
         """Use these times from now on; the file is replaced where it says something else."""
         self.set_append_times(times)
@@ -161,7 +175,7 @@ class ActiveSegment(TailSegment):
         first = batches[0]
         self._note_time(first, append_ms)
         position = self.size_bytes
-        log = self.context.pool.get(self.log_path)
+        log = self._log_file.get()
         if len(buffers) == 1:
             files.write_fully(log, buffers[0], position)
         else:
@@ -174,59 +188,91 @@ class ActiveSegment(TailSegment):
         self._write_index_entries()
         self._written = (position, batches[-1])
 
+    def has_room(self, batch: RecordBatch, size_limit: int, span_ms: int) -> bool:
+        """Whether it is plain that `roll.should_roll` lets the segment take a batch.
+
+        Args:
+            batch: With its final offset.
+            size_limit: Of the log file, in bytes.
+            span_ms: How long it takes appends, the jitter counted in.
+        """
+        first_ms = self._first_timestamp
+        return (
+            first_ms is not None
+            and first_ms >= 0
+            and self.size_bytes + batch.size_bytes <= size_limit
+            and batch.max_timestamp - first_ms <= span_ms
+            and batch.base_offset + batch.last_offset_delta - self.base_offset <= INT32_MAX
+            and not self.offset_index.is_full
+            and not self.time_index.is_full
+        )
+
+    def append_one(self, batch: RecordBatch, data: Buffer, append_ms: int) -> None:
+        """`append` of one batch in one buffer, which is what nearly all appends are."""
+        if append_ms == UNKNOWN_MS or not self.append_times.goes_on_at(append_ms):
+            self._note_time(batch, append_ms)
+        position = self.size_bytes
+        files.write_fully(self._log_file.get(), data, position)
+        if position == 0 and self._first_timestamp is None:
+            self._first_timestamp = batch.max_timestamp
+        if self._index(batch, position) or self._must_rewrite:
+            self._write_index_entries()
+        self._written = (position + batch.size_bytes, batch)
+
     def acknowledge(self) -> None:
         """Show what `append` wrote: nothing of an append counts until all its writes are done."""
         self.size_bytes, self.last_batch = self._written
         self.end_offset = self.last_batch.next_offset
 
     def _note_time(self, first: Batch, append_ms: int) -> None:
-        times = self.append_times
-        times.granularity_ms = self.context.config.tidelog_append_time_granularity_ms
+        times, offset = self.append_times, first.base_offset
         if append_ms == UNKNOWN_MS:
-            row = times.mark_unknown(first.base_offset)
+            row = times.mark_unknown(offset)
         else:
-            row = times.note(first.base_offset, append_ms, fingerprint(first))
+            named = fingerprint_of(first.crc, first.leader_epoch, offset)
+            row = times.note(offset, append_ms, named)
         if row:
             self._append_times_row(row)
 
     def _append_times_row(self, row: bytes) -> None:
-        file = self.context.pool.get(self._times_path, create=True)
+        file = self._times_file.get()
         if self._times_written == 0:
             row = self.append_times.encode_header() + row
         files.write_fully(file, row, self._times_written)
         self._times_written += len(row)
 
-    def _index(self, batch: Batch, position: int) -> None:
-        """Kafka's rule: an entry where more than the interval was written since the last one."""
-        last_offset = batch.last_offset
-        timestamp = batch.max_timestamp
-        if timestamp > self.max_timestamp:
-            self.max_timestamp = timestamp
-            self.max_timestamp_offset = last_offset
-        if self._bytes_since_entry > self.context.config.index_interval_bytes:
-            if not self.offset_index.is_full:
-                self.offset_index.append(last_offset, position)
-            if not self.time_index.is_full:
-                self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
-            self._bytes_since_entry = 0
-        self._bytes_since_entry += batch.size_bytes
+    def _index(self, batch: Batch, position: int) -> bool:
+        """Kafka's rule: an entry where more than the interval was written since the last one.
+
+        Whether there may be something to write.
+        """
+        if batch.max_timestamp > self.max_timestamp:
+            self.max_timestamp = batch.max_timestamp
+            self.max_timestamp_offset = batch.last_offset
+        if self._bytes_since_entry <= self._interval_bytes:
+            self._bytes_since_entry += batch.size_bytes
+            return False
+        self._bytes_since_entry = batch.size_bytes
+        offsets, times = self.offset_index, self.time_index
+        if not offsets.is_full:
+            offsets.append(batch.last_offset, position)
+        if not times.is_full:
+            times.maybe_append(self.max_timestamp, self.max_timestamp_offset)
+        return True
 
     def _write_index_entries(self) -> None:
         if self._must_rewrite:
             self.rewrite_indexes()
-        if self.offset_index.size_bytes > self._offset_index_written:
-            self._offset_index_written = self._write_new(
-                self._offset_index_path, self.offset_index.encoded, self._offset_index_written
-            )
-        if self.time_index.size_bytes > self._time_index_written:
-            self._time_index_written = self._write_new(
-                self._time_index_path, self.time_index.encoded, self._time_index_written
-            )
-
-    def _write_new(self, path: str, encoded: memoryview, written: int) -> int:
-        file = self.context.pool.get(path, create=True)
-        files.write_fully(file, encoded[written:], written)
-        return len(encoded)
+        size_bytes, written = self.offset_index.size_bytes, self._offset_index_written
+        if size_bytes > written:
+            entries = self.offset_index.encoded_from(written)
+            files.write_fully(self._offset_index_file.get(), entries, written)
+            self._offset_index_written = size_bytes
+        size_bytes, written = self.time_index.size_bytes, self._time_index_written
+        if size_bytes > written:
+            entries = self.time_index.encoded_from(written)
+            files.write_fully(self._time_index_file.get(), entries, written)
+            self._time_index_written = size_bytes
 
     def append_aborted(self, aborted: AbortedTxn) -> None:
         """Note an aborted transaction; its file comes into being with the first one."""

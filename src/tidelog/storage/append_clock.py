@@ -100,11 +100,16 @@ class AppendClock:
             ClockJump: The wall clock jumped ahead, or the last append time on disk lies more than
                 the limit ahead of it.
         """
+        return self.next_and_now_ms()[0]
+
+    def next_and_now_ms(self) -> tuple[int, int]:
+        """The same, and what the wall clock said."""
         now = self._watch.now_ms(self._limit_ms)
         if not self._checked:
             self._check_start(now)
-        self._last_ms = max(self._last_ms, now)
-        return self._last_ms
+        if now > self._last_ms:
+            self._last_ms = now
+        return self._last_ms, now
 
     def _check_start(self, now_ms: int) -> None:
         """A last row far ahead: the clock was wrong when it was written, or it is wrong now."""

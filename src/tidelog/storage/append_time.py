@@ -50,17 +50,14 @@ _BASE_OFFSET: Final = Struct(">q")
 HEADER_SIZE: Final = 28
 ROW_SIZE: Final = 20
 _FACTS_SIZE: Final = 16
-assert _HEADER.size == HEADER_SIZE
-assert _ROW.size == ROW_SIZE
-assert _ROW_FACTS.size == _FACTS_SIZE
+assert (_HEADER.size, _ROW.size, _ROW_FACTS.size) == (HEADER_SIZE, ROW_SIZE, _FACTS_SIZE)
 
 
 @lru_cache(maxsize=8)
 def encode_header(base_offset: int, topic_id: UUID) -> bytes:
     """The header of a segment's file; its checksum also covers the base offset."""
     head = _HEADER.pack(MAGIC, VERSION, ROW_SIZE, topic_id.bytes, 0)[:-4]
-    crc = crc32c(_BASE_OFFSET.pack(base_offset), crc32c(head))
-    return head + crc.to_bytes(4, "big")
+    return head + crc32c(_BASE_OFFSET.pack(base_offset), crc32c(head)).to_bytes(4, "big")
 
 
 class AppendTimes:
@@ -153,10 +150,14 @@ class AppendTimes:
         last_ms = max(self._floors[-1] if self._floors else 0, self.floor_ms)
         assert append_ms >= last_ms
         append_ms = max(append_ms - append_ms % self.granularity_ms, last_ms)
-        if self._times and self._times[-1] == append_ms:
+        if self.goes_on_at(append_ms):
             assert offset > self._offsets[-1]
             return b""
         return self._append(append_ms, offset, batch_crc)
+
+    def goes_on_at(self, append_ms: int) -> bool:
+        """Whether the last run is of that time: `note` makes no row."""
+        return bool(self._times) and self._times[-1] == append_ms
 
     def extend(self, rows: AppendTimeRows, crc: int) -> None:
         """Take rows, at least one, as `note` would have made them; see `append_time_columns`."""
@@ -235,8 +236,8 @@ class AppendTimes:
             (offset, its append ms). The offset may be beyond the log end, or be gone by
             compaction; None where there is no such row.
         """
-        slot = max(bisect_left(self._floors, ms), bisect_right(self._offsets, from_offset) - 1)
         count = len(self._offsets)
+        slot = max(bisect_left(self._floors, ms), bisect_right(self._offsets, from_offset) - 1)
         if slot < count and self._times[slot] == UNKNOWN_MS:
             slot += 1
         if slot >= count:
@@ -272,7 +273,7 @@ class AppendTimes:
     def encode(self) -> bytes:
         """The whole file: header and rows."""
         rows = (facts + crc.to_bytes(4, "big") for facts, crc in self._sealed_rows())
-        return self.encode_header() + b"".join(rows)
+        return b"".join((self.encode_header(), *rows))
 
     @classmethod
     def decode(
@@ -309,24 +310,25 @@ class AppendTimes:
         if damage is None and times.is_open and not open_end:
             damage = f"no end row behind row {times.row_count - 1}: later rows may be lost"
         if damage is not None and times.is_open:
-            opened_at = times._offsets[-1]
-            sure_end = opened_at + 1 if batch_end is None else batch_end(opened_at)
-            times.mark_unknown(max(sure_end, opened_at + 1))
+            sure_end = (opened_at := times._offsets[-1]) + 1
+            if batch_end is not None:
+                sure_end = max(sure_end, batch_end(opened_at))
+            times.mark_unknown(sure_end)
         return times, damage
 
     def _append(self, ms: int, offset: int, batch_crc: int) -> bytes:
-        relative = offset - self.base_offset
+        relative, offsets, times = offset - self.base_offset, self._offsets, self._times
         assert 0 <= relative <= INT32_MAX
-        assert not self._offsets or offset >= self._offsets[-1] + self.is_open
+        assert not offsets or offset >= offsets[-1] + (times[-1] != UNKNOWN_MS)
         facts = _ROW_FACTS.pack(ms, relative, batch_crc)
-        self._crc = crc32c(facts, self._crc)
+        self._crc = crc = crc32c(facts, self._crc)
         if ms == UNKNOWN_MS:
-            self._unknown_slots.append(len(self._times))
+            self._unknown_slots.append(len(times))
         self._floors.append(self._floors[-1] if ms == UNKNOWN_MS else ms)
-        self._times.append(ms)
+        times.append(ms)
         self._batch_crcs.append(batch_crc)
-        self._offsets.append(offset)  # last: what a search in another thread looks at first
-        return facts + self._crc.to_bytes(4, "big")
+        offsets.append(offset)  # last: what a search in another thread looks at first
+        return facts + crc.to_bytes(4, "big")
 
     def _header_crc(self) -> int:
         return int.from_bytes(self.encode_header()[-4:], "big")
@@ -340,8 +342,7 @@ class AppendTimes:
             yield facts, crc
 
     def _header_damage(self, data: Buffer) -> str | None:
-        expected = self.encode_header()
-        if bytes(data[:HEADER_SIZE]) == expected:
+        if bytes(data[:HEADER_SIZE]) == self.encode_header():
             return None
         if len(data) < HEADER_SIZE:
             return f"header of {len(data)} bytes, {HEADER_SIZE} expected"
@@ -384,8 +385,7 @@ class AppendTimes:
             is_end = ms == UNKNOWN_MS and is_open
             if relative < last + is_open or not (is_end or ms >= floor_ms):
                 return slot, f"row {slot}: time {ms}, offset {relative} can't follow the row before"
-            last, is_open = relative, not is_end
-            floor_ms = floor_ms if is_end else ms
+            last, is_open, floor_ms = relative, not is_end, floor_ms if is_end else ms
         return len(data) // ROW_SIZE, None
 
     def _end_of(self, slot: int) -> int:

@@ -93,6 +93,27 @@ class ValidatedAppend:
     is_rebuilt: bool = False
 
 
+@dataclass(slots=True)
+class AppendResult:
+    """What an append says to whoever asked for it.
+
+    Attributes:
+        base_offset: Offset of the first record.
+        last_offset: Offset of the last record, inclusive.
+        append_time_ms: When the log took the records; -1 where the append clock is off.
+        log_append_time_ms: What Kafka's produce answer says: -1 on CreateTime topics.
+        log_start_offset: First offset of the log.
+        is_duplicate: An idempotent producer's batch that was there already; nothing was written.
+    """
+
+    base_offset: int
+    last_offset: int
+    append_time_ms: int
+    log_append_time_ms: int
+    log_start_offset: int
+    is_duplicate: bool = False
+
+
 def write_anew(
     batch: RecordBatch, body: Buffer, *, codec: Codec, level: int | None = None
 ) -> bytearray:

@@ -10,8 +10,15 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple, Self
 
-from tidelog.errors import CorruptFile, InvalidRequest
-from tidelog.storage.files import decode_checkpoint, encode_checkpoint, parse_number
+from tidelog.env import FileSystem
+from tidelog.errors import CorruptFile, InvalidRequest, TidelogError
+from tidelog.storage.files import (
+    LEADER_EPOCH_CHECKPOINT_FILE,
+    decode_checkpoint,
+    encode_checkpoint,
+    parse_number,
+    read_file,
+)
 from tidelog.types import NO_LEADER_EPOCH, Buffer
 
 
@@ -138,3 +145,17 @@ class LeaderEpochs:
 
     def _count_up_to(self, offset: int) -> int:
         return bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
+
+
+def read_next_epoch(fs: FileSystem, directory: str) -> int:
+    """The epoch behind the last one that a partition's directory knows, -1 where it can't be read.
+
+    0 where no record was ever written.
+    """
+    try:
+        data = read_file(fs, f"{directory}/{LEADER_EPOCH_CHECKPOINT_FILE}")
+        return LeaderEpochs.decode(data).latest_epoch + 1
+    except FileNotFoundError:
+        return 0
+    except (OSError, TidelogError):
+        return NO_LEADER_EPOCH

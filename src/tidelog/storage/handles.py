@@ -33,8 +33,23 @@ def _nothing() -> None:
     """Nobody keeps a view."""
 
 
+class Held:
+    """A file that its user keeps at hand, so that he need not look for it each time.
+
+    Attributes:
+        file: None once the pool has let go of it: then the pool is asked again.
+        is_used: Set at each use, so that it is not among the first to be closed.
+    """
+
+    __slots__ = ("file", "is_used")
+
+    def __init__(self, file: File | None = None) -> None:
+        self.file = file
+        self.is_used = True
+
+
 class FilePool:
-    """At most `limit` open files, the least recently used one is closed first.
+    """At most `limit` open files, one that was not used for long is closed first.
 
     Attributes:
         decoded: What small files said that are read whole; forgotten when the pool is closed.
@@ -45,25 +60,46 @@ class FilePool:
         self._limit = limit
         self._write = write
         self.decoded = DecodedFiles()
-        self._open: OrderedDict[str, File] = OrderedDict()
+        self._open: OrderedDict[str, Held] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, path: str, *, create: bool = False) -> File:
         """The open file of that path; raises OSError where it can't be opened."""
+        return self.hold(path, create=create)[1]
+
+    def hold(self, path: str, *, create: bool = False) -> tuple[Held, File]:
+        """As `get`, to be kept at hand; the file is that of the first, which may lose it."""
         with self._lock:
-            file = self._open.get(path)
-            if file is None:
-                file = self._files.open(path, write=self._write, create=create)
-                self._open[path] = file
-                self._evict()
-            else:
+            held = self._open.get(path)
+            if held is not None and held.file is not None:
                 self._open.move_to_end(path)
-            return file
+                return held, held.file
+            file = self._files.open(path, write=self._write, create=create)
+            held = self._open[path] = Held(file)
+            self._evict()
+            return held, file
 
     def _evict(self) -> None:
-        """Let go of the oldest ones. They close once nobody uses them: another thread may be."""
+        """Let go of the oldest ones. They close once nobody uses them: another thread may be.
+
+        One that was used where it is kept goes to the end instead, once.
+        """
+        for _ in range(len(self._open)):
+            if len(self._open) <= self._limit:
+                return
+            path, held = self._open.popitem(last=False)
+            if held.is_used:
+                held.is_used = False
+                self._open[path] = held
+            else:
+                held.file = None
         while len(self._open) > self._limit:
-            self._open.popitem(last=False)
+            self._open.popitem(last=False)[1].file = None
+
+    def _let_go(self, path: str) -> None:
+        held = self._open.pop(path, None)
+        if held is not None:
+            held.file = None
 
     @contextmanager
     def replacing(self, paths: Iterable[str]) -> Iterator[None]:
@@ -75,7 +111,7 @@ class FilePool:
         with self._lock:
             yield
             for path in paths:
-                self._open.pop(path, None)
+                self._let_go(path)
 
     def forget(self, path: str) -> None:
         """Let go of the handle, as before the name gets another meaning or goes.
@@ -83,16 +119,41 @@ class FilePool:
         It closes once nobody uses it: an answer may still be read from it.
         """
         with self._lock:
-            self._open.pop(path, None)
+            self._let_go(path)
 
     def close(self) -> None:
         """Close every handle."""
         self.decoded.clear()
         with self._lock:
-            open_files = list(self._open.values())
+            open_files = [held.file for held in self._open.values()]
+            for held in self._open.values():
+                held.file = None
             self._open.clear()
         for file in open_files:
-            file.close()
+            if file is not None:
+                file.close()
+
+
+class PooledFile:
+    """One file of a pool, for who uses it all the time."""
+
+    __slots__ = ("_creates", "_held", "_path", "_pool")
+
+    def __init__(self, pool: FilePool, path: str, *, create: bool = False) -> None:
+        """`create`: it is made where it is missing."""
+        self._pool = pool
+        self._path = path
+        self._creates = create
+        self._held = Held()
+
+    def get(self) -> File:
+        """As `FilePool.get`."""
+        held = self._held
+        file = held.file
+        if file is None:
+            self._held, file = self._pool.hold(self._path, create=self._creates)
+        held.is_used = True
+        return file
 
 
 class MapCache:

@@ -92,6 +92,10 @@ class Index:
         """A read-only view of all entries as the file has them, without copying."""
         return memoryview(self._data)[: self.size_bytes].toreadonly()
 
+    def encoded_from(self, start: int) -> bytes:
+        """A copy of the entries from a place on; mostly of one."""
+        return bytes(self._data[start : self.size_bytes])
+
     def clear(self) -> None:
         """Drop all entries, as before a rebuild."""
         self.size_bytes = self.tail_bytes = 0

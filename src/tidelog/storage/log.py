@@ -8,48 +8,29 @@ belong to one thread at a time; reads may go on in others.
 Source: Kafka 4.x UnifiedLog, LocalLog; KIP-32, KIP-33.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Final
 
-from tidelog.errors import FencedLeaderEpoch, InvalidRequest, StorageFailure
-from tidelog.record.batch import MAGIC_2, RecordBatch
+from tidelog.errors import FencedLeaderEpoch, InvalidRequest
 from tidelog.record.builder import build_end_marker
-from tidelog.record.views import Batch
-from tidelog.storage import roll
-from tidelog.storage.active import UNKNOWN_MS, ActiveSegment
-from tidelog.storage.appends import AppendContext, AppendOrigin, ValidatedAppend
-from tidelog.storage.following import FollowingLog
+from tidelog.storage.active import UNKNOWN_MS
+from tidelog.storage.appends import AppendContext, AppendOrigin, AppendResult, ValidatedAppend
 from tidelog.storage.grouping import build_batches
 from tidelog.storage.opening import LogOptions
 from tidelog.storage.producers import Duplicate, ProducerStates
-from tidelog.types import INT32_MAX, NO_TIMESTAMP, Buffer, Codec, NewRecord, TimestampType
+from tidelog.storage.writing import WritingLog, may_have_producers
+from tidelog.types import (
+    NO_TIMESTAMP,
+    Buffer,
+    Codec,
+    NewRecord,
+    TimestampType,
+)
 
 BATCH_BYTES: Final = 16_384
 
 
-@dataclass(slots=True)
-class AppendResult:
-    """What an append says to whoever asked for it.
-
-    Attributes:
-        base_offset: Offset of the first record.
-        last_offset: Offset of the last record, inclusive.
-        append_time_ms: When the log took the records; -1 where the append clock is off.
-        log_append_time_ms: What Kafka's produce answer says: -1 on CreateTime topics.
-        log_start_offset: First offset of the log.
-        is_duplicate: An idempotent producer's batch that was there already; nothing was written.
-    """
-
-    base_offset: int
-    last_offset: int
-    append_time_ms: int
-    log_append_time_ms: int
-    log_start_offset: int
-    is_duplicate: bool = False
-
-
-class Log(FollowingLog):
+class Log(WritingLog):
     """A partition that takes appends."""
 
     # -- appending ---------------------------------------------------------------------------
@@ -113,29 +94,30 @@ class Log(FollowingLog):
                 The producer's state forbids it.
             ClockJump, StorageFailure: As `append`.
         """
-        self._ensure_writable()
-        append_ms = self._next_append_ms()
-        now_ms = self.context.env.clock.now_ms()
-        stamp_ms = max(append_ms, now_ms) if append_ms != UNKNOWN_MS else now_ms
-        end, epoch = self.log_end_offset, self.leader_epoch
-        valid = None
+        if self._failure is not None or self._is_closed:
+            self._ensure_writable()
+        append_ms, now_ms = self._append_times_ms()
+        stamp_ms = now_ms if append_ms == UNKNOWN_MS else append_ms
+        end, epoch = self._segments[-1].end_offset, self.leader_epoch
+        batch = None
         if owned and origin is AppendOrigin.CLIENT:
-            valid = self._plain.accept(data, end, epoch, now_ms)
+            batch = self._plain.accept(data, end, epoch, now_ms)
         elif trusted and origin is AppendOrigin.COORDINATOR and isinstance(data, bytearray):
-            valid = self._plain.accept_built(data, end, epoch)
-        if valid is None:
-            context = AppendContext(
-                next_offset=end,
-                leader_epoch=epoch,
-                now_ms=now_ms,
-                append_time_ms=stamp_ms,
-                origin=origin,
-                owned=owned,
-                trusted=trusted,
-                takes_legacy=takes_legacy,
-            )
-            valid = self._validator.validate(data, context)
-        if _may_have_producers(valid):
+            batch = self._plain.accept_built(data, end, epoch)
+        if batch is not None:
+            return self._append_one(batch, data, append_ms, now_ms, origin, transaction_version)
+        context = AppendContext(
+            next_offset=end,
+            leader_epoch=epoch,
+            now_ms=now_ms,
+            append_time_ms=stamp_ms,
+            origin=origin,
+            owned=owned,
+            trusted=trusted,
+            takes_legacy=takes_legacy,
+        )
+        valid = self._validator.validate(data, context)
+        if may_have_producers(valid):
             duplicate = self._check_producers(valid, origin, transaction_version)
             if duplicate is not None:
                 return self._duplicate_result(duplicate)
@@ -186,11 +168,6 @@ class Log(FollowingLog):
             )
         return append_ms
 
-    def _next_append_ms(self) -> int:
-        if not self._config.tidelog_append_time_enable:
-            return UNKNOWN_MS
-        return self._append_clock.next_ms()
-
     def _check_producers(
         self, valid: ValidatedAppend, origin: AppendOrigin, transaction_version: int
     ) -> Duplicate | None:
@@ -203,80 +180,6 @@ class Log(FollowingLog):
                     return duplicate
         return None
 
-    def _write(
-        self, valid: ValidatedAppend, append_ms: int, origin: AppendOrigin, now_ms: int
-    ) -> None:
-        """As `_guarded_now` would do it, without the calls: this is done for each append."""
-        begun = self.active
-        self._ensure_writable()
-        self._is_changed = True
-        try:
-            if origin is AppendOrigin.REPLICATION or not self._epoch_is_noted:
-                self._note_epochs(valid, origin)
-            self._maybe_roll(begun, valid, now_ms)
-            active = self.active
-            active.append(valid.batches, (valid.data,), append_ms)
-            if _may_have_producers(valid):
-                self._update_producers(valid.batches, now_ms)
-            self._acknowledge(active, valid, now_ms)
-        except (OSError, StorageFailure) as error:
-            self._give_out(error, begun.log_path, "append")
-        last = valid.batches[-1]
-        if isinstance(last, RecordBatch):
-            last.let_go()  # the segment keeps it, a request's buffer is to serve again
-
-    def _note_epochs(self, valid: ValidatedAppend, origin: AppendOrigin) -> None:
-        """The epoch file says who wrote an offset before the offset is written."""
-        if origin is not AppendOrigin.REPLICATION:
-            if self._epoch_is_noted:
-                return
-            changed = self._epochs.assign(self.leader_epoch, valid.first_offset)
-            self._epoch_is_noted = True
-        else:
-            changed = self._note_leader_epochs(valid.batches)
-        if changed:
-            self._write_epochs()
-
-    def _note_leader_epochs(self, batches: Sequence[Batch]) -> bool:
-        changed = False
-        for batch in batches:
-            if batch.leader_epoch >= 0:
-                changed |= self._epochs.assign(batch.leader_epoch, batch.base_offset)
-            elif self._epochs.latest is not None:
-                self._epochs.clear()
-                changed = True
-        return changed
-
-    def _update_producers(self, batches: Sequence[Batch], now_ms: int) -> None:
-        for batch in batches:
-            if not batch.has_producer_id:
-                continue
-            completed = self._producers.update(batch, now_ms)
-            if completed is not None and completed.is_aborted:
-                self.active.append_aborted(self._producers.aborted_entry(completed))
-
-    def _acknowledge(self, active: ActiveSegment, valid: ValidatedAppend, now: int) -> None:
-        """Show the append, after a flush where `flush.messages` or `flush.ms` want one.
-
-        The flush may be left to the caller, see `LogOptions.leaves_flushes`.
-        """
-        self._unflushed_records += valid.last_offset - valid.first_offset + 1
-        config = self._config
-        if now > self._notes.arrived_ms:
-            self._notes.arrived_ms = now
-        is_due = (
-            self._unflushed_records >= config.flush_messages
-            or now - self._last_flush_ms >= config.flush_ms
-        )
-        is_left = is_due and self._options.leaves_flushes
-        if is_due and not is_left:
-            active.sync_records()
-        active.acknowledge()
-        if is_left:
-            self.is_flush_due = True
-        elif is_due:
-            self._note_flush(now, self.log_end_offset)
-
     def _result(self, valid: ValidatedAppend, append_ms: int, stamp_ms: int) -> AppendResult:
         stamped = self._config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
         return AppendResult(
@@ -285,18 +188,6 @@ class Log(FollowingLog):
             append_ms,
             stamp_ms if stamped else NO_TIMESTAMP,
             self._log_start_offset,
-        )
-
-    def _duplicate_result(self, found: Duplicate) -> AppendResult:
-        """The original offsets and the stored batch's timestamp, as Kafka answers."""
-        known = self.append_time_of(found.first_offset)
-        return AppendResult(
-            found.first_offset,
-            found.last_offset,
-            UNKNOWN_MS if known is None else known,
-            found.timestamp,
-            self._log_start_offset,
-            is_duplicate=True,
         )
 
     def end_transaction(
@@ -340,26 +231,6 @@ class Log(FollowingLog):
             transaction_version=transaction_version,
         )
 
-    def _maybe_roll(self, active: ActiveSegment, valid: ValidatedAppend, now_ms: int) -> None:
-        reason = roll.should_roll(
-            roll.RollFacts(
-                size_bytes=active.size_bytes,
-                append_bytes=len(valid.data),
-                base_offset=active.base_offset,
-                append_last_offset=valid.last_offset,
-                first_timestamp=active.first_timestamp,
-                append_max_timestamp=valid.max_timestamp,
-                created_ms=active.created_ms,
-                now_ms=now_ms,
-                offset_index_full=active.offset_index.is_full,
-                time_index_full=active.time_index.is_full,
-                jitter_ms=self._jitter_ms,
-            ),
-            self._roll_config,
-        )
-        if reason is not None:
-            self._roll(max(_first_sure_offset(valid), self.log_end_offset), reason)
-
     def fence(self, leader_epoch: int) -> None:
         """Write under this epoch from now on.
 
@@ -373,18 +244,6 @@ class Log(FollowingLog):
             )
         self.leader_epoch = leader_epoch
         self._epoch_is_noted = False
-
-
-def _may_have_producers(valid: ValidatedAppend) -> bool:
-    """Whether some batch may name a producer; most appends are one batch that names none."""
-    return len(valid.batches) > 1 or valid.batches[0].has_producer_id
-
-
-def _first_sure_offset(valid: ValidatedAppend) -> int:
-    """The first offset of an append, as far as it is known without decompression, as in Kafka."""
-    if valid.batches[0].magic == MAGIC_2:
-        return valid.first_offset
-    return valid.batches[0].last_offset - INT32_MAX
 
 
 __all__ = ["AppendOrigin", "AppendResult", "Log", "LogOptions"]

@@ -55,16 +55,16 @@ class OffsetIndex(Index):
             OffsetOverflow: The offset does not fit; nothing was changed.
             InvalidRequest: Offset or position does not follow the last entry's.
         """
-        if self.size_bytes >= self._limit:
+        size_bytes = self.size_bytes
+        if size_bytes >= self._limit:
             raise IndexFull(f"offset index {self.base_offset} is full: {self.entry_count} entries")
         relative = self._relative(offset)
-        if self.size_bytes:
-            last, last_position = _ENTRY.unpack_from(self._data, self.size_bytes - ENTRY_SIZE)
-            last_offset = self.base_offset + last
-            if offset <= last_offset or position <= last_position:
+        if size_bytes:
+            last, last_position = _ENTRY.unpack_from(self._data, size_bytes - ENTRY_SIZE)
+            if relative <= last or position <= last_position:
                 raise InvalidRequest(
                     f"offset index entry ({offset}, {position}) does not follow "
-                    f"({last_offset}, {last_position})"
+                    f"({self.base_offset + last}, {last_position})"
                 )
         assert 0 <= position <= INT32_MAX
         return self._put(_ENTRY.pack(relative, position))

@@ -15,20 +15,22 @@ from tidelog.record.batch import (
     CONTROL_BIT,
     HEADER_SIZE,
     MAGIC_2,
-    MAGIC_AT,
     TIMESTAMP_TYPE_BIT,
     RecordBatch,
     assign_offset,
     set_create_time_max,
 )
+from tidelog.record.coding import crc32c
 from tidelog.record.compression import APPEND_DECOMPRESSION_LIMIT
+from tidelog.record.lz4_frame import BLOCK_BYTES, decompress_single
 from tidelog.record.scratch import Scratch
-from tidelog.storage.appends import ValidatedAppend
 from tidelog.storage.body_check import BodyCheck
-from tidelog.types import NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP, Buffer, TimestampType
+from tidelog.types import NO_PRODUCER_ID, NO_SEQUENCE, Buffer, Codec, TimestampType
 
 # Bodies are looked at and let go.
 _SCRATCH: Final = Scratch()
+# For a block of lz4, which mostly is all of a batch. Who has taken one out is alone with it.
+_ROOMS: Final[list[memoryview]] = []
 _NOT_PLAIN: Final = CONTROL_BIT | TIMESTAMP_TYPE_BIT
 
 
@@ -52,8 +54,8 @@ class PlainAppends:
 
     def accept(
         self, data: Buffer, next_offset: int, leader_epoch: int, now_ms: int
-    ) -> ValidatedAppend | None:
-        """The batch with its offset and epoch, in place, ready to be written.
+    ) -> RecordBatch | None:
+        """The batch with its offset, epoch and largest time, in place, ready to be written.
 
         Args:
             data: The batch in a buffer that is the caller's own to change.
@@ -64,33 +66,47 @@ class PlainAppends:
         Returns:
             None where it is not plain; nothing was changed then.
         """
-        if not isinstance(data, memoryview) or data.readonly:
+        if not isinstance(data, memoryview) or data.readonly or self._stamps:
             return None
-        batch = self._plain_view(data)
-        if batch is None or not batch.is_valid():
+        size = len(data)
+        if not HEADER_SIZE <= size <= self._size_limit:
             return None
-        largest = self._largest_time(batch, now_ms)
-        if largest is None:
+        batch = RecordBatch(data)
+        attributes, count = batch.attributes, batch.record_count
+        codec = attributes & CODEC_MASK
+        if (
+            batch.size_bytes != size
+            or batch.magic != MAGIC_2
+            or batch.base_offset
+            or attributes & _NOT_PLAIN
+            or count <= 0
+            or batch.last_offset_delta + 1 != count
+            or (batch.base_sequence <= NO_SEQUENCE and batch.producer_id > NO_PRODUCER_ID)
+            or (self._target is not None and codec != self._target)
+            or crc32c(data[ATTRIBUTES_AT:]) != batch.crc
+        ):
+            return None
+        facts = self._facts(batch, data[HEADER_SIZE:], codec)
+        if facts is None:
+            return None
+        largest, smallest, has_null_key, in_order = facts
+        if (
+            not in_order
+            or (has_null_key and self._needs_keys)
+            or now_ms - smallest > self._before_ms
+            or largest - now_ms > self._after_ms
+        ):
             return None
         assign_offset(data, 0, next_offset, leader_epoch)
         batch.base_offset, batch.leader_epoch = next_offset, leader_epoch
         if largest != batch.max_timestamp:
             set_create_time_max(data, 0, largest)
             batch = RecordBatch(data)
-        last_offset = batch.last_offset
-        return ValidatedAppend(
-            data,
-            (batch,),
-            next_offset,
-            last_offset,
-            largest,
-            NO_OFFSET if largest == NO_TIMESTAMP else last_offset,
-            batch.record_count,
-        )
+        return batch
 
     def accept_built(
         self, data: bytearray, next_offset: int, leader_epoch: int
-    ) -> ValidatedAppend | None:
+    ) -> RecordBatch | None:
         """A batch that the broker has just built, of records that its topic's rules are made for.
 
         Neither CRC nor records are looked at: they are as they were written a moment ago.
@@ -109,51 +125,29 @@ class PlainAppends:
         if self._stamps or not is_kept or len(data) > self._size_limit:
             return None
         assign_offset(data, 0, next_offset, leader_epoch)
-        batch = RecordBatch(data)
-        largest, last_offset = batch.max_timestamp, batch.last_offset
-        return ValidatedAppend(
-            data,
-            (batch,),
-            next_offset,
-            last_offset,
-            largest,
-            NO_OFFSET if largest == NO_TIMESTAMP else last_offset,
-            batch.record_count,
-        )
+        return RecordBatch(data)
 
-    def _plain_view(self, data: memoryview) -> RecordBatch | None:
-        """The batch that `data` is, None where its header is not plain."""
-        size = len(data)
-        if not HEADER_SIZE <= size <= self._size_limit or data[MAGIC_AT] != MAGIC_2 or self._stamps:
-            return None
-        batch = RecordBatch(data)
-        attributes, count = batch.attributes, batch.record_count
-        if (
-            batch.size_bytes != size
-            or batch.base_offset
-            or attributes & _NOT_PLAIN
-            or count <= 0
-            or batch.last_offset_delta + 1 != count
-            or (batch.base_sequence <= NO_SEQUENCE and batch.has_producer_id)
-            or (self._target is not None and attributes & CODEC_MASK != self._target)
-        ):
-            return None
-        return batch
+    def _facts(
+        self, batch: RecordBatch, section: memoryview, codec: int
+    ) -> tuple[int, int, bool, bool] | None:
+        """What the pass over its records says (`BodyFacts`); None where one is broken.
 
-    def _largest_time(self, batch: RecordBatch, now_ms: int) -> int | None:
-        """Largest timestamp of its records, -1 where none has one; None where one is not plain."""
+        Args:
+            batch: Whose records.
+            section: The bytes behind its header.
+            codec: By its number.
+        """
+        check, count, base_ms = self._body_check, batch.record_count, batch.base_timestamp
         try:
-            if batch.attributes & CODEC_MASK:
-                body: Buffer = batch.body(APPEND_DECOMPRESSION_LIMIT, scratch=_SCRATCH)
-            else:
-                body = batch.view[HEADER_SIZE:]
-            largest, smallest, has_null_key, in_order = self._body_check(
-                body, batch.record_count, batch.base_timestamp
-            )
+            if not codec:
+                return check(section, count, base_ms)
+            if codec == Codec.LZ4:
+                room = _ROOMS.pop() if _ROOMS else memoryview(bytearray(BLOCK_BYTES))
+                body = decompress_single(section, room)
+                if body is not None:
+                    facts = check(body, count, base_ms)
+                    _ROOMS.append(room)
+                    return facts
+            return check(batch.body(APPEND_DECOMPRESSION_LIMIT, scratch=_SCRATCH), count, base_ms)
         except (CorruptData, UnsupportedCompression):
             return None
-        if not in_order or (has_null_key and self._needs_keys):
-            return None
-        if now_ms - smallest > self._before_ms or largest - now_ms > self._after_ms:
-            return None
-        return largest

@@ -62,14 +62,16 @@ class TimeIndex(Index):
             InvalidRequest: Timestamp or offset is below the last entry's. Nothing was changed in
                 any of these cases.
         """
-        if self.size_bytes >= self._limit - (0 if ignore_full else ENTRY_SIZE):
+        size_bytes, last_timestamp = self.size_bytes, NO_TIMESTAMP
+        if size_bytes >= self._limit - (0 if ignore_full else ENTRY_SIZE):
             raise IndexFull(f"time index {self.base_offset} is full: {self.entry_count} entries")
-        last_timestamp, last_offset = self.last_entry
-        if self.size_bytes and (offset < last_offset or timestamp < last_timestamp):
-            raise InvalidRequest(
-                f"time index entry ({timestamp}, {offset}) is below ({last_timestamp}, "
-                f"{last_offset})"
-            )
+        if size_bytes:
+            last_timestamp, last = _ENTRY.unpack_from(self._data, size_bytes - ENTRY_SIZE)
+            if offset - self.base_offset < last or timestamp < last_timestamp:
+                raise InvalidRequest(
+                    f"time index entry ({timestamp}, {offset}) is below ({last_timestamp}, "
+                    f"{self.base_offset + last})"
+                )
         if timestamp <= last_timestamp:
             return b""
         return self._put(_ENTRY.pack(timestamp, self._relative(offset)))

@@ -62,7 +62,9 @@ def request(
     numbers: Sequence[int] = range(COUNT), *, acks: int = 1, node: Node | None = None
 ) -> ProduceRequest:
     """A batch for each of these; by the topic's id where a node is given that knows it."""
-    data = [PartitionProduceData(index=each, records=bytearray(BATCH)) for each in numbers]
+    data = [
+        PartitionProduceData(index=each, records=memoryview(bytearray(BATCH))) for each in numbers
+    ]
     info = None if node is None else node.topics.find("t")
     topic = TopicProduceData(
         name="t" if info is None else "",

@@ -70,6 +70,42 @@ class TestFilePool:
         assert open_count(tmp_path) == 1
         pool.close()
 
+    def test_what_is_used_where_it_is_kept_is_not_closed_first(self, paths: list[str]) -> None:
+        pool = FilePool(OsFileSystem(), limit=2, write=False)
+        first, _ = pool.hold(paths[0])
+        second, _ = pool.hold(paths[1])
+        third, _ = pool.hold(paths[2])
+        assert [held.file is None for held in (first, second, third)] == [True, False, False]
+        second.is_used = True
+        pool.get(paths[0])
+        assert [held.file is None for held in (second, third)] == [False, True]
+        pool.get(paths[2])  # the second one was not used again since the last look
+        assert second.file is None
+        pool.close()
+
+    def test_all_used_the_oldest_goes(self, paths: list[str], tmp_path: Path) -> None:
+        pool = FilePool(OsFileSystem(), limit=2, write=False)
+        kept = [pool.hold(path)[0] for path in paths[:2]]
+        for held in kept:
+            held.is_used = True
+        pool.get(paths[2])
+        assert [held.file is None for held in kept] == [True, False]
+        assert open_count(tmp_path) == 2
+        pool.close()
+        assert kept[1].file is None
+
+    def test_who_keeps_a_forgotten_file_learns_it(self, paths: list[str]) -> None:
+        pool = FilePool(OsFileSystem(), write=False)
+        forgotten, _ = pool.hold(paths[0])
+        pool.forget(paths[0])
+        assert forgotten.file is None
+        replaced, file = pool.hold(paths[0])
+        with pool.replacing(paths[:1]):
+            assert replaced.file is file
+        assert pool.get(paths[0]) is not file
+        assert replaced.file is not file
+        pool.close()
+
     def test_a_forgotten_path_is_opened_anew(self, paths: list[str]) -> None:
         pool = FilePool(OsFileSystem())
         pool.get(paths[0])

@@ -62,7 +62,7 @@ from tidelog.server.guards.common import (
     then,
 )
 from tidelog.server.handlers.metadata import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
-from tidelog.server.handlers.produce import TOPIC_IDS_FIRST_VERSION
+from tidelog.server.handlers.produce_plain import TOPIC_IDS_FIRST_VERSION
 from tidelog.server.handlers.produce_transactions import has_transactional_records
 from tidelog.server.requests import Answer
 from tidelog.server.security.authorizer import Operation, ResourceType

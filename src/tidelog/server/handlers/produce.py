@@ -27,6 +27,12 @@ from tidelog.protocol.messages.produce import (
 from tidelog.server.errors import Unanswered
 from tidelog.server.handlers.produce_appends import Request, append, is_refused, refused
 from tidelog.server.handlers.produce_once import named_once
+from tidelog.server.handlers.produce_plain import (
+    TOPIC_IDS_FIRST_VERSION,
+    Part,
+    append_parts,
+    plain_parts,
+)
 from tidelog.server.handlers.produce_transactions import (
     Refusal,
     TwoProducers,
@@ -45,7 +51,6 @@ REQUEST_TIMED_OUT: Final = 7
 INVALID_PRODUCER_ID_MAPPING: Final = 49
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
 UNKNOWN_TOPIC_ID: Final = 100
-TOPIC_IDS_FIRST_VERSION: Final = 13
 # What most requests need is far less. Who wants no answer may be gone before the next slice, and
 # then what is left is not appended: only what takes very long is cut for him.
 SLICE_MS: Final = 20
@@ -65,6 +70,10 @@ def produce(context: RequestContext, request: ProduceRequest) -> Said:
         Unanswered: With acks=0, where a partition refused its records.
     """
     if _names_many(request):
+        responses: list[TopicProduceResponse] = []
+        parts = plain_parts(context, request, responses)
+        if parts is not None:
+            return _answer_parts(context, request, responses, parts)
         request = _named_once(context, request)
     holds = context.node.partitions.holds
     if holds and holds.stops_appends(_topic_names(context, request)):
@@ -151,6 +160,20 @@ def _named_once(context: RequestContext, request: ProduceRequest) -> ProduceRequ
         return is_refused(context, _name_of(context, topic) or "", data.records)
 
     return named_once(request, is_so)
+
+
+def _answer_parts(
+    context: RequestContext,
+    request: ProduceRequest,
+    responses: list[TopicProduceResponse],
+    parts: list[Part],
+) -> Said:
+    common = Request(context, request.acks, [], None)
+    done = append_parts(common, parts, SLICE_MS if request.acks else UNACKNOWLEDGED_SLICE_MS)
+    if done == len(parts):
+        return said_once_shown(common, request, responses)
+    left = deque((part.topic, part.data, part.answers) for part in parts[done:])
+    return _append_rest(common, request, responses, left)
 
 
 def _answer_many(common: Request, request: ProduceRequest) -> Said:

@@ -7,7 +7,7 @@ Source: Kafka's protocol guide, API 0; KIP-467 (errors by record).
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tidelog.errors import CorruptBatch, RefusedRecords, TidelogError
+from tidelog.errors import RefusedRecords, TidelogError
 from tidelog.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -19,6 +19,7 @@ from tidelog.record.views import walk
 from tidelog.server.handlers.produce_transactions import Verdicts, append_verified
 from tidelog.server.partitions import Partition
 from tidelog.server.requests import RequestContext
+from tidelog.storage.appends import AppendResult
 from tidelog.types import Buffer, Codec
 
 if TYPE_CHECKING:
@@ -79,12 +80,21 @@ def append(common: Request, topic: str, data: PartitionProduceData) -> Partition
         if is_legacy and not data.records:
             return PartitionProduceResponse(index=index, error_code=0, base_offset=-1)
         if common.verdicts is None:
-            result = partition.append(data.records, owned=True, takes_legacy=is_legacy)
+            result = None if is_legacy else partition.append_plain(data.records)
+            if result is None:
+                result = partition.append(data.records, owned=True, takes_legacy=is_legacy)
         else:
             result = append_verified(partition, data.records, common.verdicts)
         context.node.metrics.produced(topic, data.records, result)
     except TidelogError as error:
-        return _failed(partition, index, error)
+        return failed(partition, index, error)
+    return appended(common, partition, index, result)
+
+
+def appended(
+    common: Request, partition: Partition, index: int, result: AppendResult
+) -> PartitionProduceResponse:
+    """The answer about records that are in the log; it may be in `common.waiting`, too."""
     answer = PartitionProduceResponse(
         index=index,
         error_code=0,
@@ -102,7 +112,7 @@ def is_refused(context: RequestContext, topic: str, records: Buffer | None) -> b
     """Whether records are refused before the log sees them."""
     try:
         return _refusal_of(context, topic, records) != 0
-    except CorruptBatch:
+    except TidelogError:
         return True
 
 
@@ -111,6 +121,7 @@ def _refusal_of(context: RequestContext, topic: str, records: Buffer | None) -> 
 
     Raises:
         CorruptBatch: Their frames can't be right.
+        UnsupportedCompression: A codec that nobody defined, in an old version.
     """
     if records is None:
         return UNKNOWN_SERVER_ERROR  # Kafka's code: it comes to nothing there
@@ -169,7 +180,7 @@ def refused(index: int, code: int, reason: str | None = None) -> PartitionProduc
     )
 
 
-def _failed(partition: Partition, index: int, error: TidelogError) -> PartitionProduceResponse:
+def failed(partition: Partition, index: int, error: TidelogError) -> PartitionProduceResponse:
     """What the log said, as Kafka tells it: only refused records are explained."""
     code = UNKNOWN_SERVER_ERROR if error.code is None else error.code
     answer = refused(index, code)

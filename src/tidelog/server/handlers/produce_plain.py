@@ -1,0 +1,159 @@
+"""Produce: a request for many partitions in which nothing is out of the ordinary.
+
+Nearly all are such, and what Python does for each partition counts. So one pass finds out that it
+is so, and whose logs they are; then each batch goes into its log. Whatever is not plain is left to
+`produce` and `produce_appends`, which say what is wrong: nothing was changed by then.
+"""
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from tidelog.errors import TidelogError
+from tidelog.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from tidelog.record.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC_2, TRANSACTIONAL_BIT
+from tidelog.server.handlers.produce_appends import (
+    ADMIN_CLIENT_ID,
+    VALID_ACKS,
+    ZSTD_FIRST_VERSION,
+    Request,
+    append,
+    appended,
+    failed,
+)
+from tidelog.server.partitions import Partition, Partitions
+from tidelog.server.requests import RequestContext
+from tidelog.types import Buffer
+
+TOPIC_IDS_FIRST_VERSION: Final = 13
+# The clock is looked at after so many bytes, which take next to no time. A partition counts for as
+# many as could be written in the time that goes by around them.
+LOOK_BYTES: Final = 64 << 10
+PARTITION_BYTES: Final = LOOK_BYTES // 4
+# Length, magic, the lower byte of the attributes.
+_LOOK: Final = Struct(">8xi4xb5xB")
+
+
+class Part(NamedTuple):
+    """What is to be appended to one partition.
+
+    Attributes:
+        topic: As it was named.
+        name: The topic's.
+        partition: An open one.
+        data: Its records seem to be one batch of format 2, and no transaction's.
+        answers: Where its answer goes.
+    """
+
+    topic: TopicProduceData
+    name: str
+    partition: Partition
+    data: PartitionProduceData
+    answers: list[PartitionProduceResponse]
+
+
+def plain_parts(
+    context: RequestContext, request: ProduceRequest, responses: list[TopicProduceResponse]
+) -> list[Part] | None:
+    """All that is to be appended, in the request's order; None where it has to be looked at.
+
+    Args:
+        context: Who asks.
+        request: What.
+        responses: Gets one for each topic.
+    """
+    if context.version < ZSTD_FIRST_VERSION or request.acks not in VALID_ACKS:
+        return None
+    if context.node.partitions.holds:
+        return None
+    parts: list[Part] = []
+    for topic in request.topic_data:
+        name = _name_of(context, topic)
+        if name is None or not _take(context.node.partitions, topic, name, parts, responses):
+            return None
+    topic_count = len(responses)
+    if topic_count > 1 and len({(each.name, each.topic_id) for each in responses}) < topic_count:
+        return None
+    return parts
+
+
+def _name_of(context: RequestContext, topic: TopicProduceData) -> str | None:
+    """Its name; None where there is no such topic, or this client may not write to it."""
+    name, topics = topic.name, context.node.topics
+    if context.version >= TOPIC_IDS_FIRST_VERSION:
+        info = topics.find_by_id(topic.topic_id)
+        if info is None:
+            return None
+        name = info.name
+    if topics.is_internal(name) and context.client_id != ADMIN_CLIENT_ID:
+        return None
+    return name
+
+
+def _take(
+    partitions: Partitions,
+    topic: TopicProduceData,
+    name: str,
+    parts: list[Part],
+    responses: list[TopicProduceResponse],
+) -> bool:
+    """Add a topic's parts and its response; False where one of them is not plain."""
+    answers: list[PartitionProduceResponse] = []
+    responses.append(
+        TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
+    )
+    find, look = partitions.find_used, _LOOK.unpack_from
+    named = set()
+    for data in topic.partition_data:
+        partition, records = find(name, data.index), data.records
+        if partition is None or records is None or len(records) < HEADER_SIZE:
+            return False
+        length, magic, attributes = look(records)
+        if (
+            length + LOG_OVERHEAD != len(records)
+            or magic != MAGIC_2
+            or attributes & TRANSACTIONAL_BIT
+        ):
+            return False
+        named.add(data.index)
+        parts.append(Part(topic, name, partition, data, answers))
+    return len(named) == len(topic.partition_data)
+
+
+def append_parts(common: Request, parts: list[Part], slice_ms: int) -> int:
+    """Append one after the other until a slice is over; how many were answered.
+
+    Args:
+        common: What holds for all of them.
+        parts: In order.
+        slice_ms: How long others may have to wait.
+    """
+    now_ms = common.context.node.env.clock.monotonic_ms
+    end_ms, done_bytes = now_ms() + slice_ms, 0
+    for count, part in enumerate(parts, 1):
+        records = part.data.records
+        assert records is not None
+        part.answers.append(_append(common, part, records))
+        done_bytes += len(records) + PARTITION_BYTES
+        if done_bytes >= LOOK_BYTES:
+            done_bytes = 0
+            if now_ms() >= end_ms:
+                return count
+    return len(parts)
+
+
+def _append(common: Request, part: Part, records: Buffer) -> PartitionProduceResponse:
+    partition, index = part.partition, part.data.index
+    try:
+        result = partition.append_plain(records)
+    except TidelogError as error:
+        return failed(partition, index, error)
+    if result is None:
+        return append(common, part.name, part.data)
+    common.context.node.metrics.produced(part.name, records, result)
+    return appended(common, partition, index, result)

@@ -1,0 +1,222 @@
+"""Produce: what nearly all requests for many partitions are is answered as any other would be."""
+
+import asyncio
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.faults import seeded_env
+
+from tidelog.config import BrokerConfig
+from tidelog.protocol.messages import PRODUCE
+from tidelog.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from tidelog.protocol.wire import NO_UUID
+from tidelog.record.batch import ATTRIBUTES_AT, LENGTH_AT, MAGIC_AT, TRANSACTIONAL_BIT, seal
+from tidelog.record.builder import build_batch
+from tidelog.server.errors import Unanswered
+from tidelog.server.handlers import produce as handler
+from tidelog.server.handlers.produce import produce
+from tidelog.server.handlers.produce_plain import plain_parts
+from tidelog.server.node import ConnectionFacts, Node
+from tidelog.server.partitions import Partition
+from tidelog.server.requests import RequestContext
+from tidelog.server.server import open_node
+from tidelog.types import NewRecord
+
+NOW = 1_700_000_000_000
+PARTITIONS = 3
+Answered: TypeAlias = list[tuple[str, list[PartitionProduceResponse]]] | int | None
+TOPICS = ("a", "b", "stamped", "compacted", "__consumer_offsets", "missing")
+BY_ID = 13
+
+
+def batch(*, key: bytes | None = None, sequence: int = -1, transactional: bool = False) -> bytes:
+    has_producer = sequence >= 0
+    return bytes(
+        build_batch(
+            [NewRecord(key=key, value=b"v", timestamp=NOW)],
+            producer_id=9 if has_producer else -1,
+            producer_epoch=0 if has_producer else -1,
+            base_sequence=sequence,
+            transactional=transactional,
+        )
+    )
+
+
+def with_byte(at: int, value: int, *, is_sealed: bool = True) -> bytes:
+    data = bytearray(batch())
+    data[at] = value
+    if is_sealed:
+        seal(data, 0)
+    return bytes(data)
+
+
+RECORDS = st.sampled_from(
+    [
+        *[batch()] * 6,
+        batch(key=b"k"),
+        batch(sequence=0),
+        batch(sequence=1),
+        batch(sequence=0, transactional=True),
+        batch() + batch(),
+        batch() + b"\0",
+        batch()[:-1],
+        batch()[:30],
+        b"",
+        None,
+        with_byte(MAGIC_AT, 1, is_sealed=False),
+        with_byte(LENGTH_AT + 3, 3, is_sealed=False),
+        with_byte(LENGTH_AT, 255, is_sealed=False),
+        with_byte(ATTRIBUTES_AT + 1, TRANSACTIONAL_BIT),
+        with_byte(ATTRIBUTES_AT + 1, 7),
+        with_byte(7, 1),
+        with_byte(len(batch()) - 1, 1, is_sealed=False),
+    ]
+)
+PARTS = st.lists(st.tuples(st.integers(0, PARTITIONS), RECORDS), min_size=1, max_size=4)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request, before it is made anew for each side."""
+
+    version: int
+    acks: int
+    topics: list[tuple[str, list[tuple[int, bytes | None]]]]
+    client_id: str = "t"
+
+
+ASKED = st.builds(
+    Asked,
+    version=st.sampled_from([3, 6, 7, 9, 12, BY_ID]),
+    acks=st.sampled_from([-1, 1, 1, 1, 0, 2]),
+    topics=st.lists(st.tuples(st.sampled_from([*TOPICS, *["a", "b"] * 3]), PARTS), max_size=3),
+    client_id=st.sampled_from(["t", "t", "__admin_client"]),
+)
+
+
+def open_side() -> Node:
+    """A broker whose partitions are all open."""
+    node = open_node("/data", BrokerConfig.parse({})[0], env=seeded_env(1, now_ms=NOW))
+    for name in TOPICS[:2]:
+        node.topics.create(name, PARTITIONS)
+    node.log_dir.create_topic(
+        "stamped", partitions=PARTITIONS, config={"message.timestamp.type": "LogAppendTime"}
+    )
+    node.log_dir.create_topic(
+        "compacted", partitions=PARTITIONS, config={"cleanup.policy": "compact"}
+    )
+    node.log_dir.create_topic("__consumer_offsets", partitions=PARTITIONS)
+    for name in TOPICS[:-1]:
+        for number in range(PARTITIONS):
+            node.partitions.get(name, number)
+    return node
+
+
+def request_of(node: Node, asked: Asked) -> ProduceRequest:
+    topics = []
+    for name, parts in asked.topics:
+        info = node.topics.find(name)
+        has_id = asked.version >= BY_ID and info is not None and info.topic_id is not None
+        topics.append(
+            TopicProduceData(
+                name="" if asked.version >= BY_ID else name,
+                topic_id=info.topic_id if has_id and info and info.topic_id else NO_UUID,
+                partition_data=[
+                    PartitionProduceData(
+                        index=index,
+                        records=None if data is None else memoryview(bytearray(data)),
+                    )
+                    for index, data in parts
+                ],
+            )
+        )
+    return ProduceRequest(transactional_id=None, acks=asked.acks, timeout_ms=9, topic_data=topics)
+
+
+async def answered(node: Node, asked: Asked) -> Answered:
+    """What is said, topics that are named by their ids by their places."""
+    context = RequestContext(
+        node, PRODUCE, asked.version, asked.client_id, ConnectionFacts(1, "here")
+    )
+    try:
+        said = produce(context, request_of(node, asked))
+        answer = await said if isinstance(said, Awaitable) else said
+    except Unanswered as error:
+        return error.code
+    if answer is None:
+        return None
+    assert isinstance(answer, ProduceResponse)
+    return [(topic.name, topic.partition_responses) for topic in answer.responses]
+
+
+def logs(node: Node) -> list[bytes]:
+    return [
+        bytes(segment.whole())
+        for name in TOPICS[:-1]
+        for number in range(PARTITIONS)
+        for segment in node.partitions.get(name, number).log.segments
+    ]
+
+
+@contextmanager
+def the_long_way() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(handler, "plain_parts", lambda *_: None)
+        patch.setattr(Partition, "append_plain", lambda *_: None)
+        yield
+
+
+@given(st.lists(ASKED, min_size=1, max_size=4))
+@settings(max_examples=200)
+def test_both_ways_say_and_write_the_same(asked: list[Asked]) -> None:
+    found = []
+    for is_short in (True, False):
+        node = open_side()
+        with pytest.MonkeyPatch.context() if is_short else the_long_way():
+            said = [asyncio.run(answered(node, each)) for each in asked]
+        found.append((said, logs(node), tallies(node)))
+        node.close()
+    assert found[0] == found[1]
+
+
+def tallies(node: Node) -> object:
+    found = getattr(node.metrics, "topics", {})
+    return {
+        name: (tally.records_in, tally.bytes_in, tally.latency.counts, tally.latency.total)
+        for name, tally in found.items()
+    }
+
+
+@pytest.mark.parametrize("version", [7, 9, 12, BY_ID])
+def test_what_clients_send_is_plain(version: int) -> None:
+    node = open_side()
+    asked = Asked(version, 1, [("a", [(0, batch()), (2, batch())]), ("b", [(1, batch())])])
+    context = RequestContext(node, PRODUCE, version, "t", ConnectionFacts(1, "here"))
+    parts = plain_parts(context, request_of(node, asked), [])
+    assert parts is not None
+    found = [(part.name, part.data.index) for part in parts]
+    assert found == [("a", 0), ("a", 2), ("b", 1)]
+    node.close()
+
+
+def test_a_partition_named_twice_with_a_codec_of_nobody_is_answered() -> None:
+    """It was not: the connection was closed."""
+    node = open_side()
+    odd = with_byte(ATTRIBUTES_AT + 1, 7)
+    both: list[tuple[int, bytes | None]] = [(0, batch()), (0, odd)]
+    for parts in (both, both[::-1]):
+        said = asyncio.run(answered(node, Asked(3, 1, [("a", parts)])))
+        assert isinstance(said, list)
+        assert [(each.index, each.error_code) for _, all_of in said for each in all_of] == [(0, 76)]
+    node.close()
