@@ -219,33 +219,48 @@ class Outgoing:
 
     def _step(self) -> int:
         """Send some of what is first; how much. Raises BlockingIOError where nothing is taken."""
-        piece = self._pieces[0]
+        pieces, to = self._pieces, self._socket
+        piece, sent_before = pieces[0], 0
         if type(piece) is not FilePiece:
-            return self._send_buffers()
+            head = cast("Buffer", piece)
+            if to is None or len(pieces) == 1 or type(pieces[1]) is not FilePiece:
+                return self._send_buffers()
+            # Mostly one stands alone before each piece of a file.
+            sent_before = to.send(head, _MORE)
+            self.held_bytes -= sent_before
+            if sent_before < len(head):
+                pieces[0] = memoryview(head)[sent_before:]
+                return sent_before
+            pieces.popleft()
+            piece = pieces[0]
+            assert isinstance(piece, FilePiece)
         size = min(piece.size_bytes, SEND_BYTES)
         if not piece.is_cached(size):
             self._read_cold(piece)
-            return 0
-        if self._socket is None:
+            return sent_before
+        if to is None:
             return self._write(piece.read(min(size, CHUNK_BYTES)))
-        sent = piece.send(self._socket.fileno(), size)
-        self._take(piece, sent)
-        return sent
+        sent = piece.send(to.fileno(), size)
+        if sent < piece.size_bytes:
+            piece.skip(sent)
+        else:
+            pieces.popleft()
+        return sent_before + sent
 
     def _send_buffers(self) -> int:
         """All buffers up to the next piece of a file."""
         pieces, to = self._pieces, self._socket
-        if to is not None and len(pieces) > 1 and type(pieces[1]) is FilePiece:
-            return self._send_head(to, cast("Buffer", pieces[0]))
+        if to is not None and len(pieces) == 1:
+            return self._send_last(to, cast("Buffer", pieces[0]))
         buffers: list[Buffer] = []
         while self._pieces and not isinstance(self._pieces[0], FilePiece):
             buffers.append(cast("Buffer", self._pieces.popleft()))
         size = sum(map(len, buffers))
-        if self._socket is None:
+        if to is None:
             self._transport.writelines(buffers)
             self.held_bytes -= size
             return size
-        left = _sent_now(self._socket, buffers, _MORE if self._pieces else 0)
+        left = _sent_now(to, buffers, _MORE if self._pieces else 0)
         self._pieces.extendleft(reversed(left))
         sent = size - sum(map(len, left))
         self.held_bytes -= sent
@@ -253,12 +268,12 @@ class Outgoing:
             raise BlockingIOError
         return sent
 
-    def _send_head(self, to: socket.socket, head: Buffer) -> int:
-        """What stands alone before a piece of a file: mostly there is one such for each."""
-        sent = to.send(head, _MORE)
+    def _send_last(self, to: socket.socket, buffer: Buffer) -> int:
+        """What stands alone behind the last piece of a file."""
+        sent = to.send(buffer)
         self.held_bytes -= sent
-        if sent < len(head):
-            self._pieces[0] = memoryview(head)[sent:]
+        if sent < len(buffer):
+            self._pieces[0] = memoryview(buffer)[sent:]
         else:
             self._pieces.popleft()
         return sent
