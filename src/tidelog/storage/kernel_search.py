@@ -1,10 +1,10 @@
 """Searches by record time with kernels: one call a segment, or one for many times at once.
 
 Does what `lookup.search_segment` does, on maps of the closed segments and on a map of what the
-active one had when it was made, and on pieces of what has come since; hands compressed and legacy
-batches back to the plain code. The batch of each answer has
-its checksum verified before the answer is given. Keeps arrays over maps of at most `ARRAY_LIMIT`
-segments, no decoded batch and no answer.
+active one had when it was made, and on pieces of what has come since; opens compressed batches for
+the kernels, and leaves legacy ones to the plain code. The batch of each answer has its checksum
+verified before the answer is given. Keeps arrays over maps of at most `ARRAY_LIMIT` segments, no
+decoded batch and no answer.
 
 Imports numpy and numba: reached only through `LogReader.use_kernels` and the array lookups.
 """
@@ -16,6 +16,16 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tidelog.errors import TidelogError
+from tidelog.record.batch import RecordBatch
+from tidelog.record.header import (
+    ATTRIBUTES_AT,
+    BATCH_LENGTH_MIN,
+    CODEC_MASK,
+    HEADER_SIZE,
+    LENGTH,
+    LENGTH_AT,
+)
 from tidelog.record.kernels.layout import FOUND, NEED_PLAIN, NOT_FOUND
 from tidelog.record.kernels.lookup import (
     ANSWER_FIELDS,
@@ -36,7 +46,7 @@ from tidelog.storage.lookup import answer, search_segment
 from tidelog.storage.proof import position_floor, time_floor
 from tidelog.storage.reading import checked_records
 from tidelog.storage.segment import Segment
-from tidelog.types import OffsetAndTimestamp
+from tidelog.types import Codec, OffsetAndTimestamp
 
 ARRAY_LIMIT: Final = 16_384
 # The last segment is read by pieces of this size; a larger batch is left to the plain code.
@@ -193,20 +203,21 @@ class KernelSearch:
                 self._count_unmapped(segment)
             return self._search_last(segment, target, floor_offset)
         log, offset_index, time_index, epochs = part.arrays
-        status, offset, timestamp, position = find_time_in_segment(
+        found = find_time_in_segment(
             log, offset_index, time_index, segment.base_offset, target, floor_offset
         )
+        status, offset, timestamp, position = found
         if status == FOUND:
             if position in epochs:
                 return OffsetAndTimestamp(offset, timestamp, epochs[position])
             batch = view_batch(log.data, position)
             if batch.is_valid():
-                found = answer(offset, timestamp, batch)
-                if len(epochs) >= PROVEN_LIMIT:
-                    epochs.clear()
-                epochs[position] = found.leader_epoch
-                return found
-        if status not in (FOUND, NEED_PLAIN, NOT_FOUND):
+                return self._keep(part.arrays, found, answer(offset, timestamp, batch))
+        elif status == NEED_PLAIN:
+            hit = self.resolve(segment, log, found, target, floor_offset)
+            if hit is not None:
+                return hit
+        elif status != NOT_FOUND:
             self._active = None  # an index that was wrong is another one by and by
         return self._search_last(segment, target, floor_offset)
 
@@ -242,7 +253,13 @@ class KernelSearch:
                 batch = view_batch(piece.data, at)
                 if batch.is_valid():
                     return answer(found, timestamp, batch)
-            if status == NOT_FOUND and at:
+            if status == NEED_PLAIN:
+                batch = view_batch(piece.data, at)
+                hit = _search_batch(segment, position + at, batch, target, floor_offset)
+                if hit is not None:
+                    return hit
+                position += at + batch.size_bytes
+            elif status == NOT_FOUND and at:
                 position += at
             elif piece_bytes == PIECE_BYTES:
                 return search_segment(segment, target, floor_offset)
@@ -323,8 +340,36 @@ class KernelSearch:
 def _search_batch(
     segment: Segment, position: int, batch: Batch, target: int, floor_offset: int
 ) -> OffsetAndTimestamp | None:
-    """The first match inside one batch, by the plain code."""
+    """The first match inside one batch, by a kernel where it is compressed, else by plain code."""
+    if isinstance(batch, RecordBatch):
+        status, offset, timestamp = _search_compressed(batch, target, floor_offset)
+        if status == FOUND:
+            return answer(offset, timestamp, batch)
+        if status == NOT_FOUND:
+            return None
     for record in checked_records(segment, position, batch):
         if record.timestamp >= target and record.offset >= floor_offset:
             return answer(record.offset, record.timestamp, batch)
     return None
+
+
+def _search_compressed(batch: RecordBatch, target: int, floor_offset: int) -> tuple[int, int, int]:
+    """A kernel's status, offset and timestamp of the first match in a compressed batch.
+
+    Its records are searched as those of a plain batch with the same header are. NEED_PLAIN for a
+    batch that is not compressed, and where anything is wrong: the plain code says what.
+    """
+    try:
+        if batch.codec is Codec.NONE or not batch.is_valid():
+            return NEED_PLAIN, -1, -1
+        body = batch.body()
+    except TidelogError:
+        return NEED_PLAIN, -1, -1
+    image = bytearray(batch.view[:HEADER_SIZE])
+    LENGTH.pack_into(image, LENGTH_AT, BATCH_LENGTH_MIN + len(body))
+    image[ATTRIBUTES_AT + 1] &= ~CODEC_MASK
+    image += body
+    # As a view that nobody writes to, like all that kernels search.
+    log = np.frombuffer(memoryview(image).toreadonly(), np.uint8)
+    status, offset, timestamp, _ = find_time(log, 0, target, floor_offset)
+    return (status if status in (FOUND, NOT_FOUND) else NEED_PLAIN), offset, timestamp

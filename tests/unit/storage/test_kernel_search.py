@@ -6,6 +6,8 @@ from tests.unit.storage.logs import SMALL, new_log, new_records, put, read, read
 
 from tidelog.errors import CorruptBatch
 from tidelog.record.batch import build_batch, build_empty_batch
+from tidelog.record.coding import crc32c
+from tidelog.record.header import ATTRIBUTES_AT, CRC_AT, MAX_TIMESTAMP_AT
 from tidelog.record.legacy_builder import build_legacy_set
 from tidelog.storage import kernel_search
 from tidelog.storage.closed import ClosedSegment
@@ -170,6 +172,72 @@ def test_few_searches_of_an_active_segment_map_nothing() -> None:
         assert not has_map(search)
     assert log.offset_for_time(5) is not None
     assert has_map(search)
+
+
+CODECS = (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("is_closed", [True, False])
+@pytest.mark.parametrize("searches", [1, 10_000])
+def test_compressed_batches_are_opened_for_the_kernel(
+    *, codec: Codec, is_closed: bool, searches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a map and by pieces; what the plain code says of a batch's records is said."""
+    monkeypatch.setattr(kernel_search, "SEARCHES_PER_MAP", searches)
+    _, _, log = new_log({"index.interval.bytes": "100"})
+    search = log.use_kernels()
+    for number in range(6):
+        put(log, *[number * 10 + step * 3 % 7 for step in range(6)], codec=codec)
+    if is_closed:
+        log.roll()
+    segment = log.segments[0]
+    expected = {
+        (target, floor): search_segment(segment, target, floor)
+        for target in range(62)
+        for floor in (0, 3, 17, 35)
+    }
+    for name in ("checked_records", "search_segment"):
+        monkeypatch.setattr(kernel_search, name, None)  # not called
+    for _ in range(2):
+        for (target, floor), found in expected.items():
+            assert search(segment, target, floor) == found
+    assert has_map(search) is (searches == 1 and not is_closed)
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+@pytest.mark.parametrize("place", [61 + 8, 30])
+def test_damage_of_a_compressed_batch_is_told_with_its_place(
+    *, place: int, is_closed: bool
+) -> None:
+    _, _, log = new_log({"index.interval.bytes": "10000"})
+    log.use_kernels()
+    put(log, 10, 11, codec=Codec.LZ4)
+    first_bytes = log.segments[0].size_bytes
+    put(log, 20, 21, codec=Codec.LZ4)
+    file = log.context.pool.get(log.segments[0].log_path)
+    at = first_bytes + place
+    file.pwrite(bytes((file.pread(1, at)[0] ^ 1,)), at)
+    if is_closed:
+        log.roll()
+    for _ in range(2 + 2 * kernel_search.SEARCHES_PER_MAP):
+        with pytest.raises(CorruptBatch, match=f"{FIRST_LOG}, position {first_bytes}"):
+            log.offset_for_time(15)
+    assert log.offset_for_time(5) is not None
+
+
+def test_a_compressed_batch_that_breaks_its_promise_is_passed_over_as_by_the_plain_code() -> None:
+    """Its header names a later time than any of its records has, as after a cleaner's work."""
+    promising = bytearray(build_batch(new_records([10, 20]), codec=Codec.LZ4))
+    promising[MAX_TIMESTAMP_AT : MAX_TIMESTAMP_AT + 8] = (90).to_bytes(8, "big")
+    promising[CRC_AT : CRC_AT + 4] = crc32c(promising[ATTRIBUTES_AT:]).to_bytes(4, "big")
+    _, _, log = new_log({"index.interval.bytes": "10000"})
+    log.append_as_follower(bytes(promising))
+    put(log, 100)
+    log.roll()
+    segment, search = log.segments[0], KernelSearch()
+    for target in range(102):
+        assert search(segment, target, 0) == search_segment(segment, target, 0)
 
 
 @pytest.mark.parametrize("closed", [True, False])
