@@ -222,7 +222,7 @@ class Outgoing:
         pieces, to = self._pieces, self._socket
         piece, sent_before = pieces[0], 0
         if type(piece) is not FilePiece:
-            head = cast("Buffer", piece)
+            head = piece
             if to is None or len(pieces) == 1 or type(pieces[1]) is not FilePiece:
                 return self._send_buffers()
             # Mostly one stands alone before each piece of a file.
