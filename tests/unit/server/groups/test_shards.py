@@ -111,6 +111,8 @@ async def test_nothing_is_served_before_the_topic_is_there(tmp_path: Path) -> No
         assert node.groups.shards.code_for(GROUP) is Code.NOT_COORDINATOR
         made = await asyncio.gather(*[node.groups.shards.ensure_topic() for _ in range(3)])
         assert made == [Code.NONE] * 3
+        # Who asks when the files are there already has the topic loaded as one that was there.
+        await until_loaded(node.groups)
         assert node.groups.shards.code_for(GROUP) is Code.NONE
         given = node.log_dir.topic(OFFSETS_TOPIC).given
         assert given["cleanup.policy"] == "compact"
