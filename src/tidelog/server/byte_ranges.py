@@ -15,7 +15,7 @@ from weakref import ref
 
 from tidelog.errors import CorruptBatch
 from tidelog.record.batch import HEADER_SIZE, LENGTH_MIN, LOG_OVERHEAD, MAGIC_2
-from tidelog.server.segment_bytes import SegmentBytes
+from tidelog.server.segment_bytes import AtHand, ColdRead, SegmentBytes
 from tidelog.storage.proof import batch_at, misfit
 from tidelog.storage.segment import Segment
 from tidelog.types import Buffer
@@ -92,12 +92,16 @@ class ReadEnds:
     """Where reads of a partition ended: the next one mostly goes on there, without an index.
 
     What is said here is only a guess: who goes by it looks whether a batch of that offset is there.
-    A segment that was replaced is another one. Safe for several threads.
+    A segment that was replaced is another one. Safe for several threads, but for `at_hand`.
+
+    Attributes:
+        at_hand: The file that the loop has read last.
     """
 
-    __slots__ = ("_places",)
+    __slots__ = ("_places", "at_hand")
 
     def __init__(self) -> None:
+        self.at_hand = AtHand()
         self._places: dict[int, tuple[ref[Segment], int]] = {}
 
     def place_of(self, segment: Segment, offset: int) -> int | None:
@@ -182,20 +186,20 @@ def _read_on(
     start, log_size = ends.place_of(segment, offset), segment.size_bytes
     if start is None or segment.is_tiered or segment.end_offset > limits.end_offset:
         return None
-    base, size, next_offset = _plain_frame(source.read(segment, start, start + HEADER_SIZE))
+    read = source.header_reader(segment)
+    base, size, next_offset = _plain_frame(read(HEADER_SIZE, start))
     wanted = max(limits.max_bytes, size if limits.whole_first else 0)
     if base != offset or next_offset <= base or start + size > log_size or wanted < size:
         return None
     if start + wanted >= log_size:
-        return ByteRange(segment, start, log_size, segment.end_offset, base)
+        behind = min(segment.end_offset, limits.end_offset)  # it may grow beside a thread
+        return ByteRange(segment, start, log_size, behind, base)
     end, found = start + size, None
     index = source.offset_index(segment)
     slot = index.slot_at_or_before_position(start + wanted)
     key, place = index.entry(slot) if slot >= 0 else (0, 0)
     if place > start:
-        last_base, last_size, behind = _plain_frame(
-            source.read(segment, place, place + HEADER_SIZE)
-        )
+        last_base, last_size, behind = _plain_frame(read(HEADER_SIZE, place))
         is_proven = segment.base_offset < behind <= key + 1
         # Mostly a batch is longer than what lies between two entries: this one holds the limit.
         if is_proven and start + wanted < place + last_size <= log_size:
@@ -206,8 +210,14 @@ def _read_on(
     return ByteRange(segment, start, *found, base)
 
 
-def _plain_frame(header: Buffer) -> tuple[int, int, int]:
-    """Base offset, size and offset behind a batch of format 2; zeros for anything else."""
+def _plain_frame(header: Buffer | None) -> tuple[int, int, int]:
+    """Base offset, size and offset behind a batch of format 2; zeros for anything else.
+
+    Raises:
+        ColdRead: There is no header: it is not in memory.
+    """
+    if header is None:
+        raise ColdRead
     if len(header) < HEADER_SIZE:
         return 0, 0, 0
     base, length, magic, delta = _HEADER.unpack_from(header)

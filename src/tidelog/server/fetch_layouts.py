@@ -46,6 +46,9 @@ LENGTH_BYTES: Final = 4
 
 # Of a partition that is asked for: number, leader epoch, offset, last epoch, most bytes, tags.
 AskedRow: TypeAlias = tuple[int, int, int, int, int, int]
+# Of a partition that is answered: number, high watermark, last stable offset, log start, records;
+# None for no records.
+SaidRow: TypeAlias = tuple[int, int, int, int, Buffer | None]
 
 
 class AskedTopic(NamedTuple):
@@ -53,16 +56,6 @@ class AskedTopic(NamedTuple):
 
     key: bytes
     rows: Sequence[AskedRow]
-
-
-class SaidRow(NamedTuple):
-    """A partition of an answer; `records` is None where there are none."""
-
-    number: int
-    high_watermark: int
-    last_stable_offset: int
-    log_start_offset: int
-    records: Buffer | None
 
 
 class Layout:
@@ -187,7 +180,12 @@ class Layout:
 
     def _sized(self, size: int) -> bytes:
         """The length of records."""
-        return varint_bytes(size + 1) if self.is_flexible else _INT32.pack(size)
+        if not self.is_flexible:
+            return _INT32.pack(size)
+        coded = size + 1
+        if 1 << 14 <= coded < 1 << 21:  # mostly so
+            return bytes((coded & 0x7F | 0x80, coded >> 7 & 0x7F | 0x80, coded >> 14))
+        return varint_bytes(coded)
 
 
 @cache

@@ -259,16 +259,16 @@ class _Reading:
             self._left = max(self._left - size, 0)
             self.size_bytes += size
         self.done.append((partition, offset, size))
-        return SaidRow(number, high_watermark, stable, start, records)
+        return number, high_watermark, stable, start, records
 
     def _find(self, partition: "Partition", offset: int, end: int, max_bytes: int) -> Buffer | None:
-        log = partition.log
-        source = SegmentBytes(log.context.pool, may_block=False)
+        log, ends = partition.log, partition.read_ends
+        source = SegmentBytes(log.context.pool, may_block=False, at_hand=ends.at_hand)
         segments = log.segments
         limits = Limits(
             end_offset=end, max_bytes=min(max_bytes, self._left), whole_first=self._whole_first
         )
-        found = find_range(segments, offset, limits, source, partition.read_ends)
+        found = find_range(segments, offset, limits, source, ends)
         if found is None or not found.size_bytes:
             return None
         if found.segment.is_tiered:
@@ -365,7 +365,7 @@ def _is_said_right(
 
 def _said_row(data: PartitionData) -> SaidRow:
     records = cast("Sequence[Buffer]", data.records)
-    return SaidRow(
+    return (
         data.partition_index,
         data.high_watermark,
         data.last_stable_offset,

@@ -4,11 +4,14 @@ A read on the loop that would wait for a disk or a store raises `ColdRead`; the 
 again with a source that may block, in a thread.
 """
 
+from collections.abc import Callable
+from weakref import ref
+
 from tidelog.env import File, local_file
 from tidelog.server.file_pieces import PIECE_MIN_BYTES, FilePiece
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.closed import ClosedSegment
-from tidelog.storage.handles import FilePool
+from tidelog.storage.handles import FilePool, Held
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.segment import Segment, open_log
 from tidelog.storage.txn_index import TxnIndex
@@ -19,12 +22,39 @@ class ColdRead(Exception):
     """What was asked for is not in memory."""
 
 
+class AtHand:
+    """The log file that was read last, so that it need not be looked for. For one thread.
+
+    It is let go of where the pool lets go of it: before its name gets another meaning.
+    """
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: tuple[ref[Segment], Held] | None = None
+
+    def file_of(self, segment: Segment) -> File | None:
+        """That of the segment, None where it is not at hand."""
+        kept = self._kept
+        if kept is None or kept[0]() is not segment:
+            return None
+        held = kept[1]
+        held.is_used = True
+        return held.file
+
+    def keep(self, segment: Segment, held: Held) -> None:
+        """From now on it is that of this segment."""
+        self._kept = ref(segment), held
+
+
 class SegmentBytes:
     """A way to read a log's segments, for one read. One that may block is for threads."""
 
-    def __init__(self, pool: FilePool, *, may_block: bool) -> None:
+    def __init__(self, pool: FilePool, *, may_block: bool, at_hand: AtHand | None = None) -> None:
+        """`at_hand`: of whoever reads the same log again and again."""
         self._pool = pool
         self._may_block = may_block
+        self._at_hand = at_hand
         # The file that was opened last: of one read mostly the only one.
         self._opened: tuple[Segment, File] | None = None
 
@@ -64,9 +94,31 @@ class SegmentBytes:
         opened = self._opened
         if opened is not None and opened[0] is segment:
             return opened[1]
-        file = open_log(segment, self._pool.get)
+        at_hand = self._at_hand
+        file = None if at_hand is None else at_hand.file_of(segment)
+        if file is None:
+            held, file = open_log(segment, self._pool.hold)
+            if at_hand is not None:
+                at_hand.keep(segment, held)
         self._opened = segment, file
         return file
+
+    def header_reader(self, segment: Segment) -> Callable[[int, int], Buffer | None]:
+        """What reads so many bytes of a log file from a position on; None for not in memory.
+
+        Nothing is checked there: a segment that is in the tier alone has no such file.
+
+        Raises:
+            ColdRead: None of it can be had without waiting.
+            OSError: The system failed to open it.
+        """
+        file = self._file(segment)
+        if self._may_block:
+            return file.pread
+        local = local_file(file)
+        if local is None:
+            raise ColdRead
+        return local.read_cached
 
     def offset_index(self, segment: Segment) -> OffsetIndex:
         """The segment's index; raises ColdRead where it was not loaded yet."""

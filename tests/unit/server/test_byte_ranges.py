@@ -6,7 +6,7 @@ from tests.unit.storage.logs import new_log
 from tidelog.errors import CorruptBatch
 from tidelog.record.batch import HEADER_SIZE, LOG_OVERHEAD
 from tidelog.server.byte_ranges import Limits, ReadEnds, find_range, frames
-from tidelog.server.segment_bytes import SegmentBytes
+from tidelog.server.segment_bytes import AtHand, SegmentBytes
 from tidelog.storage.handles import FilePool
 from tidelog.storage.log import Log
 from tidelog.storage.offset_index import OffsetIndex
@@ -128,3 +128,39 @@ def test_a_length_that_can_t_be_is_no_end(length: int, log: Log) -> None:
         found = find_range(log.segments, 0, limits, source)
         assert found is not None
         assert found.end <= third.position
+
+
+@pytest.mark.parametrize("slot", range(1, 12))
+def test_a_wrong_index_is_found_out_where_a_read_goes_on(slot: int) -> None:
+    """An entry that names the middle of a batch, at each place where a read may end."""
+    _, _, log = new_log({"index.interval.bytes": "0"})
+    for number in range(COUNT):
+        log.append([NewRecord(value=bytes(50), timestamp=number)])
+    (segment,) = log.segments
+    source, ends = SegmentBytes(log.context.pool, may_block=True), ReadEnds()
+    begun = find_range(log.segments, 0, LIMITS, source, ends)
+    assert begun is not None
+    right = find_range(log.segments, begun.next_offset, LIMITS, source, ends)
+    data = segment.offset_index._data
+    assert isinstance(data, bytearray)
+    data[slot * 8 + 7] ^= 1
+    found = find_range(log.segments, begun.next_offset, LIMITS, source, ends)
+    assert found == right
+
+
+def test_a_file_at_hand_goes_when_the_pool_lets_go_of_it(log: Log) -> None:
+    pool, (first, second, *_), at_hand = log.context.pool, log.segments, AtHand()
+
+    def header(segment: Segment) -> bytes:
+        source = SegmentBytes(pool, may_block=True, at_hand=at_hand)
+        return bytes(source.read(segment, 0, HEADER_SIZE))
+
+    expected = header(first)
+    assert at_hand.file_of(first) is pool.get(first.log_path)
+    assert at_hand.file_of(second) is None
+    pool.forget(first.log_path)
+    assert at_hand.file_of(first) is None
+    assert header(first) == expected
+    assert header(second) != expected
+    assert at_hand.file_of(first) is None
+    assert at_hand.file_of(second) is pool.get(second.log_path)

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from tests.unit.server.fetching import MANY_BYTES, PARTITIONS, TOPICS, Broker, Row
 
+from tidelog.protocol.wire import varint_bytes
 from tidelog.server import repeated_fetches
+from tidelog.server.fetch_layouts import layout_of
 from tidelog.server.file_pieces import PIECE_MIN_BYTES
 from tidelog.server.node import ConnectionFacts
 
@@ -187,3 +189,9 @@ def test_damaged_frames_say_the_same(broker: Broker, version: int) -> None:
             broker.compare(frame[:at] + bytes((frame[at] ^ change,)) + frame[at + 1 :])
         broker.compare(frame[:at])
     broker.compare(frame + b"behind")
+
+
+@pytest.mark.parametrize("bits", [7, 14, 21, 28])
+def test_lengths_of_records_are_varints(bits: int) -> None:
+    for size in range((1 << bits) - 3, (1 << bits) + 3):
+        assert layout_of(12)._sized(size) == varint_bytes(size + 1)
