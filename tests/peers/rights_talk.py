@@ -273,7 +273,7 @@ def prepare(bootstrap: str) -> Mapping[str, UUID]:
             topic_partitions=[],
         )
         assert not any(codes_in(patiently(client, CONSUMER_GROUP_HEARTBEAT, 1, joining)))
-        _lend(client)
+        lend(client)
         wanted = DescribeTransactionsRequest(transactional_ids=[TRANSACTION])
         patiently(client, DESCRIBE_TRANSACTIONS, 0, wanted)
         first = InitProducerIdRequest(transactional_id=TRANSACTION, transaction_timeout_ms=60_000)
@@ -324,7 +324,7 @@ def make_anew(bootstrap: str) -> None:
         assert not any(codes_in(said)), said
 
 
-def _lend(client: RawClient) -> None:
+def lend(client: RawClient) -> None:
     """A share group without members, which has begun one topic."""
     place = AlterShareGroupOffsetsRequestPartition(partition_index=0, start_offset=0)
     topic = AlterShareGroupOffsetsRequestTopic(topic_name="flights", partitions=[place])

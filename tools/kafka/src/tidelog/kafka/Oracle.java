@@ -42,6 +42,8 @@ public final class Oracle {
         entry("throttle", Rates::throttle),
         entry("rights", Rights::ask),
         entry("administer", Administration::ask),
+        entry("tool_rights", ToolRights::ask),
+        entry("tool", Tools::run),
         entry("authorize", Authorizers::authorize),
         entry("message", Messages::message),
         entry("versions", Messages::versions));
@@ -56,8 +58,15 @@ public final class Oracle {
     static final class ToolExit extends RuntimeException {
         private static final long serialVersionUID = 1L;
 
+        private final int status;
+
         ToolExit(int status, String message) {
             super("exit " + status + (message == null ? "" : ": " + message));
+            this.status = status;
+        }
+
+        int status() {
+            return status;
         }
     }
 

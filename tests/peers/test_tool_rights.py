@@ -1,0 +1,132 @@
+"""Transactions, share groups and features through real clients and tools, by users with few rights.
+
+At Kafka and at ours each client shows the same, to the code; whether that is what the rules allow
+says a plain model (tool_rights).
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pytest
+from tests.kafka_oracle import Oracle
+from tests.peers.admin_table import SEEN
+from tests.peers.rights_questions import BATCH
+from tests.peers.rights_sides import Side, sides
+from tests.peers.rights_talk import LENT, SUPER, TRANSACTION, codes_in, lend, logged_in
+from tests.peers.tool_rights import (
+    TOOL_USERS,
+    Step,
+    Told,
+    by_aiokafka,
+    by_confluent,
+    by_java,
+    by_kafka_python,
+    is_allowed,
+)
+from tests.server.rights.process_drivers import java_config
+
+from tidelog.protocol.messages import PRODUCE
+from tidelog.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+
+__all__ = ["sides"]
+pytestmark = pytest.mark.kafka
+
+ROWS_LEAST: Final = 300
+
+
+def test_the_table_is_large_and_each_step_is_allowed_to_some_only() -> None:
+    rows = {(user, step): is_allowed(user, step) for user in TOOL_USERS for step in Step}
+    assert len(rows) >= ROWS_LEAST
+    for step in set(Step) - {Step.FEATURES}:  # which everybody is told
+        assert {rows[user, step] for user in TOOL_USERS} == {True, False}, step
+
+
+def renew(bootstrap: str) -> None:
+    """The share group is there, without members, and a record to share."""
+    data = [PartitionProduceData(index=0, records=BATCH)]
+    topics = [TopicProduceData(name=SEEN, partition_data=data)]
+    asked = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=90_000, topic_data=topics)
+    with logged_in(bootstrap, SUPER) as client:
+        lend(client)
+        assert not any(codes_in(client.ask(PRODUCE, 9, asked)))
+
+
+@pytest.fixture
+def clients(kafka_oracle: Oracle) -> Mapping[str, Callable[[str, str], Told]]:
+    """Each by its name; it takes a broker's address and a user."""
+    return {
+        "Java": partial(by_java, kafka_oracle),
+        "confluent-kafka": by_confluent,
+        "aiokafka": by_aiokafka,
+        "kafka-python": by_kafka_python,
+    }
+
+
+@pytest.mark.parametrize("user", TOOL_USERS)
+def test_clients_show_the_same(
+    sides: tuple[Side, Side], clients: Mapping[str, Callable[[str, str], Told]], user: str
+) -> None:
+    wrong = []
+    for name, ask in clients.items():
+        for side in sides:
+            renew(side.bootstrap)
+        kafka, ours = (ask(side.bootstrap, user) for side in sides)
+        for step, shown in kafka.items():
+            if shown != ours[step]:
+                wrong.append(f"{name}, {step}: Kafka {shown!r}, ours {ours[step]!r}")
+            if (shown == 0) != is_allowed(user, step):
+                wrong.append(f"{name}, {step}: {shown!r}, though allowed: {is_allowed(user, step)}")
+    assert not wrong, "\n".join(wrong)
+
+
+# -- tools ---------------------------------------------------------------------------------------
+
+SHARES: Final = "consumer.group.ShareGroupCommand"
+TRANSACTIONS: Final = "TransactionsCommand"
+FEATURES: Final = "FeatureCommand"
+TOOLS: Final = (
+    (SHARES, "--describe", "--group", LENT),
+    (SHARES, "--describe", "--members", "--group", LENT),
+    (SHARES, "--reset-offsets", "--to-earliest", "--topic", SEEN, "--execute", "--group", LENT),
+    (SHARES, "--delete-offsets", "--topic", SEEN, "--group", LENT),
+    (SHARES, "--delete", "--group", LENT),
+    (TRANSACTIONS, "list"),
+    (TRANSACTIONS, "describe", "--transactional-id", TRANSACTION),
+    (TRANSACTIONS, "forceTerminateTransaction", "--transactionalId", TRANSACTION),
+    (FEATURES, "describe"),
+    (FEATURES, "upgrade", "--feature", "transaction.version=2"),
+    (FEATURES, "downgrade", "--feature", "transaction.version=9"),
+)
+# Each has its own words for it.
+DENIAL: Final = re.compile("authoriz|needs [A-Z]+ permission", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("user", ["nobody", "lenders-boss", "lender", "producer", "all"])
+def test_tools_end_alike(
+    sides: tuple[Side, Side], kafka_oracle: Oracle, tmp_path: Path, user: str
+) -> None:
+    """By the same status; where one is denied something, both say so."""
+    for main_class, *arguments in TOOLS:
+        ends = []
+        for side in sides:
+            renew(side.bootstrap)
+            given = tmp_path / "settings"
+            more = ("--command-config", str(given))
+            settings = java_config(side.bootstrap, user).items()
+            given.write_text("".join(f"{name}={value}\n" for name, value in settings))
+            told = kafka_oracle.ask(
+                "tool",
+                main_class=f"org.apache.kafka.tools.{main_class}",
+                args=[*("--bootstrap-server", side.bootstrap), *more, *arguments],
+            )
+            assert isinstance(told, dict)
+            said = str(told["said"])
+            ends.append((told["status"], bool(DENIAL.search(said)), TRANSACTION in said))
+        assert ends[0] == ends[1], (main_class, arguments)
