@@ -169,9 +169,9 @@ class Gate:
             answer = await self._step(token)
         except LoginFailed as error:
             await self._fail(self._mechanism, error)
+            usual = failure_text(self._mechanism, is_renewal=self._login is not None)
             said = SaslAuthenticateResponse(
-                error_code=AUTHENTICATION_FAILED,
-                error_message=error.told or failure_text(self._mechanism),
+                error_code=AUTHENTICATION_FAILED, error_message=error.told or usual
             )
             return write_response(request, said)
         said = SaslAuthenticateResponse(error_code=0, error_message=None, auth_bytes=answer)

@@ -5,12 +5,12 @@ Source: java.util.Properties for the first form; TOML has the same names, dotted
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Final
 
 from tidelog.errors import ConfigError
 
 DEFAULT_PORT: Final = 9092
-_LOOPBACK: Final = frozenset({"localhost", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,10 @@ class Endpoint:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach it."""
-        return self.host in _LOOPBACK or self.host.startswith("127.")
+        try:
+            return self.host == "localhost" or ip_address(self.host).is_loopback
+        except ValueError:  # a name, which may mean any address, whatever it begins with
+            return False
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

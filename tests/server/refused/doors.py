@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from confluent_kafka.admin import AdminClient
@@ -139,8 +140,8 @@ def ensure_open(door: Door, key: Key) -> None:
 
 
 @contextmanager
-def our_sasl(folder: Path) -> Iterator[Door]:
-    """Ours, with a door for each mechanism."""
+def our_sasl(folder: Path, more: Mapping[str, str] = MappingProxyType({})) -> Iterator[Door]:
+    """Ours, with a door for each mechanism, and more settings."""
     issuer = Issuer(folder)
     users = folder / "users"
     users.write_text(f"PLAIN-user={PASSWORD}\n")
@@ -149,19 +150,24 @@ def our_sasl(folder: Path) -> Iterator[Door]:
         "tidelog.sasl.plain.users.file": str(users),
         "sasl.oauthbearer.jwks.endpoint.url": issuer.path.as_uri(),
     }
-    with tidelog.broker(settings=given) as running:
+    with tidelog.broker(settings=given | dict(more)) as running:
         add_scram_users({"bootstrap.servers": running.bootstrap_servers})
         yield _sasl_door(f"127.0.0.1:{running.ports[SASL]}", issuer)
 
 
 @contextmanager
-def kafkas_sasl(home: KafkaHome, oracle: Oracle, folder: Path) -> Iterator[Door]:
+def kafkas_sasl(
+    home: KafkaHome,
+    oracle: Oracle,
+    folder: Path,
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Door]:
     """Kafka, likewise."""
     issuer = Issuer(folder)
     url = issuer.path.as_uri()
     allowed = "-Dorg.apache.kafka.sasl.oauthbearer.allowed"
     jvm = (*QUICK_JVM, f"{allowed}.urls={url}", f"{allowed}.files={issuer.path}")
-    given = _SHARED | _KAFKAS_SASL | {"sasl.oauthbearer.jwks.endpoint.url": url}
+    given = _SHARED | _KAFKAS_SASL | {"sasl.oauthbearer.jwks.endpoint.url": url} | dict(more)
     with started(Broker(home, oracle, folder / "kafka", settings=given, jvm=jvm)) as broker:
         add_scram_users(key_of("PLAIN").librdkafka(broker.bootstrap))
         yield _sasl_door(broker.bootstrap, issuer)

@@ -1,9 +1,13 @@
 """A broker whose fetches are answered by a connection that remembers them, and by others."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from uuid import UUID
 
+import pytest
+
+from tidelog import env
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
 from tidelog.errors import TidelogError
@@ -33,13 +37,21 @@ SMALL_SEGMENTS = {"internal.segment.bytes": "400000", "index.interval.bytes": "1
 Row = tuple[int, int]  # partition and offset
 
 
+@contextmanager
+def all_in_memory() -> Iterator[None]:
+    """Reads never wait: else the system may say so of one of two reads, as while it writes back."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(env, "_ASKS_CACHE", False)
+        yield
+
+
 class Broker:
     """A node, a connection that remembers, and others that never do."""
 
     def __init__(self, folder: str, *, seed: int = 0) -> None:
         self.clock = ManualClock(NOW_MS)
-        env = Env(clock=self.clock, random=random.Random(seed))
-        self.node = open_node(folder, BrokerConfig.parse({})[0], env=env)
+        seam = Env(clock=self.clock, random=random.Random(seed))
+        self.node = open_node(folder, BrokerConfig.parse({})[0], env=seam)
         for topic in TOPICS:
             self.create(topic)
         self.connection = ConnectionFacts(1, "somewhere")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.server.fetching import MANY_BYTES, PARTITIONS, TOPICS, Broker, Row
+from tests.unit.server.fetching import MANY_BYTES, PARTITIONS, TOPICS, Broker, Row, all_in_memory
 
 from tidelog.protocol.wire import varint_bytes
 from tidelog.server import repeated_fetches
@@ -17,9 +17,10 @@ VERSIONS = range(4, 19)
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    made = Broker(str(tmp_path))
-    yield made
-    made.node.close()
+    with all_in_memory():
+        made = Broker(str(tmp_path))
+        yield made
+        made.node.close()
 
 
 def with_records(broker: Broker) -> list[tuple[str, list[Row]]]:

@@ -5,9 +5,10 @@ from tempfile import TemporaryDirectory
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.server.fetching import MANY_BYTES, NOW_MS, PARTITIONS, TOPICS, Broker
+from tests.unit.server.fetching import MANY_BYTES, NOW_MS, PARTITIONS, TOPICS, Broker, all_in_memory
 
 from tidelog.record.builder import build_batch, build_end_marker
+from tidelog.server.node import ConnectionFacts
 from tidelog.storage.appends import AppendOrigin
 from tidelog.types import NewRecord
 
@@ -19,8 +20,7 @@ class Life:
         self.broker = broker
         self.rng = random.Random(seed)
         self.sequences: dict[tuple[str, int], int] = {}
-        self.version = self.rng.choice((9, 11, 12, 13, 18))
-        self.isolation = self.rng.choice((0, 1))
+        self.change_client()
 
     def step(self) -> None:
         change = self.rng.choices(
@@ -93,8 +93,12 @@ class Life:
             self.sequences.pop((topic, number), None)
 
     def change_client(self) -> None:
+        """Another client comes: what it asks for but for partitions stays the same."""
         self.version = self.rng.choice((9, 11, 12, 13, 18))
         self.isolation = self.rng.choice((0, 1))
+        self.max_bytes = self.rng.choice((MANY_BYTES, MANY_BYTES, 90_000, 0))
+        self.min_bytes, self.wait_ms = self.rng.choice((0, 1)), self.rng.choice((0, 500))
+        self.broker.connection = ConnectionFacts(1, "somewhere")
 
     def fetch(self) -> None:
         self.broker.compare(self.request())
@@ -109,16 +113,16 @@ class Life:
             asked,
             isolation=self.isolation,
             partition_max_bytes=self.rng.choice((1 << 20, 1 << 20, 40_000, 100, 0)),
-            max_bytes=self.rng.choice((MANY_BYTES, MANY_BYTES, 90_000, 0)),
-            min_bytes=self.rng.choice((0, 1)),
-            wait_ms=self.rng.choice((0, 500)),
-            epochs=(self.rng.choice((-1, -1, -1, 0, 1)), -1),
+            max_bytes=self.max_bytes,
+            min_bytes=self.min_bytes,
+            wait_ms=self.wait_ms,
+            epochs=(self.rng.choice((-1,) * 8 + (0, 1)), -1),
             number=self.rng.randrange(-(1 << 31), 1 << 31) & 0xFFFF_FFFF,
         )
 
     def offset(self, topic: str, number: int) -> int:
         found = self.broker.node.partitions.find_used(topic, number)
-        if found is None or self.rng.random() < 0.1:
+        if found is None or self.rng.random() < 0.03:
             return self.rng.randrange(-1, 200)
         ends = [offset for offset in found.read_ends._places if offset < 1 << 40]
         return self.rng.choice((*ends[-3:], found.log.log_start_offset, found.high_watermark))
@@ -127,7 +131,7 @@ class Life:
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_whatever_happens_both_ways_say_the_same(seed: int) -> None:
-    with TemporaryDirectory() as folder:
+    with all_in_memory(), TemporaryDirectory() as folder:
         broker = Broker(folder, seed=seed)
         try:
             life = Life(broker, seed)

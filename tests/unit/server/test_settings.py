@@ -79,7 +79,20 @@ def test_endpoint_that_cannot_be(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "is_loopback"), [("127.0.0.1", True), ("localhost", True), ("0.0.0.0", False)]
+    ("host", "is_loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.9.10", True),
+        ("localhost", True),
+        ("::1", True),
+        ("0:0:0:0:0:0:0:1", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        # A name may mean any address, whatever it begins with.
+        ("127.0.0.1.example.org", False),
+        ("127.example.org", False),
+    ],
 )
 def test_loopback(host: str, is_loopback: bool) -> None:
     assert Endpoint(host, 1).is_loopback is is_loopback

@@ -2,7 +2,8 @@
 
 When a group changes, all its members ask within milliseconds, and each of them is written about.
 Whoever writes first in a turn is written at once, so that who is alone doesn't wait. What comes
-behind it in the same turn is gathered, and written when the turn is over; only then is it answered.
+behind it in the same turn is gathered, and written when some have come together, or the turn is
+over; only then is it answered.
 
 Source: Kafka 4.3's coordinator runtime does so for `group.coordinator.append.linger.ms`.
 """
@@ -18,6 +19,8 @@ from tidelog.server.groups.reply import Reply
 
 # A batch of these fits wherever a single request's does, and is soon compressed and written.
 GATHERED_BYTES_MAX: Final = 32 << 10
+# Who is answered early asks on, or lets others, while the broker works on for those behind it.
+GATHERED_REPLIES_MAX: Final = 8
 # Of a record, beside key and value: more than its lengths, deltas and attributes take.
 _RECORD_BYTES: Final = 32
 
@@ -43,6 +46,11 @@ class _Gathered:
     records: list[GroupRecord] = field(default_factory=list)
     replies: list[Reply[Code]] = field(default_factory=list)
     size_bytes: int = 0
+
+    def is_full_for(self, size_bytes: int) -> bool:
+        """Whether so much more has to wait for another batch."""
+        is_large = self.size_bytes + size_bytes > GATHERED_BYTES_MAX
+        return is_large or len(self.replies) >= GATHERED_REPLIES_MAX
 
     def reply(self) -> Reply[Code]:
         made: Reply[Code] = Reply()
@@ -80,7 +88,7 @@ class Gathering:
         if not self._topic.takes(number):
             return Reply.of(Code.NOT_COORDINATOR)
         found = self._gathered.get(number)
-        if found is not None and found.size_bytes + size_bytes > GATHERED_BYTES_MAX:
+        if found is not None and found.is_full_for(size_bytes):
             self.flush(number)
             found = None
         if found is None:

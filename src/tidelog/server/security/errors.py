@@ -1,8 +1,13 @@
 """What goes wrong at the door."""
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from tidelog.errors import TidelogError
+
+FOR_ANOTHER: Final = "a client that wants to act for another user"
+FOR_ANOTHER_TOLD: Final = (
+    "Authentication failed: Client requested an authorization id that is different from username"
+)
 
 
 class LoginFailed(TidelogError):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from tidelog.server.security.errors import LoginFailed
+from tidelog.server.security.errors import FOR_ANOTHER, FOR_ANOTHER_TOLD, LoginFailed
 from tidelog.server.security.pretenders import Shape
 from tidelog.server.security.scram import BY_SASL_NAME, ScramCredential, ScramMechanism, ScramServer
 
@@ -78,10 +78,7 @@ class PlainExchange:
             told = "Authentication failed: Invalid username or password"
             raise LoginFailed("no such user, or another password", told=told)
         if for_whom not in {"", user}:
-            told = "Authentication failed: Client requested an authorization id that is different"
-            raise LoginFailed(
-                "a client that wants to act for another user", told=f"{told} from username"
-            )
+            raise LoginFailed(FOR_ANOTHER, told=FOR_ANOTHER_TOLD)
         self.login = Login(user)
         return b""
 
@@ -133,14 +130,14 @@ class BearerExchange:
             self._failure = LoginFailed(str(error), told=told)
             return told.encode()
         if for_whom not in {"", login.user}:
-            raise LoginFailed("a client that wants to act for another user")
+            raise LoginFailed(FOR_ANOTHER, told=FOR_ANOTHER_TOLD)
         self.login = login
         return b""
 
 
 def _bearer_of(token: bytes) -> tuple[str, str]:
     """The authorization id, which may be empty, and the token. Source: RFC 7628, 3.1."""
-    bad = LoginFailed("a message that is no OAUTHBEARER", told="Invalid OAUTHBEARER client message")
+    bad = LoginFailed("a message that is no OAUTHBEARER")
     try:
         header, *pairs = token.decode().split(_SEPARATOR)
     except UnicodeDecodeError:
@@ -158,9 +155,8 @@ def _bearer_of(token: bytes) -> tuple[str, str]:
     return for_whom[2:].replace("=2C", ",").replace("=3D", "="), bearer.strip()
 
 
-def failure_text(mechanism: str) -> str:
+def failure_text(mechanism: str, *, is_renewal: bool = False) -> str:
     """What Kafka tells a client of a log-in that has failed, where the mechanism says no more."""
-    return (
-        "Authentication failed during authentication due to invalid credentials with SASL mechanism"
-        f" {mechanism}"
-    )
+    what = "re-authentication" if is_renewal else "authentication"
+    text = f"Authentication failed during {what} due to invalid credentials with SASL mechanism"
+    return f"{text} {mechanism}"

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
-from tidelog.server.security.errors import LoginFailed
+from tidelog.server.security.errors import FOR_ANOTHER, FOR_ANOTHER_TOLD, LoginFailed
 from tidelog.server.security.pretenders import Shape, draw_shape, make_salt
 
 ITERATIONS_MIN: Final = 4096
@@ -147,7 +147,7 @@ class ScramServer:
             raise LoginFailed("delegation tokens are not known here")
         self._user = _unescaped(fields[0][2:])
         if authzid and _unescaped(authzid[2:]) not in {"", self._user}:
-            raise LoginFailed("a client that wants to act for another user")
+            raise LoginFailed(FOR_ANOTHER, told=FOR_ANOTHER_TOLD)
         nonce = fields[1][2:]
         if not self._user or not nonce or not _is_printable(nonce):
             raise LoginFailed("a first message with an empty name or a bad nonce")

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from tidelog.server.groups.codes import Code
-from tidelog.server.groups.gathering import GATHERED_BYTES_MAX, Gathering
+from tidelog.server.groups.gathering import GATHERED_BYTES_MAX, GATHERED_REPLIES_MAX, Gathering
 from tidelog.server.groups.records import GroupRecord
 from tidelog.server.groups.reply import Reply
 from tidelog.server.handlers.waiting import arrival
@@ -97,6 +97,18 @@ async def test_a_batch_has_a_bound(topic: FakeTopic, log: Gathering) -> None:
     large = log.append(0, record("d", GATHERED_BYTES_MAX))
     assert [each.value for each in (*replies, large)] == [Code.NONE] * 4
     assert topic.batches == [(0, [key]) for key in (b"a", b"b", b"c", b"d")]
+
+
+@on_a_loop
+async def test_so_many_are_answered_before_the_turn_is_over(
+    topic: FakeTopic, log: Gathering
+) -> None:
+    keys = [f"{number}" for number in range(GATHERED_REPLIES_MAX + 2)]
+    replies = [log.append(0, record(key)) for key in keys]
+    assert [each.is_done for each in replies] == [True] * (len(keys) - 1) + [False]
+    first, *gathered = (key.encode() for key in keys[:-1])
+    assert topic.batches == [(0, [first]), (0, gathered)]
+    assert await arrival(replies[-1]) is Code.NONE
 
 
 @on_a_loop

@@ -1,0 +1,154 @@
+"""Log-ins step by step, in the right way and in others, at Kafka and at ours."""
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+import pytest
+from tests.kafka_oracle import Oracle
+from tests.peers.home import KafkaHome
+from tests.server.logins import MECHANISMS, PASSWORD, is_served, plain, say, shake
+from tests.server.raw import RawClient
+from tests.server.refused.doors import BEARER, Door, kafkas_sasl, our_sasl
+from tests.server.test_bearer import BearerKey
+
+LIFETIME_MS: Final = 3_600_000
+SCRAM: Final = MECHANISMS[1:]
+NONCE: Final = "fyko+d2lbbFgONRv9qkxdawL"
+UNSUPPORTED, ILLEGAL, REFUSED = 33, 34, 58
+LET_IN: Final = (("say", 0, LIFETIME_MS, ""), ("say", 0, "some", ""))
+# A story says what comes, and puts down what it hears.
+Heard = list[object]
+Story = Callable[["Visitor"], None]
+
+
+class LastMessage(NamedTuple):
+    """The parts of a client's last message of SCRAM, each of which may be wrong."""
+
+    binding: str
+    nonce: str
+    proof: str
+
+    def text(self) -> str:
+        return f"c={self.binding},r={self.nonce},p={self.proof}"
+
+
+Change = Callable[[LastMessage], str]
+
+
+class Visitor:
+    """A connection, and what it has heard."""
+
+    def __init__(self, door: Door, client: RawClient) -> None:
+        self._door = door
+        self._client = client
+        self.heard: Heard = []
+
+    def shake(self, mechanism: str, version: int = 1) -> None:
+        """A handshake."""
+        told = shake(self._client, mechanism, version)
+        self.heard.append(("shake", told.error_code, sorted(told.mechanisms)))
+
+    def say(self, token: bytes) -> bytes:
+        """A token; the answer's."""
+        told = say(self._client, token)
+        lifetime = told.session_lifetime_ms
+        # That of a token is what is left of its time, if that is less.
+        word = lifetime if lifetime in (0, LIFETIME_MS) else "some"
+        text = (told.error_message or "").split(":")[0]
+        self.heard.append(("say", told.error_code, word, text))
+        return bytes(told.auth_bytes)
+
+    def ask(self) -> None:
+        """Something that is for those alone who have logged in."""
+        self.heard.append(("ask", is_served(self._client)))
+
+    def log_in(self, mechanism: str, password: str = PASSWORD) -> None:
+        """All of it, in the usual way."""
+        self.shake(mechanism)
+        self.prove(mechanism, password)
+
+    def prove(self, mechanism: str, password: str = PASSWORD) -> None:
+        """The tokens of it."""
+        if mechanism == BEARER:
+            key = self._door.good[BEARER] if password == PASSWORD else self._door.bad[EXPIRED]
+            assert isinstance(key, BearerKey)
+            said = self.say(f"n,,\x01auth=Bearer {key.made}\x01\x01".encode())
+            self.heard.append(said)
+            if said:
+                self.say(b"\x01")
+        elif mechanism == "PLAIN":
+            self.say(plain(password=password))
+        else:
+            self.scram(mechanism, password=password)
+
+    def scram(
+        self,
+        mechanism: str,
+        first: str = "n,,n={user},r={nonce}",
+        change: Change = LastMessage.text,
+        password: str = PASSWORD,
+    ) -> None:
+        """Both messages; the second may be changed before it is sent."""
+        text = first.format(user=f"{mechanism}-user", nonce=NONCE)
+        answer = self.say(text.encode()).decode()
+        if answer:
+            final = last_message(mechanism, text, answer, password)
+            self.say(change(final).encode())
+
+
+EXPIRED: Final = f"{BEARER}-expired"
+
+
+def last_message(mechanism: str, first: str, answer: str, password: str) -> LastMessage:
+    """What an honest client says second, by RFC 5802, section 3."""
+    name = "sha256" if mechanism.endswith("256") else "sha512"
+    said = dict(part.partition("=")[::2] for part in answer.split(","))
+    salted = hashlib.pbkdf2_hmac(
+        name, password.encode(), base64.b64decode(said["s"]), int(said["i"])
+    )
+    client_key = hmac.digest(salted, b"Client Key", name)
+    header = ",".join(first.split(",")[:2]) + ","
+    binding = base64.b64encode(header.encode()).decode()
+    covered = f"{first.removeprefix(header)},{answer},c={binding},r={said['r']}"
+    signature = hmac.digest(hashlib.new(name, client_key).digest(), covered.encode(), name)
+    proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+    return LastMessage(binding, said["r"], base64.b64encode(proof).decode())
+
+
+@pytest.fixture(scope="module")
+def doors(
+    kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Door, Door]]:
+    """Kafka's and ours, where sessions end."""
+    folders = [tmp_path_factory.mktemp(name) for name in ("kafka", "ours")]
+    more = {
+        "connections.max.reauth.ms": str(LIFETIME_MS),
+        "connection.failed.authentication.delay.ms": "0",
+    }
+    with (
+        kafkas_sasl(kafka_jars, kafka_oracle, folders[0], more) as kafka,
+        our_sasl(folders[1], more) as ours,
+    ):
+        yield kafka, ours
+
+
+def heard(door: Door, story: Story) -> Heard:
+    """What a story hears, and that the connection was closed."""
+    with RawClient(door.bootstrap) as client:
+        visitor = Visitor(door, client)
+        try:
+            story(visitor)
+            visitor.ask()
+        except ConnectionError:
+            visitor.heard.append("closed")
+        return visitor.heard
+
+
+def same(doors: tuple[Door, Door], story: Story) -> Heard:
+    """What both tell."""
+    kafka, ours = (heard(door, story) for door in doors)
+    assert ours == kafka
+    return ours

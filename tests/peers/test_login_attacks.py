@@ -1,0 +1,181 @@
+"""Messages of SCRAM and OAUTHBEARER that are wrong in one thing each, at Kafka and at ours."""
+
+import base64
+from collections.abc import Mapping
+from typing import Final
+
+import pytest
+from tests.peers.login_talk import (
+    LIFETIME_MS,
+    NONCE,
+    REFUSED,
+    SCRAM,
+    Change,
+    Heard,
+    LastMessage,
+    Visitor,
+    doors,
+    heard,
+    same,
+)
+from tests.server.refused.doors import BEARER, Door
+from tests.server.test_bearer import BearerKey
+
+__all__ = ["doors"]
+pytestmark = pytest.mark.kafka
+
+FIRST: Final = (
+    "n,a={user},n={user},r={nonce}",
+    "n,a=other,n={user},r={nonce}",
+    "p=tls-unique,,n={user},r={nonce}",
+    "n,,n={user},r={nonce},ext=1",
+    "n,,n={user},r={nonce},tokenauth=true",
+    "n,,n={user}",
+    "n,,r={nonce},n={user}",
+    "n,,n={user},r=",
+    "n,,n=,r={nonce}",
+    "n,,n=a=b,r={nonce}",
+    "n={user},r={nonce}",
+    ",,n={user},r={nonce}",
+    "",
+    "\x00",
+    "c=biws,r={nonce},p=AAAA",
+)
+LAST: Final[Mapping[str, Change]] = {
+    "as it should be": LastMessage.text,
+    "another nonce": lambda it: it._replace(nonce=NONCE + "x").text(),
+    "its own nonce": lambda it: it._replace(nonce=NONCE).text(),
+    "a longer nonce": lambda it: it._replace(nonce=it.nonce + "x").text(),
+    "no nonce": lambda it: it._replace(nonce="").text(),
+    "another binding": lambda it: it._replace(binding="eSws").text(),
+    "no binding": lambda it: it._replace(binding="").text(),
+    "a flipped proof": lambda it: it._replace(proof=swapped(it.proof)).text(),
+    "a proof that is no base64": lambda it: it._replace(proof="*" * 44).text(),
+    "no proof": lambda it: it.text().rpartition(",p=")[0],
+    "an end behind the proof": lambda it: it.text() + ",x=1",
+    "nothing": lambda _: "",
+    "the first one again": lambda _: f"n,,n=SCRAM-SHA-256-user,r={NONCE}",
+}
+
+
+def swapped(proof: str) -> str:
+    """A proof that is wrong in one bit."""
+    raw = bytearray(base64.b64decode(proof))
+    raw[0] ^= 1
+    return base64.b64encode(raw).decode()
+
+
+@pytest.mark.parametrize("mechanism", SCRAM)
+@pytest.mark.parametrize("first", FIRST)
+def test_first_messages(doors: tuple[Door, Door], mechanism: str, first: str) -> None:
+    def story(visitor: Visitor) -> None:
+        visitor.shake(mechanism)
+        visitor.scram(mechanism, first)
+
+    same(doors, story)
+
+
+@pytest.mark.parametrize("mechanism", SCRAM)
+@pytest.mark.parametrize("what", LAST)
+def test_last_messages(doors: tuple[Door, Door], mechanism: str, what: str) -> None:
+    def story(visitor: Visitor) -> None:
+        visitor.shake(mechanism)
+        visitor.scram(mechanism, change=LAST[what])
+
+    told = same(doors, story)
+    assert (told[-1] == ("ask", True)) == (what == "as it should be")
+
+
+@pytest.mark.parametrize("mechanism", SCRAM)
+def test_who_has_proved_himself_can_say_no_more(doors: tuple[Door, Door], mechanism: str) -> None:
+    def story(visitor: Visitor) -> None:
+        visitor.log_in(mechanism)
+        visitor.say(b"again")
+
+    same(doors, story)
+
+
+def answers(doors: tuple[Door, Door], mechanism: str, *message: object) -> list[object]:
+    """What Kafka and ours say to a changed log-in, but for the handshake."""
+
+    def story(visitor: Visitor) -> None:
+        visitor.shake(mechanism)
+        visitor.heard.clear()
+        visitor.scram(mechanism, *message)  # type: ignore[arg-type]  # as `scram` has them
+
+    return [heard(door, story) for door in doors]
+
+
+GOES_ON: Final = ("say", 0, 0, "")
+IS_IN: Final = [GOES_ON, ("say", 0, LIFETIME_MS, ""), ("ask", True)]
+
+
+def refusal(mechanism: str, *before: object) -> list[object]:
+    text = "Authentication failed during authentication due to invalid credentials"
+    said = ("say", REFUSED, 0, f"{text} with SASL mechanism {mechanism}")
+    return [*before, said, ("ask", False)]
+
+
+@pytest.mark.parametrize("mechanism", SCRAM)
+def test_where_kafkas_scram_and_ours_differ(doors: tuple[Door, Door], mechanism: str) -> None:
+    """By RFC 5802, and since names are nobody's to find out."""
+    usual = "n,,n={user},r={nonce}"
+    early, late = refusal(mechanism), refusal(mechanism, GOES_ON)
+    could_bind = usual.replace("n,,", "y,,", 1)
+    assert answers(doors, mechanism, could_bind) == [early, IS_IN]
+    assert answers(doors, mechanism, "n,,m=ext,n={user},r={nonce}") == [late, early]
+    assert answers(doors, mechanism, "n,,n=nobody,r={nonce}") == [early, late]
+    for wrong in ("AAAA", "", "AAAA" * 40):
+        told = answers(doors, mechanism, usual, lambda it, p=wrong: it._replace(proof=p).text())
+        assert told == [[GOES_ON, "closed"], late], wrong
+    for end in (",x=1,p=", ",p=AAAA,p="):
+        told = answers(doors, mechanism, usual, lambda it, e=end: it.text().replace(",p=", e))
+        assert told == [IS_IN, late], end
+
+
+# -- OAUTHBEARER ---------------------------------------------------------------------------------
+
+MESSAGES: Final = (
+    "",
+    "n,,",
+    "n,,\x01\x01",
+    "\x01",
+    "p=x,,\x01auth=Bearer {}\x01\x01",
+    "n,alice,\x01auth=Bearer {}\x01\x01",
+    "n,a=other,\x01auth=Bearer {}\x01\x01",
+    "n,,\x01auth=Bearer \x01\x01",
+    "n,,\x01auth=Bearer x\x01\x01",
+    "n,,\x01host=h\x01port=1\x01auth=Bearer {}\x01\x01",
+)
+
+
+def bearers(doors: tuple[Door, Door], message: str) -> list[Heard]:
+    """What Kafka and ours say to a message of OAUTHBEARER, but for the handshake."""
+
+    def told(door: Door) -> Heard:
+        key = door.good[BEARER]
+        assert isinstance(key, BearerKey)
+
+        def story(visitor: Visitor) -> None:
+            visitor.shake(BEARER)
+            visitor.heard.clear()
+            if visitor.say(message.format(key.made).encode()):
+                visitor.say(b"\x01")
+
+        return heard(door, story)
+
+    return [told(door) for door in doors]
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_messages_of_bearers(doors: tuple[Door, Door], message: str) -> None:
+    kafka, ours = bearers(doors, message)
+    assert ours == kafka
+
+
+def test_where_kafkas_bearers_and_ours_differ(doors: tuple[Door, Door]) -> None:
+    """RFC 7628 lets who could bind a channel say so; what has failed is told."""
+    could_bind = bearers(doors, "y,,\x01auth=Bearer {}\x01\x01")
+    assert could_bind == [refusal(BEARER), [("say", 0, "some", ""), ("ask", True)]]
+    other_scheme = bearers(doors, "n,,\x01auth=Basic {}\x01\x01")
+    assert other_scheme == [["closed"], refusal(BEARER)]
