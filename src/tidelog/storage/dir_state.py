@@ -460,6 +460,8 @@ class DirectoryState(Closing):
         self._release()
 
     def _release(self) -> None:
+        for log in self._logs.values():
+            log.drop_caches()  # whoever opens it next may cut the last segment
         for reader in self._readers.values():
             reader.close()
         self._pool.close()

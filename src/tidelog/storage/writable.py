@@ -333,8 +333,8 @@ class WritableLog(OpeningLog):
 
         Files may still be touched until that has returned.
         """
-        wait = self._deferral.give_up()
-        self._is_closed = True
+        self._forget_maps()  # whoever opens it next may cut the last segment
+        wait, self._is_closed = self._deferral.give_up(), True
 
         def let_go() -> None:
             wait()

@@ -133,6 +133,19 @@ def test_what_was_cut_off_is_not_looked_at_on_a_map() -> None:
 
 
 @pytest.mark.usefixtures("mapping_at_once")
+@pytest.mark.parametrize("whole", [True, False])
+def test_who_is_abandoned_maps_nothing(*, whole: bool) -> None:
+    """Who opens the log next may cut its last segment."""
+    _, directory, log = new_log({"index.interval.bytes": "0"})
+    search = log.use_kernels()
+    put(log, 10)
+    assert log.offset_for_time(5) is not None
+    assert has_map(search)
+    (directory if whole else log).abandon()
+    assert not has_map(search)
+
+
+@pytest.mark.usefixtures("mapping_at_once")
 def test_a_segment_that_was_rolled_is_not_searched_as_it_was_when_active() -> None:
     _, _, log = new_log({"index.interval.bytes": "100"})
     log.use_kernels()
