@@ -18,7 +18,6 @@ LIFETIME_MS: Final = 3_600_000
 SCRAM: Final = MECHANISMS[1:]
 NONCE: Final = "fyko+d2lbbFgONRv9qkxdawL"
 UNSUPPORTED, ILLEGAL, REFUSED = 33, 34, 58
-LET_IN: Final = (("say", 0, LIFETIME_MS, ""), ("say", 0, "some", ""))
 # A story says what comes, and puts down what it hears.
 Heard = list[object]
 Story = Callable[["Visitor"], None]

@@ -1,6 +1,8 @@
 """Controllers and features asked of real Kafka and of our broker: the same answers."""
 
+import contextlib
 import re
+import socket
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -8,6 +10,7 @@ from uuid import UUID
 import pytest
 from tests.peers.broker import Broker
 from tests.server.raw import RawClient
+from tests.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.protocol.messages import (
@@ -180,6 +183,24 @@ def test_voters_stay(
         )
         told = [refused(client.ask(ADD_RAFT_VOTER, 1, adding)) for client in clients]
         assert told[0] == told[1], listeners
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("cluster_id", [b"\0", b"\x03no"], ids=["any", "another"])
+def test_a_voter_is_changed_at_controllers_alone(
+    kafka_broker: Broker, ours: "Ours", cluster_id: bytes, version: int
+) -> None:
+    """UpdateRaftVoter (82): a broker that is asked closes the connection, and says nothing."""
+    head = b"\0\x52" + version.to_bytes(2, "big") + b"\0\0\0\1\xff\xff\0"
+    voter = bytes(4) + NODE.to_bytes(4, "big") + VOTER.bytes
+    listeners = b"\2" + b"\x0bCONTROLLER" + b"\x0a127.0.0.1" + b"\xff\xff" + b"\0"
+    frame = head + cluster_id + voter + listeners + bytes(4) + b"\0\0"
+    for bootstrap in (kafka_broker.bootstrap, ours.bootstrap_servers):
+        host, _, port = bootstrap.rpartition(":")
+        with socket.create_connection((host, int(port)), PATIENCE_S) as sock:
+            sock.sendall(len(frame).to_bytes(4, "big") + frame)
+            with contextlib.suppress(ConnectionResetError):
+                assert sock.recv(4) == b""
 
 
 def refused(told: AddRaftVoterResponse | RemoveRaftVoterResponse) -> tuple[int, str]:

@@ -28,6 +28,8 @@ from tests.server.secured import TIMEOUT_S
 
 import tidelog
 from tidelog.env import os_env
+from tidelog.protocol.messages import SASL_AUTHENTICATE
+from tidelog.protocol.messages.sasl import SaslAuthenticateRequest
 from tidelog.server import gate
 
 
@@ -89,6 +91,22 @@ def test_nobody_becomes_another_on_the_same_connection(tmp_path: Path) -> None:
         assert found.error_code == 58
         assert "Cannot change principals" in (found.error_message or "")
         assert is_closed(client)
+
+
+def test_another_mechanism_ends_a_session_without_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with tidelog.broker(settings=settings_in(tmp_path)) as running:
+        add_users(running)
+        with logged_in(running) as client:
+            assert shake(client, "SCRAM-SHA-256").error_code == 0
+            client.send(
+                SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(auth_bytes=b"n,,n=PLAIN-user,r=a")
+            )
+            assert is_closed(client)
+        counts = running.call(lambda node: dict(node.metrics.logins))
+        assert counts == {("PLAIN", "ok"): 1, ("SCRAM-SHA-256", "failed"): 1}
+    assert "failed: another mechanism on the same connection" in caplog.text
 
 
 def test_no_secret_is_logged_or_described(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -30,13 +30,11 @@ from tidelog.protocol.messages import (
     BY_KEY,
     METADATA,
     SASL_AUTHENTICATE,
-    SASL_HANDSHAKE,
 )
 from tidelog.protocol.messages.metadata import ApiVersionsRequest, MetadataRequest
 from tidelog.protocol.messages.sasl import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
-    SaslHandshakeRequest,
 )
 from tidelog.server.gate import FRAME_BYTES_MAX
 from tidelog.server.in_process import Broker
@@ -142,13 +140,15 @@ def test_nothing_else_is_answered_before_a_log_in(broker: Broker) -> None:
     assert let_in(broker) == before
 
 
-def test_a_token_without_a_handshake_and_a_second_handshake_close(broker: Broker) -> None:
+def test_a_token_without_a_handshake_closes_and_a_second_handshake_is_refused(
+    broker: Broker,
+) -> None:
     with RawClient(place(broker)) as client:
         client.send(SASL_AUTHENTICATE, 1, SaslAuthenticateRequest(auth_bytes=plain()))
         assert is_closed(client)
     with RawClient(place(broker)) as client:
         shake(client, "PLAIN")
-        client.send(SASL_HANDSHAKE, 1, SaslHandshakeRequest(mechanism="PLAIN"))
+        assert shake(client, "PLAIN").error_code == 34
         assert is_closed(client)
 
 

@@ -101,6 +101,8 @@ class Gate:
             NotLoggedIn: A request that may not be asked in this state; the connection closes.
             CorruptMessage, UnsupportedVersion: As `dispatch.answer`.
         """
+        if self._state is State.WANTS_TOKENS and self._exchange is None:
+            return _Saying(self._close_silently("another mechanism on the same connection"))
         if self._state is State.WANTS_TOKENS and self._has_bare_tokens:
             return _Saying(self._bare(bytes(frame)))
         key = int.from_bytes(frame[:2], "big")
@@ -136,13 +138,15 @@ class Gate:
 
     def _handshake(self, request: ReceivedRequest, asked: SaslHandshakeRequest) -> Outcome:
         if self._state is State.WANTS_TOKENS:
-            raise self._given_up("a handshake where a token should come")
+            return _Saying(self._out_of_turn(request))
         if self._state is State.OPEN and not self._may_renew():
             return write_response(request, SaslHandshakeResponse(error_code=ILLEGAL_STATE))
         exchange = self._door.exchange(asked.mechanism)
         if exchange is None:
             return _Saying(self._unsupported(request))
-        self._exchange, self._mechanism = exchange, asked.mechanism
+        is_another = self._login is not None and asked.mechanism != self._login_mechanism
+        # As with Kafka who comes by another one than before hears so when he goes on.
+        self._exchange, self._mechanism = None if is_another else exchange, asked.mechanism
         self._has_bare_tokens = request.version == 0
         self._state = State.WANTS_TOKENS
         mechanisms = list(self._door.mechanisms)
@@ -161,6 +165,13 @@ class Gate:
         mechanisms = list(self._door.mechanisms)
         said = SaslHandshakeResponse(error_code=UNSUPPORTED_MECHANISM, mechanisms=mechanisms)
         return write_response(request, said)
+
+    async def _out_of_turn(self, request: ReceivedRequest) -> Pieces:
+        await self._fail(self._mechanism, LoginFailed("a handshake where a token should come"))
+        return write_response(request, SaslHandshakeResponse(error_code=ILLEGAL_STATE))
+
+    async def _close_silently(self, reason: str) -> None:
+        await self._fail(self._mechanism, LoginFailed(reason))
 
     # -- tokens --------------------------------------------------------------------------------
 
@@ -210,11 +221,9 @@ class Gate:
 
     def _ensure_same(self, login: Login) -> None:
         """A session is renewed by who has begun it; raises LoginFailed."""
-        if self._login is None:
-            return
-        if login.user != self._login.user or self._mechanism != self._login_mechanism:
-            told = "Cannot change principals or mechanisms during re-authentication"
-            raise LoginFailed("another user or mechanism on the same connection", told=told)
+        if self._login is not None and login.user != self._login.user:
+            told = "Cannot change principals during re-authentication"
+            raise LoginFailed("another user on the same connection", told=told)
 
     def _begin_session(self) -> int:
         """How long the session is, in ms; 0 where it has no end."""

@@ -143,7 +143,7 @@ def _bearer_of(token: bytes) -> tuple[str, str]:
     except UnicodeDecodeError:
         raise bad from None
     flag, _, rest = header.partition(",")
-    if flag not in {"n", "y"} or not rest.endswith(",") or pairs[-2:] != ["", ""]:
+    if flag != "n" or not rest.endswith(",") or pairs[-2:] != ["", ""]:
         raise bad
     for_whom = rest[:-1]
     if for_whom and not for_whom.startswith("a="):

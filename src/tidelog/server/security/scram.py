@@ -138,7 +138,7 @@ class ScramServer:
     def _first(self, text: str) -> bytes:
         flag, comma, rest = text.partition(",")
         authzid, second, bare = rest.partition(",")
-        if flag not in {"n", "y"} or not comma or not second or authzid[:2] not in {"", "a="}:
+        if flag != "n" or not comma or not second or authzid[:2] not in {"", "a="}:
             raise LoginFailed("a first message that is no SCRAM without channel binding")
         fields = bare.split(",")
         if len(fields) < 2 or fields[0][:2] != "n=" or fields[1][:2] != "r=":
