@@ -29,6 +29,7 @@ from tidelog.server.groups.consumer.group import NO_TARGET, ConsumerGroup, Wait
 from tidelog.server.groups.consumer.member import Asks, ConsumerMember, MemberState, Target
 from tidelog.server.groups.consumer.reconcile import Step, next_place
 from tidelog.server.groups.group_settings import GroupSettings
+from tidelog.server.groups.loop_turn import LoopTurn
 from tidelog.server.groups.records import GroupRecord
 from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.results import Owned
@@ -84,6 +85,8 @@ class Steps:
         self.settings = settings
         self.topics = topics
         self.facts = TopicFacts(topics)
+        # Groups that got a target in this turn.
+        self._assigned: LoopTurn[str] = LoopTurn()
         # What ends a member that is silent for too long; `Fencing` knows.
         self.on_silence: Callable[[ConsumerGroup, str, Wait], None] = lambda *_: None
 
@@ -202,10 +205,15 @@ class Steps:
         return Aim(epoch, targets.get(new.member_id, NO_TARGET))
 
     def _may_assign(self, group: ConsumerGroup, now_ms: int) -> bool:
-        """Whether the last target is old enough for a new one; a clock set back doesn't stop it."""
+        """Whether the last target is old enough for a new one; a clock set back doesn't stop it.
+
+        It never is in the same turn: of many that come together each would deal all partitions
+        out anew, and members would give up for one what the next gives back to them.
+        """
         interval_ms = self.settings.assignment_interval_ms(group.group_id)
         since_ms = now_ms - group.target_ms
-        return not group.target_ms or not 0 <= since_ms < interval_ms
+        is_old = not group.target_ms or not 0 <= since_ms < interval_ms
+        return is_old and self._assigned.is_first(group.group_id)
 
     def _specs(self, group: ConsumerGroup, new: ConsumerMember) -> dict[str, MemberSpec]:
         ids: dict[tuple[frozenset[str], str], frozenset[UUID]] = {}  # most read the same

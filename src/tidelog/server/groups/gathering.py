@@ -8,12 +8,12 @@ over; only then is it answered.
 Source: Kafka 4.3's coordinator runtime does so for `group.coordinator.append.linger.ms`.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from tidelog.server.groups.codes import Code
+from tidelog.server.groups.loop_turn import LoopTurn
 from tidelog.server.groups.records import GroupRecord
 from tidelog.server.groups.reply import Reply
 
@@ -73,7 +73,7 @@ class Gathering:
         self._topic = topic
         self._write = write
         # Partitions that were written to in this turn, and what waits for its end.
-        self._written: set[int] = set()
+        self._written: LoopTurn[int] = LoopTurn(self.flush_all)
         self._gathered: dict[int, _Gathered] = {}
 
     def append(self, number: int, records: Sequence[GroupRecord]) -> Reply[Code]:
@@ -82,7 +82,7 @@ class Gathering:
         A failure that is known at once is answered at once: then nothing was written.
         """
         size_bytes = _size_bytes(records)
-        if size_bytes > GATHERED_BYTES_MAX or self._is_first(number):
+        if size_bytes > GATHERED_BYTES_MAX or self._written.is_first(number):
             self.flush(number)
             return self._write(number, records)
         if not self._topic.takes(number):
@@ -102,21 +102,8 @@ class Gathering:
         found = self._gathered.get(number)
         return None if found is None else found.reply()
 
-    def _is_first(self, number: int) -> bool:
-        """Whether a partition is written to for the first time in this turn."""
-        if number in self._written:
-            return False
-        if not self._written:
-            try:
-                asyncio.get_running_loop().call_soon(self.end_turn)
-            except RuntimeError:  # no loop: nobody would end the turn
-                return True
-        self._written.add(number)
-        return True
-
-    def end_turn(self) -> None:
+    def flush_all(self) -> None:
         """Write all that waits."""
-        self._written.clear()
         for number in tuple(self._gathered):
             self.flush(number)
 

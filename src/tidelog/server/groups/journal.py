@@ -25,7 +25,7 @@ class OffsetsLog:
         self._codec = Codec(host.config.offsets_topic_compression_codec)
         self._topic = topic
         self._gathering = Gathering(topic, self._write)
-        host.closers.append(self._gathering.end_turn)
+        host.closers.append(self._gathering.flush_all)
 
     def append(self, number: int, records: Sequence[GroupRecord]) -> Reply[Code]:
         """Write records, those of a turn of the loop together; when they are safe, or why not.

@@ -115,7 +115,7 @@ async def test_so_many_are_answered_before_the_turn_is_over(
 async def test_answers_wait_until_their_batch_is_safe(topic: FakeTopic, log: Gathering) -> None:
     topic.code = None
     replies = [log.append(0, record(key)) for key in "abc"]
-    log.end_turn()
+    log.flush_all()
     topic.waiting[1].complete(Code.NOT_COORDINATOR)
     assert [each.is_done for each in replies] == [False, True, True]
     assert replies[2].value is Code.NOT_COORDINATOR

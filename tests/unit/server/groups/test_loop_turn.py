@@ -1,0 +1,78 @@
+"""What is done once in a turn of the loop: partitions are dealt out for all that came in it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from tests.unit.server.groups.test_consumer_groups import Member, settle
+from tests.unit.server.groups.world import World
+
+from tidelog.server.groups.loop_turn import LoopTurn
+
+
+def on_a_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    return lambda: asyncio.run(_whole(test))
+
+
+async def _whole(test: Callable[[], Awaitable[None]]) -> None:
+    await test()
+
+
+@on_a_loop
+async def test_one_is_the_first_of_each_turn() -> None:
+    turn: LoopTurn[str] = LoopTurn()
+    assert [turn.is_first(key) for key in "abab"] == [True, True, False, False]
+    await asyncio.sleep(0)
+    assert [turn.is_first(key) for key in "bab"] == [True, True, False]
+
+
+@on_a_loop
+async def test_its_end_is_told_where_somebody_asked() -> None:
+    ends = list[str]()
+    turn: LoopTurn[str] = LoopTurn(lambda: ends.append("end"))
+    await asyncio.sleep(0)
+    assert not ends
+    turn.is_first("a")
+    turn.is_first("b")
+    assert not ends
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert ends == ["end"]
+
+
+def test_without_a_loop_each_question_is_a_turn() -> None:
+    turn: LoopTurn[str] = LoopTurn()
+    assert [turn.is_first(key) for key in "aa"] == [True, True]
+
+
+def _world() -> World:
+    world = World(group_consumer_assignment_interval_ms="0")
+    world.make_topics(routes=6)
+    return world
+
+
+@on_a_loop
+async def test_of_many_that_join_in_a_turn_the_first_is_assigned_to() -> None:
+    world = _world()
+    members = [Member(world, name) for name in "ABC"]
+    assert [len(each.numbers()) for each in members] == [6, 0, 0]
+    assert (world.consumers.epoch, world.consumers.target_epoch) == (4, 2)
+    assert not any(each.beat().epoch > world.consumers.target_epoch for each in members)
+    assert world.consumers.target_epoch == 2
+
+
+@on_a_loop
+async def test_whoever_asks_in_the_next_turn_is_assigned_for_all() -> None:
+    world = _world()
+    members = [Member(world, name) for name in "ABC"]
+    await asyncio.sleep(0)
+    members[1].beat()
+    assert world.consumers.target_epoch == world.consumers.epoch
+    settle(*members)
+    assert [len(each.numbers()) for each in members] == [2, 2, 2]
+
+
+@on_a_loop
+async def test_another_group_is_assigned_to_in_the_same_turn() -> None:
+    world = _world()
+    first, other = Member(world, "A"), Member(world, "B", group_id="another")
+    assert len(first.numbers()) == len(other.numbers()) == 6
