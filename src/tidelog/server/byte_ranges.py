@@ -264,10 +264,11 @@ def _range_from(
 
 def _visible_end(segment: Segment, end_offset: int, source: SegmentBytes) -> int:
     """Position behind the last batch that ends below `end_offset`."""
+    size_bytes = segment.size_bytes  # first: a segment grows beside a thread
     if end_offset >= segment.end_offset:
-        return segment.size_bytes
+        return size_bytes
     found = _first_reaching(segment, end_offset, source)
-    return segment.size_bytes if found is None else found.position
+    return size_bytes if found is None else found.position
 
 
 def _end_within(segment: Segment, first: Frame, end: int, source: SegmentBytes) -> tuple[int, int]:

@@ -220,9 +220,13 @@ class ActiveSegment(TailSegment):
         self._written = (position + batch.size_bytes, batch)
 
     def acknowledge(self) -> None:
-        """Show what `append` wrote: nothing of an append counts until all its writes are done."""
-        self.size_bytes, self.last_batch = self._written
-        self.end_offset = self.last_batch.next_offset
+        """Show what `append` wrote: nothing of an append counts until all its writes are done.
+
+        No call lies between the stores: another thread that reads sees all of them or none.
+        """
+        size_bytes, last = self._written
+        end_offset = last.next_offset
+        self.size_bytes, self.last_batch, self.end_offset = size_bytes, last, end_offset
 
     def _note_time(self, first: Batch, append_ms: int) -> None:
         times, offset = self.append_times, first.base_offset

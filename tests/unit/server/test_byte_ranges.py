@@ -1,5 +1,7 @@
 """A read that goes on where another ended: without an index where it may, never wrongly."""
 
+import sys
+
 import pytest
 from tests.unit.storage.logs import new_log
 
@@ -164,3 +166,25 @@ def test_a_file_at_hand_goes_when_the_pool_lets_go_of_it(log: Log) -> None:
     assert header(second) != expected
     assert at_hand.file_of(first) is None
     assert at_hand.file_of(second) is pool.get(second.log_path)
+
+
+def test_an_append_is_shown_all_at_once(log: Log) -> None:
+    """A read in a thread may come wherever the appending one makes a call: threads switch there."""
+    source, seen = SegmentBytes(log.context.pool, may_block=True), set[int]()
+    end_offset, size_bytes = log.log_end_offset, log.active.size_bytes
+    limits = Limits(end_offset=end_offset, max_bytes=1 << 20, whole_first=True)
+
+    def read(*_: object) -> None:
+        sys.setprofile(None)
+        found = find_range(log.segments, end_offset - 1, limits, source)
+        assert found is not None
+        seen.add(found.end)
+        sys.setprofile(read)
+
+    sys.setprofile(read)
+    try:
+        log.append([NewRecord(value=b"not to be seen yet", timestamp=COUNT)])
+    finally:
+        sys.setprofile(None)
+    assert log.active.size_bytes > size_bytes
+    assert seen == {size_bytes}
