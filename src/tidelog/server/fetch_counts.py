@@ -16,15 +16,18 @@ if TYPE_CHECKING:
 
 # Partitions remembered of a connection; one that reads more is not counted to the last record.
 PARTITIONS_MAX: Final = 10_000
+# With more of them it is looked whether some have gone: each keeps its log in memory.
+LOOK_MIN: Final = 64
 
 
 class FetchCounts:
     """Where a connection's last fetches began that got something."""
 
-    __slots__ = ("_begun",)
+    __slots__ = ("_begun", "_look_at")
 
     def __init__(self) -> None:
         self._begun: dict[Partition, int] = {}
+        self._look_at = LOOK_MIN
 
     def note(self, metrics: Metrics, reads: "Iterable[PartitionRead]") -> None:
         """Count an answer, and what the question said of the one before."""
@@ -42,9 +45,18 @@ class FetchCounts:
             return
         records = max(offset - begun.pop(partition, offset), 0)
         if size_bytes:
-            if len(begun) >= PARTITIONS_MAX:
-                begun.clear()
+            if len(begun) >= self._look_at:
+                self._make_room()
             begun[partition] = offset
         # What is counted of a deleted topic would never be forgotten.
         if (records or size_bytes) and not partition.is_gone:
             metrics.fetched(partition.name.topic, records, size_bytes)
+
+    def _make_room(self) -> None:
+        """Let partitions go that were deleted; all, where as many are left as may be."""
+        begun = self._begun
+        for partition in [each for each in begun if each.is_gone]:
+            del begun[partition]
+        if len(begun) >= PARTITIONS_MAX:
+            begun.clear()
+        self._look_at = min(max(2 * len(begun), LOOK_MIN), PARTITIONS_MAX)

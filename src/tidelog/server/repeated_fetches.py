@@ -66,16 +66,18 @@ class _Known(NamedTuple):
         settings: What follows the correlation id, up to the topics.
         behind: What follows the topics.
         layout: Of its version.
-        message: What it says.
         is_committed: Whether transactions that are open or were aborted are not wanted.
+        max_bytes: How much is wanted of all partitions together.
+        min_bytes: How much there is to be before it is answered; 0 where it is not to wait.
     """
 
     api_and_version: bytes
     settings: bytes
     behind: bytes
     layout: Layout
-    message: FetchRequest
     is_committed: bool
+    max_bytes: int
+    min_bytes: int
 
     def topics(self, data: bytes) -> "list[AskedTopic] | None":
         """The partitions of a request; None where it is another one."""
@@ -123,8 +125,7 @@ class RepeatedFetches:
             return None
 
     def _read(self, known: _Known, asked: "Sequence[AskedTopic]", data: bytes) -> list[Buffer]:
-        message, said = known.message, []
-        most = min(message.max_bytes, self._node.config.fetch_max_bytes)
+        most, said = min(known.max_bytes, self._node.config.fetch_max_bytes), []
         reading = _Reading(known.is_committed, most)
         if len({key for key, _ in asked}) < len(asked):
             raise _Unusual
@@ -133,7 +134,7 @@ class RepeatedFetches:
                 raise _Unusual
             partition_of = self._topic(known, key).partition_of
             said.append((key, [reading.row(partition_of(row[0]), row) for row in rows]))
-        if reading.size_bytes < min(message.min_bytes, most) and message.max_wait_ms > 0:
+        if reading.size_bytes < min(known.min_bytes, most):
             raise _Unusual
         note, metrics = self._connection.fetches.note_one, self._node.metrics
         for partition, offset, size_bytes in reading.done:
@@ -149,11 +150,17 @@ class RepeatedFetches:
         """A topic by what it is called in a request."""
         topic = self._topics.get(key)
         if topic is None:
-            if len(self._topics) >= TOPICS_MAX:
-                self._topics.clear()
+            self._make_room()
             topic = self._topics[key] = _Topic(self._node, key, is_by_id=known.layout.is_by_id)
         topic.look()
         return topic
+
+    def _make_room(self) -> None:
+        """For one more topic: those that were deleted go, and all where there are too many."""
+        for key in [key for key, topic in self._topics.items() if topic.is_gone]:
+            del self._topics[key]
+        if len(self._topics) >= TOPICS_MAX:
+            self._topics.clear()
 
     # -- learning ----------------------------------------------------------------------------
 
@@ -190,6 +197,12 @@ class _Topic:
         self._known: dict[int, Partition] = {}
         self.topic_id: UUID | None = UUID(bytes=key) if is_by_id else None
         self.name: str | None = None if is_by_id else str(key, "utf-8", "replace")
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it was deleted: its partitions go together."""
+        first = next(iter(self._known.values()), None)
+        return first is not None and first.is_gone
 
     def look(self) -> None:
         """Find its name, which a topic keeps as long as its id; raises `_Unusual` for none."""
@@ -312,8 +325,9 @@ def _learned(
         data[_CORRELATION_ID.stop : at],
         data[read[1] :],
         layout,
-        message,
         _is_committed(message),
+        message.max_bytes,
+        message.min_bytes if message.max_wait_ms > 0 else 0,
     )
 
 

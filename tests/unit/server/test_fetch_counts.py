@@ -1,16 +1,19 @@
 """What fetches count for metrics: bytes at once, records when the client comes again."""
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
+from weakref import ref
 
 import pytest
 
 from tidelog.config import BrokerConfig
 from tidelog.protocol.messages.fetch import FetchPartition
-from tidelog.server.fetch_counts import FetchCounts
+from tidelog.server.fetch_counts import LOOK_MIN, FetchCounts
 from tidelog.server.fetch_sessions import CachedPartition
 from tidelog.server.node import Node
 from tidelog.server.partition_reads import PartitionRead
+from tidelog.server.partitions import Partition
 from tidelog.server.server import open_node
 
 
@@ -43,3 +46,25 @@ def test_answers_about_a_deleted_topic_bring_its_figures_not_back(node: Node) ->
     node.topics.delete("t")
     counts.note(node.metrics, [under_way])
     assert not node.metrics.topics
+
+
+def test_deleted_topics_are_not_kept_in_memory(node: Node) -> None:
+    counts, kept = FetchCounts(), list[ref[Partition]]()
+    for number in range(3 * LOOK_MIN):
+        name = f"passing-{number}"
+        node.topics.create(name, 1)
+        counts.note_one(node.metrics, node.partitions.get(name, 0), 0, 100)
+        kept.append(ref(node.partitions.get(name, 0)))
+        node.topics.delete(name)
+    gc.collect()
+    assert sum(each() is not None for each in kept) <= LOOK_MIN
+
+
+def test_many_partitions_are_remembered_up_to_a_bound(node: Node) -> None:
+    counts = FetchCounts()
+    node.topics.create("wide", 3 * LOOK_MIN)
+    partitions = [node.partitions.get("wide", number) for number in range(3 * LOOK_MIN)]
+    for offset in (0, 5):
+        for partition in partitions:
+            counts.note_one(node.metrics, partition, offset, 100)
+    assert node.metrics.topics["wide"].records_out == 5 * len(partitions)

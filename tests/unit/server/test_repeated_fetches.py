@@ -1,7 +1,9 @@
 """Requests of Fetch that repeat are answered, byte for byte, as by the messages' codecs."""
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
+from weakref import ref
 
 import pytest
 from tests.unit.server.fetching import MANY_BYTES, PARTITIONS, TOPICS, Broker, Row, all_in_memory
@@ -127,6 +129,19 @@ def test_a_topic_that_is_made_anew_is_another_one(broker: Broker, version: int) 
     broker.append("t", 0, 20_000)
     broker.compare(frame)
     broker.compare(broker.frame(version, [("t", [(0, 0)])]))
+
+
+@pytest.mark.parametrize("version", [12, 16])
+def test_deleted_topics_are_not_kept_in_memory(broker: Broker, version: int) -> None:
+    broker.compare(broker.frame(version, with_records(broker)))
+    broker.node.topics.create("passing", 1)
+    kept = ref(broker.partition("passing", 0))
+    assert broker.is_known(broker.frame(version, [("passing", [(0, 0)])]))
+    broker.node.topics.delete("passing")
+    broker.create("next")
+    broker.is_known(broker.frame(version, [("next", [(0, 0)])]))
+    gc.collect()
+    assert kept() is None
 
 
 def test_times_that_are_exposed_go_the_long_way(broker: Broker) -> None:
