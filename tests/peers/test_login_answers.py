@@ -3,6 +3,8 @@
 Each story is a connection of its own. It ends where the broker closes it.
 """
 
+import contextlib
+import socket
 from typing import Final
 
 import pytest
@@ -16,6 +18,7 @@ from tests.peers.login_talk import (
 )
 from tests.server.logins import MECHANISMS
 from tests.server.refused.doors import BEARER, Door
+from tests.waiting import PATIENCE_S
 
 __all__ = ["doors"]
 pytestmark = pytest.mark.kafka
@@ -129,3 +132,71 @@ def test_what_comes_instead_of_a_token(
     kafka, ours = (heard(door, asks) for door in doors)
     assert kafka == [("ask", True), ("ask", False)]
     assert ours == [("ask", False), ("ask", False)]
+
+
+# -- before a log-in -----------------------------------------------------------------------------
+
+VERSIONS: Final = b"\0\x12\0\0\0\0\0\1\xff\xff"
+NEWER_VERSIONS: Final = b"\0\x12\x00\x63\0\0\0\1\xff\xff\0"
+SHAKE: Final = b"\0\x11\0\1\0\0\0\1\xff\xff\0\5PLAIN"
+# What comes, frame by frame, and how many of them are answered before the connection is closed.
+OPENINGS: Final = {
+    "versions": ([VERSIONS, SHAKE], 2),
+    "versions twice": ([VERSIONS, VERSIONS], 1),
+    "newer versions": ([NEWER_VERSIONS, NEWER_VERSIONS, VERSIONS, SHAKE], 4),
+    "metadata": ([b"\0\3\0\1\0\0\0\1\xff\xff\0\0\0\0"], 0),
+    "a token": ([b"\0\x24\0\1\0\0\0\1\xff\xff\0\0\0\0"], 0),
+    "a token behind versions": ([VERSIONS, b"\0\x24\0\1\0\0\0\1\xff\xff\0\0\0\0"], 1),
+    "a handshake of a version that is not there": ([b"\0\x11\0\2\0\0\0\1\xff\xff\0\5PLAIN"], 0),
+    "a handshake without a mechanism": ([b"\0\x11\0\1\0\0\0\1\xff\xff\xff\xff"], 0),
+    "a handshake that is cut": ([SHAKE[:-1]], 0),
+    "a handshake with an end": ([SHAKE + bytes(60_000)], 1),
+    "an API that nobody knows": ([b"\x7f\xff\0\0\0\0\0\1\xff\xff"], 0),
+    "a token of Kerberos": ([b"\x60\x82\1\2" + bytes(50)], 0),
+    "nothing": ([b""], 0),
+    "half a header": ([b"\0\x11\0"], 0),
+}
+
+
+@pytest.mark.parametrize("name", OPENINGS)
+def test_what_is_answered_before_a_log_in(doors: tuple[Door, Door], name: str) -> None:
+    frames, count = OPENINGS[name]
+    assert [answered(door, frames) for door in doors] == [count, count]
+
+
+def test_a_size_below_0_closes(doors: tuple[Door, Door]) -> None:
+    for door in doors:
+        with connected(door) as sock:
+            sock.sendall(b"\xff\xff\xff\xfb")
+            assert take(sock, 4) == b""
+
+
+def test_frames_of_a_log_in_may_be_longer_at_kafka(doors: tuple[Door, Door]) -> None:
+    assert [answered(door, [SHAKE + bytes(70_000)]) for door in doors] == [1, 0]
+
+
+def answered(door: Door, frames: list[bytes]) -> int:
+    """How many of the frames are answered before the connection is closed."""
+    with connected(door) as sock:
+        for count, frame in enumerate(frames):
+            with contextlib.suppress(ConnectionError):
+                sock.sendall(len(frame).to_bytes(4, "big") + frame)
+            size = take(sock, 4)
+            if len(size) < 4:
+                return count
+            take(sock, int.from_bytes(size, "big"))
+        return len(frames)
+
+
+def connected(door: Door) -> socket.socket:
+    host, _, port = door.bootstrap.rpartition(":")
+    return socket.create_connection((host, int(port)), PATIENCE_S)
+
+
+def take(sock: socket.socket, size: int) -> bytes:
+    """So many bytes, fewer where the connection is closed."""
+    found = b""
+    with contextlib.suppress(ConnectionResetError):
+        while len(found) < size and (more := sock.recv(size - len(found))):
+            found += more
+    return found

@@ -1,7 +1,10 @@
 """What stays of users and sessions, and what is told of log-ins."""
 
 import logging
+import socket
+import ssl
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,11 +28,13 @@ from tests.server.logins import (
 )
 from tests.server.raw import RawClient
 from tests.server.secured import TIMEOUT_S
+from tests.server.test_tls import World
+from tests.waiting import until_so
 
 import tidelog
 from tidelog.env import os_env
-from tidelog.protocol.messages import SASL_AUTHENTICATE
-from tidelog.protocol.messages.sasl import SaslAuthenticateRequest
+from tidelog.protocol.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from tidelog.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from tidelog.server import gate
 
 
@@ -80,6 +85,26 @@ def test_a_session_ends_unless_it_is_renewed_by_the_same_user(tmp_path: Path) ->
         assert is_served(client)
         clock.ahead_ms = 3_600_000
         assert not is_served(client)
+
+
+def test_behind_the_end_of_a_session_there_is_a_handshake_or_nothing(tmp_path: Path) -> None:
+    given = settings_in(tmp_path, connections_max_reauth_ms="100", connections_max_idle_ms="-1")
+    clock = StandingClock()
+    env = replace(os_env(), clock=clock)
+    with tidelog.broker(settings=given, env=env) as running:
+        with logged_in(running) as client:
+            clock.ahead_ms += 100
+            client.send(SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(auth_bytes=plain()))
+            assert is_closed(client)
+        with logged_in(running) as client:
+            for _ in range(2):
+                clock.ahead_ms += gate.RENEWAL_INTERVAL_MS
+                assert shake(client, "PLAIN").error_code == 0
+                assert say(client, plain()).error_code == 0
+                assert is_served(client)
+            clock.ahead_ms += 100  # too soon to renew it, too late to hear so
+            client.send(SASL_HANDSHAKE, 1, SaslHandshakeRequest(mechanism="PLAIN"))
+            assert is_closed(client)
 
 
 def test_nobody_becomes_another_on_the_same_connection(tmp_path: Path) -> None:
@@ -142,3 +167,23 @@ def test_who_does_not_log_in_in_time_is_sent_away(tmp_path: Path) -> None:
         running.call(lambda node: node.timers.run_due())
         assert is_closed(client)
         assert is_served(friend)
+
+
+def test_tls_takes_of_the_time_for_a_log_in(tmp_path: Path) -> None:
+    clock, world = StandingClock(), World(tmp_path)
+    env = replace(os_env(), clock=clock)
+    context = world.key("SASL_SSL").context()
+    assert context is not None
+    with tidelog.broker(settings=world.settings, env=env) as running:
+        here = ("127.0.0.1", running.ports["SASL_SSL"])
+        with socket.create_connection(here, TIMEOUT_S) as tcp:
+            until_so(lambda: running.call(lambda node: node.metrics.connections) == 1)
+            clock.ahead_ms = gate.DEADLINE_MS - 1
+            with context.wrap_socket(tcp, server_hostname="127.0.0.1") as sock:
+                sock.sendall(b"\0\0\0\x0a\0\x12\0\0\0\0\0\1\xff\xff")
+                assert sock.recv(4)
+                clock.ahead_ms += 1
+                running.call(lambda node: node.timers.run_due())
+                with suppress(ConnectionError, ssl.SSLEOFError):
+                    while sock.recv(1 << 16):
+                        pass

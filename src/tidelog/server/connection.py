@@ -81,11 +81,12 @@ class Connection(asyncio.BufferedProtocol):
             self._transport, self._node.reads, self._look_again, self._cut_off, self._progressed
         )
         peer = transport.get_extra_info("peername")
-        self.last_active_ms = self._monotonic_ms()  # a handshake may have taken its time
+        # A handshake may have taken its time, which is part of that for a log-in.
+        came_ms, self.last_active_ms = self.last_active_ms, self._monotonic_ms()
         if not self._is_in and not self.come_from(peer[0] if isinstance(peer, tuple) else "local"):
             self._transport.abort()
         elif self._door is not None:
-            self._knock(self._door)
+            self._knock(self._door, self.last_active_ms - came_ms)
 
     def come_from(self, host: str) -> bool:
         """Count from now on; False where there are as many as there may be.
@@ -96,8 +97,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_in = self._clients.admit(self)
         return self._is_in
 
-    def _knock(self, door: "Door") -> None:
-        """Find out who it is, or let it say so before anything else."""
+    def _knock(self, door: "Door", waited_ms: int) -> None:
+        """Find out who it is, or let it say so before anything else; it came `waited_ms` ago."""
         assert self._transport is not None
         self.facts.address = door.address
         try:
@@ -111,7 +112,8 @@ class Connection(asyncio.BufferedProtocol):
             self._gate = Gate(self._node, self.facts, door)
             self._answer = self._gate.answer
             self._frames.allow(FRAME_BYTES_MAX)
-            self._deadline = self._node.timers.after(DEADLINE_MS, self._miss_deadline)
+            left_ms = max(DEADLINE_MS - waited_ms, 0)
+            self._deadline = self._node.timers.after(left_ms, self._miss_deadline)
 
     def _miss_deadline(self) -> None:
         # Where it has failed it hears so, and is sent away, when its time has come.

@@ -82,6 +82,7 @@ class Gate:
         self._state = State.WANTS_HANDSHAKE
         self._mechanism = ""
         self._exchange: Exchange | None = None
+        self._knows_versions = False
         self._has_bare_tokens = False
         self._login: Login | None = None  # that of the session which goes on, or was there
         self._login_mechanism = ""
@@ -109,14 +110,24 @@ class Gate:
         if key in _SERVED:
             return self._sasl(read_request(frame, _SERVED))
         if self._state is State.OPEN:
-            if self._ends_ms is not None and node.env.clock.monotonic_ms() >= self._ends_ms:
-                raise NotLoggedIn("the session has ended, and the client has not logged in again")
+            self._ensure_in_session()
             return dispatch.answer(node, connection, frame)
-        if key == API_VERSIONS.key and self._state is State.WANTS_HANDSHAKE:
+        if key == API_VERSIONS.key and self._may_ask_versions(int.from_bytes(frame[2:4], "big")):
             return dispatch.answer(node, connection, frame)
         if self._state is State.WANTS_TOKENS:
             raise self._given_up("a request before the client has logged in")
         raise NotLoggedIn("a request before the client has logged in")
+
+    def _ensure_in_session(self) -> None:
+        if self._ends_ms is not None and self._node.env.clock.monotonic_ms() >= self._ends_ms:
+            raise NotLoggedIn("the session has ended, and the client has not logged in again")
+
+    def _may_ask_versions(self, version: int) -> bool:
+        """Whether ApiVersions is in its turn: once in a version that there is, as with Kafka."""
+        if self._state is not State.WANTS_HANDSHAKE or self._knows_versions:
+            return False
+        self._knows_versions = version <= API_VERSIONS.last
+        return True
 
     def _given_up(self, reason: str) -> NotLoggedIn:
         """Count a log-in whose client does something else before it has ended."""
@@ -133,6 +144,7 @@ class Gate:
         if self._state is State.WANTS_TOKENS:
             return _Saying(self._authenticate(request, bytes(message.auth_bytes)))
         if self._state is State.OPEN:
+            self._ensure_in_session()
             return _illegal(request)
         raise NotLoggedIn("a token before a handshake")
 
@@ -140,6 +152,7 @@ class Gate:
         if self._state is State.WANTS_TOKENS:
             return _Saying(self._out_of_turn(request))
         if self._state is State.OPEN and not self._may_renew():
+            self._ensure_in_session()
             return write_response(request, SaslHandshakeResponse(error_code=ILLEGAL_STATE))
         exchange = self._door.exchange(asked.mechanism)
         if exchange is None:
@@ -185,7 +198,7 @@ class Gate:
                 error_code=AUTHENTICATION_FAILED, error_message=error.told or usual
             )
             return write_response(request, said)
-        said = SaslAuthenticateResponse(error_code=0, error_message=None, auth_bytes=answer)
+        said = SaslAuthenticateResponse(error_code=0, error_message="", auth_bytes=answer)
         if self._state is State.OPEN:
             said.session_lifetime_ms = self._begin_session()
         return write_response(request, said)
@@ -222,8 +235,9 @@ class Gate:
     def _ensure_same(self, login: Login) -> None:
         """A session is renewed by who has begun it; raises LoginFailed."""
         if self._login is not None and login.user != self._login.user:
-            told = "Cannot change principals during re-authentication"
-            raise LoginFailed("another user on the same connection", told=told)
+            told = "Cannot change principals during re-authentication from"
+            both = f"User.{self._login.user}: User.{login.user}"
+            raise LoginFailed("another user on the same connection", told=f"{told} {both}")
 
     def _begin_session(self) -> int:
         """How long the session is, in ms; 0 where it has no end."""

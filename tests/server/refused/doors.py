@@ -1,6 +1,6 @@
 """Brokers that want to know who comes, ours and Kafka's, and keys that are right and wrong."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,12 +68,14 @@ class Door:
         good: Keys that open it, by what they are called.
         bad: Keys that don't.
         nobody: One that opens it, of somebody without any rights; None where all have them.
+        token: Makes tokens that it trusts, with claims to change; None where it takes none.
     """
 
     bootstrap: str
     good: Mapping[str, Key]
     bad: Mapping[str, Key]
     nobody: Key | None = None
+    token: Callable[..., str] | None = None
 
 
 def secrets_of(key: Key) -> list[str]:
@@ -110,6 +112,10 @@ class Issuer:
             "audience": self._bearer(self._key, aud="other"),
         }
 
+    def token(self, **more: object) -> str:
+        """A token with other claims."""
+        return token(self._key, "RS256", claims(**more))
+
     @staticmethod
     def _bearer(key: RsaKey, **more: object) -> Key:
         made = token(key, "RS256", claims(**more))
@@ -121,7 +127,7 @@ def _sasl_door(bootstrap: str, issuer: Issuer) -> Door:
     wrong = {f"{name}-password": replace(key_of(name), password="hunter2") for name in MECHANISMS}
     unknown = {f"{name}-user": replace(key_of(name), user="mallory") for name in MECHANISMS}
     tokens = {f"{BEARER}-{name}": key for name, key in issuer.bad().items()}
-    door = Door(bootstrap, good, wrong | unknown | tokens)
+    door = Door(bootstrap, good, wrong | unknown | tokens, token=issuer.token)
     create_topic(bootstrap, good["PLAIN"], TOPIC)
     for key in good.values():
         ensure_open(door, key)

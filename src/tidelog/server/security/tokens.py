@@ -59,7 +59,8 @@ def check_token(token: str, find: FindKeys, rules: TokenRules, now_ms: int) -> L
     user = _trimmed(claims.get(rules.user_claim))
     if not 0 < len(user) <= _NAME_MAX:
         raise LoginFailed(f"a token without a name in `{rules.user_claim}`")
-    return Login(user, int(_seconds(claims, "exp") * 1000))
+    # Parts of a second don't count, as in Kafka.
+    return Login(user, int(_seconds(claims, "exp")) * 1000)
 
 
 def _opened(token: str, find: FindKeys, algorithms: frozenset[str]) -> Mapping[str, object]:

@@ -134,6 +134,11 @@ def test_what_a_token_has_to_say(claims: Mapping[str, object], told: str) -> Non
         check(token(RSA, "RS256", {**CLAIMS, **claims}), rules)
 
 
+def test_parts_of_a_second_do_not_count() -> None:
+    made = token(RSA, "RS256", {**CLAIMS, "exp": NOW_S + 600.9})
+    assert check(made).expires_ms == (NOW_S + 600) * 1000
+
+
 def test_what_is_allowed_besides() -> None:
     assert check(token(RSA, "RS256", {**CLAIMS, "exp": NOW_S - 29, "iat": NOW_S + 3600})).user
     for scope in ("logs", ["a", "b"], [], 7, None):
