@@ -104,17 +104,19 @@ class Partition(Watched):
 
     def append_plain(self, data: Buffer) -> AppendResult | None:
         """As `append` of what a client has sent, in a buffer of ours; see `Log.append_plain`."""
-        log = self.log
-        result = log.append_plain(data)
-        if result is None:
-            return None
-        if self._syncs_all or self._sync_end is not None or log.is_flush_due:
+        result = self.log.append_plain(data)
+        if result is not None:
+            self.advance_to(result)
+        return result
+
+    def advance_to(self, result: AppendResult) -> None:
+        """`advance` after an append of which this was said."""
+        if self._syncs_all or self._sync_end is not None or self.log.is_flush_due:
             self.advance()
         elif not result.is_duplicate:
             self.high_watermark = result.last_offset + 1
             if self._watchers:
                 self.notify()
-        return result
 
     def advance(self) -> None:
         """Let readers see up to the log end, and tell who waits; after a sync where one is due."""

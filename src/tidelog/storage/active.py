@@ -211,8 +211,24 @@ class ActiveSegment(TailSegment):
         """`append` of one batch in one buffer, which is what nearly all appends are."""
         if append_ms == UNKNOWN_MS or not self.append_times.goes_on_at(append_ms):
             self._note_time(batch, append_ms)
+        files.write_fully(self._log_file.get(), data, self.size_bytes)
+        self.end_one(batch)
+
+    def begin_one(self, batch: RecordBatch, append_ms: int) -> None:
+        """What of `append_one` comes before the log's bytes; then `write_one` and `end_one`.
+
+        Nothing else is done to the segment in between.
+        """
+        if append_ms == UNKNOWN_MS or not self.append_times.goes_on_at(append_ms):
+            self._note_time(batch, append_ms)
+
+    def write_one(self, data: Buffer) -> None:
+        """The log's bytes."""
+        files.write_fully(self._log_file.get(), data, self.size_bytes)
+
+    def end_one(self, batch: RecordBatch) -> None:
+        """What comes after them; see `acknowledge`."""
         position = self.size_bytes
-        files.write_fully(self._log_file.get(), data, position)
         if position == 0 and self._first_timestamp is None:
             self._first_timestamp = batch.max_timestamp
         if self._index(batch, position) or self._must_rewrite:

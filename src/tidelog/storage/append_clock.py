@@ -79,6 +79,24 @@ def _jumped(expected_ms: int, now_ms: int) -> ClockJump:
     )
 
 
+class Moment:
+    """When appends are that are made together: all clocks that ask alike ask but once."""
+
+    __slots__ = ("_limit_ms", "_now_ms", "_watch")
+
+    def __init__(self) -> None:
+        """Nobody has asked yet."""
+        self._watch: ClockWatch | None = None
+        self._limit_ms = self._now_ms = NEVER
+
+    def now_ms(self, watch: ClockWatch, limit_ms: int) -> int:
+        """As `ClockWatch.now_ms` said first; raises ClockJump as it does."""
+        if watch is not self._watch or limit_ms != self._limit_ms:
+            self._now_ms = watch.now_ms(limit_ms)
+            self._watch, self._limit_ms = watch, limit_ms
+        return self._now_ms
+
+
 class AppendClock:
     """Append times of one partition. Not safe for two threads that append."""
 
@@ -102,9 +120,12 @@ class AppendClock:
         """
         return self.next_and_now_ms()[0]
 
-    def next_and_now_ms(self) -> tuple[int, int]:
-        """The same, and what the wall clock said."""
-        now = self._watch.now_ms(self._limit_ms)
+    def next_and_now_ms(self, moment: Moment | None = None) -> tuple[int, int]:
+        """The same, and what the wall clock said; of appends that are made together at a moment."""
+        if moment is None:
+            now = self._watch.now_ms(self._limit_ms)
+        else:
+            now = moment.now_ms(self._watch, self._limit_ms)
         if not self._checked:
             self._check_start(now)
         if now > self._last_ms:

@@ -18,7 +18,8 @@ from tidelog.storage.appends import AppendContext, AppendOrigin, AppendResult, V
 from tidelog.storage.grouping import build_batches
 from tidelog.storage.opening import LogOptions
 from tidelog.storage.producers import Duplicate, ProducerStates
-from tidelog.storage.writing import WritingLog, may_have_producers
+from tidelog.storage.stepping import SteppingLog
+from tidelog.storage.writing import may_have_producers
 from tidelog.types import (
     NO_TIMESTAMP,
     Buffer,
@@ -30,7 +31,7 @@ from tidelog.types import (
 BATCH_BYTES: Final = 16_384
 
 
-class Log(WritingLog):
+class Log(SteppingLog):
     """A partition that takes appends."""
 
     # -- appending ---------------------------------------------------------------------------

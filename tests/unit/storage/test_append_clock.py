@@ -4,7 +4,7 @@ import pytest
 
 from tidelog.env import ManualClock
 from tidelog.errors import ClockJump
-from tidelog.storage.append_clock import NEVER, AppendClock, ClockWatch
+from tidelog.storage.append_clock import NEVER, AppendClock, ClockWatch, Moment
 
 HOUR = 3_600_000
 NOW = 10 * HOUR
@@ -135,3 +135,28 @@ def test_the_topics_own_limit_counts() -> None:
     clock.jump(1_005_000 + 5_001)
     with pytest.raises(ClockJump):
         strict.next_ms()
+
+
+def test_clocks_that_are_asked_at_a_moment_say_the_same() -> None:
+    """The wall clock is read once, but each log's own time never runs back."""
+    clock = ManualClock(NOW)
+    watch, moment = ClockWatch(clock), Moment()
+    first, ahead = (AppendClock(watch, last_ms=ms, limit_ms=HOUR) for ms in (NEVER, NOW + 5))
+    assert first.next_and_now_ms(moment) == (NOW, NOW)
+    clock.advance(3)
+    assert ahead.next_and_now_ms(moment) == (NOW + 5, NOW)
+    assert first.next_and_now_ms(moment) == (NOW, NOW)
+    assert first.next_and_now_ms(Moment()) == (NOW + 3, NOW + 3)
+
+
+def test_another_limit_is_another_question_at_a_moment() -> None:
+    clock, moment = ManualClock(NOW), Moment()
+    watch = ClockWatch(clock)
+    wide, strict = (AppendClock(watch, last_ms=NEVER, limit_ms=ms) for ms in (HOUR, 5))
+    clock.jump(NOW + 6)
+    with pytest.raises(ClockJump):
+        strict.next_and_now_ms(moment)
+    with pytest.raises(ClockJump):
+        wide.next_and_now_ms(moment)
+    wide.accept()
+    assert wide.next_and_now_ms(moment) == (NOW + 6, NOW + 6)

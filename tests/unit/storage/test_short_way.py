@@ -1,15 +1,20 @@
-"""The short way of an append leaves the files, and says what, the long one does."""
+"""The short ways of an append leave the files, and say what, the long one does."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.storage.logs import HOUR_MS, new_log, path_of, read
+from tests.faults import Fault, FaultKind, seeded_env
+from tests.unit.storage.logs import HOUR_MS, new_dir, new_log, path_of, read
 
-from tidelog.errors import TidelogError
+from tidelog.errors import OutOfOrderSequence, StorageFailure, TidelogError
 from tidelog.record.batch import build_batch
 from tidelog.storage.appends import AppendResult
 from tidelog.storage.log import Log
+from tidelog.storage.stepping import append_together
 from tidelog.types import Codec, NewRecord
 
 CONFIGS: tuple[dict[str, str], ...] = (
@@ -25,6 +30,14 @@ CONFIGS: tuple[dict[str, str], ...] = (
     {"message.timestamp.type": "LogAppendTime"},
     {"compression.type": "lz4"},
 )
+
+
+class Way(Enum):
+    """How a batch gets into its log."""
+
+    LONG = "long"
+    SHORT = "short"
+    BY_STEPS = "by steps"
 
 
 @dataclass(frozen=True)
@@ -71,7 +84,7 @@ class Side:
     """A log on a disk of its own, and what was said of each append."""
 
     config: dict[str, str]
-    is_short: bool
+    way: Way
     said: list[AppendResult | str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -81,7 +94,7 @@ class Side:
         self.env.clock.advance(sent.later_ms)
         data = batch_of(sent, self.env.clock.now_ms())
         try:
-            self.said.append(append(self.log, data, is_short=self.is_short))
+            self.said.append(append(self.log, data, self.way))
         except TidelogError as error:
             self.said.append(f"{type(error).__name__}: {error}")
 
@@ -90,32 +103,101 @@ class Side:
         return {name: read(self.env, name) for name in names}
 
 
-def append(log: Log, data: bytes, *, is_short: bool) -> AppendResult:
-    """Only a buffer that may be changed goes the short way."""
-    if is_short:
-        return log.append_batches(memoryview(bytearray(data)), owned=True)
-    return log.append_batches(data)
+def append(log: Log, data: bytes, way: Way) -> AppendResult:
+    """Only a buffer that may be changed goes a short way."""
+    if way is Way.LONG:
+        return log.append_batches(data)
+    buffer = memoryview(bytearray(data))
+    if way is Way.SHORT:
+        result = log.append_plain(buffer)
+    else:
+        (made,) = append_together([(log, buffer)])
+        said = None if made is None else made.said
+        if isinstance(said, TidelogError):
+            raise said
+        result = said
+    return log.append_batches(buffer, owned=True) if result is None else result
 
 
 @given(config=st.sampled_from(CONFIGS), sent=st.lists(SENT, max_size=25))
 @settings(max_examples=150)
-def test_both_ways_leave_the_same(config: dict[str, str], sent: list[Sent]) -> None:
-    sides = [Side(config, is_short=True), Side(config, is_short=False)]
+def test_all_ways_leave_the_same(config: dict[str, str], sent: list[Sent]) -> None:
+    sides = [Side(config, way) for way in Way]
     for side in sides:
         for each in sent:
             side.take(each)
-    short, long = sides
-    assert short.said == long.said
-    assert short.files() == long.files()
+    long, *others = sides
+    for side in others:
+        assert side.said == long.said
+        assert side.files() == long.files()
     for side in sides:
         side.directory.close()
-    assert short.files() == long.files()
+    for side in others:
+        assert side.files() == long.files()
 
 
-def test_a_segment_whose_time_is_over_is_rolled_on_the_short_way() -> None:
+@pytest.mark.parametrize("way", [Way.SHORT, Way.BY_STEPS])
+def test_a_segment_whose_time_is_over_is_rolled_on_the_short_ways(way: Way) -> None:
     env, _, log = new_log({"segment.ms": str(HOUR_MS)})
     for later_ms in (0, HOUR_MS, 1):
         env.clock.advance(later_ms)
         data = build_batch([NewRecord(value=b"", timestamp=env.clock.now_ms())])
-        append(log, bytes(data), is_short=True)
+        append(log, bytes(data), way)
     assert [segment.base_offset for segment in log.segments] == [0, 2]
+
+
+# -- many logs together ----------------------------------------------------------------------
+
+
+def plain(sequence: int | None = None) -> memoryview:
+    """A batch, of a producer where it has a sequence number."""
+    if sequence is None:
+        return memoryview(build_batch([NewRecord(value=b"v", timestamp=1)]))
+    records = [NewRecord(value=b"v", timestamp=1)]
+    return memoryview(build_batch(records, producer_id=5, producer_epoch=0, base_sequence=sequence))
+
+
+def told(logs: Sequence[Log], batches: Sequence[memoryview]) -> list[str]:
+    """Of each log what was said to its batch: an offset, a class of error, or nothing."""
+    found = []
+    for made in append_together(zip(logs, batches, strict=True)):
+        said = None if made is None else made.said
+        found.append(
+            str(said.base_offset) if isinstance(said, AppendResult) else type(said).__name__
+        )
+    return found
+
+
+def test_what_is_said_of_one_log_is_nothing_to_the_others() -> None:
+    directory = new_dir(seeded_env(1), partitions=4)
+    logs = [directory.log("t", number) for number in range(4)]
+    append(logs[2], bytes(plain(0)), Way.LONG)
+    assert told(logs, [plain(), plain()[:-1], plain(7), plain()]) == [
+        "0",
+        "NoneType",
+        OutOfOrderSequence.__name__,
+        "0",
+    ]
+    assert [log.log_end_offset for log in logs] == [1, 0, 1, 1]
+    directory.close()
+
+
+@pytest.mark.parametrize("call", range(6))
+def test_a_disk_that_fails_one_log_fails_no_other(call: int) -> None:
+    """First the rows of all, then the bytes of their logs."""
+    env = seeded_env(1)
+    directory = new_dir(env, partitions=3)
+    logs = [directory.log("t", number) for number in range(3)]
+    for log in logs:
+        append(log, bytes(plain()), Way.LONG)
+    env.clock.advance(1)
+    env.files.writes.fault = Fault(env.files.calls + call, FaultKind.EIO)
+    failed = call % 3
+    expected = [StorageFailure.__name__ if n == failed else "1" for n in range(3)]
+    assert told(logs, [plain() for _ in logs]) == expected
+    assert [log.failure is not None for log in logs] == [n == failed for n in range(3)]
+    assert [log.log_end_offset for log in logs] == [1 if n == failed else 2 for n in range(3)]
+    env.clock.advance(1)
+    assert told(logs, [plain() for _ in logs]) == [
+        "NoneType" if n == failed else "2" for n in range(3)
+    ]

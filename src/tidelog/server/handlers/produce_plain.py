@@ -1,10 +1,12 @@
 """Produce: a request for many partitions in which nothing is out of the ordinary.
 
 Nearly all are such, and what Python does for each partition counts. So one pass finds out that it
-is so, and whose logs they are; then each batch goes into its log. Whatever is not plain is left to
-`produce` and `produce_appends`, which say what is wrong: nothing was changed by then.
+is so, and whose logs they are; then the batches go into their logs, each step with several of them.
+Whatever is not plain is left to `produce` and `produce_appends`, which say what is wrong: nothing
+was changed by then.
 """
 
+from itertools import islice
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -18,7 +20,6 @@ from tidelog.protocol.messages.produce import (
 )
 from tidelog.record.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC_2, TRANSACTIONAL_BIT
 from tidelog.server.handlers.produce_appends import (
-    ADMIN_CLIENT_ID,
     VALID_ACKS,
     ZSTD_FIRST_VERSION,
     Request,
@@ -28,13 +29,12 @@ from tidelog.server.handlers.produce_appends import (
 )
 from tidelog.server.partitions import Partition, Partitions
 from tidelog.server.requests import RequestContext
-from tidelog.types import Buffer
+from tidelog.storage.stepping import PlainAppend, append_together
 
 TOPIC_IDS_FIRST_VERSION: Final = 13
-# The clock is looked at after so many bytes, which take next to no time. A partition counts for as
-# many as could be written in the time that goes by around them.
-LOOK_BYTES: Final = 64 << 10
-PARTITION_BYTES: Final = LOOK_BYTES // 4
+# So many are appended to together, one at least: what takes next to no time.
+GROUP_PARTITIONS: Final = 16
+GROUP_BYTES: Final = 1 << 20
 # Length, magic, the lower byte of the attributes.
 _LOOK: Final = Struct(">8xi4xb5xB")
 
@@ -83,16 +83,14 @@ def plain_parts(
 
 
 def _name_of(context: RequestContext, topic: TopicProduceData) -> str | None:
-    """Its name; None where there is no such topic, or this client may not write to it."""
+    """Its name; None where there is no such topic, or it is the broker's own."""
     name, topics = topic.name, context.node.topics
     if context.version >= TOPIC_IDS_FIRST_VERSION:
         info = topics.find_by_id(topic.topic_id)
         if info is None:
             return None
         name = info.name
-    if topics.is_internal(name) and context.client_id != ADMIN_CLIENT_ID:
-        return None
-    return name
+    return None if topics.is_internal(name) else name
 
 
 def _take(
@@ -126,34 +124,57 @@ def _take(
 
 
 def append_parts(common: Request, parts: list[Part], slice_ms: int) -> int:
-    """Append one after the other until a slice is over; how many were answered.
+    """Append, some partitions together, until a slice is over; how many were answered.
 
     Args:
         common: What holds for all of them.
-        parts: In order.
+        parts: In order, of as many logs.
         slice_ms: How long others may have to wait.
     """
     now_ms = common.context.node.env.clock.monotonic_ms
-    end_ms, done_bytes = now_ms() + slice_ms, 0
-    for count, part in enumerate(parts, 1):
-        records = part.data.records
-        assert records is not None
-        part.answers.append(_append(common, part, records))
-        done_bytes += len(records) + PARTITION_BYTES
-        if done_bytes >= LOOK_BYTES:
-            done_bytes = 0
-            if now_ms() >= end_ms:
-                return count
-    return len(parts)
+    end_ms, done = now_ms() + slice_ms, 0
+    while done < len(parts):
+        count = _group_size(parts, done)
+        _append_group(common, parts[done : done + count])
+        done += count
+        if done < len(parts) and now_ms() >= end_ms:
+            break
+    return done
 
 
-def _append(common: Request, part: Part, records: Buffer) -> PartitionProduceResponse:
+def _group_size(parts: list[Part], first: int) -> int:
+    """How many from one on are appended together."""
+    size_bytes = count = 0
+    for part in islice(parts, first, first + GROUP_PARTITIONS):
+        size_bytes += len(part.data.records or b"")
+        if count and size_bytes > GROUP_BYTES:
+            break
+        count += 1
+    return count
+
+
+def _append_group(common: Request, parts: list[Part]) -> None:
+    """Each step with all of them; whom nobody told of anything yet is told at the end.
+
+    So who waits for records, and does something at once when they come, finds every log at rest.
+    """
+    appends = append_together([(part.partition.log, part.data.records or b"") for part in parts])
+    for part, made in zip(parts, appends, strict=True):
+        part.answers.append(_answer(common, part, made))
+
+
+def _answer(common: Request, part: Part, made: PlainAppend | None) -> PartitionProduceResponse:
+    """What is answered; what is not plain is appended now, or refused."""
     partition, index = part.partition, part.data.index
+    if made is None:
+        return append(common, part.name, part.data)
+    said = made.said
+    assert said is not None
+    if isinstance(said, TidelogError):
+        return failed(partition, index, said)
     try:
-        result = partition.append_plain(records)
+        partition.advance_to(said)
     except TidelogError as error:
         return failed(partition, index, error)
-    if result is None:
-        return append(common, part.name, part.data)
-    common.context.node.metrics.produced(part.name, records, result)
-    return appended(common, partition, index, result)
+    common.context.node.metrics.produced(part.name, made.data, said)
+    return appended(common, partition, index, said)
