@@ -122,7 +122,8 @@ class DataMessage(Generic[Message]):
         writer = Writer()
         writer.add(head)
         write(writer, message)
-        return writer.joined()
+        whole = writer.whole()
+        return b"".join(writer.parts()) if whole is None else whole
 
     def _check(self, version: int) -> None:
         if not self.first <= version <= self.last:

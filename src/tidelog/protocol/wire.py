@@ -223,10 +223,6 @@ class Writer:
         self._gather()
         return self._parts
 
-    def joined(self) -> bytes:
-        """All of it in one piece; for what is never large."""
-        return b"".join(self.parts() if self._parts else self._small)
-
     def whole(self) -> bytes | None:
         """All of it in one piece, None where `parts` has to be asked: some of it came as it is."""
         return None if self._parts else b"".join(self._small)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from tidelog.protocol.framing import Spares
+from tidelog.server.footprint import Footprint
 from tidelog.server.in_flight import InFlight
 from tidelog.server.node import LOGGER, ConnectionFacts, Node
 from tidelog.server.slices import SLICE_MS
@@ -29,14 +30,8 @@ class Client(Protocol):
     """A connection, as far as the limits go."""
 
     facts: ConnectionFacts
+    footprint: Footprint
     last_active_ms: int
-    sending_since_ms: int | None
-    taking_since_ms: int | None
-
-    @property
-    def held_bytes(self) -> int:
-        """What of its answers lies in our memory, until it takes it."""
-        ...
 
     @property
     def shows_progress(self) -> bool:
@@ -158,8 +153,8 @@ class Clients:
         """
         least = self.in_flight.small_bytes
         slow = [each for each in self._clients if _takes_too_long(each, now_ms)]
-        for client in sorted(slow, key=lambda each: each.held_bytes, reverse=True):
-            if not self.in_flight.is_over or client.held_bytes <= least:
+        for client in sorted(slow, key=lambda each: each.footprint.held_bytes, reverse=True):
+            if not self.in_flight.is_over or client.footprint.held_bytes <= least:
                 return
             text = "connection %d of %s closed: at the bound of all, it does not take its answer"
             LOGGER.warning(text, client.facts.number, client.facts.host)
@@ -187,17 +182,18 @@ class Clients:
 
 def _is_reading(client: Client) -> bool:
     """Whether a client has begun a request that takes up room, and only itself keeps it back."""
-    return client.sending_since_ms is not None and not client.is_busy  # such as by our want of room
+    is_reading = client.footprint.sending_since_ms is not None
+    return is_reading and not client.is_busy  # such as by our want of room
 
 
 def _sends_too_long(client: Client, now_ms: int) -> bool:
-    since_ms = client.sending_since_ms
+    since_ms = client.footprint.sending_since_ms
     return since_ms is not None and now_ms - since_ms > SENDING_MS
 
 
 def _takes_too_long(client: Client, now_ms: int) -> bool:
     """Whether a client keeps an answer in our memory that it does not take, or not in time."""
-    since_ms = client.taking_since_ms
+    since_ms = client.footprint.taking_since_ms
     if since_ms is None:
         return False
     stalled_ms = STALLED_MS if client.shows_progress else SENDING_MS

@@ -2,21 +2,20 @@
 
 As in Kafka a connection's next request is looked at when the answer to the last one was handed to
 the system. So what one client can make the broker hold is one request, one answer, and what had
-come before reading paused.
-
-Over 400 lines because all that happens to a connection changes one small state.
+come before reading paused (`footprint`).
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.errors import CorruptMessage, TidelogError
 from tidelog.protocol.connection import Frames
 from tidelog.server.clients import Clients
-from tidelog.server.dispatch import Answering, Later, Pieces, Promised, answer
+from tidelog.server.dispatch import Answering, Later, Pieces, answer
+from tidelog.server.footprint import Footprint
 from tidelog.server.node import LOGGER, ConnectionFacts, Node
 from tidelog.server.outgoing import Outgoing
+from tidelog.server.pending import Pending
 from tidelog.server.requests import LENGTH_BYTES, Asked, api_name, key_of
 
 if TYPE_CHECKING:
@@ -33,7 +32,13 @@ _NS_PER_MS: Final = 1_000_000
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One client. Belongs to the loop's thread."""
+    """One client. Belongs to the loop's thread.
+
+    Attributes:
+        facts: What handlers may know of it.
+        footprint: What it makes the broker hold.
+        last_active_ms: When it last sent or took something, by the monotonic clock.
+    """
 
     def __init__(self, node: Node, clients: Clients, door: "Door | None" = None) -> None:
         """A connection that nobody has made yet; without a door everybody may come in."""
@@ -41,33 +46,21 @@ class Connection(asyncio.BufferedProtocol):
         self._door = door
         self._answer: Answering = answer
         self._gate: Gate | None = None
-        self._deadline: Timer | None = None  # of who has not logged in yet
         self._clients = clients
         self._frames = Frames(self._node.config.socket_request_max_bytes, clients.spares)
         self._transport: asyncio.Transport | None = None
-        self._task: asyncio.Future[None] | None = None
-        self._promised: Promised | None = None  # what it waits for without a task
-        self._turn: asyncio.Handle | None = None  # when it goes on, while others have theirs
-        self._silence: Timer | None = None  # of who has used more than a quota allows
+        self._pending = Pending(self._told, self._fail)
+        # When the next request is looked at, while others have their turn or a quota wants silence.
+        self._next_look: asyncio.Handle | Timer | None = None
         self._out: Outgoing | None = None
         self._is_paused = False
-        # What is counted of this connection: the request that is being read or worked on, and what
-        # the client has not taken of answers.
-        self._in_flight = clients.in_flight
-        self._request_bytes = 0
-        self._unsent_bytes = 0  # the transport's
-        self._held_bytes = 0  # ours
-        self._is_waiting = False
         self._is_in = False
-        # Since when a request is being read, pauses for want of room left out; None between them.
-        self.sending_since_ms: int | None = None
-        # Since when some of an answer waits for the client in our memory; None where none does.
-        self.taking_since_ms: int | None = None
         self.facts = ConnectionFacts(clients.next_number(), "")
         self._key: int | None = None
         # The loop's own time may know no less than milliseconds.
         self._now_ns = node.env.clock.monotonic_ns
         self._monotonic_ms = node.env.clock.monotonic_ms
+        self.footprint = Footprint(clients.in_flight, self._monotonic_ms, self._read_on)
         self.last_active_ms = self._monotonic_ms()
         # Since when the next request is looked at, as far as metrics go.
         self._looked_ns = 0
@@ -107,18 +100,13 @@ class Connection(asyncio.BufferedProtocol):
             self._give_up(str(error))
             return
         if door.has_sasl:
-            from tidelog.server.gate import DEADLINE_MS, FRAME_BYTES_MAX, Gate
+            from tidelog.server.gate import FRAME_BYTES_MAX, Gate
 
-            self._gate = Gate(self._node, self.facts, door)
-            self._answer = self._gate.answer
             self._frames.allow(FRAME_BYTES_MAX)
-            left_ms = max(DEADLINE_MS - waited_ms, 0)
-            self._deadline = self._node.timers.after(left_ms, self._miss_deadline)
-
-    def _miss_deadline(self) -> None:
-        # Where it has failed it hears so, and is sent away, when its time has come.
-        if self._gate is None or not self._gate.is_closing:
-            self._give_up("it has not logged in in time")
+            self._gate = Gate(
+                self._node, self.facts, door, waited_ms=waited_ms, on_late=self._give_up
+            )
+            self._answer = self._gate.answer
 
     def _pass(self, gate: "Gate") -> None:
         """After each answer of a gate: close, or let more come in once it is open."""
@@ -127,26 +115,15 @@ class Connection(asyncio.BufferedProtocol):
             self._let_go()
             if transport is not None:
                 transport.close()
-        elif gate.is_open and self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        elif gate.is_open:
             self._frames.allow(self._node.config.socket_request_max_bytes)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio names it
         """The client has gone, or was sent away: nobody waits for an answer any more."""
         self._let_go()
-        self._promised = None
-        if self._task is not None:
-            self._task.cancel()
-        request_bytes, self._request_bytes = self._request_bytes, 0
-        self._in_flight.end_read(self._read_on)
-        self._in_flight.release(request_bytes)
-        self._drop_answers()
+        self._pending.give_up()
+        self.footprint.drop()
         self._clients.dismiss(self)
-
-    def _drop_answers(self) -> None:
-        held_bytes, self._unsent_bytes, self._held_bytes = self.held_bytes, 0, 0
-        self._in_flight.release(held_bytes)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio names it
         """Where the next bytes go."""
@@ -177,38 +154,22 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """The client takes no more for now."""
         if self._out is not None and self._transport is not None:
-            self._unsent_bytes += (unsent := self._transport.get_write_buffer_size())
-            self._in_flight.add(unsent)
+            self.footprint.hold(unsent_bytes=self._transport.get_write_buffer_size())
             self._out.pause()
-            self._note_taking()
 
     def resume_writing(self) -> None:
         """The client has taken what there was."""
         self.last_active_ms = self._monotonic_ms()
-        unsent, self._unsent_bytes = self._unsent_bytes, 0
-        self._in_flight.release(unsent)
-        self._note_taking()
+        self.footprint.hold(unsent_bytes=0)
         if self._out is not None:
             self._out.resume()
 
     def _progressed(self) -> None:
         """The client takes an answer piece by piece: count what memory waits for it."""
         self.last_active_ms = self._monotonic_ms()
-        held, self._held_bytes = self._held_bytes, 0 if self._out is None else self._out.held_bytes
-        self._in_flight.add(self._held_bytes)
-        self._in_flight.release(held)
-        self._note_taking()
+        self.footprint.hold(queued_bytes=0 if self._out is None else self._out.held_bytes)
 
-    def _note_taking(self) -> None:
-        if not self.held_bytes:
-            self.taking_since_ms = None
-        elif self.taking_since_ms is None:
-            self.taking_since_ms = self._monotonic_ms()
-
-    @property
-    def held_bytes(self) -> int:
-        """What of its answers lies in our memory, until it takes it."""
-        return self._unsent_bytes + self._held_bytes
+    # -- what `Clients` asks -----------------------------------------------------------------
 
     @property
     def shows_progress(self) -> bool:
@@ -218,104 +179,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_busy(self) -> bool:
         """Whether a request waits for its answer, so that silence is not the client's."""
-        is_held_up = self._turn is not None or self._silence is not None
-        return self._is_answering or is_held_up or self._is_waiting
-
-    @property
-    def _is_answering(self) -> bool:
-        """Whether an answer is on its way."""
-        return self._task is not None or self._promised is not None
-
-    def _is_held_up(self) -> bool:
-        """Whether the next request has to wait: for an answer, the client, its turn, a quota."""
-        if (
-            self._task is not None
-            or self._promised is not None
-            or self._turn is not None
-            or self._silence is not None
-        ):
-            return True
-        return self._out is not None and self._out.is_full
-
-    # -- requests ----------------------------------------------------------------------------
-
-    def _is_plain(self) -> bool:
-        """Whether a request can be answered at once, and nothing else is to be done with it.
-
-        `_is_held_up`, and what `_go_on` sees to behind its requests.
-        """
-        out = self._out
-        return (
-            self._task is None
-            and self._promised is None
-            and not self._is_paused
-            and not self._is_waiting
-            and self._turn is None
-            and self._silence is None
-            and out is not None
-            and not out.wakes_late
-            and not out.is_full
-        )
-
-    def _go_on(self) -> None:
-        """Work on what has come, until something is not ready or others have their turn."""
-        try:
-            self._work()
-        except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
-            self._refuse(error)
-        out = self._out
-        if out is None:
-            return
-        out.flush()
-        # Mostly all that came was answered, and nothing has to be set.
-        if not self._frames.is_empty or self._is_paused or self._is_waiting or out.wakes_late:
-            self._pace()
-            self._listen()
-
-    def _refuse(self, error: Exception) -> None:
-        """Close for what is wrong with a request; what was answered before goes out."""
-        if isinstance(error, CorruptMessage):
-            self._node.metrics.malformed()
-        self._flush()
-        self._fail(error)
-
-    def _listen(self) -> None:
-        """Let the system tell of as much as is wanted.
-
-        A few calls for a large request cost less than one for each packet of it. Where others wait
-        for room each byte is a sign that it goes on.
-        """
-        if self._out is not None:
-            wanted = 0 if self._in_flight.is_full else self._frames.missing_bytes
-            self._out.wake_at(min(wanted, WAKE_BYTES_MAX) or 1)
-
-    def _look_again(self) -> None:
-        """Go on after a pause that was not the client's."""
-        self._looked_ns = self._now_ns()
-        self._go_on()
-
-    def _work(self) -> None:
-        """The requests that have come, at most a turn of them."""
-        frames = self._frames
-        for _ in range(TURN_REQUESTS):
-            if self._transport is None or self._is_held_up():
-                return
-            frame = frames.next()
-            if frame is None:
-                self._count_begun()
-                return
-            is_last = frames.is_empty
-            # Answers to requests that came together go together.
-            self._handle(frame, more=not is_last)
-            if is_last:  # mostly there is one at a time
-                return
-        if self._transport is not None:
-            self._turn = asyncio.get_running_loop().call_soon(self._next_turn)
-
-    def _flush(self) -> None:
-        """Send answers that waited for the next one."""
-        if self._out is not None:
-            self._out.flush()
+        return self._pending.is_waiting or self._next_look is not None or self.footprint.is_waiting
 
     def attend(self) -> bool:
         """Let each byte that comes be told; whether some may have come of which nobody knew.
@@ -332,94 +196,115 @@ class Connection(asyncio.BufferedProtocol):
         """Nothing comes for now: hold no room for it."""
         self._frames.rest()
 
-    def _next_turn(self) -> None:
-        self._turn = None
+    # -- requests ----------------------------------------------------------------------------
+
+    def _is_held_up(self) -> bool:
+        """Whether the next request has to wait: for an answer, its turn, a quota, the client."""
+        is_full = self._out is not None and self._out.is_full
+        return self._pending.is_waiting or self._next_look is not None or is_full
+
+    def _is_plain(self) -> bool:
+        """Whether a request can be answered at once, and nothing else is to be done with it.
+
+        `_is_held_up`, and what `_go_on` sees to behind its requests.
+        """
+        out = self._out
+        return (
+            not self._pending.is_waiting
+            and self._next_look is None
+            and not self._is_paused
+            and not self.footprint.is_waiting
+            and out is not None
+            and not out.wakes_late
+            and not out.is_full
+        )
+
+    def _go_on(self) -> None:
+        """Work on what has come, until something is not ready or others have their turn."""
+        try:
+            self._work()
+        except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
+            self._refuse(error)
+        out = self._out
+        if out is None:
+            return
+        out.flush()
+        # Mostly all that came was answered, and nothing has to be set.
+        is_waiting = self.footprint.is_waiting
+        if not self._frames.is_empty or self._is_paused or is_waiting or out.wakes_late:
+            self._pace()
+            self._listen(out)
+
+    def _refuse(self, error: Exception) -> None:
+        """Close for what is wrong with a request; what was answered before goes out."""
+        if isinstance(error, CorruptMessage):
+            self._node.metrics.malformed()
+        self._flush()
+        self._fail(error)
+
+    def _listen(self, out: Outgoing) -> None:
+        """Let the system tell of as much as is wanted.
+
+        A few calls for a large request cost less than one for each packet of it. Where others wait
+        for room each byte is a sign that it goes on.
+        """
+        wanted = 0 if self._clients.in_flight.is_full else self._frames.missing_bytes
+        out.wake_at(min(wanted, WAKE_BYTES_MAX) or 1)
+
+    def _look_again(self) -> None:
+        """Go on after a pause that was not the client's."""
+        self._looked_ns = self._now_ns()
+        self._go_on()
+
+    def _work(self) -> None:
+        """The requests that have come, at most a turn of them."""
+        frames = self._frames
+        for _ in range(TURN_REQUESTS):
+            if self._transport is None or self._is_held_up():
+                return
+            frame = frames.next()
+            if frame is None:
+                self.footprint.read(frames.begun_bytes)
+                return
+            is_last = frames.is_empty
+            # Answers to requests that came together go together.
+            self._handle(frame, more=not is_last)
+            if is_last:  # mostly there is one at a time
+                return
+        if self._transport is not None and not self._is_held_up():
+            self._next_look = asyncio.get_running_loop().call_soon(self._take_next_look)
+
+    def _take_next_look(self) -> None:
+        self._next_look = None
+        self.last_active_ms = self._monotonic_ms()  # its silence was ours
         self._look_again()
 
-    def _count_begun(self) -> None:
-        """Count what has come of a request; its rest may have to wait."""
-        size = self._frames.begun_bytes
-        if size <= self._request_bytes:
-            return
-        if self.sending_since_ms is None:
-            self.sending_since_ms = self._monotonic_ms()
-        come_bytes, self._request_bytes = size - self._request_bytes, size
-        self._is_waiting = not self._in_flight.read(come_bytes, self._read_on)
+    def _flush(self) -> None:
+        """Send answers that waited for the next one."""
+        if self._out is not None:
+            self._out.flush()
 
     def _read_on(self) -> None:
-        """There is room again."""
-        self._is_waiting = False
-        # Its silence was ours.
-        self.last_active_ms = self.sending_since_ms = self._monotonic_ms()
+        """There is room again for the rest of a request."""
+        self.last_active_ms = self._monotonic_ms()  # its silence was ours
         self._pace()
-
-    def _release_request(self) -> None:
-        size, self._request_bytes = self._request_bytes, 0
-        if size:
-            self._in_flight.release(size)
-
-    def _end_read(self) -> None:
-        self.sending_since_ms, self._is_waiting = None, False
-        self._in_flight.end_read(self._read_on)
 
     def _handle(self, frame: memoryview, *, more: bool) -> None:
         """Answer a request; `more` where the next one has come, too."""
-        if self.sending_since_ms is not None:
-            self._end_read()
+        footprint = self.footprint
+        if footprint.sending_since_ms is not None:
+            footprint.end_read()
         began_ns, size_bytes = self._looked_ns, len(frame) + LENGTH_BYTES
         self._key = key = key_of(frame)
         said = self._answer(self._node, self.facts, frame)
         if said is None or type(said) is list:
             self._send(said, key, size_bytes, began_ns, more=more)
-            if self._request_bytes:
-                self._release_request()
-        else:
-            self._wait(cast("Later", said), Asked(key, size_bytes, began_ns))
-
-    def _wait(self, said: Later, asked: Asked) -> None:
-        """Look at no other request until there is an answer to this one."""
-        self._flush()
-        self._in_flight.add(asked.size_bytes - self._request_bytes)
-        self._request_bytes = asked.size_bytes
-        if isinstance(said, Promised):
-            self._await(said, asked)
-            return
-        self._task = asyncio.ensure_future(self._finish(said, asked))
-        # Cancelled before its first step it never gets to what it should wait for.
-        self._task.add_done_callback(lambda _: said.close())
-
-    def _await(self, said: Promised, asked: Asked) -> None:
-        """Answer in a turn of its own: what brings the answer is in the midst of something."""
-        self._promised = said
-        loop = asyncio.get_running_loop()
-
-        def tell(make: Callable[[], Pieces]) -> None:
-            loop.call_soon(self._keep, said, asked, make)
-
-        said.when_there(tell)
-
-    def _keep(self, said: Promised, asked: Asked, make: Callable[[], Pieces]) -> None:
-        """Answer as was promised, unless the client has gone."""
-        if self._promised is not said:
-            return
-        try:
-            pieces = make()
-        except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
-            self._fail(error)
-            return
-        self._promised = None
-        self._told(pieces, asked)
-
-    async def _finish(self, said: Later, asked: Asked) -> None:
-        try:
-            pieces = await said
-        except asyncio.CancelledError:
-            return
-        except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
-            self._fail(error)
-            return
-        self._task = None
-        self._told(pieces, asked)
+            if footprint.request_bytes:
+                footprint.release_request()
+        else:  # no other request is looked at until there is an answer to this one
+            self._flush()
+            footprint.work_on(size_bytes)
+            self._pending.wait(cast("Later", said), Asked(key, size_bytes, began_ns))
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, TidelogError):
@@ -431,7 +316,7 @@ class Connection(asyncio.BufferedProtocol):
     def _told(self, pieces: Pieces | None, asked: Asked) -> None:
         """Send what came later, and go on with what has come meanwhile."""
         self._send(pieces, asked.key, asked.size_bytes, asked.began_ns)
-        self._release_request()
+        self.footprint.release_request()
         if self._gate is not None:
             self._flush()
             self._pass(self._gate)
@@ -441,10 +326,10 @@ class Connection(asyncio.BufferedProtocol):
         self, pieces: Pieces | None, key: int, size_bytes: int, began_ns: int, *, more: bool = False
     ) -> None:
         """Send an answer, and count it; the arguments behind it as in `Asked`."""
-        size, out = 0, self._out
-        if pieces is not None and out is not None:
+        size = 0
+        if pieces is not None and self._out is not None:
             size = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
-            out.send(pieces, more=more)
+            self._out.send(pieces, more=more)
         if self.facts.throttle_ms:
             self._be_silent()
         self._looked_ns = now_ns = self._now_ns()
@@ -455,24 +340,19 @@ class Connection(asyncio.BufferedProtocol):
         """Look at no request for a while: the client has had its answer, and knows how long."""
         delay_ms, self.facts.throttle_ms = self.facts.throttle_ms, 0
         if self._transport is not None:
-            self._silence = self._node.timers.after(delay_ms, self._end_silence)
-
-    def _end_silence(self) -> None:
-        self._silence = None
-        # Its silence was ours.
-        self.last_active_ms = self._monotonic_ms()
-        self._look_again()
+            assert self._next_look is None
+            self._next_look = self._node.timers.after(delay_ms, self._take_next_look)
 
     def _pace(self) -> None:
         """Read on until something waits: that has a bound, and a client that goes is noticed."""
-        wants_pause = self._is_waiting or (not self._frames.is_empty and self._is_held_up())
-        if self._transport is None or wants_pause == self._is_paused:
-            return
-        self._is_paused = wants_pause
-        if wants_pause:
-            self._transport.pause_reading()
-        else:
-            self._transport.resume_reading()
+        is_held_up = not self._frames.is_empty and self._is_held_up()
+        wants_pause = self.footprint.is_waiting or is_held_up
+        if self._transport is not None and wants_pause != self._is_paused:
+            self._is_paused = wants_pause
+            if wants_pause:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
 
     def _give_up(self, reason: str, error_code: int | None = None) -> None:
         """Close at once; other connections go on."""
@@ -483,8 +363,8 @@ class Connection(asyncio.BufferedProtocol):
             "api": None if self._key is None else api_name(self._key),
             "error_code": error_code,
         }
-        text = "connection %d of %s closed: %s"
-        LOGGER.warning(text, facts.number, facts.host, reason, extra=extra)
+        who = facts.number, facts.host
+        LOGGER.warning("connection %d of %s closed: %s", *who, reason, extra=extra)
         self.close()
 
     def close(self) -> None:
@@ -492,21 +372,17 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
             self._let_go()
-            self._drop_answers()
+            self.footprint.hold(unsent_bytes=0, queued_bytes=0)
 
     def _let_go(self) -> None:
         """Send and read no more; the transport says itself when it has closed."""
         self._transport = None
         self.facts.close()
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-        if self._silence is not None:
-            self._silence.cancel()
-            self._silence = None
-        if self._turn is not None:
-            self._turn.cancel()
-            self._turn = None
+        if self._gate is not None:
+            self._gate.close()
+        if self._next_look is not None:
+            self._next_look.cancel()
+            self._next_look = None
         if self._out is not None:
             self._out.close()
             self._out = None

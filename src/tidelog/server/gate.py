@@ -11,7 +11,7 @@ Source: KIP-43, KIP-152, KIP-368; Kafka 4.3's SaslServerAuthenticator.
 """
 
 import asyncio
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from enum import Enum
 from typing import Final
 
@@ -75,7 +75,24 @@ class Gate:
         is_closing: The connection is to be closed once the last answer was sent.
     """
 
-    def __init__(self, node: Node, facts: ConnectionFacts, door: Door) -> None:
+    def __init__(
+        self,
+        node: Node,
+        facts: ConnectionFacts,
+        door: Door,
+        *,
+        waited_ms: int,
+        on_late: Callable[[str], None],
+    ) -> None:
+        """Nobody has logged in yet.
+
+        Args:
+            node: The broker.
+            facts: Whose connection it is; learns who that is.
+            door: What it has come through.
+            waited_ms: How long ago it came: a handshake is part of the time for a log-in.
+            on_late: Told the reason to close where it has not logged in in time.
+        """
         self._node = node
         self._facts = facts
         self._door = door
@@ -89,6 +106,17 @@ class Gate:
         self._ends_ms: int | None = None  # of the session, monotonic
         self._renewed_ms: int | None = None
         self.is_closing = False
+        self._on_late = on_late
+        self._deadline = node.timers.after(max(DEADLINE_MS - waited_ms, 0), self._miss_deadline)
+
+    def _miss_deadline(self) -> None:
+        # Where it has failed it hears so, and is sent away, when its time has come.
+        if not self.is_closing:
+            self._on_late("it has not logged in in time")
+
+    def close(self) -> None:
+        """The connection has gone: nobody is late any more."""
+        self._deadline.cancel()
 
     @property
     def is_open(self) -> bool:
@@ -226,6 +254,7 @@ class Gate:
         if login is not None:
             self._ensure_same(login)
             self._login, self._login_mechanism = login, self._mechanism
+            self._deadline.cancel()
             self._exchange = None
             self._state = State.OPEN
             self._facts.principal = f"User:{login.user}"

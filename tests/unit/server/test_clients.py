@@ -1,6 +1,6 @@
 """Who is silent is sent away, but nobody who may have sent what the system did not tell of."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,8 @@ from tidelog.server.clients import (
     STALLED_MS,
     Clients,
 )
+from tidelog.server.footprint import Footprint
+from tidelog.server.in_flight import NO_BOUND, InFlight
 from tidelog.server.node import ConnectionFacts, Node
 from tidelog.server.server import open_node
 
@@ -25,15 +27,17 @@ SETTINGS = {"queued.max.request.bytes": "100", "connections.max.idle.ms": "60000
 class Slow:
     """A client in the midst of a request, told of by the system from time to time only."""
 
-    def __init__(self, clock: ManualClock, *, wakes_late: bool) -> None:
+    def __init__(
+        self, clock: ManualClock, *, wakes_late: bool, in_flight: InFlight | None = None
+    ) -> None:
         self.facts = ConnectionFacts(1, "127.0.0.1")
-        self.sending_since_ms: int | None = clock.monotonic_ms()
-        self.taking_since_ms: int | None = None
+        self.footprint = Footprint(
+            in_flight or InFlight(NO_BOUND), clock.monotonic_ms, lambda: None
+        )
+        self.footprint.sending_since_ms = clock.monotonic_ms()
         self.last_active_ms = clock.monotonic_ms()
         self.is_busy = False
-        self.held_bytes = 0
         self.shows_progress = True
-        self.release: Callable[[int], None] = lambda _bytes: None
         self.wakes_late = wakes_late
         self.is_closed = False
         self.has_rested = False
@@ -50,8 +54,7 @@ class Slow:
 
     def close(self) -> None:
         self.is_closed = True
-        held_bytes, self.held_bytes = self.held_bytes, 0
-        self.release(held_bytes)
+        self.footprint.drop()
 
 
 @pytest.fixture
@@ -126,10 +129,12 @@ def crowded(node: Node) -> Clients:
 
 
 def taker(clients: Clients, clock: ManualClock, held_bytes: int = 10) -> Slow:
-    """A client for whom an answer waits, and that says nothing."""
-    found = Slow(clock, wakes_late=False)
-    found.sending_since_ms, found.taking_since_ms = None, clock.monotonic_ms()
-    found.held_bytes, found.release = held_bytes, clients.in_flight.release
+    """A client for whom an answer waits, a part of what all hold, and that says nothing."""
+    clients.in_flight.release(held_bytes)
+    found = Slow(clock, wakes_late=False, in_flight=clients.in_flight)
+    found.footprint.sending_since_ms = None
+    found.footprint.hold(queued_bytes=held_bytes)
+    found.footprint.taking_since_ms = clock.monotonic_ms()
     clients.admit(found)
     return found
 
@@ -138,7 +143,7 @@ def test_who_takes_nothing_of_an_answer_goes_at_the_bound(
     crowded: Clients, clock: ManualClock
 ) -> None:
     stuck, idle = taker(crowded, clock), taker(crowded, clock)
-    idle.taking_since_ms = None  # it has all that it has asked for
+    idle.footprint.taking_since_ms = None  # it has all that it has asked for
     let_pass(crowded, clock, STALLED_MS)
     assert not stuck.is_closed
     let_pass(crowded, clock, IDLE_CHECK_MS)

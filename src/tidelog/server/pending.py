@@ -1,0 +1,87 @@
+"""The answer that a connection waits for, by a task or without one."""
+
+import asyncio
+from collections.abc import Callable
+
+from tidelog.server.dispatch import Later, Pieces, Promised
+from tidelog.server.requests import Asked
+
+
+class Pending:
+    """At most one answer of one connection. Belongs to the loop's thread.
+
+    Attributes:
+        is_waiting: Whether one is on its way; stays so where it fails, since the connection ends.
+    """
+
+    __slots__ = ("_promised", "_task", "_tell_failure", "_tell_pieces", "is_waiting")
+
+    def __init__(
+        self,
+        tell_pieces: Callable[[Pieces | None, Asked], None],
+        tell_failure: Callable[[Exception], None],
+    ) -> None:
+        """None yet.
+
+        Args:
+            tell_pieces: Called with an answer's pieces once they are there.
+            tell_failure: Called with why there are none.
+        """
+        self._tell_pieces = tell_pieces
+        self._tell_failure = tell_failure
+        self._task: asyncio.Future[None] | None = None
+        self._promised: Promised | None = None  # what is waited for without a task
+        self.is_waiting = False
+
+    def wait(self, said: Later, asked: Asked) -> None:
+        """Tell of this answer when it is there."""
+        assert not self.is_waiting
+        self.is_waiting = True
+        if isinstance(said, Promised):
+            self._await_promised(said, asked)
+            return
+        self._task = asyncio.ensure_future(self._finish(said, asked))
+        # Cancelled before its first step it never gets to what it should wait for.
+        self._task.add_done_callback(lambda _: said.close())
+
+    def _await_promised(self, said: Promised, asked: Asked) -> None:
+        """Tell in a turn of its own: what brings the answer is in the midst of something."""
+        self._promised = said
+        loop = asyncio.get_running_loop()
+
+        def tell(make: Callable[[], Pieces]) -> None:
+            loop.call_soon(self._keep, said, asked, make)
+
+        said.when_there(tell)
+
+    def _keep(self, said: Promised, asked: Asked, make: Callable[[], Pieces]) -> None:
+        """Answer as was promised, unless the client has gone."""
+        if self._promised is not said:
+            return
+        try:
+            pieces = make()
+        except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
+            self._tell_failure(error)
+            return
+        self._end(pieces, asked)
+
+    async def _finish(self, said: Later, asked: Asked) -> None:
+        try:
+            pieces = await said
+        except asyncio.CancelledError:
+            return
+        except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
+            self._tell_failure(error)
+            return
+        self._end(pieces, asked)
+
+    def _end(self, pieces: Pieces | None, asked: Asked) -> None:
+        self._task = self._promised = None
+        self.is_waiting = False
+        self._tell_pieces(pieces, asked)
+
+    def give_up(self) -> None:
+        """Nobody waits any more."""
+        self._promised = None
+        if self._task is not None:
+            self._task.cancel()

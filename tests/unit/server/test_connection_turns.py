@@ -1,0 +1,104 @@
+"""When a connection looks at its next request: after its turn, an answer, a quota's silence."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+from tests.server.worlds import FakeTransport
+
+from tidelog.config import BrokerConfig
+from tidelog.env import Env, ManualClock
+from tidelog.server.clients import Clients
+from tidelog.server.connection import TURN_REQUESTS, Connection
+from tidelog.server.node import ConnectionFacts, Node
+from tidelog.server.server import open_node
+from tidelog.types import Buffer
+
+FRAME = b"\0\0\0\4\0\x12\0\0"
+SILENCE_MS = 500
+TURNS = 5  # of the loop, more than it takes
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = open_node(str(tmp_path), BrokerConfig(), env=Env(clock=ManualClock(1_700_000_000_000)))
+    yield made
+    made.close()
+
+
+class Asked:
+    """A connection whose requests are counted; one of them, by its number, uses up a quota."""
+
+    def __init__(self, node: Node, silenced: int | None = None) -> None:
+        self.count = 0
+        self.connection = Connection(node, Clients(node))
+        self.connection._answer = self._answer
+        self._silenced = silenced
+
+    def _answer(self, _node: Node, facts: ConnectionFacts, _frame: Buffer) -> list[Buffer]:
+        self.count += 1
+        if self.count == self._silenced:
+            facts.throttle_ms = SILENCE_MS
+        return [b"answer"]
+
+    def is_busy(self) -> bool:
+        """Whether its silence would be ours."""
+        return self.connection.is_busy
+
+    def send(self, frames: int) -> None:
+        self.connection.connection_made(cast("asyncio.Transport", FakeTransport()))
+        data = FRAME * frames
+        room = self.connection.get_buffer(-1)
+        room[: len(data)] = data
+        room.release()
+        self.connection.buffer_updated(len(data))
+
+
+async def turns() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+def test_others_have_their_turn_after_so_many_requests(node: Node) -> None:
+    async def run() -> None:
+        asked = Asked(node)
+        asked.send(TURN_REQUESTS + 2)
+        assert asked.count == TURN_REQUESTS
+        assert asked.is_busy()
+        await turns()
+        assert asked.count == TURN_REQUESTS + 2
+        assert not asked.is_busy()
+        asked.connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("silenced", [1, TURN_REQUESTS - 1, TURN_REQUESTS])
+def test_silence_ends_by_its_time_and_by_no_turn(node: Node, silenced: int) -> None:
+    async def run() -> None:
+        clock = node.env.clock
+        assert isinstance(clock, ManualClock)
+        asked = Asked(node, silenced)
+        asked.send(TURN_REQUESTS + 2)
+        await turns()
+        assert asked.count == silenced
+        clock.advance(SILENCE_MS)
+        node.timers.run_due()
+        await turns()
+        assert asked.count == TURN_REQUESTS + 2
+        asked.connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
+def test_a_connection_that_goes_takes_no_other_look(node: Node) -> None:
+    async def run() -> None:
+        asked = Asked(node)
+        asked.send(TURN_REQUESTS + 2)
+        asked.connection.connection_lost(None)
+        await turns()
+        assert asked.count == TURN_REQUESTS
+
+    asyncio.run(run())
