@@ -24,7 +24,7 @@ from tidelog.storage.log import BATCH_BYTES, AppendResult, Log
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.partitioner import Partitioner
-from tidelog.storage.topics import TopicInfo
+from tidelog.storage.topic_info import TopicInfo
 from tidelog.timespec import OPEN_END, OPEN_START, parse_point, parse_range
 from tidelog.types import (
     ClockName,

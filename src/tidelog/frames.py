@@ -16,7 +16,7 @@ from tidelog.markup import bytes_text, html_table
 from tidelog.scan import Count, ScanPlan, ScanStats, Wanted, plan
 from tidelog.scan import count as count_records
 from tidelog.storage.log_dir import LogDir
-from tidelog.storage.topics import TopicInfo
+from tidelog.storage.topic_info import TopicInfo
 from tidelog.timespec import format_ms
 from tidelog.types import ClockName, IsolationLevel, TopicPartition
 

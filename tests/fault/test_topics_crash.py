@@ -26,7 +26,8 @@ from tidelog.errors import InvalidPartitions, InvalidTopic, StorageFailure, Topi
 from tidelog.storage.deferral import AT_ONCE, Deferral
 from tidelog.storage.files import read_partition_metadata
 from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.storage.topics import NewTopic, TopicInfo
+from tidelog.storage.topic_info import TopicInfo
+from tidelog.storage.topics import NewTopic
 from tidelog.storage.topics_file import TOPICS_FILE
 from tidelog.types import NewRecord
 

@@ -22,6 +22,7 @@ from tidelog.errors import TidelogError
 from tidelog.server.in_process import Broker
 from tidelog.server.node import Node
 from tidelog.storage import topics
+from tidelog.storage.topic_info import TopicInfo
 from tidelog.storage.topics_file import TOPICS_FILE
 
 Answered: TypeAlias = topics.Made | TidelogError
@@ -150,7 +151,7 @@ class TestTopics:
                 asked.append([each.name for each in new])
                 return create(new)
 
-            def growing(counts: Mapping[str, int]) -> list[topics.TopicInfo | TidelogError]:
+            def growing(counts: Mapping[str, int]) -> list[TopicInfo | TidelogError]:
                 asked.append(list(counts))
                 return grow(counts)
 

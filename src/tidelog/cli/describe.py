@@ -17,7 +17,7 @@ from tidelog.storage.explain import Notes, storm_of, times_of
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.retention import counted_time
 from tidelog.storage.tiers.remote_segment import RemoteSegment
-from tidelog.storage.topics import TopicInfo
+from tidelog.storage.topic_info import TopicInfo
 from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TimestampType
 
 # So many ranges of unknown append time are spelled out in a table; JSON has them all.

@@ -28,7 +28,7 @@ from tidelog.storage.tiering import (
     tier_status,
     verify,
 )
-from tidelog.storage.topics import TopicInfo
+from tidelog.storage.topic_info import TopicInfo
 from tidelog.timespec import parse_duration
 from tidelog.types import TopicPartition
 

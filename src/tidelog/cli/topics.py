@@ -13,7 +13,7 @@ from tidelog.cli.surroundings import Surroundings
 from tidelog.config import ConfigNote
 from tidelog.directory import Directory
 from tidelog.storage import files
-from tidelog.storage.topics import TopicInfo
+from tidelog.storage.topic_info import TopicInfo
 from tidelog.types import TopicPartition
 
 

@@ -15,7 +15,8 @@ from tidelog.errors import ConfigError, CorruptMessage, InconsistentTopicId, Unk
 from tidelog.protocol.wire import NO_UUID
 from tidelog.storage.files import check_topic_name, encode_topic_id
 from tidelog.storage.log_dir import LogDir
-from tidelog.storage.topics import TopicInfo, unknown_topic
+from tidelog.storage.topic_info import TopicInfo
+from tidelog.storage.topics import unknown_topic
 from tidelog.storage.topics_file import PARTITION_COUNT_LIMIT
 
 _WILD: Final = frozenset("*?[")

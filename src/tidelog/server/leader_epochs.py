@@ -9,7 +9,7 @@ from typing import Final
 
 from tidelog.server.node import Node
 from tidelog.server.slices import Slices
-from tidelog.storage.topics import TopicInfo
+from tidelog.storage.topic_info import TopicInfo
 from tidelog.types import TopicPartition
 
 # So many are read at once without a thought.

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from tidelog.errors import StorageFailure, TidelogError
 from tidelog.server.node import Node
 from tidelog.server.slices import Slices
-from tidelog.storage.topics import NewTopic, TopicInfo, unknown_topic
+from tidelog.storage.topic_info import TopicInfo
+from tidelog.storage.topics import NewTopic, unknown_topic
 
 
 async def create(

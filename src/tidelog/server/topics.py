@@ -8,7 +8,7 @@ from uuid import UUID
 from tidelog.config import BrokerConfig
 from tidelog.server.partitions import Partitions
 from tidelog.storage.log_dir import LogDir
-from tidelog.storage.topics import TopicInfo
+from tidelog.storage.topic_info import TopicInfo
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"

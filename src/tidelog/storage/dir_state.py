@@ -38,12 +38,13 @@ from tidelog.storage.partition_dirs import PartitionDirs
 from tidelog.storage.producers import PRODUCER_ID_EXPIRATION_MS
 from tidelog.storage.tiers.tier_files import TierFiles, tier_files_of
 from tidelog.storage.tiers.view import TierAccess
-from tidelog.storage.topics import TopicInfo, TopicRegistry
+from tidelog.storage.topics import TopicRegistry
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.storage.deferral import Deferral
     from tidelog.storage.log_reader import LogReader
+    from tidelog.storage.topic_info import TopicInfo
 
 _LOGGER: Final = logging.getLogger(__name__)
 DELETED_DIR_SUFFIX: Final = "-delete"

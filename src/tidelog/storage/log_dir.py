@@ -33,7 +33,8 @@ from tidelog.storage.log_reader import LogReader
 from tidelog.storage.segment import SegmentContext
 from tidelog.storage.segment_notes import begin_notes
 from tidelog.storage.topic_deletion import TopicDeletion
-from tidelog.storage.topics import Made, NewTopic, TopicInfo, find_topics, unknown_topic
+from tidelog.storage.topic_info import TopicInfo, find_topics
+from tidelog.storage.topics import Made, NewTopic, unknown_topic
 from tidelog.storage.topics_file import PARTITION_COUNT_LIMIT
 from tidelog.storage.unsynced import rewrite_unsynced
 from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp, TopicPartition

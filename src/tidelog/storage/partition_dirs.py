@@ -19,7 +19,7 @@ from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile
 from tidelog.storage import files
 from tidelog.storage.segment_notes import begin_notes, has_notes
-from tidelog.storage.topics import TopicInfo
+from tidelog.storage.topic_info import TopicInfo
 from tidelog.types import TopicPartition
 
 

@@ -19,7 +19,7 @@ from tidelog.storage.dir_state import DELETED_DIR_SUFFIX, DirectoryState
 from tidelog.storage.handles import as_storage_failure
 from tidelog.storage.log import Log
 from tidelog.storage.tiers.deleted import note_partitions
-from tidelog.storage.topics import TopicInfo
+from tidelog.storage.topic_info import TopicInfo
 from tidelog.types import TopicPartition
 
 

@@ -33,7 +33,7 @@ from tidelog.server.groups.reply import Reply
 from tidelog.server.partitions import Partition
 from tidelog.storage.appends import AppendOrigin
 from tidelog.storage.log import AppendResult, Log
-from tidelog.storage.topics import TopicInfo
+from tidelog.storage.topic_info import TopicInfo
 from tidelog.types import Buffer, TopicPartition
 
 # A partition that could not be read is tried again at most so often.

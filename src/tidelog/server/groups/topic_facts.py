@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Final, Protocol
 from uuid import UUID
 
-from tidelog.storage.topics import TopicInfo
+from tidelog.storage.topic_info import TopicInfo
 
 HASH_BYTES: Final = 8
 # Sets of names that are remembered, of each kind; then all are found anew.

@@ -26,7 +26,7 @@ from tidelog.server.node import Node
 from tidelog.server.requests import RequestContext
 from tidelog.server.seen_topics import sees_topics
 from tidelog.server.topic_rules import INVALID_REQUEST, UNKNOWN_TOPIC, ensure_name
-from tidelog.storage.topics import TopicInfo
+from tidelog.storage.topic_info import TopicInfo
 from tidelog.types import TopicPartition
 
 BROKERS: Final = 1

@@ -62,7 +62,7 @@ from tidelog.server.requests import Answer, Long, RequestContext
 from tidelog.server.slices import Slices
 from tidelog.server.topic_rules import INVALID_REQUEST, UNKNOWN_TOPIC, ensure_name, parsed
 from tidelog.storage.cluster_file import ALL_BROKERS
-from tidelog.storage.topics import TopicInfo
+from tidelog.storage.topic_info import TopicInfo
 
 TOPIC: Final = 2
 BROKER: Final = 4

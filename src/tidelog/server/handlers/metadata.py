@@ -35,7 +35,7 @@ from tidelog.server.topic_rules import (
     ensure_name,
 )
 from tidelog.storage.files import CLUSTER_METADATA_TOPIC
-from tidelog.storage.topics import TopicInfo
+from tidelog.storage.topic_info import TopicInfo
 
 UNKNOWN_TOPIC_ID: Final = 100
 # Names may be null, and ids count, from this version on.

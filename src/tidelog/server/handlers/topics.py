@@ -47,7 +47,8 @@ from tidelog.server.topic_rules import (
     topic_settings,
 )
 from tidelog.storage.files import CLUSTER_METADATA_TOPIC, random_topic_id
-from tidelog.storage.topics import NewTopic, TopicInfo
+from tidelog.storage.topic_info import TopicInfo
+from tidelog.storage.topics import NewTopic
 
 DELETION_DISABLED: Final = 73
 UNKNOWN_TOPIC_ID: Final = 100

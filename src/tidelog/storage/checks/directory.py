@@ -33,7 +33,8 @@ from tidelog.storage.metadata_file import METADATA_FILE
 from tidelog.storage.producer_ids import PRODUCER_IDS_FILE, read_next
 from tidelog.storage.security_file import SECURITY_FILE
 from tidelog.storage.tiers.deleted import DELETED_FILE
-from tidelog.storage.topics import TopicInfo, find_leftovers, find_topics, unknown_topic
+from tidelog.storage.topic_info import TopicInfo, find_leftovers, find_topics
+from tidelog.storage.topics import unknown_topic
 from tidelog.storage.topics_file import TOPICS_FILE
 from tidelog.storage.writers import WRITERS_FILE, read_marks
 from tidelog.types import TopicPartition

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from tidelog.config import TopicConfig
 from tidelog.server.groups.topic_facts import KNOWN_MAX, TopicFacts
-from tidelog.storage.topics import TopicInfo
+from tidelog.storage.topic_info import TopicInfo
 
 
 class FakeTopics:

@@ -32,7 +32,7 @@ from tidelog.server.groups.share_heartbeats import ShareHeartbeats
 from tidelog.server.groups.share_topics import ShareTopics
 from tidelog.server.groups.table import GroupTable
 from tidelog.server.timers import Timers
-from tidelog.storage.topics import TopicInfo
+from tidelog.storage.topic_info import TopicInfo
 from tidelog.types import NewRecord
 
 GROUP = "readers"
