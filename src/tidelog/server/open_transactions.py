@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.errors import InvalidTxnState, OutOfOrderSequence
 from tidelog.record.views import Batch
-from tidelog.storage.producers import EPOCH_BUMP_VERSION
+from tidelog.storage.producer_rules import EPOCH_BUMP_VERSION
 
 if TYPE_CHECKING:
     from tidelog.storage.producers import ProducerStates

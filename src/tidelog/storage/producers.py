@@ -7,8 +7,8 @@ the first open one (the last stable offset). On one node everything in the log i
 marker takes effect at once.
 
 Pure. `check` before the write raises and changes nothing; `update` after the write and `replay`
-at start-up never refuse. The snapshot's bytes are in `producer_snapshot`.
-Over 400 lines because each rule changes the same few states, which nobody else may touch.
+at start-up never refuse. The rules that `check` goes by are in `producer_rules`, the snapshot's
+bytes in `producer_snapshot`.
 
 Source: Kafka 4.x ProducerStateManager, ProducerAppendInfo; KIP-98, KIP-890; docs/format.md.
 """
@@ -18,18 +18,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple, Self
 
 from tidelog.errors import (
-    InvalidProducerEpoch,
     InvalidTxnState,
-    OutOfOrderSequence,
-    TransactionCoordinatorFenced,
-)
-from tidelog.record.batch import CODEC_MASK, HEADER_SIZE, TIMESTAMP_TYPE_BIT, RecordBatch
-from tidelog.record.record import (
-    ControlType,
-    EndMarker,
-    read_control_type,
-    read_end_marker,
-    unpack_end_marker,
 )
 from tidelog.record.views import Batch
 from tidelog.storage.appends import AppendOrigin
@@ -40,14 +29,13 @@ from tidelog.storage.producer_entry import (
     from_snapshot,
     to_snapshot,
 )
+from tidelog.storage.producer_rules import check_epoch, check_marker, check_sequence, end_marker
 from tidelog.storage.producer_snapshot import decode_snapshot, encode_snapshot, in_hash_order
 from tidelog.storage.txn_index import AbortedTxn
-from tidelog.types import INT32_MAX, NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, Buffer
+from tidelog.types import NO_TIMESTAMP, Buffer
 
 __all__ = ["CompletedTxn", "Duplicate", "ProducerBatch", "ProducerEntry", "ProducerStates"]
 
-# From this version of transactions on, the coordinator raises the epoch with each marker.
-EPOCH_BUMP_VERSION: Final = 2
 # Kafka's default of `producer.id.expiration.ms`: who was silent for so long is forgotten.
 PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 
@@ -127,15 +115,15 @@ class ProducerStates:
         if origin is AppendOrigin.REPLICATION:
             return None
         if batch.is_control:
-            _check_marker(entry, batch, transaction_version)
+            check_marker(entry, batch, transaction_version)
             return None
         if origin is AppendOrigin.CLIENT:
             duplicate = entry.find_duplicate(batch)
             if duplicate is not None:
                 return duplicate
-        _check_epoch(entry, batch)
+        check_epoch(entry, batch)
         if origin is AppendOrigin.CLIENT:
-            _check_sequence(entry, batch)
+            check_sequence(entry, batch)
         if entry.txn_first_offset is not None and not batch.is_transactional:
             raise InvalidTxnState(
                 f"producer {entry.producer_id} has a transaction open since offset "
@@ -180,7 +168,7 @@ class ProducerStates:
             if entry.txn_first_offset is None and batch.is_transactional:
                 self._open[batch.base_offset] = entry.producer_id
             return None
-        found = _end_marker(batch)
+        found = end_marker(batch)
         if found is None:
             return None
         timestamp, marker = found
@@ -343,68 +331,3 @@ class ProducerStates:
     def _put(self, entry: ProducerEntry) -> None:
         self._producers[entry.producer_id] = entry
         self._peak_count = max(self._peak_count, len(self._producers))
-
-
-def _check_epoch(entry: ProducerEntry, batch: Batch) -> None:
-    if batch.producer_epoch < entry.epoch:
-        raise InvalidProducerEpoch(
-            f"producer {entry.producer_id} with epoch {batch.producer_epoch} was fenced by epoch "
-            f"{entry.epoch}"
-        )
-
-
-def _check_sequence(entry: ProducerEntry, batch: Batch) -> None:
-    """A known producer goes on where it stopped, and starts a new epoch at 0.
-
-    A producer that nobody knows (its records may have been deleted) may start anywhere.
-    """
-    if entry.epoch == NO_PRODUCER_EPOCH:
-        return
-    last = entry.last_sequence if batch.producer_epoch == entry.epoch else NO_SEQUENCE
-    wanted = 0 if last == INT32_MAX else last + 1
-    if batch.base_sequence != wanted:
-        raise OutOfOrderSequence(
-            f"producer {entry.producer_id}, epoch {batch.producer_epoch} (the last was "
-            f"{entry.epoch}): sequence {batch.base_sequence} where {wanted} is next"
-        )
-
-
-def _check_marker(entry: ProducerEntry, batch: Batch, transaction_version: int) -> None:
-    found = _end_marker(batch)
-    if found is None:
-        return
-    if transaction_version < EPOCH_BUMP_VERSION:
-        _check_epoch(entry, batch)
-    else:
-        _check_epoch_bump(entry, batch)
-    epoch = found[1].coordinator_epoch
-    if epoch < entry.coordinator_epoch:
-        raise TransactionCoordinatorFenced(
-            f"marker for producer {entry.producer_id} from coordinator epoch {epoch}, epoch "
-            f"{entry.coordinator_epoch} has written since"
-        )
-
-
-def _check_epoch_bump(entry: ProducerEntry, batch: Batch) -> None:
-    """The epoch must be new, or the marker one sent again after its end. Source: KAFKA-19999."""
-    is_again = batch.producer_epoch == entry.epoch and entry.txn_first_offset is None
-    if batch.producer_epoch <= entry.epoch and not is_again:
-        raise InvalidProducerEpoch(
-            f"marker for producer {entry.producer_id} with epoch {batch.producer_epoch}, above "
-            f"{entry.epoch} expected"
-        )
-
-
-def _end_marker(batch: Batch) -> tuple[int, EndMarker] | None:
-    """The time of a marker, in ms, and what it says; None for other control records."""
-    if isinstance(batch, RecordBatch) and not batch.attributes & (CODEC_MASK | TIMESTAMP_TYPE_BIT):
-        batch.ensure_valid()
-        plain = unpack_end_marker(batch.view[HEADER_SIZE:]) if batch.record_count == 1 else None
-        if plain is not None:
-            return batch.base_timestamp, plain
-    record = next(iter(batch.records()), None)
-    if record is None:
-        return None
-    if read_control_type(record.key) not in (ControlType.ABORT, ControlType.COMMIT):
-        return None
-    return record.timestamp, read_end_marker(record)
