@@ -30,6 +30,11 @@ def test_links_between_documents_resolve() -> None:
     assert gather({path: checks.broken_links(path, path.read_text()) for path in MARKDOWN}) == []
 
 
+def test_each_decision_has_a_number_of_its_own() -> None:
+    numbers = [path.name[:4] for path in MARKDOWN if path.parent.name == "decisions"]
+    assert len(set(numbers)) == len(numbers) > 0
+
+
 def test_documents_that_code_names_are_there() -> None:
     code = [path for path in PYTHON if path.parts[-2:] != ("tidy", "test_files.py")]
     assert gather({path: checks.missing_documents(path.read_text()) for path in code}) == []
