@@ -127,7 +127,7 @@ def answer(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
     if charges is not None:
         charges.worked(said)
     if is_free and type(said) is ProduceResponse:
-        _learn(node, connection, frame, request)
+        _learn_produce(node, connection, frame, request)
     elif is_free and type(said) is FetchResponse:
         _learn_fetch(node, connection, frame, request, said)
     return _written(node, request, said, charges)
@@ -138,11 +138,11 @@ def _repeated(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome
     key = key_of(frame)
     if key == _LIST_OFFSETS:
         return (node.repeated_lookups or _begin_lookups(node)).answer(frame)
-    if key == _PRODUCE and connection.produces is not None:
-        told = cast("RepeatedProduces", connection.produces).answer(frame)
+    if key == _PRODUCE and connection.repeated_produces is not None:
+        told = cast("RepeatedProduces", connection.repeated_produces).answer(frame)
         return told if told is None or isinstance(told, list) else _written(node, *told)
     if key == _FETCH and connection.repeated_fetches is not None:
-        return cast("RepeatedFetches", connection.repeated_fetches).answer(frame)
+        return connection.repeated_fetches.answer(frame)
     return None
 
 
@@ -165,16 +165,16 @@ def _response_of(key: int) -> type[Response]:
     return BY_KEY[key].response
 
 
-def _learn(
+def _learn_produce(
     node: Node, connection: ConnectionFacts, frame: Buffer, request: ReceivedRequest
 ) -> None:
     """Remember what a Produce means: its sender will go on like this."""
-    if connection.produces is None:
+    if connection.repeated_produces is None:
         from tidelog.server.repeated_produces import RepeatedProduces  # most clients only read
 
-        connection.produces = RepeatedProduces(node, connection)
+        connection.repeated_produces = RepeatedProduces(node, connection)
     served = served_versions(node.config.tidelog_legacy_clients)
-    cast("RepeatedProduces", connection.produces).learn(frame, request, served)
+    cast("RepeatedProduces", connection.repeated_produces).learn(frame, request, served)
 
 
 def _learn_fetch(

@@ -303,7 +303,8 @@ class ConnectionFacts:
         software: Name and version as ApiVersions gave them; empty where not known.
         fetches: What its fetches have got, for metrics.
         throttle_ms: How long it is to be silent after the answer that is being made.
-        produces: What `dispatch` remembers of its requests of Produce, None before the first one.
+        repeated_produces: What `dispatch` remembers of its requests of Produce, None before the
+            first one.
         repeated_fetches: What it remembers of those of Fetch, likewise.
         closers: Called when it is closed, by what each is about.
     """
@@ -315,13 +316,13 @@ class ConnectionFacts:
     software: tuple[str, str] = ("", "")
     fetches: FetchCounts = field(default_factory=FetchCounts)
     throttle_ms: int = 0
-    produces: object = None
-    repeated_fetches: object = None
+    repeated_produces: object = None
+    repeated_fetches: FrameAnswers | None = None
     closers: "dict[object, Callable[[], None]]" = field(default_factory=dict)
 
     def close(self) -> None:
         """It is closed: tell who wants to know, once."""
-        self.produces = self.repeated_fetches = None  # they know these facts: a circle
+        self.repeated_produces = self.repeated_fetches = None  # they know these facts: a circle
         closers, self.closers = self.closers, {}
         for closer in closers.values():
             closer()

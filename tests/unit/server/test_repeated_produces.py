@@ -114,13 +114,13 @@ def numbered(frame: bytes, number: int) -> bytes:
 
 
 def forget(broker: Broker) -> None:
-    broker.connection.produces = None
+    broker.connection.repeated_produces = None
 
 
 def is_known(broker: Broker, frame: bytes) -> bool:
     """Whether a frame is answered without the codecs; it is appended then."""
-    assert isinstance(broker.connection.produces, RepeatedProduces)
-    return broker.connection.produces.answer(memoryview(bytearray(frame))) is not None
+    assert isinstance(broker.connection.repeated_produces, RepeatedProduces)
+    return broker.connection.repeated_produces.answer(memoryview(bytearray(frame))) is not None
 
 
 def compare(pair: tuple[Broker, Broker], version: int, bodies: Sequence[bytes | None]) -> None:
@@ -210,7 +210,7 @@ def test_who_changes_all_the_time_is_not_learned_each_time(pair: tuple[Broker, B
     broker = pair[0]
     for number in range(CREDIT_MAX):
         broker.say(frame_of(broker, 9, [(number % 2, batch(b"1"))]))
-    assert isinstance(broker.connection.produces, RepeatedProduces)
-    assert broker.connection.produces._credit < LEARNING_CREDIT + CREDIT_MAX // 2
+    assert isinstance(broker.connection.repeated_produces, RepeatedProduces)
+    assert broker.connection.repeated_produces._credit < LEARNING_CREDIT + CREDIT_MAX // 2
     logs = [broker.node.partitions.get(TOPIC, number).log for number in range(2)]
     assert [log.log_end_offset for log in logs] == [CREDIT_MAX // 2] * 2
