@@ -90,7 +90,7 @@ class Gathering:
         found = self._gathered.get(number)
         if found is not None and found.is_full_for(size_bytes):
             self.flush(number)
-            found = None
+            found = self._gathered.get(number)  # who was told may have written on
         if found is None:
             found = self._gathered[number] = _Gathered()
         found.records += records

@@ -146,3 +146,17 @@ def test_without_a_loop_everything_is_written_at_once() -> None:
     log = Gathering(topic, topic.write)
     assert [log.append(0, record(key)).value for key in "ab"] == [Code.NONE] * 2
     assert topic.batches == [(0, [b"a"]), (0, [b"b"])]
+
+
+@on_a_loop
+async def test_who_is_told_of_a_full_batch_and_writes_at_once_is_not_forgotten(
+    topic: FakeTopic, log: Gathering
+) -> None:
+    again: list[Reply[Code]] = []
+    log.append(0, record("first"))
+    told = log.append(0, record("told"))
+    told.then(lambda _: again.append(log.append(0, record("again"))))
+    others = [log.append(0, record("other")) for _ in range(GATHERED_REPLIES_MAX)]
+    assert await arrival(others[-1]) is Code.NONE
+    assert [each.is_done for each in again] == [True]
+    assert topic.batches[-1] == (0, [b"again", b"other"])
