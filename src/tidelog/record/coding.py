@@ -124,12 +124,6 @@ def encode_varlong(value: int) -> bytes:
     return bytes(out)
 
 
-def varint_size(value: int) -> int:
-    """Bytes that `write_varint` takes for the int32 `value`."""
-    assert -(2**31) <= value < 2**31
-    return max(1, (((value << 1) ^ (value >> 31)).bit_length() + 6) // 7)
-
-
 def varlong_size(value: int) -> int:
     """Bytes that `write_varlong` takes for the int64 `value`."""
     assert -(2**63) <= value < 2**63

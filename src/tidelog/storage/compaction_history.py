@@ -15,7 +15,6 @@ Source: docs/format.md#text-files.
 """
 
 import posixpath
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Self
@@ -231,10 +230,3 @@ def cut_history(fs: FileSystem, directory: str, offset: int) -> None:
         segments=frozenset(kept for kept in history.segments if kept[0] < offset),
     )
     write_history(fs, directory, cut)
-
-
-def with_segments(
-    history: CompactionHistory, sizes: Iterable[tuple[int, int]]
-) -> CompactionHistory:
-    """The same, with these log files known too."""
-    return replace(history, segments=history.segments | frozenset(sizes))

@@ -16,7 +16,6 @@ from tidelog.storage.files import decode_text, read_file, write_atomically
 from tidelog.types import Buffer
 
 META_PROPERTIES_FILE: Final = "meta.properties"
-META_PROPERTIES_VERSION: Final = "1"
 
 
 def encode_meta_properties(properties: Mapping[str, str]) -> bytes:

@@ -109,17 +109,3 @@ def in_hash_order(producer_ids: Iterable[int], peak_count: int) -> list[int]:
     is_sparse = len(held) < buckets // _SPARSE
     order = sorted(held) if is_sparse else range(buckets)
     return [producer_id for number in order for producer_id in held.get(number, ())]
-
-
-def stray_snapshots(snapshot_offsets: Iterable[int], base_offsets: Iterable[int]) -> list[int]:
-    """Snapshots to remove at start-up: those of no segment's base, but not the last one.
-
-    The newest snapshot beyond all bases is what a clean shutdown leaves at the log end.
-
-    Source: Kafka 4.x ProducerStateManager.removeStraySnapshots.
-    """
-    bases = set(base_offsets)
-    strays = sorted(set(snapshot_offsets) - bases)
-    if strays and strays[-1] >= max(bases, default=0):
-        strays.pop()
-    return strays

@@ -13,7 +13,7 @@ bytes in `producer_snapshot`.
 Source: Kafka 4.x ProducerStateManager, ProducerAppendInfo; KIP-98, KIP-890; docs/format.md.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple, Self
 
@@ -139,18 +139,6 @@ class ProducerStates:
     def open_count(self) -> int:
         """How many transactions are open."""
         return len(self._open)
-
-    def check_all(self, batches: Sequence[Batch], *, origin: AppendOrigin) -> Duplicate | None:
-        """`check` for the batches of one append, each after the ones before it; changes nothing."""
-        trial = ProducerStates()
-        trial._producers, trial._open = dict(self._producers), dict(self._open)
-        for batch in batches:
-            if batch.has_producer_id:
-                duplicate = trial.check(batch, origin=origin)
-                if duplicate is not None:
-                    return duplicate
-                trial.update(batch)
-        return None
 
     def update(self, batch: Batch, arrival_ms: int = NO_TIMESTAMP) -> CompletedTxn | None:
         """Take note of a batch that was written; the transaction that its marker ended, if any.

@@ -31,7 +31,6 @@ from tidelog.storage.txn_index import TxnIndex
 from tidelog.types import INT32_MAX
 
 COPY_CHUNK_BYTES: Final = 1 << 20
-_TRANSIENT: Final = (files.CLEANED_SUFFIX, files.SWAP_SUFFIX)
 
 
 @dataclass(slots=True)

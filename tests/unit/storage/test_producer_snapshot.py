@@ -11,7 +11,6 @@ from tidelog.storage.producer_snapshot import (
     decode_snapshot,
     encode_snapshot,
     in_hash_order,
-    stray_snapshots,
 )
 
 ENTRY = SnapshotEntry(7, 0, 5, 6, 1, 1_700_000_000_000, -1, -1)
@@ -100,22 +99,3 @@ def test_order_is_that_of_a_stable_sort_by_bucket(inserted: list[int], more: int
         return (folded ^ folded >> 16) % buckets
 
     assert in_hash_order(inserted, peak) == sorted(inserted, key=bucket)
-
-
-@pytest.mark.parametrize(
-    ("snapshots", "bases", "strays"),
-    [
-        ([], [], []),
-        ([10], [], []),
-        ([10, 20], [], [10]),
-        ([0, 10, 20], [0, 10], []),
-        ([0, 10, 20, 25, 30], [0, 10], [20, 25]),
-        ([5, 10], [0, 10], [5]),
-        ([5, 10, 12], [0, 10], [5]),
-        ([5], [0, 10], [5]),
-    ],
-)
-def test_strays_are_all_but_the_newest_snapshot_behind_the_bases(
-    snapshots: list[int], bases: list[int], strays: list[int]
-) -> None:
-    assert stray_snapshots(snapshots, bases) == strays

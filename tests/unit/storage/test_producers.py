@@ -188,17 +188,8 @@ def test_checks_change_nothing() -> None:
     states = after(data(0))
     before = states.encode_snapshot()
     states.check(data(1, sequence=1, txn=True), origin=CLIENT)
-    states.check_all([data(1, 1, txn=True), data(2, 2, txn=True)], origin=CLIENT)
     assert states.encode_snapshot() == before
     assert states.open_transactions == {}
-
-
-def test_the_batches_of_one_append_are_checked_one_after_the_other() -> None:
-    states = after(data(0))
-    assert states.check_all([data(1, 1), data(2, 2)], origin=CLIENT) is None
-    assert states.check_all([data(1, 1), data(2, 0)], origin=CLIENT) == Duplicate(0, 0, 1000)
-    with pytest.raises(OutOfOrderSequence):
-        states.check_all([data(1, 1), data(2, 3)], origin=CLIENT)
 
 
 # -- transactions ----------------------------------------------------------------------------
