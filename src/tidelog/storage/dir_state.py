@@ -1,7 +1,7 @@
 """The part of an open directory that loads, locks, checkpoints and closes it.
 
 `DirectoryState` holds what every call shares; what people call is in `log_dir.LogDir`.
-Over 400 lines because all that is true of an open directory is told in one place.
+What is remembered of its logs' offsets is in `offset_checkpoints`.
 
 Source: Kafka 4.x LogManager; KAFKA-10471 (the marker goes before anything is loaded).
 """
@@ -10,7 +10,7 @@ import logging
 import posixpath
 import re
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -19,7 +19,6 @@ from tidelog.closing import Closing
 from tidelog.env import Env, LockHandle, forget, os_env
 from tidelog.errors import (
     Closed,
-    CorruptFile,
     DirectoryLocked,
     InvalidRequest,
     ReadOnly,
@@ -34,6 +33,7 @@ from tidelog.storage.handles import FilePool, MapCache, as_storage_failure, type
 from tidelog.storage.log import Log
 from tidelog.storage.log_openings import LogOpenings
 from tidelog.storage.meta_properties import read_meta_properties, write_meta_properties
+from tidelog.storage.offset_checkpoints import OffsetCheckpoints
 from tidelog.storage.partition_dirs import PartitionDirs
 from tidelog.storage.producers import PRODUCER_ID_EXPIRATION_MS
 from tidelog.storage.tiers.tier_files import TierFiles, tier_files_of
@@ -48,11 +48,6 @@ if TYPE_CHECKING:
 
 _LOGGER: Final = logging.getLogger(__name__)
 DELETED_DIR_SUFFIX: Final = "-delete"
-_OFFSET_CHECKPOINTS: Final = (
-    files.LOG_START_CHECKPOINT_FILE,
-    files.RECOVERY_POINT_CHECKPOINT_FILE,
-    files.CLEANER_CHECKPOINT_FILE,
-)
 # Nothing else is ours to remove, whatever people keep beside the partitions.
 _DELETED_DIR: Final = re.compile(r".+-[0-9]{1,10}\.[0-9a-f]{32}-delete", re.ASCII)
 
@@ -109,6 +104,7 @@ class DirectoryState(Closing):
         self._pool = FilePool(env.files, write=self.is_writable)
         self._maps = MapCache(env.files)
         self._tiers = TierAccess.over(tier_files_of(env))
+        self._checkpoints = OffsetCheckpoints(env.files, path, self.report)
         self._lock: LockHandle | None = None
         self._logs: dict[TopicPartition, Log] = {}
         self._openings = LogOpenings()
@@ -130,7 +126,6 @@ class DirectoryState(Closing):
         self._is_closed = False
         # Topics are created beside the loop that has the directory, one change at a time.
         self._topic_change = threading.Lock()
-        self._checkpoint_writing = threading.Lock()
 
     @property
     def tier_files(self) -> TierFiles:
@@ -154,8 +149,7 @@ class DirectoryState(Closing):
             raise InvalidRequest(f"{self.path}: there is no such directory")
         if not self.is_writable:
             with typed_reads(self.path):
-                self._starts = self._read_offsets(files.LOG_START_CHECKPOINT_FILE)
-            self._recovery_points: dict[TopicPartition, int] = {}
+                self._checkpoints.load_starts()
             return
         try:
             self._load_writable()
@@ -191,8 +185,7 @@ class DirectoryState(Closing):
         self._dirs = PartitionDirs(self.env.files, self.path, keeps_notes=keeps_notes)
         for line in self._registry.notes:
             self.report(line)
-        self._starts = self._read_offsets(files.LOG_START_CHECKPOINT_FILE)
-        self._recovery_points = self._read_offsets(files.RECOVERY_POINT_CHECKPOINT_FILE)
+        self._checkpoints.load()
         self._remove_leftovers()
         if self._options.prepare is not None:
             self._options.prepare(self)
@@ -226,14 +219,6 @@ class DirectoryState(Closing):
         entries = self.env.files.list_dir(self.path)
         return not any(e.is_dir and files.parse_partition_dir(e.name) for e in entries)
 
-    def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
-        """A checkpoint of offsets; a damaged one counts as empty, as in Kafka, and is reported."""
-        try:
-            return files.read_offset_checkpoint(self.env.files, f"{self.path}/{name}")
-        except CorruptFile as error:
-            self.report(f"{error}; taken for empty")
-            return {}
-
     def _purge_deleted_topics(self) -> None:
         entries = self.env.files.list_dir(self.path)
         names = [each.name for each in entries if each.is_dir and _DELETED_DIR.fullmatch(each.name)]
@@ -250,7 +235,7 @@ class DirectoryState(Closing):
         if deleted:
             for partition in self._registry.leftovers:
                 self._remove_tree(f"{self.path}/{files.partition_dir_name(partition)}")
-            self._forget_offsets(deleted)
+            self._checkpoints.forget(deleted)
             self.env.files.sync_dir(self.path)
         self._registry.forget_deleted(list(self._registry.deleted))
         self._registry.tidy()
@@ -308,15 +293,7 @@ class DirectoryState(Closing):
         Raises:
             StorageFailure: The disk failed.
         """
-        self._ensure_writable()
-        try:
-            self._write_checkpoints()
-        except OSError as error:
-            raise as_storage_failure(error, self.path, "checkpoint") from error
-
-    def _write_checkpoints(self) -> None:
-        self._note_checkpoints()
-        self._save_checkpoints()
+        self.note_checkpoints()()
 
     def note_checkpoints(self) -> Callable[[], None]:
         """Take note of recovery points and log starts as they are now.
@@ -329,47 +306,16 @@ class DirectoryState(Closing):
 
         def save() -> None:
             try:
-                self._save_checkpoints()
+                self._checkpoints.save()
             except OSError as error:
                 raise as_storage_failure(error, self.path, "checkpoint") from error
 
         return save
 
-    def _save_checkpoints(self) -> None:
-        self._write_offsets(files.RECOVERY_POINT_CHECKPOINT_FILE, self._recovery_points)
-        self._write_offsets(files.LOG_START_CHECKPOINT_FILE, self._starts)
-
     def _note_checkpoints(self) -> None:
         for name, log in self._logs.items():
             if log.failure is None:
-                self._recovery_points[name] = log.recovery_point
-                self._note_start(name, log)
-
-    def _note_start(self, name: TopicPartition, log: Log) -> None:
-        """Kafka lists only logs that start behind their first segment's base."""
-        if log.log_start_offset > log.segments[0].base_offset:
-            self._starts[name] = log.log_start_offset
-        else:
-            self._starts.pop(name, None)
-
-    def _write_offsets(self, name: str, offsets: dict[TopicPartition, int]) -> None:
-        """Replace a checkpoint, from any thread; what is written last is what was known last."""
-        with self._checkpoint_writing:
-            ordered = dict(sorted(offsets.copy().items()))
-            files.write_offset_checkpoint(self.env.files, f"{self.path}/{name}", ordered)
-
-    def _lower_checkpoints(self, name: TopicPartition, offset: int) -> None:
-        if self._recovery_points.get(name, 0) > offset:
-            self._recovery_points[name] = offset
-            self._write_offsets(files.RECOVERY_POINT_CHECKPOINT_FILE, self._recovery_points)
-        if self._starts.get(name, 0) > offset:
-            self._save_log_start(name, offset)
-        if (self.cleaner_offset(name) or 0) > offset:
-            self.note_cleaned(name, offset)
-
-    def _save_log_start(self, name: TopicPartition, offset: int) -> None:
-        self._starts[name] = offset
-        self._write_offsets(files.LOG_START_CHECKPOINT_FILE, self._starts)
+                self._checkpoints.note(name, log)
 
     def cleaner_offset(self, name: TopicPartition) -> int | None:
         """Offset below which a partition was compacted, None where it never was.
@@ -377,8 +323,7 @@ class DirectoryState(Closing):
         Raises:
             StorageFailure: The disk failed.
         """
-        with typed_reads(self.path):
-            return self._read_offsets(files.CLEANER_CHECKPOINT_FILE).get(name)
+        return self._checkpoints.cleaner_offset(name)
 
     def note_cleaned(self, name: TopicPartition, offset: int | None) -> None:
         """Remember, durably, up to where a partition is compacted; None to forget it.
@@ -388,35 +333,7 @@ class DirectoryState(Closing):
         Raises:
             StorageFailure: The disk failed.
         """
-        path = f"{self.path}/{files.CLEANER_CHECKPOINT_FILE}"
-        try:
-            with self._checkpoint_writing:
-                offsets = self._read_offsets(files.CLEANER_CHECKPOINT_FILE)
-                if offsets.get(name) == offset:
-                    return
-                offsets.pop(name, None)
-                if offset is not None:
-                    offsets[name] = offset
-                ordered = dict(sorted(offsets.items()))
-                files.write_offset_checkpoint(self.env.files, path, ordered)
-        except OSError as error:
-            raise as_storage_failure(error, path, "note cleaned") from error
-
-    def _forget_offsets(self, topics: Collection[str]) -> None:
-        """Forget what is known of deleted topics' partitions; a topic of that name begins anew.
-
-        Names are not synced: that is the caller's. Raises OSError.
-        """
-        for known in (self._starts, self._recovery_points, self._given_up):
-            for name in [each for each in tuple(known) if each.topic in topics]:
-                known.pop(name, None)
-        with self._checkpoint_writing:
-            for place in _OFFSET_CHECKPOINTS:
-                offsets = self._read_offsets(place)
-                kept = {name: at for name, at in offsets.items() if name.topic not in topics}
-                if len(kept) < len(offsets):
-                    path, text = f"{self.path}/{place}", files.encode_offset_checkpoint(kept)
-                    files.write_atomically(self.env.files, path, text, sync_name=False)
+        self._checkpoints.note_cleaned(name, offset)
 
     def close(self) -> None:
         """Close every partition; where all went well, leave the mark of a clean stop.
@@ -446,7 +363,8 @@ class DirectoryState(Closing):
             failure = failure or log.failure
         try:
             self._dirs.settle_all()
-            self._write_checkpoints()
+            self._note_checkpoints()
+            self._checkpoints.save()
             self._registry.tidy()
             if failure is None and not self._given_up and not self.doubts:
                 files.write_clean_shutdown(self.env.files, self.path)

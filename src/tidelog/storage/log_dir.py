@@ -99,7 +99,7 @@ class LogDir(TopicDeletion):
         self._found_topics = None
         forget(self.env.files, self.path)
         with typed_reads(self.path):
-            self._starts = self._read_offsets(files.LOG_START_CHECKPOINT_FILE)
+            self._checkpoints.load_starts()
         self._readers.clear()
         self._pool.close()  # names may stand for other files now
         self._maps.clear()
@@ -252,7 +252,7 @@ class LogDir(TopicDeletion):
             with typed_reads(self.path):
                 overlay = self._commits.overlay(name)
             context = self._context(name, info.topic_id, info.config, overlay)
-            start = self._starts.get(name, 0)
+            start = self._checkpoints.starts.get(name, 0)
             found = LogReader.open(context, log_start_offset=start, tiers=self._tiers)
             self._readers[name] = found
         return found
@@ -355,15 +355,15 @@ class LogDir(TopicDeletion):
             # Given up for a deletion that then failed: it was not closed.
             recovery_point = self._given_up.get(name)
         if recovery_point is None and not self._was_clean:
-            recovery_point = self._recovery_points.get(name, 0)
+            recovery_point = self._checkpoints.recovery_points.get(name, 0)
         deferrals = self._options.deferrals
         options = LogOptions(
             watch=self._watch,
             recovery_point=recovery_point,
-            log_start_offset=self._starts.get(name, 0),
+            log_start_offset=self._checkpoints.starts.get(name, 0),
             body_check=self._options.body_check,
-            lower_checkpoints=lambda offset: self._lower_checkpoints(name, offset),
-            save_log_start=lambda offset: self._save_log_start(name, offset),
+            lower_checkpoints=lambda offset: self._checkpoints.lower(name, offset),
+            save_log_start=lambda offset: self._checkpoints.save_start(name, offset),
             tiers=self._tiers,
             deferral=AT_ONCE if deferrals is None else deferrals(),
             leaves_flushes=deferrals is not None,

@@ -107,7 +107,9 @@ class TopicDeletion(DirectoryState):
         renamed: list[str] = []
         try:
             self._set_aside(partitions, renamed)
-            self._forget_offsets(topics)
+            for name in [each for each in tuple(self._given_up) if each.topic in topics]:
+                self._given_up.pop(name, None)
+            self._checkpoints.forget(topics)
             self.env.files.sync_dir(self.path)
         except OSError as error:
             failure = as_storage_failure(error, self.path, "set deleted topics aside")
