@@ -31,6 +31,7 @@ class Removals:
         self._limit = limit
         self._paths = deque[str]()
         self._running: asyncio.Task[None] | None = None
+        self._is_over = False
         self._gone = asyncio.Condition()
 
     @property
@@ -39,8 +40,9 @@ class Removals:
         return len(self._paths)
 
     def add(self, paths: Iterable[str]) -> None:
-        """Let directories go that have been set aside."""
-        self._paths.extend(paths)
+        """Let directories go that have been set aside; after a stop they stay."""
+        if not self._is_over:
+            self._paths.extend(paths)
         if self._paths and self._running is None:
             self._running = asyncio.ensure_future(self._run())
 
@@ -72,6 +74,12 @@ class Removals:
             await asyncio.shield(self._running)
 
     async def stop(self) -> None:
-        """Return when none goes any more; those that are left go after the next start."""
+        """Return when none goes any more; those that are left go after the next start.
+
+        Nobody waits for room any more.
+        """
+        self._is_over = True
         self._paths.clear()
+        async with self._gone:
+            self._gone.notify_all()
         await self.settle()

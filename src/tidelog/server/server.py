@@ -228,8 +228,8 @@ class Server:
             await self._control.stop()
         if self._compaction is not None:
             await self._compaction.stop()
+        await self.node.removals.stop()  # first: a deletion may wait for room there
         await self.node.topics.settle()
-        await self.node.removals.stop()
         # What was cancelled ends before the directory is closed under it.
         await asyncio.sleep(0)
         if self._wake is not None:

@@ -161,3 +161,27 @@ def test_what_a_stop_has_left_goes_after_the_next_start(
     asyncio.run(stopped())
     assert directories(tmp_path) == ["t-1-delete", "t-2-delete"]
     asyncio.run(started())
+
+
+def test_a_stop_waits_for_no_more_than_the_one_that_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though whoever deletes has to wait for room."""
+    node = opened(tmp_path)
+    gate = Gate(node, monkeypatch)
+    node.removals = Removals(node.work, node.log_dir, limit=0)
+
+    async def story() -> None:
+        server = Server(node)
+        await server.start("127.0.0.1", 0)
+        await made(node, "t", 3)
+        deletion = asyncio.ensure_future(topic_changes.delete(node, "t"))
+        await gate.reached()
+        stopping = asyncio.ensure_future(server.stop())
+        await turn_until(lambda: not node.removals.waiting)
+        gate.open()
+        await asyncio.wait_for(stopping, PATIENCE_S)
+        await deletion
+
+    asyncio.run(story())
+    assert directories(tmp_path) == ["t-1-delete", "t-2-delete"]
