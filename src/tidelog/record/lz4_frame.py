@@ -45,10 +45,9 @@ _WORD: Final = struct.Struct("<I")
 # What a frame begins with that is written here or by Kafka, and how much a block of it holds.
 _WRITTEN_HEADER: Final = MAGIC + bytes((FLAGS, BLOCK_DESCRIPTOR, HEADER_CHECKSUM))
 BLOCK_BYTES: Final = _BLOCK_SIZES[BLOCK_DESCRIPTOR]
-_END_MARK: Final = bytes(_WORD.size)
 # Such a frame of one block: the header with the block's size, the block, the mark.
 _SINGLE_HEAD: Final = struct.Struct("<7sI")
-_SINGLE_OVERHEAD: Final = _SINGLE_HEAD.size + len(_END_MARK)
+_SINGLE_OVERHEAD: Final = _SINGLE_HEAD.size + _WORD.size
 # A byte of length stands for at most 255 bytes of output.
 _GROWTH_MAX: Final = 255
 
@@ -131,14 +130,19 @@ def decompress_single(frame: memoryview, out: memoryview) -> memoryview | None:
     """
     size = len(frame) - _SINGLE_OVERHEAD
     # A stored block is longer than any frame, by its bit.
-    if size < 0 or size > BLOCK_BYTES or frame[-_WORD.size :] != _END_MARK:
+    if not 0 <= size <= BLOCK_BYTES or _SINGLE_HEAD.unpack_from(frame) != (_WRITTEN_HEADER, size):
         return None
-    if _SINGLE_HEAD.unpack_from(frame) != (_WRITTEN_HEADER, size):
+    mark_at = _SINGLE_HEAD.size + size
+    if _WORD.unpack_from(frame, mark_at)[0]:
         return None
-    room = min(BLOCK_BYTES, size * _GROWTH_MAX)
-    block = frame[_SINGLE_HEAD.size : -_WORD.size]
+    room = size * _GROWTH_MAX
+    if room < BLOCK_BYTES:
+        out = out[:room]
+    else:
+        room = BLOCK_BYTES
+    block = frame[_SINGLE_HEAD.size : mark_at]
     try:
-        end: int = cramjam.lz4.decompress_block_into(block, out[:room], output_len=room)
+        end: int = cramjam.lz4.decompress_block_into(block, out, output_len=room)
     except cramjam.DecompressionError:
         return None
     return out[:end]

@@ -7,7 +7,7 @@ loop's thread: plain numbers, no locks. Whoever shows them (`exposition`) reads 
 import struct
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tidelog.record.header import MAGIC_2, MAGIC_AT, MAX_TIMESTAMP_AT
@@ -16,6 +16,7 @@ from tidelog.types import Buffer, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.storage.compaction.runner import CleaningReport
+    from tidelog.storage.stepping import PlainAppend
 
 # Upper bounds of the buckets, inclusive, in seconds; a last one without a bound follows.
 REQUEST_BUCKETS_S: Final = (
@@ -75,6 +76,9 @@ class Metrics:
                 topic's latency: append time less largest create time.
             result: Where and when.
         """
+
+    def produced_together(self, appends: "Iterable[tuple[str, PlainAppend]]") -> None:
+        """As `produced`, of each of these topics; errors count nothing."""
 
     def fetched(self, topic: str, records: int, size_bytes: int) -> None:
         """Batches were handed to a client, and it has gone on by so many offsets."""
@@ -253,6 +257,23 @@ class Counters(Metrics):
             (created_ms,) = _TIME.unpack_from(data, MAX_TIMESTAMP_AT)
             if created_ms >= 0:
                 tally.latency.observe((result.append_time_ms - created_ms) / _MS)
+
+    def produced_together(self, appends: "Iterable[tuple[str, PlainAppend]]") -> None:
+        """See `Metrics`; none of their topics stamps records."""
+        last_topic, tally = None, TopicTally()
+        for topic, made in appends:
+            said = made.said
+            if type(said) is not AppendResult or said.is_duplicate:
+                continue
+            if topic != last_topic:
+                last_topic, tally = topic, self.topics[topic]
+            tally.records_in += said.last_offset - said.base_offset + 1
+            tally.bytes_in += len(made.data)
+            created_ms = made.batch.max_timestamp
+            if created_ms >= 0 <= made.append_ms:
+                latency, value = tally.latency, (made.append_ms - created_ms) / _MS
+                latency.counts[bisect_left(latency.bounds, value)] += 1
+                latency.total += value
 
     def fetched(self, topic: str, records: int, size_bytes: int) -> None:
         """See `Metrics`."""

@@ -42,7 +42,7 @@ class ActiveSegment(TailSegment):
         self.created_ms = context.env.clock.now_ms()
         self._bytes_since_entry = 0
         self._first_timestamp: int | None = None
-        self._written: tuple[int, Batch]
+        self._written: tuple[int, Batch, int]  # size, last batch, end
         self._offset_index_written = 0
         self._time_index_written = 0
         self._must_rewrite = False
@@ -175,18 +175,18 @@ class ActiveSegment(TailSegment):
         first = batches[0]
         self._note_time(first, append_ms)
         position = self.size_bytes
-        log = self._log_file.get()
         if len(buffers) == 1:
-            files.write_fully(log, buffers[0], position)
+            self._log_file.write(buffers[0], position)
         else:
-            files.writev_fully(log, buffers, position)
+            files.writev_fully(self._log_file.get(), buffers, position)
         if self._first_timestamp is None and position == 0:
             self._first_timestamp = first.max_timestamp
         for batch in batches:
             self._index(batch, position)
             position += batch.size_bytes
         self._write_index_entries()
-        self._written = (position, batches[-1])
+        last = batches[-1]
+        self._written = (position, last, last.next_offset)
 
     def has_room(self, batch: RecordBatch, size_limit: int, span_ms: int) -> bool:
         """Whether it is plain that `roll.should_roll` lets the segment take a batch.
@@ -196,22 +196,22 @@ class ActiveSegment(TailSegment):
             size_limit: Of the log file, in bytes.
             span_ms: How long it takes appends, the jitter counted in.
         """
-        first_ms = self._first_timestamp
+        first_ms, offsets, times = self._first_timestamp, self.offset_index, self.time_index
         return (
             first_ms is not None
             and first_ms >= 0
             and self.size_bytes + batch.size_bytes <= size_limit
             and batch.max_timestamp - first_ms <= span_ms
             and batch.base_offset + batch.last_offset_delta - self.base_offset <= INT32_MAX
-            and not self.offset_index.is_full
-            and not self.time_index.is_full
+            and offsets.size_bytes < offsets.full_bytes
+            and times.size_bytes < times.full_bytes
         )
 
     def append_one(self, batch: RecordBatch, data: Buffer, append_ms: int) -> None:
         """`append` of one batch in one buffer, which is what nearly all appends are."""
         if append_ms == UNKNOWN_MS or not self.append_times.goes_on_at(append_ms):
             self._note_time(batch, append_ms)
-        files.write_fully(self._log_file.get(), data, self.size_bytes)
+        self._log_file.write(data, self.size_bytes)
         self.end_one(batch)
 
     def begin_one(self, batch: RecordBatch, append_ms: int) -> None:
@@ -224,7 +224,7 @@ class ActiveSegment(TailSegment):
 
     def write_one(self, data: Buffer) -> None:
         """The log's bytes."""
-        files.write_fully(self._log_file.get(), data, self.size_bytes)
+        self._log_file.write(data, self.size_bytes)
 
     def end_one(self, batch: RecordBatch) -> None:
         """What comes after them; see `acknowledge`."""
@@ -233,16 +233,15 @@ class ActiveSegment(TailSegment):
             self._first_timestamp = batch.max_timestamp
         if self._index(batch, position) or self._must_rewrite:
             self._write_index_entries()
-        self._written = (position + batch.size_bytes, batch)
+        end_offset = batch.base_offset + batch.last_offset_delta + 1
+        self._written = (position + batch.size_bytes, batch, end_offset)
 
     def acknowledge(self) -> None:
         """Show what `append` wrote: nothing of an append counts until all its writes are done.
 
         No call lies between the stores: another thread that reads sees all of them or none.
         """
-        size_bytes, last = self._written
-        end_offset = last.next_offset
-        self.size_bytes, self.last_batch, self.end_offset = size_bytes, last, end_offset
+        self.size_bytes, self.last_batch, self.end_offset = self._written
 
     def _note_time(self, first: Batch, append_ms: int) -> None:
         times, offset = self.append_times, first.base_offset
@@ -255,10 +254,9 @@ class ActiveSegment(TailSegment):
             self._append_times_row(row)
 
     def _append_times_row(self, row: bytes) -> None:
-        file = self._times_file.get()
         if self._times_written == 0:
             row = self.append_times.encode_header() + row
-        files.write_fully(file, row, self._times_written)
+        self._times_file.write(row, self._times_written)
         self._times_written += len(row)
 
     def _index(self, batch: Batch, position: int) -> bool:
@@ -274,9 +272,9 @@ class ActiveSegment(TailSegment):
             return False
         self._bytes_since_entry = batch.size_bytes
         offsets, times = self.offset_index, self.time_index
-        if not offsets.is_full:
+        if offsets.size_bytes < offsets.full_bytes:
             offsets.append(batch.last_offset, position)
-        if not times.is_full:
+        if times.size_bytes < times.full_bytes:
             times.maybe_append(self.max_timestamp, self.max_timestamp_offset)
         return True
 
@@ -285,13 +283,11 @@ class ActiveSegment(TailSegment):
             self.rewrite_indexes()
         size_bytes, written = self.offset_index.size_bytes, self._offset_index_written
         if size_bytes > written:
-            entries = self.offset_index.encoded_from(written)
-            files.write_fully(self._offset_index_file.get(), entries, written)
+            self._offset_index_file.write(self.offset_index.encoded_from(written), written)
             self._offset_index_written = size_bytes
         size_bytes, written = self.time_index.size_bytes, self._time_index_written
         if size_bytes > written:
-            entries = self.time_index.encoded_from(written)
-            files.write_fully(self._time_index_file.get(), entries, written)
+            self._time_index_file.write(self.time_index.encoded_from(written), written)
             self._time_index_written = size_bytes
 
     def append_aborted(self, aborted: AbortedTxn) -> None:

@@ -147,10 +147,11 @@ class AppendTimes:
         Returns:
             b"" where the time, rounded, did not move: the last run goes on.
         """
-        last_ms = max(self._floors[-1] if self._floors else 0, self.floor_ms)
-        assert append_ms >= last_ms
+        floors, floor_ms = self._floors, self.floor_ms
+        last_ms = floors[-1] if floors and floors[-1] > floor_ms else floor_ms
+        assert last_ms <= append_ms >= 0
         append_ms = max(append_ms - append_ms % self.granularity_ms, last_ms)
-        if self.goes_on_at(append_ms):
+        if last_ms == append_ms and self.goes_on_at(append_ms):
             assert offset > self._offsets[-1]
             return b""
         return self._append(append_ms, offset, batch_crc)
@@ -320,15 +321,14 @@ class AppendTimes:
         relative, offsets, times = offset - self.base_offset, self._offsets, self._times
         assert 0 <= relative <= INT32_MAX
         assert not offsets or offset >= offsets[-1] + (times[-1] != UNKNOWN_MS)
-        facts = _ROW_FACTS.pack(ms, relative, batch_crc)
-        self._crc = crc = crc32c(facts, self._crc)
+        self._crc = crc = crc32c(_ROW_FACTS.pack(ms, relative, batch_crc), self._crc)
         if ms == UNKNOWN_MS:
             self._unknown_slots.append(len(times))
         self._floors.append(self._floors[-1] if ms == UNKNOWN_MS else ms)
         times.append(ms)
         self._batch_crcs.append(batch_crc)
         offsets.append(offset)  # last: what a search in another thread looks at first
-        return facts + crc.to_bytes(4, "big")
+        return _ROW.pack(ms, relative, batch_crc, crc)
 
     def _header_crc(self) -> int:
         return int.from_bytes(self.encode_header()[-4:], "big")

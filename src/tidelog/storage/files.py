@@ -164,8 +164,12 @@ def write_fully(file: File, data: Buffer, position: int) -> None:
         OSError: A call failed or wrote nothing; a prefix of `data` may be in the file.
     """
     written = file.pwrite(data, position)
-    if written == len(data):
-        return
+    if written != len(data):
+        write_rest(file, data, position, written)
+
+
+def write_rest(file: File, data: Buffer, position: int, written: int) -> None:
+    """Go on where the system has stopped short after so many bytes; see `write_fully`."""
     view = memoryview(data).cast("B")
     done = _progress(written, len(view))
     while done < len(view):

@@ -19,6 +19,8 @@ from tidelog.errors import CorruptBatch, StorageFailure
 from tidelog.record.batch import LENGTH_AT, LOG_OVERHEAD
 from tidelog.record.views import Batch, walk
 from tidelog.storage.decoded_files import DecodedFiles
+from tidelog.storage.files import write_rest
+from tidelog.types import Buffer
 
 FILE_LIMIT: Final = 256
 MAP_LIMIT: Final = 32_768
@@ -154,6 +156,17 @@ class PooledFile:
             self._held, file = self._pool.hold(self._path, create=self._creates)
         held.is_used = True
         return file
+
+    def write(self, data: Buffer, position: int) -> None:
+        """As `files.write_fully`; raises OSError."""
+        held = self._held
+        file = held.file
+        if file is None:
+            self._held, file = self._pool.hold(self._path, create=self._creates)
+        held.is_used = True
+        written = file.pwrite(data, position)
+        if written != len(data):
+            write_rest(file, data, position, written)
 
 
 class MapCache:

@@ -51,14 +51,16 @@ class Index:
     Attributes:
         base_offset: The segment's base offset, which relative offsets count from.
         size_bytes: Bytes of all entries.
+        full_bytes: With so many it takes no more; see `is_full` of either.
         tail_bytes: Bytes that the opened file had behind its last entry: zeros of Kafka's
             preallocation, or a torn entry. 0 after the first change.
     """
 
     ENTRY_SIZE: ClassVar[int]
+    _KEPT_SIZE: ClassVar[int] = 0  # what appends leave free
     _KEY: ClassVar[Struct]  # what the entries are searched by; the first field of an entry
 
-    __slots__ = ("_data", "_limit", "base_offset", "size_bytes", "tail_bytes")
+    __slots__ = ("_data", "_limit", "base_offset", "full_bytes", "size_bytes", "tail_bytes")
 
     def __init__(
         self, base_offset: int, *, data: Buffer = b"", size_limit: int = DEFAULT_INDEX_BYTES
@@ -74,6 +76,7 @@ class Index:
         self.size_bytes = used_size(data, self.ENTRY_SIZE)
         self.tail_bytes = len(data) - self.size_bytes
         self._limit = size_limit // self.ENTRY_SIZE * self.ENTRY_SIZE
+        self.full_bytes = self._limit - self._KEPT_SIZE
         own = isinstance(data, bytearray)
         self._data: Buffer = memoryview(data).toreadonly() if own else data
 
@@ -131,18 +134,21 @@ class Index:
     def _relative(self, offset: int) -> int:
         relative = offset - self.base_offset
         if not 0 <= relative <= INT32_MAX:
-            raise OffsetOverflow(
-                f"offset {offset} is not within 2^31 - 1 of base offset {self.base_offset}"
-            )
+            raise self._overflow(offset)
         return relative
+
+    def _overflow(self, offset: int) -> OffsetOverflow:
+        return OffsetOverflow(
+            f"offset {offset} is not within 2^31 - 1 of base offset {self.base_offset}"
+        )
 
     def _put(self, entry: bytes) -> bytes:
         """Append an entry's bytes to the buffer, and hand them back for the file."""
-        end = self.size_bytes + len(entry)
-        data = self._data
-        if not isinstance(data, bytearray) or end > len(data):
+        size_bytes, data = self.size_bytes, self._data
+        end = size_bytes + len(entry)
+        if type(data) is not bytearray or end > len(data):
             data = self._grow()
-        data[self.size_bytes : end] = entry
+        data[size_bytes:end] = entry
         self.tail_bytes = 0
         self.size_bytes = end  # last, so that a search in another thread sees whole entries only
         return entry

@@ -36,7 +36,7 @@ class OffsetIndex(Index):
     @property
     def is_full(self) -> bool:
         """Whether the next append would raise `IndexFull`; a full index rolls the segment."""
-        return self.size_bytes >= self._limit
+        return self.size_bytes >= self.full_bytes
 
     @property
     def last_offset(self) -> int:
@@ -56,11 +56,13 @@ class OffsetIndex(Index):
             InvalidRequest: Offset or position does not follow the last entry's.
         """
         size_bytes = self.size_bytes
-        if size_bytes >= self._limit:
+        if size_bytes >= self.full_bytes:
             raise IndexFull(f"offset index {self.base_offset} is full: {self.entry_count} entries")
-        relative = self._relative(offset)
+        relative, data = offset - self.base_offset, self._data
+        if not 0 <= relative <= INT32_MAX:
+            raise self._overflow(offset)
         if size_bytes:
-            last, last_position = _ENTRY.unpack_from(self._data, size_bytes - ENTRY_SIZE)
+            last, last_position = _ENTRY.unpack_from(data, size_bytes - ENTRY_SIZE)
             if relative <= last or position <= last_position:
                 raise InvalidRequest(
                     f"offset index entry ({offset}, {position}) does not follow "

@@ -10,7 +10,7 @@ from typing import Final
 
 from tidelog.errors import ClockJump, StorageFailure, TidelogError
 from tidelog.record.batch import RecordBatch
-from tidelog.storage.active import UNKNOWN_MS
+from tidelog.storage.active import UNKNOWN_MS, ActiveSegment
 from tidelog.storage.append_clock import Moment
 from tidelog.storage.appends import AppendOrigin, AppendResult
 from tidelog.storage.writing import WritingLog, one
@@ -26,10 +26,13 @@ class PlainAppend:
         data: Its bytes, and nothing else.
         append_ms: Append time, -1 where the append clock is off.
         now_ms: Wall time when it was judged.
+        active: The segment that it goes into, once it has begun.
         said: What came of it; None while it is on its way.
     """
 
-    __slots__ = ("append_ms", "batch", "data", "log", "now_ms", "said")
+    __slots__ = ("active", "append_ms", "batch", "data", "log", "now_ms", "said")
+
+    active: ActiveSegment
 
     def __init__(
         self, log: "SteppingLog", batch: RecordBatch, data: Buffer, append_ms: int, now_ms: int
@@ -91,6 +94,7 @@ class SteppingLog(WritingLog):
             if not begun.has_room(batch, self._segment_size_limit, self._roll_ms - self._jitter_ms):
                 self._maybe_roll(begun, one(batch, append.data), append.now_ms)
                 active = self.active
+            append.active = active
             active.begin_one(batch, append.append_ms)
         except (OSError, StorageFailure) as error:
             self._give_out(error, begun.log_path, "append")
@@ -98,15 +102,14 @@ class SteppingLog(WritingLog):
 
     def write_plain(self, append: PlainAppend) -> None:
         """The third step: the log's bytes."""
-        active = self.active
         try:
-            active.write_one(append.data)
+            append.active.write_one(append.data)
         except (OSError, StorageFailure) as error:
-            self._give_out(error, active.log_path, "append")
+            self._give_out(error, append.active.log_path, "append")
 
     def end_plain(self, append: PlainAppend) -> AppendResult:
         """The last step: all that comes after them."""
-        batch, active = append.batch, self.active
+        batch, active = append.batch, append.active
         base_offset = batch.base_offset
         last_offset = base_offset + batch.last_offset_delta
         try:

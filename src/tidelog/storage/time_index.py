@@ -30,13 +30,14 @@ class TimeIndex(Index):
     """Time index entries of one segment: append* -> truncate or close; or opened for search."""
 
     ENTRY_SIZE = ENTRY_SIZE
+    _KEPT_SIZE = ENTRY_SIZE
     _KEY = Struct(">q")
     __slots__ = ()
 
     @property
     def is_full(self) -> bool:
         """Whether only the slot is left that is kept for the entry at roll and close."""
-        return self.size_bytes >= self._limit - ENTRY_SIZE
+        return self.size_bytes >= self.full_bytes
 
     @property
     def last_entry(self) -> tuple[int, int]:
@@ -63,7 +64,7 @@ class TimeIndex(Index):
                 any of these cases.
         """
         size_bytes, last_timestamp = self.size_bytes, NO_TIMESTAMP
-        if size_bytes >= self._limit - (0 if ignore_full else ENTRY_SIZE):
+        if size_bytes >= (self._limit if ignore_full else self.full_bytes):
             raise IndexFull(f"time index {self.base_offset} is full: {self.entry_count} entries")
         if size_bytes:
             last_timestamp, last = _ENTRY.unpack_from(self._data, size_bytes - ENTRY_SIZE)

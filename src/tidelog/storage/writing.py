@@ -16,7 +16,7 @@ from tidelog.storage.active import UNKNOWN_MS, ActiveSegment
 from tidelog.storage.appends import AppendOrigin, AppendResult, ValidatedAppend
 from tidelog.storage.following import FollowingLog
 from tidelog.storage.producers import Duplicate
-from tidelog.types import INT32_MAX, NO_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP, Buffer
+from tidelog.types import INT32_MAX, INT64_MAX, NO_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP, Buffer
 
 
 class WritingLog(FollowingLog):
@@ -28,6 +28,7 @@ class WritingLog(FollowingLog):
         # What each append looks at.
         self._segment_size_limit, self._roll_ms = config.segment_size_limit, config.roll_ms
         self._flush_messages, self._flush_ms = config.flush_messages, config.flush_ms
+        self._may_flush = min(config.flush_messages, config.flush_ms) < INT64_MAX
         self._has_append_times = config.tidelog_append_time_enable
 
     def append_plain(self, data: Buffer) -> AppendResult | None:
@@ -166,6 +167,9 @@ class WritingLog(FollowingLog):
         self._unflushed_records += offsets
         if now > self._notes.arrived_ms:
             self._notes.arrived_ms = now
+        if not self._may_flush:
+            active.acknowledge()
+            return
         is_due = (
             self._unflushed_records >= self._flush_messages
             or now - self._last_flush_ms >= self._flush_ms

@@ -1,8 +1,12 @@
 """The broker's counters: what each hook counts."""
 
+from tests.faults import seeded_env
+from tests.unit.storage.logs import new_dir
+
 from tidelog.record.builder import build_batch
 from tidelog.server.metrics import LATENCY_BUCKETS_S, NO_METRICS, Counters, Histogram
 from tidelog.storage.log import AppendResult
+from tidelog.storage.stepping import append_together
 from tidelog.types import NewRecord
 
 
@@ -71,6 +75,40 @@ def test_latency_is_counted_where_both_times_are_known() -> None:
     assert latency.total == 0.0
 
 
+def test_appends_that_are_made_together_count_as_each_would() -> None:
+    env = seeded_env(1)
+    now_ms = env.clock.now_ms()
+    directory = new_dir(env, partitions=6)
+    logs = [directory.log("t", number) for number in range(6)]
+    sent = [batch(ms) for ms in (now_ms, now_ms - 7_000, now_ms + 3, -1, now_ms - 20, now_ms)]
+    sent[4] = sent[4][:-1]
+    logs[5].append_batches(again := numbered(now_ms))
+    sent[5] = again
+    appends = append_together(
+        (log, memoryview(bytearray(data))) for log, data in zip(logs, sent, strict=True)
+    )
+    each, together = Counters(), Counters()
+    names = ["a", "a", "b", "a", "a", "b"]
+    made = [(name, one) for name, one in zip(names, appends, strict=True) if one is not None]
+    for name, one in made:
+        assert isinstance(one.said, AppendResult)
+        each.produced(name, one.data, one.said)
+    together.produced_together(made)
+    assert len(made) == 5
+    for name in "ab":
+        first, second = each.topics[name], together.topics[name]
+        assert (first.records_in, first.bytes_in) == (second.records_in, second.bytes_in)
+        assert first.latency.counts == second.latency.counts
+        assert first.latency.total == second.latency.total
+    directory.close()
+
+
+def numbered(time_ms: int) -> bytes:
+    """A batch that counts once only."""
+    records = [NewRecord(value=b"x", timestamp=time_ms)]
+    return bytes(build_batch(records, producer_id=3, producer_epoch=0, base_sequence=0))
+
+
 def test_no_metrics_takes_every_call() -> None:
     NO_METRICS.request("Fetch", 0.1, 1, 1)
     NO_METRICS.connection_opened()
@@ -78,5 +116,6 @@ def test_no_metrics_takes_every_call() -> None:
     NO_METRICS.connection_refused()
     NO_METRICS.malformed()
     NO_METRICS.produced("flights", batch(1), result())
+    NO_METRICS.produced_together([])
     NO_METRICS.fetched("flights", 1, 1)
     NO_METRICS.forget_topic("flights")

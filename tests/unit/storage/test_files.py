@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.env import MAX_BUFFERS_PER_WRITE, OsFileSystem
+from tidelog.env import MAX_BUFFERS_PER_WRITE, File, OsFileSystem
 from tidelog.errors import CorruptFile, InvalidTopic
 from tidelog.storage import files
+from tidelog.storage.handles import FilePool, PooledFile
 from tidelog.types import INT32_MAX, INT64_MAX, Buffer, TopicPartition
 
 # Java: Uuid.fromString("AAAAAAAAAAEAAAAAAAAAAg") has these 16 bytes.
@@ -143,6 +144,18 @@ def test_drawn_topic_ids_are_never_reserved_nor_start_with_a_dash() -> None:
 def test_short_writes_are_continued(most: int) -> None:
     file = ShortFile(most)
     files.write_fully(file, b"0123456789", 2)
+    assert bytes(file.data) == b"\0\x000123456789"
+
+
+@pytest.mark.parametrize("most", [1, 3, 1000])
+def test_short_writes_to_a_file_at_hand_are_continued(most: int) -> None:
+    class Disk(OsFileSystem):
+        def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+            assert (path, write, create) == ("log", True, True)
+            return file
+
+    file = ShortFile(most)
+    PooledFile(FilePool(Disk()), "log", create=True).write(b"0123456789", 2)
     assert bytes(file.data) == b"\0\x000123456789"
 
 

@@ -11,7 +11,7 @@ from tests.unit.storage.logs import batch, new_log, put, reader_of
 from tidelog.env import OsFileSystem
 from tidelog.errors import CorruptBatch
 from tidelog.storage.closed import ClosedSegment
-from tidelog.storage.handles import FilePool, MapCache, walk_file
+from tidelog.storage.handles import FilePool, MapCache, PooledFile, walk_file
 from tidelog.storage.log_reader import LogReader
 
 
@@ -114,6 +114,18 @@ class TestFilePool:
         Path(paths[0]).unlink()
         with pytest.raises(FileNotFoundError):
             pool.get(paths[0])
+
+    def test_who_writes_to_a_forgotten_file_gets_the_one_of_that_name(
+        self, paths: list[str]
+    ) -> None:
+        pool = FilePool(OsFileSystem())
+        held = PooledFile(pool, paths[0])
+        held.write(b"1", 0)
+        pool.forget(paths[0])
+        Path(paths[1]).replace(paths[0])
+        held.write(b"2", 1)
+        assert Path(paths[0]).read_bytes() == b"b2bbbbbbbb"
+        pool.close()
 
     def test_missing_files_are_made_only_where_asked(self, tmp_path: Path) -> None:
         pool = FilePool(OsFileSystem())

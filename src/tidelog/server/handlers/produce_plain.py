@@ -159,6 +159,9 @@ def _append_group(common: Request, parts: list[Part]) -> None:
     So who waits for records, and does something at once when they come, finds every log at rest.
     """
     appends = append_together([(part.partition.log, part.data.records or b"") for part in parts])
+    common.context.node.metrics.produced_together(
+        (part.name, made) for part, made in zip(parts, appends, strict=True) if made is not None
+    )
     for part, made in zip(parts, appends, strict=True):
         part.answers.append(_answer(common, part, made))
 
@@ -176,5 +179,4 @@ def _answer(common: Request, part: Part, made: PlainAppend | None) -> PartitionP
         partition.advance_to(said)
     except TidelogError as error:
         return failed(partition, index, error)
-    common.context.node.metrics.produced(part.name, made.data, said)
     return appended(common, partition, index, said)
