@@ -22,7 +22,7 @@ FLEXIBLE_SINCE: Final = 12
 BY_ID_SINCE: Final = 13
 # Since then an answer's rows name a replica that is preferred: none.
 _PREFERRED_SINCE: Final = 11
-_REPLICA_STATE_SINCE: Final = 15  # a tagged field at the end
+REPLICA_STATE_SINCE: Final = 15  # a tagged field at the end
 # API, version, correlation id, length of the client's name.
 _REQUEST_HEAD_BYTES: Final = 10
 # Replica, longest wait, least and most bytes, isolation, session and its epoch.
@@ -69,7 +69,7 @@ class Layout:
         self._preferred = _NO_REPLICA if version >= _PREFERRED_SINCE else b""
         self._tags = b"\0" if self.is_flexible else b""
         self._settings_bytes = _SETTINGS_BYTES
-        if version >= _REPLICA_STATE_SINCE:
+        if version >= REPLICA_STATE_SINCE:
             self._settings_bytes -= _REPLICA_BYTES
 
     # -- requests ----------------------------------------------------------------------------

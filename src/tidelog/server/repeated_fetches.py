@@ -31,7 +31,9 @@ from tidelog.server.fetch_layouts import (
     SaidRow,
     layout_of,
 )
+from tidelog.server.fetch_sessions import LAST_EPOCH, NO_SESSION
 from tidelog.server.file_pieces import PIECE_MIN_BYTES, FilePiece
+from tidelog.server.handlers.fetch import replica_of
 from tidelog.server.partition_reads import aborted_transactions
 from tidelog.server.segment_bytes import ColdRead, SegmentBytes
 from tidelog.types import NO_LEADER_EPOCH, Buffer, IsolationLevel
@@ -43,15 +45,13 @@ if TYPE_CHECKING:
     from tidelog.server.partitions import Partition
 
 FRAME_BYTES_MAX: Final = 64 << 10
-# Remembered of one connection.
+# Remembered of one connection, and of each of these topics.
 TOPICS_MAX: Final = 100
+PARTITIONS_MAX: Final = 10_000
 # To learn what a request means costs as much as some that are known save.
 CREDIT_MAX: Final = 64
 LEARNING_CREDIT: Final = 16
-NO_SESSION: Final = 0
-LAST_EPOCH: Final = -1
 _CORRELATION_ID: Final = slice(4, 8)
-_REPLICA_STATE_SINCE: Final = 15
 
 
 class _Unusual(Exception):
@@ -223,7 +223,7 @@ class _Topic:
             raise _Unusual
         if self.topic_id not in (None, found.log.context.topic_id):
             raise _Unusual
-        if len(self._known) < FRAME_BYTES_MAX:
+        if len(self._known) < PARTITIONS_MAX:
             self._known[number] = found
         return found
 
@@ -293,12 +293,9 @@ class _Reading:
 
 def _is_plain(version: int, message: FetchRequest) -> bool:
     """Whether a consumer asks so, without a session and without our own fields."""
-    replica_id = message.replica_id
-    if version >= _REPLICA_STATE_SINCE:
-        replica_id = message.replica_state.replica_id
     return (
         version >= FIRST_VERSION
-        and replica_id < 0
+        and replica_of(version, message) < 0
         and message.session_id == NO_SESSION
         and message.session_epoch == LAST_EPOCH
         and not message.with_append_times

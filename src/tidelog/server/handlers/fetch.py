@@ -16,6 +16,7 @@ from tidelog.protocol.messages.fetch import (
     PartitionData,
 )
 from tidelog.server.asked_partitions import find_partition, opened_first
+from tidelog.server.fetch_layouts import BY_ID_SINCE, REPLICA_STATE_SINCE
 from tidelog.server.fetch_reading import Reading, Wait, finish
 from tidelog.server.fetch_sessions import (
     CachedPartition,
@@ -28,8 +29,6 @@ from tidelog.server.partition_reads import PartitionRead, ReadOrder
 from tidelog.server.requests import RequestContext
 from tidelog.types import IsolationLevel
 
-BY_ID_SINCE: Final = 13
-_REPLICA_STATE_SINCE: Final = 15
 TOPIC_DENIED: Final = 29
 UNKNOWN_TOPIC_ID: Final = 100
 INCONSISTENT_TOPIC_ID: Final = 103
@@ -92,10 +91,15 @@ async def _later(
 # -- the request -------------------------------------------------------------------------------
 
 
+def replica_of(version: int, request: FetchRequest) -> int:
+    """Which copy of the log asks, by its number; negative for a consumer."""
+    if version < REPLICA_STATE_SINCE:
+        return request.replica_id
+    return request.replica_state.replica_id
+
+
 def _order(context: RequestContext, request: FetchRequest) -> ReadOrder:
-    replica_id = request.replica_id
-    if context.version >= _REPLICA_STATE_SINCE:
-        replica_id = request.replica_state.replica_id
+    replica_id = replica_of(context.version, request)
     most = min(request.max_bytes, context.node.config.fetch_max_bytes)
     if context.node.throttles is not None and replica_id < 0:
         from tidelog.server.fetch_charges import most_bytes  # few have quotas
