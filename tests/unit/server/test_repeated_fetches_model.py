@@ -1,12 +1,15 @@
 """Whatever happens to a broker between fetches, those that repeat are answered as any other."""
 
 import random
+from contextlib import suppress
+from dataclasses import replace
 from tempfile import TemporaryDirectory
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.server.fetching import MANY_BYTES, NOW_MS, PARTITIONS, TOPICS, Broker, all_in_memory
 
+from tidelog.errors import StorageFailure
 from tidelog.record.builder import build_batch, build_end_marker
 from tidelog.server.node import ConnectionFacts
 from tidelog.storage.appends import AppendOrigin
@@ -32,8 +35,10 @@ class Life:
                 self.configure,
                 self.make_anew,
                 self.change_client,
+                self.change_limit,
+                self.fail_disk,
             ),
-            (20, 4, 2, 3, 1, 1, 2),
+            (20, 4, 2, 3, 1, 1, 2, 1, 1),
         )[0]
         change()
         for _ in range(3):
@@ -42,13 +47,26 @@ class Life:
     def some(self) -> tuple[str, int]:
         return self.rng.choice(TOPICS), self.rng.randrange(PARTITIONS)
 
+    def working(self) -> tuple[str, int]:
+        """One whose disk works; all of a topic's that is made anew do."""
+        place = self.some()
+        while self.broker.partition(*place).failure is not None:
+            self.broker.node.topics.delete(place[0])
+            self.broker.create(place[0])
+            self.forget(place[0])
+        return place
+
+    def forget(self, topic: str) -> None:
+        for number in range(PARTITIONS):
+            self.sequences.pop((topic, number), None)
+
     def append(self) -> None:
         for _ in range(self.rng.randrange(1, 12)):
             size = self.rng.choice((5, 300, 5_000, 17_000, 60_000))
-            self.broker.append(*self.some(), size, self.rng.randrange(1, 4))
+            self.broker.append(*self.working(), size, self.rng.randrange(1, 4))
 
     def append_transactional(self) -> None:
-        place = self.some()
+        place = self.working()
         partition = self.broker.partition(*place)
         sequence = self.sequences.get(place, 0)
         self.sequences[place] = sequence + 1
@@ -71,13 +89,13 @@ class Life:
             partition.append(marker, origin=AppendOrigin.COORDINATOR)
 
     def delete_records(self) -> None:
-        partition = self.broker.partition(*self.some())
+        partition = self.broker.partition(*self.working())
         if partition.last_stable_offset == partition.high_watermark:
             log = partition.log
             log.delete_records(self.rng.randint(log.log_start_offset, log.log_end_offset))
 
     def roll(self) -> None:
-        self.broker.partition(*self.some()).log.roll()
+        self.broker.partition(*self.working()).log.roll()
 
     def configure(self) -> None:
         value = self.rng.choice(("true", None))
@@ -89,8 +107,17 @@ class Life:
         self.broker.node.topics.delete(topic)
         self.broker.compare(self.request())
         self.broker.create(topic)
-        for number in range(PARTITIONS):
-            self.sequences.pop((topic, number), None)
+        self.forget(topic)
+
+    def change_limit(self) -> None:
+        node, most = self.broker.node, self.rng.choice((1024, 50_000, MANY_BYTES))
+        node.config = replace(node.config, fetch_max_bytes=most)
+
+    def fail_disk(self) -> None:
+        """What was acknowledged is read on."""
+        log = self.broker.partition(*self.some()).log
+        if log.failure is None:
+            log._fail(StorageFailure(log.context.directory, "sync", "a test"))
 
     def change_client(self) -> None:
         """Another client comes: what it asks for but for partitions stays the same."""
@@ -138,4 +165,5 @@ def test_whatever_happens_both_ways_say_the_same(seed: int) -> None:
             for _ in range(30):
                 life.step()
         finally:
-            broker.node.close()
+            with suppress(StorageFailure):  # which says so once more
+                broker.node.close()
