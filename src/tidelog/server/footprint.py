@@ -107,7 +107,12 @@ class Footprint:
         self._in_flight.release(before_bytes)
 
     def drop(self) -> None:
-        """The connection has gone: nothing of it is held any more."""
+        """The connection has gone: nothing of it is held, and it is not held itself, any more."""
+        self._on_room = _tell_nobody
         self._in_flight.end_read(self._read_on)
         self.release_request()
         self.hold(unsent_bytes=0, queued_bytes=0)
+
+
+def _tell_nobody() -> None:
+    """The connection has gone."""

@@ -115,8 +115,9 @@ class Gate:
             self._on_late("it has not logged in in time")
 
     def close(self) -> None:
-        """The connection has gone: nobody is late any more."""
+        """The connection has gone: nobody is late, and it lets go of whom it would have told."""
         self._deadline.cancel()
+        self._on_late = lambda _: None
 
     @property
     def is_open(self) -> bool:

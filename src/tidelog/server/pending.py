@@ -81,7 +81,12 @@ class Pending:
         self._tell_pieces(pieces, asked)
 
     def give_up(self) -> None:
-        """Nobody waits any more."""
+        """Nobody waits any more; it lets go of whom it would have told, which is a circle."""
+        self._tell_pieces = self._tell_failure = _tell_nobody
         self._promised = None
         if self._task is not None:
             self._task.cancel()
+
+
+def _tell_nobody(*_: object) -> None:
+    """The connection has gone."""

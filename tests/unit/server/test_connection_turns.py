@@ -1,9 +1,12 @@
 """When a connection looks at its next request: after its turn, an answer, a quota's silence."""
 
 import asyncio
+import gc
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
+from weakref import ref
 
 import pytest
 from tests.server.worlds import FakeTransport
@@ -12,9 +15,14 @@ from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
 from tidelog.server.clients import Clients
 from tidelog.server.connection import TURN_REQUESTS, Connection
+from tidelog.server.dispatch import answer
+from tidelog.server.gate import Gate
 from tidelog.server.node import ConnectionFacts, Node
 from tidelog.server.server import open_node
 from tidelog.types import Buffer
+
+if TYPE_CHECKING:
+    from tidelog.server.doors import Door
 
 FRAME = b"\0\0\0\4\0\x12\0\0"
 SILENCE_MS = 500
@@ -102,3 +110,50 @@ def test_a_connection_that_goes_takes_no_other_look(node: Node) -> None:
         assert asked.count == TURN_REQUESTS
 
     asyncio.run(run())
+
+
+def test_a_connection_that_has_gone_leaves_memory_at_once(node: Node) -> None:
+    """Not when somebody looks for cycles, which is rarely: its buffers are large."""
+
+    async def run() -> "ref[Connection]":
+        asked = Asked(node)
+        asked.send(2)
+        connection = asked.connection
+        connection._answer = answer
+        del asked
+        connection.connection_lost(None)
+        return ref(connection)
+
+    with without_collector():
+        assert asyncio.run(run())() is None
+
+
+def test_a_gate_that_is_closed_keeps_nobody(node: Node) -> None:
+    late = Late()
+    gate = Gate(
+        node, ConnectionFacts(1, "here"), cast("Door", None), waited_ms=0, on_late=late.tell
+    )
+    kept = ref(late)
+    del late
+    with without_collector():
+        assert kept() is not None
+        gate.close()
+        assert kept() is None
+
+
+class Late:
+    """Is told of who is late."""
+
+    def tell(self, reason: str) -> None:
+        """Nothing comes of it."""
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Only what nobody refers to goes."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
