@@ -146,5 +146,6 @@ def append_together(asked: Iterable[tuple[SteppingLog, Buffer]]) -> list[PlainAp
                 try:
                     append.said = step(append.log, append)
                 except TidelogError as error:
-                    append.said = error
+                    # Without its frames, which know the append: a circle that keeps its buffer.
+                    append.said = error.with_traceback(None)
     return appends

@@ -1,5 +1,6 @@
 """The short ways of an append leave the files, and say what, the long one does."""
 
+import gc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -12,6 +13,7 @@ from tests.unit.storage.logs import HOUR_MS, new_dir, new_log, path_of, read
 
 from tidelog.errors import OutOfOrderSequence, StorageFailure, TidelogError
 from tidelog.record.batch import build_batch
+from tidelog.record.scratch import is_free
 from tidelog.storage.appends import AppendResult
 from tidelog.storage.log import Log
 from tidelog.storage.stepping import append_together
@@ -201,3 +203,17 @@ def test_a_disk_that_fails_one_log_fails_no_other(call: int) -> None:
     assert told(logs, [plain() for _ in logs]) == [
         "NoneType" if n == failed else "2" for n in range(3)
     ]
+
+
+def test_a_refused_batch_leaves_its_buffer_at_once() -> None:
+    """Not when somebody looks for cycles: until then a request's buffer would not serve again."""
+    _, _, log = new_log()
+    append(log, bytes(plain(0)), Way.SHORT)
+    buffer = bytearray(plain(7))
+    gc.collect()
+    gc.disable()
+    try:
+        assert told([log], [memoryview(buffer)]) == [OutOfOrderSequence.__name__]
+        assert is_free(buffer)
+    finally:
+        gc.enable()
