@@ -3,6 +3,7 @@
 Source: java.util.Properties for the first form; TOML has the same names, dotted or in tables.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -11,6 +12,7 @@ from typing import Final
 from tidelog.errors import ConfigError
 
 DEFAULT_PORT: Final = 9092
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,9 @@ def parse_settings(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         name, sign, value = text.partition("=")
         if not sign or not name.strip():
-            raise ConfigError(text, None, "must be NAME=VALUE")
+            # What follows may be a password, written as `NAME: VALUE`.
+            shown = _NAME.match(name)
+            raise ConfigError(shown[0] if shown else "--set", None, "must be NAME=VALUE")
         found[name.strip()] = value.strip()
     return found
 

@@ -54,8 +54,15 @@ def test_property_without_a_name() -> None:
 
 def test_options() -> None:
     assert parse_settings(["a.b = 1", "c==d"]) == {"a.b": "1", "c": "=d"}
-    with pytest.raises(ConfigError, match="NAME=VALUE"):
+    with pytest.raises(ConfigError, match=r"^a\.b: must be NAME=VALUE"):
         parse_settings(["a.b"])
+
+
+@pytest.mark.parametrize("text", ["ssl.key.password: secret", "ssl.key.password secret", "=secret"])
+def test_a_value_is_not_shown_where_the_sign_is_missing(text: str) -> None:
+    with pytest.raises(ConfigError, match="NAME=VALUE") as caught:
+        parse_settings([text])
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
