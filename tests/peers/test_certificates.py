@@ -12,13 +12,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 from tests.kafka_oracle import Oracle
 from tests.peers.broker import Broker
 from tests.peers.home import KafkaHome

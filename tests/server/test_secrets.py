@@ -264,7 +264,7 @@ def test_settings(broker: Broker, watch: Watch, caplog: pytest.LogCaptureFixture
         described = DescribeConfigsRequest(
             resources=[resource], include_synonyms=True, include_documentation=True
         )
-        for name in ("ssl.key.password", "ssl.key.pasword", "listener.name.ssl.ssl.key.password"):
+        for name in ("ssl.key.password", "ssl.key.passwords", "listener.name.ssl.ssl.key.password"):
             for place_of in ("", number):
                 one = AlterableConfig(name=name, value=value)
                 altered = AlterConfigsResource(

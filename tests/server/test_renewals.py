@@ -1,0 +1,83 @@
+"""Sessions that end while a real client works: librdkafka renews them on the same connection."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+from confluent_kafka import Message, Producer
+from confluent_kafka.cimpl import KafkaError
+from tests.server.logins import MECHANISMS, SASL, add_users, key_of, place, settings_in
+from tests.server.secured import TIMEOUT_S, Key, create_topic
+from tests.server.signing import RsaKey, key_set, token
+from tests.server.test_bearer import claims, now_s
+from tests.waiting import Patience
+
+import tidelog
+from tidelog.server.in_process import Broker
+from tidelog.server.node import Node
+
+BEARER: Final = "OAUTHBEARER"
+# More than a second, within which nobody may renew twice.
+LIFETIME_S: Final = 2
+RENEWALS: Final = 2
+PAUSE_S: Final = 0.05
+SIGNER: Final = RsaKey("k")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    folder = tmp_path_factory.mktemp("renewals")
+    (folder / "keys.json").write_bytes(key_set(SIGNER.shown()))
+    given = settings_in(folder) | {
+        "sasl.enabled.mechanisms": ",".join((*MECHANISMS, BEARER)),
+        "sasl.oauthbearer.jwks.endpoint.url": (folder / "keys.json").as_uri(),
+        "connections.max.reauth.ms": str(1000 * LIFETIME_S),
+    }
+    with tidelog.broker(str(folder / "data"), settings=given) as running:
+        add_users(running)
+        yield running
+
+
+def new_token(_: object) -> tuple[str, float]:
+    """A token of a session's length, and when it ends."""
+    end_s = now_s() + LIFETIME_S
+    return token(SIGNER, "RS256", claims(exp=end_s)), end_s
+
+
+def settings_of(running: Broker, mechanism: str) -> dict[str, object]:
+    if mechanism != BEARER:
+        return dict(key_of(mechanism).librdkafka(place(running)))
+    key = Key(protocol=SASL, mechanism=BEARER)
+    return key.librdkafka(place(running)) | {"oauth_cb": new_token}
+
+
+def counts(node: Node, mechanism: str) -> tuple[int, int]:
+    """How often somebody has logged in, and how often one has come."""
+    logins = dict(node.metrics.logins)
+    return logins.get((mechanism, "ok"), 0), node.metrics.connections_opened
+
+
+@pytest.mark.parametrize("mechanism", [*MECHANISMS, BEARER])
+def test_a_producer_renews_its_sessions(broker: Broker, mechanism: str) -> None:
+    create_topic(broker.bootstrap_servers, Key(), mechanism)
+    begun = broker.call(lambda node: counts(node, mechanism))
+    delivered: list[int] = []
+    failed: list[object] = []
+
+    def on_delivery(error: KafkaError | None, message: Message) -> None:
+        failed.append(error) if error is not None else delivered.append(message.offset() or 0)
+
+    producer = Producer(settings_of(broker, mechanism))
+    patience, sent = Patience(), 0
+    while True:
+        producer.produce(mechanism, str(sent), on_delivery=on_delivery)
+        sent += 1
+        assert producer.flush(TIMEOUT_S) == 0
+        logins, opened = broker.call(lambda node: counts(node, mechanism))
+        if logins - begun[0] - (opened - begun[1]) >= RENEWALS:
+            break
+        producer.poll(PAUSE_S)
+        patience.check("log-ins on connections that were there")
+    assert failed == []
+    assert delivered == list(range(sent))
+    assert broker.call(lambda node: node.metrics.logins.get((mechanism, "failed"))) is None
