@@ -116,8 +116,19 @@ def read_varint(view: memoryview, at: int) -> tuple[int, int]:
         IndexError: The buffer ends before it does.
         CorruptMessage: It is longer or larger.
     """
-    value = shift = 0
-    start = at
+    first = view[at]
+    if first < 0x80:
+        return first, at + 1
+    second = view[at + 1]
+    value = first & 0x7F | (second & 0x7F) << 7
+    if second < 0x80:
+        return value, at + 2
+    third = view[at + 2]
+    value |= (third & 0x7F) << 14
+    if third < 0x80:  # up to here: nearly all records
+        return value, at + 3
+    shift, start = 21, at
+    at += 3
     while True:
         byte = view[at]
         at += 1
