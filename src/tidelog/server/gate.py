@@ -1,9 +1,9 @@
 """What a connection of a SASL listener may ask before it has logged in, and after.
 
-Before: ApiVersions, then SaslHandshake, then tokens, in SaslAuthenticate or (after a handshake of
-version 0) bare in their frames. Anything else closes the connection. After: everything, until the
-session ends; the client logs in again before that, on the same connection, as the same user by the
-same mechanism.
+Before: ApiVersions once, then SaslHandshake, then tokens, in SaslAuthenticate or (after a handshake
+of version 0) bare in their frames. Anything else closes the connection. After: everything, until
+the session ends; the client logs in again before that, on the same connection, as the same user by
+the same mechanism.
 
     WANTS_HANDSHAKE -> WANTS_TOKENS -> OPEN -> WANTS_TOKENS -> ...
 

@@ -1,0 +1,81 @@
+"""Users of SCRAM who are deleted, or get another password, while they are in: at Kafka and ours."""
+
+from typing import Final
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._scram import (
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialAlteration,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
+from tests.peers.login_talk import REFUSED, Visitor, doors
+from tests.server.logins import PASSWORD, key_of
+from tests.server.raw import RawClient
+from tests.server.refused.doors import Door
+from tests.server.secured import TIMEOUT_S
+from tests.waiting import until_so
+
+__all__ = ["doors"]
+pytestmark = pytest.mark.kafka
+USER: Final = "goer"
+MECHANISM: Final = "SCRAM-SHA-256"
+FIRST: Final = f"n,,n={USER},r={{nonce}}"
+KIND: Final = ScramMechanism.SCRAM_SHA_256
+
+
+def with_password(password: str) -> UserScramCredentialAlteration:
+    info = ScramCredentialInfo(KIND, 4096)
+    return UserScramCredentialUpsertion(USER, info, password.encode())
+
+
+def alter(door: Door, change: UserScramCredentialAlteration) -> None:
+    admin = AdminClient(key_of("PLAIN").librdkafka(door.bootstrap))
+    for told in admin.alter_user_scram_credentials([change]).values():
+        told.result(timeout=TIMEOUT_S)
+
+
+def come_in(visitor: Visitor) -> bool:
+    """Whether the user's first password lets in, first or once more."""
+    visitor.heard.clear()
+    visitor.shake(MECHANISM)
+    visitor.scram(MECHANISM, FIRST)
+    return not any(codes(visitor))
+
+
+def codes(visitor: Visitor) -> list[int]:
+    """The errors that were heard."""
+    return [said[1] for said in visitor.heard if isinstance(said, tuple)]
+
+
+def is_let_in(door: Door) -> bool:
+    with RawClient(door.bootstrap) as client:
+        return come_in(Visitor(door, client))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [UserScramCredentialDeletion(USER, KIND), with_password("another")],
+    ids=["deleted", "another password"],
+)
+def test_who_is_in_stays_until_his_session_is_renewed(
+    doors: tuple[Door, Door], change: UserScramCredentialAlteration
+) -> None:
+    for door in doors:
+        alter(door, with_password(PASSWORD))
+        until_so(lambda at=door: is_let_in(at), "the new user comes in")  # type: ignore[misc]
+        with RawClient(door.bootstrap) as client:
+            visitor = Visitor(door, client)
+            assert come_in(visitor)
+            alter(door, change)
+            until_so(lambda at=door: not is_let_in(at), "the old password is refused")  # type: ignore[misc]
+            visitor.heard.clear()
+            visitor.ask()
+            assert visitor.heard == [("ask", True)]
+            assert not come_in(visitor)
+            assert codes(visitor)[-1] == REFUSED
+            visitor.heard.clear()
+            visitor.ask()
+            assert visitor.heard == [("ask", False)]
