@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from tidelog.config import TopicConfig
+from tidelog.errors import StorageFailure
 from tidelog.storage import files, recovery, roll, truncation, zone_files
 from tidelog.storage.active import ActiveSegment
 from tidelog.storage.append_clock import NEVER, AppendClock, ClockWatch
@@ -40,7 +41,6 @@ from tidelog.storage.unsynced import mark_unsynced, rewrite_marked, sync_unsynce
 from tidelog.storage.validator import Validator
 
 if TYPE_CHECKING:
-    from tidelog.errors import StorageFailure
     from tidelog.storage.kernel_search import KernelSearch
     from tidelog.storage.set_check import SetPasses
 
@@ -164,9 +164,10 @@ class OpeningLog(LogReader):
         )
         self._plain = PlainAppends(config, self._body_check)
 
-    def _fail(self, failure: "StorageFailure") -> "StorageFailure":
+    def _fail(self, failure: StorageFailure) -> StorageFailure:
         """Go offline, and tell who looks after the partition; the failure, to be raised."""
-        self._failure = failure
+        # One that is never raised: frames of one that is hold the request that has met it.
+        self._failure = StorageFailure(failure.path, failure.operation, failure.reason)
         mark_unsynced(self.context, failure.operation)
         self.on_failure()
         return failure

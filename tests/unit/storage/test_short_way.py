@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -214,6 +215,25 @@ def test_a_refused_batch_leaves_its_buffer_at_once() -> None:
     gc.disable()
     try:
         assert told([log], [memoryview(buffer)]) == [OutOfOrderSequence.__name__]
+        assert is_free(buffer)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("call", [0, 1])
+def test_a_disk_that_fails_leaves_a_request_s_buffer_at_once(call: int) -> None:
+    """At the row or at the bytes: the log keeps why it is offline, and nothing of the request."""
+    env, _, log = new_log()
+    append(log, bytes(plain()), Way.SHORT)
+    env.clock.advance(1)
+    buffer = bytearray(plain())
+    env.files.writes.fault = Fault(env.files.calls + call, FaultKind.EIO)
+    gc.collect()
+    gc.disable()
+    try:
+        with suppress(StorageFailure):
+            log.append_plain(memoryview(buffer))
+        assert log.failure is not None
         assert is_free(buffer)
     finally:
         gc.enable()
