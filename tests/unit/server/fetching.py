@@ -7,9 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from tidelog import env
 from tidelog.config import BrokerConfig
-from tidelog.env import Env, ManualClock
+from tidelog.env import Env, ManualClock, system
 from tidelog.errors import TidelogError
 from tidelog.protocol.connection import ClientConnection
 from tidelog.protocol.messages import FETCH
@@ -41,7 +40,7 @@ Row = tuple[int, int]  # partition and offset
 def all_in_memory() -> Iterator[None]:
     """Reads never wait: else the system may say so of one of two reads, as while it writes back."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(env, "_ASKS_CACHE", False)
+        patch.setattr(system, "_ASKS_CACHE", False)
         yield
 
 

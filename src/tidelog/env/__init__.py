@@ -1,0 +1,111 @@
+"""The one seam to the operating system: files, directory entries, maps, locks, clocks, randomness.
+
+Nothing else in tidelog opens a file, asks the time or draws a random number, so a test can move
+the clock, break the disk, and replay both. `os_env()` is the real thing; tests bring their own.
+What is asked, and the rules of it, stands in `seam`; how the machine answers in `system`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random, SystemRandom
+
+from tidelog.env.seam import (
+    Clock,
+    DirEntry,
+    File,
+    FileStat,
+    FileSystem,
+    LocalFile,
+    LockHandle,
+    MappableFile,
+    RemoteFiles,
+    forget,
+    is_remote,
+    local_file,
+    mappable_file,
+    prefetch,
+)
+from tidelog.env.system import MAX_BUFFERS_PER_WRITE, SMALL_MAP_BYTES, OsFileSystem, SystemClock
+
+__all__ = [
+    "MAX_BUFFERS_PER_WRITE",
+    "SMALL_MAP_BYTES",
+    "Clock",
+    "DirEntry",
+    "Env",
+    "File",
+    "FileStat",
+    "FileSystem",
+    "LocalFile",
+    "LockHandle",
+    "ManualClock",
+    "MappableFile",
+    "OsFileSystem",
+    "RemoteFiles",
+    "SystemClock",
+    "forget",
+    "is_remote",
+    "local_file",
+    "mappable_file",
+    "os_env",
+    "prefetch",
+]
+
+
+class ManualClock:
+    """A clock that its owner moves: for tests, replays and loading of old data.
+
+    `advance` and `set` move both times together, as if time had passed; `jump` moves wall time
+    alone, as when somebody sets the machine's clock.
+    """
+
+    def __init__(self, now_ms: int = 0) -> None:
+        self._now_ms = now_ms
+        self._monotonic_ms = 0
+
+    def now_ms(self) -> int:
+        """Wall time in ms since the epoch, as last set."""
+        return self._now_ms
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds passed since the clock was made."""
+        return self._monotonic_ms
+
+    def monotonic_ns(self) -> int:
+        """The same in ns."""
+        return self._monotonic_ms * 1_000_000
+
+    def advance(self, delta_ms: int) -> None:
+        """Let `delta_ms` pass; a negative value moves wall time back and leaves monotonic time."""
+        self._now_ms += delta_ms
+        self._monotonic_ms += max(delta_ms, 0)
+
+    def set(self, now_ms: int) -> None:
+        """Let time pass until `now_ms`."""
+        self.advance(now_ms - self._now_ms)
+
+    def jump(self, now_ms: int) -> None:
+        """Set wall time to `now_ms` while no time passes."""
+        self._now_ms = now_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Env:
+    """Everything that tidelog takes from its surroundings, passed explicitly from the top.
+
+    Attributes:
+        files: Names and bytes.
+        clock: Wall time and monotonic time.
+        random: Where ids are drawn from.
+        store_options: Settings of object stores that are reached from here, without `store.`.
+    """
+
+    files: FileSystem = field(default_factory=OsFileSystem)
+    clock: Clock = field(default_factory=SystemClock)
+    random: Random = field(default_factory=SystemRandom)
+    store_options: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+
+
+def os_env() -> Env:
+    """The real file system, clocks and randomness."""
+    return Env()

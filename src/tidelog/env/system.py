@@ -1,0 +1,227 @@
+"""The machine's side of the seam: its clocks, files and locks."""
+
+import errno
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
+from typing import Final
+
+from tidelog.env.seam import DirEntry, File, FileStat, LockHandle
+from tidelog.posix import lock_descriptor, map_descriptor, map_resident
+from tidelog.types import Buffer
+
+# pwritev takes at most IOV_MAX buffers; the smallest IOV_MAX of the systems we run on is 1024.
+MAX_BUFFERS_PER_WRITE: Final = 1024
+# A file of a page or less is read, not mapped: quicker, and the kernel bounds the number of maps.
+SMALL_MAP_BYTES: Final = 4096
+# Not every system can read without waiting, and not every file system of one that can.
+_ASKS_CACHE: Final = hasattr(os, "RWF_NOWAIT")
+_NOT_SUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+# Where the byte goes that shows whether its page is in memory; nobody looks at it.
+_PROBED: Final = (bytearray(1),)
+
+# A machine that slept must not look like one whose wall clock jumped: Linux counts sleep here only.
+_RUNNING_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_ms(self) -> int:
+        """Wall time in ms since the epoch."""
+        return time.time_ns() // 1_000_000  # noqa: TID251 - this is the seam
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds since some fixed moment."""
+        return time.clock_gettime_ns(_RUNNING_CLOCK) // 1_000_000
+
+    def monotonic_ns(self) -> int:
+        """Nanoseconds since that moment."""
+        return time.clock_gettime_ns(_RUNNING_CLOCK)
+
+
+class _OsFile:
+    """A file descriptor."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def pread(self, size: int, position: int) -> bytes:
+        data = os.pread(self._fd, size, position)
+        if len(data) == size or not data:
+            return data
+        return self._pread_rest(data, size, position)
+
+    def _pread_rest(self, data: bytes, size: int, position: int) -> bytes:
+        """Linux caps one read at 2 GiB, so a short read is no proof of the file's end."""
+        parts = [data]
+        done = len(data)
+        while done < size and data:
+            data = os.pread(self._fd, size - done, position + done)
+            parts.append(data)
+            done += len(data)
+        return b"".join(parts)
+
+    def is_cached(self, positions: Iterable[int]) -> bool:
+        if _ASKS_CACHE:
+            fd, probe, flag = self._fd, os.preadv, os.RWF_NOWAIT
+            try:
+                for at in positions:
+                    if not probe(fd, _PROBED, at, flag) and self.read_cached(1, at) is None:
+                        return False
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                if error.errno not in _NOT_SUPPORTED:
+                    raise
+            else:
+                return True
+        return all(self.read_cached(1, at) is not None for at in positions)
+
+    def read_cached(self, size: int, position: int) -> Buffer | None:
+        if not _ASKS_CACHE:
+            return self.pread(size, position)
+        data = bytearray(size)
+        try:
+            done = os.preadv(self._fd, (data,), position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno in _NOT_SUPPORTED:
+                return self.pread(size, position)
+            raise
+        if done == size:
+            return data
+        # Part of it is not in memory, or the file ends there.
+        return memoryview(data)[:done] if position + done >= self.size() else None
+
+    def map_resident(self, size: int, position: int) -> memoryview | None:
+        return map_resident(self._fd, size, position)
+
+    def send(self, socket: int, size: int, position: int) -> int:
+        return os.sendfile(socket, self._fd, position, size)
+
+    def pwrite(self, data: Buffer, position: int) -> int:
+        return os.pwrite(self._fd, data, position)
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+        return os.pwritev(self._fd, buffers, position)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        os.fstat(self._fd)  # a closed handle is an OSError here; fdatasync would say ValueError
+        if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync stops at the drive's cache
+            fcntl.fcntl(self._fd, fcntl.F_FULLFSYNC)
+        else:
+            os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        """Caches drop handles that other threads may still use; the last user closes them."""
+        self.close()
+
+
+class _OsLock:
+    """The descriptor that holds a lock."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class OsFileSystem:
+    """The machine's file system (Linux, macOS)."""
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        """Open a file. `create` makes it where it is missing (implies `write`); never truncates."""
+        flags = os.O_CLOEXEC | (os.O_RDWR if write or create else os.O_RDONLY)
+        return _OsFile(os.open(path, flags | (os.O_CREAT if create else 0), 0o600))
+
+    def map(self, path: str, size: int | None = None) -> memoryview:
+        """A read-only view of the first `size` bytes (all where None); empty for an empty file."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            length = os.fstat(fd).st_size
+            wanted = length if size is None else min(size, length)
+            if wanted <= SMALL_MAP_BYTES:
+                return memoryview(os.pread(fd, wanted, 0) if wanted else b"")
+            return map_descriptor(fd, wanted)
+        finally:
+            os.close(fd)
+
+    def stat(self, path: str) -> FileStat:
+        """Facts on a name; raises `FileNotFoundError` where there is none."""
+        found = os.stat(path)  # noqa: PTH116 - paths are str at this seam
+        return FileStat(
+            found.st_size,
+            found.st_mtime_ns // 1_000_000,
+            stat.S_ISDIR(found.st_mode),
+            (found.st_dev, found.st_ino),
+        )
+
+    def exists(self, path: str) -> bool:
+        """Whether the name exists."""
+        return os.path.lexists(path)
+
+    def list_dir(self, path: str) -> list[DirEntry]:
+        """The names in a directory, sorted."""
+        with os.scandir(path) as entries:
+            found = [DirEntry(entry.name, entry.is_dir()) for entry in entries]
+        found.sort(key=itemgetter(0))
+        return found
+
+    def make_dirs(self, path: str) -> None:
+        """Create a directory and its parents, mode 0700; fine where it exists."""
+        os.makedirs(path, mode=0o700, exist_ok=True)  # noqa: PTH103
+
+    def remove(self, path: str) -> None:
+        """Remove a file; raises `FileNotFoundError` where there is none."""
+        os.unlink(path)  # noqa: PTH108
+
+    def remove_dir(self, path: str) -> None:
+        """Remove an empty directory."""
+        os.rmdir(path)  # noqa: PTH106
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file or directory, replacing a file of the target's name atomically."""
+        os.replace(source, target)  # noqa: PTH105
+
+    def sync_dir(self, path: str) -> None:
+        """Make the names in a directory durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def set_mtime(self, path: str, mtime_ms: int) -> None:
+        """Set a file's modification time."""
+        os.utime(path, ns=(mtime_ms * 1_000_000, mtime_ms * 1_000_000))
+
+    def lock(self, path: str) -> LockHandle:
+        """Take an exclusive lock on a file without waiting; `BlockingIOError` where it is held."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            lock_descriptor(fd)
+        except OSError:
+            os.close(fd)
+            raise
+        return _OsLock(fd)
