@@ -1,18 +1,26 @@
 """Fetch sessions by the rules of KIP-227."""
 
+import gc
+from pathlib import Path
 from random import Random
+from weakref import ref
 
+from tidelog.config import BrokerConfig
 from tidelog.protocol.messages.fetch import FetchPartition, PartitionData
 from tidelog.server.fetch_sessions import (
     INVALID_SESSION_EPOCH,
     SESSION_NOT_FOUND,
     SESSION_TOPIC_ID_ERROR,
     Asked,
+    CachedPartition,
     FetchSessions,
     PartitionKey,
     SessionRequest,
     next_epoch,
 )
+from tidelog.server.handlers.fetch import _read
+from tidelog.server.partition_reads import UNKNOWN_TOPIC
+from tidelog.server.server import open_node
 from tidelog.types import INT32_MAX
 
 SAFE_MS = 1000
@@ -199,3 +207,17 @@ def test_clients_go_on_without_a_session_where_too_much_would_be_remembered() ->
     assert run(found, request(second, 1, wanted=asked(3)))[0] == SESSION_NOT_FOUND
     assert len(found) == 1
     assert begin(found) > 0
+
+
+def test_a_session_keeps_no_deleted_partition_in_memory(tmp_path: Path) -> None:
+    node = open_node(str(tmp_path), BrokerConfig.parse({})[0])
+    node.topics.create("t", 1)
+    kept = ref(node.partitions.get("t", 0))
+    (told,) = asked(0)
+    cached = CachedPartition(*told)
+    assert _read(node, cached).partition is kept()
+    node.topics.delete("t")
+    assert _read(node, cached).error_code == UNKNOWN_TOPIC
+    gc.collect()
+    assert kept() is None
+    node.close()

@@ -211,6 +211,7 @@ def _read(node: Node, cached: CachedPartition) -> PartitionRead:
     known = cached.partition
     if known is not None and not known.is_gone:
         return PartitionRead(cached, known)
+    cached.partition = None  # what is gone leaves memory
     name = _name(node, cached)
     if name is None:
         return PartitionRead(cached, None, UNKNOWN_TOPIC_ID)
