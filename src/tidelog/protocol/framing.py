@@ -7,7 +7,8 @@ somebody holds it, or a view of it: a buffer is used again only when Python says
 is left.
 
 A length that is only announced costs nothing yet: a buffer grows with what has come, to at most
-twice of it, or at once where the connection has brought a frame as large before.
+twice of it, or at once where the connection has brought a frame as large before. Who has brought
+large frames is offered the room of one at once, where that is wanted: it comes with one call then.
 """
 
 from collections import deque
@@ -27,6 +28,8 @@ CHUNK_BYTES_MIN: Final = 4 * 1024
 CHUNK_BYTES_MAX: Final = 64 * 1024
 # Sizes of large frames' buffers, so that one serves again for frames of about the same size.
 _LARGE_STEP_BYTES: Final = 64 * 1024
+# A buffer of small frames that is larger is not kept: more had come than was foreseen.
+_CHUNK_KEPT_BYTES: Final = 4 * CHUNK_BYTES_MAX
 # Less room than this at a buffer's end is not worth a call of the system.
 _ROOM_BYTES_MIN: Final = 1024
 SPARE_BYTES: Final = 4 * 1024 * 1024
@@ -80,6 +83,10 @@ class Frames:
         self._large_bytes = 0
         self._large_have = 0
         self._largest_bytes = 0
+        # Where a large frame may be coming, and how large: as the smaller one of the last two.
+        self._foreseen: bytearray | None = None
+        self._foreseen_bytes = 0
+        self._last_bytes = 0
         # Large frames that nobody has taken yet; they came before what is in the chunk.
         self._ready: deque[memoryview] = deque()
 
@@ -139,6 +146,7 @@ class Frames:
 
         There may be thousands of connections that say nothing, each of which once said much.
         """
+        self._foreseen = None
         if self._chunk and self.is_empty and is_free(self._chunk):
             self._chunk = bytearray()
             self._start = self._end = 0
@@ -160,17 +168,26 @@ class Frames:
         self._start = end
         return memoryview(self._chunk)[start + LENGTH_BYTES : end]
 
-    def room(self) -> memoryview:
+    def room(self, *, foresees: bool = False) -> memoryview:
         """Where the next bytes go; never empty.
+
+        Args:
+            foresees: Whether there may be room for a large frame before its length is known.
 
         Raises:
             CorruptMessage: As `next` does.
         """
-        chunk = self._chunk
-        if self._start == self._end < len(chunk) and self._large is None and is_free(chunk):
-            # All was handed out and nobody looks at it any more, as between most requests.
-            self._start = self._end = 0
-            return memoryview(chunk)
+        if self._foreseen is not None:
+            return memoryview(self._foreseen)[: self._foreseen_bytes]
+        chunk, end = self._chunk, self._end
+        if self._start == end and self._large is None:
+            # All was handed out, as between most requests.
+            if foresees and self._foreseen_bytes and not self._ready:
+                self._foreseen = self._spares.take(_rounded(self._foreseen_bytes))
+                return memoryview(self._foreseen)[: self._foreseen_bytes]
+            if end < len(chunk) <= _CHUNK_KEPT_BYTES and is_free(chunk):
+                self._start = self._end = 0
+                return memoryview(chunk)
         if self._large is None:
             self._make_room()
         elif self._large_have == len(self._large):
@@ -192,6 +209,8 @@ class Frames:
         """
         if self._end or self._large is not None or self._ready or count < LENGTH_BYTES:
             return None
+        if self._foreseen is not None:
+            return None
         chunk = self._chunk
         (length,) = _LENGTH.unpack_from(chunk)
         if length != count - LENGTH_BYTES or length > self._max_frame_bytes:
@@ -201,15 +220,46 @@ class Frames:
 
     def filled(self, count: int) -> None:
         """So many bytes were put into the room."""
-        if self._large is None:
+        if self._foreseen is not None:
+            self._settle(self._foreseen, count)
+        elif self._large is None:
             self._end += count
+        else:
+            self._large_have += count
+            if self._large_have == self._large_bytes:
+                self._end_large(self._large)
+
+    def _end_large(self, large: bytearray) -> None:
+        """A large frame is there."""
+        size = self._large_bytes
+        self._ready.append(memoryview(large)[LENGTH_BYTES:size])
+        self._spares.give(large)
+        self._largest_bytes = max(self._largest_bytes, size)
+        self._large = None
+        self._foreseen_bytes = min(self._last_bytes, size) if size <= SPARE_BYTES else 0
+        self._last_bytes = size
+
+    def _settle(self, buffer: bytearray, count: int) -> None:
+        """So much has come where a large frame was foreseen; mostly it is one."""
+        self._foreseen = None
+        size = LENGTH_BYTES + _LENGTH.unpack_from(buffer)[0] if count >= LENGTH_BYTES else 0
+        if CHUNK_BYTES_MAX < size <= LENGTH_BYTES + self._max_frame_bytes:
+            self._large, self._large_bytes, self._large_have = buffer, size, min(count, size)
+            if size < count:
+                self._put(memoryview(buffer)[size:count])
+            if size <= count:
+                self._end_large(buffer)
             return
-        self._large_have += count
-        if self._large_have == self._large_bytes:
-            self._ready.append(memoryview(self._large)[LENGTH_BYTES : self._large_bytes])
-            self._spares.give(self._large)
-            self._largest_bytes = max(self._largest_bytes, self._large_bytes)
-            self._large = None
+        self._foreseen_bytes = self._last_bytes = 0
+        self._put(memoryview(buffer)[:count])
+        self._spares.give(buffer)
+
+    def _put(self, data: memoryview) -> None:
+        """Into the chunk, of which all was handed out."""
+        if len(data) > len(self._chunk) or not is_free(self._chunk):
+            self._chunk = bytearray(max(len(data), CHUNK_BYTES_MIN))
+        self._start, self._end = 0, len(data)
+        self._chunk[: self._end] = data
 
     def _make_room(self) -> None:
         """See to it that there is room for more of the first frame that is not whole yet."""

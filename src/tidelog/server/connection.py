@@ -128,7 +128,7 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio names it
         """Where the next bytes go."""
         try:
-            return self._frames.room()
+            return self._frames.room(foresees=self._clients.in_flight.has_plenty)
         except CorruptMessage as error:
             self._node.metrics.malformed()
             self._give_up(str(error))

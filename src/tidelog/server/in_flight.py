@@ -45,6 +45,11 @@ class InFlight:
         return not self._has_room
 
     @property
+    def has_plenty(self) -> bool:
+        """Whether less than half of what may be is held: one read may bring a large request."""
+        return self._limit_bytes == NO_BOUND or 2 * self.used_bytes < self._limit_bytes
+
+    @property
     def small_bytes(self) -> int:
         """What nobody need give back at the bound: it is next to nothing of it."""
         return max(self._limit_bytes, 0) // SMALL_PART

@@ -10,6 +10,7 @@ from tidelog.errors import CorruptMessage
 from tidelog.protocol.framing import (
     CHUNK_BYTES_MAX,
     CHUNK_BYTES_MIN,
+    SPARE_BYTES,
     Frames,
     Spares,
 )
@@ -22,9 +23,9 @@ def framed(*bodies: bytes) -> bytes:
     return b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
 
 
-def put(frames: Frames, data: bytes) -> int:
+def put(frames: Frames, data: bytes, *, foresees: bool = False) -> int:
     """As a transport does: as much as there is room for; how much that was."""
-    with frames.room() as room:
+    with frames.room(foresees=foresees) as room:
         assert len(room) > 0
         count = min(len(room), len(data))
         room[:count] = data[:count]
@@ -32,11 +33,18 @@ def put(frames: Frames, data: bytes) -> int:
     return count
 
 
-def pump(frames: Frames, data: bytes, sizes: list[int], *, held: list[memoryview]) -> None:
+def pump(
+    frames: Frames,
+    data: bytes,
+    sizes: list[int],
+    *,
+    held: list[memoryview],
+    foresees: bool = False,
+) -> None:
     """Puts a stream in, in pieces of these sizes, and keeps what comes out."""
     at = number = 0
     while at < len(data):
-        at += put(frames, data[at : at + sizes[number % len(sizes)]])
+        at += put(frames, data[at : at + sizes[number % len(sizes)]], foresees=foresees)
         number += 1
         while (frame := frames.next()) is not None:
             held.append(frame)
@@ -49,15 +57,15 @@ BODY_SIZES = st.lists(
 
 
 class TestAnyCuts:
-    @settings(max_examples=15, deadline=None)
-    @given(BODY_SIZES, CUTS, st.booleans())
+    @settings(max_examples=30, deadline=None)
+    @given(BODY_SIZES, CUTS, st.booleans(), st.booleans())
     def test_frames_come_out_as_they_went_in_and_stay(
-        self, sizes: list[int], cuts: list[int], keeps: bool
+        self, sizes: list[int], cuts: list[int], keeps: bool, foresees: bool
     ) -> None:
         bodies = [bytes((number + 1,)) * size for number, size in enumerate(sizes)]
         frames, held, seen = Frames(), list[memoryview](), list[bytes]()
         for _ in range(2):
-            pump(frames, framed(*bodies), cuts, held=held)
+            pump(frames, framed(*bodies), cuts, held=held, foresees=foresees)
             seen += [bytes(frame) for frame in held] if not keeps else []
             if not keeps:
                 held.clear()
@@ -75,6 +83,27 @@ class TestAnyCuts:
             found.append(bytes(frame))
         assert found == bodies
         assert frames.wanted_bytes == 4
+
+    @settings(max_examples=100, deadline=None)
+    @given(
+        st.lists(st.sampled_from([0, 9, 70_000, 70_001, 90_000, 200_000]), max_size=6),
+        st.lists(st.sampled_from([1, 3, 4, 60_000, 70_004, 1 << 20]), min_size=1, max_size=4),
+    )
+    def test_whatever_comes_where_a_large_frame_was_foreseen(
+        self, sizes: list[int], cuts: list[int]
+    ) -> None:
+        frames, held = Frames(), list[memoryview]()
+        pump(frames, framed(bytes(70_000), bytes(70_000)), [1 << 20], held=held)
+        held.clear()
+        bodies = [bytes((number + 1,)) * size for number, size in enumerate(sizes)]
+        data, at = framed(*bodies), 0
+        for cut in [*cuts, *[1 << 20] * 20]:
+            if at < len(data):
+                at += put(frames, data[at : at + cut], foresees=True)
+                while (frame := frames.next()) is not None:
+                    held.append(frame)
+        assert [bytes(frame) for frame in held] == bodies
+        assert frames.is_empty
 
     def test_byte_by_byte(self) -> None:
         held: list[memoryview] = []
@@ -197,6 +226,78 @@ class TestBuffers:
         view.release()
         assert is_free(buffer)
         assert len(buffer) == 10
+
+
+class TestForeseen:
+    """Who has brought two large frames is offered the room of the smaller one for the next."""
+
+    def frames(self, *sizes: int, limit: int = 1 << 20) -> Frames:
+        """Frames that have seen such ones."""
+        frames = Frames(limit)
+        for size in sizes:
+            pump(frames, framed(bytes(size)), [1 << 20], held=[])
+        return frames
+
+    def test_one_call_is_enough_for_as_large_a_frame(self) -> None:
+        frames = self.frames(200_000, 200_000)
+        come = framed(b"x" * 200_000)
+        assert put(frames, come, foresees=True) == len(come)
+        assert bytes(frames.next() or b"") == come[4:]
+        assert frames.is_empty
+
+    @pytest.mark.parametrize("sizes", [(300_000, 200_000), (200_000, 300_000)])
+    def test_no_more_is_offered_than_the_smaller_one_had(self, sizes: tuple[int, int]) -> None:
+        assert len(self.frames(*sizes).room(foresees=True)) == 200_004
+
+    def test_one_alone_may_have_been_the_last(self) -> None:
+        assert len(self.frames(200_000).room(foresees=True)) <= CHUNK_BYTES_MAX
+
+    def test_nobody_foresees_unasked(self) -> None:
+        frames = Frames()
+        pump(frames, framed(bytes(200_000)) * 3, [1 << 20], held=[])
+        assert len(frames.room()) <= CHUNK_BYTES_MAX
+        assert len(frames.room(foresees=True)) == 200_004
+
+    def test_none_is_foreseen_that_is_too_large_to_serve_again(self) -> None:
+        frames = self.frames(SPARE_BYTES, SPARE_BYTES, limit=2 * SPARE_BYTES)
+        assert len(frames.room(foresees=True)) <= CHUNK_BYTES_MAX
+
+    def test_a_room_that_stays_empty_is_offered_again_until_one_rests(self) -> None:
+        frames = self.frames(200_000, 200_000)
+        first = frames.room(foresees=True)
+        assert frames.room(foresees=True).obj is first.obj
+        frames.rest()
+        frames.feed(framed(b"small"))
+        assert bytes(frames.next() or b"") == b"small"
+
+    def test_after_a_small_frame_none_is_foreseen(self) -> None:
+        frames = self.frames(200_000, 200_000)
+        come = framed(b"small")
+        with frames.room(foresees=True) as room:
+            room[: len(come)] = come
+        assert frames.lone(len(come)) is None
+        frames.filled(len(come))
+        assert bytes(frames.next() or b"") == b"small"
+        assert len(frames.room(foresees=True)) <= CHUNK_BYTES_MAX
+
+    @pytest.mark.parametrize("length", [b"\xff\xff\xff\xff", b"\0\x04\0\0"])
+    def test_a_length_that_is_not_allowed(self, length: bytes) -> None:
+        frames = self.frames(200_000, 200_000, limit=250_000)
+        put(frames, length + bytes(90_000), foresees=True)
+        with pytest.raises(CorruptMessage, match="0 to 250000 are allowed"):
+            frames.next()
+
+    def test_what_came_with_a_smaller_frame_takes_no_room_for_long(self) -> None:
+        frames = self.frames(900_000, 900_000)
+        come = framed(b"x" * 100_000, *[b"y" * 1000] * 790)
+        assert put(frames, come, foresees=True) == len(come)
+        assert bytes(frames.next() or b"") == b"x" * 100_000
+        for _ in range(790):
+            assert bytes(frames.next() or b"") == b"y" * 1000
+        assert frames.is_empty
+        pump(frames, framed(b"z"), [1 << 20], held=[])
+        pump(frames, framed(b"z"), [1 << 20], held=[])
+        assert len(frames._chunk) <= CHUNK_BYTES_MAX
 
 
 class TestLone:

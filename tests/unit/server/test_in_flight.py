@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 
-from tidelog.server.in_flight import InFlight
+import pytest
+
+from tidelog.server.in_flight import NO_BOUND, InFlight
 
 
 class Readers:
@@ -82,3 +84,11 @@ def test_answers_count_without_asking() -> None:
 def test_no_bound() -> None:
     flight, readers = InFlight(-1), Readers()
     assert all(flight.read(1 << 40, readers[str(number)]) for number in range(3))
+
+
+@pytest.mark.parametrize(("used", "has_plenty"), [(0, True), (49, True), (50, False), (200, False)])
+def test_less_than_half_is_plenty(used: int, has_plenty: bool) -> None:
+    for limit, expected in ((100, has_plenty), (NO_BOUND, True)):
+        in_flight = InFlight(limit)
+        in_flight.add(used)
+        assert in_flight.has_plenty is expected
