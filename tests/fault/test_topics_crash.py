@@ -24,8 +24,8 @@ from tests.faults.journal import Rename, Sync, SyncDir
 
 from tidelog.errors import InvalidPartitions, InvalidTopic, StorageFailure, TopicExists
 from tidelog.storage.deferral import AT_ONCE, Deferral
-from tidelog.storage.files import read_partition_metadata
 from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.text_files import read_partition_metadata
 from tidelog.storage.topic_info import TopicInfo
 from tidelog.storage.topics import NewTopic
 from tidelog.storage.topics_file import TOPICS_FILE

@@ -32,11 +32,12 @@ from tidelog.cluster.follow_copy import Copy
 from tidelog.cluster.follow_topics import TopicChoice
 from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import InconsistentTopicId
-from tidelog.storage.files import encode_topic_id, read_partition_metadata
+from tidelog.storage.files import encode_topic_id
 from tidelog.storage.group_offsets import GroupOffset, read_group_offsets
 from tidelog.storage.log import Log
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log_reader import LogReader
+from tidelog.storage.text_files import read_partition_metadata
 from tidelog.types import Codec, IsolationLevel, NewRecord, TimestampType
 
 pytestmark = pytest.mark.kafka

@@ -7,7 +7,14 @@ from uuid import UUID
 import pytest
 from tests.tidy.test_format_docs import CODES, example, section, tables
 
-from tidelog.storage import append_time, files, offset_index, producer_snapshot, time_index
+from tidelog.storage import (
+    append_time,
+    files,
+    offset_index,
+    producer_snapshot,
+    text_files,
+    time_index,
+)
 from tidelog.storage import txn_index as aborted
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.compaction_history import CompactionHistory
@@ -130,6 +137,6 @@ def test_the_texts() -> None:
             horizons_ms=(TIME + 86_401_000,),
             segments=frozenset({(0, 52_000), (0, 9_000)}),
         ).encode(),
-        files.encode_partition_metadata(TOPIC_ID) + b"\n",
-        files.CLEAN_SHUTDOWN_TEXT + b"\n",
+        text_files.encode_partition_metadata(TOPIC_ID) + b"\n",
+        text_files.CLEAN_SHUTDOWN_TEXT + b"\n",
     ]

@@ -9,7 +9,7 @@ from tidelog.cli import output
 from tidelog.cli.dump_file import BatchFacts, Dumped, DumpFile
 from tidelog.cli.output import Row
 from tidelog.errors import CorruptData
-from tidelog.storage import append_time, files, offset_index, time_index
+from tidelog.storage import append_time, offset_index, text_files, time_index
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.producer_snapshot import decode_snapshot
@@ -120,7 +120,7 @@ def _append_rows(dump: DumpFile) -> Iterator[Row]:
 def _topic_id(dump: DumpFile, data: bytes) -> uuid.UUID:
     """The id that the partition's directory has; without one, what the file says itself."""
     try:
-        found = files.read_partition_metadata(dump.file_system, dump.beside("."))
+        found = text_files.read_partition_metadata(dump.file_system, dump.beside("."))
     except CorruptData as error:
         dump.note(f"{error}; the topic id is taken from the file itself")
         found = None

@@ -7,7 +7,7 @@ from tidelog.cli import output
 from tidelog.cli.dump_file import Dumped, DumpFile
 from tidelog.cli.output import Column, Row
 from tidelog.errors import CorruptData, CorruptFile, UnsupportedVersion
-from tidelog.storage import files, meta_properties, segment_notes, topics_file
+from tidelog.storage import files, meta_properties, segment_notes, text_files, topics_file
 from tidelog.storage.epochs import LeaderEpochs
 
 _Rows = Callable[[bytes], Iterator[Row]]
@@ -29,7 +29,7 @@ def _rows(dump: DumpFile, rows_of: _Rows) -> Iterator[Row]:
 
 
 def _offset_checkpoint(data: bytes) -> Iterator[Row]:
-    for place, offset in files.decode_offset_checkpoint(data).items():
+    for place, offset in text_files.decode_offset_checkpoint(data).items():
         yield [place.topic, place.partition, offset]
 
 
@@ -38,9 +38,9 @@ def _epochs(data: bytes) -> Iterator[Row]:
 
 
 def _append_time_checkpoint(data: bytes) -> Iterator[Row]:
-    for end, base, named in files.decode_checkpoint(data, 3):
+    for end, base, named in text_files.decode_checkpoint(data, 3):
         fields = (end, base, named)
-        first, last, fingerprint = (files.parse_number(text, "field") for text in fields)
+        first, last, fingerprint = (text_files.parse_number(text, "field") for text in fields)
         yield [first, last, f"{fingerprint:08x}"]
 
 
@@ -54,7 +54,7 @@ def _segment_notes(data: bytes) -> Iterator[Row]:
 
 
 def _metadata(data: bytes) -> Iterator[Row]:
-    yield ["topic_id", files.encode_topic_id(files.decode_partition_metadata(data))]
+    yield ["topic_id", files.encode_topic_id(text_files.decode_partition_metadata(data))]
 
 
 def _properties(data: bytes) -> Iterator[Row]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import CorruptFile, InexactTable
-from tidelog.storage import files
+from tidelog.storage import files, text_files
 from tidelog.storage.compaction.history import is_whole
 from tidelog.storage.compaction_history import HISTORY_FILE, load_history, read_history
 from tidelog.timespec import format_ms
@@ -136,7 +136,7 @@ def compacted_to(log_dir: "LogDir", name: TopicPartition) -> int:
     path = f"{log_dir.path}/{files.CLEANER_CHECKPOINT_FILE}"
     # A damaged one is as if it was empty: the next cleaning writes it anew.
     with suppress(CorruptFile, FileNotFoundError):
-        found = max(found, files.read_offset_checkpoint(fs, path).get(name, 0))
+        found = max(found, text_files.read_offset_checkpoint(fs, path).get(name, 0))
     return found
 
 
@@ -149,7 +149,7 @@ def _may_be_cleaned(log_dir: "LogDir", name: TopicPartition) -> bool:
     path = f"{log_dir.path}/{files.CLEANER_CHECKPOINT_FILE}"
     if not log_dir.env.files.exists(path):
         return log_dir.topic(name.topic).foreign
-    return files.read_offset_checkpoint(log_dir.env.files, path).get(name, 0) > 0
+    return text_files.read_offset_checkpoint(log_dir.env.files, path).get(name, 0) > 0
 
 
 def _time(ms: int) -> str:

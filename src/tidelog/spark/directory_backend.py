@@ -124,13 +124,13 @@ class DirectoryBackend:
         recovery point everything is on disk. What is flushed behind it is not told before the next
         note; a partition that has none, or whose note can't be read, has nothing that is sure.
         """
-        from tidelog.storage import files
+        from tidelog.storage import files, text_files
 
         if not self._options.until_flushed:
             return None
         path = f"{self._path}/{files.RECOVERY_POINT_CHECKPOINT_FILE}"
         try:
-            return files.read_offset_checkpoint(self._env.files, path)
+            return text_files.read_offset_checkpoint(self._env.files, path)
         except CorruptFile as error:
             _LOG.warning("%s; nothing counts as flushed", error)
             return {}

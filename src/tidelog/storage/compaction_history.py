@@ -22,7 +22,7 @@ from typing import Final, Self
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile
 from tidelog.record.coding import crc32c
-from tidelog.storage import files
+from tidelog.storage import files, text_files
 from tidelog.types import Buffer, ClockName
 
 HISTORY_FILE: Final = "compaction-history"
@@ -87,7 +87,7 @@ class CompactionHistory:
         Raises:
             CorruptFile: Another version, a wrong checksum, or a line that breaks the rules.
         """
-        text = files.decode_text(data)
+        text = text_files.decode_text(data)
         body, mark, crc = text.rpartition(f"{_CRC} ")
         if not mark or crc != f"{crc32c(body.encode()):08x}\n":
             raise CorruptFile("the compaction history has no right checksum")
@@ -105,7 +105,7 @@ class CompactionHistory:
             record_exact_ms=record_ms,
             append_exact_ms=append_ms,
             run_ms=run_ms,
-            horizons_ms=tuple(files.parse_number(time, "delete horizon") for time in times),
+            horizons_ms=tuple(text_files.parse_number(time, "delete horizon") for time in times),
             segments=frozenset(map(_segment, segments)),
         )
 
@@ -114,7 +114,7 @@ def _numbers(line: str, count: int, what: str) -> list[int]:
     fields = line.split(" ")
     if len(fields) != count:
         raise CorruptFile(f"{what} {line[:80]!r}: {count} numbers expected")
-    return [files.parse_number(field, what) for field in fields]
+    return [text_files.parse_number(field, what) for field in fields]
 
 
 def _segment(line: str) -> tuple[int, int]:
@@ -174,7 +174,7 @@ def _checkpoint(fs: FileSystem, directory: str) -> int | None:
     root, name = posixpath.split(directory)
     place = files.parse_partition_dir(name)
     with suppress(CorruptFile):
-        found = files.read_offset_checkpoint(fs, f"{root}/{files.CLEANER_CHECKPOINT_FILE}")
+        found = text_files.read_offset_checkpoint(fs, f"{root}/{files.CLEANER_CHECKPOINT_FILE}")
         return None if place is None else found.get(place)
     return None
 

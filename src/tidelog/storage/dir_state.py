@@ -25,7 +25,7 @@ from tidelog.errors import (
     StorageFailure,
     TidelogError,
 )
-from tidelog.storage import commits, files
+from tidelog.storage import commits, files, text_files
 from tidelog.storage.append_clock import ClockWatch
 from tidelog.storage.body_check import BodyCheck, check_body
 from tidelog.storage.cluster_file import read_kept_defaults
@@ -213,7 +213,7 @@ class DirectoryState(Closing):
 
     def _take_clean_marker(self) -> bool:
         """Whether nothing needs recovery: the marker was there, or there are no partitions yet."""
-        self.was_stopped_cleanly = files.take_clean_shutdown(self.env.files, self.path)
+        self.was_stopped_cleanly = text_files.take_clean_shutdown(self.env.files, self.path)
         if self.was_stopped_cleanly:
             return True
         entries = self.env.files.list_dir(self.path)
@@ -367,7 +367,7 @@ class DirectoryState(Closing):
             self._checkpoints.save()
             self._registry.tidy()
             if failure is None and not self._given_up and not self.doubts:
-                files.write_clean_shutdown(self.env.files, self.path)
+                text_files.write_clean_shutdown(self.env.files, self.path)
         except OSError as error:
             raise as_storage_failure(error, self.path, "close") from error
         if failure is not None:

@@ -12,13 +12,8 @@ from typing import NamedTuple, Self
 
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile, InvalidRequest, TidelogError
-from tidelog.storage.files import (
-    LEADER_EPOCH_CHECKPOINT_FILE,
-    decode_checkpoint,
-    encode_checkpoint,
-    parse_number,
-    read_file,
-)
+from tidelog.storage.files import LEADER_EPOCH_CHECKPOINT_FILE, read_file
+from tidelog.storage.text_files import decode_checkpoint, encode_checkpoint, parse_number
 from tidelog.types import NO_LEADER_EPOCH, Buffer
 
 

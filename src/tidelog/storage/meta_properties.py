@@ -12,7 +12,8 @@ from typing import Final
 
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile
-from tidelog.storage.files import decode_text, read_file, write_atomically
+from tidelog.storage.files import read_file, write_atomically
+from tidelog.storage.text_files import decode_text
 from tidelog.types import Buffer
 
 META_PROPERTIES_FILE: Final = "meta.properties"

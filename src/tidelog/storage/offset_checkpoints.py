@@ -12,7 +12,7 @@ from typing import Final
 
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile
-from tidelog.storage import files
+from tidelog.storage import files, text_files
 from tidelog.storage.handles import as_storage_failure, typed_reads
 from tidelog.storage.log import Log
 from tidelog.types import TopicPartition
@@ -53,7 +53,7 @@ class OffsetCheckpoints:
     def _read(self, name: str) -> dict[TopicPartition, int]:
         """A checkpoint's offsets; a damaged one counts as empty, as in Kafka, and is reported."""
         try:
-            return files.read_offset_checkpoint(self._fs, f"{self._directory}/{name}")
+            return text_files.read_offset_checkpoint(self._fs, f"{self._directory}/{name}")
         except CorruptFile as error:
             self._report(f"{error}; taken for empty")
             return {}
@@ -75,7 +75,7 @@ class OffsetCheckpoints:
         """Replace a checkpoint: what is written last is what was known last."""
         with self._writing:
             ordered = dict(sorted(offsets.copy().items()))
-            files.write_offset_checkpoint(self._fs, f"{self._directory}/{name}", ordered)
+            text_files.write_offset_checkpoint(self._fs, f"{self._directory}/{name}", ordered)
 
     def save_start(self, name: TopicPartition, offset: int) -> None:
         """A log starts there from now on; raises OSError."""
@@ -113,7 +113,7 @@ class OffsetCheckpoints:
                 if offset is not None:
                     offsets[name] = offset
                 ordered = dict(sorted(offsets.items()))
-                files.write_offset_checkpoint(self._fs, path, ordered)
+                text_files.write_offset_checkpoint(self._fs, path, ordered)
         except OSError as error:
             raise as_storage_failure(error, path, "note cleaned") from error
 
@@ -130,5 +130,6 @@ class OffsetCheckpoints:
                 offsets = self._read(place)
                 kept = {name: at for name, at in offsets.items() if name.topic not in topics}
                 if len(kept) < len(offsets):
-                    path, text = f"{self._directory}/{place}", files.encode_offset_checkpoint(kept)
+                    path = f"{self._directory}/{place}"
+                    text = text_files.encode_offset_checkpoint(kept)
                     files.write_atomically(self._fs, path, text, sync_name=False)

@@ -17,7 +17,7 @@ from itertools import chain
 
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile
-from tidelog.storage import files
+from tidelog.storage import files, text_files
 from tidelog.storage.segment_notes import begin_notes, has_notes
 from tidelog.storage.topic_info import TopicInfo
 from tidelog.types import TopicPartition
@@ -82,7 +82,7 @@ class PartitionDirs:
         self._fs.make_dirs(path)
         self._unsettled[partition] = topic_id
         if topic_id is not None and not self._fs.exists(f"{path}/{files.PARTITION_METADATA_FILE}"):
-            files.write_partition_metadata(self._fs, path, topic_id, is_durable=False)
+            text_files.write_partition_metadata(self._fs, path, topic_id, is_durable=False)
 
     def _unmake(self, partitions: Iterable[TopicPartition]) -> None:
         """Remove what was just made, as far as the disk lets it be."""
@@ -114,7 +114,9 @@ class PartitionDirs:
     def _write(self, path: str, topic_id: uuid.UUID | None) -> None:
         begins_notes = self._keeps_notes and not has_notes(self._fs, path)
         if topic_id is not None:
-            files.write_partition_metadata(self._fs, path, topic_id, sync_name=not begins_notes)
+            text_files.write_partition_metadata(
+                self._fs, path, topic_id, sync_name=not begins_notes
+            )
         if begins_notes:  # which syncs both names
             begin_notes(self._fs, path)
 
@@ -132,11 +134,11 @@ class PartitionDirs:
         """
         path = self.path(partition)
         try:
-            found = files.read_partition_metadata(self._fs, path)
+            found = text_files.read_partition_metadata(self._fs, path)
         except CorruptFile:
             found = None
         if found is None:
-            files.write_partition_metadata(self._fs, path, topic_id)
+            text_files.write_partition_metadata(self._fs, path, topic_id)
 
 
 def _lacking(info: TopicInfo) -> list[TopicPartition]:

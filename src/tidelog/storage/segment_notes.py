@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile
 from tidelog.record.coding import crc32c
-from tidelog.storage import files
+from tidelog.storage import files, text_files
 from tidelog.storage.roll import RollReason
 from tidelog.storage.segment import SegmentContext
 from tidelog.types import Buffer
@@ -79,7 +79,7 @@ def decode_notes(data: Buffer) -> tuple[dict[int, SegmentNote], list[str]]:
     lines = bytes(data).decode("ascii", "replace").split("\n")
     if lines == [""]:
         return {}, []
-    if files.parse_number(lines[0], "version of the notes") != NOTES_VERSION:
+    if text_files.parse_number(lines[0], "version of the notes") != NOTES_VERSION:
         raise CorruptFile(f"version {lines[0][:20]} of the notes, {NOTES_VERSION} expected")
     notes, problems = {}, []
     torn = lines.pop()
@@ -103,7 +103,7 @@ def _decode_note(line: str) -> SegmentNote:
     if len(fields) != _FIELD_COUNT:
         raise CorruptFile(f"{line[:80]!r}: {len(fields)} fields, {_FIELD_COUNT} expected")
     base, end, named, roll_ms, seen_ms = (
-        files.parse_number(fields[place], "field") for place in (0, 1, 2, 4, 5)
+        text_files.parse_number(fields[place], "field") for place in (0, 1, 2, 4, 5)
     )
     # A later release may know more reasons; to this one they are unknown.
     known = fields[3] if fields[3] in set(RollReason) else RollReason.UNKNOWN

@@ -21,8 +21,8 @@ from tidelog.storage.files import (
     encode_topic_id,
     parse_partition_dir,
     partition_dir_name,
-    read_partition_metadata,
 )
+from tidelog.storage.text_files import read_partition_metadata
 from tidelog.storage.topics_file import TOPICS_FILE, TopicEntry, TopicsText, read_topics
 from tidelog.types import TopicPartition
 

@@ -18,12 +18,7 @@ from typing import Final
 
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile, InvalidTopic, UnsupportedVersion
-from tidelog.storage.files import (
-    check_topic_name,
-    decode_topic_id,
-    encode_topic_id,
-    read_file,
-)
+from tidelog.storage.files import check_topic_name, decode_topic_id, encode_topic_id, read_file
 from tidelog.types import Buffer
 
 TOPICS_FILE: Final = "tidelog-topics.json"

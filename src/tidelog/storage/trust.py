@@ -22,7 +22,7 @@ from tidelog.env import FileSystem
 from tidelog.errors import CorruptData, CorruptFile
 from tidelog.record.coding import crc32c
 from tidelog.record.views import Batch
-from tidelog.storage import files
+from tidelog.storage import files, text_files
 from tidelog.storage.append_time import AppendTimeRow, AppendTimes
 from tidelog.storage.proof import position_floor
 from tidelog.storage.segment import Segment, iterate_batches
@@ -51,9 +51,9 @@ class AppendTimeCheckpoint:
         """The partition's checkpoint, None where there is none or it can't be read."""
         path = f"{directory}/{files.APPEND_TIME_CHECKPOINT_FILE}"
         try:
-            rows = files.decode_checkpoint(files.read_file(fs, path), _FIELD_COUNT)
+            rows = text_files.decode_checkpoint(files.read_file(fs, path), _FIELD_COUNT)
             (row,) = rows
-            return cls(*(files.parse_number(text, "checkpoint field") for text in row))
+            return cls(*(text_files.parse_number(text, "checkpoint field") for text in row))
         except (FileNotFoundError, CorruptFile, ValueError):
             return None
 
@@ -61,7 +61,7 @@ class AppendTimeCheckpoint:
         """Replace the partition's checkpoint, durably."""
         line = f"{self.end_offset} {self.last_base_offset} {self.last_fingerprint}"
         path = f"{directory}/{files.APPEND_TIME_CHECKPOINT_FILE}"
-        files.write_atomically(fs, path, files.encode_checkpoint([line]))
+        files.write_atomically(fs, path, text_files.encode_checkpoint([line]))
 
 
 def fingerprint(batch: Batch) -> int:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from tests.unit.cli.running import NOW, Cli, at
 
-from tidelog.storage import files
+from tidelog.storage import files, text_files
 from tidelog.types import TopicPartition
 
 
@@ -71,7 +71,7 @@ def test_a_diff_the_wrong_way_round_is_refused(flights: Cli) -> None:
 
 def test_a_past_that_was_deleted_is_refused_or_marked(flights: Cli) -> None:
     fill(flights)
-    with_start = files.encode_offset_checkpoint({TopicPartition("flights", 0): 1})
+    with_start = text_files.encode_offset_checkpoint({TopicPartition("flights", 0): 1})
     (flights.data / files.LOG_START_CHECKPOINT_FILE).write_bytes(with_start)
     past = ("read", "flights", "--table", "--at", str(NOW - 99))
     refused = flights.run(*past)

@@ -10,7 +10,7 @@ from tidelog.config import BrokerConfig
 from tidelog.errors import CorruptFile
 from tidelog.server.node import Node
 from tidelog.server.server import open_node
-from tidelog.storage import files
+from tidelog.storage import files, text_files
 from tidelog.storage.cluster_file import ALL_BROKERS, CLUSTER_FILE, ClusterState, write_cluster
 from tidelog.storage.log import Log
 from tidelog.storage.log_dir import LogDir, LogDirOptions
@@ -98,7 +98,7 @@ def test_what_can_not_be_read_stops_a_start_and_leaves_a_clean_directory() -> No
     with pytest.raises(CorruptFile):
         started(env)
 
-    assert files.take_clean_shutdown(env.files, PATH)
+    assert text_files.take_clean_shutdown(env.files, PATH)
 
 
 def test_what_can_not_be_read_is_reported_where_no_broker_starts() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tidelog.env import MAX_BUFFERS_PER_WRITE, File, OsFileSystem
 from tidelog.errors import CorruptFile, InvalidTopic
-from tidelog.storage import files
+from tidelog.storage import files, text_files
 from tidelog.storage.handles import FilePool, PooledFile
 from tidelog.types import INT32_MAX, INT64_MAX, Buffer, TopicPartition
 
@@ -211,11 +211,11 @@ def test_a_small_file_over_its_limit_is_not_read(tmp_path: Path) -> None:
 def test_an_offset_checkpoint_is_kafkas_text() -> None:
     offsets = {TopicPartition("flights", 0): 12, TopicPartition("a-b", 3): 0}
     text = b"0\n2\nflights 0 12\na-b 3 0\n"
-    assert files.encode_offset_checkpoint(offsets) == text
-    assert files.decode_offset_checkpoint(text) == offsets
-    assert files.encode_offset_checkpoint({}) == b"0\n0\n"
-    assert files.decode_offset_checkpoint(b"0\n0\n") == {}
-    assert files.decode_offset_checkpoint(b"") == {}
+    assert text_files.encode_offset_checkpoint(offsets) == text
+    assert text_files.decode_offset_checkpoint(text) == offsets
+    assert text_files.encode_offset_checkpoint({}) == b"0\n0\n"
+    assert text_files.decode_offset_checkpoint(b"0\n0\n") == {}
+    assert text_files.decode_offset_checkpoint(b"") == {}
 
 
 @pytest.mark.parametrize(
@@ -240,29 +240,29 @@ def test_a_damaged_checkpoint_is_an_error(text: bytes, tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_bytes(text)
     path = str(tmp_path / "checkpoint")
     with pytest.raises(CorruptFile) as caught:
-        files.read_offset_checkpoint(OsFileSystem(), path)
+        text_files.read_offset_checkpoint(OsFileSystem(), path)
     assert caught.value.path == path
 
 
 def test_a_missing_checkpoint_has_no_entries(tmp_path: Path) -> None:
     system, path = OsFileSystem(), str(tmp_path / "checkpoint")
-    assert files.read_offset_checkpoint(system, path) == {}
-    files.write_offset_checkpoint(system, path, {TopicPartition("t", 1): 7})
-    assert files.read_offset_checkpoint(system, path) == {TopicPartition("t", 1): 7}
+    assert text_files.read_offset_checkpoint(system, path) == {}
+    text_files.write_offset_checkpoint(system, path, {TopicPartition("t", 1): 7})
+    assert text_files.read_offset_checkpoint(system, path) == {TopicPartition("t", 1): 7}
 
 
 def test_partition_metadata_is_kafkas_text(tmp_path: Path) -> None:
     system = OsFileSystem()
-    assert files.read_partition_metadata(system, str(tmp_path)) is None
-    files.write_partition_metadata(system, str(tmp_path), TOPIC_ID)
+    assert text_files.read_partition_metadata(system, str(tmp_path)) is None
+    text_files.write_partition_metadata(system, str(tmp_path), TOPIC_ID)
     text = (tmp_path / "partition.metadata").read_bytes()
     assert text == b"version: 0\ntopic_id: AAAAAAAAAAEAAAAAAAAAAg"
-    assert files.read_partition_metadata(system, str(tmp_path)) == TOPIC_ID
+    assert text_files.read_partition_metadata(system, str(tmp_path)) == TOPIC_ID
 
 
 def test_partition_metadata_with_a_line_end_and_a_later_version_is_read() -> None:
     text = b"version: 3\ntopic_id:  AAAAAAAAAAEAAAAAAAAAAg\n"
-    assert files.decode_partition_metadata(text) == TOPIC_ID
+    assert text_files.decode_partition_metadata(text) == TOPIC_ID
 
 
 @pytest.mark.parametrize(
@@ -280,20 +280,20 @@ def test_partition_metadata_with_a_line_end_and_a_later_version_is_read() -> Non
 def test_damaged_partition_metadata_is_an_error(text: bytes, tmp_path: Path) -> None:
     (tmp_path / "partition.metadata").write_bytes(text)
     with pytest.raises(CorruptFile) as caught:
-        files.read_partition_metadata(OsFileSystem(), str(tmp_path))
+        text_files.read_partition_metadata(OsFileSystem(), str(tmp_path))
     assert caught.value.path == str(tmp_path / "partition.metadata")
 
 
 def test_the_clean_shutdown_marker_is_taken_once(tmp_path: Path) -> None:
     system = OsFileSystem()
-    assert not files.take_clean_shutdown(system, str(tmp_path))
-    files.write_clean_shutdown(system, str(tmp_path))
+    assert not text_files.take_clean_shutdown(system, str(tmp_path))
+    text_files.write_clean_shutdown(system, str(tmp_path))
     text = (tmp_path / ".kafka_cleanshutdown").read_bytes()
     assert text == b'{"version":0,"brokerEpoch":-1}'
-    assert files.take_clean_shutdown(system, str(tmp_path))
-    assert not files.take_clean_shutdown(system, str(tmp_path))
+    assert text_files.take_clean_shutdown(system, str(tmp_path))
+    assert not text_files.take_clean_shutdown(system, str(tmp_path))
 
 
 def test_an_empty_clean_shutdown_marker_counts(tmp_path: Path) -> None:
     (tmp_path / ".kafka_cleanshutdown").write_bytes(b"")
-    assert files.take_clean_shutdown(OsFileSystem(), str(tmp_path))
+    assert text_files.take_clean_shutdown(OsFileSystem(), str(tmp_path))

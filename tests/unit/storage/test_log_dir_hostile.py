@@ -17,7 +17,7 @@ from tests.unit.storage.logs import (
 )
 
 from tidelog.errors import UnknownTopic
-from tidelog.storage import files
+from tidelog.storage import text_files
 from tidelog.storage.log_dir import LogDir
 from tidelog.types import ClockName, TopicPartition
 
@@ -123,7 +123,7 @@ class TestHostileContents:
         directory.close()
         metadata = f"{PATH}/t-0/partition.metadata"
         env.files.remove(metadata)
-        files.write_partition_metadata(env.files, f"{PATH}/t-0", uuid.UUID(int=2**99))
+        text_files.write_partition_metadata(env.files, f"{PATH}/t-0", uuid.UUID(int=2**99))
         opened = LogDir.open(PATH, env=env)
         reader = opened.reader(TOPIC, 0)
         assert reader.append_time_of(0) is None

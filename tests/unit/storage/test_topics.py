@@ -19,12 +19,8 @@ from tidelog.errors import (
     UnknownTopic,
     UnsupportedVersion,
 )
-from tidelog.storage.files import (
-    decode_topic_id,
-    encode_topic_id,
-    write_atomically,
-    write_partition_metadata,
-)
+from tidelog.storage.files import decode_topic_id, encode_topic_id, write_atomically
+from tidelog.storage.text_files import write_partition_metadata
 from tidelog.storage.topic_info import find_topics
 from tidelog.storage.topics import TopicRegistry
 from tidelog.storage.topics_file import (

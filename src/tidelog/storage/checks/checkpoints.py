@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile
-from tidelog.storage import files
+from tidelog.storage import files, text_files
 from tidelog.storage.checks.findings import Finding, Severity, derived
 from tidelog.storage.checks.place import read_if_there
 from tidelog.types import TopicPartition
@@ -35,7 +35,7 @@ def check_offset_checkpoint(
     """What is wrong in a checkpoint; nothing where there is none."""
     remedy = _REMEDY.get(path.rpartition("/")[2], _ANY)
     try:
-        offsets = files.read_offset_checkpoint(fs, path)
+        offsets = text_files.read_offset_checkpoint(fs, path)
     except CorruptFile as error:
         yield derived(path, error.reason, position=error.at, remedy=remedy)
         return
@@ -56,13 +56,13 @@ def rebuild_offset_checkpoint(
         found = _read_line(line)
         if found is not None and found[0] in bounds and bounds[found[0]].takes(found[1]):
             kept[found[0]] = found[1]
-    return files.encode_offset_checkpoint(dict(sorted(kept.items())))
+    return text_files.encode_offset_checkpoint(dict(sorted(kept.items())))
 
 
 def _read_line(line: str) -> tuple[TopicPartition, int] | None:
     try:
         topic, partition, offset = line.split()
-        number = files.parse_number(partition, "partition")
-        return TopicPartition(topic, number), files.parse_number(offset, "offset")
+        number = text_files.parse_number(partition, "partition")
+        return TopicPartition(topic, number), text_files.parse_number(offset, "offset")
     except (ValueError, CorruptFile):
         return None

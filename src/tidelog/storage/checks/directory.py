@@ -19,7 +19,7 @@ from tidelog.errors import (
     UnknownTopic,
     UnsupportedVersion,
 )
-from tidelog.storage import commits, files, meta_properties
+from tidelog.storage import commits, files, meta_properties, text_files
 from tidelog.storage.checks.checkpoints import OffsetBounds, check_offset_checkpoint
 from tidelog.storage.checks.findings import Finding, Severity, note
 from tidelog.storage.checks.metadata import check_metadata
@@ -200,7 +200,7 @@ class DirectoryCheck:
 
     def _own_id(self, directory: str) -> uuid.UUID | None:
         try:
-            return files.read_partition_metadata(self.fs, directory)
+            return text_files.read_partition_metadata(self.fs, directory)
         except CorruptFile:
             return None  # the partition's check says so
 
@@ -210,7 +210,7 @@ class DirectoryCheck:
     def _read_starts(self) -> dict[TopicPartition, int]:
         path = f"{self.path}/{files.LOG_START_CHECKPOINT_FILE}"
         try:
-            return files.read_offset_checkpoint(self.fs, path)
+            return text_files.read_offset_checkpoint(self.fs, path)
         except CorruptFile:
             return {}  # its own check says so
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tidelog.errors import CorruptData, CorruptFile
-from tidelog.storage import files
+from tidelog.storage import files, text_files
 from tidelog.storage.checks.epochs import check_epochs
 from tidelog.storage.checks.findings import Finding, Severity, derived, later, note
 from tidelog.storage.checks.log_file import Course, EpochSpan
@@ -209,7 +209,7 @@ class PartitionCheck:
         path = self.place.path(files.PARTITION_METADATA_FILE)
         known = files.encode_topic_id(self.place.topic_id)
         try:
-            found = files.read_partition_metadata(self.place.fs, self.place.directory)
+            found = text_files.read_partition_metadata(self.place.fs, self.place.directory)
         except CorruptData as error:
             remedy = f"write it anew: `version: 0`, then `topic_id: {known}`"
             yield _error(path, error.reason, remedy if self.place.topic_id.int else "restore it")

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from tidelog.errors import CorruptFile, InvalidRequest
 from tidelog.storage.compaction.rules import CompactionRules
-from tidelog.storage.files import parse_number
+from tidelog.storage.text_files import parse_number
 from tidelog.storage.tiers.fields import Fields, read_json
 from tidelog.storage.txn_index import AbortedTxn
 from tidelog.types import INT64_MAX, INT64_MIN

@@ -1,0 +1,184 @@
+"""Kafka's small text files: checkpoints, `partition.metadata`, the mark of a clean stop.
+
+The epochs of `leader-epoch-checkpoint` are in `epochs`, which shares `encode_checkpoint`;
+`meta.properties` has its own module.
+
+Source: Kafka 4.x CheckpointFile, PartitionMetadataFile; docs/format.md#text-files.
+"""
+
+import posixpath
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from tidelog.env import FileSystem
+from tidelog.errors import CorruptFile
+from tidelog.storage.files import (
+    CLEAN_SHUTDOWN_FILE,
+    PARTITION_METADATA_FILE,
+    decode_topic_id,
+    encode_topic_id,
+    read_file,
+    write_atomically,
+)
+from tidelog.types import INT64_MAX, Buffer, TopicPartition
+
+CHECKPOINT_VERSION: Final = 0
+PARTITION_METADATA_VERSION: Final = 0
+# What Kafka reads at start; -1 says that no KRaft controller knows this start.
+CLEAN_SHUTDOWN_TEXT: Final = b'{"version":0,"brokerEpoch":-1}'
+
+
+def encode_checkpoint(lines: Iterable[str]) -> bytes:
+    """Kafka's checkpoint text: the version, the number of entries, one line for each entry."""
+    entries = list(lines)
+    return "".join(
+        f"{line}\n" for line in (str(CHECKPOINT_VERSION), str(len(entries)), *entries)
+    ).encode()
+
+
+def decode_checkpoint(data: Buffer, field_count: int) -> list[list[str]]:
+    """The fields of each entry of a checkpoint text; an empty text has no entries.
+
+    Raises:
+        CorruptFile: Not UTF-8, another version, a wrong number of entries or fields.
+    """
+    lines = decode_text(data).split("\n")
+    if lines == [""]:
+        return []
+    if lines.pop() != "":
+        raise CorruptFile(f"checkpoint: no line end at the end, {len(data)} bytes")
+    if parse_number(lines[0], "checkpoint version") != CHECKPOINT_VERSION:
+        raise CorruptFile(f"checkpoint version {lines[0][:20]!r}, {CHECKPOINT_VERSION} expected")
+    count = parse_number(lines[1] if len(lines) > 1 else "", "number of entries")
+    entries = [line.split() for line in lines[2:]]
+    if len(entries) != count:
+        raise CorruptFile(f"checkpoint of {count} entries has {len(entries)}")
+    for fields in entries:
+        if len(fields) != field_count:
+            raise CorruptFile(f"checkpoint line {' '.join(fields)[:80]!r}: {field_count} fields")
+    return entries
+
+
+def parse_number(text: str, what: str) -> int:
+    """The whole number that `text` is; `what` names it in the error.
+
+    Raises:
+        CorruptFile: Anything but an ASCII number that fits into an int64.
+    """
+    if re.fullmatch(r"-?[0-9]{1,19}", text, re.ASCII) is None or abs(int(text)) > INT64_MAX:
+        raise CorruptFile(f"{what} {text[:40]!r}: a whole number expected")
+    return int(text)
+
+
+def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """The text of an offset checkpoint: `topic partition offset` in the mapping's order."""
+    return encode_checkpoint(
+        f"{place.topic} {place.partition} {offset}" for place, offset in offsets.items()
+    )
+
+
+def decode_offset_checkpoint(data: Buffer) -> dict[TopicPartition, int]:
+    """The offsets that `encode_offset_checkpoint` wrote; raises CorruptFile."""
+    offsets = {}
+    for topic, partition, offset in decode_checkpoint(data, 3):
+        place = TopicPartition(topic, parse_number(partition, "partition"))
+        offsets[place] = parse_number(offset, "offset")
+    return offsets
+
+
+def read_offset_checkpoint(files: FileSystem, path: str) -> dict[TopicPartition, int]:
+    """The offsets in a checkpoint file, none where there is no such file.
+
+    Raises:
+        CorruptFile: The text breaks its rules. Kafka then goes on as if it were empty.
+    """
+    try:
+        return decode_offset_checkpoint(read_file(files, path))
+    except FileNotFoundError:
+        return {}
+    except CorruptFile as error:
+        raise error.located(path) from error
+
+
+def write_offset_checkpoint(
+    files: FileSystem, path: str, offsets: Mapping[TopicPartition, int]
+) -> None:
+    """Replace a checkpoint file atomically."""
+    write_atomically(files, path, encode_offset_checkpoint(offsets))
+
+
+def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
+    """The text of `partition.metadata`; without a line end, as Kafka writes it."""
+    assert topic_id.int != 0
+    text = f"version: {PARTITION_METADATA_VERSION}\ntopic_id: {encode_topic_id(topic_id)}"
+    return text.encode()
+
+
+def decode_partition_metadata(data: Buffer) -> uuid.UUID:
+    """The topic id in a `partition.metadata`.
+
+    Raises:
+        CorruptFile: Another shape, a negative version, or the id of all zeros.
+    """
+    found = re.fullmatch(
+        r"version:\s+([0-9]{1,9})\s*\ntopic_id:\s+(\S+)\s*", decode_text(data), re.ASCII
+    )
+    if found is None:
+        raise CorruptFile("'version: N' and 'topic_id: ID' expected, a line each")
+    topic_id = decode_topic_id(found[2])
+    if topic_id.int == 0:
+        raise CorruptFile("the topic id is all zeros")
+    return topic_id
+
+
+def read_partition_metadata(files: FileSystem, directory: str) -> uuid.UUID | None:
+    """The topic id of a partition's directory, None where it has no `partition.metadata`."""
+    path = posixpath.join(directory, PARTITION_METADATA_FILE)
+    try:
+        return decode_partition_metadata(read_file(files, path))
+    except FileNotFoundError:
+        return None
+    except CorruptFile as error:
+        raise error.located(path) from error
+
+
+def write_partition_metadata(
+    files: FileSystem,
+    directory: str,
+    topic_id: uuid.UUID,
+    *,
+    sync_name: bool = True,
+    is_durable: bool = True,
+) -> None:
+    """Write a directory's `partition.metadata`; see `write_atomically`."""
+    path, data = f"{directory}/{PARTITION_METADATA_FILE}", encode_partition_metadata(topic_id)
+    write_atomically(files, path, data, sync_name=sync_name, is_durable=is_durable)
+
+
+def write_clean_shutdown(files: FileSystem, directory: str) -> None:
+    """Mark a log directory as shut down cleanly: the last step of closing it."""
+    write_atomically(files, posixpath.join(directory, CLEAN_SHUTDOWN_FILE), CLEAN_SHUTDOWN_TEXT)
+
+
+def take_clean_shutdown(files: FileSystem, directory: str) -> bool:
+    """Whether the marker was there; it is removed durably, before anything is loaded.
+
+    Only its being there counts: old brokers wrote it empty. Source: KAFKA-10471.
+    """
+    path = posixpath.join(directory, CLEAN_SHUTDOWN_FILE)
+    try:
+        files.remove(path)
+    except FileNotFoundError:
+        return False
+    files.sync_dir(directory)
+    return True
+
+
+def decode_text(data: Buffer) -> str:
+    """The text of UTF-8 bytes; raises CorruptFile for anything else."""
+    try:
+        return bytes(data).decode()
+    except UnicodeDecodeError as error:
+        raise CorruptFile("not UTF-8", at=error.start) from error
