@@ -39,6 +39,7 @@ RESOURCE_NOT_FOUND: Final = 91
 DUPLICATE_RESOURCE: Final = 92
 UNACCEPTABLE_CREDENTIAL: Final = 93
 NAME_BYTES_MAX: Final = 1024
+# Of a salt, and of a salted password, which is hashed on the loop.
 SALT_BYTES_MAX: Final = 1024
 _TWICE: Final = "A user credential cannot be altered twice in the same request"
 
@@ -108,8 +109,10 @@ def _say(result: AlterUserScramCredentialsResult, why: Refusal) -> None:
 
 def _change_one(kept: _Kept, asked: _Change) -> None:
     """Make one change; raises Refusal."""
-    if not asked.name or len(asked.name.encode()) > NAME_BYTES_MAX:
+    if not asked.name:
         raise Refusal(UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
+    if len(asked.name.encode()) > NAME_BYTES_MAX:
+        raise Refusal(UNACCEPTABLE_CREDENTIAL, "Username is too long")
     if asked.mechanism not in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
         raise Refusal(UNSUPPORTED_MECHANISM, "Unknown SCRAM mechanism")
     key = (asked.name, asked.mechanism)
@@ -119,10 +122,11 @@ def _change_one(kept: _Kept, asked: _Change) -> None:
             raise Refusal(RESOURCE_NOT_FOUND, text)
         return
     if asked.iterations < ITERATIONS_MIN:
-        raise Refusal(UNACCEPTABLE_CREDENTIAL, "Iterations are too low")
+        raise Refusal(UNACCEPTABLE_CREDENTIAL, "Too few iterations")
     if asked.iterations > ITERATIONS_MAX:
-        raise Refusal(UNACCEPTABLE_CREDENTIAL, "Iterations are too high")
-    if not 1 <= len(asked.salt) <= SALT_BYTES_MAX or not asked.salted_password:
+        raise Refusal(UNACCEPTABLE_CREDENTIAL, "Too many iterations")
+    sizes = len(asked.salt), len(asked.salted_password)
+    if not all(1 <= size <= SALT_BYTES_MAX for size in sizes):
         raise Refusal(UNACCEPTABLE_CREDENTIAL, "Salt or salted password of a bad size")
     if key not in kept and len(kept) >= USERS_MAX:
         raise Refusal(POLICY_VIOLATION, f"There are {USERS_MAX} credentials already")

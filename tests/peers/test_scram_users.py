@@ -1,0 +1,76 @@
+"""What may be kept of a user of SCRAM: Kafka and ours answer alike, but for what is too long."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import pytest
+from tests.peers.login_talk import doors
+from tests.server.logins import plain, say, shake
+from tests.server.raw import RawClient
+from tests.server.refused.doors import Door
+
+from tidelog.protocol.messages import ALTER_USER_SCRAM_CREDENTIALS
+from tidelog.protocol.messages.scram_users import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialUpsertion,
+)
+
+__all__ = ["doors"]
+pytestmark = pytest.mark.kafka
+GOOD: Final[dict[str, object]] = {
+    "name": "somebody",
+    "mechanism": 1,
+    "iterations": 4096,
+    "salt": b"salt",
+    "salted_password": bytes(32),
+}
+UNACCEPTABLE: Final = 93
+# Each with what Kafka answers, where ours refuses.
+STRICTER: Final[dict[str, tuple[Mapping[str, object], int]]] = {
+    "no salt": ({"salt": b""}, 0),
+    "a long salt": ({"salt": bytes(1025)}, 0),
+    "no salted password": ({"salted_password": b""}, -1),
+    "a long salted password": ({"salted_password": bytes(1025)}, 0),
+    "a long name": ({"name": "x" * 1025}, 0),
+}
+
+
+def told(door: Door, changes: Mapping[str, object]) -> tuple[int, str]:
+    """The answer to a user who is as he should be but for the changes."""
+    one = ScramCredentialUpsertion(**(GOOD | dict(changes)))  # type: ignore[arg-type]  # each has its type
+    with RawClient(door.bootstrap) as client:
+        shake(client, "PLAIN")
+        assert say(client, plain()).error_code == 0
+        asked = AlterUserScramCredentialsRequest(upsertions=[one])
+        (found,) = client.ask(ALTER_USER_SCRAM_CREDENTIALS, 0, asked).results
+        return found.error_code, found.error_message or ""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"salted_password": b"x"},
+        {"name": "a,b=c\n"},
+        {"mechanism": 0},
+        {"mechanism": 3},
+        {"mechanism": -1},
+        {"iterations": 4095},
+        {"iterations": 16_385},
+        {"iterations": -1},
+        {"name": ""},
+        {"mechanism": 0, "iterations": 1},
+        {"name": "", "iterations": 1},
+        {"salt": b"", "iterations": 1},
+    ],
+    ids=repr,
+)
+def test_both_answer_the_same(doors: tuple[Door, Door], changes: Mapping[str, object]) -> None:
+    kafka, ours = (told(door, changes) for door in doors)
+    assert ours == kafka
+
+
+@pytest.mark.parametrize("what", STRICTER)
+def test_what_is_empty_or_too_long_is_refused_by_ours(doors: tuple[Door, Door], what: str) -> None:
+    changes, code = STRICTER[what]
+    assert [told(door, changes)[0] for door in doors] == [code, UNACCEPTABLE]
