@@ -321,4 +321,6 @@ class Workload:
     def bump_epoch(self) -> None:
         """Go on under a higher leader epoch."""
         self.log.fence(self.log.leader_epoch + 1)
+        if self.draw.random() < 0.5:
+            self.log.begin_epoch()
         self._tell(self.promise)

@@ -1,6 +1,7 @@
 """Waiting on the loop for an answer that the rules give without one."""
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from typing import Generic, TypeVar
 
@@ -45,3 +46,32 @@ class Promise(Awaitable[R_co], Generic[R_co]):
 
     def __await__(self) -> "Generator[object, None, R_co]":
         return self._arrive().__await__()
+
+
+class Arrivals:
+    """Answers that are there, and go out when what has brought them is done. The loop's thread.
+
+    What brings an answer, a request of another member for one, is in the midst of something. Once
+    it is through they are sent, and don't wait for all other requests that have come by then.
+
+    Attributes:
+        due: What sends them, in order.
+    """
+
+    __slots__ = ("due",)
+
+    def __init__(self) -> None:
+        self.due: deque[Callable[[], None]] = deque()
+
+    def add(self, send: Callable[[], None]) -> None:
+        """One more; `send` raises nothing."""
+        if not self.due:
+            # For what no request has brought, but time or a thread.
+            asyncio.get_running_loop().call_soon(self.send)
+        self.due.append(send)
+
+    def send(self) -> None:
+        """Send all. To be called where nothing is in the midst of anything."""
+        due = self.due
+        while due:
+            due.popleft()()

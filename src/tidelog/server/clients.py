@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from tidelog.protocol.framing import Spares
+from tidelog.server.arrivals import Arrivals
 from tidelog.server.footprint import Footprint
 from tidelog.server.in_flight import InFlight
 from tidelog.server.node import LOGGER, ConnectionFacts, Node
@@ -62,6 +63,7 @@ class Clients:
     Attributes:
         in_flight: What they hold together.
         spares: Buffers of large requests, to be used again by any of them.
+        arrivals: Answers to any of them, which go out behind the request that has brought them.
     """
 
     def __init__(self, node: Node) -> None:
@@ -73,6 +75,7 @@ class Clients:
         self._numbers = 0
         self.in_flight = InFlight(node.config.queued_max_request_bytes)
         self.spares = Spares(SPARE_BYTES)
+        self.arrivals = Arrivals()
 
     def __len__(self) -> int:
         return len(self._clients)

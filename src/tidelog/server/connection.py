@@ -49,7 +49,8 @@ class Connection(asyncio.BufferedProtocol):
         self._clients = clients
         self._frames = Frames(self._node.config.socket_request_max_bytes, clients.spares)
         self._transport: asyncio.Transport | None = None
-        self._pending = Pending(self._told, self._fail)
+        self._arrivals = clients.arrivals
+        self._pending = Pending(clients.arrivals, self._told, self._fail)
         # When the next request is looked at, while others have their turn or a quota wants silence.
         self._next_look: asyncio.Handle | Timer | None = None
         self._out: Outgoing | None = None
@@ -145,11 +146,13 @@ class Connection(asyncio.BufferedProtocol):
         if frame is None:
             self._frames.filled(nbytes)
             self._go_on()
-            return
-        try:
-            self._handle(frame, more=False)
-        except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
-            self._refuse(error)
+        else:
+            try:
+                self._handle(frame, more=False)
+            except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
+                self._refuse(error)
+        if self._arrivals.due:
+            self._arrivals.send()
 
     def pause_writing(self) -> None:
         """The client takes no more for now."""

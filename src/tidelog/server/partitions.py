@@ -292,9 +292,8 @@ class Partitions:
 
     def unopened(self, names: Iterable[tuple[str, int]]) -> list[TopicPartition]:
         """Those of these partitions that are there and that `get` would have to open itself."""
-        used, must_open = self._used, self.must_open
-        left = [TopicPartition(*name) for name in names if name not in used]
-        return [name for name in left if must_open(name)]
+        left = [TopicPartition(*name) for name in names if name not in self._used]
+        return [name for name in left if self.must_open(name)]
 
     def must_open(self, name: TopicPartition) -> bool:
         """Whether `get` would have to open it; False where there is no such partition."""
@@ -303,30 +302,31 @@ class Partitions:
         return self._is_there(name)
 
     def _is_there(self, name: TopicPartition) -> bool:
-        info = self._log_dir.topics().get(name.topic)
-        if info is None:
+        if (info := self._log_dir.topics().get(name.topic)) is None:
             return False
         return name.partition in (info.present if info.foreign else range(info.partitions))
 
-    async def open_beside(self, names: Iterable[TopicPartition], work: Work) -> None:
+    async def open_beside(
+        self, names: Iterable[TopicPartition], work: Work, *, to_write: bool = False
+    ) -> None:
         """Open partitions in threads, several at a time, each once whoever else wants it.
 
-        What could not be opened is said by the next `get`.
+        What could not be opened is said by the next `get`. `to_write` as of `LogDir.open_beside`.
         """
         left = iter(dict.fromkeys(names))
 
         async def go_on() -> None:
             for name in left:
                 async with self._opening_room:
-                    await self._open_one(name, work)
+                    await self._open_one(name, work, to_write=to_write)
 
         await asyncio.gather(*(go_on() for _ in range(OPENINGS)))
 
-    async def _open_one(self, name: TopicPartition, work: Work) -> None:
+    async def _open_one(self, name: TopicPartition, work: Work, *, to_write: bool) -> None:
         if not self.must_open(name):
             return
         try:
-            opening = self._log_dir.open_beside(name.topic, name.partition, work.submit)
+            opening = self._log_dir.open_beside(name, work.submit, to_write=to_write)
         except TidelogError:
             return  # it is gone, or was never there
         if opening is not None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from tidelog.server.arrivals import Arrivals
 from tidelog.server.dispatch import Later, Pieces, Promised
 from tidelog.server.requests import Asked
 
@@ -14,19 +15,22 @@ class Pending:
         is_waiting: Whether one is on its way; stays so where it fails, since the connection ends.
     """
 
-    __slots__ = ("_promised", "_task", "_tell_failure", "_tell_pieces", "is_waiting")
+    __slots__ = ("_arrivals", "_promised", "_task", "_tell_failure", "_tell_pieces", "is_waiting")
 
     def __init__(
         self,
+        arrivals: Arrivals,
         tell_pieces: Callable[[Pieces | None, Asked], None],
         tell_failure: Callable[[Exception], None],
     ) -> None:
         """None yet.
 
         Args:
+            arrivals: What sends answers behind the request that has brought them.
             tell_pieces: Called with an answer's pieces once they are there.
             tell_failure: Called with why there are none.
         """
+        self._arrivals = arrivals
         self._tell_pieces = tell_pieces
         self._tell_failure = tell_failure
         self._task: asyncio.Future[None] | None = None
@@ -45,25 +49,18 @@ class Pending:
         self._task.add_done_callback(lambda _: said.close())
 
     def _await_promised(self, said: Promised, asked: Asked) -> None:
-        """Tell in a turn of its own: what brings the answer is in the midst of something."""
-        self._promised = said
-        loop = asyncio.get_running_loop()
-
-        def tell(make: Callable[[], Pieces]) -> None:
-            loop.call_soon(self._keep, said, asked, make)
-
-        said.when_there(tell)
+        """Tell behind what brings the answer, which is in the midst of something."""
+        self._promised, add = said, self._arrivals.add
+        said.when_there(lambda make: add(lambda: self._keep(said, asked, make)))
 
     def _keep(self, said: Promised, asked: Asked, make: Callable[[], Pieces]) -> None:
         """Answer as was promised, unless the client has gone."""
         if self._promised is not said:
             return
         try:
-            pieces = make()
+            self._end(make(), asked)
         except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
             self._tell_failure(error)
-            return
-        self._end(pieces, asked)
 
     async def _finish(self, said: Later, asked: Asked) -> None:
         try:

@@ -54,10 +54,20 @@ class AdoptingLog(WritableLog):
         is_timed = self._config.tidelog_append_time_enable
         append_ms = self._append_clock.next_ms() if is_timed else UNKNOWN_MS
         self.roll(roll.RollReason.ATTACH)
-        self._guarded(self.context.directory, "attach", self._note_epoch)
+        self.begin_epoch()
         return Adoption(
             self.log_end_offset, self.leader_epoch, append_ms, self.context.env.clock.now_ms()
         )
+
+    def begin_epoch(self) -> None:
+        """Say durably that this leader epoch writes from the log end on, as its first append would.
+
+        That append then syncs nothing, for a log which was opened beside the thread that writes.
+
+        Raises:
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        self._guarded(self.context.directory, "note epoch", self._note_epoch)
 
     def _note_epoch(self) -> None:
         """The epoch file says who wrote an offset before the offset is written."""

@@ -12,6 +12,7 @@ Source: Kafka 4.x LogManager; KAFKA-10471 (the marker goes before anything is lo
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from tidelog.config import ConfigNote, TopicConfig
@@ -276,13 +277,15 @@ class LogDir(TopicDeletion):
                 found.configure(self._existing(name).config)
         return found
 
-    def open_beside(self, topic: str, partition: int, submit: Submit) -> "Future[Log] | None":
+    def open_beside(
+        self, name: TopicPartition, submit: Submit, *, to_write: bool = False
+    ) -> "Future[Log] | None":
         """Begin to open a partition in another thread; `log` is what takes it in afterwards.
 
         Args:
-            topic: Its topic.
-            partition: Its number.
+            name: The partition.
             submit: Calls a function in a thread. What that raises is what `log` raises then.
+            to_write: Do there, too, what the first append would sync.
 
         Returns:
             When it is open, or could not be opened; None where it is open already.
@@ -290,12 +293,19 @@ class LogDir(TopicDeletion):
         Raises:
             UnknownTopic, ReadOnly: As `log`.
         """
-        name = TopicPartition(topic, partition)
         if name in self._logs:
             return None
         self._ensure_writable()
         self._existing(name)
-        return self._openings.begin(name, lambda: self._open_log(name), submit)
+        open_log = self._open_to_write if to_write else self._open_log
+        return self._openings.begin(name, lambda: open_log(name), submit)
+
+    def _open_to_write(self, name: TopicPartition) -> Log:
+        log = self._open_log(name)
+        if log.failure is None:
+            with suppress(StorageFailure):  # it is offline then, and says so
+                log.begin_epoch()
+        return log
 
     def is_opened(self, name: TopicPartition) -> bool:
         """Whether `log` need open nothing: it is open, or was opened beside, well or not."""

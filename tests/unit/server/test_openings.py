@@ -145,3 +145,50 @@ def test_opening_goes_on_where_who_waits_goes_away(node: Node, gate: Gate) -> No
 
     asyncio.run(story())
     assert len(gate.threads) == 6
+
+
+def test_who_opens_to_write_leaves_nothing_to_be_synced_on_the_loop(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    files = node.env.files
+    sync_dir = files.sync_dir
+
+    def watched(path: str) -> None:
+        synced.append(threading.get_ident())
+        sync_dir(path)
+
+    async def story() -> None:
+        name = TopicPartition("t", 0)
+        await node.partitions.open_beside([name], node.work, to_write=True)
+        log = node.partitions.get("t", 0).log
+        assert log.leader_epochs.entries == ((0, 0),)
+        log.append([NewRecord(value=b"v")])
+        assert log.leader_epochs.entries == ((0, 0),)
+
+    monkeypatch.setattr(files, "sync_dir", watched)
+    asyncio.run(story())
+    assert synced
+    assert threading.get_ident() not in synced
+
+
+def test_a_disk_that_fails_who_opens_to_write_leaves_the_partition_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = open_node(str(tmp_path), BrokerConfig())
+    node.topics.create("t", 1)
+
+    def fail(log: Log) -> bool:
+        raise OSError(5, "input/output error")
+
+    async def story() -> None:
+        monkeypatch.setattr(Log, "_note_epoch", fail)
+        await node.partitions.open_beside([TopicPartition("t", 0)], node.work, to_write=True)
+        found = node.partitions.get("t", 0)
+        assert found.failure is not None
+        with pytest.raises(StorageFailure):
+            found.log.append([NewRecord(value=b"v")])
+
+    asyncio.run(story())
+    with pytest.raises(StorageFailure):
+        node.close()

@@ -6,8 +6,8 @@ Source: Kafka's protocol guide, API 10; KIP-699 (many keys at once), KIP-932 (sh
 """
 
 import re
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Iterable
+from typing import Final, Protocol
 
 from tidelog.protocol.messages.groups import (
     GROUP_KEY_TYPE,
@@ -17,18 +17,31 @@ from tidelog.protocol.messages.groups import (
 )
 from tidelog.server.groups.codes import Code
 from tidelog.server.requests import RequestContext
-from tidelog.types import INT32_MAX
+from tidelog.server.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from tidelog.types import INT32_MAX, TopicPartition
 
 TRANSACTION_KEY_TYPE: Final = 1
 SHARE_KEY_TYPE: Final = 2
 SHARE_FIRST_VERSION: Final = 6
 BATCHED_FIRST_VERSION: Final = 4
 NO_NODE: Final = -1
+# Of one request; for more keys whoever writes first opens what keeps them.
+OPENED_KEYS_MAX: Final = 100
 # GROUP:TOPIC_ID:PARTITION as Kafka's classes read it: a group of more than blanks, 16 bytes in
 # base64, what Java takes for an int; colons behind it don't count.
 _SHARE_KEY: Final = re.compile(
     r"(?P<group>.*):[A-Za-z0-9_-]{22}(?:==)?:(?P<number>[+-]?\d{1,99}):*", re.DOTALL
 )
+
+
+class _Keeper(Protocol):
+    """The log of groups, or of transactions."""
+
+    @property
+    def has_topic(self) -> bool: ...
+    def number_of(self, key: str, /) -> int: ...
+    def code_for(self, key: str, /) -> int: ...
+    async def ensure_topic(self) -> int: ...
 
 
 def find_coordinator(
@@ -37,13 +50,9 @@ def find_coordinator(
     """This broker; the topic of offsets or transactions is created at the first question."""
     node = context.node
     if request.key_type == GROUP_KEY_TYPE:
-        shards = node.groups.shards
-        return _answer_with(
-            context, request, has_topic=shards.has_topic, ensure=shards.ensure_topic
-        )
+        return _answer_for(context, request, node.groups.shards, OFFSETS_TOPIC)
     if request.key_type == TRANSACTION_KEY_TYPE:
-        log = node.transactions.log
-        return _answer_with(context, request, has_topic=log.has_topic, ensure=log.ensure_topic)
+        return _answer_for(context, request, node.transactions.log, TRANSACTIONS_TOPIC)
     if request.key_type == SHARE_KEY_TYPE and context.version >= SHARE_FIRST_VERSION:
         return _of_share_partitions(context, request)
     return _answer(context, request, Code.INVALID_REQUEST)
@@ -71,22 +80,40 @@ def _names_share_partition(key: str) -> bool:
     )
 
 
-def _answer_with(
-    context: RequestContext,
-    request: FindCoordinatorRequest,
-    *,
-    has_topic: bool,
-    ensure: Callable[[], Awaitable[int]],
+def _answer_for(
+    context: RequestContext, request: FindCoordinatorRequest, keeper: _Keeper, topic: str
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
-    if has_topic:
-        return _answer(context, request, Code.NONE)
-    return _create_first(context, request, ensure)
+    if not keeper.has_topic:
+        return _create_first(context, request, keeper, topic)
+    if missing := _unopened(context, request, keeper, topic):
+        return _when_open(context, request, missing)
+    return _answer(context, request, Code.NONE)
+
+
+def _unopened(
+    context: RequestContext, request: FindCoordinatorRequest, keeper: _Keeper, topic: str
+) -> list[TopicPartition]:
+    """Partitions that keep these keys, and that the first write would open on the loop."""
+    is_batch = context.version >= BATCHED_FIRST_VERSION
+    keys = request.coordinator_keys[:OPENED_KEYS_MAX] if is_batch else [request.key]
+    numbers = {keeper.number_of(key) for key in keys if keeper.code_for(key) == Code.NONE}
+    return context.node.partitions.unopened((topic, number) for number in numbers)
+
+
+async def _when_open(
+    context: RequestContext, request: FindCoordinatorRequest, missing: Iterable[TopicPartition]
+) -> FindCoordinatorResponse:
+    await context.node.partitions.open_beside(missing, context.node.work, to_write=True)
+    return _answer(context, request, Code.NONE)
 
 
 async def _create_first(
-    context: RequestContext, request: FindCoordinatorRequest, ensure: Callable[[], Awaitable[int]]
+    context: RequestContext, request: FindCoordinatorRequest, keeper: _Keeper, topic: str
 ) -> FindCoordinatorResponse:
-    return _answer(context, request, Code(await ensure()))
+    code = Code(await keeper.ensure_topic())
+    if code is not Code.NONE:
+        return _answer(context, request, code)
+    return await _when_open(context, request, _unopened(context, request, keeper, topic))
 
 
 def _answer(

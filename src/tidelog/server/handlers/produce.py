@@ -250,7 +250,7 @@ async def _when_open(
 ) -> ProduceResponse | None:
     """Append once partitions are open that nobody has used yet."""
     partitions = context.node.partitions
-    await partitions.open_beside(missing, context.node.work)
+    await partitions.open_beside(missing, context.node.work, to_write=True)
     if partitions.holds.stops_appends(_topic_names(context, request)):
         return await _when_free(context, request)
     said = _append_all(context, request)
