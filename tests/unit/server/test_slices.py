@@ -10,6 +10,7 @@ import pytest
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
 from tidelog.protocol.messages import (
+    ALTER_USER_SCRAM_CREDENTIALS,
     CREATE_PARTITIONS,
     CREATE_TOPICS,
     DELETE_TOPICS,
@@ -17,6 +18,10 @@ from tidelog.protocol.messages import (
     AnyApi,
 )
 from tidelog.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
+from tidelog.protocol.messages.scram_users import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialUpsertion,
+)
 from tidelog.protocol.messages.topics import (
     CreatableTopic,
     CreatePartitionsRequest,
@@ -92,16 +97,28 @@ def grow() -> "DataclassInstance":
     return CreatePartitionsRequest(topics=topics, timeout_ms=1000, validate_only=True)
 
 
+def add_users() -> "DataclassInstance":
+    """All are refused in the end: nothing has to be written, for which the loop would wait."""
+    users = [
+        ScramCredentialUpsertion(
+            name=name, mechanism=1, iterations=4096, salt=b"salt", salted_password=b""
+        )
+        for name in NAMES
+    ]
+    return AlterUserScramCredentialsRequest(upsertions=users)
+
+
 @pytest.mark.parametrize(
     ("api", "version", "message"),
     [
+        (ALTER_USER_SCRAM_CREDENTIALS, 0, add_users),
         (DESCRIBE_CONFIGS, 4, describe),
         (CREATE_TOPICS, 7, create),
         (DELETE_TOPICS, 6, delete),
         (CREATE_PARTITIONS, 3, grow),
     ],
 )
-def test_requests_about_many_topics_leave_others_their_turn(
+def test_requests_about_many_things_leave_others_their_turn(
     api: AnyApi, version: int, message: "Callable[[], DataclassInstance]", node: Node
 ) -> None:
     context = RequestContext(node, api, version, "test", ConnectionFacts(1, "test"))

@@ -31,6 +31,7 @@ from tidelog.server.security.scram import (
     ScramMechanism,
     credential_of,
 )
+from tidelog.server.slices import Slices
 from tidelog.storage.security_file import KeptCredential
 
 UNSUPPORTED_MECHANISM: Final = 33
@@ -85,13 +86,21 @@ async def alter_user_scram_credentials(
     asked: list[_Change] = [*request.deletions, *request.upsertions]
     times = Counter(each.name for each in asked)
     results = {name: AlterUserScramCredentialsResult(user=name) for name in times}
+    steps: list[tuple[_Change, KeptCredential | None]] = []
+    slices = Slices(context.node.env.clock)
+    for each in asked:
+        try:
+            if times[each.name] > 1:
+                raise Refusal(DUPLICATE_RESOURCE, _TWICE)
+            steps.append((each, _checked(each)))
+        except Refusal as why:
+            _say(results[each.name], why)
+        await slices.rest()
 
     def change(kept: _Kept) -> None:
-        for each in asked:
+        for each, made in steps:
             try:
-                if times[each.name] > 1:
-                    raise Refusal(DUPLICATE_RESOURCE, _TWICE)
-                _change_one(kept, each)
+                _change_one(kept, each, made)
             except Refusal as why:
                 _say(results[each.name], why)
 
@@ -107,20 +116,16 @@ def _say(result: AlterUserScramCredentialsResult, why: Refusal) -> None:
     result.error_code, result.error_message = why.error_code, why.message
 
 
-def _change_one(kept: _Kept, asked: _Change) -> None:
-    """Make one change; raises Refusal."""
+def _checked(asked: _Change) -> KeptCredential | None:
+    """What is to be kept, None for a deletion; raises Refusal where the request is wrong."""
     if not asked.name:
         raise Refusal(UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
     if len(asked.name.encode()) > NAME_BYTES_MAX:
         raise Refusal(UNACCEPTABLE_CREDENTIAL, "Username is too long")
     if asked.mechanism not in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
         raise Refusal(UNSUPPORTED_MECHANISM, "Unknown SCRAM mechanism")
-    key = (asked.name, asked.mechanism)
     if isinstance(asked, ScramCredentialDeletion):
-        if kept.pop(key, None) is None:
-            text = "Attempt to delete a user credential that does not exist"
-            raise Refusal(RESOURCE_NOT_FOUND, text)
-        return
+        return None
     if asked.iterations < ITERATIONS_MIN:
         raise Refusal(UNACCEPTABLE_CREDENTIAL, "Too few iterations")
     if asked.iterations > ITERATIONS_MAX:
@@ -128,9 +133,20 @@ def _change_one(kept: _Kept, asked: _Change) -> None:
     sizes = len(asked.salt), len(asked.salted_password)
     if not all(1 <= size <= SALT_BYTES_MAX for size in sizes):
         raise Refusal(UNACCEPTABLE_CREDENTIAL, "Salt or salted password of a bad size")
-    if key not in kept and len(kept) >= USERS_MAX:
-        raise Refusal(POLICY_VIOLATION, f"There are {USERS_MAX} credentials already")
     mechanism = ScramMechanism(asked.mechanism)
     salt, salted = bytes(asked.salt), bytes(asked.salted_password)
     made = credential_of(mechanism, salt, asked.iterations, salted)
-    kept[key] = KeptCredential(made.iterations, salt, made.stored_key, made.server_key)
+    return KeptCredential(made.iterations, salt, made.stored_key, made.server_key)
+
+
+def _change_one(kept: _Kept, asked: _Change, made: KeptCredential | None) -> None:
+    """Make one change that has been checked; raises Refusal where it does not fit."""
+    key = (asked.name, asked.mechanism)
+    if made is None:
+        if kept.pop(key, None) is None:
+            text = "Attempt to delete a user credential that does not exist"
+            raise Refusal(RESOURCE_NOT_FOUND, text)
+        return
+    if key not in kept and len(kept) >= USERS_MAX:
+        raise Refusal(POLICY_VIOLATION, f"There are {USERS_MAX} credentials already")
+    kept[key] = made
