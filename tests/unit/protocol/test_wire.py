@@ -129,12 +129,14 @@ class TestLies:
 
     def test_nothing_is_allocated_for_a_count_that_is_too_large(self) -> None:
         data = (2**31 - 1).to_bytes(4, "big") + bytes(64)
-        tracemalloc.start()
-        with pytest.raises(CorruptMessage, match="an array of 2147483647"):
-            read(array(INT64), data)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert peak < 100_000
+        peaks = []
+        for _ in range(5):  # threads that other tests have left may take memory meanwhile
+            tracemalloc.start()
+            with pytest.raises(CorruptMessage, match="an array of 2147483647"):
+                read(array(INT64), data)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+        assert min(peaks) < 100_000
 
     def test_null_in_a_version_that_knows_none(self) -> None:
         with pytest.raises(CorruptMessage, match="length -1"):
