@@ -28,8 +28,10 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def lazy() -> Iterator[socket.socket]:
+def lazy(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     """A connection over loopback that puts its acknowledgements off."""
+    # A worker has few descriptors; what this process holds for other tests may be many.
+    monkeypatch.setattr(acks, "_DESCRIPTORS_MAX", 100_000)
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         there = stack.enter_context(socket.create_connection(listener.getsockname()))
