@@ -145,6 +145,7 @@ class BrokerConfig:
     tidelog_durability: Durability = Durability.PAGE_CACHE
     tidelog_legacy_clients: bool = False
     tidelog_metrics_listen: str = ""
+    tidelog_busy_poll_us: int = 200
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     without_effect: Mapping[str, str] = field(default_factory=dict)
     given_names: frozenset[str] = field(default=frozenset(), compare=False)

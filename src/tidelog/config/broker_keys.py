@@ -321,6 +321,13 @@ _OURS: Final = (
         "",
         "Where /metrics, /healthz and /readyz are served: HOST:PORT; nowhere where empty.",
     ),
+    _key(
+        "tidelog.busy.poll.us",
+        _int(0, 1000),
+        "200",
+        "How long the loop looks for the next request before it sleeps, where small ones come"
+        " close upon each other: they are answered sooner, for more CPU. 0 for never.",
+    ),
 )
 
 BROKER_CONFIGS: Final[tuple[ConfigKey, ...]] = (

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from tidelog.protocol.framing import Spares
 from tidelog.server.arrivals import Arrivals
+from tidelog.server.busy_poll import BusyPoll
 from tidelog.server.footprint import Footprint
 from tidelog.server.in_flight import InFlight
 from tidelog.server.node import LOGGER, ConnectionFacts, Node
@@ -64,6 +65,7 @@ class Clients:
         in_flight: What they hold together.
         spares: Buffers of large requests, to be used again by any of them.
         arrivals: Answers to any of them, which go out behind the request that has brought them.
+        busy_poll: What keeps the loop awake for the next request of any of them.
     """
 
     def __init__(self, node: Node) -> None:
@@ -76,6 +78,7 @@ class Clients:
         self.in_flight = InFlight(node.config.queued_max_request_bytes)
         self.spares = Spares(SPARE_BYTES)
         self.arrivals = Arrivals()
+        self.busy_poll = BusyPoll(node.config.tidelog_busy_poll_us, node.env.clock.monotonic_ns)
 
     def __len__(self) -> int:
         return len(self._clients)

@@ -336,6 +336,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.facts.throttle_ms:
             self._be_silent()
         self._looked_ns = now_ns = self._now_ns()
+        self._clients.busy_poll.answered(self.facts.number, began_ns, now_ns, size_bytes + size)
         seconds = (now_ns - began_ns) * 1e-9
         self._node.metrics.request(api_name(key), seconds, size_bytes, size)
 

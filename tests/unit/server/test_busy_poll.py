@@ -1,0 +1,182 @@
+"""The loop stays awake for who asks one small thing after the other, and for nobody else."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+from tests.server.worlds import FakeTransport
+
+from tidelog.config import BrokerConfig
+from tidelog.env import Env, ManualClock
+from tidelog.server.busy_poll import CROWDED_NS, CROWDED_ROW, ROW, SMALL_BYTES, BusyPoll
+from tidelog.server.clients import Clients
+from tidelog.server.connection import Connection
+from tidelog.server.node import Node
+from tidelog.server.server import open_node
+
+WINDOW_US = 200
+WINDOW_NS = WINDOW_US * 1000
+BETWEEN_NS = 1000
+# An ApiVersions request of version 0, without a client's name.
+REQUEST = b"\0\0\0\x0a\0\x12\0\0\0\0\0\1\xff\xff"
+
+
+class Play:
+    """A poll whose clock moves when it is told to."""
+
+    def __init__(self, window_us: int = WINDOW_US) -> None:
+        self.now_ns = 0
+        self.poll = BusyPoll(window_us, lambda: self.now_ns)
+
+    def looks(self) -> bool:
+        """Whether the loop stays awake."""
+        return self.poll.is_looking
+
+    def ask(self, count: int = 1, *, asker: int = 1, size: int = 200, after: int = 0) -> None:
+        """So many requests, each so long after the last one's answer, in ns."""
+        for _ in range(count):
+            self.now_ns += after
+            came_ns = self.now_ns
+            self.now_ns += BETWEEN_NS
+            self.poll.answered(asker, came_ns, self.now_ns, size)
+
+    async def turn(self, passing_ns: int = 0) -> None:
+        """The loop goes round once, behind so much time."""
+        self.now_ns += passing_ns
+        await asyncio.sleep(0)
+
+    async def row(self) -> None:
+        """As many as it takes."""
+        self.ask(ROW + 1)
+        assert self.looks()
+        await self.turn()
+
+
+def played(story: Callable[[Play], object], window_us: int = WINDOW_US) -> Play:
+    """A story, told on a loop."""
+    play = Play(window_us)
+
+    async def run() -> None:
+        told = story(play)
+        if asyncio.iscoroutine(told):
+            await told
+
+    asyncio.run(run())
+    return play
+
+
+def test_a_row_of_small_requests_keeps_the_loop_awake() -> None:
+    async def story(play: Play) -> None:
+        play.ask(ROW)
+        assert not play.looks()
+        play.ask()
+        for _ in range(5):
+            await play.turn(WINDOW_NS // 10)
+            assert play.looks()
+            play.ask()
+
+    played(story)
+
+
+def test_it_sleeps_when_nothing_comes_and_the_next_row_begins_anew() -> None:
+    async def story(play: Play) -> None:
+        await play.row()
+        await play.turn(WINDOW_NS)
+        assert play.looks()
+        await play.turn(BETWEEN_NS)
+        assert not play.looks()
+        play.ask(ROW)
+        assert not play.looks()
+        play.ask(2)
+        assert play.looks()
+
+    played(story)
+
+
+def test_a_clock_that_stands_still_does_not_keep_it_awake() -> None:
+    async def story(play: Play) -> None:
+        await play.row()
+        for _ in range(WINDOW_US):
+            await play.turn()
+        assert not play.looks()
+
+    played(story)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"size": SMALL_BYTES + 1},
+        {"after": WINDOW_NS + 1},
+    ],
+)
+def test_large_ones_and_late_ones_are_not_waited_for(others: dict[str, int]) -> None:
+    play = played(lambda play: play.ask(10 * ROW, **others))
+    assert not play.looks()
+
+
+def test_many_who_ask_at_once_are_not_waited_for() -> None:
+    def story(play: Play) -> None:
+        for number in range(10 * ROW):
+            play.ask(asker=number % 2)
+
+    assert not played(story).looks()
+
+
+def test_another_one_ends_it() -> None:
+    async def story(play: Play) -> None:
+        await play.row()
+        play.ask(asker=2)
+        await play.turn()
+        assert not play.looks()
+
+    played(story)
+
+
+def test_on_a_busy_machine_it_gives_up_for_a_while() -> None:
+    async def story(play: Play) -> None:
+        await play.row()
+        await play.turn(CROWDED_NS + 1)
+        assert not play.looks()
+        play.ask()  # late, which begins a row
+        play.ask(CROWDED_ROW + ROW - 1)
+        assert not play.looks()
+        play.ask()
+        assert play.looks()
+
+    played(story)
+
+
+def test_it_can_be_turned_off() -> None:
+    assert not played(lambda play: play.ask(10 * ROW), window_us=0).looks()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def node(tmp_path: Path, clock: ManualClock) -> Iterator[Node]:
+    made = open_node(str(tmp_path), BrokerConfig(), env=Env(clock=clock))
+    yield made
+    made.close()
+
+
+def test_a_connection_tells_of_its_requests(node: Node) -> None:
+    async def run() -> None:
+        clients = Clients(node)
+        connection = Connection(node, clients)
+        connection.connection_made(cast("asyncio.Transport", FakeTransport()))
+        for _ in range(ROW + 1):
+            assert not clients.busy_poll.is_looking
+            room = connection.get_buffer(-1)
+            room[: len(REQUEST)] = REQUEST
+            room.release()
+            connection.buffer_updated(len(REQUEST))
+        assert clients.busy_poll.is_looking
+        connection.connection_lost(None)
+
+    asyncio.run(run())
