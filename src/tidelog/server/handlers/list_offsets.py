@@ -183,8 +183,8 @@ def find_at_once(
 
     Most lookups are such. None where anything else is to be said, which `answer_in` finds out.
     """
-    log, time, epoch = place.log, asked.timestamp, asked.current_leader_epoch
-    if time < 0 or (epoch != NO_LEADER_EPOCH and epoch_problem(log, epoch)):
+    log, time = place.log, asked.timestamp
+    if time < 0 or epoch_problem(log, asked.current_leader_epoch):
         return None
     try:
         found = find_time(log, time, node.reads)
