@@ -105,6 +105,18 @@ def test_a_clock_that_stands_still_does_not_keep_it_awake() -> None:
     played(story)
 
 
+def test_each_answer_begins_the_looks_anew() -> None:
+    async def story(play: Play) -> None:
+        await play.row()
+        for _ in range(2):
+            for _ in range(WINDOW_US - 1):
+                await play.turn()
+            assert play.looks()
+            play.ask()
+
+    played(story)
+
+
 @pytest.mark.parametrize(
     "others",
     [
@@ -154,13 +166,8 @@ def test_it_can_be_turned_off() -> None:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def node(tmp_path: Path, clock: ManualClock) -> Iterator[Node]:
-    made = open_node(str(tmp_path), BrokerConfig(), env=Env(clock=clock))
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = open_node(str(tmp_path), BrokerConfig(), env=Env(clock=ManualClock()))
     yield made
     made.close()
 
