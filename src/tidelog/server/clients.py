@@ -14,6 +14,7 @@ from tidelog.server.footprint import Footprint
 from tidelog.server.in_flight import InFlight
 from tidelog.server.node import LOGGER, ConnectionFacts, Node
 from tidelog.server.slices import SLICE_MS
+from tidelog.server.turn import Turn
 
 IDLE_CHECK_MS: Final = 1000
 # While others wait for room: who sends nothing of a begun request, or sends it for longer, goes.
@@ -65,6 +66,7 @@ class Clients:
         in_flight: What they hold together.
         spares: Buffers of large requests, to be used again by any of them.
         arrivals: Answers to any of them, which go out behind the request that has brought them.
+        turn: Those that go out together, where many ask at once.
         busy_poll: What keeps the loop awake for the next request of any of them.
     """
 
@@ -78,6 +80,7 @@ class Clients:
         self.in_flight = InFlight(node.config.queued_max_request_bytes)
         self.spares = Spares(SPARE_BYTES)
         self.arrivals = Arrivals()
+        self.turn = Turn()
         self.busy_poll = BusyPoll(node.config.tidelog_busy_poll_us, node.env.clock.monotonic_ns)
 
     def __len__(self) -> int:

@@ -50,6 +50,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frames = Frames(self._node.config.socket_request_max_bytes, clients.spares)
         self._transport: asyncio.Transport | None = None
         self._arrivals = clients.arrivals
+        self._turn = clients.turn
         self._pending = Pending(clients.arrivals, self._told, self._fail)
         # When the next request is looked at, while others have their turn or a quota wants silence.
         self._next_look: asyncio.Handle | Timer | None = None
@@ -148,7 +149,11 @@ class Connection(asyncio.BufferedProtocol):
             self._go_on()
         else:
             try:
-                self._handle(frame, more=False)
+                turn = self._turn
+                holds = turn.holds or turn.tries()
+                self._handle(frame, more=holds)
+                if holds and self._out is not None:
+                    turn.hold(self._out, self._looked_ns)
             except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
                 self._refuse(error)
         if self._arrivals.due:
@@ -360,15 +365,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _give_up(self, reason: str, error_code: int | None = None) -> None:
         """Close at once; other connections go on."""
-        facts = self.facts
-        extra = {
-            "client": facts.host,
-            "connection": facts.number,
-            "api": None if self._key is None else api_name(self._key),
-            "error_code": error_code,
-        }
-        who = facts.number, facts.host
-        LOGGER.warning("connection %d of %s closed: %s", *who, reason, extra=extra)
+        number, host = self.facts.number, self.facts.host
+        api = None if self._key is None else api_name(self._key)
+        extra = {"client": host, "connection": number, "api": api, "error_code": error_code}
+        LOGGER.warning("connection %d of %s closed: %s", number, host, reason, extra=extra)
         self.close()
 
     def close(self) -> None:

@@ -40,7 +40,8 @@ class Metrics:
 
         Args:
             api_name: Kafka's name of the API, `Produce`.
-            seconds: From its last byte read to its answer handed to the socket.
+            seconds: From its last byte read to its answer handed to the socket, or kept for
+                those that go with it.
             bytes_in: Of the request's frame, its length field included.
             bytes_out: Of the answer's; 0 where there is none (acks=0).
         """

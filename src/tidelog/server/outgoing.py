@@ -16,6 +16,7 @@ from typing import Final, TypeAlias, cast
 
 from tidelog.errors import StorageFailure
 from tidelog.server.file_pieces import FilePiece
+from tidelog.server.sockets import send_at_once, socket_of
 from tidelog.server.work import Work
 from tidelog.types import Buffer
 
@@ -31,8 +32,6 @@ SEND_BYTES: Final = 1 << 20
 TURN_BYTES: Final = 4 << 20
 # Small answers that follow each other go together up to this size.
 GATHER_BYTES: Final = 64 << 10
-# Buffers that one call of the system takes.
-_BUFFERS_MAX: Final = 512
 # So that a header does not go in a packet of its own.
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
 
@@ -76,7 +75,7 @@ class Outgoing:
         self._is_paused = False
         self._is_closed = False
         self._reading: asyncio.Future[bytes] | None = None
-        self._socket = _socket_of(transport)
+        self._socket = socket_of(transport)
         # The loop watches a transport's descriptor for the transport alone: ours is a second one.
         self._watched: int | None = None
         self._is_watching = False
@@ -102,19 +101,13 @@ class Outgoing:
             pieces: In order; none may change until it was taken.
             more: Another answer follows at once, or `flush`: this one may go with it.
         """
-        if len(pieces) == 1 and not (more or self._gathered or self._pieces):
-            only, to = pieces[0], self._socket  # most answers are such
-            if to is not None and type(only) is not FilePiece:
-                try:
-                    sent = to.send(only)
-                except BlockingIOError:
-                    sent = 0
-                except OSError as error:
-                    self._fail(error)
-                    return
-                if sent < len(only):
-                    self._begin_waiting([memoryview(only)[sent:]])
-                    self._await_room()
+        if len(pieces) == 1 and not self._pieces and type(pieces[0]) is not FilePiece:
+            # Most answers are such.
+            if more:
+                self._gather(pieces[0])
+                return
+            if not self._gathered:
+                self._send_one(pieces[0])
                 return
         if self._pieces or FilePiece in map(type, pieces):
             self._begin_waiting([*self._gathered, *pieces])
@@ -124,25 +117,53 @@ class Outgoing:
         if not more and not self._gathered:
             self._send_now(list(buffers))
             return
-        self._gathered.extend(buffers)
-        self._gathered_bytes += sum(map(len, buffers))
-        if not more or self._gathered_bytes >= GATHER_BYTES:
+        for buffer in buffers:
+            self._gather(buffer)
+        if not more:
+            self.flush()
+
+    def _gather(self, buffer: Buffer) -> None:
+        """Keep a buffer for what follows."""
+        self._gathered.append(buffer)
+        self._gathered_bytes += len(buffer)
+        if self._gathered_bytes >= GATHER_BYTES:
             self.flush()
 
     def flush(self) -> None:
         """Send what waits for more to come."""
-        if self._gathered:
-            gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        gathered = self._gathered
+        if not gathered:
+            return
+        self._gathered, self._gathered_bytes = [], 0
+        if len(gathered) == 1:
+            self._send_one(gathered[0])
+        else:
             self._send_now(gathered)
+
+    def _send_one(self, buffer: Buffer) -> None:
+        to = self._socket
+        if to is None:
+            self._transport.writelines([buffer])
+            return
+        try:
+            sent = to.send(buffer)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self.fail(error)
+            return
+        if sent < len(buffer):
+            self._begin_waiting([memoryview(buffer)[sent:]])
+            self._await_room()
 
     def _send_now(self, buffers: list[Buffer]) -> None:
         if self._socket is None:
             self._transport.writelines(buffers)
             return
         try:
-            left = _sent_now(self._socket, buffers, 0)
+            left = send_at_once(self._socket, buffers, 0)
         except OSError as error:
-            self._fail(error)
+            self.fail(error)
             return
         if left:
             self._begin_waiting(left)
@@ -207,11 +228,12 @@ class Outgoing:
         except BlockingIOError:
             self._await_room()
         except (OSError, StorageFailure) as error:
-            self._fail(error)
+            self.fail(error)
         else:
             self._stop_waiting()
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
+        """Something can't be sent: nothing is any more."""
         self._pieces.clear()
         self.held_bytes = 0
         self._stop_waiting()
@@ -260,7 +282,7 @@ class Outgoing:
             self._transport.writelines(buffers)
             self.held_bytes -= size
             return size
-        left = _sent_now(to, buffers, _MORE if self._pieces else 0)
+        left = send_at_once(to, buffers, _MORE if self._pieces else 0)
         self._pieces.extendleft(reversed(left))
         sent = size - sum(map(len, left))
         self.held_bytes -= sent
@@ -323,7 +345,7 @@ class Outgoing:
                 self._watched = os.dup(self._socket.fileno())
             loop.add_writer(self._watched, self._go_on)
         except OSError as error:  # no descriptor is left
-            self._fail(error)
+            self.fail(error)
             return
         self._is_watching = True
         self._on_progress()
@@ -349,7 +371,7 @@ class Outgoing:
             return
         error = reading.exception()
         if isinstance(error, OSError | StorageFailure):
-            self._fail(error)
+            self.fail(error)
             return
         if self._socket is None:
             self._write(reading.result())
@@ -358,31 +380,3 @@ class Outgoing:
             assert isinstance(piece, FilePiece)
             self._replace(piece, reading.result())
         self._go_on()
-
-
-def _socket_of(transport: asyncio.Transport) -> socket.socket | None:
-    """The transport's own socket, None where bytes must not go past the transport."""
-    if transport.get_extra_info("sslcontext") is not None:
-        return None
-    found = transport.get_extra_info("socket")
-    if found is None or not hasattr(os, "sendfile"):
-        return None
-    return socket.socket(found.family, found.type, found.proto, fileno=found.fileno())
-
-
-def _sent_now(to: socket.socket, buffers: list[Buffer], flags: int) -> list[Buffer]:
-    """Send buffers at once; what the socket did not take."""
-    try:
-        if len(buffers) == 1:
-            sent = to.send(buffers[0], flags)
-            if sent == len(buffers[0]):
-                return []
-        else:
-            sent = to.sendmsg(buffers[:_BUFFERS_MAX], (), flags)
-    except BlockingIOError:
-        return buffers
-    for number, buffer in enumerate(buffers):
-        if sent < len(buffer):
-            return [memoryview(buffer)[sent:], *buffers[number + 1 :]]
-        sent -= len(buffer)
-    return []

@@ -165,10 +165,14 @@ class LogReader(LoadedLog):
             if not all(isinstance(s, ClosedSegment) and s.has_indexes for s in finished):
                 return lookup.NOT_LOADED
         number = maxima.first_reaching(segments, timestamp_ms)
-        if number < len(segments):
-            found = segments[number]
-            if isinstance(found, ClosedSegment) and (not found.has_indexes or found.is_tiered):
+        first = segments[number] if number < len(segments) else None
+        if isinstance(first, ClosedSegment):
+            if not first.has_indexes or first.is_tiered:
                 return lookup.NOT_LOADED
+            # Mostly it is there, and no other segment is asked.
+            hit = self._search(first, timestamp_ms, self._log_start_offset)
+            if hit is not None:
+                return hit
         return lookup.find_from(
             segments, number, timestamp_ms, self._log_start_offset, search=self._search
         )

@@ -1,0 +1,227 @@
+"""Where many ask at once their answers go out together: none late, none lost, in order."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+from tests.server.worlds import FakeTransport
+
+from tidelog.config import BrokerConfig
+from tidelog.env import Env, ManualClock
+from tidelog.server.clients import Clients
+from tidelog.server.connection import Connection
+from tidelog.server.node import Node
+from tidelog.server.server import open_node
+from tidelog.server.turn import AT_ONCE, CROWD, HELD_NS, Turn
+
+
+class Sent:
+    """A connection's sending side: what went out, of all that share a list."""
+
+    def __init__(self, name: str, out: list[str], *, breaks: bool = False) -> None:
+        self.name, self.out, self.breaks = name, out, breaks
+
+    def flush(self) -> None:
+        if self.breaks:
+            raise RuntimeError("planted")
+        self.out.append(self.name)
+
+    def fail(self, error: Exception) -> None:
+        self.out.append(f"{self.name}: {error}")
+
+
+def answer(turn: Turn, sent: Sent, now_ns: int = 0) -> bool:
+    """As a connection answers; whether it was held."""
+    holds = turn.holds or turn.tries()
+    if holds:
+        turn.hold(sent, now_ns)
+    return holds
+
+
+async def crowd(turn: Turn) -> None:
+    """Many ask, until it has been noticed."""
+    for _ in range(AT_ONCE + CROWD):
+        answer(turn, Sent("crowd", []))
+    await asyncio.sleep(0)
+    assert turn.holds
+
+
+def played(story: Callable[[Turn, list[str]], Awaitable[None]]) -> None:
+    async def run() -> None:
+        await story(Turn(), [])
+
+    asyncio.run(run())
+
+
+def test_a_few_are_answered_at_once_but_for_one_now_and_then() -> None:
+    async def story(turn: Turn, out: list[str]) -> None:
+        held = []
+        for number in range(3 * (AT_ONCE + 1)):
+            if answer(turn, Sent("one", out)):
+                held.append(number)
+            await asyncio.sleep(0)
+        assert held == [(AT_ONCE + 1) * turns - 1 for turns in (1, 2, 3)]
+        assert len(out) == len(held)
+
+    played(story)
+
+
+def test_those_of_many_wait_for_the_end_of_the_turn() -> None:
+    async def story(turn: Turn, out: list[str]) -> None:
+        await crowd(turn)
+        for _ in range(3):
+            out.clear()
+            for name in "abcd":
+                assert answer(turn, Sent(name, out))
+            assert out == []
+            await asyncio.sleep(0)
+            assert out == list("abcd")
+
+    played(story)
+
+
+def test_when_only_a_few_are_left_they_are_answered_at_once_again() -> None:
+    async def story(turn: Turn, out: list[str]) -> None:
+        await crowd(turn)
+        for _ in range(CROWD - 1):
+            answer(turn, Sent("few", out))
+        await asyncio.sleep(0)
+        assert out == ["few"] * (CROWD - 1)
+        held = [answer(turn, Sent("one", out)) for _ in range(AT_ONCE + 1)]
+        assert held == [False] * AT_ONCE + [True]
+
+    played(story)
+
+
+def test_none_waits_for_long() -> None:
+    async def story(turn: Turn, out: list[str]) -> None:
+        await crowd(turn)
+        answer(turn, Sent("a", out), now_ns=5)
+        answer(turn, Sent("b", out), now_ns=5 + HELD_NS)
+        assert out == []
+        answer(turn, Sent("c", out), now_ns=6 + HELD_NS)
+        assert out == ["a", "b", "c"]
+        answer(turn, Sent("d", out), now_ns=6 + 2 * HELD_NS)
+        assert out == ["a", "b", "c"]
+        await asyncio.sleep(0)
+        assert out == ["a", "b", "c", "d"]
+        assert turn.holds  # those that went out before the end count, too
+
+    played(story)
+
+
+def test_who_can_not_be_answered_is_closed_and_harms_nobody() -> None:
+    async def story(turn: Turn, out: list[str]) -> None:
+        await crowd(turn)
+        for sent in (Sent("a", out), Sent("b", out, breaks=True), Sent("c", out)):
+            answer(turn, sent)
+        await asyncio.sleep(0)
+        assert out == ["a", "b: planted", "c"]
+
+    played(story)
+
+
+# -- connections -----------------------------------------------------------------------------------
+
+
+def request(correlation_id: int) -> bytes:
+    """An ApiVersions request of version 0, without a client's name."""
+    return b"\0\0\0\x0a\0\x12\0\0" + correlation_id.to_bytes(4, "big") + b"\xff\xff"
+
+
+BAD = b"\0\0\0\x02\0\x12"
+
+
+def ids(sent: bytes | bytearray) -> list[int]:
+    """Whom answers are for, in order."""
+    found, at = [], 0
+    while at < len(sent):
+        found.append(int.from_bytes(sent[at + 4 : at + 8], "big"))
+        at += 4 + int.from_bytes(sent[at : at + 4], "big")
+    return found
+
+
+class Wires:
+    """Connections of a node in whose crowd each answer is held until the turn ends."""
+
+    def __init__(self, node: Node, count: int = 4) -> None:
+        self.clients = Clients(node)
+        self.clients.turn.holds = True
+        self.transports = [FakeTransport() for _ in range(count)]
+        self.connections = [Connection(node, self.clients) for _ in range(count)]
+        for connection, transport in zip(self.connections, self.transports, strict=True):
+            connection.connection_made(cast("asyncio.Transport", transport))
+
+    def receive(self, number: int, data: bytes) -> None:
+        room = self.connections[number].get_buffer(-1)
+        room[: len(data)] = data
+        room.release()
+        self.connections[number].buffer_updated(len(data))
+
+    def sent(self) -> list[list[int]]:
+        return [ids(transport.sent) for transport in self.transports]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = open_node(str(tmp_path), BrokerConfig(), env=Env(clock=ManualClock()))
+    yield made
+    made.close()
+
+
+def told(node: Node, story: Callable[[Wires], Awaitable[None]]) -> None:
+    async def run() -> None:
+        wires = Wires(node)
+        await story(wires)
+        for connection in wires.connections:
+            connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
+def test_answers_go_out_at_the_end_of_the_turn(node: Node) -> None:
+    async def story(wires: Wires) -> None:
+        for number in range(4):
+            wires.receive(number, request(number))
+        assert wires.sent() == [[], [], [], []]
+        await asyncio.sleep(0)
+        assert wires.sent() == [[0], [1], [2], [3]]
+
+    told(node, story)
+
+
+def test_what_a_connection_asks_before_the_turn_ends_is_answered_behind(node: Node) -> None:
+    async def story(wires: Wires) -> None:
+        wires.receive(0, request(1))
+        wires.receive(0, request(2) + request(3))
+        wires.receive(0, request(4))
+        await asyncio.sleep(0)
+        assert wires.sent()[0] == [1, 2, 3, 4]
+
+    told(node, story)
+
+
+def test_a_bad_request_does_not_take_away_what_was_answered(node: Node) -> None:
+    async def story(wires: Wires) -> None:
+        wires.receive(0, request(1))
+        wires.receive(1, request(2))
+        wires.receive(0, BAD)
+        assert wires.transports[0].is_over
+        assert wires.sent()[0] == [1]
+        await asyncio.sleep(0)
+        assert wires.sent()[:2] == [[1], [2]]
+
+    told(node, story)
+
+
+def test_who_has_gone_by_then_is_not_sent_to(node: Node) -> None:
+    async def story(wires: Wires) -> None:
+        wires.receive(0, request(1))
+        wires.receive(1, request(2))
+        wires.connections[0].connection_lost(None)
+        await asyncio.sleep(0)
+        assert wires.sent()[:2] == [[], [2]]
+
+    told(node, story)
