@@ -9,8 +9,11 @@ from typing import Final, final
 from tidelog.env import File, local_file
 from tidelog.errors import StorageFailure
 
-# How often pages are looked for before they are sent: the kernel reads ahead by as much.
+# How often pages are looked for before they are sent. Where some were missing a moment ago, as often
+# as the kernel reads ahead; else where a part that is sent in one go begins and ends.
 PROBE_BYTES: Final = 256 << 10
+PROBE_RARELY_BYTES: Final = 1 << 20
+_NEVER_SEEN: Final = -1
 # Smaller ones are read at once; they must not be less than what writers join.
 PIECE_MIN_BYTES: Final = 16 << 10
 
@@ -33,7 +36,8 @@ class FilePiece:
         self.position = position
         self.size_bytes = size
         self._local = local_file(file)
-        self._cached_end = position + is_begun  # up to here it was seen in memory
+        # Up to here it was seen in memory.
+        self._cached_end = position + 1 if is_begun else _NEVER_SEEN
 
     def __len__(self) -> int:
         return self.size_bytes
@@ -43,26 +47,27 @@ class FilePiece:
         self.position += size
         self.size_bytes -= size
 
-    def is_cached(self, size: int) -> bool:
+    def is_cached(self, size: int, probe_bytes: int = PROBE_BYTES) -> bool:
         """Whether the first `size` bytes can be had without waiting for a disk.
 
-        What was seen in memory once is not asked for again: it was a moment ago.
+        What was seen in memory once is not asked for again: it was a moment ago. Nor is each page
+        that was not: one in `probe_bytes` is, the first and the last.
         """
         local = self._local
         if local is None:
             return False
         end = self.position + size
         if self._cached_end < end:
-            if not local.is_cached(self._looks(end)):
+            if not local.is_cached(self._looks(end, probe_bytes)):
                 return False
             self._cached_end = end
         return True
 
-    def _looks(self, end: int) -> list[int]:
+    def _looks(self, end: int, probe_bytes: int) -> list[int]:
         """Where to look for what was not seen yet below `end`."""
         start = max(self._cached_end, self.position)
-        looks = [*range(start + PROBE_BYTES - 1, end - 1, PROBE_BYTES), end - 1]
-        if start != self.position + 1:  # that one lies beside what was seen
+        looks = [*range(start + probe_bytes - 1, end - 1, probe_bytes), end - 1]
+        if self._cached_end == _NEVER_SEEN:  # else the first one lies beside what was
             looks.insert(0, start)
         return looks
 

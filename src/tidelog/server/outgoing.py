@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Final, TypeAlias, cast
 
 from tidelog.errors import StorageFailure
-from tidelog.server.file_pieces import FilePiece
+from tidelog.server.file_pieces import PROBE_BYTES, PROBE_RARELY_BYTES, FilePiece
 from tidelog.server.sockets import send_at_once, socket_of
 from tidelog.server.work import Work
 from tidelog.types import Buffer
@@ -28,6 +28,8 @@ WRITE_HIGH_BYTES: Final = 1 << 20
 CHUNK_BYTES: Final = 256 << 10
 # Sent at a time by the kernel, so that one client does not keep the loop.
 SEND_BYTES: Final = 1 << 20
+# Behind a part that was not in memory so much is looked at closely: there may be more such parts.
+WARY_BYTES: Final = 64 << 20
 # Sent in one go at most, before others have their turn.
 TURN_BYTES: Final = 4 << 20
 # Small answers that follow each other go together up to this size.
@@ -80,6 +82,7 @@ class Outgoing:
         self._watched: int | None = None
         self._is_watching = False
         self._turn: asyncio.Handle | None = None  # when it goes on, while others have theirs
+        self._wary_bytes = 0
         self._wake_bytes = 1
         self.wakes_late = False
         transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
@@ -257,7 +260,7 @@ class Outgoing:
             piece = pieces[0]
             assert isinstance(piece, FilePiece)
         size = min(piece.size_bytes, SEND_BYTES)
-        if not piece.is_cached(size):
+        if not self._is_cached(piece, size):
             self._read_cold(piece)
             return sent_before
         if to is None:
@@ -268,6 +271,17 @@ class Outgoing:
         else:
             pieces.popleft()
         return sent_before + sent
+
+    def _is_cached(self, piece: FilePiece, size: int) -> bool:
+        """Whether so much of it can be sent without waiting for a disk."""
+        if self._wary_bytes <= 0:
+            is_cached = piece.is_cached(size, PROBE_RARELY_BYTES)
+        else:
+            is_cached = piece.is_cached(size)
+            self._wary_bytes -= size
+        if not is_cached:
+            self._wary_bytes = WARY_BYTES
+        return is_cached
 
     def _send_buffers(self) -> int:
         """All buffers up to the next piece of a file."""

@@ -11,8 +11,8 @@ import pytest
 from tests.waiting import PATIENCE_S
 
 from tidelog.env import os_env
-from tidelog.server.file_pieces import PROBE_BYTES, FilePiece
-from tidelog.server.outgoing import CHUNK_BYTES, GATHER_BYTES, Outgoing
+from tidelog.server.file_pieces import PROBE_BYTES, PROBE_RARELY_BYTES, FilePiece
+from tidelog.server.outgoing import CHUNK_BYTES, GATHER_BYTES, WARY_BYTES, Outgoing
 from tidelog.server.work import Work
 
 SIZE = 24 << 20
@@ -136,10 +136,11 @@ class Memory:
         return max(self.looks) < self.end
 
 
+@pytest.mark.parametrize("probe_bytes", [PROBE_BYTES, PROBE_RARELY_BYTES])
 @pytest.mark.parametrize("is_begun", [False, True])
-@pytest.mark.parametrize("size", [20_000, PROBE_BYTES, PROBE_BYTES + 1, 1 << 20, (1 << 20) + 7])
+@pytest.mark.parametrize("size", [20_000, PROBE_BYTES, PROBE_BYTES + 1, 1 << 20, (1 << 20) + 7, 5 << 20])
 def test_pages_are_looked_for_at_each_distance_and_once(
-    tmp_path: Path, size: int, is_begun: bool
+    tmp_path: Path, size: int, is_begun: bool, probe_bytes: int
 ) -> None:
     start = 5_000
     (tmp_path / "log").write_bytes(b"")
@@ -147,17 +148,55 @@ def test_pages_are_looked_for_at_each_distance_and_once(
     made = FilePiece(file, "log", start, size, is_begun=is_begun)
     made._local = memory = Memory(start + size)  # type: ignore[assignment]  # no more is called
     half = size // 2
-    assert made.is_cached(half)
-    assert made.is_cached(half)
+    assert made.is_cached(half, probe_bytes)
+    assert made.is_cached(half, probe_bytes)
     made.skip(half // 2)
-    assert made.is_cached(half - half // 2)
+    assert made.is_cached(half - half // 2, probe_bytes)
     assert len(memory.looks) == len(set(memory.looks))
     seen = sorted({start, *memory.looks})
     assert is_begun or memory.looks[0] == start
     assert seen[-1] == start + half - 1
-    assert max(b - a for a, b in pairwise(seen)) <= PROBE_BYTES
+    assert max(b - a for a, b in pairwise(seen)) <= probe_bytes
+    # Nor is there a look at what is known.
+    assert len(memory.looks) <= half // probe_bytes + 1 + (not is_begun)
     memory.end = 0
     assert not made.is_cached(made.size_bytes)
+
+
+class Fading:
+    """A file of which some parts are said not to be in memory; takes all that is sent at once."""
+
+    def __init__(self, missing: set[int]) -> None:
+        self.missing = missing
+        self.parts = 0
+        self.looks: list[int] = []
+
+    def is_cached(self, positions: Iterable[int]) -> bool:
+        self.looks.append(len(list(positions)))
+        self.parts += 1
+        return self.parts - 1 not in self.missing
+
+    def send(self, _socket: int, size: int, _position: int) -> int:
+        return size
+
+
+def test_behind_a_part_that_is_not_in_memory_it_looks_more_closely(tmp_path: Path) -> None:
+    async def scene(side: Side, theirs: socket.socket) -> None:
+        part, closely = 1 << 20, PROBE_RARELY_BYTES // PROBE_BYTES
+        parts = WARY_BYTES // part + 8
+        made = piece(tmp_path / "log", b"", size=parts * part)
+        os.truncate(tmp_path / "log", parts * part)
+        made._local = local = Fading({3})  # type: ignore[assignment]  # no more is called
+        side.out.send([made])
+        await asyncio.wait_for(received(theirs, CHUNK_BYTES), PATIENCE_S)
+        await asyncio.wait_for(side.emptied.wait(), PATIENCE_S)
+        # The first one of all has no neighbour that was seen.
+        assert local.looks[:4] == [2, 1, 1, 1]
+        wary = local.looks[4 : 4 + WARY_BYTES // part]
+        assert min(wary) == max(wary[1:]) == closely
+        assert set(local.looks[4 + len(wary) : -1]) == {1}
+
+    run(scene)
 
 
 def test_answers_that_follow_each_other_go_together(tmp_path: Path) -> None:
