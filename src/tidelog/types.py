@@ -5,7 +5,7 @@ Owns no logic. Everything here is immutable.
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Final, NewType, TypeAlias
+from typing import Final, NamedTuple, NewType, TypeAlias
 
 # What every decoder accepts. (collections.abc.Buffer needs Python 3.12.)
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -81,8 +81,7 @@ class TopicPartition:
         return f"{self.topic}-{self.partition}"
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetAndTimestamp:
+class OffsetAndTimestamp(NamedTuple):
     """An answer of a search by time. Source: KIP-79.
 
     Attributes:

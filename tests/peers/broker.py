@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TypeAlias
 
-from confluent_kafka import TopicCollection, TopicPartition
+from confluent_kafka import Consumer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
@@ -330,6 +330,16 @@ class Broker:
         # The controller has it before the broker tells of it.
         until_so(is_served, f"{name}, which was created, is served")
         self._await_leaders(admin, name, range(partitions))
+
+    def await_end(self, topic: str, end: int) -> None:
+        """Return when partition 0 ends at `end`: markers are written behind the answer to EndTxn."""
+        asker, partition = Consumer(self.client_config(group_id="ends")), TopicPartition(topic, 0)
+
+        def is_there() -> bool:
+            return asker.get_watermark_offsets(partition, REQUEST_TIMEOUT_S)[1] == end
+
+        until_so(is_there, f"{topic} ends at {end}")
+        asker.close()
 
     def _await_leaders(self, admin: AdminClient, name: str, numbers: Iterable[int]) -> None:
         """Return when each partition answers: its broker is told of a leader before it leads."""

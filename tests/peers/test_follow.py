@@ -286,11 +286,13 @@ def test_an_abort_behind_deleted_records(broker: Broker, tmp_path: Path, is_anot
     write(b"next")
     delete_records(broker, topic, 2 if is_another else 1)
     producer.abort_transaction(REQUEST_TIMEOUT_S)
+    end = 4 if is_another else 3
+    broker.await_end(topic, end)
     copied(broker, tmp_path, topic)
     ours = reader(tmp_path, topic)
     shown = [record.value for record in ours.records(isolation=IsolationLevel.READ_COMMITTED)]
     assert shown == ([b"begun"] if is_another else [])
-    assert ours.last_stable_offset == ours.log_end_offset == (4 if is_another else 3)
+    assert ours.last_stable_offset == ours.log_end_offset == end
 
 
 def test_a_leader_that_compacts(kafka_oracle: Oracle, broker: Broker, tmp_path: Path) -> None:

@@ -80,8 +80,8 @@ class Clients:
         self.in_flight = InFlight(node.config.queued_max_request_bytes)
         self.spares = Spares(SPARE_BYTES)
         self.arrivals = Arrivals()
-        self.turn = Turn()
         self.busy_poll = BusyPoll(node.config.tidelog_busy_poll_us, node.env.clock.monotonic_ns)
+        self.turn = Turn(self.busy_poll)
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -184,7 +184,8 @@ class Clients:
         return is_silent and not client.attend()
 
     def close(self) -> None:
-        """Close all."""
+        """Close all; what was answered goes out."""
+        self.turn.send()
         for client in tuple(self._clients):
             client.close()
 

@@ -149,11 +149,10 @@ class Connection(asyncio.BufferedProtocol):
             self._go_on()
         else:
             try:
-                turn = self._turn
-                holds = turn.holds or turn.tries()
+                holds = self._turn.holds or self._turn.tries()
                 self._handle(frame, more=holds)
                 if holds and self._out is not None:
-                    turn.hold(self._out, self._looked_ns)
+                    self._turn.hold(self._out, self._looked_ns)
             except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
                 self._refuse(error)
         if self._arrivals.due:
@@ -342,6 +341,8 @@ class Connection(asyncio.BufferedProtocol):
             self._be_silent()
         self._looked_ns = now_ns = self._now_ns()
         self._clients.busy_poll.answered(self.facts.number, began_ns, now_ns, size_bytes + size)
+        if now_ns > self._turn.due_ns:
+            self._turn.send()
         seconds = (now_ns - began_ns) * 1e-9
         self._node.metrics.request(api_name(key), seconds, size_bytes, size)
 

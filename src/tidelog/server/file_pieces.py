@@ -9,8 +9,8 @@ from typing import Final, final
 from tidelog.env import File, local_file
 from tidelog.errors import StorageFailure
 
-# How often pages are looked for before they are sent. Where some were missing a moment ago, as often
-# as the kernel reads ahead; else where a part that is sent in one go begins and ends.
+# How often pages are looked for before they are sent. Where some were missing a moment ago, as
+# often as the kernel reads ahead; else where a part that is sent in one go begins and ends.
 PROBE_BYTES: Final = 256 << 10
 PROBE_RARELY_BYTES: Final = 1 << 20
 _NEVER_SEEN: Final = -1

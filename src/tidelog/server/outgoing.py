@@ -104,14 +104,13 @@ class Outgoing:
             pieces: In order; none may change until it was taken.
             more: Another answer follows at once, or `flush`: this one may go with it.
         """
-        if len(pieces) == 1 and not self._pieces and type(pieces[0]) is not FilePiece:
-            # Most answers are such.
-            if more:
-                self._gather(pieces[0])
-                return
-            if not self._gathered:
-                self._send_one(pieces[0])
-                return
+        if (
+            len(pieces) == 1
+            and not (more or self._gathered or self._pieces)
+            and type(pieces[0]) is not FilePiece
+        ):  # most answers are such
+            self._send_one(pieces[0])
+            return
         if self._pieces or FilePiece in map(type, pieces):
             self._begin_waiting([*self._gathered, *pieces])
             self._pump()
@@ -120,28 +119,24 @@ class Outgoing:
         if not more and not self._gathered:
             self._send_now(list(buffers))
             return
-        for buffer in buffers:
-            self._gather(buffer)
-        if not more:
+        # All of it before anything goes: what the socket did not take is in `_pieces` then, and
+        # nothing may stay here that would go past it.
+        self._gathered.extend(buffers)
+        self._gathered_bytes += sum(map(len, buffers))
+        if not more or self._gathered_bytes >= GATHER_BYTES:
             self.flush()
 
-    def _gather(self, buffer: Buffer) -> None:
-        """Keep a buffer for what follows."""
-        self._gathered.append(buffer)
-        self._gathered_bytes += len(buffer)
-        if self._gathered_bytes >= GATHER_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Send what waits for more to come."""
+    def flush(self) -> bool:
+        """Send what waits for more to come; whether there was anything."""
         gathered = self._gathered
         if not gathered:
-            return
+            return False
         self._gathered, self._gathered_bytes = [], 0
         if len(gathered) == 1:
             self._send_one(gathered[0])
         else:
             self._send_now(gathered)
+        return True
 
     def _send_one(self, buffer: Buffer) -> None:
         to = self._socket
@@ -227,7 +222,9 @@ class Outgoing:
                 if left <= 0:
                     self._await_turn()
                     return
-                left -= self._step()
+                sent = self._step()
+                left -= sent
+                self._wary_bytes -= sent
         except BlockingIOError:
             self._await_room()
         except (OSError, StorageFailure) as error:
@@ -274,14 +271,10 @@ class Outgoing:
 
     def _is_cached(self, piece: FilePiece, size: int) -> bool:
         """Whether so much of it can be sent without waiting for a disk."""
-        if self._wary_bytes <= 0:
-            is_cached = piece.is_cached(size, PROBE_RARELY_BYTES)
-        else:
-            is_cached = piece.is_cached(size)
-            self._wary_bytes -= size
-        if not is_cached:
-            self._wary_bytes = WARY_BYTES
-        return is_cached
+        if piece.is_cached(size, PROBE_RARELY_BYTES if self._wary_bytes <= 0 else PROBE_BYTES):
+            return True
+        self._wary_bytes = WARY_BYTES
+        return False
 
     def _send_buffers(self) -> int:
         """All buffers up to the next piece of a file."""

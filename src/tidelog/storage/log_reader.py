@@ -165,17 +165,17 @@ class LogReader(LoadedLog):
             if not all(isinstance(s, ClosedSegment) and s.has_indexes for s in finished):
                 return lookup.NOT_LOADED
         number = maxima.first_reaching(segments, timestamp_ms)
-        first = segments[number] if number < len(segments) else None
+        start, first = self._log_start_offset, segments[number] if number < len(segments) else None
         if isinstance(first, ClosedSegment):
             if not first.has_indexes or first.is_tiered:
                 return lookup.NOT_LOADED
-            # Mostly it is there, and no other segment is asked.
-            hit = self._search(first, timestamp_ms, self._log_start_offset)
-            if hit is not None:
-                return hit
-        return lookup.find_from(
-            segments, number, timestamp_ms, self._log_start_offset, search=self._search
-        )
+            if first.end_offset > start:
+                # Mostly it is there, and no other segment is asked.
+                hit = self._search(first, timestamp_ms, start)
+                if hit is not None:
+                    return hit
+                number += 1
+        return lookup.find_from(segments, number, timestamp_ms, start, search=self._search)
 
     @typed_read
     def max_timestamp(self) -> OffsetAndTimestamp | None:

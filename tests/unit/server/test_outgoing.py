@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import random
 import socket
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from tests.waiting import PATIENCE_S
 
 from tidelog.env import os_env
 from tidelog.server.file_pieces import PROBE_BYTES, PROBE_RARELY_BYTES, FilePiece
-from tidelog.server.outgoing import CHUNK_BYTES, GATHER_BYTES, WARY_BYTES, Outgoing
+from tidelog.server.outgoing import CHUNK_BYTES, GATHER_BYTES, WARY_BYTES, Outgoing, Piece
 from tidelog.server.work import Work
 
 SIZE = 24 << 20
@@ -164,37 +166,95 @@ def test_pages_are_looked_for_at_each_distance_and_once(
 
 
 class Fading:
-    """A file of which some parts are said not to be in memory; takes all that is sent at once."""
+    """A file of which some parts are said not to be in memory.
 
-    def __init__(self, missing: set[int]) -> None:
+    It is sent by pieces, and each that is looked at is told.
+    """
+
+    def __init__(self, missing: set[int], taken_bytes: int) -> None:
         self.missing = missing
-        self.parts = 0
+        self.taken_bytes = taken_bytes
         self.looks: list[int] = []
 
     def is_cached(self, positions: Iterable[int]) -> bool:
         self.looks.append(len(list(positions)))
-        self.parts += 1
-        return self.parts - 1 not in self.missing
+        return len(self.looks) - 1 not in self.missing
 
     def send(self, _socket: int, size: int, _position: int) -> int:
-        return size
+        return min(size, self.taken_bytes)
 
 
-def test_behind_a_part_that_is_not_in_memory_it_looks_more_closely(tmp_path: Path) -> None:
+@pytest.mark.parametrize("taken_bytes", [1 << 20, 1 << 18])
+def test_behind_a_part_that_is_not_in_memory_it_looks_more_closely(
+    tmp_path: Path, taken_bytes: int
+) -> None:
     async def scene(side: Side, theirs: socket.socket) -> None:
-        part, closely = 1 << 20, PROBE_RARELY_BYTES // PROBE_BYTES
-        parts = WARY_BYTES // part + 8
-        made = piece(tmp_path / "log", b"", size=parts * part)
-        os.truncate(tmp_path / "log", parts * part)
-        made._local = local = Fading({3})  # type: ignore[assignment]  # no more is called
+        part, each = 1 << 20, taken_bytes // PROBE_BYTES
+        size = WARY_BYTES + 8 * part
+        made = piece(tmp_path / "log", b"", size=size)
+        os.truncate(tmp_path / "log", size)
+        made._local = local = Fading({3}, taken_bytes)  # type: ignore[assignment]  # no more is called
         side.out.send([made])
         await asyncio.wait_for(received(theirs, CHUNK_BYTES), PATIENCE_S)
         await asyncio.wait_for(side.emptied.wait(), PATIENCE_S)
         # The first one of all has no neighbour that was seen.
         assert local.looks[:4] == [2, 1, 1, 1]
-        wary = local.looks[4 : 4 + WARY_BYTES // part]
-        assert min(wary) == max(wary[1:]) == closely
-        assert set(local.looks[4 + len(wary) : -1]) == {1}
+        closely = WARY_BYTES // taken_bytes
+        assert set(local.looks[5 : 4 + closely]) == {each}
+        assert set(local.looks[4 + closely + 1 :]) == {1}
+
+    run(scene)
+
+
+def test_what_is_kept_for_more_never_passes_what_waits() -> None:
+    async def scene(side: Side, theirs: socket.socket) -> None:
+        pieces = [os.urandom(12_000) for _ in range(40)]
+        side.out.send(pieces, more=True)
+        got = theirs.recv(100_000)
+        side.out.flush()
+        expected = b"".join(pieces)
+        assert got + await received(theirs, len(expected) - len(got)) == expected
+
+    run(scene)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_all_goes_out_in_order_to_who_takes_it_slowly(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    (tmp_path / "log").write_bytes(content := rng.randbytes(300_000))
+    expected, got = bytearray(), bytearray()
+
+    def some(*, of_file: bool) -> Piece:
+        size = rng.choice((1, 39, 3_000, 12_000))
+        if of_file and rng.random() < 0.2:
+            at = rng.randrange(100_000)
+            expected.extend(content[at : at + size])
+            file = os_env().files.open(str(tmp_path / "log"))
+            return FilePiece(file, str(tmp_path / "log"), at, size)
+        data = rng.randbytes(size)
+        expected.extend(data)
+        return data
+
+    def take(theirs: socket.socket) -> None:
+        with suppress(BlockingIOError):
+            got.extend(theirs.recv(rng.choice((100, 5_000, 100_000))))
+
+    async def scene(side: Side, theirs: socket.socket) -> None:
+        for _ in range(300):
+            step = rng.random()
+            if step < 0.4:
+                of_file = rng.random() < 0.1
+                pieces = [some(of_file=of_file) for _ in range(rng.choice((1, 2, 20, 20)))]
+                side.out.send(pieces, more=rng.random() < 0.9)
+            elif step < 0.6:
+                side.out.flush()
+            elif step < 0.9:
+                take(theirs)
+            else:
+                await asyncio.sleep(0)
+        side.out.flush()
+        got.extend(await received(theirs, len(expected) - len(got)))
+        assert got == expected
 
     run(scene)
 

@@ -10,6 +10,7 @@ from tests.server.worlds import FakeTransport
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
+from tidelog.server.busy_poll import BusyPoll
 from tidelog.server.clients import Clients
 from tidelog.server.connection import Connection
 from tidelog.server.node import Node
@@ -23,13 +24,22 @@ class Sent:
     def __init__(self, name: str, out: list[str], *, breaks: bool = False) -> None:
         self.name, self.out, self.breaks = name, out, breaks
 
-    def flush(self) -> None:
+    def flush(self) -> bool:
         if self.breaks:
             raise RuntimeError("planted")
         self.out.append(self.name)
+        return True
 
     def fail(self, error: Exception) -> None:
         self.out.append(f"{self.name}: {error}")
+        raise RuntimeError("planted there, too")
+
+
+class Nothing(Sent):
+    """There was no answer, or not yet."""
+
+    def flush(self) -> bool:
+        return False
 
 
 def answer(turn: Turn, sent: Sent, now_ns: int = 0) -> bool:
@@ -50,7 +60,7 @@ async def crowd(turn: Turn) -> None:
 
 def played(story: Callable[[Turn, list[str]], Awaitable[None]]) -> None:
     async def run() -> None:
-        await story(Turn(), [])
+        await story(Turn(BusyPoll(0, lambda: 0)), [])
 
     asyncio.run(run())
 
@@ -95,21 +105,49 @@ def test_when_only_a_few_are_left_they_are_answered_at_once_again() -> None:
     played(story)
 
 
-def test_none_waits_for_long() -> None:
+def test_what_is_held_is_due_by_and_by() -> None:
     async def story(turn: Turn, out: list[str]) -> None:
         await crowd(turn)
+        never = turn.due_ns
+        assert never > 1 << 62
         answer(turn, Sent("a", out), now_ns=5)
-        answer(turn, Sent("b", out), now_ns=5 + HELD_NS)
-        assert out == []
-        answer(turn, Sent("c", out), now_ns=6 + HELD_NS)
-        assert out == ["a", "b", "c"]
-        answer(turn, Sent("d", out), now_ns=6 + 2 * HELD_NS)
-        assert out == ["a", "b", "c"]
+        answer(turn, Sent("b", out), now_ns=50)
+        assert turn.due_ns == 5 + HELD_NS
+        turn.send()
+        assert out == ["a", "b"]
+        assert turn.due_ns == never
+        answer(turn, Sent("c", out), now_ns=70)
+        assert turn.due_ns == 70 + HELD_NS
+        answer(turn, Sent("d", out))
         await asyncio.sleep(0)
         assert out == ["a", "b", "c", "d"]
+        assert turn.due_ns == never
         assert turn.holds  # those that went out before the end count, too
 
     played(story)
+
+
+def test_requests_without_an_answer_are_no_crowd() -> None:
+    async def story(turn: Turn, out: list[str]) -> None:
+        await crowd(turn)
+        for _ in range(2 * CROWD):
+            answer(turn, Nothing("none", out))
+        await asyncio.sleep(0)
+        assert not turn.holds
+
+    played(story)
+
+
+def test_who_is_waited_for_is_answered_at_once() -> None:
+    async def run() -> None:
+        poll = BusyPoll(200, lambda: 0)
+        turn = Turn(poll)
+        poll.is_looking = True
+        assert not any(answer(turn, Sent("one", [])) for _ in range(3 * AT_ONCE))
+        poll.is_looking = False
+        assert answer(turn, Sent("one", []))
+
+    asyncio.run(run())
 
 
 def test_who_can_not_be_answered_is_closed_and_harms_nobody() -> None:
@@ -195,8 +233,11 @@ def test_answers_go_out_at_the_end_of_the_turn(node: Node) -> None:
 def test_what_a_connection_asks_before_the_turn_ends_is_answered_behind(node: Node) -> None:
     async def story(wires: Wires) -> None:
         wires.receive(0, request(1))
+        assert wires.sent()[0] == []
         wires.receive(0, request(2) + request(3))
+        assert wires.sent()[0] == [1, 2, 3]
         wires.receive(0, request(4))
+        assert wires.sent()[0] == [1, 2, 3]
         await asyncio.sleep(0)
         assert wires.sent()[0] == [1, 2, 3, 4]
 
@@ -207,6 +248,7 @@ def test_a_bad_request_does_not_take_away_what_was_answered(node: Node) -> None:
     async def story(wires: Wires) -> None:
         wires.receive(0, request(1))
         wires.receive(1, request(2))
+        assert wires.sent()[:2] == [[], []]
         wires.receive(0, BAD)
         assert wires.transports[0].is_over
         assert wires.sent()[0] == [1]
@@ -223,5 +265,30 @@ def test_who_has_gone_by_then_is_not_sent_to(node: Node) -> None:
         wires.connections[0].connection_lost(None)
         await asyncio.sleep(0)
         assert wires.sent()[:2] == [[], [2]]
+
+    told(node, story)
+
+
+def test_when_held_ones_are_due_the_next_answer_sends_them(node: Node) -> None:
+    async def story(wires: Wires) -> None:
+        wires.receive(0, request(1))
+        clock = cast("ManualClock", node.env.clock)
+        clock.advance(HELD_NS // 1_000_000)
+        wires.receive(1, request(2))
+        assert wires.sent()[:2] == [[], []]
+        clock.advance(1)
+        # Those that come together are no answers of the turn, but take time.
+        wires.receive(2, request(3) + request(4))
+        assert wires.sent()[:3] == [[1], [2], [3, 4]]
+
+    told(node, story)
+
+
+def test_who_is_closed_with_all_others_has_its_answer(node: Node) -> None:
+    async def story(wires: Wires) -> None:
+        wires.receive(0, request(1))
+        wires.clients.close()
+        assert wires.sent()[0] == [1]
+        assert wires.transports[0].is_over
 
     told(node, story)

@@ -19,6 +19,7 @@ from tidelog.record.batch import build_batch, build_empty_batch
 from tidelog.record.legacy_builder import build_legacy_set
 from tidelog.storage.log import Log
 from tidelog.storage.log_reader import LogReader
+from tidelog.storage.segment import Segment
 from tidelog.types import ClockName, Codec, OffsetAndTimestamp, TimestampType
 
 FIRST_LOG = "00000000000000000000.log"
@@ -340,3 +341,30 @@ def test_nearest_is_never_behind_the_answer() -> None:
         first = next(iter(segment.walk_file(position, segment.size_bytes)))[1]
         assert first.base_offset <= found.offset
     assert log.nearest_for_time(60) == (len(log.segments), 0)
+
+
+def test_a_search_in_memory_says_the_same_and_passes_over_what_was_deleted() -> None:
+    _, _, log = new_log({"index.interval.bytes": "100"})
+    for number in range(6):
+        log.append(new_records([number * 10, number * 10 + 5]))
+        if number in (1, 3):
+            log.roll()
+    for segment in log.segments[:-1]:
+        assert segment.offset_index.entry_count + segment.time_index.entry_count
+    for start in (0, 3, 4, 7, 8, 11):
+        log.delete_records(start)
+        for target in range(60):
+            assert log.find_in_memory(target) == log.offset_for_time(target)
+    asked: list[int] = []
+    plain = log._search
+
+    def search(segment: Segment, target: int, floor: int) -> OffsetAndTimestamp | None:
+        asked.append(segment.base_offset)
+        return plain(segment, target, floor)
+
+    log._search = search
+    assert log.log_start_offset == 11
+    assert log.find_in_memory(5) == log.offset_for_time(5)
+    assert log.find_in_memory(56) is None
+    # Whether a segment ends before the start is seen without looking into it.
+    assert set(asked) == {8}
