@@ -332,7 +332,7 @@ class Broker:
         self._await_leaders(admin, name, range(partitions))
 
     def await_end(self, topic: str, end: int) -> None:
-        """Return when partition 0 ends at `end`: markers are written behind the answer to EndTxn."""
+        """Return when partition 0 ends there: Kafka writes markers behind its answer."""
         asker, partition = Consumer(self.client_config(group_id="ends")), TopicPartition(topic, 0)
 
         def is_there() -> bool:

@@ -140,7 +140,9 @@ class Memory:
 
 @pytest.mark.parametrize("probe_bytes", [PROBE_BYTES, PROBE_RARELY_BYTES])
 @pytest.mark.parametrize("is_begun", [False, True])
-@pytest.mark.parametrize("size", [20_000, PROBE_BYTES, PROBE_BYTES + 1, 1 << 20, (1 << 20) + 7, 5 << 20])
+@pytest.mark.parametrize(
+    "size", [20_000, PROBE_BYTES, PROBE_BYTES + 1, 1 << 20, (1 << 20) + 7, 5 << 20]
+)
 def test_pages_are_looked_for_at_each_distance_and_once(
     tmp_path: Path, size: int, is_begun: bool, probe_bytes: int
 ) -> None:

@@ -60,11 +60,16 @@ def test_what_is_no_connection_is_left_alone(lazy: socket.socket) -> None:
         assert acknowledge_now() == before
 
 
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
 def test_no_descriptor_is_kept(lazy: socket.socket) -> None:
-    before = sorted(Path("/proc/self/fd").iterdir())
-    for _ in range(3):
+    """What other tests left behind may come and go meanwhile: one kept for each call is many."""
+    before, calls = descriptors(), 200
+    for _ in range(calls):
         acknowledge_now()
-    assert sorted(Path("/proc/self/fd").iterdir()) == before
+    assert descriptors() < before + calls // 2
 
 
 def test_connections_stay_blocking_where_sockets_have_a_timeout(lazy: socket.socket) -> None:
