@@ -5,13 +5,16 @@ Everybody sees a new topic when all of it is there.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TypeVar
 
 from tidelog.errors import StorageFailure, TidelogError
 from tidelog.server.node import Node
 from tidelog.server.slices import Slices
 from tidelog.storage.topic_info import TopicInfo
 from tidelog.storage.topics import NewTopic, unknown_topic
+
+_Told = TypeVar("_Told")
 
 
 async def create(
@@ -26,15 +29,23 @@ async def create(
 
 async def create_all(node: Node, new: Sequence[NewTopic]) -> list[TopicInfo | TidelogError]:
     """Create topics together; for each the topic, or why it is not there."""
-    async with node.topics.changing:
-        made = await node.work.run(node.log_dir.create_topics, new)
-    return [found if isinstance(found, TidelogError) else found[0] for found in made]
+
+    async def change() -> list[TopicInfo | TidelogError]:
+        async with node.topics.changing:
+            made = await node.work.run(node.log_dir.create_topics, new)
+        return [found if isinstance(found, TidelogError) else found[0] for found in made]
+
+    return await _carried_out(node, change())
 
 
 async def grow_all(node: Node, counts: Mapping[str, int]) -> list[TopicInfo | TidelogError]:
     """Raise topics' numbers of partitions together; for each the topic, or why it has not grown."""
-    async with node.topics.changing:
-        return await node.work.run(node.log_dir.add_all_partitions, counts)
+
+    async def change() -> list[TopicInfo | TidelogError]:
+        async with node.topics.changing:
+            return await node.work.run(node.log_dir.add_all_partitions, counts)
+
+    return await _carried_out(node, change())
 
 
 async def alter(
@@ -49,11 +60,24 @@ async def alter(
 
     Open partitions go by the settings when this returns.
     """
-    async with node.topics.changing:
-        changes = changes_of(node.log_dir.topic(name))
-        if changes:
-            await node.work.run(node.log_dir.save_config, name, changes)
-            node.log_dir.follow_config(name)
+
+    async def change() -> None:
+        async with node.topics.changing:
+            changes = changes_of(node.log_dir.topic(name))
+            if changes:
+                await node.work.run(node.log_dir.save_config, name, changes)
+                node.log_dir.follow_config(name)
+
+    await _carried_out(node, change())
+
+
+async def _carried_out(node: Node, change: Coroutine[object, object, _Told]) -> _Told:
+    """What comes of a change, which goes on where whoever waits for it goes away.
+
+    A thread may be at it by then: what it does is to be followed, and nobody else may change
+    topics meanwhile.
+    """
+    return await asyncio.shield(node.topics.begin(change))
 
 
 async def delete(node: Node, name: str) -> None:
@@ -66,12 +90,11 @@ async def delete(node: Node, name: str) -> None:
 async def delete_all(node: Node, topics: Sequence[TopicInfo]) -> list[TidelogError | None]:
     """Delete topics together; for each why it is not deleted: UnknownTopic, StorageFailure.
 
-    Renames and syncs go in threads. It goes on where whoever waits for it goes away: nothing else
-    may change topics meanwhile. Those that somebody rebuilds wait for him, the others don't wait
-    for them. Their files go later (`Removals`).
+    Renames and syncs go in threads. Those that somebody rebuilds wait for him, the others don't
+    wait for them. Their files go later (`Removals`).
     """
     failures: dict[str, TidelogError] = {}
-    await asyncio.shield(node.topics.begin(_delete(node, topics, failures)))
+    await _carried_out(node, _delete(node, topics, failures))
     return [failures.get(info.name) for info in topics]
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 from tidelog.config import BrokerConfig
@@ -14,6 +14,8 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 SHARE_STATE_TOPIC: Final = "__share_group_state"
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC})
+
+_Told = TypeVar("_Told")
 
 
 class Topics:
@@ -32,7 +34,7 @@ class Topics:
         # Held while `topic_changes` makes one.
         self.changing = asyncio.Lock()
         self.on_deleted: list[Callable[[str], None]] = []
-        self._running = set[asyncio.Task[None]]()
+        self._running = set[asyncio.Task[object]]()
 
     def all(self) -> Mapping[str, TopicInfo]:
         """All topics by name."""
@@ -88,14 +90,14 @@ class Topics:
         for told in self.on_deleted:
             told(name)
 
-    def begin(self, change: Coroutine[object, object, None]) -> "asyncio.Task[None]":
+    def begin(self, change: Coroutine[object, object, _Told]) -> "asyncio.Task[_Told]":
         """Carry out a change that goes on where whoever waits for it goes away."""
         task = asyncio.ensure_future(change)
         self._running.add(task)
         task.add_done_callback(self._ended)
         return task
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _ended(self, task: "asyncio.Task[object]") -> None:
         self._running.discard(task)
         if not task.cancelled():
             task.exception()  # told to whoever has waited; nobody else wants to know

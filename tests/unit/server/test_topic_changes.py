@@ -242,3 +242,30 @@ def test_topic_that_was_made_anew_meanwhile_is_not_the_one_to_delete(node: Node)
         assert dict(node.topics.all()) == {"t": new}
 
     asyncio.run(story())
+
+
+def test_settings_that_were_saved_hold_though_nobody_waits(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on, save = threading.Event(), node.log_dir.save_config
+
+    def slowly(*asked: object) -> object:
+        assert may_go_on.wait(PATIENCE_S)
+        return save(*asked)  # type: ignore[arg-type]  # as it was asked
+
+    async def story() -> int:
+        await topic_changes.create(node, "t", 1)
+        log = node.partitions.get("t", 0).log
+        monkeypatch.setattr(node.log_dir, "save_config", slowly)
+        asking = topic_changes.alter(node, "t", lambda _: {"max.message.bytes": "200"})
+        waiter = asyncio.ensure_future(asking)
+        await asyncio.sleep(0)
+        waiter.cancel()
+        await asyncio.gather(waiter, return_exceptions=True)
+        is_free = not node.topics.changing.locked()
+        may_go_on.set()
+        await node.topics.settle()
+        assert not is_free
+        return log._config.max_message_bytes
+
+    assert asyncio.run(story()) == 200
