@@ -55,7 +55,11 @@ class Client(Protocol):
         ...
 
     def close(self) -> None:
-        """Close without waiting for the client."""
+        """Close without waiting for the client; what it has asked for is carried out."""
+        ...
+
+    def stop(self) -> None:
+        """Close, and carry nothing on: the broker stops."""
         ...
 
 
@@ -187,7 +191,7 @@ class Clients:
         """Close all; what was answered goes out."""
         self.turn.send()
         for client in tuple(self._clients):
-            client.close()
+            client.stop()
 
 
 def _is_reading(client: Client) -> bool:

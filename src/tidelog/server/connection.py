@@ -3,6 +3,13 @@
 As in Kafka a connection's next request is looked at when the answer to the last one was handed to
 the system. So what one client can make the broker hold is one request, one answer, and what had
 come before reading paused (`footprint`).
+
+Also as in Kafka, what a client has asked for is carried out whether or not it waits for the
+answer: who sends no more (`eof_received`) has all requests worked on, and what it still takes is
+sent to it.
+
+Over 400 lines because each call of the loop, of a client's limits and of an answer that is ready
+changes the one state of a connection.
 """
 
 import asyncio
@@ -57,6 +64,8 @@ class Connection(asyncio.BufferedProtocol):
         self._out: Outgoing | None = None
         self._is_paused = False
         self._is_in = False
+        # The client sends no more; no request is looked at any more.
+        self._has_ended = self._is_over = False
         self.facts = ConnectionFacts(clients.next_number(), "")
         self._key: int | None = None
         # The loop's own time may know no less than milliseconds.
@@ -114,18 +123,31 @@ class Connection(asyncio.BufferedProtocol):
         """After each answer of a gate: close, or let more come in once it is open."""
         if gate.is_closing:
             transport = self._transport
+            self._is_over = True
             self._let_go()
             if transport is not None:
                 transport.close()
         elif gate.is_open:
             self._frames.allow(self._node.config.socket_request_max_bytes)
 
+    def eof_received(self) -> bool:
+        """The client sends no more; whether the transport stays open until all is answered."""
+        self._has_ended = True
+        self._flush()
+        transport = self._transport
+        # One of TLS closes now, whatever is said.
+        is_plain = transport is not None and transport.get_extra_info("sslcontext") is None
+        return is_plain and self._is_held_up()
+
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio names it
-        """The client has gone, or was sent away: nobody waits for an answer any more."""
+        """The client has gone, or was sent away: nobody takes an answer any more."""
+        self._is_over = self._is_over or not self._has_ended
         self._let_go()
-        self._pending.give_up()
-        self.footprint.drop()
-        self._clients.dismiss(self)
+        self._pending.lose_client()
+        if self._is_over:
+            self._end_if_done()
+        else:
+            self._go_on()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio names it
         """Where the next bytes go."""
@@ -185,8 +207,12 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request waits for its answer, so that silence is not the client's."""
-        return self._pending.is_waiting or self._next_look is not None or self.footprint.is_waiting
+        """Whether a request waits for its answer, so that silence is not the client's.
+
+        Who sends no more may have gone, and is not waited for without end.
+        """
+        is_waiting = self._pending.is_waiting or self._next_look is not None
+        return (is_waiting or self.footprint.is_waiting) and not self._has_ended
 
     def attend(self) -> bool:
         """Let each byte that comes be told; whether some may have come of which nobody knew.
@@ -233,14 +259,31 @@ class Connection(asyncio.BufferedProtocol):
         except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
             self._refuse(error)
         out = self._out
-        if out is None:
+        if out is not None:
+            out.flush()
+        if out is None or self._has_ended:
+            self._end_if_done()
             return
-        out.flush()
         # Mostly all that came was answered, and nothing has to be set.
         is_waiting = self.footprint.is_waiting
         if not self._frames.is_empty or self._is_paused or is_waiting or out.wakes_late:
             self._pace()
             self._listen(out)
+
+    def _end_if_done(self) -> None:
+        """Close behind the last answer to who sends no more; nothing is held of who has gone."""
+        if self._is_held_up():
+            return
+        transport = self._transport
+        if transport is not None:
+            self._is_over = True
+            self._let_go()
+            transport.close()  # behind what it still holds
+            return
+        self.facts.close()
+        self._pending.give_up()
+        self.footprint.drop()
+        self._clients.dismiss(self)
 
     def _refuse(self, error: Exception) -> None:
         """Close for what is wrong with a request; what was answered before goes out."""
@@ -267,7 +310,7 @@ class Connection(asyncio.BufferedProtocol):
         """The requests that have come, at most a turn of them."""
         frames = self._frames
         for _ in range(TURN_REQUESTS):
-            if self._transport is None or self._is_held_up():
+            if self._is_over or self._is_held_up():
                 return
             frame = frames.next()
             if frame is None:
@@ -278,7 +321,7 @@ class Connection(asyncio.BufferedProtocol):
             self._handle(frame, more=not is_last)
             if is_last:  # mostly there is one at a time
                 return
-        if self._transport is not None and not self._is_held_up():
+        if not self._is_over and not self._is_held_up():
             self._next_look = asyncio.get_running_loop().call_soon(self._take_next_look)
 
     def _take_next_look(self) -> None:
@@ -312,6 +355,8 @@ class Connection(asyncio.BufferedProtocol):
             self._flush()
             footprint.work_on(size_bytes)
             self._pending.wait(cast("Later", said), Asked(key, size_bytes, began_ns))
+            if self._transport is None:
+                self._pending.lose_client()
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, TidelogError):
@@ -373,11 +418,18 @@ class Connection(asyncio.BufferedProtocol):
         self.close()
 
     def close(self) -> None:
-        """Close without waiting for the client."""
+        """Close without waiting for the client; what it has asked for is carried out."""
+        self._is_over = True
         if self._transport is not None:
             self._transport.abort()
             self._let_go()
             self.footprint.hold(unsent_bytes=0, queued_bytes=0)
+
+    def stop(self) -> None:
+        """Close, and carry nothing on: the broker stops."""
+        self.close()
+        self._pending.give_up()
+        self._end_if_done()
 
     def _let_go(self) -> None:
         """Send and read no more; the transport says itself when it has closed."""

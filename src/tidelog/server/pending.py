@@ -2,20 +2,34 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
+from tidelog.protocol.messages import FETCH, SHARE_FETCH
 from tidelog.server.arrivals import Arrivals
 from tidelog.server.dispatch import Later, Pieces, Promised
 from tidelog.server.requests import Asked
+
+# Asked for nobody but who has asked, and perhaps for long. All else ends soon, and what changes
+# something has to be carried out, as Kafka does: its client may know no better than that it is.
+_FOR_THE_CLIENT: Final = frozenset({FETCH.key, SHARE_FETCH.key})
 
 
 class Pending:
     """At most one answer of one connection. Belongs to the loop's thread.
 
     Attributes:
-        is_waiting: Whether one is on its way; stays so where it fails, since the connection ends.
+        is_waiting: Whether one is on its way.
     """
 
-    __slots__ = ("_arrivals", "_promised", "_task", "_tell_failure", "_tell_pieces", "is_waiting")
+    __slots__ = (
+        "_arrivals",
+        "_is_for_client",
+        "_promised",
+        "_task",
+        "_tell_failure",
+        "_tell_pieces",
+        "is_waiting",
+    )
 
     def __init__(
         self,
@@ -35,6 +49,7 @@ class Pending:
         self._tell_failure = tell_failure
         self._task: asyncio.Future[None] | None = None
         self._promised: Promised | None = None  # what is waited for without a task
+        self._is_for_client = False
         self.is_waiting = False
 
     def wait(self, said: Later, asked: Asked) -> None:
@@ -44,6 +59,7 @@ class Pending:
         if isinstance(said, Promised):
             self._await_promised(said, asked)
             return
+        self._is_for_client = asked.key in _FOR_THE_CLIENT
         self._task = asyncio.ensure_future(self._finish(said, asked))
         # Cancelled before its first step it never gets to what it should wait for.
         self._task.add_done_callback(lambda _: said.close())
@@ -60,7 +76,7 @@ class Pending:
         try:
             self._end(make(), asked)
         except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
-            self._tell_failure(error)
+            self._fail(error)
 
     async def _finish(self, said: Later, asked: Asked) -> None:
         try:
@@ -68,7 +84,7 @@ class Pending:
         except asyncio.CancelledError:
             return
         except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
-            self._tell_failure(error)
+            self._fail(error)
             return
         self._end(pieces, asked)
 
@@ -77,12 +93,27 @@ class Pending:
         self.is_waiting = False
         self._tell_pieces(pieces, asked)
 
+    def _fail(self, error: Exception) -> None:
+        self._task = self._promised = None
+        self.is_waiting = False
+        self._tell_failure(error)
+
+    def lose_client(self) -> None:
+        """Nobody takes the answer any more: only what has to be carried out is waited for."""
+        if self._task is None or self._is_for_client:
+            self._drop()
+
     def give_up(self) -> None:
         """Nobody waits any more; it lets go of whom it would have told, which is a circle."""
         self._tell_pieces = self._tell_failure = _tell_nobody
+        self._drop()
+
+    def _drop(self) -> None:
         self._promised = None
+        self.is_waiting = False
         if self._task is not None:
             self._task.cancel()
+            self._task = None
 
 
 def _tell_nobody(*_: object) -> None:

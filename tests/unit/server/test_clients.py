@@ -56,6 +56,9 @@ class Slow:
         self.is_closed = True
         self.footprint.drop()
 
+    def stop(self) -> None:
+        self.close()
+
 
 @pytest.fixture
 def clock() -> ManualClock:

@@ -19,8 +19,7 @@ from tidelog.protocol.messages.produce import (
 from tidelog.protocol.wire import NO_UUID
 from tidelog.record.builder import build_batch
 from tidelog.server.errors import Unanswered
-from tidelog.server.handlers import produce as handler
-from tidelog.server.handlers.produce import SLICE_MS, UNACKNOWLEDGED_SLICE_MS, Said, produce
+from tidelog.server.handlers.produce import SLICE_MS, Said, produce
 from tidelog.server.handlers.produce_once import named_once
 from tidelog.server.handlers.produce_plain import GROUP_PARTITIONS
 from tidelog.server.node import ConnectionFacts, Node
@@ -153,11 +152,7 @@ def test_records_for_an_id_never_go_to_a_later_topic_of_that_name(node: Node) ->
     assert ends(node) == [0] * COUNT
 
 
-def test_a_refusal_without_acknowledgement_is_known_at_the_end(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(handler, "UNACKNOWLEDGED_SLICE_MS", SLICE_MS)
-
+def test_a_refusal_without_acknowledgement_is_known_at_the_end(node: Node) -> None:
     async def story() -> None:
         said = ask(node, request([*range(COUNT), COUNT], acks=0))
         assert isinstance(said, Awaitable)
@@ -165,12 +160,6 @@ def test_a_refusal_without_acknowledgement_is_known_at_the_end(
             await said
 
     asyncio.run(story())
-    assert ends(node) == [1] * COUNT
-
-
-def test_who_wants_no_answer_is_cut_later(node: Node) -> None:
-    assert COUNT // GROUP_PARTITIONS * SLICE_MS < UNACKNOWLEDGED_SLICE_MS
-    assert ask(node, request(acks=0)) is None
     assert ends(node) == [1] * COUNT
 
 

@@ -51,10 +51,8 @@ REQUEST_TIMED_OUT: Final = 7
 INVALID_PRODUCER_ID_MAPPING: Final = 49
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
 UNKNOWN_TOPIC_ID: Final = 100
-# What most requests need is far less. Who wants no answer may be gone before the next slice, and
-# then what is left is not appended: only what takes very long is cut for him.
+# What most requests need is far less.
 SLICE_MS: Final = 20
-UNACKNOWLEDGED_SLICE_MS: Final = 200
 
 Said: TypeAlias = "ProduceResponse | Awaitable[ProduceResponse | None] | None"
 # What is left to be appended: of which topic, what, and where the answer goes.
@@ -169,7 +167,7 @@ def _answer_parts(
     parts: list[Part],
 ) -> Said:
     common = Request(context, request.acks, [], None)
-    done = append_parts(common, parts, SLICE_MS if request.acks else UNACKNOWLEDGED_SLICE_MS)
+    done = append_parts(common, parts, SLICE_MS)
     if done == len(parts):
         return said_once_shown(common, request, responses)
     left = deque((part.topic, part.data, part.answers) for part in parts[done:])
@@ -194,7 +192,7 @@ def _answer_many(common: Request, request: ProduceRequest) -> Said:
 def _append_some(common: Request, left: _Left) -> bool:
     """Append until a slice is over; whether nothing is left."""
     now_ms = common.context.node.env.clock.monotonic_ms
-    end_ms = now_ms() + (SLICE_MS if common.acks else UNACKNOWLEDGED_SLICE_MS)
+    end_ms = now_ms() + SLICE_MS
     while left:
         topic, data, answers = left.popleft()
         answers.append(_append(common, topic, data))

@@ -1,0 +1,146 @@
+"""Clients that send no more, or go, behind their requests: what they asked for is done."""
+
+import socket
+import ssl
+from pathlib import Path
+from typing import cast
+
+import pytest
+from tests.server.certificates import Authority
+from tests.server.raw import RawClient, produce_request
+from tests.waiting import until_so
+
+import tidelog
+from tidelog.protocol.messages import CREATE_TOPICS, DELETE_RECORDS, FETCH, PRODUCE
+from tidelog.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
+from tidelog.protocol.messages.topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from tidelog.record.builder import build_batch
+from tidelog.server.in_process import Broker
+from tidelog.server.node import Node
+from tidelog.types import NewRecord
+
+TOPIC = "t"
+PARTITIONS = 8
+BATCHES = 20
+
+
+def batch(value: bytes = b"v") -> bytes:
+    return bytes(build_batch([NewRecord(value=value)]))
+
+
+def send_unacknowledged(client: RawClient) -> None:
+    """Some for each partition; nobody has written to any of them before."""
+    for number in range(BATCHES):
+        request = produce_request(TOPIC, batch(), number % PARTITIONS)
+        request.acks = 0
+        client.send(PRODUCE, 9, request)
+
+
+def all_there(broker: Broker) -> bool:
+    def count(node: Node) -> int:
+        found = [node.partitions.get(TOPIC, number) for number in range(PARTITIONS)]
+        return sum(each.high_watermark for each in found)
+
+    return broker.call(count) == BATCHES
+
+
+def fetch_request(*, wait_ms: int = 0, max_bytes: int = 1 << 20) -> FetchRequest:
+    wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=max_bytes)
+    return FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        topics=[FetchTopic(topic=TOPIC, partitions=[wanted])],
+        rack_id="",
+    )
+
+
+def records_in(client: RawClient) -> int:
+    """Bytes of records in the next answer."""
+    answer = cast("FetchResponse", client.receive())
+    return len(cast("bytes", answer.responses[0].partitions[0].records))
+
+
+def end_sending(client: RawClient) -> None:
+    client._sock.shutdown(socket.SHUT_WR)
+
+
+def test_records_that_nobody_waits_for_are_all_there(broker: Broker) -> None:
+    broker.call(lambda node: node.topics.create(TOPIC, PARTITIONS))
+    with RawClient(broker.bootstrap_servers) as client:
+        send_unacknowledged(client)
+    until_so(lambda: all_there(broker), "the records of who has gone")
+
+
+def test_records_that_nobody_waits_for_are_all_there_behind_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    settings = {
+        "listeners": "SSL://127.0.0.1:0",
+        "ssl.keystore.location": str(authority.issue("server", password="key-word")),
+        "ssl.key.password": "key-word",
+    }
+    context = ssl.create_default_context(cafile=str(authority.path))
+    context.check_hostname = False
+    with tidelog.broker(str(tmp_path / "data"), settings=settings) as broker:
+        broker.call(lambda node: node.topics.create(TOPIC, PARTITIONS))
+        with RawClient(broker.bootstrap_servers) as client:
+            client._sock = context.wrap_socket(client._sock)
+            send_unacknowledged(client)
+            client._sock.unwrap().close()
+        until_so(lambda: all_there(broker), "the records of who has gone")
+
+
+def test_a_topic_is_created_for_who_has_gone(broker: Broker) -> None:
+    wanted = CreatableTopic(name=TOPIC, num_partitions=3, replication_factor=1)
+    with RawClient(broker.bootstrap_servers) as client:
+        client.send(CREATE_TOPICS, 7, CreateTopicsRequest(topics=[wanted], timeout_ms=1000))
+    until_so(lambda: broker.call(lambda node: node.topics.find(TOPIC) is not None), "the topic")
+
+
+def test_records_are_deleted_for_who_has_gone(broker: Broker) -> None:
+    broker.call(lambda node: node.topics.create(TOPIC, 1))
+    with RawClient(broker.bootstrap_servers) as client:
+        client.produce(TOPIC, batch())
+        part = DeleteRecordsPartition(partition_index=0, offset=1)
+        topic = DeleteRecordsTopic(name=TOPIC, partitions=[part])
+        client.send(DELETE_RECORDS, 2, DeleteRecordsRequest(topics=[topic], timeout_ms=1000))
+    with RawClient(broker.bootstrap_servers) as client:
+        until_so(lambda: client.list_offsets(TOPIC, -2)[0].offset == 1, "the deletion")
+
+
+def test_who_sends_no_more_gets_what_comes_later(broker: Broker) -> None:
+    broker.call(lambda node: node.topics.create(TOPIC, 1))
+    with (
+        RawClient(broker.bootstrap_servers) as client,
+        RawClient(broker.bootstrap_servers) as other,
+    ):
+        client.send(FETCH, 12, fetch_request(wait_ms=60_000))
+        end_sending(client)
+        assert not other.produce(TOPIC, batch()).error_code
+        assert records_in(client) == len(batch())
+        with pytest.raises(ConnectionError):
+            client.receive()
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_who_sends_no_more_gets_a_large_answer_to_its_end(broker: Broker, count: int) -> None:
+    large = batch(bytes(1 << 20))
+    broker.call(lambda node: node.topics.create(TOPIC, 1, {"max.message.bytes": "2000000"}))
+    with RawClient(broker.bootstrap_servers) as client:
+        for _ in range(count):
+            assert not client.produce(TOPIC, large).error_code
+        client._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        client.send(FETCH, 12, fetch_request(max_bytes=count * len(large)))
+        end_sending(client)
+        assert records_in(client) == count * len(large)

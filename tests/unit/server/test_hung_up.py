@@ -1,0 +1,211 @@
+"""What becomes of the requests of a client that sends no more, or has gone."""
+
+import asyncio
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+from tests.server.worlds import FakeTransport
+
+from tidelog.config import BrokerConfig
+from tidelog.protocol.messages import FETCH, PRODUCE
+from tidelog.server.clients import Clients
+from tidelog.server.connection import Connection
+from tidelog.server.dispatch import Later, Pieces
+from tidelog.server.node import ConnectionFacts, Node
+from tidelog.server.server import open_node
+from tidelog.types import Buffer
+
+TURNS = 5  # of the loop, more than it takes
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = open_node(str(tmp_path), BrokerConfig())
+    yield made
+    made.close()
+
+
+class Encrypted(FakeTransport):
+    """One of TLS."""
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return object() if name == "sslcontext" else super().get_extra_info(name, default)
+
+
+class Work(Later):
+    """An answer that comes when the test says so, and what became of it."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.is_done = False
+
+    def __await__(self) -> Generator[object, None, Pieces | None]:
+        return self._work().__await__()
+
+    async def _work(self) -> Pieces | None:
+        await self.go_on.wait()
+        self.is_done = True
+        return [b"late"]
+
+    def close(self) -> None:
+        """Nothing is left behind."""
+
+
+class Client:
+    """Its requests take as long as the test wants."""
+
+    def __init__(self, node: Node, transport: FakeTransport | None = None) -> None:
+        self.clients = Clients(node)
+        self.transport = transport or FakeTransport()
+        self.works: list[Work] = []
+        self.connection = Connection(node, self.clients)
+        self.connection._answer = self._answer
+        self.connection.connection_made(cast("asyncio.Transport", self.transport))
+
+    def _answer(self, _node: Node, _facts: ConnectionFacts, _frame: Buffer) -> Later:
+        self.works.append(Work())
+        return self.works[-1]
+
+    def ask(self, *keys: int) -> None:
+        data = b"".join(b"\0\0\0\4" + key.to_bytes(2, "big") + b"\0\0" for key in keys)
+        room = self.connection.get_buffer(-1)
+        room[: len(data)] = data
+        room.release()
+        self.connection.buffer_updated(len(data))
+
+    async def work(self) -> None:
+        """Let what is at work come to its end, and the next begin."""
+        for each in self.works:
+            each.go_on.set()
+        await turns()
+
+
+async def turns() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+def test_who_sends_no_more_has_all_of_its_answers_before_it_closes(node: Node) -> None:
+    async def run() -> None:
+        client = Client(node)
+        client.ask(FETCH.key)
+        await turns()
+        assert client.connection.eof_received()
+        was_over = client.transport.is_over
+        await client.work()
+        assert bytes(client.transport.sent) == b"late"
+        assert (was_over, client.transport.is_over) == (False, True)
+        client.connection.connection_lost(None)
+        assert not len(client.clients)
+
+    asyncio.run(run())
+
+
+def test_who_sends_no_more_and_waits_for_nothing_is_closed(node: Node) -> None:
+    async def run() -> None:
+        client = Client(node)
+        assert not client.connection.eof_received()
+        client.connection.connection_lost(None)
+        assert not len(client.clients)
+
+    asyncio.run(run())
+
+
+def test_who_sends_no_more_is_not_waited_for_without_end(node: Node) -> None:
+    async def run() -> None:
+        client = Client(node)
+        client.ask(FETCH.key)
+        was_busy = client.connection.is_busy
+        client.connection.eof_received()
+        assert (was_busy, client.connection.is_busy) == (True, False)
+        client.connection.connection_lost(None)
+        await turns()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("way", ["gone", "sent away"])
+def test_what_changes_something_is_carried_out_and_counted_until_then(node: Node, way: str) -> None:
+    async def run() -> None:
+        client = Client(node)
+        client.ask(PRODUCE.key)
+        if way == "sent away":
+            client.connection.close()
+        client.connection.connection_lost(ConnectionResetError())
+        await turns()
+        assert len(client.clients) == 1
+        assert client.clients.in_flight.used_bytes
+        await client.work()
+        assert client.works[0].is_done
+        assert not len(client.clients)
+        assert not client.clients.in_flight.used_bytes
+        assert not client.transport.sent
+
+    asyncio.run(run())
+
+
+def test_what_only_its_client_wants_is_given_up_with_it(node: Node) -> None:
+    async def run() -> None:
+        client = Client(node)
+        client.ask(FETCH.key)
+        client.connection.connection_lost(ConnectionResetError())
+        assert not len(client.clients)
+        assert not client.clients.in_flight.used_bytes
+        await client.work()
+        assert not client.works[0].is_done
+
+    asyncio.run(run())
+
+
+def test_all_that_came_before_the_end_of_an_encrypted_stream_is_worked_on(node: Node) -> None:
+    async def run() -> None:
+        client = Client(node, Encrypted())
+        client.ask(PRODUCE.key, FETCH.key, PRODUCE.key)
+        assert not client.connection.eof_received()
+        client.connection.connection_lost(None)
+        await client.work()
+        await client.work()
+        assert [each.is_done for each in client.works] == [True, False, True]
+        assert not len(client.clients)
+
+    asyncio.run(run())
+
+
+def test_who_is_reset_has_nothing_more_begun(node: Node) -> None:
+    async def run() -> None:
+        client = Client(node)
+        client.ask(PRODUCE.key, PRODUCE.key)
+        client.connection.connection_lost(ConnectionResetError())
+        await client.work()
+        assert [each.is_done for each in client.works] == [True]
+        assert not len(client.clients)
+
+    asyncio.run(run())
+
+
+def test_a_broker_that_stops_carries_nothing_on(node: Node) -> None:
+    async def run() -> None:
+        client = Client(node)
+        client.ask(PRODUCE.key)
+        client.clients.close()
+        client.connection.connection_lost(None)
+        assert not len(client.clients)
+        await client.work()
+        assert not client.works[0].is_done
+
+    asyncio.run(run())
+
+
+def test_a_broker_that_stops_gives_up_what_it_did_for_who_has_gone(node: Node) -> None:
+    async def run() -> None:
+        client = Client(node)
+        client.ask(PRODUCE.key)
+        client.connection.connection_lost(None)
+        client.clients.close()
+        assert not len(client.clients)
+        await client.work()
+        assert not client.works[0].is_done
+
+    asyncio.run(run())
