@@ -4,10 +4,10 @@ from contextlib import suppress
 from functools import cache
 
 import pytest
-from tests.fault.judge import judge_quickly
+from tests.fault.judge import judge_directory, judge_quickly, logs_of, recover
 from tests.fault.promise import DirPromise, LogPromise
 from tests.fault.workload import MAIN, ROOT, WRITABLE, Workload
-from tests.faults import DamageFileSystem, Fault, FaultKind, Keep
+from tests.faults import DamageFileSystem, Fault, FaultKind, Keep, reopen
 
 from tidelog.errors import Closed, StorageFailure
 from tidelog.storage.log import Log
@@ -116,6 +116,37 @@ def judge_failure(workload: Workload, intended: DirPromise) -> None:
         judge_quickly(files.crash(keep), before, intended)
     for state in files.crash_states(range(3), prefix=len(files.journal)):
         judge_quickly(state, before, intended)
+
+
+@pytest.mark.parametrize(("seed", "kind"), RUNS)
+def test_a_start_on_the_same_machine_believes_only_what_the_disk_has(
+    seed: int, kind: FaultKind
+) -> None:
+    """What the process that comes next shows and flushes is there when power is lost then."""
+    promises, calls = undisturbed(seed)
+    for call in range(0, calls, 2):
+        workload, failed_step = run_until_failure(seed, Fault(call, kind))
+        assert failed_step is not None
+        try:
+            judge_restart(workload, promises[failed_step])
+        except Exception as error:
+            raise AssertionError(f"{error!r}: {workload.files.writes.failed}") from error
+
+
+def judge_restart(workload: Workload, intended: DirPromise) -> None:
+    """Start, flush, lose power."""
+    before, files = workload.story.latest, workload.files
+    if workload.directory is not None:
+        workload.directory.abandon()
+    directory = recover(files)
+    judge_directory(directory, before, intended)
+    directory.flush()
+    durable = {log.topic_partition: log.log_end_offset for log in logs_of(directory)}
+    seeded = files.crash_states(range(3), prefix=len(files.journal))
+    for state in (files.crash(Keep.SYNCED), *seeded):
+        again = recover(reopen(state))
+        judge_directory(again, before, intended)
+        assert durable == {log.topic_partition: log.log_end_offset for log in logs_of(again)}
 
 
 def test_short_writes_are_finished() -> None:

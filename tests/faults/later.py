@@ -10,22 +10,22 @@ class Later:
     """Keeps jobs in their order until `work` is called."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[Work, Done]] = deque()
+        self.waiting: deque[tuple[Work, Done]] = deque()
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing waits."""
-        return not self._waiting
+        return not self.waiting
 
     def defer(self, work: Work, done: Done) -> None:
         """Keep a job."""
-        self._waiting.append((work, done))
+        self.waiting.append((work, done))
 
     def work(self, count: int = 1) -> int:
         """Do the next jobs; how many there were."""
         done = 0
-        while self._waiting and done < count:
-            job, follow = self._waiting.popleft()
+        while self.waiting and done < count:
+            job, follow = self.waiting.popleft()
             error: Exception | None = None
             try:
                 job()
@@ -42,5 +42,5 @@ class Later:
 
     def give_up(self) -> Callable[[], None]:
         """Forget what waits; nothing runs."""
-        self._waiting.clear()
+        self.waiting.clear()
         return self.settle

@@ -15,7 +15,7 @@ from tidelog.record.batch import RecordBatch
 from tidelog.record.views import Batch
 from tidelog.storage import files
 from tidelog.storage.append_time import AppendTimes
-from tidelog.storage.handles import PooledFile
+from tidelog.storage.handles import PooledFile, sync_file
 from tidelog.storage.index_files import close_time_index, index_limit_bytes
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.proof import position_floor
@@ -96,7 +96,7 @@ class ActiveSegment(TailSegment):
                 " bytes"
             )
             log.truncate(segment.size_bytes)
-            log.sync()
+            sync_file(log, segment.log_path)
         segment.rewrite_indexes()
         return segment
 
@@ -331,7 +331,8 @@ class ActiveSegment(TailSegment):
             return
         if suffix == files.TXN_INDEX_SUFFIX and not self.txn_index.size_bytes:
             return
-        self.context.pool.get(self.context.path(self.base_offset, suffix)).sync()
+        path = self.context.path(self.base_offset, suffix)
+        sync_file(self.context.pool.get(path), path)
 
     def truncate_to(self, offset: int) -> None:
         """Drop every batch whose last offset is `offset` or more, in all files, durably.
@@ -354,9 +355,10 @@ class ActiveSegment(TailSegment):
         self._reload_end(position)
 
     def _cut(self, suffix: str, size: int) -> None:
-        file = self.context.pool.get(self.context.path(self.base_offset, suffix))
+        path = self.context.path(self.base_offset, suffix)
+        file = self.context.pool.get(path)
         file.truncate(size)
-        file.sync()
+        sync_file(file, path)
 
     def _reload_end(self, position: int) -> None:
         self.size_bytes = position

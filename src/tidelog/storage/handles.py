@@ -240,6 +240,25 @@ def as_storage_failure(error: OSError, path: str, operation: str) -> StorageFail
 
 
 @contextmanager
+def typed_failures(path: str, operation: str) -> Iterator[None]:
+    """StorageFailure for a system call that fails within; one that has its name keeps it."""
+    try:
+        yield
+    except OSError as error:
+        raise as_storage_failure(error, path, operation) from error
+
+
+def sync_file(file: File, path: str) -> None:
+    """Make a file of a log durable; what fails is a `sync`, whatever it is part of.
+
+    Raises:
+        StorageFailure: It is not known what the disk has of the file.
+    """
+    with typed_failures(path, "sync"):
+        file.sync()
+
+
+@contextmanager
 def typed_reads(path: str) -> Iterator[None]:
     """StorageFailure for a system call that fails within.
 

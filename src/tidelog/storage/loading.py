@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tidelog.env import forget
 from tidelog.errors import CorruptData, StorageFailure
-from tidelog.storage import files
+from tidelog.storage import files, zone_files
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.producer_recall import recall_batches
@@ -58,6 +58,19 @@ def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
     times.truncate_to(sure)
     if times.is_open:
         times.mark_unknown(sure, 0 if last is None else fingerprint(last))
+
+
+def write_sure_times(segment: ClosedSegment) -> None:
+    """Make a finished segment's file say no more than what its rows prove; raises OSError."""
+    said = segment.read_append_times()
+    if not said.row_count:
+        return
+    context, before, sure = segment.context, said.encode(), segment.append_times.encode()
+    if sure != before:
+        path = context.path(segment.base_offset, files.APPEND_TIME_SUFFIX)
+        files.write_atomically(context.env.files, path, sure)
+        zone_files.drop_unfit(context, segment.base_offset)
+        segment.use_zones(None, loaded=False)
 
 
 def load_producer_states(

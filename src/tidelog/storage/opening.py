@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 from tidelog.config import TopicConfig
 from tidelog.errors import StorageFailure
@@ -21,12 +21,13 @@ from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.deferral import AT_ONCE, Deferral
 from tidelog.storage.deletion import Bin
 from tidelog.storage.epochs import LeaderEpochs
-from tidelog.storage.handles import as_storage_failure
+from tidelog.storage.handles import typed_failures
 from tidelog.storage.loading import (
     expire_producers,
     limit_times,
     list_bases,
     load_producer_states,
+    write_sure_times,
 )
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.lookup import stamped_ms
@@ -37,14 +38,12 @@ from tidelog.storage.segment import Segment, SegmentContext
 from tidelog.storage.tiers.record import TierRecord, write_record
 from tidelog.storage.tiers.view import TierAccess
 from tidelog.storage.trust import last_batch
-from tidelog.storage.unsynced import mark_unsynced, rewrite_marked, sync_unsynced
+from tidelog.storage.unsynced import leaves_doubt, mark_unsynced, rewrite_marked, sync_unsynced
 from tidelog.storage.validator import Validator
 
 if TYPE_CHECKING:
     from tidelog.storage.kernel_search import KernelSearch
     from tidelog.storage.set_check import SetPasses
-
-_Result = TypeVar("_Result")
 
 
 def _ignore(_offset: int) -> None:
@@ -108,6 +107,7 @@ class OpeningLog(LogReader):
         self._deferral = options.deferral
         self.is_flush_due = False
         self._is_broken = False  # by deferred work; told once the owner's thread knows
+        self._is_in_doubt = False  # what the disk has
         self._bin = Bin(context)
         self._notes = NoteKeeper(context)
         self._unmapped: list[ClosedSegment] = []  # finished, and without a zone map until the close
@@ -134,9 +134,12 @@ class OpeningLog(LogReader):
         """
         log = cls(context, options)
         try:
-            log._load()
-        except OSError as error:
-            raise as_storage_failure(error, context.directory, "open") from error
+            with typed_failures(context.directory, "open"):
+                log._load()
+        except StorageFailure as failure:
+            if failure.operation == "sync":
+                log._mark(failure)
+            raise
         return log
 
     def use_kernels(self) -> "KernelSearch":
@@ -168,9 +171,15 @@ class OpeningLog(LogReader):
         """Go offline, and tell who looks after the partition; the failure, to be raised."""
         # One that is never raised: frames of one that is hold the request that has met it.
         self._failure = StorageFailure(failure.path, failure.operation, failure.reason)
-        mark_unsynced(self.context, failure.operation)
+        self._mark(failure)
         self.on_failure()
         return failure
+
+    def _mark(self, failure: StorageFailure) -> None:
+        """Tell the next opening, by whatever process, where the disk may lack something."""
+        if leaves_doubt(failure):
+            self._is_in_doubt = True
+            mark_unsynced(self.context)
 
     # -- opening -----------------------------------------------------------------------------
 
@@ -329,7 +338,7 @@ class OpeningLog(LogReader):
         trusted = self.trusted_end()
         for segment in self.local_segments[:-1]:
             if isinstance(segment, ClosedSegment) and segment.end_offset > trusted:
-                self._limit_closed(segment)
+                write_sure_times(segment)
         times = active.read_append_times()
         before = times.encode()
         limit_times(active, times, self.trusted_end())
@@ -339,18 +348,6 @@ class OpeningLog(LogReader):
         self._append_clock = AppendClock(
             self._options.watch, last_ms=self._last_known_ms(), limit_ms=limit_ms
         )
-
-    def _limit_closed(self, segment: ClosedSegment) -> None:
-        said = segment.read_append_times()
-        if not said.row_count:
-            return
-        before = said.encode()
-        sure = segment.append_times.encode()
-        if sure != before:
-            path = self.context.path(segment.base_offset, files.APPEND_TIME_SUFFIX)
-            files.write_atomically(self.context.env.files, path, sure)
-            zone_files.drop_unfit(self.context, segment.base_offset)
-            segment.use_zones(None, loaded=False)
 
     def _size_on_disk(self, active: ActiveSegment) -> bool:
         """Whether the file holds nothing but the times that were read from it."""

@@ -21,7 +21,7 @@ from tidelog.record.views import Batch
 from tidelog.storage import files, zone_files
 from tidelog.storage.compaction_history import cleaned_end
 from tidelog.storage.epochs import LeaderEpochs
-from tidelog.storage.handles import walk_file
+from tidelog.storage.handles import sync_file, walk_file
 from tidelog.storage.index_files import IndexBuilder
 from tidelog.storage.loading import list_bases, snapshot_at, states_at
 from tidelog.storage.producers import ProducerStates
@@ -305,7 +305,7 @@ def _cut_log(
     if is_last:
         file = context.pool.get(path)
         file.truncate(scan.valid_bytes)
-        file.sync()
+        sync_file(file, path)
     else:
         replace_by_prefix(context, path, scan.valid_bytes)
 

@@ -22,8 +22,10 @@ from tidelog.types import INT64_MAX
 
 # Empty: the disk has failed, and what was not synced before may not be on it.
 UNSYNCED_FILE: Final = "tidelog-unsynced"
-# Operations of a partition that sync nothing which holds records.
-_WITHOUT_SYNC: Final = frozenset({"append", "map zones", "unlink", "delete"})
+# Operations of a partition that sync nothing which holds records, or name such a sync by itself.
+_WITHOUT_SYNC: Final = frozenset(
+    {"append", "roll", "map zones", "unlink", "delete", "move start", "read"}
+)
 # Append times first, so that no durable record is without its time. Zone maps are derived, and know
 # their own checksums.
 _SYNCED: Final = (
@@ -60,17 +62,21 @@ def _sync_all(context: SegmentContext, recovery_point: int) -> None:
     fs.sync_dir(context.directory)
 
 
-def mark_unsynced(context: SegmentContext, operation: str = "sync") -> None:
-    """Leave a mark that the disk has failed, for a process that knows nothing of it.
+def leaves_doubt(failure: StorageFailure) -> bool:
+    """Whether the disk may lack what the system counts for written.
 
-    None where the operation that failed was no sync and began none: a write that found no room,
-    above all, for which a copy of the segment would find none either.
+    Not where that which failed was no sync and began none: a write that found no room, above all,
+    for which a copy of the segment would find none either.
+    """
+    return failure.operation not in _WITHOUT_SYNC
+
+
+def mark_unsynced(context: SegmentContext) -> None:
+    """Leave a mark that the disk has failed, for a process that knows nothing of it.
 
     Not synced: what a power loss takes away is gone from the system's memory too, and the next
     opening sees what the disk has. Where the disk takes no mark either, there is none.
     """
-    if operation in _WITHOUT_SYNC:
-        return
     with suppress(OSError):
         context.env.files.open(_mark(context), write=True, create=True).close()
 

@@ -15,7 +15,7 @@ from tidelog.storage import files, roll, zone_files
 from tidelog.storage.active import ActiveSegment
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.epochs import LeaderEpochs
-from tidelog.storage.handles import as_storage_failure
+from tidelog.storage.handles import as_storage_failure, typed_failures
 from tidelog.storage.opening import LogOptions, OpeningLog
 from tidelog.storage.producers import ProducerStates
 from tidelog.storage.roll import RollReason
@@ -108,14 +108,18 @@ class WritableLog(OpeningLog):
             if self._is_broken:
                 return
             try:
-                work()
-            except (OSError, StorageFailure):
+                with typed_failures(path, operation):
+                    work()
+            except StorageFailure as failure:
                 self._is_broken = True
+                self._mark(failure)  # here: the partition may be offline or given up by now
                 raise
 
         def finish(error: Exception | None) -> None:
             if error is not None and self._failure is None:
-                self._fail(_as_failure(error, path, operation))
+                if not isinstance(error, StorageFailure):
+                    error = StorageFailure(path, operation, repr(error))
+                self._fail(error)
             if done is not None:
                 done(self._failure)
 
@@ -164,7 +168,7 @@ class WritableLog(OpeningLog):
             self._write_snapshot(new_base, snapshot(), sync_name=False)
             save_note()
 
-        self._defer(active.log_path, "sync", finish)
+        self._defer(active.log_path, "roll", finish)
         created = ActiveSegment.create(self.context, new_base)
         created.append_times.floor_ms = _last_ms(active.append_times)
         directory = self.context.directory
@@ -298,16 +302,19 @@ class WritableLog(OpeningLog):
         try:
             if self._failure is None:
                 self._close_guarded()
+            elif self._is_in_doubt:
+                mark_unsynced(self.context)  # the disk may have refused it
         finally:
             self._is_closed = True
 
     def _close_guarded(self) -> None:
         try:
-            self._close_cleanly()
-        except OSError as error:
-            mark_unsynced(self.context)
-            self._failure = as_storage_failure(error, self.active.log_path, "close")
-            raise self._failure from error
+            with typed_failures(self.active.log_path, "close"):
+                self._close_cleanly()
+        except StorageFailure as failure:
+            self._mark(failure)
+            self._failure = failure
+            raise
 
     def _close_cleanly(self) -> None:
         if not self._is_changed:
@@ -381,14 +388,6 @@ class WritableLog(OpeningLog):
 
 def _write_zones(segment: ClosedSegment, *, by_kernels: bool) -> None:
     zone_files.write(segment, by_kernels=by_kernels, check_crc=not by_kernels)
-
-
-def _as_failure(error: Exception, path: str, operation: str) -> StorageFailure:
-    if isinstance(error, StorageFailure):
-        return error
-    if isinstance(error, OSError):
-        return as_storage_failure(error, path, operation)
-    return StorageFailure(path, operation, repr(error))
 
 
 def _last_ms(times: "AppendTimes") -> int:

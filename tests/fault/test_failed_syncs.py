@@ -1,0 +1,211 @@
+"""A sync fails, whoever asked for it: the next start on this machine must not believe the system.
+
+What a sync did not bring to the disk the system may count for written all the same. So a mark tells
+the next process, which writes anew what is in doubt. What only found no room leaves no mark: a
+start would find none for the copies.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+
+import pytest
+from tests.fault.test_killed_crash import assert_all_is_durable
+from tests.fault.workload import ROOT
+from tests.faults import Fault, FaultKind, SeededEnv, seeded_env
+from tests.faults.later import Later
+
+from tidelog.errors import StorageFailure
+from tidelog.storage.log import Log
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.unsynced import UNSYNCED_FILE
+from tidelog.types import NewRecord
+
+MARK = f"{ROOT}/t-0/{UNSYNCED_FILE}"
+FIRST, SECOND, THIRD = b"first" * 12, b"second" * 12, b"third" * 12
+SMALL = {"internal.segment.bytes": "200"}  # each record rolls
+ENDS = pytest.mark.parametrize("end", [LogDir.abandon, LogDir.close], ids=["killed", "stopped"])
+
+
+def opened(
+    env: SeededEnv, config: Mapping[str, str] | None = None, later: Later | None = None
+) -> tuple[LogDir, Log]:
+    """A partition with a first record, which is durable."""
+    deferrals = None if later is None else lambda: later
+    options = LogDirOptions(create=True, deferrals=deferrals)
+    directory = LogDir.open(ROOT, env=env, options=options)
+    directory.create_topic("t", config=config or {})
+    log = directory.log("t", 0)
+    append(log, FIRST)
+    log.flush()
+    directory.checkpoint()
+    return directory, log
+
+
+def append(log: Log, value: bytes) -> None:
+    log.append([NewRecord(value=value)])
+
+
+def failing(env: SeededEnv, call: int, do: Callable[[], None], kind: FaultKind) -> str | None:
+    """What fails where a call from now on does: operation and file; None where nothing does."""
+    env.files.writes.fault = Fault(env.files.calls + call, kind)
+    known = len(env.files.writes.failed)
+    with suppress(StorageFailure):
+        do()
+    env.files.writes.fault = None
+    return next((f"{op} {path}" for _, op, path in env.files.writes.failed[known:]), None)
+
+
+def is_of_records(failed: str) -> bool:
+    return failed.startswith("sync /") and failed.endswith((".log", ".appendtime"))
+
+
+# ---- within an append
+
+
+@pytest.mark.parametrize("config", [{"flush.messages": "1"}, {"flush.ms": "0"}, SMALL])
+def test_a_sync_within_an_append_leaves_a_mark(config: Mapping[str, str]) -> None:
+    seen = 0
+    for call in range(40):
+        env = seeded_env(1)
+        directory, log = opened(env, config)
+        failed = failing(env, call, partial(append, log, SECOND), FaultKind.EIO)
+        if failed is None:
+            break
+        if is_of_records(failed):
+            seen += 1
+            assert env.files.exists(MARK), failed
+            directory.abandon()
+            # A roll comes before the record, the other syncs come behind it.
+            assert_all_is_durable(env, [FIRST] if config is SMALL else [FIRST, SECOND])
+    assert seen == 2
+
+
+@pytest.mark.parametrize("config", [{"flush.messages": "1"}, SMALL])
+def test_an_append_that_finds_no_room_leaves_none(config: Mapping[str, str]) -> None:
+    seen = 0
+    for call in range(40):
+        env = seeded_env(1)
+        _, log = opened(env, config)
+        failed = failing(env, call, partial(append, log, SECOND), FaultKind.NO_SPACE)
+        if failed is None:
+            break
+        if not failed.startswith("sync"):
+            seen += 1
+            assert not env.files.exists(MARK), failed
+    assert seen
+
+
+# ---- beside the loop, with the partition offline already
+
+
+def offline_by_append(env: SeededEnv, log: Log) -> None:
+    """An append finds no room; what is left for later is not done yet."""
+    env.files.limit_bytes = 0
+    with pytest.raises(StorageFailure, match="append"):
+        append(log, THIRD)
+    env.files.limit_bytes = None
+
+
+@ENDS
+@pytest.mark.parametrize("call", range(2))
+@pytest.mark.parametrize("config", [{}, SMALL], ids=["flush", "roll"])
+def test_a_sync_that_was_under_way_when_an_append_found_no_room(
+    config: Mapping[str, str], call: int, end: Callable[[LogDir], None]
+) -> None:
+    env, later = seeded_env(1), Later()
+    directory, log = opened(env, config, later)
+    append(log, SECOND)
+    if config:
+        log.roll()
+    else:
+        log.flush_later(lambda _: None)
+    offline_by_append(env, log)
+
+    failed = failing(env, call, later.settle, FaultKind.EIO)
+    assert failed is not None
+    assert is_of_records(failed)
+    assert env.files.exists(MARK)
+    assert log.failure is not None
+    assert log.failure.operation == "append"
+
+    with suppress(StorageFailure):
+        end(directory)
+    assert_all_is_durable(env, [FIRST, SECOND])
+
+
+def test_what_finds_no_room_behind_such_an_append_leaves_no_mark() -> None:
+    seen = 0
+    for call in range(40):
+        env, later = seeded_env(1), Later()
+        _, log = opened(env, SMALL, later)
+        append(log, SECOND)
+        log.roll()
+        log.delete_records(1)
+        offline_by_append(env, log)
+        failed = failing(env, call, later.settle, FaultKind.NO_SPACE)
+        if failed is None:
+            break
+        if not failed.startswith("sync"):
+            seen += 1
+            assert not env.files.exists(MARK), failed
+    assert seen
+
+
+def test_one_that_fails_while_nobody_is_called_back_any_more() -> None:
+    """As where a partition is opened anew, and that fails too."""
+    env, later = seeded_env(1), Later()
+    _, log = opened(env, later=later)
+    append(log, SECOND)
+    log.flush_later(lambda _: None)
+    jobs = [job for job, _ in later.waiting]
+    offline_by_append(env, log)
+    log.abandon()
+    failing(env, 0, jobs[0], FaultKind.EIO)
+    assert env.files.exists(MARK)
+
+
+# ---- a mark that finds no room
+
+
+def test_a_mark_that_the_disk_did_not_take_is_made_at_the_close() -> None:
+    env = seeded_env(1)
+    directory, log = opened(env)
+    append(log, SECOND)
+    env.files.writes.fault = Fault(env.files.calls, FaultKind.EIO, sticky=True)
+    with pytest.raises(StorageFailure):
+        log.flush()
+    env.files.writes.fault = None
+    assert not env.files.exists(MARK)
+    with pytest.raises(StorageFailure):
+        directory.close()
+    assert env.files.exists(MARK)
+    assert_all_is_durable(env, [FIRST, SECOND])
+
+
+# ---- at a start
+
+
+def test_a_sync_of_what_a_start_has_cut_leaves_a_mark() -> None:
+    """The tail of an append that a kill has cut short goes; what lies before it is unsynced."""
+    for call in range(40):
+        env = seeded_env(1)
+        directory, log = opened(env)
+        append(log, SECOND)
+        directory.abandon()
+        file = env.files.open(log.segments[-1].log_path, write=True)
+        file.pwrite(bytes(40), file.size())
+        file.close()
+        failed = failing(env, call, partial(start, env), FaultKind.EIO)
+        if failed is None:
+            break
+        assert_all_is_durable(env, [FIRST, SECOND])
+    assert call > 3
+
+
+def start(env: SeededEnv) -> None:
+    directory = LogDir.open(ROOT, env=env, options=LogDirOptions(create=True))
+    try:
+        directory.log("t", 0)
+    finally:
+        directory.abandon()
