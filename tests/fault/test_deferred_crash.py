@@ -10,17 +10,20 @@ from functools import cache
 
 import pytest
 from tests.fault.harness import survey
-from tests.fault.judge import judge, judge_quickly
+from tests.fault.judge import judge, judge_quickly, recover
 from tests.fault.promise import LogPromise
-from tests.fault.workload import MAIN, Workload
-from tests.faults import DamageFileSystem, Fault, FaultKind, Keep
+from tests.fault.workload import MAIN, ROOT, Workload
+from tests.faults import DamageFileSystem, Fault, FaultKind, Keep, reopen
+from tests.faults.journal import SyncDir
 from tests.faults.later import Later
 
 from tidelog.errors import StorageFailure
+from tidelog.storage.log import Log
 from tidelog.storage.log_dir import LogDirOptions
+from tidelog.storage.text_files import read_offset_checkpoint
 from tidelog.types import NewRecord
 
-SEEDS = (1, 3)
+SEEDS = (1, 3, 5)
 STEP_COUNT = 60
 STATES = 700
 
@@ -67,8 +70,11 @@ class DeferringWorkload(Workload):
         self._settle_start()
 
     def apply_retention(self) -> None:
-        """Likewise; behind rolls that wait still."""
+        """Likewise; behind rolls that wait still. Checkpoints may be written while it waits."""
         self.log.apply_retention()
+        if self.draw.random() < 0.5:
+            assert self.directory is not None
+            self.directory.checkpoint()
         self._settle_start()
 
     def _settle_start(self) -> None:
@@ -137,6 +143,76 @@ def test_any_call_of_later_work_fails(kind: FaultKind) -> None:
     else:
         raise AssertionError("more calls than anybody needs")
     assert call > 5
+
+
+def test_a_checkpoint_while_deleted_segments_have_their_names_keeps_the_log_start() -> None:
+    """Else a kill would bring back what DeleteRecords has taken, and was answered for."""
+    workload = DeferringWorkload(1)
+    workload.take(workload.start)
+    workload.take(workload.create_main)
+    log, directory = workload.log, workload.directory
+    assert directory is not None
+    for number in range(60):
+        log.append([NewRecord(value=b"%060d" % number)])
+    log.delete_records(3)
+    workload.laters[0].settle()
+    directory.checkpoint()
+    assert log.apply_retention()
+    seen = set[int]()
+    while not log.is_settled:
+        directory.checkpoint()
+        seen.add(left_by_a_kill(workload).log_start_offset)
+        workload.laters[0].work()
+    directory.checkpoint()
+    assert seen == {3, log.log_start_offset}
+    assert left_by_a_kill(workload).log_start_offset == log.log_start_offset
+    start = f"{ROOT}/log-start-offset-checkpoint"
+    assert not read_offset_checkpoint(workload.files, start), "the first segment tells it by now"
+
+
+@pytest.mark.parametrize("rolls", [False, True])
+@pytest.mark.parametrize("is_later", [False, True])
+def test_flushed_records_have_their_append_times_behind_a_loss_of_power(
+    is_later: bool, rolls: bool
+) -> None:
+    """The file comes into being with its first row, behind the directory's sync."""
+    workload = DeferringWorkload(1) if is_later else Workload(1)
+    workload.take(workload.start)
+    workload.take(workload.create_main)
+    log = workload.log
+    times = [log.append([NewRecord(value=b"first")]).append_time_ms]
+    if rolls:
+        log.roll()
+        times.append(log.append([NewRecord(value=b"next")]).append_time_ms)
+    told = list[StorageFailure | None]()
+    log.flush_later(told.append)
+    if isinstance(workload, DeferringWorkload):
+        workload.laters[0].settle()
+    assert told == [None]
+
+    left = recover(reopen(workload.files.crash(Keep.SYNCED))).log(MAIN.topic, MAIN.partition)
+    assert [left.append_time_of(offset) for offset in range(left.log_end_offset)] == times
+
+
+def test_names_are_synced_once_for_a_segment() -> None:
+    workload = Workload(1)
+    workload.take(workload.start)
+    workload.take(workload.create_main)
+    log, counts = workload.log, list[int]()
+    for number in range(3):
+        workload.env.clock.advance(5)  # each has a row of its own
+        begun = len(workload.files.journal)
+        log.append([NewRecord(value=b"%d" % number)])
+        log.flush()
+        made = workload.files.journal[begun:]
+        counts.append(sum(isinstance(entry.change, SyncDir) for entry in made))
+    assert counts == [2, 0, 0]  # the epoch's, and the times'
+
+
+def left_by_a_kill(workload: Workload) -> Log:
+    """The partition as the next process finds it."""
+    left = reopen(workload.files.crash(Keep.EVERYTHING))
+    return recover(left).log(MAIN.topic, MAIN.partition)
 
 
 def test_reopened_partition_has_what_was_durable_and_goes_on() -> None:

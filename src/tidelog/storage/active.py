@@ -15,7 +15,7 @@ from tidelog.record.batch import RecordBatch
 from tidelog.record.views import Batch
 from tidelog.storage import files
 from tidelog.storage.append_time import AppendTimes
-from tidelog.storage.handles import PooledFile, sync_file
+from tidelog.storage.handles import PooledFile, sync_file, typed_failures
 from tidelog.storage.index_files import close_time_index, index_limit_bytes
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.proof import position_floor
@@ -47,6 +47,7 @@ class ActiveSegment(TailSegment):
         self._time_index_written = 0
         self._must_rewrite = False
         self._times_written = 0
+        self._has_new_name = False  # the directory has not been synced since the times' file is there
         self._interval_bytes = context.config.index_interval_bytes
         self._log_file = PooledFile(context.pool, self.log_path)
         self._times_file = self._made(files.APPEND_TIME_SUFFIX)
@@ -257,6 +258,8 @@ class ActiveSegment(TailSegment):
         if self._times_written == 0:
             row = self.append_times.encode_header() + row
         self._times_file.write(row, self._times_written)
+        if self._times_written == 0:
+            self._has_new_name = True  # behind the write, which has made the file
         self._times_written += len(row)
 
     def _index(self, batch: Batch, position: int) -> bool:
@@ -324,6 +327,10 @@ class ActiveSegment(TailSegment):
     def sync_records(self) -> None:
         """Make append times and records durable; indexes can be rebuilt."""
         self._sync(files.APPEND_TIME_SUFFIX)
+        if self._has_new_name:
+            self._has_new_name = False
+            with typed_failures(self.context.directory, "sync"):
+                self.context.env.files.sync_dir(self.context.directory)
         self._sync(files.LOG_SUFFIX)
 
     def _sync(self, suffix: str) -> None:

@@ -59,11 +59,15 @@ class OffsetCheckpoints:
             return {}
 
     def note(self, name: TopicPartition, log: Log) -> None:
-        """Take what is so of a log now; Kafka lists only those that start behind their base."""
+        """Take what is so of a log now; Kafka lists only those that start behind their base.
+
+        What was listed stays until nothing waits: deleted segments may have their names yet, and
+        who starts behind a kill would find them.
+        """
         self.recovery_points[name] = log.recovery_point
         if log.log_start_offset > log.segments[0].base_offset:
             self.starts[name] = log.log_start_offset
-        else:
+        elif log.is_settled:
             self.starts.pop(name, None)
 
     def save(self) -> None:
