@@ -47,7 +47,7 @@ class ActiveSegment(TailSegment):
         self._time_index_written = 0
         self._must_rewrite = False
         self._times_written = 0
-        self._has_new_name = False  # the directory has not been synced since the times' file is there
+        self._has_new_name = False  # whether the times' file was made behind the directory's sync
         self._interval_bytes = context.config.index_interval_bytes
         self._log_file = PooledFile(context.pool, self.log_path)
         self._times_file = self._made(files.APPEND_TIME_SUFFIX)
