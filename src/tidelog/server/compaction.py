@@ -47,6 +47,7 @@ from tidelog.types import INT64_MAX, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.storage.log import Log
+    from tidelog.storage.topic_info import TopicInfo
 
 RETRY_MAX_MS: Final = 3_600_000
 # A partition without new finished segments is looked at again so seldom.
@@ -247,9 +248,9 @@ class Compaction:
         """Partitions whose last cleaning failed, and why."""
         return {name: failure.reason for name, failure in self._failures.items()}
 
-    def _forget(self, topic: str) -> None:
+    def _forget(self, info: "TopicInfo") -> None:
         for known in (self._failures, self._seen):
-            for name in [name for name in known if name.topic == topic]:
+            for name in [name for name in known if name.topic == info.name]:
                 known.pop(name)
 
     @contextmanager

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tidelog.server.cleanings import Cleanings
     from tidelog.server.node import Node
     from tidelog.storage.log_dir import LogDir
+    from tidelog.storage.topic_info import TopicInfo
 
 # A job that nobody has answered for so long is given up.
 LEND_MS: Final = 24 * 3_600_000
@@ -181,9 +182,9 @@ class Lending:
         for name in [name for name, lent in self._lent.items() if lent.since_ms <= before_ms]:
             await self._end(name)
 
-    def forget(self, topic: str) -> None:
+    def forget(self, info: "TopicInfo") -> None:
         """A topic has gone, its files with it."""
-        for name in [name for name in self._lent if name.topic == topic]:
+        for name in [name for name in self._lent if name.topic == info.name]:
             del self._lent[name]
             self._at_work.discard(name)
 

@@ -116,7 +116,7 @@ class Node:
         syncs_all = config.tidelog_durability is Durability.FSYNC
         self.partitions = Partitions(log_dir, syncs_all=syncs_all)
         self.topics = Topics(log_dir, self.partitions, config)
-        self.topics.on_deleted.append(self.metrics.forget_topic)
+        self.topics.on_deleted.append(lambda info: self.metrics.forget_topic(info.name))
         place = (self.env, log_dir.path, self.work, self.topics.begin)
         self.metadata = MetadataLog(log_dir)
         self.cluster = ClusterSettings(*place, self.metadata, self._topic_defaults)

@@ -120,18 +120,18 @@ async def _delete_free(
     for info in topics:
         found = node.topics.find(info.name)
         if found is not None and found.topic_id == info.topic_id:
-            there.append(info.name)
+            there.append(info)
         else:  # deleted meanwhile, and perhaps made anew
             failures[info.name] = unknown_topic(info.name, ())
     if not there:
         return []
     try:
-        left = await node.work.run(node.topics.hide(there))
+        left = await node.work.run(node.topics.hide([info.name for info in there]))
     except StorageFailure as error:
-        failures |= dict.fromkeys(there, error)
+        failures |= {info.name: error for info in there}
         return []
     slices = Slices(node.env.clock)
-    for name in there:
+    for info in there:
         await slices.rest()
-        node.topics.tell_deleted(name)
+        node.topics.tell_deleted(info)
     return left

@@ -22,7 +22,7 @@ class Topics:
     """What topics there are. Belongs to the loop's thread.
 
     Attributes:
-        on_deleted: Called with the name of each topic that was deleted.
+        on_deleted: Called with each topic that was deleted, as it was.
     """
 
     def __init__(self, log_dir: LogDir, partitions: Partitions, config: BrokerConfig) -> None:
@@ -33,7 +33,7 @@ class Topics:
         self._names: dict[UUID, str] = {}
         # Held while `topic_changes` makes one.
         self.changing = asyncio.Lock()
-        self.on_deleted: list[Callable[[str], None]] = []
+        self.on_deleted: list[Callable[[TopicInfo], None]] = []
         self._running = set[asyncio.Task[object]]()
 
     def all(self) -> Mapping[str, TopicInfo]:
@@ -75,8 +75,9 @@ class Topics:
         Returns:
             What `LogDir.remove_set_aside` is to remove, beside the loop.
         """
+        info = self._log_dir.topic(name)
         left = self.hide([name])()
-        self.tell_deleted(name)
+        self.tell_deleted(info)
         return left
 
     def hide(self, names: Sequence[str]) -> Callable[[], list[str]]:
@@ -85,10 +86,10 @@ class Topics:
         self._partitions.forget(frozenset(names))
         return delete
 
-    def tell_deleted(self, name: str) -> None:
+    def tell_deleted(self, info: TopicInfo) -> None:
         """A topic is deleted for good."""
         for told in self.on_deleted:
-            told(name)
+            told(info)
 
     def begin(self, change: Coroutine[object, object, _Told]) -> "asyncio.Task[_Told]":
         """Carry out a change that goes on where whoever waits for it goes away."""

@@ -154,7 +154,7 @@ def test_a_wait_has_an_end(node: Node) -> None:
         for _ in range(40):
             cleaners._fail(name, CleaningFailed("again"))
         assert cleaners._failures[name].delay_ms == RETRY_MAX_MS
-        cleaners._forget("t")
+        cleaners._forget(node.topics.create("t"))
         assert cleaners.failing() == {}
         await cleaners.stop()
 

@@ -69,7 +69,7 @@ def test_a_deletion_is_answered_before_files_go(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate, told = Gate(node, monkeypatch), list[str]()
-    node.topics.on_deleted.append(told.append)
+    node.topics.on_deleted.append(lambda info: told.append(info.name))
 
     async def story() -> None:
         await made(node, "t", 2)

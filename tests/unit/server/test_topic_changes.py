@@ -14,6 +14,7 @@ from tidelog.errors import StorageFailure, UnknownTopic
 from tidelog.server import topic_changes
 from tidelog.server.node import Node
 from tidelog.server.server import open_node
+from tidelog.storage.topic_info import TopicInfo
 from tidelog.storage.topics_file import TOPICS_FILE
 from tidelog.types import NewRecord
 
@@ -146,7 +147,7 @@ def test_failed_deletion_loses_nothing_and_tells_nobody(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told, rename = list[str](), node.env.files.rename
-    node.topics.on_deleted.append(told.append)
+    node.topics.on_deleted.append(lambda info: told.append(info.name))
 
     def failing(source: str, target: str) -> None:
         if target.endswith(TOPICS_FILE):
@@ -174,7 +175,7 @@ def test_directory_that_cant_be_renamed_keeps_a_name_and_no_topic(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told, rename = list[str](), node.env.files.rename
-    node.topics.on_deleted.append(told.append)
+    node.topics.on_deleted.append(lambda info: told.append(info.name))
 
     def failing(source: str, target: str) -> None:
         if source.endswith("t-1"):
@@ -203,8 +204,8 @@ def test_topics_of_one_request_go_together_but_for_one_that_is_held(
     told, writes = list[str](), list[str]()
     rename, seven = node.env.files.rename, asyncio.Event()
 
-    def tell(name: str) -> None:
-        told.append(name)
+    def tell(info: TopicInfo) -> None:
+        told.append(info.name)
         if len(told) == 7:
             seven.set()
 

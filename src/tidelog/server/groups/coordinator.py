@@ -30,6 +30,7 @@ from tidelog.server.groups.share_topics import ShareTopics
 from tidelog.server.groups.table import AnyGroup, GroupTable
 from tidelog.server.groups.transactional import TransactionalCommits
 from tidelog.server.topics import OFFSETS_TOPIC
+from tidelog.storage.topic_info import TopicInfo
 
 # How long groups are looked at, for expiry or a deleted topic, before others run.
 SLICE_MS: Final = 3
@@ -130,12 +131,12 @@ class GroupCoordinator:
             else:
                 self._rebalances.unload(group, Code.NOT_COORDINATOR)
 
-    def forget_topic(self, topic: str) -> None:
+    def forget_topic(self, info: TopicInfo) -> None:
         """A topic was deleted: nobody's offsets of it are kept."""
-        if topic == OFFSETS_TOPIC:
+        if info.name == OFFSETS_TOPIC:
             self.shards.forget_topic()
             return
-        self._sweep(lambda group: self._forget_topic(group, topic), self.groups())
+        self._sweep(lambda group: self._forget_topic(group, info.name), self.groups())
 
     def _forget_topic(self, group: AnyGroup, topic: str) -> None:
         if isinstance(group, ShareGroup):

@@ -26,6 +26,7 @@ from tidelog.server.shares.share_states import LOGGER, ShareStates
 from tidelog.server.shares.states import ShareCode
 from tidelog.server.time_lookups import find_time
 from tidelog.server.topics import SHARE_STATE_TOPIC
+from tidelog.storage.topic_info import TopicInfo
 from tidelog.types import OffsetAndTimestamp
 
 # So long a fetch waits for what is kept to be loaded (share.coordinator.write.timeout.ms).
@@ -235,8 +236,8 @@ class Shares:
             if live is not None:
                 self._drop(live)
 
-    def _forget_topic(self, name: str) -> None:
-        if name == SHARE_STATE_TOPIC:
+    def _forget_topic(self, info: TopicInfo) -> None:
+        if info.name == SHARE_STATE_TOPIC:
             self._lose(list(self._live))
             self.states.forget_topic()
             return

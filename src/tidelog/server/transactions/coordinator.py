@@ -35,6 +35,7 @@ from tidelog.server.transactions.steps import (
     verify,
 )
 from tidelog.server.transactions.table import TransactionTable
+from tidelog.storage.topic_info import TopicInfo
 from tidelog.types import TopicPartition
 
 # How long to add partitions waits for the end of the transaction before, rather than be asked
@@ -77,8 +78,8 @@ class TransactionCoordinator:
         """Begin to read the transactional ids that there were, and complete what was decided."""
         self.log.resume()
 
-    def _forget_topic(self, topic: str) -> None:
-        if topic == TRANSACTIONS_TOPIC:
+    def _forget_topic(self, info: TopicInfo) -> None:
+        if info.name == TRANSACTIONS_TOPIC:
             self.log.forget_topic()
 
     # -- producers ---------------------------------------------------------------------------
