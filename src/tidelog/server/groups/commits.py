@@ -3,7 +3,7 @@
 Source: Kafka 4.3's offset manager; KIP-211 (expiry), KIP-496 (deleting offsets).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from tidelog.config import BrokerConfig
@@ -152,9 +152,40 @@ class Commits:
         places = dict.fromkeys((topic, partition) for topic, partition, _ in group.offsets)
         return list(places | dict.fromkeys(self._pending.places(group.group_id)))
 
-    def forget_topic(self, group: AnyGroup, topic: str) -> None:
-        """A topic was deleted: its offsets are not kept."""
-        self._forget(group, [place for place in self._places(group) if place[0] == topic])
+    def forget_topic(
+        self, group: AnyGroup, topic: str, had: Callable[[CommittedOffset], bool]
+    ) -> bool:
+        """A topic was deleted: its offsets are not kept.
+
+        A record that forgets a partition takes along what is pending for it. Where that is a new
+        topic's its transaction has to end first: it may bring what is kept instead.
+
+        Args:
+            group: Whose offsets.
+            topic: The topic's name.
+            had: Whether an offset was committed for it, not for a new one of its name.
+
+        Returns:
+            Whether nothing of it is left; else this is to be tried again.
+        """
+        left = [
+            place
+            for place in self._places(group)
+            if place[0] == topic and self._is_left(group, place, had)
+        ]
+        ready = [place for place in left if all(map(had, self._pending_at(group, place)))]
+        self._forget(group, ready)
+        return len(ready) == len(left)
+
+    def _is_left(
+        self, group: AnyGroup, place: tuple[str, int], had: Callable[[CommittedOffset], bool]
+    ) -> bool:
+        """Whether something of a deleted topic counts, or may yet: nothing newer stands there."""
+        found = group.offsets.get(*place)
+        return any(map(had, self._pending_at(group, place))) if found is None else had(found)
+
+    def _pending_at(self, group: AnyGroup, place: tuple[str, int]) -> Sequence[CommittedOffset]:
+        return self._pending.offsets(group.group_id, *place)
 
     # -- expiry ------------------------------------------------------------------------------
 

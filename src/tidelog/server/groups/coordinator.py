@@ -5,6 +5,7 @@ Source: Kafka 4.3's group coordinator.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from tidelog.server.groups.codes import Code
@@ -21,6 +22,7 @@ from tidelog.server.groups.conversion import Conversion
 from tidelog.server.groups.group_settings import GroupSettings
 from tidelog.server.groups.host import Host
 from tidelog.server.groups.membership import Membership
+from tidelog.server.groups.offsets import DeletedTopic
 from tidelog.server.groups.pending import PendingOffsets
 from tidelog.server.groups.rebalance import Rebalances
 from tidelog.server.groups.shards import Shards
@@ -34,6 +36,8 @@ from tidelog.storage.topic_info import TopicInfo
 
 # How long groups are looked at, for expiry or a deleted topic, before others run.
 SLICE_MS: Final = 3
+# So often it is looked whether transactions have ended that something waits for.
+PENDING_CHECK_MS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,7 @@ class GroupCoordinator:
     def __init__(self, node: Host) -> None:
         clock, config = node.env.clock, node.config
         self._timers = node.timers
+        self._topics = node.topics
         self._clock = clock
         self._check_ms = config.offsets_retention_check_interval_ms
         self.shards = Shards(node, self._let_go)
@@ -132,17 +137,28 @@ class GroupCoordinator:
                 self._rebalances.unload(group, Code.NOT_COORDINATOR)
 
     def forget_topic(self, info: TopicInfo) -> None:
-        """A topic was deleted: nobody's offsets of it are kept."""
+        """A topic was deleted: nobody's offsets of it are kept.
+
+        That takes its time; there may be a new topic of its name meanwhile.
+        """
         if info.name == OFFSETS_TOPIC:
             self.shards.forget_topic()
             return
-        self._sweep(lambda group: self._forget_topic(group, info.name), self.groups())
+        gone = DeletedTopic(info.name, info.topic_id, self._clock.now_ms())
+        self._sweep(partial(self._forget_topic, gone), self.groups())
 
-    def _forget_topic(self, group: AnyGroup, topic: str) -> None:
-        if isinstance(group, ShareGroup):
-            self.share_topics.forget_topic(group, topic)
-        else:
-            self.commits.forget_topic(group, topic)
+    def _forget_topic(self, gone: DeletedTopic, group: AnyGroup) -> None:
+        if not isinstance(group, ShareGroup):
+            self._forget_offsets(gone, group)
+        elif gone.topic_id is not None:
+            self.share_topics.forget_topic(group, gone.topic_id)
+
+    def _forget_offsets(self, gone: DeletedTopic, group: AnyGroup) -> None:
+        info = self._topics.find(gone.name)
+        had = partial(gone.had, present=None if info is None else info.topic_id)
+        if not self.commits.forget_topic(group, gone.name, had):
+            again = partial(self._sweep, partial(self._forget_topic, gone), [group])
+            self._timers.after(PENDING_CHECK_MS, again)
 
     def _expire(self) -> None:
         self._sweep(self.commits.expire, self.groups())

@@ -43,6 +43,35 @@ class CommittedOffset:
             return now_ms >= self.expire_ms
         return now_ms - since_ms >= retention_ms
 
+    def is_of_another(self, topic_id: UUID) -> bool:
+        """Whether it was committed for another topic than this one, as far as both are known."""
+        return self.topic_id != topic_id and NO_UUID not in (topic_id, self.topic_id)
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedTopic:
+    """A topic that was deleted; there may be a new one of its name.
+
+    Attributes:
+        name: Its name.
+        topic_id: Its id, None where it had none.
+        deleted_ms: Wall time of the deletion.
+    """
+
+    name: str
+    topic_id: UUID | None
+    deleted_ms: int
+
+    def had(self, offset: CommittedOffset, present: UUID | None) -> bool:
+        """Whether an offset was committed for it, or for one of its name before it.
+
+        A record may lack the id, then its time decides. Clocks are set back now and then: what is
+        of the present topic, where there is one, stays whatever its time.
+        """
+        if offset.topic_id == self.topic_id:
+            return True
+        return offset.topic_id != present and offset.commit_ms <= self.deleted_ms
+
 
 class GroupOffsets:
     """All that one group has committed, by topic and partition."""

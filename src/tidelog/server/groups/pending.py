@@ -68,6 +68,11 @@ class PendingOffsets:
         """Topics and partitions of a group that have something pending."""
         return tuple(self._groups.get(group_id, ()))
 
+    def offsets(self, group_id: str, topic: str, partition: int) -> Sequence[CommittedOffset]:
+        """What open transactions have committed for a partition."""
+        entries = self._groups.get(group_id, {}).get((topic, partition), {})
+        return [entry.offset for entry in entries.values()]
+
     # -- changes -----------------------------------------------------------------------------
 
     def put(

@@ -49,11 +49,10 @@ class ShareTopics:
         left = {each: topic for each, topic in group.shared.items() if each not in topic_ids}
         return self._change(group, left)
 
-    def forget_topic(self, group: ShareGroup, name: str) -> None:
+    def forget_topic(self, group: ShareGroup, topic_id: UUID) -> None:
         """A topic was deleted: the group shares it no more."""
-        gone = [topic_id for topic_id, each in group.shared.items() if each.name == name]
-        if gone:
-            self.unshare(group, gone)
+        if topic_id in group.shared:
+            self.unshare(group, [topic_id])
 
     def _change(self, group: ShareGroup, shared: Mapping[UUID, SharedTopic]) -> Reply[Code]:
         changes = [] if shared == group.shared else [SharedTopicsChange(shared)]

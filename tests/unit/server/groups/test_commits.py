@@ -170,7 +170,7 @@ class TestForgetting:
         world = World()
         asked = CommitAsked(group_id=GROUP)
         world.commits.commit(asked, [Commit("flights", 0, 1), Commit("ships", 0, 2)])
-        world.commits.forget_topic(world.group, "flights")
+        assert world.commits.forget_topic(world.group, "flights", lambda _: True)
         world.restart()
         assert [(topic, found.offset) for topic, _, found in world.group.offsets] == [("ships", 2)]
 

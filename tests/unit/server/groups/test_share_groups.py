@@ -240,12 +240,12 @@ def test_topics_that_come_and_grow_are_read(world: World) -> None:
 def test_a_deleted_topic_is_forgotten(world: World) -> None:
     first = Member(world, "A", "routes", "stops")
     world.make_topics(routes=4)
-    world.share_topics.forget_topic(world.sharers, "stops")
+    world.share_topics.forget_topic(world.sharers, STOPS)
     assert set(world.sharers.shared) == {ROUTES}
     first.beat()
     assert first.assigned == {ROUTES: frozenset(range(4))}
     written = len(world.journal.data)
-    world.share_topics.forget_topic(world.sharers, "stops")
+    world.share_topics.forget_topic(world.sharers, STOPS)
     assert len(world.journal.data) == written
 
 

@@ -1,0 +1,207 @@
+"""What goes with a deleted topic, while there is a new one of its name: the former's alone."""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from tests.unit.server.groups.test_shards import broker, committed, on_a_loop, until_loaded
+
+from tidelog.env import Env, ManualClock
+from tidelog.protocol.wire import NO_UUID
+from tidelog.server.groups.codes import Code
+from tidelog.server.groups.commit_checks import Commit
+from tidelog.server.groups.coordinator import PENDING_CHECK_MS
+from tidelog.server.groups.offsets import CommittedOffset, DeletedTopic
+from tidelog.server.groups.results import CommitAsked, ShareBeatAsked
+from tidelog.server.groups.share.group import ShareGroup
+from tidelog.server.handlers.waiting import arrival
+from tidelog.server.node import Node
+from tidelog.server.open_transactions import TransactionEnd
+
+TOPIC = "flights"
+NAMES = [f"group {number}" for number in range(10)]
+FIRST, LAST = NAMES[0], NAMES[-1]
+OLD_ID, OTHER_ID = UUID(int=1), UUID(int=2)
+
+
+class Ticking(ManualClock):
+    """A clock that goes on with each look at it: a few groups are a slice."""
+
+    def monotonic_ms(self) -> int:
+        self.advance(1)
+        return super().monotonic_ms()
+
+
+@dataclass
+class World:
+    """A broker that has one topic, and a clock that tests move."""
+
+    node: Node
+    clock: Ticking
+
+    @property
+    def topic_id(self) -> UUID:
+        """The present topic's."""
+        info = self.node.topics.find(TOPIC)
+        assert info is not None
+        assert info.topic_id is not None
+        return info.topic_id
+
+    def make_anew(self) -> None:
+        """Another topic comes in the topic's place; what was the former's goes behind that."""
+        self.node.topics.delete(TOPIC)
+        self.node.topics.create(TOPIC)
+
+    def commit(self, offset: int, *groups: str, topic_id: UUID | None = None) -> None:
+        """Commit for the present topic, or as a record of another one says."""
+        kept = [Commit(TOPIC, 0, offset, topic_id=topic_id or self.topic_id)]
+        for name in groups:
+            said = self.node.groups.commits.commit(CommitAsked(group_id=name), kept)
+            assert not said.is_done or said.value == [Code.NONE]
+
+    async def begin(self, offset: int, producer_id: int) -> None:
+        """Commit for the last group, in a transaction that stays open."""
+        groups, producer = self.node.groups, (producer_id, 0)
+        guard = groups.shards.guard(LAST, producer, raises_epochs=False).guard
+        asked = CommitAsked(group_id=LAST, is_transactional=True)
+        kept = [Commit(TOPIC, 0, offset, topic_id=self.topic_id)]
+        said = groups.transactional.commit(asked, producer, guard, kept)
+        assert await arrival(said) == [Code.NONE]
+
+    async def end(self, producer_id: int, *, commit: bool) -> None:
+        """A producer's transaction ends."""
+        shards = self.node.groups.shards
+        end = TransactionEnd(producer_id, 0, 0, commit)
+        assert await arrival(shards.end_transaction(shards.number_of(LAST), end)) is Code.NONE
+
+    def finish(self) -> None:
+        """All that is due soon is done."""
+        for _ in NAMES:
+            self.clock.advance(PENDING_CHECK_MS)
+            self.node.timers.run_due()
+
+    def left(self, names: Iterable[str] = NAMES) -> dict[str, int]:
+        """What groups have committed."""
+        found = {name: committed(self.node.groups, name) for name in names}
+        return {name: offset for name, offset in found.items() if offset is not None}
+
+
+@asynccontextmanager
+async def world(path: Path) -> AsyncIterator[World]:
+    """A broker; where there was one before, with what that has written."""
+    clock = Ticking(1_700_000_000_000)
+    async with broker(path, Env(clock=clock)) as node:
+        await node.groups.shards.ensure_topic()
+        await until_loaded(node.groups)
+        if node.topics.find(TOPIC) is None:
+            node.topics.create(TOPIC)
+        yield World(node, clock)
+
+
+async def left_after_restart(path: Path) -> dict[str, int]:
+    async with world(path) as it:
+        return it.left()
+
+
+@on_a_loop
+async def test_what_was_committed_for_a_new_topic_stays(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        it.commit(5, *NAMES)
+        it.make_anew()
+        assert LAST in it.left()
+        assert FIRST not in it.left()  # some milliseconds at a time
+        it.commit(42, FIRST, LAST)
+        it.finish()
+        assert it.left() == {FIRST: 42, LAST: 42}
+    assert await left_after_restart(tmp_path) == {FIRST: 42, LAST: 42}
+
+
+@on_a_loop
+async def test_what_lacks_the_id_or_has_an_earlier_one_goes(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        it.commit(5, FIRST, topic_id=NO_UUID)
+        it.commit(6, LAST, topic_id=OLD_ID)
+        it.make_anew()
+        it.finish()
+        assert it.left() == {}
+    assert await left_after_restart(tmp_path) == {}
+
+
+def test_what_is_of_the_present_topic_stays_though_the_clock_was_set_back() -> None:
+    gone = DeletedTopic(TOPIC, OLD_ID, 1000)
+    assert gone.had(CommittedOffset(1, commit_ms=2000, topic_id=OLD_ID), present=OTHER_ID)
+    assert not gone.had(CommittedOffset(1, commit_ms=900, topic_id=OTHER_ID), present=OTHER_ID)
+    # Deleted itself meanwhile, but perhaps not for good.
+    assert not gone.had(CommittedOffset(1, commit_ms=1001, topic_id=OTHER_ID), present=None)
+    # Old forms of commits have no id.
+    assert gone.had(CommittedOffset(1, commit_ms=1000), present=OTHER_ID)
+    assert not gone.had(CommittedOffset(1, commit_ms=1001), present=OTHER_ID)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_transaction_for_a_new_topic_has_its_way(tmp_path: Path, commit: bool) -> None:
+    """A record that forgets what was committed would forget what is pending with it."""
+    left = {LAST: 42} if commit else {}
+
+    @on_a_loop
+    async def story(path: Path) -> None:
+        async with world(path) as it:
+            it.commit(5, *NAMES)
+            it.make_anew()
+            await it.begin(42, 7)
+            it.finish()
+            assert it.left(NAMES[:-1]) == {}
+            await it.end(7, commit=commit)
+            it.finish()
+            assert it.left() == left
+        assert await left_after_restart(path) == left
+
+    story(tmp_path)
+
+
+@on_a_loop
+async def test_a_transaction_for_the_former_topic_brings_nothing_back(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        it.commit(4, *NAMES)
+        await it.begin(5, 7)
+        it.make_anew()
+        it.commit(42, LAST)
+        it.finish()
+        await it.end(7, commit=True)
+        assert it.left() == {LAST: 42}
+    assert await left_after_restart(tmp_path) == {LAST: 42}
+
+
+@on_a_loop
+async def test_what_was_pending_for_a_topic_goes_with_it(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        await it.begin(5, 7)
+        it.make_anew()
+        it.finish()
+        assert not it.node.groups.pending.has_group(LAST)
+        await it.end(7, commit=True)
+        assert it.left() == {}
+    assert await left_after_restart(tmp_path) == {}
+
+
+@on_a_loop
+async def test_a_share_group_goes_on_with_a_new_topic(tmp_path: Path) -> None:
+    async def beat(it: World, epoch: int) -> int:
+        topics = None if epoch else frozenset({TOPIC})
+        asked = ShareBeatAsked(group_id=LAST, member_id="A", epoch=epoch, topics=topics)
+        told = await arrival(it.node.groups.shares.beat(asked))
+        assert told.code is Code.NONE
+        return told.epoch
+
+    async with world(tmp_path) as it:
+        it.commit(5, *NAMES[:-1])
+        epoch = await beat(it, 0)
+        it.make_anew()
+        await beat(it, epoch)
+        it.finish()
+        group = it.node.groups.find(LAST)
+        assert isinstance(group, ShareGroup)
+        assert set(group.shared) == {it.topic_id}
