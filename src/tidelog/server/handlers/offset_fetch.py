@@ -7,6 +7,7 @@ KIP-848 (topic ids).
 import asyncio
 from collections.abc import Iterable
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from tidelog.protocol.messages.groups import (
     OffsetFetchGroup,
@@ -116,17 +117,23 @@ async def _group(
 
 
 def _all(node: Node, told: _Told) -> Iterable[OffsetFetchGroupTopicResponse]:
-    """All that was committed; by id only of topics that there are."""
+    """All that was committed; by id only of topics that there are, and for them."""
     for name in told.offsets.topics():
         info = node.topics.find(name)
         topic_id = NO_UUID if info is None or info.topic_id is None else info.topic_id
         if told.by_id and topic_id == NO_UUID:
             continue
-        yield OffsetFetchGroupTopicResponse(
-            name=name,
-            topic_id=topic_id,
-            partitions=[_partition(told, name, number) for number in told.offsets.of_topic(name)],
-        )
+        numbers = [
+            number
+            for number, found in told.offsets.of_topic(name).items()
+            if not (told.by_id and found.is_of_another(topic_id))
+        ]
+        if numbers:
+            yield OffsetFetchGroupTopicResponse(
+                name=name,
+                topic_id=topic_id,
+                partitions=[_partition(told, name, NO_UUID, number) for number in numbers],
+            )
 
 
 def _asked_topic(
@@ -146,16 +153,20 @@ def _asked_topic(
     else:
         name = asked.name if info is None else info.name
         numbers = dict.fromkeys(asked.partition_indexes)
-        partitions = [_partition(told, name, number) for number in numbers]
+        topic_id = asked.topic_id if told.by_id else NO_UUID
+        partitions = [_partition(told, name, topic_id, number) for number in numbers]
     return OffsetFetchGroupTopicResponse(
         name=asked.name, topic_id=asked.topic_id, partitions=partitions
     )
 
 
-def _partition(told: _Told, topic: str, number: int) -> OffsetFetchGroupPartitionResponse:
+def _partition(
+    told: _Told, topic: str, topic_id: UUID, number: int
+) -> OffsetFetchGroupPartitionResponse:
+    """What is kept, but for another topic of the name than was asked for; no id stands for all."""
     found = told.offsets.get(topic, number)
     is_unstable = told.pending is not None and told.pending.is_pending(told.group_id, topic, number)
-    if found is None or is_unstable:
+    if found is None or is_unstable or found.is_of_another(topic_id):
         return OffsetFetchGroupPartitionResponse(
             partition_index=number,
             committed_offset=NO_OFFSET,

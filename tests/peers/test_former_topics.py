@@ -1,0 +1,132 @@
+"""Offsets that were committed for a former topic of the name: what Kafka tells of them, and we."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import pytest
+from tests.kafka_oracle import Oracle
+from tests.peers.broker import Broker
+from tests.peers.home import KafkaHome
+from tests.peers.test_group_offsets import TOPIC, commit_in_a_transaction, ours
+from tests.server.raw import RawClient
+from tests.waiting import until
+
+from tidelog.protocol.messages import METADATA, OFFSET_COMMIT, OFFSET_FETCH
+from tidelog.protocol.messages.commits import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tidelog.protocol.messages.groups import (
+    OffsetFetchGroup,
+    OffsetFetchGroupTopic,
+    OffsetFetchRequest,
+)
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tidelog.protocol.wire import NO_UUID
+from tidelog.server.groups.commit_checks import Commit
+from tidelog.server.groups.results import CommitAsked
+from tidelog.server.node import Node
+
+pytestmark = pytest.mark.kafka
+
+GROUP: Final = "readers"
+# Committed in a transaction, by name, by id, for a former topic, and without an id.
+IN_TRANSACTION, BY_NAME, BY_ID, FORMER, UNKNOWN = range(5)
+LOADING: Final = {14, 15, 16}
+Told = dict[int, tuple[int, int]]
+
+
+@pytest.fixture
+def kafka(kafka_jars: KafkaHome, kafka_oracle: Oracle, quick_path: Path) -> Iterator[Broker]:
+    """A stopped broker with a directory of its own."""
+    settings = {"offsets.topic.num.partitions": "1"}
+    broker = Broker(kafka_jars, kafka_oracle, quick_path / "kafka", settings=settings)
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+def id_of(bootstrap: str) -> UUID:
+    with RawClient(bootstrap) as client:
+        asked = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)])
+        return client.ask(METADATA, 12, asked).topics[0].topic_id
+
+
+def commit(bootstrap: str, version: int, number: int) -> None:
+    """Commit a partition's number for it."""
+    place = OffsetCommitRequestPartition(partition_index=number, committed_offset=number)
+    named = OffsetCommitRequestTopic(name=TOPIC, topic_id=id_of(bootstrap), partitions=[place])
+    request = OffsetCommitRequest(group_id=GROUP, topics=[named])
+    with RawClient(bootstrap) as client:
+        code = until(
+            lambda: client.ask(OFFSET_COMMIT, version, request).topics[0].partitions[0].error_code,
+            lambda code: code not in LOADING,
+        )
+    assert code == 0
+
+
+def fetched(bootstrap: str, version: int, topic: OffsetFetchGroupTopic | None) -> Told:
+    """Offset and error of each partition that is told."""
+    group = OffsetFetchGroup(group_id=GROUP, topics=None if topic is None else [topic])
+    with RawClient(bootstrap) as client:
+        (told,) = until(
+            lambda: client.ask(OFFSET_FETCH, version, OffsetFetchRequest(groups=[group])).groups,
+            lambda groups: groups[0].error_code not in LOADING,
+        )
+    return {
+        each.partition_index: (each.committed_offset, each.error_code)
+        for topic in told.topics
+        for each in topic.partitions
+    }
+
+
+def answers(bootstrap: str) -> tuple[Told, Told, Told]:
+    """What is told by name, by id, and by id of all that there is."""
+    numbers = [*range(5)]
+    named = OffsetFetchGroupTopic(name=TOPIC, partition_indexes=numbers)
+    by_id = OffsetFetchGroupTopic(topic_id=id_of(bootstrap), partition_indexes=numbers)
+    return fetched(bootstrap, 9, named), fetched(bootstrap, 10, by_id), fetched(bootstrap, 10, None)
+
+
+def known_ids(node: Node) -> dict[int, UUID]:
+    """Of each partition that was committed, the topic's id in the record."""
+    group = node.groups.find(GROUP)
+    assert group is not None
+    return {number: found.topic_id for _, number, found in group.offsets}
+
+
+def add_strangers(node: Node) -> None:
+    """Commit as for another topic, and as those did who knew no ids."""
+    commits = [
+        Commit(TOPIC, FORMER, FORMER, topic_id=UUID(int=1)),
+        Commit(TOPIC, UNKNOWN, UNKNOWN, topic_id=NO_UUID),
+    ]
+    said = node.groups.commits.commit(CommitAsked(group_id=GROUP), commits)
+    assert said.value == [0, 0]
+
+
+def test_offsets_of_a_former_topic(kafka: Broker) -> None:
+    kafka.start()
+    kafka.create_topic(TOPIC, 5)
+    commit_in_a_transaction(kafka, GROUP, 50, ends="commit")
+    commit(kafka.bootstrap, 9, BY_NAME)
+    commit(kafka.bootstrap, 10, BY_ID)
+    topic_id = id_of(kafka.bootstrap)
+    kafka.stop()
+    with ours(kafka) as (broker, _):
+        until(lambda: broker.call(lambda node: node.groups.find(GROUP)), bool)
+        # Transactions commit without the id, also where they are Kafka's newest.
+        kafkas = {IN_TRANSACTION: NO_UUID, BY_NAME: topic_id, BY_ID: topic_id}
+        assert broker.call(known_ids) == kafkas
+        broker.call(add_strangers)
+        by_name, by_id, all_by_id = answers(broker.bootstrap_servers)
+    kept = {IN_TRANSACTION: (50, 0), BY_NAME: (1, 0), BY_ID: (2, 0), UNKNOWN: (4, 0)}
+    assert by_name == {**kept, FORMER: (FORMER, 0)}
+    assert by_id == {**kept, FORMER: (-1, 0)}
+    assert all_by_id == kept
+    kafka.start()
+    assert answers(kafka.bootstrap) == (by_name, by_id, {**kept, FORMER: (FORMER, 0)})

@@ -1,0 +1,108 @@
+"""OffsetFetch where a record was written for another topic of the same name."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import UUID
+
+from tests.unit.server.groups.test_shards import GROUP, broker, on_a_loop
+
+from tidelog.protocol.messages import OFFSET_FETCH
+from tidelog.protocol.messages.groups import (
+    OffsetFetchGroup,
+    OffsetFetchGroupTopic,
+    OffsetFetchRequest,
+)
+from tidelog.protocol.wire import NO_UUID
+from tidelog.server.groups.codes import Code
+from tidelog.server.groups.commit_checks import Commit
+from tidelog.server.groups.results import CommitAsked
+from tidelog.server.handlers.offset_fetch import offset_fetch
+from tidelog.server.handlers.waiting import arrival
+from tidelog.server.node import ConnectionFacts, Node
+from tidelog.server.requests import RequestContext
+
+TOPIC = "flights"
+# Of the former topic, of no topic that is known, of the present one; nothing.
+FORMER, UNKNOWN, PRESENT, NOTHING = range(4)
+
+
+def id_of(node: Node, name: str = TOPIC) -> UUID:
+    info = node.topics.find(name)
+    assert info is not None
+    assert info.topic_id is not None
+    return info.topic_id
+
+
+@asynccontextmanager
+async def committed(path: Path) -> AsyncIterator[Node]:
+    """A broker with a topic, and one that was made anew while the broker was not there."""
+    async with broker(path) as node:
+        await node.groups.shards.ensure_topic()
+        for name in (TOPIC, "ships"):
+            node.topics.create(name, 4)
+        commits = [
+            Commit(TOPIC, FORMER, 7, 3, "old", UUID(int=1)),
+            Commit(TOPIC, UNKNOWN, 8, topic_id=NO_UUID),
+            Commit(TOPIC, PRESENT, 9, topic_id=id_of(node)),
+            Commit("ships", 0, 10, topic_id=UUID(int=2)),
+        ]
+        said = node.groups.commits.commit(CommitAsked(group_id=GROUP), commits)
+        assert await arrival(said) == [Code.NONE] * 4
+        yield node
+
+
+async def fetched(
+    node: Node, version: int, topic: OffsetFetchGroupTopic | None
+) -> dict[tuple[UUID, int], tuple[int, int, str | None, int]]:
+    """Offset, epoch, metadata and error of each partition that is told."""
+    context = RequestContext(node, OFFSET_FETCH, version, "test", ConnectionFacts(9, "127.0.0.1"))
+    group = OffsetFetchGroup(group_id=GROUP, topics=None if topic is None else [topic])
+    (told,) = (await offset_fetch(context, OffsetFetchRequest(groups=[group]))).groups
+    assert told.error_code == 0
+    assert all(each.partitions for each in told.topics)
+    return {
+        (each.topic_id, one.partition_index): (
+            one.committed_offset,
+            one.committed_leader_epoch,
+            one.metadata,
+            one.error_code,
+        )
+        for each in told.topics
+        for one in each.partitions
+    }
+
+
+@on_a_loop
+async def test_a_new_topic_has_nothing_of_the_former_one(tmp_path: Path) -> None:
+    async with committed(tmp_path) as node:
+        topic_id = id_of(node)
+        asked = OffsetFetchGroupTopic(topic_id=topic_id, partition_indexes=[*range(4)])
+        assert await fetched(node, 10, asked) == {
+            (topic_id, FORMER): (-1, -1, "", 0),
+            (topic_id, UNKNOWN): (8, -1, "", 0),
+            (topic_id, PRESENT): (9, -1, "", 0),
+            (topic_id, NOTHING): (-1, -1, "", 0),
+        }
+
+
+@on_a_loop
+async def test_all_that_a_group_has_is_told_of_topics_that_it_was_committed_for(
+    tmp_path: Path,
+) -> None:
+    async with committed(tmp_path) as node:
+        topic_id = id_of(node)
+        assert await fetched(node, 10, None) == {
+            (topic_id, UNKNOWN): (8, -1, "", 0),
+            (topic_id, PRESENT): (9, -1, "", 0),
+        }
+
+
+@on_a_loop
+async def test_who_asks_by_name_is_told_what_is_kept_under_it(tmp_path: Path) -> None:
+    async with committed(tmp_path) as node:
+        asked = OffsetFetchGroupTopic(name=TOPIC, partition_indexes=[FORMER, PRESENT])
+        told = await fetched(node, 9, asked)
+        assert [each[0] for each in told.values()] == [7, 9]
+        told = await fetched(node, 9, None)
+        assert sorted(each[0] for each in told.values()) == [7, 8, 9, 10]
