@@ -282,6 +282,27 @@ class Talk:
             asked = OffsetFetchRequest(groups=[one])
         self.ask(OFFSET_FETCH, version, asked)
 
+    def fetch_twice(self, version: int) -> None:
+        """Name a topic twice, with other partitions; what is told of each partition."""
+        if version < 8:
+            named = [OffsetFetchTopic(name=TOPIC, partition_indexes=[one]) for one in (0, 1, 0)]
+            asked = OffsetFetchRequest(group_id=self.group, topics=named)
+        else:
+            topics = [
+                OffsetFetchGroupTopic(name=TOPIC, partition_indexes=[one]) for one in (0, 1, 0)
+            ]
+            asked = OffsetFetchRequest(
+                groups=[OffsetFetchGroup(group_id=self.group, topics=topics)]
+            )
+        answer = self.client("a").ask(OFFSET_FETCH, version, asked)
+        topics_told = answer.topics if version < 8 else answer.groups[0].topics
+        rows = {
+            (topic.name, part.partition_index, part.committed_offset, part.error_code)
+            for topic in topics_told
+            for part in topic.partitions
+        }
+        self.told.append(sorted(rows))
+
     def describe(self, *, version: int = 6) -> None:
         asked = DescribeGroupsRequest(groups=[self.group], include_authorized_operations=True)
         self.ask(DESCRIBE_GROUPS, version, asked)

@@ -151,6 +151,8 @@ def committing(talk: Talk) -> None:
         talk.fetch(version=version)
     for version in (2, 8, 10):
         talk.fetch(version=version, topics=False)
+    for version in (1, 7, 8, 9):
+        talk.fetch_twice(version)
     talk.describe()
     talk.listed([" Empty"], ["CLASSIC"])
     talk.listed(["stable"])

@@ -6,6 +6,7 @@ KIP-848 (topic ids).
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -108,7 +109,7 @@ async def _group(
         if asked.topics is None
         else [
             _asked_topic(context.node, told, topic)
-            for topic in {(each.name, each.topic_id): each for each in asked.topics}.values()
+            for topic in _named_once(asked.topics)
         ]
     )
     return OffsetFetchGroupResponse(
@@ -134,6 +135,16 @@ def _all(node: Node, told: _Told) -> Iterable[OffsetFetchGroupTopicResponse]:
                 topic_id=topic_id,
                 partitions=[_partition(told, name, NO_UUID, number) for number in numbers],
             )
+
+
+def _named_once(asked: Iterable[OffsetFetchGroupTopic]) -> Iterable[OffsetFetchGroupTopic]:
+    """Each topic once, with all partitions that are asked for wherever it is named."""
+    found: dict[tuple[str, UUID], OffsetFetchGroupTopic] = {}
+    for each in asked:
+        key = each.name, each.topic_id
+        found.setdefault(key, replace(each, partition_indexes=[]))
+        found[key].partition_indexes += each.partition_indexes
+    return found.values()
 
 
 def _asked_topic(
