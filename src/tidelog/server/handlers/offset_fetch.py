@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
-from uuid import UUID
 
 from tidelog.protocol.messages.groups import (
     OffsetFetchGroup,
@@ -139,7 +138,7 @@ def _all(node: Node, told: _Told) -> Iterable[OffsetFetchGroupTopicResponse]:
 
 def _named_once(asked: Iterable[OffsetFetchGroupTopic]) -> Iterable[OffsetFetchGroupTopic]:
     """Each topic once, with all partitions that are asked for wherever it is named."""
-    found: dict[tuple[str, UUID], OffsetFetchGroupTopic] = {}
+    found: dict[object, OffsetFetchGroupTopic] = {}
     for each in asked:
         key = each.name, each.topic_id
         found.setdefault(key, replace(each, partition_indexes=[]))
