@@ -75,6 +75,16 @@ class CorruptBatch(CorruptData):
     """A record batch (or legacy message) with a bad frame, header or checksum."""
 
 
+class CorruptStream(CorruptBatch):
+    """A batch whose checksum is right, but whose compressed records can't be opened.
+
+    Nobody damaged it on its way, so it is no better when it is sent again, which clients do where
+    they are told of a corrupt message (error 2).
+    """
+
+    code: ClassVar[int | None] = None
+
+
 class CorruptRecord(CorruptData):
     """A record inside a batch whose frame and checksum are right, but whose content is not."""
 

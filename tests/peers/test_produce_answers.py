@@ -32,6 +32,7 @@ from tidelog.protocol.messages.topics import (
     CreateTopicsRequest,
 )
 from tidelog.record.builder import build_batch, build_end_marker
+from tidelog.record.header import seal
 from tidelog.record.legacy_builder import build_legacy_set
 from tidelog.server.in_process import Broker
 from tidelog.types import Codec, NewRecord
@@ -61,6 +62,25 @@ def damaged(place: int, value: int) -> bytes:
     found = batch()
     found[place] = value
     return bytes(found)
+
+
+def cut(codec: Codec) -> bytes:
+    """A batch whose compressed stream ends too soon, under a checksum that is right."""
+    found = batch(b"v" * 100, codec=codec)[:-9]
+    found[8:12] = (len(found) - 12).to_bytes(4, "big")
+    seal(found, 0)
+    return bytes(found)
+
+
+def uncompressed(codec: Codec) -> bytes:
+    """A batch of plain records that names a codec."""
+    found = batch()
+    found[22] |= codec
+    seal(found, 0)
+    return bytes(found)
+
+
+CODECS = (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
 
 
 @dataclass(frozen=True)
@@ -97,6 +117,8 @@ CASES = [
     Case("unknown magic", damaged(16, 9)),
     Case("wrong checksum", damaged(65, 1)),
     Case("base offset not 0", damaged(7, 5)),
+    *(Case(f"a stream of {codec.name} that is cut", cut(codec)) for codec in CODECS),
+    *(Case(f"plain bytes as {codec.name}", uncompressed(codec)) for codec in CODECS),
     Case("zstd in v6", batch(codec=Codec.ZSTD), version=6),
     Case("zstd in v7", batch(codec=Codec.ZSTD), version=7),
     Case("partition that is not there", batch(), partition=7),

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from tidelog.errors import (
     CorruptBatch,
     CorruptRecord,
+    CorruptStream,
     UnsupportedCompression,
 )
 from tidelog.record.coding import crc32
@@ -253,7 +254,7 @@ class LegacyBatch:
         """A wrapper's message set, decompressed to at most `limit` bytes; a message as it is.
 
         Raises:
-            CorruptBatch: It does not decompress within the limit.
+            CorruptStream: It does not decompress within the limit.
             CorruptRecord: The wrapper has no value, or is damaged.
             UnsupportedCompression: The codec is unknown, or zstd.
         """
@@ -266,7 +267,7 @@ class LegacyBatch:
         try:
             return decompress(codec, value, limit=limit, magic=self.magic)
         except CorruptBatch as error:
-            raise self._corrupt(CorruptBatch, error.reason) from None
+            raise self._corrupt(CorruptStream, error.reason) from None
 
     def records(
         self, *, check_crc: bool = True, limit: int = DEFAULT_DECOMPRESSION_LIMIT

@@ -18,6 +18,7 @@ from tidelog.config import TopicConfig
 from tidelog.errors import (
     CorruptBatch,
     CorruptRecord,
+    CorruptStream,
     InvalidRecord,
     InvalidTimestamp,
     MessageTooLarge,
@@ -116,7 +117,7 @@ REFUSED: list[tuple[str, bytes, dict[str, str], type[TidelogError]]] = [
     ("crc", flipped(message(), -1), {}, CorruptBatch),
     ("crc of a later message", message() + flipped(message(1), -1), {}, CorruptBatch),
     ("crc in a wrapper", wrapper(flipped(message(), -1)), {}, CorruptBatch),
-    ("a stream that is none", message(attributes=Codec.GZIP), {}, CorruptBatch),
+    ("a stream that is none", message(attributes=Codec.GZIP), {}, CorruptStream),
     ("a wrapper without a value", bytes(build_legacy_message(None, None, magic=1, offset=0,
         attributes=Codec.GZIP)), {}, CorruptRecord),
     ("a wrapper of nothing", wrapper(b""), {}, CorruptRecord),
