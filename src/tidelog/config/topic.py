@@ -145,6 +145,11 @@ class TopicConfig:
         return CLEANUP_DELETE in self.cleanup_policy
 
     @property
+    def may_delete_records(self) -> bool:
+        """Whether clients may; no policy at all forbids nothing."""
+        return not self.is_compacted or self.is_deleted_by_age_or_size
+
+    @property
     def segment_size_limit(self) -> int:
         """Bytes at which a segment rolls: internal.segment.bytes where set, else segment.bytes."""
         if self.internal_segment_bytes is None:

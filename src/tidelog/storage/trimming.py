@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tidelog.config import CLEANUP_DELETE, TopicConfig
+from tidelog.config import TopicConfig
 from tidelog.errors import InvalidRequest, OffsetOutOfRange, PolicyViolation
 from tidelog.storage import truncation
 from tidelog.storage.active import first_reaching
@@ -151,10 +151,10 @@ class TrimmingLog(CompactingLog):
             offset: First offset to keep; -1 is the high watermark.
 
         Raises:
-            PolicyViolation: The topic's `cleanup.policy` lacks `delete`.
+            PolicyViolation: The topic's `cleanup.policy` is `compact` alone.
             OffsetOutOfRange: Beyond the high watermark, or negative.
         """
-        if CLEANUP_DELETE not in self._config.cleanup_policy:
+        if not self._config.may_delete_records:
             raise PolicyViolation(f"{self.topic_partition}: cleanup.policy does not delete")
         target = self.high_watermark if offset == HIGH_WATERMARK else offset
         if not 0 <= target <= self.high_watermark:

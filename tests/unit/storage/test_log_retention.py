@@ -66,6 +66,12 @@ class TestDeleteRecords:
         with pytest.raises(PolicyViolation):
             log.delete_records(1)
 
+    @pytest.mark.parametrize("policy", ["", "delete", "compact,delete"])
+    def test_a_policy_that_is_not_compact_alone_forbids_nothing(self, policy: str) -> None:
+        _, _, log = new_log({"cleanup.policy": policy})
+        put(log, 1)
+        assert log.delete_records(1) == 1
+
 
 class TestRetention:
     """End to end on a clock that is moved; the passes themselves are in test_retention."""
