@@ -32,27 +32,34 @@ def delete_records(
 
 async def _delete(node: Node, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     topics = []
-    partitions = node.partitions
-    names = [
-        (topic.name, asked.partition_index)
-        for topic in request.topics
-        for asked in topic.partitions
-    ]
+    partitions, named = node.partitions, _named_once(request)
+    names = [(topic, number) for topic, places in named.items() for number in places]
     await partitions.open_beside(partitions.unopened(names), node.work)
-    await partitions.holds.wait(topic.name for topic in request.topics)
-    for topic in request.topics:
-        results = [await _one(node, topic.name, asked) for asked in topic.partitions]
-        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+    await partitions.holds.wait(named)
+    for topic, places in named.items():
+        results = [await _one(node, topic, asked) for asked in places.values()]
+        topics.append(DeleteRecordsTopicResult(name=topic, partitions=results))
     return DeleteRecordsResponse(topics=topics)
+
+
+def _named_once(
+    request: DeleteRecordsRequest,
+) -> dict[str, dict[int, DeleteRecordsPartition]]:
+    """Each partition as it was named last; topics without partitions are left out, as by Kafka."""
+    found: dict[str, dict[int, DeleteRecordsPartition]] = {}
+    for topic in request.topics:
+        for asked in topic.partitions:
+            found.setdefault(topic.name, {})[asked.partition_index] = asked
+    return found
 
 
 async def _one(
     node: Node, topic: str, asked: DeleteRecordsPartition
 ) -> DeleteRecordsPartitionResult:
     try:
+        partition = node.partitions.get(topic, asked.partition_index)
         if node.topics.is_internal(topic):
             return _result(asked, INVALID_TOPIC)
-        partition = node.partitions.get(topic, asked.partition_index)
         start = _moved(partition, asked.offset)
         if start is None:
             return _result(asked, OFFSET_OUT_OF_RANGE)
