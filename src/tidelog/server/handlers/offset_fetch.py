@@ -106,10 +106,7 @@ async def _group(
     topics = (
         _all(context.node, told)
         if asked.topics is None
-        else [
-            _asked_topic(context.node, told, topic)
-            for topic in _named_once(asked.topics)
-        ]
+        else [_asked_topic(context.node, told, topic) for topic in _named_once(asked.topics)]
     )
     return OffsetFetchGroupResponse(
         group_id=asked.group_id, topics=list(topics), error_code=Code.NONE
