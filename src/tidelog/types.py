@@ -55,6 +55,10 @@ class IsolationLevel(IntEnum):
     READ_COMMITTED = 1
 
 
+# Those that there are; requests may name others.
+ISOLATION_LEVELS: Final = frozenset(IsolationLevel)
+
+
 class Codec(IntEnum):
     """Compression of a batch. The values are part of the format, do not change them."""
 

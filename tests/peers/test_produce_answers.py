@@ -188,10 +188,10 @@ def _facts(one: PartitionProduceResponse) -> Answer:
     )
 
 
-def create(client: RawClient, topic: str, config: Mapping[str, str]) -> None:
+def create(client: RawClient, topic: str, config: Mapping[str, str], count: int = 1) -> None:
     wanted = CreatableTopic(
         name=topic,
-        num_partitions=1,
+        num_partitions=count,
         replication_factor=1,
         configs=[CreatableTopicConfig(name=name, value=text) for name, text in config.items()],
     )

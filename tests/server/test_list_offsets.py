@@ -193,4 +193,6 @@ def test_what_may_not_be_deleted_is_not(filled: Broker) -> None:
     filled.call(lambda node: node.topics.create("kept", 1, {"cleanup.policy": "compact"}))
     assert delete(filled, 0, topic="kept") == (44, -1)
     assert delete(filled, 0, number=9) == (3, -1)
+    assert delete(filled, 0, topic="__consumer_offsets") == (3, -1)
+    filled.call(lambda node: node.topics.create("__consumer_offsets", 1))
     assert delete(filled, 0, topic="__consumer_offsets") == (17, -1)

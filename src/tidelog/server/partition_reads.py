@@ -21,7 +21,7 @@ from tidelog.server.epoch_checks import FENCED_LEADER_EPOCH, end_of_epoch, epoch
 from tidelog.server.exposed_times import expose_append_times
 from tidelog.server.partitions import Partition
 from tidelog.server.segment_bytes import SegmentBytes
-from tidelog.types import NO_LEADER_EPOCH, NO_OFFSET, Buffer, IsolationLevel
+from tidelog.types import NO_OFFSET, Buffer, IsolationLevel
 
 if TYPE_CHECKING:
     from tidelog.server.fetch_sessions import CachedPartition
@@ -150,38 +150,37 @@ class PartitionRead:
         """
         self.size_bytes = 0
         partition, asked = self.partition, self.cached.asked
-        if partition is None:
-            self.refuse(order, self.error_code)
-            return None
-        code = UNKNOWN_TOPIC if partition.is_gone else self._problem(partition)
-        if code:
+        code = self.error_code if partition is None else self._problem(partition)
+        if code or partition is None:
             self.refuse(order, code)
             return None
         self.answer = self._without_records(order, partition)
-        if asked.last_fetched_epoch != NO_LEADER_EPOCH and self._has_parted(order, partition):
+        if asked.last_fetched_epoch >= 0 and self._has_parted(order, partition):
+            return None
+        log = partition.log
+        if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
+            self.refuse(order, OFFSET_OUT_OF_RANGE)
             return None
         self.seen_end = end_offset = order.end_offset(partition)
         if asked.fetch_offset >= end_offset:
             return None
-        return Limits(
-            end_offset=end_offset,
-            max_bytes=min(
-                asked.partition_max_bytes, left, TIMED_BYTES if order.with_append_times else left
-            ),
-            whole_first=whole_first,
+        most = min(
+            asked.partition_max_bytes, left, TIMED_BYTES if order.with_append_times else left
         )
+        if most < 0:
+            self.refuse(order, UNKNOWN_SERVER_ERROR)
+            return None
+        return Limits(end_offset=end_offset, max_bytes=most, whole_first=whole_first)
 
     def _problem(self, partition: Partition) -> int:
         asked, log = self.cached.asked, partition.log
         topic = self.cached.key[0]
+        if partition.is_gone:
+            return UNKNOWN_TOPIC
         if not isinstance(topic, str) and topic not in (NO_UUID, log.context.topic_id):
             return INCONSISTENT_TOPIC_ID
-        code = epoch_problem(log, asked.current_leader_epoch)
-        if code:
-            return code
-        if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
-            return OFFSET_OUT_OF_RANGE
-        return UNKNOWN_SERVER_ERROR if asked.partition_max_bytes < 0 else 0
+        epoch = asked.current_leader_epoch
+        return 0 if epoch < 0 else epoch_problem(log, epoch)  # here any below 0 says nothing
 
     def _without_records(self, order: ReadOrder, partition: Partition) -> PartitionData:
         return PartitionData(
@@ -206,6 +205,8 @@ class PartitionRead:
             return True
         if epoch == asked.last_fetched_epoch and end >= asked.fetch_offset:
             return False
+        if asked.fetch_offset < partition.log.log_start_offset:
+            return False  # which is said first
         self.answer.diverging_epoch = DivergingEpoch(epoch=epoch, end_offset=end)
         return True
 

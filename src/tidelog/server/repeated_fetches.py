@@ -36,7 +36,7 @@ from tidelog.server.file_pieces import PIECE_MIN_BYTES, FilePiece
 from tidelog.server.handlers.fetch import replica_of
 from tidelog.server.partition_reads import aborted_transactions
 from tidelog.server.segment_bytes import ColdRead, SegmentBytes
-from tidelog.types import NO_LEADER_EPOCH, Buffer, IsolationLevel
+from tidelog.types import ISOLATION_LEVELS, NO_LEADER_EPOCH, Buffer, IsolationLevel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -299,6 +299,8 @@ def _is_plain(version: int, message: FetchRequest) -> bool:
         and message.session_id == NO_SESSION
         and message.session_epoch == LAST_EPOCH
         and not message.with_append_times
+        and message.isolation_level in ISOLATION_LEVELS
+        and message.max_bytes >= 0
         and bool(message.topics)
     )
 

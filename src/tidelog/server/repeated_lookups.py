@@ -17,7 +17,7 @@ from tidelog.protocol.messages.offsets import (
     ListOffsetsRequest,
 )
 from tidelog.server.handlers.list_offsets import answer_in, find_at_once, response_of
-from tidelog.types import NO_LEADER_EPOCH, Buffer
+from tidelog.types import ISOLATION_LEVELS, NO_LEADER_EPOCH, Buffer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -149,6 +149,8 @@ class RepeatedLookups:
         message = received.message
         assert isinstance(message, ListOffsetsRequest)
         if received.version == 0 or len(message.topics) != 1:
+            return None
+        if message.isolation_level not in ISOLATION_LEVELS:
             return None
         if len(message.topics[0].partitions) != 1:
             return None

@@ -62,6 +62,8 @@ UNUSUAL: dict[str, dict[str, object]] = {
     "a wrong leader epoch": {"epochs": (70, -1)},
     "an epoch of its last record": {"epochs": (-1, 0)},
     "less than nothing": {"partition_max_bytes": -1},
+    "less than nothing of all": {"max_bytes": -1},
+    "an isolation that there is not": {"isolation": 2},
     "a wait": {"min_bytes": MANY_BYTES},
 }
 

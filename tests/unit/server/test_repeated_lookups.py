@@ -130,6 +130,7 @@ def test_a_question_for_one_partition_is_met_from_a_template(node: Node, version
         request(7, [(0, 1500)]) + b"\0" * 11,  # what librdkafka sends behind a message
         request(7, [(0, 1500)])[:-1],
         request(7, [(0, 1500)], client="c" * 600),
+        request(7, [(0, 1500)], isolation=2),
         request(0, [(0, 1500)]),
         request(7, [(0, 1500)])[:20],
         b"\0\2",

@@ -27,8 +27,9 @@ from tidelog.server.fetch_sessions import (
 from tidelog.server.node import Node
 from tidelog.server.partition_reads import PartitionRead, ReadOrder
 from tidelog.server.requests import RequestContext
-from tidelog.types import IsolationLevel
+from tidelog.types import ISOLATION_LEVELS, IsolationLevel
 
+UNKNOWN_SERVER_ERROR: Final = -1
 TOPIC_DENIED: Final = 29
 UNKNOWN_TOPIC_ID: Final = 100
 INCONSISTENT_TOPIC_ID: Final = 103
@@ -38,6 +39,8 @@ def fetch(
     context: RequestContext, request: FetchRequest
 ) -> FetchResponse | Awaitable[FetchResponse]:
     """The records that are there, or a wait for more of them."""
+    if request.isolation_level not in ISOLATION_LEVELS:
+        return _refused(context.version, request)
     node, order = context.node, _order(context, request)
     now_ms = node.env.clock.monotonic_ms()
     fetching = node.fetch_sessions.open(_session_request(context, request), now_ms)
@@ -108,7 +111,7 @@ def _order(context: RequestContext, request: FetchRequest) -> ReadOrder:
         most = most if allowed is None else min(most, allowed)
     return ReadOrder(
         context.version,
-        IsolationLevel(1 if request.isolation_level == 1 else 0),
+        IsolationLevel(request.isolation_level),
         replica_id >= 0,
         min(request.min_bytes, most),
         most,
@@ -236,6 +239,30 @@ def _is_enough(request: FetchRequest, order: ReadOrder, reads: Sequence[Partitio
 
 
 # -- the response ------------------------------------------------------------------------------
+
+
+def _refused(version: int, request: FetchRequest) -> FetchResponse:
+    """Nothing is read; versions that name topics say so of each partition, too."""
+    topics = request.topics if version < BY_ID_SINCE else ()
+    return FetchResponse(
+        error_code=UNKNOWN_SERVER_ERROR,
+        session_id=request.session_id,
+        responses=[
+            FetchableTopic(
+                topic=topic.topic,
+                partitions=[
+                    PartitionData(
+                        partition_index=asked.partition,
+                        error_code=UNKNOWN_SERVER_ERROR,
+                        high_watermark=-1,
+                        records=b"",
+                    )
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in topics
+        ],
+    )
 
 
 def _response(

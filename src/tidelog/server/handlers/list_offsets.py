@@ -33,7 +33,7 @@ from tidelog.server.time_lookups import (
 from tidelog.server.work import Work
 from tidelog.storage.log import Log
 from tidelog.storage.segment import Segment
-from tidelog.types import NO_LEADER_EPOCH, NO_TIMESTAMP, OffsetAndTimestamp
+from tidelog.types import ISOLATION_LEVELS, NO_LEADER_EPOCH, NO_TIMESTAMP, OffsetAndTimestamp
 
 READ_COMMITTED: Final = 1
 
@@ -68,6 +68,8 @@ def list_offsets(
     context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
     """One answer for each partition that was asked about; one that was named twice is refused."""
+    if request.isolation_level not in ISOLATION_LEVELS:
+        return _all_refused(request, UNKNOWN_SERVER_ERROR)
     node = context.node
     if len(request.topics) == 1 == len(request.topics[0].partitions):
         asked = request.topics[0].partitions[0]
@@ -130,6 +132,15 @@ def response_of(found: Iterable[tuple[str, list[Found]]]) -> ListOffsetsResponse
     """The response that says these answers, by topic."""
     return ListOffsetsResponse(
         topics=[ListOffsetsTopicResponse(name=name, partitions=answers) for name, answers in found]
+    )
+
+
+def _all_refused(request: ListOffsetsRequest, code: int) -> ListOffsetsResponse:
+    return response_of(
+        [
+            (topic.name, [_refused(asked, code) for asked in topic.partitions])
+            for topic in request.topics
+        ]
     )
 
 

@@ -1,0 +1,289 @@
+"""Odd requests to read and to delete records, to Kafka and to us: the same answers.
+
+Fetch, ListOffsets, OffsetForLeaderEpoch and DeleteRecords, with what no client of Kafka's would
+send: offsets, epochs, sizes and isolation levels that can't be, and partitions named twice.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import TypeVar
+
+import pytest
+from tests.peers.broker import Broker as KafkaBroker
+from tests.peers.test_produce_answers import create
+from tests.server.raw import RawClient
+
+import tidelog
+from tidelog.protocol.messages import (
+    DELETE_RECORDS,
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_FOR_LEADER_EPOCH,
+)
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tidelog.protocol.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from tidelog.protocol.messages.topics import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from tidelog.record.builder import build_batch
+from tidelog.server.in_process import Broker
+from tidelog.types import NewRecord
+
+pytestmark = pytest.mark.kafka
+
+RECORDS = 10
+NOW_MS = 1_700_000_000_000
+PARTITIONS = 2
+NOT_THERE = (3, 6)
+Answer = tuple[object, ...]
+# A topic, an empty name for the one that is there; and partitions with offsets.
+Deletion = tuple[str, tuple[tuple[int, int], ...]]
+Said = TypeVar("Said")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A broker, and a topic of ours in it with some records."""
+
+    client: RawClient
+    topic: str
+    topic_id: uuid.UUID
+
+    def fetch(self, version: int, *rows: FetchPartition, **more: int) -> Answer:
+        """What a fetch without a session says; not its bytes."""
+        asked = FetchTopic(topic=self.topic, topic_id=self.topic_id, partitions=list(rows))
+        limits = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1 << 20, "session_epoch": -1}
+        message = FetchRequest(topics=[asked], rack_id="", **(limits | more))  # type: ignore[arg-type]
+        told = self.client.ask(FETCH, version, message)
+        found = [part for topic in told.responses for part in topic.partitions]
+        return (
+            told.error_code,
+            told.session_id,
+            sorted(
+                (
+                    part.partition_index,
+                    part.error_code,
+                    part.high_watermark,
+                    part.last_stable_offset,
+                    part.log_start_offset,
+                    (part.diverging_epoch.epoch, part.diverging_epoch.end_offset),
+                    len(bytes(part.records or b"")) > 0,  # type: ignore[arg-type]
+                )
+                for part in found
+            ),
+        )
+
+    def offsets(self, *rows: ListOffsetsPartition, isolation: int = 0) -> Answer:
+        """What ListOffsets says of partitions, and of a topic that is not there."""
+        topics = [
+            ListOffsetsTopic(name=self.topic, partitions=list(rows)),
+            ListOffsetsTopic(name="nobody-s", partitions=list(rows)),
+        ]
+        message = ListOffsetsRequest(topics=topics, isolation_level=isolation)
+        told = self.client.ask(LIST_OFFSETS, 7, message)
+        return tuple(
+            sorted(
+                (topic.name == self.topic, one.partition_index, one.error_code, one.offset)
+                for topic in told.topics
+                for one in topic.partitions
+            )
+        )
+
+    def epoch_end(self, current: int, epoch: int) -> Answer:
+        """What OffsetForLeaderEpoch says."""
+        asked = OffsetForLeaderPartition(
+            partition=0, current_leader_epoch=current, leader_epoch=epoch
+        )
+        topic = OffsetForLeaderTopic(topic=self.topic, partitions=[asked])
+        message = OffsetForLeaderEpochRequest(replica_id=-2, topics=[topic])
+        told = self.client.ask(OFFSET_FOR_LEADER_EPOCH, 4, message)
+        (found,) = told.topics[0].partitions
+        return found.error_code, found.leader_epoch, found.end_offset
+
+    def delete(self, *topics: Deletion) -> list[Answer]:
+        """What DeleteRecords says."""
+        asked = [
+            DeleteRecordsTopic(
+                name=name or self.topic,
+                partitions=[
+                    DeleteRecordsPartition(partition_index=number, offset=offset)
+                    for number, offset in places
+                ],
+            )
+            for name, places in topics
+        ]
+        message = DeleteRecordsRequest(topics=asked, timeout_ms=90_000)
+        told = self.client.ask(DELETE_RECORDS, 2, message)
+        return sorted(
+            (
+                topic.name.replace(self.topic, ""),
+                sorted(
+                    (one.partition_index, one.error_code, one.low_watermark)
+                    for one in topic.partitions
+                ),
+            )
+            for topic in told.topics
+        )
+
+
+@pytest.fixture(scope="module")
+def ours() -> Iterator[Broker]:
+    with tidelog.broker(settings={"log.retention.ms": "-1"}) as running:
+        yield running
+
+
+@pytest.fixture
+def places(kafka_broker: KafkaBroker, ours: Broker) -> Iterator[tuple[Place, Place]]:
+    """The same topic in both; Kafka's first."""
+    name = f"t{uuid.uuid4().hex}"
+    with RawClient(kafka_broker.bootstrap) as kafka, RawClient(ours.bootstrap_servers) as own:
+        yield filled(kafka, name), filled(own, name)
+
+
+def filled(client: RawClient, name: str, policy: str = "delete") -> Place:
+    """A new topic with a batch of records in each partition."""
+    create(client, name, {"cleanup.policy": policy}, PARTITIONS)
+    records = [NewRecord(key=b"k", value=b"v", timestamp=NOW_MS) for _ in range(RECORDS)]
+    for number in range(PARTITIONS):
+        while client.produce(name, bytes(build_batch(records)), number).error_code in NOT_THERE:
+            pass  # Kafka's partition has no leader yet
+    asked = MetadataRequest(topics=[MetadataRequestTopic(name=name)])
+    return Place(client, name, client.ask(METADATA, 12, asked).topics[0].topic_id)
+
+
+def agree(places: tuple[Place, Place], question: Callable[[Place], Said]) -> Said:
+    """What both say."""
+    theirs, ours = (question(place) for place in places)
+    assert ours == theirs
+    return ours
+
+
+def row(
+    offset: int, *, number: int = 0, current: int = -1, last: int = -1, most: int = 1 << 20
+) -> FetchPartition:
+    return FetchPartition(
+        partition=number,
+        fetch_offset=offset,
+        current_leader_epoch=current,
+        last_fetched_epoch=last,
+        partition_max_bytes=most,
+    )
+
+
+def test_offsets_and_epochs_of_a_fetch(places: tuple[Place, Place]) -> None:
+    """Where the logs have parted, that is said before the offset is looked at."""
+
+    def ask(place: Place) -> dict[Answer, Answer]:
+        epochs = (-3, -2, -1, 0, 1)
+        asked = product((-1, 0, 3, 4, 5, 10, 11, 50), epochs, epochs)
+        return {
+            (offset, current, last): place.fetch(12, row(offset, current=current, last=last))
+            for offset, current, last in asked
+        }
+
+    agree(places, ask)
+    parted = agree(places, lambda place: place.fetch(12, row(50, last=0, most=-1)))
+    assert parted == (0, 0, [(0, 0, 10, 10, 0, (0, 10), False)])
+    agree(places, lambda place: place.delete(("", ((0, 4),))))
+    agree(places, ask)
+
+
+def test_epochs_of_other_questions(places: tuple[Place, Place]) -> None:
+    def ask(place: Place) -> list[Answer]:
+        epochs = (-2, -1, 0, 1)
+        asked = [time_of(-1, current=current) for current in epochs]
+        return [
+            *(place.epoch_end(*both) for both in product(epochs, epochs)),
+            *(place.offsets(one) for one in asked),
+        ]
+
+    agree(places, ask)
+
+
+def time_of(time: int, *, current: int = -1) -> ListOffsetsPartition:
+    return ListOffsetsPartition(partition_index=0, timestamp=time, current_leader_epoch=current)
+
+
+ROWS = (
+    (row(0), row(0, number=1)),
+    (row(0),),
+    (row(0, number=9), row(0)),
+    (row(10), row(0, number=1)),
+    (row(99), row(0, number=1)),
+    (row(0, most=0), row(0, number=1)),
+    (row(0, most=-1), row(0, number=1)),
+    (row(10, most=-1), row(0, number=1)),
+    (row(99, most=-1), row(0, number=1)),
+)
+
+
+def test_a_fetch_of_less_than_nothing(places: tuple[Place, Place]) -> None:
+    """An error of the first partition, where there is something to read of it."""
+
+    def ask(place: Place) -> list[Answer]:
+        return [
+            place.fetch(12, *rows, max_bytes=most)
+            for most, rows in product((-(1 << 31), -1, 0, 1), ROWS)
+        ]
+
+    agree(places, ask)
+
+
+def test_isolation_levels_that_there_are_not(places: tuple[Place, Place]) -> None:
+    rows = (row(0), row(10, number=1), row(0, number=5))
+    levels = (-1, 0, 1, 2, 127)
+
+    def ask(place: Place) -> list[Answer]:
+        return [
+            *(
+                place.fetch(version, *rows, isolation_level=level)
+                for version, level in product((4, 11, 12, 13, 17), levels)
+            ),
+            *(
+                place.offsets(time_of(time), isolation=level)
+                for time, level in product((-1, NOW_MS), levels)
+            ),
+        ]
+
+    agree(places, ask)
+
+
+DELETIONS: list[tuple[Deletion, ...]] = [
+    (("", ((0, 2), (0, 1))),),
+    (("", ((0, 2), (0, 3))),),
+    (("", ((1, 1),)), ("", ((1, 2),))),
+    (("", ((1, 3),)), ("", ((0, 4),))),
+    (("", ((1, 99),)), ("", ((1, 4),))),
+    (("", ((1, 5),)), ("", ((1, 99),))),
+    (("", ()), ("nobody-s", ())),
+    (("nobody-s", ((0, 1),)), ("nobody-s", ((0, 1), (1, 1)))),
+    (("__consumer_offsets", ((99, 1),)),),
+    (("__cluster_metadata", ((0, 1),)), ("a b", ((0, 1),))),
+]
+
+
+def test_partitions_whose_records_go(places: tuple[Place, Place]) -> None:
+    """The last offset that is named for a partition counts."""
+    agree(places, lambda place: [place.delete(*asked) for asked in DELETIONS])
+
+
+@pytest.mark.parametrize("policy", ["", "compact", "compact,delete"])
+def test_who_may_delete_records(policy: str, kafka_broker: KafkaBroker, ours: Broker) -> None:
+    name = f"t{uuid.uuid4().hex}"
+    with RawClient(kafka_broker.bootstrap) as kafka, RawClient(ours.bootstrap_servers) as own:
+        both = filled(kafka, name, policy), filled(own, name, policy)
+        told = agree(both, lambda place: place.delete(("", ((0, 3),))))
+    assert told == [("", [(0, 44, -1) if policy == "compact" else (0, 0, 3)])]
