@@ -110,7 +110,8 @@ def text_of(message: str | None) -> str | None:
     if message is None or message.startswith("conflict topic config"):
         return None
     found = re.match(r"Invalid value .* for (configuration [a-z.]+)", message)
-    shown = found[1] if found is not None else message.split(" or some brokers")[0].rstrip(".")
+    found = found or re.match(r"(Configuration '[a-z.]+') values must not be empty", message)
+    shown = found[1].replace("'", "").lower() if found is not None else message.split(" or some brokers")[0].rstrip(".")
     return None if "compaction.lag" in shown else shown
 
 
@@ -391,6 +392,29 @@ def test_policies_are_told_in_the_order_given(pair: Pair) -> None:
         question = showing(name, policy)
         until(partial(question, pair.kafka), lambda told: "compact" in str(told))
         assert "delete,compact" in pair.agree_on(question)[1]
+
+
+def test_items_of_lists_come_and_go_alike(pair: Pair) -> None:
+    """With their blanks, and with items that are empty: what comes of it is judged."""
+    policy = "cleanup.policy"
+    pair.agree_on(creating(topic("items", cleanup_policy="compact,delete")))
+    for operation, items in (
+        (2, ""),
+        (2, " "),
+        (2, ",compact"),
+        (2, "compact,,delete"),
+        (2, ","),
+        (3, ""),
+        (3, " compact"),
+        (3, "compact, delete"),
+        (3, "compact,,delete"),
+        (2, ""),
+        (2, "compact,"),
+    ):
+        pair.agree_on(altering((policy, operation, items), name="items"))
+    question = showing("items", policy)
+    until(partial(question, pair.kafka), lambda told: "compact" in told[-1])
+    assert pair.agree_on(question)[-1][1] == "compact"
 
 
 def await_settings(pair: Pair) -> None:

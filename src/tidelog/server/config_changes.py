@@ -84,14 +84,20 @@ def _no_list(change: Change) -> Refusal:
 
 
 def _with_items(change: Change, text: str) -> str:
-    now, items = _items(text), _items(change.value or "")
-    if change.operation == Operation.APPEND:
-        return ",".join([*now, *(item for item in items if item not in now)])
-    return ",".join(item for item in now if item not in items)
+    """The list as Kafka changes it, item by item with their blanks: what is left is judged then."""
+    items = _items(text) if text else []
+    for item in _items(change.value or ""):
+        if change.operation == Operation.APPEND:
+            items += [] if item in items else [item]
+        elif item in items:
+            items.remove(item)
+    return ",".join(items)
 
 
 def _items(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()]
+    """As Java splits: empty items count but for those at the end, and nothing is one of them."""
+    found = text.rstrip(",")
+    return [] if text and not found else found.split(",")
 
 
 def changed_broker_settings(

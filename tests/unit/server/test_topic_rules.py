@@ -138,6 +138,29 @@ class TestChanges:
         assert self.changed((throttled, 2, "0:1")) == {throttled: "0:1"}
 
     @pytest.mark.parametrize(
+        ("before", "operation", "items", "after"),
+        [
+            ("delete", 2, "", "delete,"),  # which is no policy, as is said then
+            ("delete", 2, ",compact", "delete,,compact"),
+            ("delete", 2, ",", "delete"),
+            ("delete", 2, "compact,", "delete,compact"),
+            ("delete", 2, " delete", "delete, delete"),
+            ("", 2, "", ""),
+            ("", 2, "compact", "compact"),
+            ("compact,delete", 3, " compact", "compact,delete"),
+            ("compact,delete", 3, "compact, delete", "delete"),
+            ("compact,delete", 3, "compact,,delete", ""),
+            ("delete,delete", 3, "delete", "delete"),
+        ],
+    )
+    def test_items_of_a_list_count_with_their_blanks(
+        self, before: str, operation: int, items: str, after: str
+    ) -> None:
+        given = {"cleanup.policy": before}
+        changes = [Change("cleanup.policy", operation, items)]
+        assert changed_settings(changes, given, TopicConfig()) == {"cleanup.policy": after}
+
+    @pytest.mark.parametrize(
         ("changes", "code", "text"),
         [
             ([("retention.ms", 2, "7")], 40, "APPEND to key retention.ms because its type is not"),
