@@ -501,10 +501,21 @@ def metadata(version: int, *topics: MetadataRequestTopic) -> Question:
     """Ask for metadata of topics, none of which is to be created."""
 
     def ask(client: RawClient) -> list[Answer]:
-        request = MetadataRequest(topics=list(topics), allow_auto_topic_creation=False)
+        request = MetadataRequest(
+            topics=list(topics),
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=True,
+        )
         told = client.ask(METADATA, version, request)
         rows = sorted(
-            (t.name or "", t.error_code, t.is_internal, len(t.partitions)) for t in told.topics
+            (
+                t.name or "",
+                t.error_code,
+                t.is_internal,
+                len(t.partitions),
+                t.topic_authorized_operations,
+            )
+            for t in told.topics
         )
         return [(len(told.brokers), told.controller_id), *rows]
 

@@ -12,6 +12,7 @@ from tidelog.errors import Closed, ConfigError, DirectoryLocked
 from tidelog.protocol.messages import METADATA
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tidelog.server.in_process import Broker
+from tidelog.server.topics import INTERNAL_TOPICS
 
 
 def test_client_sees_broker_and_creates_a_topic_by_asking(broker: Broker) -> None:
@@ -34,6 +35,23 @@ def test_a_topic_that_is_created_by_asking_is_told_to_who_asks_again(broker: Bro
         (second,) = client.ask(METADATA, 9, message).topics
     assert (first.error_code, first.name, first.partitions) == (3, "flights", [])
     assert (second.error_code, len(second.partitions)) == (0, 1)
+
+
+@pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
+def test_a_topic_of_the_broker_s_own_is_created_by_asking_as_its_keeper_makes_it(
+    broker: Broker, name: str
+) -> None:
+    message = MetadataRequest(
+        topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=True
+    )
+    with RawClient(broker.bootstrap_servers) as client:
+        (first,) = client.ask(METADATA, 9, message).topics
+        (second,) = client.ask(METADATA, 9, message).topics
+    assert (first.error_code, first.is_internal, first.partitions) == (3, True, [])
+    assert (second.error_code, second.is_internal) == (0, True)
+    info = broker.call(lambda node: node.topics.find(name))
+    assert info is not None
+    assert "segment.bytes" in info.given
 
 
 def test_several_run_in_one_process() -> None:

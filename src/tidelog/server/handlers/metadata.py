@@ -7,6 +7,7 @@ Source: Kafka's protocol guide, API 3; KIP-516 (topic ids), KIP-430 (authorized 
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -23,7 +24,7 @@ from tidelog.protocol.messages.metadata import (
     MetadataTopic,
 )
 from tidelog.protocol.wire import NO_UUID
-from tidelog.server import topic_changes
+from tidelog.server import topic_changes, topics
 from tidelog.server.errors import Refusal
 from tidelog.server.leader_epochs import AT_ONCE, numbers_of, read_in_slices, unread
 from tidelog.server.node import Node
@@ -78,23 +79,32 @@ async def _later(
     """
     node = context.node
     for name in wanted:
-        try:
-            await topic_changes.create(node, name, node.config.num_partitions)
-        except TidelogError:
-            continue  # the client asks again
+        await _create(node, name)
     found = _look_up(context, request.topics)
     infos = [each.info for each in found if each.info is not None]
     await read_in_slices(node, unread(node, infos))
     return _answer(context, request, _without(wanted, _look_up(context, request.topics)))
 
 
+async def _create(node: Node, name: str) -> None:
+    """Make a topic, or try to; those of the broker's own are made by who keeps them."""
+    match name:
+        case topics.OFFSETS_TOPIC:
+            await node.groups.shards.ensure_topic()
+        case topics.TRANSACTIONS_TOPIC:
+            await node.transactions.log.ensure_topic()
+        case topics.SHARE_STATE_TOPIC:
+            await node.shares.states.ensure_topic()
+        case _:
+            with suppress(TidelogError):  # the client asks again
+                await topic_changes.create(node, name, node.config.num_partitions)
+
+
 def _without(names: Sequence[str], found: Sequence[Found]) -> list[Found]:
     """What was found, and of topics with these names that they are not there."""
     hidden = frozenset(names)
     return [
-        Found(None, MetadataTopic(error_code=UNKNOWN_TOPIC, name=each.info.name))
-        if each.info is not None and each.info.name in hidden
-        else each
+        _unknown(each.info.name) if each.info is not None and each.info.name in hidden else each
         for each in found
     ]
 
@@ -104,10 +114,10 @@ def _answer(
 ) -> MetadataResponse:
     node, here = context.node, context.here
     wants_cluster = request.include_cluster_authorized_operations
-    topics = [_topic(node, each) for each in found]
+    told = [_topic(node, each) for each in found]
     if request.include_topic_authorized_operations:
-        for topic in topics:
-            if not topic.error_code:
+        for topic in told:
+            if topic.error_code != UNKNOWN_TOPIC_ID:  # as Kafka: of what is not there, too
                 topic.topic_authorized_operations = TOPIC_OPERATIONS
     return MetadataResponse(
         brokers=[
@@ -117,7 +127,7 @@ def _answer(
         ],
         cluster_id=node.cluster_id,
         controller_id=node.node_id,
-        topics=topics,
+        topics=told,
         cluster_authorized_operations=CLUSTER_OPERATIONS if wants_cluster else NO_OPERATIONS,
     )
 
@@ -169,14 +179,18 @@ def _by_name(node: Node, name: str) -> Found:
         ensure_name(name)
     except Refusal as why:
         return Found(None, MetadataTopic(error_code=why.error_code, name=name))
-    is_internal = node.topics.is_internal(name)
+    return _unknown(name)
+
+
+def _unknown(name: str) -> Found:
+    is_internal = name in topics.INTERNAL_TOPICS
     return Found(None, MetadataTopic(error_code=UNKNOWN_TOPIC, name=name, is_internal=is_internal))
 
 
 def _to_create(
     context: RequestContext, request: MetadataRequest, found: Iterable[Found]
 ) -> list[str]:
-    """Topics that are made because somebody asks for them; the broker's own are not."""
+    """Topics that are made because somebody asks for them."""
     config = context.node.config
     if not request.allow_auto_topic_creation or not config.auto_create_topics_enable:
         return []
@@ -186,7 +200,6 @@ def _to_create(
         if each.missing is not None
         and each.missing.name is not None
         and each.missing.error_code == UNKNOWN_TOPIC
-        and not each.missing.is_internal
         and each.missing.name != CLUSTER_METADATA_TOPIC
     ]
     # As CreateTopics refuses so many at once, none is made.
