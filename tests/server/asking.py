@@ -2,6 +2,7 @@
 
 import select
 import socket
+import struct
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from tests.waiting import PATIENCE_S
@@ -42,6 +43,11 @@ class Asking(Closing):
                 raise ConnectionResetError("the broker has closed the connection")
             self._connection.feed(data)
         return cast("Response", found)
+
+    def reset(self) -> None:
+        """Go without a word: what comes from now on is refused."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._socket.close()
 
     def ask(self, api: "Api[Request, Response]", version: int, request: Request) -> Response:
         """Send a request; its answer."""

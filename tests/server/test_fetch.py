@@ -134,6 +134,7 @@ def test_wait_ends_with_its_time_its_topic_or_its_connection(broker: Broker) -> 
     with Asking(broker) as client:
         client.send(FETCH, 12, request(partition(), max_wait_ms=LATER_MS))
         until_so(lambda: bool(kept.watcher_count))
+        client.reset()
     until_so(lambda: not kept.watcher_count)
     with Asking(broker) as client:
         client.send(FETCH, 12, request(partition(), max_wait_ms=LATER_MS))
