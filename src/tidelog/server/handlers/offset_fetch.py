@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from tidelog.protocol.messages.groups import (
     OffsetFetchGroup,
