@@ -12,6 +12,7 @@ from tidelog.server.arrivals import Arrivals
 from tidelog.server.busy_poll import BusyPoll
 from tidelog.server.footprint import Footprint
 from tidelog.server.in_flight import InFlight
+from tidelog.server.line import Line
 from tidelog.server.node import LOGGER, ConnectionFacts, Node
 from tidelog.server.slices import SLICE_MS
 from tidelog.server.turn import Turn
@@ -71,6 +72,7 @@ class Clients:
         spares: Buffers of large requests, to be used again by any of them.
         arrivals: Answers to any of them, which go out behind the request that has brought them.
         turn: Those that go out together, where many ask at once.
+        line: Where those wait that have asked for more than one turn takes.
         busy_poll: What keeps the loop awake for the next request of any of them.
     """
 
@@ -86,6 +88,7 @@ class Clients:
         self.arrivals = Arrivals()
         self.busy_poll = BusyPoll(node.config.tidelog_busy_poll_us, node.env.clock.monotonic_ns)
         self.turn = Turn(self.busy_poll)
+        self.line = Line(node.env.clock.monotonic_ns)
 
     def __len__(self) -> int:
         return len(self._clients)

@@ -20,6 +20,7 @@ from tidelog.protocol.connection import Frames
 from tidelog.server.clients import Clients
 from tidelog.server.dispatch import Answering, Later, Pieces, answer
 from tidelog.server.footprint import Footprint
+from tidelog.server.line import TURN_NS, TURN_REQUESTS, Place
 from tidelog.server.node import LOGGER, ConnectionFacts, Node
 from tidelog.server.outgoing import Outgoing
 from tidelog.server.pending import Pending
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from tidelog.server.gate import Gate
     from tidelog.server.timers import Timer
 
-# Requests of one client in a row, before others have their turn.
-TURN_REQUESTS: Final = 16
 # So much of a large request may gather in the system before it is read: who sends less of it in
 # `clients.STALLED_MS` seems to send nothing.
 WAKE_BYTES_MAX: Final = 256 << 10
@@ -60,7 +59,7 @@ class Connection(asyncio.BufferedProtocol):
         self._turn = clients.turn
         self._pending = Pending(clients.arrivals, self._told, self._fail)
         # When the next request is looked at, while others have their turn or a quota wants silence.
-        self._next_look: asyncio.Handle | Timer | None = None
+        self._next_look: Place | Timer | None = None
         self._out: Outgoing | None = None
         self._is_paused = False
         self._is_in = False
@@ -307,8 +306,8 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on()
 
     def _work(self) -> None:
-        """The requests that have come, at most a turn of them."""
-        frames = self._frames
+        """The requests that have come, at most a turn of them, by count and by time."""
+        frames, end_ns = self._frames, self._looked_ns + TURN_NS
         for _ in range(TURN_REQUESTS):
             if self._is_over or self._is_held_up():
                 return
@@ -319,10 +318,10 @@ class Connection(asyncio.BufferedProtocol):
             is_last = frames.is_empty
             # Answers to requests that came together go together.
             self._handle(frame, more=not is_last)
-            if is_last:  # mostly there is one at a time
-                return
-        if not self._is_over and not self._is_held_up():
-            self._next_look = asyncio.get_running_loop().call_soon(self._take_next_look)
+            if is_last or self._looked_ns >= end_ns:  # mostly there is one at a time
+                break
+        if not (frames.is_empty or self._is_over or self._is_held_up()):
+            self._next_look = self._clients.line.wait(self._take_next_look)
 
     def _take_next_look(self) -> None:
         self._next_look = None

@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -14,9 +14,10 @@ from tests.server.worlds import FakeTransport
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
 from tidelog.server.clients import Clients
-from tidelog.server.connection import TURN_REQUESTS, Connection
+from tidelog.server.connection import Connection
 from tidelog.server.dispatch import answer
 from tidelog.server.gate import Gate
+from tidelog.server.line import LINE_NS, TURN_REQUESTS
 from tidelog.server.node import ConnectionFacts, Node
 from tidelog.server.server import open_node
 from tidelog.types import Buffer
@@ -39,14 +40,22 @@ def node(tmp_path: Path) -> Iterator[Node]:
 class Asked:
     """A connection whose requests are counted; one of them, by its number, uses up a quota."""
 
-    def __init__(self, node: Node, silenced: int | None = None) -> None:
+    def __init__(
+        self,
+        node: Node,
+        silenced: int | None = None,
+        clients: Clients | None = None,
+        on_answer: Callable[[], None] = lambda: None,
+    ) -> None:
         self.count = 0
-        self.connection = Connection(node, Clients(node))
+        self.connection = Connection(node, Clients(node) if clients is None else clients)
         self.connection._answer = self._answer
         self._silenced = silenced
+        self._on_answer = on_answer
 
     def _answer(self, _node: Node, facts: ConnectionFacts, _frame: Buffer) -> list[Buffer]:
         self.count += 1
+        self._on_answer()
         if self.count == self._silenced:
             facts.throttle_ms = SILENCE_MS
         return [b"answer"]
@@ -79,6 +88,61 @@ def test_others_have_their_turn_after_so_many_requests(node: Node) -> None:
         assert asked.count == TURN_REQUESTS + 2
         assert not asked.is_busy()
         asked.connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
+class Crowd:
+    """Connections whose requests take a millisecond each; who was answered, in order."""
+
+    def __init__(self, node: Node, names: str) -> None:
+        self._node, self._clients = node, Clients(node)
+        self.order = ""
+        self._asked = {name: self._come(name) for name in names}
+
+    def _come(self, name: str) -> Asked:
+        return Asked(self._node, clients=self._clients, on_answer=lambda: self._answer(name))
+
+    def _answer(self, name: str) -> None:
+        self.order += name
+        clock = self._node.env.clock
+        assert isinstance(clock, ManualClock)
+        clock.advance(1)
+
+    def send(self, name: str, frames: int) -> None:
+        self._asked[name].send(frames)
+
+    def leave(self) -> None:
+        for asked in self._asked.values():
+            asked.connection.connection_lost(None)
+
+
+def test_who_sends_long_requests_in_a_row_has_one_at_a_turn(node: Node) -> None:
+    async def run() -> None:
+        crowd = Crowd(node, "abc")
+        for name in "abc":
+            crowd.send(name, 4)
+        await turns()
+        await turns()
+        assert crowd.order == "abc" * 4
+        crowd.leave()
+
+    asyncio.run(run())
+
+
+def test_who_asks_once_does_not_wait_until_all_others_had_their_turn(node: Node) -> None:
+    async def run() -> None:
+        crowd = Crowd(node, "abcdefgh")
+        for name in "abcdefg":
+            crowd.send(name, 3)
+        await asyncio.sleep(0)
+        crowd.send("h", 1)
+        in_line = LINE_NS // 1_000_000
+        assert crowd.order == "abcdefg" + "abcdefg"[:in_line] + "h"
+        for _ in range(3):
+            await turns()
+        assert crowd.order.replace("h", "") == "abcdefg" * 3
+        crowd.leave()
 
     asyncio.run(run())
 

@@ -1,0 +1,101 @@
+"""Who waits in line has a turn in order, whatever becomes of the others."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from tidelog.env import ManualClock
+from tidelog.server.line import LINE_NS, Line
+
+LINE_MS = LINE_NS // 1_000_000
+
+
+class Turns:
+    """A line, and who had a turn; each takes some milliseconds."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.line = Line(self.clock.monotonic_ns)
+        self.had = ""
+
+    def take(self, name: str, took_ms: int = 0) -> Callable[[], None]:
+        def taken() -> None:
+            self.had += name
+            self.clock.advance(took_ms)
+
+        return taken
+
+
+def played(story: Callable[[Turns], Awaitable[None]]) -> None:
+    async def run() -> None:
+        await story(Turns())
+
+    asyncio.run(run())
+
+
+def test_all_have_their_turns_in_order() -> None:
+    async def story(turns: Turns) -> None:
+        for name in "abc":
+            turns.line.wait(turns.take(name))
+        assert turns.had == ""
+        await asyncio.sleep(0)
+        assert turns.had == "abc"
+
+    played(story)
+
+
+def test_behind_a_while_the_loop_goes_on_with_others() -> None:
+    async def story(turns: Turns) -> None:
+        for name in "abcde":
+            turns.line.wait(turns.take(name, LINE_MS // 2))
+        for had in ("ab", "abcd", "abcde", "abcde"):
+            await asyncio.sleep(0)
+            assert turns.had == had
+
+    played(story)
+
+
+def test_who_waits_again_waits_behind_all_and_for_another_turn_of_the_loop() -> None:
+    async def story(turns: Turns) -> None:
+        def again() -> None:
+            turns.had += "a"
+            turns.line.wait(again)
+
+        turns.line.wait(again)
+        turns.line.wait(turns.take("b"))
+        for had in ("ab", "aba", "abaa"):
+            await asyncio.sleep(0)
+            assert turns.had == had
+
+    played(story)
+
+
+def test_who_goes_has_no_turn() -> None:
+    async def story(turns: Turns) -> None:
+        places = {name: turns.line.wait(turns.take(name)) for name in "abc"}
+        places["b"].cancel()
+        await asyncio.sleep(0)
+        assert turns.had == "ac"
+        places["a"].cancel()
+
+    played(story)
+
+
+def test_one_that_fails_is_told_and_keeps_nobody_from_a_turn() -> None:
+    async def story(turns: Turns) -> None:
+        told: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: told.append(context["exception"])
+        )
+        failure = RuntimeError("planted")
+
+        def fail() -> None:
+            raise failure
+
+        turns.line.wait(fail)
+        turns.line.wait(turns.take("b"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert turns.had == "b"
+        assert told == [failure]
+
+    played(story)
