@@ -14,7 +14,7 @@ from tests.server.test_tls import World
 from tests.waiting import PATIENCE_S, turn_until
 
 from tidelog.config import BrokerConfig
-from tidelog.server import tls_listener
+from tidelog.server import listener, tls_listener
 from tidelog.server.loops import run
 from tidelog.server.server import Server, open_node, planned
 
@@ -153,16 +153,18 @@ class FullSystem(socket.socket):
 def test_a_system_without_room_lets_clients_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Runs
 ) -> None:
-    monkeypatch.setattr(tls_listener, "PAUSE_MS", 1)
+    monkeypatch.setattr(listener, "PAUSE_MS", 1)
     failures = [errno.EMFILE, errno.ECONNABORTED, errno.EPROTO, errno.EINVAL, errno.ENFILE]
     monkeypatch.setattr(FullSystem, "failures", failures)
-    made = tls_listener._listening
+    made = listener._listening
 
-    def full(family: int, address: object, backlog: int) -> list[socket.socket]:
-        (sock,) = made(family, address, backlog)
+    def full(
+        family: int, address: object, backlog: int, prepare: Callable[[socket.socket], None]
+    ) -> list[socket.socket]:
+        (sock,) = made(family, address, backlog, prepare)
         return [FullSystem(family, socket.SOCK_STREAM, fileno=sock.detach())]
 
-    monkeypatch.setattr(tls_listener, "_listening", full)
+    monkeypatch.setattr(listener, "_listening", full)
 
     async def check() -> None:
         async with door(tmp_path) as it:
@@ -196,12 +198,12 @@ def test_addresses_of_a_kind_that_the_system_does_not_know_are_left_out(
         monkeypatch.setattr(loop, "getaddrinfo", told)
         with monkeypatch.context() as patch:
             patch.setattr(socket, "socket", without_ipv6)
-            (made,) = await tls_listener.listening_sockets("localhost", 0, 1)
+            (made,) = await listener.listening_sockets("localhost", 0, 1)
             assert made.family is socket.AF_INET
             made.close()
             found.pop()
             with pytest.raises(OSError, match="no address of 'localhost'"):
-                await tls_listener.listening_sockets("localhost", 0, 1)
+                await listener.listening_sockets("localhost", 0, 1)
 
     asyncio.run(check())
 
@@ -218,24 +220,24 @@ def test_addresses_that_the_machine_does_not_have_are_left_out_beside_another(
             return list(found)
 
         monkeypatch.setattr(loop, "getaddrinfo", told)
-        (made,) = await tls_listener.listening_sockets("both", 0, 1)
+        (made,) = await listener.listening_sockets("both", 0, 1)
         assert made.getsockname()[0] == "127.0.0.1"
         made.close()
         found.pop()
         with pytest.raises(OSError, match=r"203\.0\.113\.77.* can't be listened on"):
-            await tls_listener.listening_sockets("both", 0, 1)
+            await listener.listening_sockets("both", 0, 1)
 
     asyncio.run(check())
 
 
 def test_no_address_is_kept_where_one_cannot_be_had() -> None:
     async def check() -> None:
-        (first,) = await tls_listener.listening_sockets("127.0.0.1", 0, 1)
+        (first,) = await listener.listening_sockets("127.0.0.1", 0, 1)
         port = first.getsockname()[1]
         with pytest.raises(OSError, match=r"\('127.0.0.1', \d+\) can't be listened on: .* in use"):
-            await tls_listener.listening_sockets("127.0.0.1", port, 1)
+            await listener.listening_sockets("127.0.0.1", port, 1)
         first.close()
-        (again,) = await tls_listener.listening_sockets("127.0.0.1", port, 1)
+        (again,) = await listener.listening_sockets("127.0.0.1", port, 1)
         again.close()
 
     asyncio.run(check())

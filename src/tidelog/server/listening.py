@@ -6,11 +6,7 @@ Source: Linux tcp(7), socket(7).
 import socket
 from contextlib import suppress
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from asyncio.trsock import TransportSocket
-    from collections.abc import Iterable
+from typing import Final
 
 SEND_BUFFER: Final = "socket.send.buffer.bytes"
 # Linux alone has it.
@@ -22,35 +18,29 @@ PACING: Final = b"bbr"
 WITHOUT_PACING: Final = b"reno"
 
 
-def prepare(
-    listening: "Iterable[socket.socket | TransportSocket]",
-    send_buffer_bytes: int,
-    *,
-    is_asked: bool = True,
-) -> None:
-    """Set what is inherited from sockets that are bound and don't listen yet.
+def prepare(bound: socket.socket, send_buffer_bytes: int, *, is_asked: bool = True) -> None:
+    """Set what is inherited from a socket that is bound and doesn't listen yet.
 
     Args:
-        listening: The sockets of one listener.
+        bound: The socket.
         send_buffer_bytes: How much the system holds of what is sent; -1 leaves that to it.
         is_asked: Whether somebody has set it so: a default bounds what is on its way through a
             network, and on the loopback there is none.
     """
-    for each in listening:
-        is_loopback = _is_loopback(each)
-        if send_buffer_bytes > 0 and (is_asked or not is_loopback):
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
-        if is_loopback:
-            _leave_pacing(each)
+    is_loopback = _is_loopback(bound)
+    if send_buffer_bytes > 0 and (is_asked or not is_loopback):
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
+    if is_loopback:
+        _leave_pacing(bound)
 
 
-def _is_loopback(bound: "socket.socket | TransportSocket") -> bool:
+def _is_loopback(bound: socket.socket) -> bool:
     """Whether none but this machine can come to it."""
     host = bound.getsockname()[0]
     return ip_address(host.partition("%")[0]).is_loopback
 
 
-def _leave_pacing(bound: "socket.socket | TransportSocket") -> None:
+def _leave_pacing(bound: socket.socket) -> None:
     """Send at once where the system would pace: there is no network to be spared.
 
     Its timers cost as much CPU as all else of a fetch, on a machine that does nothing beside.

@@ -1,6 +1,7 @@
 """The listening broker: start, connections and their limits, timers, stop."""
 
 import asyncio
+import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,6 +16,7 @@ from tidelog.server.connection import Connection
 from tidelog.server.deferring import Beside
 from tidelog.server.doors import Door
 from tidelog.server.kernels import load_beside
+from tidelog.server.listener import Listener, listening_sockets
 from tidelog.server.listening import SEND_BUFFER, prepare
 from tidelog.server.node import LOGGER, Address, Node
 from tidelog.server.security.listeners import ListenerPlan, plan_listeners
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from tidelog.server.compaction import Compaction
     from tidelog.server.control import Control
     from tidelog.server.metrics_http import MetricsServer
-    from tidelog.server.tls_listener import TlsListener
 
 BACKLOG: Final = 1024
 
@@ -115,7 +116,7 @@ class Server:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self._listeners: list[asyncio.Server | TlsListener] = []
+        self._listeners: list[Listener] = []
         self.clients = Clients(node)
         self._wake: asyncio.TimerHandle | None = None
         self._pages: MetricsServer | None = None
@@ -161,32 +162,30 @@ class Server:
 
     async def _listen(self, door: Door) -> int:
         """Open one door; its port."""
-        place, context = door.plan.place, door.context
-        send_buffer_bytes = self.node.config.socket_send_buffer_bytes
-        is_asked = SEND_BUFFER in self.node.config.given_names
+        place = door.plan.place
+        sockets = await listening_sockets(place.host, place.port, BACKLOG, self._prepare)
+        port: int = sockets[0].getsockname()[1]
+        self._listeners.append(self._listener(door, sockets))
+        self.node.places[door.plan.name] = str(Endpoint(place.host, port))
+        door.address = self.node.listeners[door.plan.name] = advertised(door.plan, port)
+        return port
+
+    def _prepare(self, bound: socket.socket) -> None:
+        config = self.node.config
+        is_asked = SEND_BUFFER in config.given_names
+        prepare(bound, config.socket_send_buffer_bytes, is_asked=is_asked)
+
+    def _listener(self, door: Door, sockets: Sequence[socket.socket]) -> Listener:
+        """Who accepts at a door."""
 
         def make() -> Connection:
             return Connection(self.node, self.clients, door)
 
-        if context is None:
-            loop = asyncio.get_running_loop()
-            plain = await loop.create_server(
-                make, place.host, place.port, backlog=BACKLOG, start_serving=False
-            )
-            self._listeners.append(plain)
-            prepare(plain.sockets, send_buffer_bytes, is_asked=is_asked)
-            await plain.start_serving()
-            port: int = plain.sockets[0].getsockname()[1]
-        else:
-            from tidelog.server.tls_listener import TlsListener, listening_sockets
+        if door.context is None:
+            return Listener(sockets, self.node, make)
+        from tidelog.server.tls_listener import TlsListener
 
-            sockets = await listening_sockets(place.host, place.port, BACKLOG)
-            prepare(sockets, send_buffer_bytes, is_asked=is_asked)
-            self._listeners.append(TlsListener(sockets, context, self.node, make))
-            port = sockets[0].getsockname()[1]
-        self.node.places[door.plan.name] = str(Endpoint(place.host, port))
-        door.address = self.node.listeners[door.plan.name] = advertised(door.plan, port)
-        return port
+        return TlsListener(sockets, self.node, make, door.context)
 
     def _is_serving(self) -> bool:
         return all(listener.is_serving() for listener in self._listeners)

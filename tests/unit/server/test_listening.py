@@ -33,7 +33,7 @@ class Bound:
 
 
 def told(bound: Bound, size: int = -1) -> list[tuple[int, int, object]]:
-    prepare([cast("socket.socket", bound)], size)
+    prepare(cast("socket.socket", bound), size)
     return bound.told
 
 
@@ -67,7 +67,7 @@ def test_the_buffer_is_set_wherever_it_listens() -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "0.0.0.0", "192.0.2.7"])
 def test_a_size_that_nobody_asked_for_is_not_set_on_the_loopback(host: str) -> None:
     bound = Bound(host, b"cubic")
-    prepare([cast("socket.socket", bound)], 30_000, is_asked=False)
+    prepare(cast("socket.socket", bound), 30_000, is_asked=False)
     is_set = (socket.SOL_SOCKET, socket.SO_SNDBUF, 30_000) in bound.told
     assert is_set == (host in ("0.0.0.0", "192.0.2.7"))
 
@@ -77,7 +77,7 @@ def test_connections_inherit_it() -> None:
     """Whatever this machine's default is: no connection to the loopback is paced."""
     with socket.socket() as listening, socket.socket() as client:
         listening.bind(("127.0.0.1", 0))
-        prepare([listening], -1)
+        prepare(listening, -1)
         listening.listen()
         client.connect(listening.getsockname())
         with listening.accept()[0] as accepted:

@@ -1,0 +1,86 @@
+"""Who comes is taken with all others who wait, whichever loop runs, and sent away at a stop."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tidelog.config import BrokerConfig
+from tidelog.env import Env, ManualClock
+from tidelog.server.listener import ACCEPTS
+from tidelog.server.loops import run
+from tidelog.server.server import Server, open_node
+
+LOOPS: Final = pytest.mark.parametrize("runs", [asyncio.run, run], ids=["asyncio", "installed"])
+Runs = Callable[[Coroutine[object, object, None]], None]
+CROWD: Final = ACCEPTS // 2
+TURNS: Final = 5  # of the loop, more than it takes, and fewer than come
+
+
+async def turns(count: int = TURNS) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def crowded(path: Path, count: int, **settings: str) -> tuple[Server, list[socket.socket]]:
+    """A broker, and clients whom it has not seen yet."""
+    named = {name.replace("_", "."): text for name, text in settings.items()}
+    config = BrokerConfig.parse(named)[0]
+    server = Server(open_node(str(path), config, env=Env(clock=ManualClock())))
+    port = await server.start("127.0.0.1", 0)
+    return server, [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+
+
+@LOOPS
+def test_all_who_wait_are_taken_within_few_turns_of_the_loop(tmp_path: Path, runs: Runs) -> None:
+    async def check() -> None:
+        server, clients = await crowded(tmp_path, CROWD)
+        await turns()
+        assert len(server.clients) == CROWD
+        await server.stop()
+        assert all(is_closed(each) for each in clients)
+
+    runs(check())
+
+
+@LOOPS
+def test_of_those_who_come_together_as_many_are_let_in_as_there_may_be(
+    tmp_path: Path, runs: Runs
+) -> None:
+    async def check() -> None:
+        server, clients = await crowded(tmp_path, CROWD, max_connections="3")
+        await turns()
+        assert len(server.clients) == 3
+        assert server.node.metrics.connections_refused == CROWD - 3
+        assert all(is_closed(each) for each in clients[3:])
+        await server.stop()
+        assert all(is_closed(each) for each in clients[:3])
+
+    runs(check())
+
+
+@LOOPS
+@pytest.mark.parametrize("seen", range(TURNS))
+def test_who_is_on_the_way_in_goes_at_a_stop(tmp_path: Path, runs: Runs, seen: int) -> None:
+    async def check() -> None:
+        server, clients = await crowded(tmp_path, 2)
+        await turns(seen)
+        await server.stop()
+        await turns()
+        assert len(server.clients) == 0
+        assert all(is_closed(each) for each in clients)
+
+    runs(check())
+
+
+def is_closed(client: socket.socket) -> bool:
+    """Whether the other end has closed, at once or as is usual."""
+    with client:
+        client.setblocking(False)
+        try:
+            return not client.recv(1)
+        except ConnectionError:
+            return True
