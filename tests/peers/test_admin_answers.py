@@ -111,7 +111,11 @@ def text_of(message: str | None) -> str | None:
         return None
     found = re.match(r"Invalid value .* for (configuration [a-z.]+)", message)
     found = found or re.match(r"(Configuration '[a-z.]+') values must not be empty", message)
-    shown = found[1].replace("'", "").lower() if found is not None else message.split(" or some brokers")[0].rstrip(".")
+    shown = (
+        found[1].replace("'", "").lower()
+        if found is not None
+        else message.split(" or some brokers")[0].rstrip(".")
+    )
     return None if "compaction.lag" in shown else shown
 
 
@@ -142,11 +146,13 @@ def topic(
     )
 
 
-def creating(*topics: CreatableTopic, version: int = 7, trial: bool = False) -> Question:
+def creating(
+    *topics: CreatableTopic, version: int = 7, trial: bool = False, wait_ms: int = WAIT_MS
+) -> Question:
     """Create topics."""
 
     def ask(client: RawClient) -> list[Answer]:
-        request = CreateTopicsRequest(topics=list(topics), validate_only=trial, timeout_ms=WAIT_MS)
+        request = CreateTopicsRequest(topics=list(topics), validate_only=trial, timeout_ms=wait_ms)
         told = client.ask(CREATE_TOPICS, version, request)
         return sorted(
             (
@@ -202,7 +208,9 @@ def test_topics_are_created_alike(pair: Pair) -> None:
         pair.agree_on(question)
 
 
-def growing(*topics: "tuple[str, int, list[list[int]] | None]", trial: bool = False) -> Question:
+def growing(
+    *topics: "tuple[str, int, list[list[int]] | None]", trial: bool = False, wait_ms: int = WAIT_MS
+) -> Question:
     """Add partitions."""
 
     def ask(client: RawClient) -> list[Answer]:
@@ -216,21 +224,23 @@ def growing(*topics: "tuple[str, int, list[list[int]] | None]", trial: bool = Fa
             )
             for name, count, brokers in topics
         ]
-        request = CreatePartitionsRequest(topics=wanted, timeout_ms=WAIT_MS, validate_only=trial)
+        request = CreatePartitionsRequest(topics=wanted, timeout_ms=wait_ms, validate_only=trial)
         told = client.ask(CREATE_PARTITIONS, 3, request)
         return sorted((f.name, f.error_code, text_of(f.error_message)) for f in told.results)
 
     return ask
 
 
-def deleting(*names: str, ids: tuple[UUID, ...] = (), version: int = 6) -> Question:
+def deleting(
+    *names: str, ids: tuple[UUID, ...] = (), version: int = 6, wait_ms: int = WAIT_MS
+) -> Question:
     """Delete topics."""
 
     def ask(client: RawClient) -> list[Answer]:
         states = [DeleteTopicState(name=name) for name in names] if version >= 6 else []
         states += [DeleteTopicState(name=None, topic_id=topic_id) for topic_id in ids]
         old = [] if version >= 6 else list(names)
-        request = DeleteTopicsRequest(topics=states, topic_names=old, timeout_ms=WAIT_MS)
+        request = DeleteTopicsRequest(topics=states, topic_names=old, timeout_ms=wait_ms)
         told = client.ask(DELETE_TOPICS, version, request)
         return sorted(
             (found.name or "", found.error_code, found.error_message) for found in told.responses
@@ -262,6 +272,29 @@ def test_topics_grow_and_go_alike(pair: Pair) -> None:
         deleting("grow", "a b", ""),
     ):
         pair.agree_on(question)
+
+
+def test_who_gives_no_time_is_told_that_it_is_over(pair: Pair) -> None:
+    """Nothing is done, and each is told so as often as it is named."""
+    pair.agree_on(creating(topic("late")))
+    await_topics(pair.kafka, "late")
+    for wait_ms in (0, -1):
+        pair.agree_on(creating(topic("late-2"), topic("late"), topic("a b"), wait_ms=wait_ms))
+        pair.agree_on(creating(topic("late-2"), topic("late-2"), version=4, wait_ms=wait_ms))
+        pair.agree_on(creating(topic("late-2"), trial=True, wait_ms=wait_ms))
+        pair.agree_on(growing(("late", 3, None), ("nope", 3, None), wait_ms=wait_ms))
+        for version in (5, 6):
+            pair.agree_on(deleting("late", "nope", version=version, wait_ms=wait_ms))
+            pair.agree_on(deleting("late", "nope", "nope", version=version, wait_ms=wait_ms))
+        for ids in ((77,), (0,), (77, 77), (0, 77)):
+            pair.agree_on(deleting(ids=tuple(UUID(int=each) for each in ids), wait_ms=wait_ms))
+            pair.agree_on(
+                deleting("late", "late", ids=tuple(UUID(int=e) for e in ids), wait_ms=wait_ms)
+            )
+        pair.agree_on(deleting("nope", "nope", wait_ms=wait_ms))
+        pair.agree_on(growing(("nope", 3, None), ("nope", 3, None), wait_ms=wait_ms))
+    pair.agree_on(growing(("late", 2, None)))
+    pair.agree_on(creating(topic("late-2")))
 
 
 # -- settings ------------------------------------------------------------------------------------

@@ -50,6 +50,9 @@ from tidelog.storage.files import CLUSTER_METADATA_TOPIC, random_topic_id
 from tidelog.storage.topic_info import TopicInfo
 from tidelog.storage.topics import NewTopic
 
+# What Kafka's controller says at once where it is given no time for what it could do: it does
+# nothing then. What is refused by itself is refused all the same, where there is nothing else.
+REQUEST_TIMED_OUT: Final = 7
 DELETION_DISABLED: Final = 73
 UNKNOWN_TOPIC_ID: Final = 100
 # Answers about so many new topics, with all their settings, are made into bytes at once.
@@ -68,6 +71,9 @@ async def create_topics(
     """Create topics, or say whether they could be."""
     times = Counter(topic.name for topic in request.topics)
     single = [topic for topic in request.topics if times[topic.name] == 1]
+    if single and request.timeout_ms <= 0:
+        late = Refusal(REQUEST_TIMED_OUT)
+        return CreateTopicsResponse(topics=[_refused(topic.name, late) for topic in request.topics])
     results = [
         _refused(name, Refusal(INVALID_REQUEST, "Duplicate topic name."))
         for name, count in times.items()
@@ -178,6 +184,8 @@ async def delete_topics(
     # A name that came with an id is refused by itself, and is nobody's double.
     names = Counter(s.name for s in states if s.name is not None and s.topic_id == NO_UUID)
     ids = Counter(state.topic_id for state in states if state.name is None)
+    if request.timeout_ms <= 0 and any(_names_one(state, names, ids) for state in states):
+        return DeleteTopicsResponse(responses=[_too_late(state) for state in states])
     results, slices = [], Slices(context.node.env.clock)
     asked = list[tuple[TopicInfo, DeletableTopicResult]]()
     for state in {(state.name, state.topic_id): state for state in states}.values():
@@ -195,6 +203,19 @@ async def delete_topics(
         if failure is not None:
             _say(found, failure)
     return DeleteTopicsResponse(responses=results)
+
+
+def _names_one(state: DeleteTopicState, names: Counter[str], ids: Counter[UUID]) -> bool:
+    """Whether a topic is named in one way, and once."""
+    if state.name is None:
+        return state.topic_id != NO_UUID and ids[state.topic_id] == 1
+    return state.topic_id == NO_UUID and names[state.name] == 1
+
+
+def _too_late(state: DeleteTopicState) -> DeletableTopicResult:
+    return DeletableTopicResult(
+        name=state.name, topic_id=state.topic_id, error_code=REQUEST_TIMED_OUT
+    )
 
 
 def _to_delete(
@@ -239,6 +260,15 @@ async def create_partitions(
 ) -> CreatePartitionsResponse:
     """Add partitions to topics, or say whether they could be."""
     times = Counter(topic.name for topic in request.topics)
+    if request.timeout_ms <= 0 and 1 in times.values():
+        return CreatePartitionsResponse(
+            results=[
+                CreatePartitionsTopicResult(
+                    name=topic.name, error_code=REQUEST_TIMED_OUT, error_message=None
+                )
+                for topic in request.topics
+            ]
+        )
     results, slices = [], Slices(context.node.env.clock)
     counts = dict[str, int]()
     for topic in {topic.name: topic for topic in request.topics}.values():
