@@ -221,6 +221,10 @@ def test_producers_of_what_is_not_there(sides: tuple[Side, Side]) -> None:
             topics=[
                 DescribeProducersTopic(name="described-nobody", partition_indexes=[0]),
                 DescribeProducersTopic(name="described", partition_indexes=[0, 5]),
+                *(
+                    DescribeProducersTopic(name=name, partition_indexes=[0, 5])
+                    for name in ("", ".", "a b", "x" * 250)
+                ),
             ]
         )
         answer = side.client.ask(DESCRIBE_PRODUCERS, 0, asked)

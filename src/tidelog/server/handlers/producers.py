@@ -14,7 +14,9 @@ from tidelog.protocol.messages.producers import (
     ProducerState,
 )
 from tidelog.server.asked_partitions import find_partition, opened_first
+from tidelog.server.errors import Refusal
 from tidelog.server.requests import RequestContext
+from tidelog.server.topic_rules import UNKNOWN_TOPIC, ensure_name
 from tidelog.storage.producer_entry import ProducerEntry
 
 NO_OFFSET: Final = -1
@@ -55,10 +57,9 @@ def _partition(
 ) -> DescribeProducersPartitionResponse:
     found = find_partition(context.node, topic, number)
     if isinstance(found, int):
+        why = _no_topic(topic) if context.node.topics.find(topic) is None else Refusal(found)
         return DescribeProducersPartitionResponse(
-            partition_index=number,
-            error_code=found,
-            error_message=NO_TOPIC if context.node.topics.find(topic) is None else None,
+            partition_index=number, error_code=why.error_code, error_message=why.message
         )
     producers = found.log.producer_states().producers.values()
     return DescribeProducersPartitionResponse(
@@ -66,6 +67,15 @@ def _partition(
         error_code=0,
         active_producers=[_producer(entry) for entry in producers],
     )
+
+
+def _no_topic(topic: str) -> Refusal:
+    """Why there is none of that name."""
+    try:
+        ensure_name(topic)
+    except Refusal as why:
+        return why
+    return Refusal(UNKNOWN_TOPIC, NO_TOPIC)
 
 
 def _producer(entry: ProducerEntry) -> ProducerState:
