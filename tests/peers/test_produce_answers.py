@@ -80,6 +80,22 @@ def uncompressed(codec: Codec) -> bytes:
     return bytes(found)
 
 
+def flagged(*values: bytes, **more: object) -> bytes:
+    """A batch that says that the log has set its times."""
+    found = batch(*values, **more)
+    found[22] |= 8
+    seal(found, 0)
+    return bytes(found)
+
+
+def timeless() -> bytes:
+    """The same without the time that it was set to."""
+    found = bytearray(flagged(b"a", b"b"))
+    found[35:43] = b"\xff" * 8
+    seal(found, 0)
+    return bytes(found)
+
+
 CODECS = (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
 
 
@@ -147,6 +163,9 @@ CASES = [
     Case("too old", batch(b"a", b"b"), config=STRICT),
     Case("too large", batch(b"v" * 5000), config={"max.message.bytes": "1000"}),
     Case("stamped", batch(), config=STAMPED),
+    Case("flagged and stamped", flagged(b"a", b"b"), config=STAMPED),
+    Case("flagged and stamped, compressed", flagged(b"a", b"b", codec=Codec.LZ4), config=STAMPED),
+    Case("flagged without a time", timeless()),
     Case("magic 1", build_legacy_set([NewRecord(value=b"v", timestamp=NOW_MS)], magic=1)),
 ]
 

@@ -74,6 +74,16 @@ class RecordRules:
             f"{self.where}: {size_bytes} bytes of records to compress, at most {limit} are taken"
         )
 
+    def flagged(self, count: int) -> InvalidTimestamp:
+        """The error of so many records in a batch that says that the log has set their times."""
+        reason = "a producer must not flag LogAppendTime, the log sets it"
+        return InvalidTimestamp(
+            f"{self.where}: {reason}",
+            record_errors=tuple(
+                RecordError(index, reason) for index in range(min(count, RECORD_ERROR_LIMIT))
+            ),
+        )
+
     def check_total(self, size_bytes: int) -> None:
         """Do nothing if an append of that size may be.
 

@@ -248,14 +248,10 @@ class Validator:
         self, batch: RecordBatch, facts: BodyFacts, context: AppendContext, body: Buffer = b""
     ) -> None:
         flagged = batch.attributes & TIMESTAMP_TYPE_BIT
+        if flagged and (self._stamps or batch.max_timestamp == NO_TIMESTAMP):
+            raise self._rules.flagged(batch.record_count)
         if self._stamps:
-            if flagged:
-                raise InvalidTimestamp(
-                    f"{self._where}: a producer must not flag LogAppendTime, the log sets it"
-                )
             return
-        if flagged and batch.max_timestamp == NO_TIMESTAMP:
-            raise InvalidTimestamp(f"{self._where}: a LogAppendTime batch without a time")
         if self._rules.are_allowed(facts.min_timestamp, facts.max_timestamp, context.now_ms):
             return
         if not self._rules.is_allowed(facts.max_timestamp, context.now_ms) or (
