@@ -138,6 +138,10 @@ def _topic(version: int, name: str, topic_id: uuid.UUID, entries: list[Entry]) -
         pytest.param(
             [[(0, A), (0, DAMAGED)]], Told(1, [(0, 2, -1)], {0: [], 1: []}), id="damaged last"
         ),
+        pytest.param([[]], Told(0, [], {0: [], 1: []}), id="without partitions"),
+        pytest.param(
+            [[], [(0, A)], []], Told(1, [(0, 0, 0)], {0: [b"a"], 1: []}), id="once without any"
+        ),
         pytest.param(
             [[(7, A), (7, B)]], Told(1, [(7, 3, -1)], {0: [], 1: []}), id="no such partition"
         ),

@@ -149,8 +149,9 @@ def said_once_shown(
 
 
 def _names_many(request: ProduceRequest) -> bool:
+    """Or none, of a topic: it is left out then."""
     topics = request.topic_data
-    return len(topics) > 1 or (len(topics) == 1 and len(topics[0].partition_data) > 1)
+    return len(topics) > 1 or (len(topics) == 1 and len(topics[0].partition_data) != 1)
 
 
 def _named_once(context: RequestContext, request: ProduceRequest) -> ProduceRequest:

@@ -23,7 +23,9 @@ _Named: TypeAlias = dict[tuple[str, UUID], tuple[TopicProduceData, dict[int, Par
 
 
 def named_once(request: ProduceRequest, is_refused: IsRefused) -> ProduceRequest:
-    """The request with each topic and partition named once; itself where that is so.
+    """The request with each topic and partition named once, topics without any left out.
+
+    Where it is so already it is the request itself.
 
     Args:
         request: It is not changed.
@@ -31,7 +33,7 @@ def named_once(request: ProduceRequest, is_refused: IsRefused) -> ProduceRequest
     """
     topics = request.topic_data
     if len({(topic.name, topic.topic_id) for topic in topics}) == len(topics) and all(
-        len({data.index for data in topic.partition_data}) == len(topic.partition_data)
+        0 < len({data.index for data in topic.partition_data}) == len(topic.partition_data)
         for topic in topics
     ):
         return request
@@ -47,6 +49,8 @@ def _merged(topics: list[TopicProduceData], is_refused: IsRefused) -> list[Topic
     """Each topic with all of its partitions, in the order in which they were named first."""
     named: _Named = {}
     for topic in topics:
+        if not topic.partition_data:
+            continue
         _, chosen = named.setdefault((topic.name, topic.topic_id), (topic, {}))
         for data in topic.partition_data:
             earlier = chosen.get(data.index)

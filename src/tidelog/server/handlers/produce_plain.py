@@ -120,7 +120,7 @@ def _take(
             return False
         named.add(data.index)
         parts.append(Part(topic, name, partition, data, answers))
-    return len(named) == len(topic.partition_data)
+    return 0 < len(named) == len(topic.partition_data)
 
 
 def append_parts(common: Request, parts: list[Part], slice_ms: int) -> int:
