@@ -200,7 +200,7 @@ def read_request(
     first, last = (0, ANY_VERSION) if served is None else served.get(key, _NO_VERSIONS)
     question = _question(key, version) if first <= version <= last else None
     reader.at = end = _HEAD.size + max(length, 0)
-    if length < -1 or end > len(view):
+    if end > len(view):
         reader.at = _HEAD.size
         raise CorruptMessage(f"string of {length} bytes, {reader.left} are left", at=reader.at)
     client_id = None if length < 0 else str(view[_HEAD.size : end], "utf-8", "replace")

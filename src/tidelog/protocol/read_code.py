@@ -254,7 +254,8 @@ class _ReadCode(Source):
 
     def _or_null(self, kind: Kind[object], length: str, target: str, least: int) -> None:
         if kind.may_be_null(self.version):
-            with self.block(f"elif {length} == -1:"):
+            # As Kafka; it writes -1.
+            with self.block(f"elif {length} < 0:"):
                 self.line(f"{target} = None")
         with self.block("else:"):
             refuse = self.name(faults.bad_length)

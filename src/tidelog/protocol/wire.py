@@ -91,7 +91,7 @@ class Reader:
             self.need(2, "string")
             raise
         self.at = at
-        if count == -1:
+        if count < 0:  # as Kafka; it writes -1
             return None
         end = at + count
         if not at <= end <= len(view):

@@ -140,7 +140,12 @@ class TestRequests:
         with pytest.raises(CorruptMessage, match=text):
             read_request((b"\0\x12\0\0" + bytes(4) + b"\0\0")[:size])
 
-    @pytest.mark.parametrize("length", [-2, -32768, 4, 32767])
+    @pytest.mark.parametrize("length", [-1, -2, -32768])
+    def test_a_name_of_less_than_nothing_is_none(self, length: int) -> None:
+        head = b"\0\x12\0\0" + bytes(4) + length.to_bytes(2, "big", signed=True)
+        assert read_request(head).client_id is None
+
+    @pytest.mark.parametrize("length", [4, 32767])
     @pytest.mark.parametrize("key", [b"\0\x12", b"\x03\xe7"])
     def test_a_name_of_another_length_than_it_has(self, key: bytes, length: int) -> None:
         head = key + b"\0\0" + bytes(4) + length.to_bytes(2, "big", signed=True)

@@ -24,6 +24,7 @@ from tidelog.protocol.schema import (
     Kind,
     array,
     nullable_array,
+    nullable_bytes,
     nullable_string,
     wire,
 )
@@ -104,6 +105,14 @@ class TestText:
         assert Reader(b"\0\x02\xffa").nullable_string() == "\ufffda"
 
 
+    @pytest.mark.parametrize("data", ["ffff", "fffe", "8000"])
+    def test_any_length_below_0_is_null_as_kafka_reads_it(self, data: str) -> None:
+        assert read(nullable_string(), bytes.fromhex(data), flexible=False) is None
+        assert read(nullable_bytes(), bytes.fromhex(data + "0000"), flexible=False) is None
+        assert read(nullable_array(INT32), bytes.fromhex(data + "0000"), flexible=False) is None
+        assert Reader(bytes.fromhex(data)).nullable_string() is None
+
+
 class TestLies:
     @pytest.mark.parametrize(
         ("kind", "data", "flexible"),
@@ -117,7 +126,8 @@ class TestLies:
             (BYTES, "fffffffe", False),
             (array(INT64), "0000000200000000000000000000", False),
             (array(STRING), "ffffffff0f", True),
-            (nullable_array(INT32), "fffffff0", False),
+            (array(INT32), "fffffff0", False),
+            (nullable_array(INT32), "7ffffff0", False),
         ],
     )
     def test_a_length_that_can_not_be(
