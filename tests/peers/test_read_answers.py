@@ -102,6 +102,28 @@ class Place:
             )
         )
 
+    def offsets_by_topic(self, *topics: tuple[str, tuple[int, ...]]) -> Answer:
+        """What ListOffsets says of topics; an empty name stands for the one that is there."""
+        asked = [
+            ListOffsetsTopic(
+                name=name or self.topic,
+                partitions=[
+                    ListOffsetsPartition(partition_index=number, timestamp=-1) for number in numbers
+                ],
+            )
+            for name, numbers in topics
+        ]
+        told = self.client.ask(LIST_OFFSETS, 7, ListOffsetsRequest(topics=asked))
+        return tuple(
+            sorted(
+                (
+                    topic.name.replace(self.topic, ""),
+                    sorted((p.partition_index, p.error_code, p.offset) for p in topic.partitions),
+                )
+                for topic in told.topics
+            )
+        )
+
     def epoch_end(self, current: int, epoch: int) -> Answer:
         """What OffsetForLeaderEpoch says."""
         asked = OffsetForLeaderPartition(
@@ -211,6 +233,20 @@ def test_epochs_of_other_questions(places: tuple[Place, Place]) -> None:
         ]
 
     agree(places, ask)
+
+
+TWICE: list[tuple[tuple[str, tuple[int, ...]], ...]] = [
+    (("", (0,)), ("", (1,))),
+    (("", (0,)), ("nobody-s", (0,)), ("", (1,))),
+    (("", (0, 0)), ("", (1,))),
+    (("", (0,)), ("", (0, 1))),
+    (("nobody-s", (0,)), ("nobody-s", (1,))),
+    (("", ()), ("nobody-s", (1,))),
+]
+
+
+def test_topics_are_told_once(places: tuple[Place, Place]) -> None:
+    agree(places, lambda place: [place.offsets_by_topic(*asked) for asked in TWICE])
 
 
 def time_of(time: int, *, current: int = -1) -> ListOffsetsPartition:

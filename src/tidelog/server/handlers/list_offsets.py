@@ -67,7 +67,7 @@ Maybe: TypeAlias = Found | Callable[[], Awaitable[Found]]
 def list_offsets(
     context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
-    """One answer for each partition that was asked about; one that was named twice is refused."""
+    """One answer for each partition, by topic; a partition that was named twice is refused."""
     if request.isolation_level not in ISOLATION_LEVELS:
         return _all_refused(request, UNKNOWN_SERVER_ERROR)
     node = context.node
@@ -95,9 +95,9 @@ def _answers(
         for topic in request.topics
         for asked in topic.partitions
     )
-    found: list[tuple[str, list[Maybe]]] = []
+    found: dict[str, list[Maybe]] = {}
     for topic in request.topics:
-        answers: list[Maybe] = []
+        answers = found.get(topic.name, [])
         for asked in topic.partitions:
             count = named.pop((topic.name, asked.partition_index), 0)
             if count == 1:
@@ -105,8 +105,8 @@ def _answers(
             elif count:
                 answers.append(_refused(asked, INVALID_REQUEST))
         if answers:
-            found.append((topic.name, answers))
-    return _told(found)
+            found[topic.name] = answers
+    return _told(list(found.items()))
 
 
 def _told(
