@@ -66,11 +66,17 @@ def names(client: Client) -> list[str]:
 
 
 def _listed(client: Client) -> "list[ConsumerGroupListing]":
-    with client.typed("list groups"):
-        asked = client.admin().list_consumer_groups(request_timeout=client.timeout_s)
-        found = asked.result(client.timeout_s)
+    return client.answer(lambda: _list_once(client), unready=codes.COORDINATOR_COMES)
+
+
+def _list_once(client: Client) -> "list[ConsumerGroupListing]":
+    operation = "list groups"
+    asked = client.admin().list_consumer_groups(request_timeout=client.timeout_s)
+    found = client.results(operation, {operation: asked})[operation]
     for error in found.errors:
-        raise client.failure("list groups", error.args[0])
+        # The library's documents promise KafkaException; what it hands out is what that carries.
+        told = error.args[0] if isinstance(error, Exception) else error
+        raise client.failure(operation, told)
     return list(found.valid)
 
 
