@@ -69,3 +69,4 @@ def test_both_clocks_of_our_own_records(log: RemoteDirectory, shell: Shell) -> N
     assert log.count(name, end=appended[0], clock="append") == 0
     shown = shell.rows("read", name, "--from", str(appended[3]), "--clock", "append")
     assert len(shown) == want
+    assert [row["append_time_ms"] for row in shell.rows("read", name)] == appended

@@ -14,17 +14,17 @@ from tidelog.cli.read_rows import ReadOptions, RowMaker, chosen, say_untimed
 from tidelog.cli.selection import Selection, Untimed
 from tidelog.cli.surroundings import Surroundings
 from tidelog.cluster import codes
-from tidelog.cluster.remote import decoded, partition_of
-from tidelog.cluster.remote_directory import as_record
+from tidelog.cluster.fetched_records import stamp_of
+from tidelog.cluster.remote import as_record, decoded, partition_of
 from tidelog.cluster.remote_plan import plan_remote
 from tidelog.errors import OffsetOutOfRange
 from tidelog.scan.split import Split, Wanted
 from tidelog.timespec import OPEN_END, OPEN_START
-from tidelog.types import ClockName, IsolationLevel, TimestampType, TopicPartition
+from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.cluster.remote_directory import RemoteDirectory
-    from tidelog.cluster.view import RemoteRecord
+    from tidelog.record.record import Record
 
 _ROWS_AT_ONCE: Final = 500
 _POLL_S: Final = 0.2
@@ -132,7 +132,7 @@ class _Reading:
         for split in _splits(cluster, self._partitions, wanted):
             name = split.topic_partition
             end = min(split.end_offset, ends[name])
-            records = cluster.cluster.records(name, split.start_offset, end, isolation=level)
+            records = cluster.reading.records(name, split.start_offset, end, level)
             self._write(out, name, records, wanted)
         first = wanted.start_offset or 0
         return {name: max(end, first) for name, end in ends.items()}
@@ -141,7 +141,7 @@ class _Reading:
         self,
         out: Writer,
         name: TopicPartition,
-        records: "Iterable[RemoteRecord]",
+        records: "Iterable[tuple[Record, int | None]]",
         wanted: Selection,
     ) -> None:
         rows = self._rows(name, records, wanted)
@@ -158,17 +158,18 @@ class _Reading:
                 return
 
     def _rows(
-        self, name: TopicPartition, records: "Iterable[RemoteRecord]", wanted: Selection
+        self,
+        name: TopicPartition,
+        records: "Iterable[tuple[Record, int | None]]",
+        wanted: Selection,
     ) -> Iterator[list[Cell]]:
-        for record in records:
-            is_stamped = record.timestamp_type is TimestampType.LOG_APPEND_TIME
-            append_ms = record.timestamp if is_stamped else None
+        for record, append_ms in records:
             if self._is_wanted(record, wanted):
-                yield self._maker.row(name.partition, as_record(record), append_ms)
-            elif record.timestamp is None:
+                yield self._maker.row(name.partition, record, append_ms)
+            elif record.timestamp == NO_TIMESTAMP:
                 self._untimed.count += 1
 
-    def _is_wanted(self, record: "RemoteRecord", wanted: Selection) -> bool:
+    def _is_wanted(self, record: "Record", wanted: Selection) -> bool:
         """Whether a record is in the range of time; by append times the plan's offsets are that."""
         if not wanted.has_times:
             return True
@@ -195,10 +196,10 @@ class _Reading:
                     error = message.error()
                     name = partition_of(message)
                     if error is None:
-                        record = decoded(message)
+                        record = as_record(decoded(message))
                         nexts[name] = record.offset + 1
                         if wanted.end_offset is None or record.offset < wanted.end_offset:
-                            self._write(out, name, [record], wanted)
+                            self._write(out, name, [(record, stamp_of(record))], wanted)
                     elif error.code() in (codes.AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
                         mark = client.watermarks([name])[name]
                         raise OffsetOutOfRange(nexts[name], mark.start, mark.end, where=str(name))

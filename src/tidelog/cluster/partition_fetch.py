@@ -38,6 +38,7 @@ from tidelog.protocol.messages.offsets import (
     ListOffsetsTopic,
 )
 from tidelog.protocol.wire import NO_UUID
+from tidelog.record.views import is_cut
 from tidelog.types import NO_LEADER_EPOCH, Buffer, IsolationLevel, TopicPartition
 
 _Answer = TypeVar("_Answer")
@@ -92,6 +93,12 @@ class Fetched:
     append_times: Sequence[int] = ()
 
 
+def _reach(data: Buffer) -> int | None:
+    from tidelog.scan.fetched import next_offset  # by a kernel, which not everybody needs
+
+    return next_offset(data)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSeams:
     """What a fetch needs of the machine.
@@ -100,11 +107,13 @@ class FetchSeams:
         connect: Makes connections.
         clock: For deadlines.
         pause: Waits for some seconds.
+        reach: Says which offset lies behind the last whole batch, None where there is no batch.
     """
 
     connect: Connect
     clock: Clock
     pause: Callable[[float], object] = field(default_factory=lambda: threading.Event().wait)
+    reach: Callable[[Buffer], int | None] = _reach
 
 
 class PartitionFetch:
@@ -246,10 +255,8 @@ class PartitionFetch:
 
     def _next_offset(self, data: PartitionData, offset: int, end: int) -> int | None:
         """The offset behind what came; None where there may be more to come."""
-        from tidelog.scan.fetched import is_cut, next_offset
-
         if len(data.batches):
-            found = next_offset(data.batches)
+            found = self._seams.reach(data.batches)
             if found is None and is_cut(data.batches):
                 raise self._refusal("fetch", codes.MESSAGE_TOO_LARGE, "not one whole batch came")
             # Damage is for the decoder to name, so any progress will do.

@@ -9,7 +9,8 @@ from tidelog.cluster.client import Client
 from tidelog.cluster.offsets import watermarks
 from tidelog.cluster.view import RemoteRecord
 from tidelog.errors import ClusterFailure, OffsetOutOfRange
-from tidelog.types import Header, IsolationLevel, TimestampType, TopicPartition
+from tidelog.record.record import Record
+from tidelog.types import NO_TIMESTAMP, Header, IsolationLevel, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
     import confluent_kafka as ck
@@ -141,6 +142,20 @@ def decoded(message: "ck.Message") -> RemoteRecord:
         key=message.key(),
         value=message.value(),
         headers=tuple(Header(key, _header_bytes(value)) for key, value in listed),
+    )
+
+
+def as_record(found: RemoteRecord) -> Record:
+    """A record as a directory hands it out; a broker's stamp leaves nothing of the create time."""
+    is_created = found.timestamp_type is TimestampType.CREATE_TIME
+    return Record(
+        offset=found.offset,
+        timestamp=NO_TIMESTAMP if found.timestamp is None else found.timestamp,
+        timestamp_type=found.timestamp_type,
+        key=found.key,
+        value=found.value,
+        headers=found.headers,
+        create_timestamp=found.timestamp if is_created else None,
     )
 
 

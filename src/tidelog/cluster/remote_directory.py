@@ -18,9 +18,9 @@ from tidelog.cluster import appends, topics
 from tidelog.cluster.connection import TIMEOUT_S, Cluster, require_client
 from tidelog.cluster.lookup_clock import first_on_clock
 from tidelog.cluster.properties import translate_settings
+from tidelog.cluster.remote import as_record
 from tidelog.cluster.remote_scan import Reading, RemoteScan
 from tidelog.cluster.topics import RemoteTopic
-from tidelog.cluster.view import RemoteRecord
 from tidelog.directory import When
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidPartitions, InvalidRequest
@@ -31,13 +31,11 @@ from tidelog.storage.log import AppendResult
 from tidelog.storage.partitioner import Partitioner
 from tidelog.timespec import OPEN_END, OPEN_START, parse_point, parse_range
 from tidelog.types import (
-    NO_TIMESTAMP,
     ClockName,
     Codec,
     IsolationLevel,
     NewRecord,
     OffsetAndTimestamp,
-    TimestampType,
     TopicPartition,
 )
 
@@ -504,20 +502,6 @@ def _by_time(times: Mapping[TopicPartition, int]) -> dict[int, list[TopicPartiti
     for partition, time_ms in times.items():
         found.setdefault(time_ms, []).append(partition)
     return found
-
-
-def as_record(found: RemoteRecord) -> Record:
-    """A record as a directory hands it out; a broker's stamp leaves nothing of the create time."""
-    is_created = found.timestamp_type is TimestampType.CREATE_TIME
-    return Record(
-        offset=found.offset,
-        timestamp=NO_TIMESTAMP if found.timestamp is None else found.timestamp,
-        timestamp_type=found.timestamp_type,
-        key=found.key,
-        value=found.value,
-        headers=found.headers,
-        create_timestamp=found.timestamp if is_created else None,
-    )
 
 
 def connect(

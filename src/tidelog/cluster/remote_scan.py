@@ -1,6 +1,7 @@
 """Records of a cluster for Arrow, Polars, DuckDB and pandas: `tidelog.frames.Scan` over brokers."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,9 @@ from tidelog.types import ClockName, IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from tidelog.cluster.partition_fetch import FetchSeams, PartitionFetch
+    from tidelog.record.record import Record
 
 # Settings that say nothing of how records are fetched: with these alone brokers are asked directly.
 _NOT_OF_FETCHES: Final = frozenset(
@@ -89,27 +93,50 @@ class Reading:
         self, split: Split, columns: Sequence[str], stats: ScanStats
     ) -> "Iterator[pa.RecordBatch]":
         from tidelog.cluster.fetched_rows import fetched
+
+        name, seams = split.topic_partition, self._seams()
+        with closing(self._fetch(name, split.isolation, seams, split.topic_id)) as fetch:
+            yield from fetched(split, columns, fetch, stats)
+
+    def records(
+        self, name: TopicPartition, start: int, end: int, isolation: IsolationLevel
+    ) -> "Iterator[tuple[Record, int | None]]":
+        """The records with offsets in [start, end), in order, with append times where known (ms).
+
+        One by one, without Arrow: for small amounts.
+
+        Raises:
+            OffsetOutOfRange, UnknownTopic: Records were deleted meanwhile.
+            CorruptData, ClusterFailure: While reading; what comes before was yielded.
+        """
+        from tidelog.cluster.fetched_records import consumed_records, fetched_records, reach
+
+        if not self.is_direct:
+            yield from consumed_records(self.cluster, name, start, end, isolation)
+            return
+        seams = replace(self._seams(), reach=reach)
+        with closing(self._fetch(name, isolation, seams)) as fetch:
+            yield from fetched_records(fetch, start, end)
+
+    def _seams(self) -> "FetchSeams":
         from tidelog.cluster.follow_transport import connect_socket
-        from tidelog.cluster.partition_fetch import FetchSeams, FetchSettings, PartitionFetch
+        from tidelog.cluster.partition_fetch import FetchSeams
+
+        connect = partial(connect_socket, timeout_s=self.cluster.timeout_s)
+        return FetchSeams(connect=connect, clock=self.env.clock)
+
+    def _fetch(
+        self, name: TopicPartition, level: IsolationLevel, seams: "FetchSeams", topic_id: str = ""
+    ) -> "PartitionFetch":
+        from tidelog.cluster.partition_fetch import FetchSettings, PartitionFetch
 
         settings = FetchSettings(
-            isolation=split.isolation,
+            isolation=level,
             timeout_ms=self._timeout_ms,
             client_id=self.client.get("client.id", "tidelog"),
         )
-        connect = partial(connect_socket, timeout_s=self.cluster.timeout_s)
-        seams = FetchSeams(connect=connect, clock=self.env.clock)
-        fetch = PartitionFetch(
-            self.cluster.bootstrap,
-            split.topic_partition,
-            seams,
-            topic_id=split.topic_id,
-            settings=settings,
-        )
-        try:
-            yield from fetched(split, columns, fetch, stats)
-        finally:
-            fetch.close()
+        bootstrap = self.cluster.bootstrap
+        return PartitionFetch(bootstrap, name, seams, topic_id=topic_id, settings=settings)
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
         """Topics' ids as 32 hexadecimal digits, "" where the cluster can't tell."""

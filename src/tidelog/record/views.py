@@ -26,7 +26,7 @@ from tidelog.record.legacy import MESSAGE_LENGTH_MIN, LegacyBatch
 from tidelog.record.record import Record
 from tidelog.types import Buffer
 
-__all__ = ["Batch", "Record", "frame_size", "view_batch", "walk"]
+__all__ = ["Batch", "Record", "frame_size", "is_cut", "view_batch", "walk"]
 
 Batch: TypeAlias = RecordBatch | LegacyBatch
 
@@ -60,6 +60,14 @@ def frame_size(buffer: Buffer, at: int, end: int) -> int | None:
         raise CorruptBatch(reason, at=at)
     size: int = length + LOG_OVERHEAD
     return size if size <= left else None
+
+
+def is_cut(data: Buffer) -> bool:
+    """Whether the first batch goes on behind the end of `data`."""
+    if len(data) < LOG_OVERHEAD:
+        return True
+    length = int.from_bytes(data[LENGTH_AT:LOG_OVERHEAD], "big", signed=True)
+    return len(data) < LOG_OVERHEAD + length
 
 
 def view_batch(buffer: Buffer, at: int = 0) -> Batch:

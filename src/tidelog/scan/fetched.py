@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tidelog.record.batch import RecordBatch
-from tidelog.record.header import CONTROL_BIT, LENGTH_AT, LOG_OVERHEAD
+from tidelog.record.header import CONTROL_BIT
 from tidelog.record.kernels import layout
 from tidelog.record.kernels.scan import scan_batches
 from tidelog.record.record import ControlType
@@ -27,14 +27,6 @@ def next_offset(data: Buffer) -> int | None:
     for table in _tables(data):
         found = int(table[-1, layout.LAST_OFFSET]) + 1
     return found
-
-
-def is_cut(data: Buffer) -> bool:
-    """Whether the first batch goes on behind the end of `data`."""
-    if len(data) < LOG_OVERHEAD:
-        return True
-    length = int.from_bytes(data[LENGTH_AT:LOG_OVERHEAD], "big", signed=True)
-    return len(data) < LOG_OVERHEAD + length
 
 
 def aborted_spans(

@@ -1,6 +1,5 @@
 """Groups of a cluster whose coordinators are not there yet, or refuse."""
 
-from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -15,6 +14,8 @@ from tidelog.env import ManualClock
 from tidelog.errors import ClusterFailure
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from confluent_kafka.admin import AdminClient
 
 TIMEOUT_S = 10.0

@@ -1,0 +1,94 @@
+"""Records of one partition from its leader, one by one, with the append times that it tells.
+
+For as many records as people look at, without numpy; `fetched_rows` does the same by columns.
+"""
+
+from collections.abc import Iterator
+
+from tidelog.cluster.append_runs import UNKNOWN_MS, AppendRuns
+from tidelog.cluster.connection import Cluster
+from tidelog.cluster.partition_fetch import Fetched, PartitionFetch
+from tidelog.cluster.remote import as_record
+from tidelog.errors import CorruptData
+from tidelog.record.batch import RecordBatch
+from tidelog.record.record import ControlType, Record
+from tidelog.record.views import Batch, walk
+from tidelog.types import Buffer, IsolationLevel, TimestampType, TopicPartition
+
+
+def reach(data: Buffer) -> int | None:
+    """The offset behind the last whole batch, None where there is none; damage ends the look."""
+    found = None
+    try:
+        for batch in walk(data):
+            found = batch.next_offset
+    except CorruptData:
+        return found
+    return found
+
+
+def fetched_records(
+    fetch: PartitionFetch, start: int, end: int
+) -> Iterator[tuple[Record, int | None]]:
+    """The data records with offsets in [start, end), in order, with append times where known (ms).
+
+    Args:
+        fetch: The partition's leader; the caller closes it.
+        start: First offset.
+        end: Offset behind the last one.
+
+    Raises:
+        OffsetOutOfRange: An offset is not in the log any more; everything before was yielded.
+        UnknownTopic, ClusterFailure: As `PartitionFetch.parts`.
+        CorruptData: A batch is damaged; everything before it was yielded.
+    """
+    fetch.want_append_times()
+    for part in fetch.parts(start, end):
+        runs = AppendRuns(part.append_times)
+        for record in _records(part, fetch.place):
+            if part.offset <= record.offset < end:
+                yield record, _append_time(record, runs)
+
+
+def _records(part: Fetched, place: str) -> Iterator[Record]:
+    """The data records of what one answer brought."""
+    try:
+        for batch in _visible(part):
+            yield from batch.records()
+    except CorruptData as error:
+        raise error.located(place, error.at or 0) from error
+
+
+def _visible(part: Fetched) -> Iterator[Batch]:
+    """The data batches, without those of transactions that the broker names as aborted."""
+    begin = sorted((first, producer_id) for producer_id, first in part.aborted)
+    aborted: set[int] = set()
+    for batch in walk(part.data):
+        while begin and begin[0][0] <= batch.last_offset:
+            aborted.add(begin.pop(0)[1])
+        if isinstance(batch, RecordBatch) and batch.is_control:
+            if batch.control_type() is ControlType.ABORT:
+                aborted.discard(batch.producer_id)
+        elif not (batch.is_transactional and batch.producer_id in aborted):
+            yield batch
+
+
+def consumed_records(
+    cluster: Cluster, name: TopicPartition, start: int, end: int, isolation: IsolationLevel
+) -> Iterator[tuple[Record, int | None]]:
+    """The same through librdkafka, which knows of no append times but brokers' stamps."""
+    for found in cluster.records(name, start, end, isolation=isolation):
+        record = as_record(found)
+        yield record, stamp_of(record)
+
+
+def _append_time(record: Record, runs: AppendRuns) -> int | None:
+    """What the broker told, or the stamp that the record bears."""
+    told = runs.time_of(record.offset)
+    return stamp_of(record) if told == UNKNOWN_MS else told
+
+
+def stamp_of(record: Record) -> int | None:
+    """The append time that a LogAppendTime record bears itself."""
+    is_stamped = record.timestamp_type is TimestampType.LOG_APPEND_TIME
+    return record.timestamp if is_stamped else None
