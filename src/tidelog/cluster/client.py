@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from tidelog.cluster import codes
 from tidelog.env import Clock
-from tidelog.errors import ClusterFailure, ConfigError
+from tidelog.errors import Closed, ClusterFailure, ConfigError
 
 if TYPE_CHECKING:
     import confluent_kafka as ck
@@ -42,11 +42,18 @@ class Client:
         self._clock = clock
         self._admin: AdminClient | None = None
         self._last_words = ""
+        self._is_closed = False
+
+    def ensure_open(self) -> None:
+        """Raise Closed where the connection was closed for good."""
+        if self._is_closed:
+            raise Closed(f"the connection to {self.bootstrap} is closed")
 
     # -- the client library ------------------------------------------------------------------
 
     def admin(self) -> "AdminClient":
-        """The one admin client of this connection."""
+        """The one admin client of this connection; raises Closed where that is closed."""
+        self.ensure_open()
         if self._admin is None:
             from confluent_kafka.admin import AdminClient
 
@@ -61,9 +68,13 @@ class Client:
             group: Its group; without one it can be assigned partitions, and commits nothing.
             more: Settings, with underscores for dots. Partition ends are told, nothing is
                 committed unasked, and an offset outside the log is an error.
+
+        Raises:
+            Closed: The connection was closed for good.
         """
         from confluent_kafka import Consumer
 
+        self.ensure_open()
         settings: dict[str, Setting] = {
             "group.id": group or _NO_GROUP,
             "enable.auto.commit": False,

@@ -177,3 +177,8 @@ class Cluster(Closing, Client):
     def close(self) -> None:
         """Close what was opened; a closed connection opens again at its next question."""
         self._admin = None
+
+    def close_for_good(self) -> None:
+        """Close what was opened; what is asked later raises Closed."""
+        self._is_closed = True
+        self.close()

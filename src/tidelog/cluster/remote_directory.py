@@ -11,7 +11,7 @@ Over 400 lines because every call stands here with its contract; the work is don
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from tidelog.closing import Closing
 from tidelog.cluster import appends, topics
@@ -249,6 +249,7 @@ class RemoteDirectory(Closing):
 
     def flush(self) -> None:
         """Return when everything that was sent is in the log, or its call has failed."""
+        self._cluster.ensure_open()
         self._sender.flush()
 
     # -- lookups by time ---------------------------------------------------------------------
@@ -487,9 +488,13 @@ class RemoteDirectory(Closing):
     # -- closing -----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Wait for what is on its way, then let go; what is appended later raises Closed."""
+        """Wait for what is on its way, then let go; what is called later raises Closed."""
         self._sender.close()
-        self._cluster.close()
+        self._cluster.close_for_good()
+
+    def __enter__(self) -> Self:
+        self._cluster.ensure_open()
+        return self
 
 
 def _headers(record: NewRecord) -> appends.Headers | None:
