@@ -220,6 +220,18 @@ class Suite:
         with pytest.raises(ValueError, match="0 or more"):
             log.offsets_for_times({first: -1})
 
+    def test_partitions_that_are_not_there_are_named(self, log: RemoteDirectory) -> None:
+        name = fresh(log, partitions=2)
+        there, missing = TopicPartition(name, 1), TopicPartition(name, 7)
+        for asked in ([missing], [there, missing]):
+            with pytest.raises(UnknownTopic, match=f"{name} has partitions 0 to 1, not 7"):
+                log.end_offsets(asked)
+        with pytest.raises(UnknownTopic, match="partitions 0 to 1, not 7"):
+            log.beginning_offsets([missing])
+        for clock in ("record", "append"):
+            with pytest.raises(UnknownTopic, match="no topic connect-none"):
+                log.offsets_for_times({TopicPartition("connect-none", 0): T0}, clock=clock)
+
     @pytest.mark.parametrize("seed", range(2))
     def test_a_range_of_time_is_exact_to_the_record(self, log: RemoteDirectory, seed: int) -> None:
         name = fresh(log, partitions=2)

@@ -9,6 +9,8 @@ TRANSPORT: Final = -195
 PARTITION_EOF: Final = -191
 ALL_BROKERS_DOWN: Final = -187
 TIMED_OUT: Final = -185
+# No partition that was asked about has a leader.
+NO_LEADERS: Final = -156
 AUTO_OFFSET_RESET: Final = -140
 
 OFFSET_OUT_OF_RANGE: Final = 1

@@ -17,6 +17,7 @@ from tidelog.closing import Closing
 from tidelog.cluster import appends, topics
 from tidelog.cluster.connection import TIMEOUT_S, Cluster, require_client
 from tidelog.cluster.lookup_clock import first_on_clock
+from tidelog.cluster.named_partitions import watermarks
 from tidelog.cluster.properties import translate_settings
 from tidelog.cluster.remote import as_record
 from tidelog.cluster.remote_scan import Reading, RemoteScan
@@ -269,6 +270,7 @@ class RemoteDirectory(Closing):
 
         Raises:
             ValueError: A negative time, or an unknown clock.
+            UnknownTopic: A topic or partition is not there.
             InvalidRequest: Append times are asked for that the brokers don't know.
         """
         name = ClockName(clock)
@@ -276,7 +278,7 @@ class RemoteDirectory(Closing):
             raise ValueError("a time to look up is 0 or more")
         found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
         for time_ms, partitions in _by_time(times).items():
-            marks = self._cluster.watermarks(partitions)
+            marks = watermarks(self._cluster, partitions)
             found |= first_on_clock(self._cluster, marks, time_ms, name)
         return {partition: found[partition] for partition in times}
 
@@ -298,8 +300,8 @@ class RemoteDirectory(Closing):
         return self.offsets_for_times(dict.fromkeys(partitions, time_ms), clock=clock)
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that can be read. Source: KIP-79."""
-        marks = self._cluster.watermarks(partitions)
+        """The first offset that can be read; raises UnknownTopic. Source: KIP-79."""
+        marks = watermarks(self._cluster, partitions)
         return {partition: mark.start for partition, mark in marks.items()}
 
     def end_offsets(
@@ -308,8 +310,8 @@ class RemoteDirectory(Closing):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, int]:
-        """The offset behind the last visible record. Source: KIP-79."""
-        marks = self._cluster.watermarks(partitions, isolation=isolation)
+        """The offset behind the last visible record; raises UnknownTopic. Source: KIP-79."""
+        marks = watermarks(self._cluster, partitions, isolation)
         return {partition: mark.end for partition, mark in marks.items()}
 
     def point(self, when: When) -> int:

@@ -40,8 +40,7 @@ _REFUSED: Final[dict[int, type[TidelogError]]] = {
     42: InvalidRequest,
     44: PolicyViolation,
 }
-# What the library itself says where no partition that was asked about has a leader.
-_NO_LEADER_YET: Final = codes.LEADER_CHANGES | {-156}
+_NO_LEADER_YET: Final = codes.LEADER_CHANGES | {codes.NO_LEADERS}
 _INVALID_CONFIG: Final = 40
 _NOT_AUTHORIZED: Final = frozenset({29, 31})
 

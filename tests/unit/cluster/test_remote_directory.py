@@ -6,7 +6,7 @@ import pytest
 
 import tidelog
 from tidelog.cluster.remote_directory import RemoteDirectory
-from tidelog.errors import Closed
+from tidelog.errors import Closed, InvalidRequest
 from tidelog.types import NewRecord, TopicPartition
 
 # Nobody listens there, and nobody is asked.
@@ -40,6 +40,14 @@ CALLS: dict[str, Callable[[RemoteDirectory], object]] = {
     "first_records": lambda log: log.cluster.first_records({PLACE: 0}),
     "enter": lambda log: log.__enter__(),
 }
+
+
+def test_what_is_no_partition_is_refused() -> None:
+    log = connect()
+    with pytest.raises(InvalidRequest, match=r"write TopicPartition\(TOPIC, NUMBER\).*not 'f'"):
+        log.end_offsets("f")  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="not 'f'"):
+        log.offsets_for_times({"f": 1})  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize("name", CALLS)
