@@ -19,6 +19,9 @@ class Work:
     A broker has several, so that what may take long (reads of a disk or a store) holds up only its
     like. Calls of clients wait for room outside, at most one for each connection; what is submitted
     is bounded by whoever submits it: one sync for each log, one checkpoint, a few openings.
+
+    Attributes:
+        is_closed: Whether nothing is taken any more, since the broker stops.
     """
 
     def __init__(self, threads: int = THREADS, *, calls: int = CALL_LIMIT) -> None:
@@ -30,6 +33,7 @@ class Work:
         """
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tidelog-work")
         self._room = asyncio.Semaphore(calls)
+        self.is_closed = False
 
     async def run(self, function: Callable[..., _Result], *arguments: object) -> _Result:
         """Call a function in a thread, once there is room; what it raises is raised here."""
@@ -41,5 +45,6 @@ class Work:
         return self._pool.submit(function)
 
     def close(self) -> None:
-        """Wait for what runs; what has not begun is dropped."""
+        """Wait for what runs; what has not begun is dropped, and nothing more is taken."""
+        self.is_closed = True
         self._pool.shutdown(wait=True, cancel_futures=True)

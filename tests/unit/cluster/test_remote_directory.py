@@ -14,8 +14,8 @@ NOWHERE = "127.0.0.1:1"
 PLACE = TopicPartition("t", 0)
 
 
-def connect(**more: float) -> RemoteDirectory:
-    return tidelog.connect(NOWHERE, **more)
+def connect(timeout_s: float = 1.0) -> RemoteDirectory:
+    return tidelog.connect(NOWHERE, timeout_s=timeout_s)
 
 
 CALLS: dict[str, Callable[[RemoteDirectory], object]] = {

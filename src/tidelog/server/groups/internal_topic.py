@@ -275,10 +275,8 @@ class InternalTopic(Generic[Found]):
 
     def append(self, number: int, batch: Buffer) -> Reply[Code]:
         """Write a batch, just built; when it is safe, or why it was not written."""
-        origin = AppendOrigin.COORDINATOR
-        return self.write(
-            number, lambda found: found.append(batch, origin=origin, owned=True, trusted=True)
-        )
+        own = AppendOrigin.COORDINATOR
+        return self.write(number, lambda p: p.append(batch, origin=own, owned=True, trusted=True))
 
     def write(self, number: int, action: Callable[[Partition], AppendResult]) -> Reply[Code]:
         """Write; a disk that fails loses the partition, a rule that is broken does not.
@@ -292,8 +290,7 @@ class InternalTopic(Generic[Found]):
         try:
             result = action(partition)
         except TidelogError as error:
-            code = _REFUSALS.get(type(error))
-            if code is not None:
+            if (code := _REFUSALS.get(type(error))) is not None:
                 return Reply.of(code)
             self._logger.warning("%s: %s", partition.name, error)
             self.lose(number)
@@ -341,7 +338,7 @@ class InternalTopic(Generic[Found]):
         return Code.COORDINATOR_LOAD_IN_PROGRESS
 
     def _ensure_loading(self) -> None:
-        if self._queue and not self.is_loading:
+        if self._queue and not self.is_loading and not self._host.work.is_closed:
             self.begin(self._load_all())
 
     async def _claim(self) -> None:
@@ -358,24 +355,27 @@ class InternalTopic(Generic[Found]):
             await self._claim()
         except TidelogError as error:
             self._logger.error("settings of %s can't be kept: %s", self.name, error)
-        while self._queue:
+        while self._queue and not self._host.work.is_closed:
             # Another list stands for another topic, should this one be deleted meanwhile.
             states, number = self._states, self._queue.popleft()
             states[number] = PartitionState.LOADING
             try:
                 await self._load(states, number)
-            except TidelogError as error:
-                # What was lost meanwhile says nothing: its log is closed, or written anew.
-                if isinstance(error, CorruptData) and states[number] is PartitionState.LOADING:
-                    self._damaged.add(number)
-                self._logger.error("%s-%d can't be loaded: %s", self.name, number, error)
-            except Exception:  # one partition's trouble is not the others'
-                self._logger.exception("%s-%d can't be loaded", self.name, number)
+            except Exception as error:  # noqa: BLE001 - one partition's trouble is not the others'
+                if not self._host.work.is_closed:  # else the broker has stopped in the midst of it
+                    self._tell_failure(states, number, error)
             if states[number] is PartitionState.LOADING:
                 states[number] = PartitionState.FAILED
                 self._failed_ms[number] = self._host.env.clock.monotonic_ms()
             if not self._queue and self.after_load is not None:
                 await self.after_load()
+
+    def _tell_failure(self, states: list[PartitionState], number: int, error: Exception) -> None:
+        # What was lost meanwhile says nothing: its log is closed, or written anew.
+        if isinstance(error, CorruptData) and states[number] is PartitionState.LOADING:
+            self._damaged.add(number)
+        trace = None if isinstance(error, TidelogError) else error
+        self._logger.error("%s-%d can't be loaded: %s", self.name, number, error, exc_info=trace)
 
     async def _load(self, states: list[PartitionState], number: int) -> None:
         partitions = self._host.partitions
