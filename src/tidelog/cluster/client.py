@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from tidelog.cluster import codes
+from tidelog.cluster.access_checks import check_bootstrap, check_timeout
 from tidelog.env import Clock
 from tidelog.errors import Closed, ClusterFailure, ConfigError
 
@@ -24,6 +25,8 @@ _Answer = TypeVar("_Answer")
 
 # A future is waited for a little longer than its request, whose own error says more.
 _GRACE_S: Final = 2.0
+# The client library's own limit; requests that may take longer say so themselves.
+_SOCKET_TIMEOUT_MAX_MS: Final = 300_000
 # Between two questions to a cluster that is not ready to answer.
 _PAUSE_S: Final = 0.1
 # librdkafka needs a group's name even where no group is used; nothing is ever committed under it.
@@ -36,6 +39,19 @@ class Client:
     def __init__(
         self, bootstrap: str, config: Mapping[str, str], *, timeout_s: float, clock: Clock
     ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            bootstrap: `host:port[,host:port]`.
+            config: librdkafka's settings.
+            timeout_s: For each request, in seconds.
+            clock: For deadlines.
+
+        Raises:
+            ConfigError: There can't be such a server, or such a time-out.
+        """
+        check_bootstrap(bootstrap)
+        check_timeout(timeout_s)
         self.bootstrap = bootstrap
         self.timeout_s = timeout_s
         self._config = dict(config)
@@ -102,7 +118,7 @@ class Client:
     def _settings(self) -> dict[str, Setting]:
         quiet: dict[str, Setting] = {
             "log_level": 0,
-            "socket.timeout.ms": max(int(self.timeout_s * 1000), 1000),
+            "socket.timeout.ms": min(max(int(self.timeout_s * 1000), 1000), _SOCKET_TIMEOUT_MAX_MS),
             "client.id": "tidelog",
         }
         return quiet | self._config | {"bootstrap.servers": self.bootstrap}

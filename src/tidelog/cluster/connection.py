@@ -43,12 +43,12 @@ def connect(
     Args:
         bootstrap: `host:port[,host:port]`.
         config: librdkafka's settings, e.g. from `properties.client_settings`.
-        timeout_s: For each request, in seconds.
+        timeout_s: For each request, in seconds; an hour at most.
         clock: For deadlines; the machine's where None.
 
     Raises:
         MissingDependency: confluent-kafka is not installed.
-        ConfigError: The client library knows no such setting or value.
+        ConfigError: There can't be such a server or time-out.
     """
     require_client()
     return Cluster(bootstrap, config or {}, timeout_s=timeout_s, clock=clock or SystemClock())

@@ -524,12 +524,13 @@ def connect(
         bootstrap: `host:port[,host:port]`; the first question connects.
         config: Client settings under the names of Kafka's Java clients or of librdkafka: security,
             and the producer's.
-        timeout_s: For each request, and for a record to be in the log.
+        timeout_s: For each request, and for a record to be in the log; an hour at most.
         env: Clock and randomness; the machine's where None.
 
     Raises:
         MissingDependency: confluent-kafka is not installed.
-        ConfigError: A setting that only Java's clients can serve, or that nobody knows.
+        ConfigError: A setting that only Java's clients can serve, or that nobody knows; a server
+            or a time-out that can't be.
     """
     require_client()
     return RemoteDirectory(bootstrap, config or {}, timeout_s=timeout_s, env=env or os_env())

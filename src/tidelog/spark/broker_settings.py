@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from tidelog.cluster.access_checks import TIMEOUT_MAX_S
 from tidelog.cluster.connection import TIMEOUT_S
 from tidelog.cluster.partition_fetch import FetchSettings
 from tidelog.cluster.properties import WITHOUT_MEANING, translate_settings
@@ -79,7 +80,7 @@ def read_settings(options: SourceOptions) -> BrokerSettings:
     return BrokerSettings(
         client=translate_settings(renamed),
         fetch=fetch,
-        timeout_s=max(timeouts) / 1000 if timeouts else TIMEOUT_S,
+        timeout_s=min(max(timeouts) / 1000, TIMEOUT_MAX_S) if timeouts else TIMEOUT_S,
         poll_records=poll_records,
         group=group,
     )

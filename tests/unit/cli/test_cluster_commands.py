@@ -300,3 +300,20 @@ def test_partitions_of_one_topic_alone(desk: Desk) -> None:
     desk.cluster.put(GROUP, {TopicPartition("ships", 0): 0})
     desk.lag(topics=("ships",))
     assert [row["topic"] for row in desk.rows] == ["ships"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("-b", ""), "bootstrap='': write HOST:PORT"),
+        (("-b", "127.0.0.1:abc"), "bootstrap='127.0.0.1:abc': write HOST:PORT"),
+        (("-b", "h:1", "--timeout", "2h"), "timeout=7200.0 s: a request may take"),
+        (("-b", "h:1", "--timeout", "0s"), "timeout=0.0 s: a request may take"),
+    ],
+)
+@pytest.mark.parametrize("command", [("topics",), ("groups", "list"), ("read", "t")])
+def test_what_no_cluster_can_be_asked_for_is_refused_at_once(
+    desk: Desk, command: tuple[str, ...], options: tuple[str, ...], told: str
+) -> None:
+    assert run([*command, *options], desk.surroundings) == ExitCode.ERROR
+    assert told in desk.err.getvalue()

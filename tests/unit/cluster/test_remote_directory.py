@@ -6,7 +6,7 @@ import pytest
 
 import tidelog
 from tidelog.cluster.remote_directory import RemoteDirectory
-from tidelog.errors import Closed, InvalidRequest
+from tidelog.errors import Closed, ConfigError, InvalidRequest
 from tidelog.types import NewRecord, TopicPartition
 
 # Nobody listens there, and nobody is asked.
@@ -40,6 +40,52 @@ CALLS: dict[str, Callable[[RemoteDirectory], object]] = {
     "first_records": lambda log: log.cluster.first_records({PLACE: 0}),
     "enter": lambda log: log.__enter__(),
 }
+
+
+@pytest.mark.parametrize(
+    "bootstrap",
+    [
+        "",
+        " ",
+        ",",
+        "h",
+        "h:",
+        ":9092",
+        "h:abc",
+        "h:0",
+        "h:99999",
+        "h:-1",
+        "h:٣",
+        "h:1,x:abc",
+        "h:1,",
+    ],
+)
+def test_servers_that_can_not_be_are_refused_at_once(bootstrap: str) -> None:
+    with pytest.raises(ConfigError, match=r"bootstrap=.*write HOST:PORT"):
+        tidelog.connect(bootstrap)
+
+
+def test_no_server_at_all_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"bootstrap=None: write HOST:PORT"):
+        tidelog.connect(None)  # type: ignore[arg-type]
+    for good in ("h:1", "h:65535, other:9092", "[::1]:9092"):
+        tidelog.connect(good).close()
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf"), 3601, 1e9, 1e-9])
+def test_times_that_can_not_be_waited_for_are_refused(timeout_s: float) -> None:
+    with pytest.raises(ConfigError, match=r"timeout=.*from a millisecond to 3600 seconds"):
+        connect(timeout_s)
+
+
+def test_a_time_out_may_be_longer_than_that_of_a_socket() -> None:
+    log = connect(600)
+    assert log.cluster._settings()["socket.timeout.ms"] == 300_000
+    assert log.cluster.timeout_s == 600
+    log.close()
+    short = connect(0.5)
+    assert short.cluster._settings()["socket.timeout.ms"] == 1_000
+    short.close()
 
 
 def test_what_is_no_partition_is_refused() -> None:

@@ -1,0 +1,44 @@
+"""Where a cluster is, and how long it may take: checked before anybody is asked."""
+
+from typing import Final
+
+from tidelog.errors import ConfigError
+
+TIMEOUT_MAX_S: Final = 3600.0  # the client library waits no longer for an admin's request
+_TIMEOUT_MIN_S: Final = 0.001
+_PORT_MAX: Final = 65_535
+
+
+def check_bootstrap(bootstrap: object) -> None:
+    """Do nothing if it is `host:port[,host:port]`.
+
+    The client library takes port 0 for one that is no number, cuts one that is too large to 16
+    bits, and waits for brokers where there are none.
+
+    Raises:
+        ConfigError: It is not; names the server that is wrong.
+    """
+    if not isinstance(bootstrap, str) or not bootstrap.strip():
+        allowed = "write HOST:PORT, several with commas between"
+        raise ConfigError("bootstrap", repr(bootstrap), allowed)
+    for server in bootstrap.split(","):
+        _check_server(server.strip())
+
+
+def _check_server(server: str) -> None:
+    host, _, port = server.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and 1 <= int(port) <= _PORT_MAX
+    if not host or not is_port:
+        allowed = f"write HOST:PORT, with a port from 1 to {_PORT_MAX}"
+        raise ConfigError("bootstrap", repr(server), allowed)
+
+
+def check_timeout(timeout_s: float) -> None:
+    """Do nothing if it is a number of seconds that can be waited for.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if not _TIMEOUT_MIN_S <= timeout_s <= TIMEOUT_MAX_S:
+        allowed = f"a request may take from a millisecond to {TIMEOUT_MAX_S:g} seconds"
+        raise ConfigError("timeout", f"{timeout_s} s", allowed)
