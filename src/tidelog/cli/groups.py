@@ -10,7 +10,7 @@ from tidelog.cli.cluster_options import Access
 from tidelog.cli.output import Cell
 from tidelog.cli.problems import UsageProblem
 from tidelog.cli.surroundings import Surroundings
-from tidelog.errors import UnknownTopic
+from tidelog.errors import GroupActive, RequestError, UnknownGroup, UnknownTopic
 
 if TYPE_CHECKING:
     from tidelog.cluster.connection import Cluster
@@ -97,12 +97,30 @@ def delete(surroundings: Surroundings, access: Access, names: Sequence[str], *, 
 
     Raises:
         UsageProblem: `yes` is missing; nothing was changed.
-        UnknownGroup, GroupActive: Of the first group that can't be deleted.
+        UnknownGroup, GroupActive: Of the first group that can't be deleted; the others are.
     """
     with open_cluster(surroundings, access) as cluster:
         if not yes:
             counts = {name: len(cluster.committed(cluster.group(name).name)) for name in names}
             told = ", ".join(f"{name} with offsets of {n} partitions" for name, n in counts.items())
             raise UsageProblem(f"{told} would go; add --yes to do it")
-        cluster.delete_groups(names)
-    surroundings.say(f"deleted {', '.join(names)}")
+        failed = _delete_each(surroundings, cluster, names)
+    for error in failed[1:]:
+        surroundings.say(str(error))
+    if failed:
+        raise failed[0]
+
+
+def _delete_each(
+    surroundings: Surroundings, cluster: "Cluster", names: Sequence[str]
+) -> list[RequestError]:
+    """Say of each group that it is gone, once it is; why the others are not."""
+    failed: list[RequestError] = []
+    for name in names:
+        try:
+            cluster.delete_groups([name])
+        except (UnknownGroup, GroupActive) as error:
+            failed.append(error)
+        else:
+            surroundings.say(f"deleted {name}")
+    return failed
