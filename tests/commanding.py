@@ -96,6 +96,22 @@ class Commands:
         assert code == ExitCode.ERROR
         assert "has no topic shell-none" in err
 
+    def test_older_names_of_settings_are_mapped(self, shell: Shell) -> None:
+        name = shell.fresh(1, "--config", "log.retention.hours=3")
+        (told,) = shell.rows("config", name)
+        assert (told["setting"], told["value"]) == ("retention.ms", "10800000")
+        code, _, err = shell.run("config", name, "--set", "log.segment.bytes=2097152")
+        assert code == ExitCode.OK, err
+        assert "note: log.segment.bytes: taken as segment.bytes=2097152" in err
+        assert shell.run("config", name, "--unset", "log.retention.hours")[0] == ExitCode.OK
+        assert [row["setting"] for row in shell.rows("config", name)] == ["segment.bytes"]
+        code, _, err = shell.run("config", name, "--unset", "nope")
+        assert code == ExitCode.ERROR
+        assert "nope: the brokers know no such setting" in err
+        code, _, err = shell.run("create", "shell-none", "--config", "nope=1")
+        assert code == ExitCode.ERROR
+        assert "nope" in err
+
     def test_describe_tells_offsets_and_times(self, shell: Shell) -> None:
         name = shell.filled()
         (told,) = shell.rows("describe", name)
@@ -182,7 +198,11 @@ class Commands:
         code, _, err = shell.run("groups", "delete", group)
         assert code == ExitCode.USAGE
         assert "offsets of 1 partitions" in err
-        assert shell.run("groups", "delete", group, "--yes")[0] == ExitCode.OK
+        code, _, err = shell.run("groups", "delete", "none-1", group, "none-2", "--yes")
+        assert code == ExitCode.ERROR
+        assert f"deleted {group}" in err
+        assert "no consumer group none-1" in err
+        assert "no consumer group none-2" in err
         code, _, err = shell.run("groups", "describe", group)
         assert code == ExitCode.ERROR
         assert "no consumer group" in err

@@ -15,6 +15,7 @@ from tidelog.config import (
     TopicConfig,
     key_names,
     normalize,
+    plain_names,
     text_of,
 )
 from tidelog.errors import ConfigError
@@ -372,3 +373,26 @@ def test_target_codec_and_its_level(word: str, codec: Codec | None, level: int |
 def test_note_prints_with_the_name_that_was_written() -> None:
     _, notes = parse({"log.roll.ms": "5"})
     assert str(notes[0]) == "log.roll.ms: taken as segment.ms=5"
+
+
+def test_names_for_brokers_are_the_keys_own() -> None:
+    given = {"log.retention.hours": "3", "new.in.kafka": "x", "compression.type": "later"}
+    found, notes = plain_names(given)
+    assert found == {
+        "retention.ms": "10800000",
+        "new.in.kafka": "x",
+        "compression.type": "later",
+    }
+    assert [str(note) for note in notes] == ["log.retention.hours: taken as retention.ms=10800000"]
+    assert plain_names({"retention.ms": "what brokers say"}) == (
+        {"retention.ms": "what brokers say"},
+        [],
+    )
+
+
+def test_a_keys_own_name_wins_for_brokers_too() -> None:
+    found, notes = plain_names({"log.retention.hours": "3", "retention.ms": "5"})
+    assert found == {"retention.ms": "5"}
+    assert [note.kind for note in notes] == [NoteKind.SHADOWED]
+    with pytest.raises(ConfigError, match="log.retention.hours"):
+        plain_names({"log.retention.hours": "long"})

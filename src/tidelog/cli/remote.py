@@ -10,6 +10,8 @@ from tidelog.cli.cluster_options import Access
 from tidelog.cli.output import Cell
 from tidelog.cli.problems import UsageProblem
 from tidelog.cli.surroundings import Surroundings
+from tidelog.config import ConfigNote, key_names, plain_names
+from tidelog.errors import ConfigError
 from tidelog.storage.files import encode_topic_id
 from tidelog.types import IsolationLevel
 
@@ -57,6 +59,23 @@ def _offsets(cluster: "RemoteDirectory", topic: str) -> int:
     return sum(mark.end - mark.start for mark in marks.values())
 
 
+def plain_changes(
+    changes: Mapping[str, str | None],
+) -> tuple[dict[str, str | None], list[ConfigNote]]:
+    """Changes under the names that brokers know, and what to tell their author."""
+    given = {key: value for key, value in changes.items() if value is not None}
+    plain, notes = plain_names(given)
+    cleared = [key for key, value in changes.items() if value is None]
+    return {**{key: None for name in cleared for key in _keys_of(name)}, **plain}, notes
+
+
+def _keys_of(name: str) -> tuple[str, ...]:
+    try:
+        return key_names(name) or (name,)
+    except ConfigError:
+        return (name,)  # which brokers may know all the same
+
+
 def setting_rows(
     surroundings: Surroundings,
     access: Access,
@@ -67,14 +86,23 @@ def setting_rows(
 ) -> list[list[Cell]]:
     """Change a topic's settings where there are changes, then a row for each."""
     with open_remote(surroundings, access) as cluster:
-        if changes:
-            cluster.alter_config(topic, changes)
         info = cluster.topic(topic)
+        if changes:
+            _refuse_unknown(info, changes)
+            cluster.alter_config(topic, changes)
+            info = cluster.topic(topic)
     return [
         [key, value, "topic" if key in info.given else "default"]
         for key, value in sorted(info.settings.items())
         if show_all or key in info.given
     ]
+
+
+def _refuse_unknown(info: "RemoteTopic", changes: Mapping[str, str | None]) -> None:
+    """Raise ConfigError for a setting to clear that is none: brokers say nothing to that."""
+    for key, value in changes.items():
+        if value is None and key not in info.settings:
+            raise ConfigError(key, None, f"the brokers know no such setting of topic {info.name}")
 
 
 def describe(

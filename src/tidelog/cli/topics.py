@@ -10,7 +10,7 @@ from tidelog.cli.opening import open_directory
 from tidelog.cli.output import Cell
 from tidelog.cli.problems import UsageProblem
 from tidelog.cli.surroundings import Surroundings
-from tidelog.config import ConfigNote
+from tidelog.config import ConfigNote, plain_names
 from tidelog.directory import Directory
 from tidelog.storage import files
 from tidelog.storage.topic_info import TopicInfo
@@ -86,12 +86,13 @@ def create(
     """Create a topic, and the directory where it is missing."""
     config = parse_settings(settings)
     if place.access is not None:
+        config, notes = plain_names(config)
         with open_remote(surroundings, place.access) as cluster:
             cluster.create_topic(topic, partitions=partitions, config=config)
     else:
         with open_directory(surroundings, place.data, writable=True, create=True) as directory:
             notes = directory.create_topic(topic, partitions=partitions, config=config)
-        _say_notes(surroundings, notes)
+    _say_notes(surroundings, notes)
     surroundings.say(f"created {topic} with {partitions} partition{'s'[: partitions > 1]}")
 
 
@@ -140,7 +141,9 @@ def config(
 ) -> None:
     """Change a topic's settings where `changes` has any (None for the default), then print them."""
     if place.access is not None:
-        rows = remote.setting_rows(surroundings, place.access, topic, changes, show_all=show_all)
+        plain, notes = remote.plain_changes(changes)
+        rows = remote.setting_rows(surroundings, place.access, topic, plain, show_all=show_all)
+        _say_notes(surroundings, notes)
     else:
         with open_directory(surroundings, place.data, writable=bool(changes)) as directory:
             directory.topic(topic)

@@ -7,7 +7,7 @@ Owns no behaviour: what a setting does is the business of those who read it.
 from tidelog.config.broker import BROKER_CONFIG_BY_NAME, BrokerConfig
 from tidelog.config.broker_keys import BROKER_CONFIGS
 from tidelog.config.keys import ConfigKey, Synonym
-from tidelog.config.resolve import ConfigNote, NoteKind, key_names
+from tidelog.config.resolve import ConfigNote, NoteKind, key_names, plain_names
 from tidelog.config.topic import DEFAULT_TOPIC_CONFIG, TopicConfig, normalize
 from tidelog.config.topic_keys import (
     CLEANUP_COMPACT,
@@ -39,5 +39,6 @@ __all__ = [
     "TopicConfig",
     "key_names",
     "normalize",
+    "plain_names",
     "text_of",
 ]

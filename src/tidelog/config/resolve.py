@@ -114,6 +114,27 @@ def resolve(
     return ordered, notes
 
 
+def plain_names(given: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNote]]:
+    """The same settings for brokers, which know a topic's by the keys' own names alone.
+
+    Args:
+        given: Names and texts. What is no older or broker's name passes as it is: brokers may know
+            more than our table does.
+
+    Returns:
+        Names and texts, and what to tell their author.
+
+    Raises:
+        ConfigError: The value of an older name is outside its range.
+    """
+    older = {name for name in given if name in _SYNONYMS or name in TWO_SIDED_LIMITS}
+    plain = {name: text for name, text in given.items() if name not in older}
+    meant = older.union(*map(key_names, older))
+    settings, notes = resolve({name: text for name, text in given.items() if name in meant})
+    found = {name: text_of(setting.value) for name, setting in settings.items()}
+    return found | plain, [note for note in notes if note.given in older]
+
+
 def key_names(name: str) -> tuple[str, ...]:
     """The keys that a name stands for: mostly one, two for KIP-32's limit, none where retired.
 
