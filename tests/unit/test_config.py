@@ -394,5 +394,5 @@ def test_a_keys_own_name_wins_for_brokers_too() -> None:
     found, notes = plain_names({"log.retention.hours": "3", "retention.ms": "5"})
     assert found == {"retention.ms": "5"}
     assert [note.kind for note in notes] == [NoteKind.SHADOWED]
-    with pytest.raises(ConfigError, match="log.retention.hours"):
+    with pytest.raises(ConfigError, match=r"log\.retention\.hours"):
         plain_names({"log.retention.hours": "long"})

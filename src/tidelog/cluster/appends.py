@@ -224,11 +224,6 @@ class _Lane:
         from confluent_kafka import KafkaException
 
         where = f"{topic}-{row[0]}"
-        if row[3] == 0:
-            raise InvalidTimestamp(
-                f"{where}: a record whose timestamp is 1970-01-01T00:00:00Z (0 ms): the client"
-                " library would send the present time in its place"
-            )
 
         def hear(error: "ck.KafkaError | None", message: "ck.Message") -> None:
             try:
@@ -239,6 +234,7 @@ class _Lane:
 
         call.sent()
         try:
+            _refuse_time(where, row[3])
             self._queue(topic, row, hear)
         except KafkaException as error:
             failure = self._typed(where, error.args[0])
@@ -314,3 +310,16 @@ class _Lane:
         self._is_closed = True
         self._has_work.set()
         self._thread.join()
+
+
+def _refuse_time(where: str, time_ms: int) -> None:
+    """Raise InvalidTimestamp for a create time that would not be in the log, or means nothing."""
+    if time_ms == 0:
+        raise InvalidTimestamp(
+            f"{where}: a record whose timestamp is 1970-01-01T00:00:00Z (0 ms): the client"
+            " library would send the present time in its place"
+        )
+    if time_ms < NO_TIMESTAMP:
+        raise InvalidTimestamp(
+            f"{where}: timestamp {time_ms}; a record's is 1 ms or more, or -1 for none"
+        )

@@ -24,7 +24,7 @@ from tidelog.cluster.remote_scan import Reading, RemoteScan
 from tidelog.cluster.topics import RemoteTopic
 from tidelog.directory import When
 from tidelog.env import Env, os_env
-from tidelog.errors import InvalidPartitions, InvalidRequest
+from tidelog.errors import InvalidPartitions, InvalidRecord, InvalidRequest
 from tidelog.markup import html_table
 from tidelog.record.record import Record
 from tidelog.scan import Wanted
@@ -184,16 +184,7 @@ class RemoteDirectory(Closing):
             last = partitioner.partition_count - 1
             raise InvalidRequest(f"{topic} has partitions 0 to {last}, not {partition}")
         now_ms = self._env.clock.now_ms()
-        rows = (
-            (
-                partitioner.choose(record.key) if partition is None else partition,
-                record.key,
-                record.value,
-                now_ms if record.timestamp is None else record.timestamp,
-                _headers(record),
-            )
-            for record in records
-        )
+        rows = (_row(record, partitioner, partition, now_ms) for record in records)
         return self._sender.send(topic, rows, codec)
 
     def append_table(
@@ -497,6 +488,21 @@ class RemoteDirectory(Closing):
     def __enter__(self) -> Self:
         self._cluster.ensure_open()
         return self
+
+
+def _row(
+    record: NewRecord, partitioner: Partitioner, partition: int | None, now_ms: int
+) -> appends.Row:
+    """What is sent of a record; raises InvalidRecord for text, which the library would encode."""
+    if isinstance(record.key, str) or isinstance(record.value, str):
+        raise InvalidRecord("keys and values are bytes, not str: encode the text")
+    return (
+        partitioner.choose(record.key) if partition is None else partition,
+        record.key,
+        record.value,
+        now_ms if record.timestamp is None else record.timestamp,
+        _headers(record),
+    )
 
 
 def _headers(record: NewRecord) -> appends.Headers | None:

@@ -8,7 +8,7 @@ import pytest
 from tidelog.cluster.appends import Hear, Row, Sender
 from tidelog.cluster.client import Client
 from tidelog.env import ManualClock
-from tidelog.errors import Closed, ClusterFailure, InvalidTimestamp, MessageTooLarge
+from tidelog.errors import Closed, ClusterFailure, InvalidRecord, InvalidTimestamp, MessageTooLarge
 from tidelog.types import Codec
 
 
@@ -154,3 +154,15 @@ def test_nothing_is_sent_when_closed(client: FakeClient) -> None:
     assert not client.fake.waiting
     with pytest.raises(Closed):
         sender.send("flights", [row(0)], None)
+
+
+@pytest.mark.parametrize("time_ms", [0, -2, -5, -(2**63)])
+def test_times_that_mean_nothing_are_refused(sender: Sender, time_ms: int) -> None:
+    with pytest.raises(InvalidTimestamp, match="flights-1"):
+        sender.send("flights", [row(1, time_ms)], None).result(10)
+    assert sender.send("flights", [row(1, -1)], None).result(10)[1].base_offset == 7
+
+
+def test_a_time_that_is_no_number_is_refused(sender: Sender) -> None:
+    with pytest.raises(InvalidRecord, match="flights-0"):
+        sender.send("flights", [row(0, "2013")], None).result(10)  # type: ignore[arg-type]
