@@ -9,7 +9,14 @@ from tidelog.cli.options import data_option, examples, format_option
 from tidelog.cli.surroundings import Surroundings
 
 
-@click.group("standby")
+@click.group(
+    "standby",
+    epilog=examples(
+        "tidelog standby status --data standby",
+        "tidelog standby flush --data standby",
+        "tidelog standby promote --data standby --needs-all",
+    ),
+)
 def _standby() -> None:
     """Ask the process that follows a leader (`tidelog follow`): status, flush, promote."""
 
