@@ -203,6 +203,11 @@ class Commands:
         assert f"deleted {group}" in err
         assert "no consumer group none-1" in err
         assert "no consumer group none-2" in err
-        code, _, err = shell.run("groups", "describe", group)
-        assert code == ExitCode.ERROR
-        assert "no consumer group" in err
+        for asked in (
+            ("groups", "describe", group),
+            ("lag", group),
+            ("rewind", "--group", group, "--to", "earliest"),
+        ):
+            code, _, err = shell.run(*asked)
+            assert code == ExitCode.ERROR
+            assert f"no consumer group {group}" in err

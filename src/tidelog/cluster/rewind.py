@@ -121,11 +121,12 @@ def chosen_partitions(
 
     Raises:
         UnknownTopic, InvalidRequest: No such topic or partition.
-        UnknownGroup: Nothing was asked for, and the group has no offsets.
+        UnknownGroup: Nothing was asked for, and there is no such group, or it has no offsets.
     """
     if not wanted:
         topics = {partition.topic for partition in cluster.committed(group)}
         if not topics:
+            cluster.group(group)  # says so where there is no such group
             raise UnknownGroup(f"{cluster.bootstrap}: group {group} has no offsets; name a --topic")
         wanted = [(topic, None) for topic in topics]
     chosen: set[TopicPartition] = set()

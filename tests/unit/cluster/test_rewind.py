@@ -190,7 +190,10 @@ def test_wrong_topic_partition_or_group_is_said() -> None:
         rewind.chosen_partitions(cluster, GROUP, [("ships", None)])
     with pytest.raises(InvalidRequest, match="partitions 0 to 0, no 7"):
         rewind.chosen_partitions(cluster, GROUP, [("flights", 7)])
-    with pytest.raises(UnknownGroup, match="name a --topic"):
+    with pytest.raises(UnknownGroup, match=r"^ships$"):  # as the cluster says it
+        rewind.chosen_partitions(cluster, "ships", [])
+    cluster.put("ships", {})
+    with pytest.raises(UnknownGroup, match="group ships has no offsets; name a --topic"):
         rewind.chosen_partitions(cluster, "ships", [])
 
 
