@@ -89,7 +89,8 @@ def create() -> "DataclassInstance":
 
 
 def delete() -> "DataclassInstance":
-    return DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in NAMES])
+    topics = [DeleteTopicState(name=name) for name in NAMES]
+    return DeleteTopicsRequest(topics=topics, timeout_ms=1000)
 
 
 def grow() -> "DataclassInstance":
