@@ -240,6 +240,47 @@ def test_answers_are_equal(case: Case, kafka_broker: KafkaBroker, ours: Broker) 
     assert told(case, ours.bootstrap_servers) == told(case, kafka_broker.bootstrap)
 
 
+def sized(length: int) -> bytes:
+    """A batch that says that it has this length."""
+    found = batch()
+    found[8:12] = length.to_bytes(4, "big")
+    return bytes(found)
+
+
+def below_null() -> bytes:
+    """A record whose key has a length of -2."""
+    found = bytearray(build_batch([NewRecord(value=b"v", timestamp=NOW_MS)]))
+    assert found[65] == 1
+    found[65] = 3
+    seal(found, 0)
+    return bytes(found)
+
+
+@pytest.mark.parametrize(
+    ("case", "theirs", "own"),
+    [
+        (Case("longer than anything", sized((1 << 31) - 1)), (-1, True), (87, True)),
+        (Case("shorter than a header", sized(48)), (2, True), (2, False)),
+        (Case("a key of -2 bytes", below_null()), (0, True), (87, True)),
+    ],
+    ids=lambda each: each.name if isinstance(each, Case) else "",
+)
+def test_lengths_that_can_not_be(
+    case: Case,
+    theirs: tuple[int, bool],
+    own: tuple[int, bool],
+    kafka_broker: KafkaBroker,
+    ours: Broker,
+) -> None:
+    """An error, and whether it has no text."""
+    (kafka_says,), (we_say,) = (
+        told(case, kafka_broker.bootstrap),
+        told(case, ours.bootstrap_servers),
+    )
+    assert (kafka_says[1], kafka_says[-1]) == theirs
+    assert (we_say[1], we_say[-1]) == own
+
+
 def test_unknown_ids_and_names(kafka_broker: KafkaBroker, ours: Broker) -> None:
     def ask(bootstrap: str) -> list[int]:
         data = [PartitionProduceData(index=0, records=batch())]

@@ -52,6 +52,7 @@ def test_a_topic_of_the_broker_s_own_is_created_by_asking_as_its_keeper_makes_it
     info = broker.call(lambda node: node.topics.find(name))
     assert info is not None
     assert "segment.bytes" in info.given
+    assert "min.insync.replicas" not in info.given
 
 
 def test_several_run_in_one_process() -> None:

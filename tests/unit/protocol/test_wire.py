@@ -104,7 +104,6 @@ class TestText:
         assert read(STRING, length + b"a\xffb\xc3", flexible=flexible) == "a\ufffdb\ufffd"
         assert Reader(b"\0\x02\xffa").nullable_string() == "\ufffda"
 
-
     @pytest.mark.parametrize("data", ["ffff", "fffe", "8000"])
     def test_any_length_below_0_is_null_as_kafka_reads_it(self, data: str) -> None:
         assert read(nullable_string(), bytes.fromhex(data), flexible=False) is None
