@@ -494,7 +494,9 @@ def _row(
     record: NewRecord, partitioner: Partitioner, partition: int | None, now_ms: int
 ) -> appends.Row:
     """What is sent of a record; raises InvalidRecord for text, which the library would encode."""
-    if isinstance(record.key, str) or isinstance(record.value, str):
+    key: object = record.key
+    value: object = record.value
+    if isinstance(key, str) or isinstance(value, str):
         raise InvalidRecord("keys and values are bytes, not str: encode the text")
     return (
         partitioner.choose(record.key) if partition is None else partition,
