@@ -56,7 +56,7 @@ class IsolationLevel(IntEnum):
 
 
 # Those that there are; requests may name others.
-ISOLATION_LEVELS: Final = frozenset(IsolationLevel)
+ISOLATION_LEVELS: Final = frozenset(map(int, IsolationLevel))
 
 
 class Codec(IntEnum):

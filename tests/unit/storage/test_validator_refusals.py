@@ -76,8 +76,9 @@ def test_log_append_time_takes_any_create_time(timestamp: int) -> None:
 def test_log_append_time_flag_of_a_producer_is_refused_on_such_a_topic(*, trusted: bool) -> None:
     sent = build_batch(records(), timestamp_type=TimestampType.LOG_APPEND_TIME, append_time_ms=NOW)
     where = context(AppendOrigin.SINK, trusted=trusted)
-    with pytest.raises(InvalidTimestamp):
+    with pytest.raises(InvalidTimestamp) as caught:
         validate(sent, {"message.timestamp.type": "LogAppendTime"}, where)
+    assert [each.index for each in caught.value.record_errors] == list(range(len(records())))
 
 
 def test_log_append_time_flag_is_cleared_on_a_create_time_topic() -> None:

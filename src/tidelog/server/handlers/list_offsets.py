@@ -95,9 +95,9 @@ def _answers(
         for topic in request.topics
         for asked in topic.partitions
     )
-    found: dict[str, list[Maybe]] = {}
+    found: list[tuple[str, list[Maybe]]] = []
     for topic in request.topics:
-        answers = found.get(topic.name, [])
+        answers: list[Maybe] = []
         for asked in topic.partitions:
             count = named.pop((topic.name, asked.partition_index), 0)
             if count == 1:
@@ -105,8 +105,16 @@ def _answers(
             elif count:
                 answers.append(_refused(asked, INVALID_REQUEST))
         if answers:
-            found[topic.name] = answers
-    return _told(list(found.items()))
+            found.append((topic.name, answers))
+    return _told(found if len(found) < 2 else _by_topic(found))
+
+
+def _by_topic(found: Iterable[tuple[str, list[Maybe]]]) -> list[tuple[str, list[Maybe]]]:
+    """The answers about each topic together, however often it was named."""
+    topics: dict[str, list[Maybe]] = {}
+    for name, answers in found:
+        topics.setdefault(name, []).extend(answers)
+    return list(topics.items())
 
 
 def _told(
