@@ -65,7 +65,7 @@ def test_what_is_not_there_is_not_looked_for_again_without_the_right_to_delete(
     monkeypatch.setattr(topic_handlers, "_named", find)
     names = ["flights-next", "flights-mine", "flights", "secret-next"]
     with login(broker, "alice") as alice:
-        said = alice.ask(DELETE_TOPICS, 5, DeleteTopicsRequest(topic_names=names))
+        said = alice.ask(DELETE_TOPICS, 5, DeleteTopicsRequest(topic_names=names, timeout_ms=1000))
     assert {each.name: each.error_code for each in said.responses} == {
         "flights-next": UNKNOWN_TOPIC,
         "flights-mine": UNKNOWN_TOPIC,
