@@ -123,6 +123,11 @@ class Frames:
         return have if have >= LENGTH_BYTES else 0
 
     @property
+    def held_bytes(self) -> int:
+        """How many bytes have come that were not handed out."""
+        return sum(map(len, self._ready)) + self._large_have + self._end - self._start
+
+    @property
     def is_empty(self) -> bool:
         """Whether all that has come was handed out."""
         return not self._ready and self._large is None and self._start == self._end

@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 # So much of a large request may gather in the system before it is read: who sends less of it in
 # `clients.STALLED_MS` seems to send nothing.
 WAKE_BYTES_MAX: Final = 256 << 10
+# Above TLS what was not read before the end is lost: of requests that wait so much is read ahead.
+TLS_AHEAD_BYTES: Final = 64 << 10
+# Who sends no more may listen, or may have gone: so long something is waited for that nobody but
+# the client needs, such as records to come.
+ENDED_WAIT_MS: Final = 60_000
 _NS_PER_MS: Final = 1_000_000
 
 
@@ -65,6 +70,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_in = False
         # The client sends no more; no request is looked at any more.
         self._has_ended = self._is_over = False
+        self._deadline: Timer | None = None  # of an answer to who sends no more
+        self._ahead_bytes = 0
         self.facts = ConnectionFacts(clients.next_number(), "")
         self._key: int | None = None
         # The loop's own time may know no less than milliseconds.
@@ -86,7 +93,10 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         # A handshake may have taken its time, which is part of that for a log-in.
         came_ms, self.last_active_ms = self.last_active_ms, self._monotonic_ms()
-        if not self._is_in and not self.come_from(peer[0] if isinstance(peer, tuple) else "local"):
+        host = peer[0] if isinstance(peer, tuple) else "local"
+        if transport.get_extra_info("sslcontext") is not None:
+            self._ahead_bytes = TLS_AHEAD_BYTES
+        if self._is_over or not (self._is_in or self.come_from(host)):
             self._transport.abort()
         elif self._door is not None:
             self._knock(self._door, self.last_active_ms - came_ms)
@@ -135,12 +145,24 @@ class Connection(asyncio.BufferedProtocol):
         self._flush()
         transport = self._transport
         # One of TLS closes now, whatever is said.
-        is_plain = transport is not None and transport.get_extra_info("sslcontext") is None
-        return is_plain and self._is_held_up()
+        is_plain = transport is not None and not self._ahead_bytes
+        if not (is_plain and self._is_held_up()):
+            return False
+        if self._deadline is None:
+            self._deadline = self._node.timers.after(ENDED_WAIT_MS, self._wait_no_more)
+        return True
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio names it
+    def _wait_no_more(self) -> None:
+        """Who has ended may have gone, and is told nothing that comes so late."""
+        self._deadline = None
+        if self._pending.waits_for_client:
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone, or was sent away: nobody takes an answer any more."""
-        self._is_over = self._is_over or not self._has_ended
+        # Who has closed without a fault has ended, too: TLS may not say so before.
+        self._is_over = self._is_over or exc is not None
+        self._has_ended = True
         self._let_go()
         self._pending.lose_client()
         if self._is_over:
@@ -206,12 +228,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request waits for its answer, so that silence is not the client's.
-
-        Who sends no more may have gone, and is not waited for without end.
-        """
-        is_waiting = self._pending.is_waiting or self._next_look is not None
-        return (is_waiting or self.footprint.is_waiting) and not self._has_ended
+        """Whether a request waits for its answer, so that silence is not the client's."""
+        return self._pending.is_waiting or self._next_look is not None or self.footprint.is_waiting
 
     def attend(self) -> bool:
         """Let each byte that comes be told; whether some may have come of which nobody knew.
@@ -360,9 +378,10 @@ class Connection(asyncio.BufferedProtocol):
     def _fail(self, error: Exception) -> None:
         if isinstance(error, TidelogError):
             self._give_up(str(error), error.code)
-            return
-        LOGGER.error("a request of %s failed", self.facts.host, exc_info=error)
-        self._give_up("an error of our own")
+        else:
+            LOGGER.error("a request of %s failed", self.facts.host, exc_info=error)
+            self._give_up("an error of our own")
+        self._end_if_done()
 
     def _told(self, pieces: Pieces | None, asked: Asked) -> None:
         """Send what came later, and go on with what has come meanwhile."""
@@ -399,7 +418,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _pace(self) -> None:
         """Read on until something waits: that has a bound, and a client that goes is noticed."""
-        is_held_up = not self._frames.is_empty and self._is_held_up()
+        is_held_up = self._frames.held_bytes > self._ahead_bytes and self._is_held_up()
         wants_pause = self.footprint.is_waiting or is_held_up
         if self._transport is not None and wants_pause != self._is_paused:
             self._is_paused = wants_pause
@@ -439,13 +458,19 @@ class Connection(asyncio.BufferedProtocol):
         if self._next_look is not None:
             self._next_look.cancel()
             self._next_look = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
         if self._out is not None:
             self._out.close()
             self._out = None
 
     def _cut_off(self, error: Exception) -> None:
-        """An answer can't be sent to its end."""
-        if isinstance(error, ConnectionError):
-            self.close()
+        """An answer can't be sent to its end; where the client has gone, work on what has come."""
+        transport = self._transport
+        if isinstance(error, ConnectionError) and transport is not None:
+            self._let_go()
+            self.footprint.hold(unsent_bytes=0, queued_bytes=0)
+            transport.abort()
         else:
             self._give_up(str(error))

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from tidelog.errors import Closed
 from tidelog.protocol.messages import FETCH, SHARE_FETCH
 from tidelog.server.arrivals import Arrivals
 from tidelog.server.dispatch import Later, Pieces, Promised
@@ -82,6 +83,8 @@ class Pending:
         try:
             pieces = await said
         except asyncio.CancelledError:
+            if self._task is not None:  # not by us: what it waited for was given up
+                self._fail(Closed("the work on a request was given up"))
             return
         except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
             self._fail(error)
@@ -98,9 +101,14 @@ class Pending:
         self.is_waiting = False
         self._tell_failure(error)
 
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether nothing has to be carried out: the answer is all that is waited for."""
+        return self.is_waiting and (self._task is None or self._is_for_client)
+
     def lose_client(self) -> None:
         """Nobody takes the answer any more: only what has to be carried out is waited for."""
-        if self._task is None or self._is_for_client:
+        if self.waits_for_client:
             self._drop()
 
     def give_up(self) -> None:

@@ -9,9 +9,11 @@ import pytest
 from tests.server.worlds import FakeTransport
 
 from tidelog.config import BrokerConfig
+from tidelog.env import Env, ManualClock
+from tidelog.errors import Closed
 from tidelog.protocol.messages import FETCH, PRODUCE
 from tidelog.server.clients import Clients
-from tidelog.server.connection import Connection
+from tidelog.server.connection import ENDED_WAIT_MS, Connection
 from tidelog.server.dispatch import Later, Pieces
 from tidelog.server.node import ConnectionFacts, Node
 from tidelog.server.server import open_node
@@ -22,7 +24,7 @@ TURNS = 5  # of the loop, more than it takes
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    made = open_node(str(tmp_path), BrokerConfig())
+    made = open_node(str(tmp_path), BrokerConfig(), env=Env(clock=ManualClock(1_700_000_000_000)))
     yield made
     made.close()
 
@@ -40,12 +42,15 @@ class Work(Later):
     def __init__(self) -> None:
         self.go_on = asyncio.Event()
         self.is_done = False
+        self.failure: BaseException | None = None
 
     def __await__(self) -> Generator[object, None, Pieces | None]:
         return self._work().__await__()
 
     async def _work(self) -> Pieces | None:
         await self.go_on.wait()
+        if self.failure is not None:
+            raise self.failure
         self.is_done = True
         return [b"late"]
 
@@ -113,17 +118,71 @@ def test_who_sends_no_more_and_waits_for_nothing_is_closed(node: Node) -> None:
     asyncio.run(run())
 
 
-def test_who_sends_no_more_is_not_waited_for_without_end(node: Node) -> None:
+@pytest.mark.parametrize(("key", "is_over"), [(FETCH.key, True), (PRODUCE.key, False)])
+def test_who_sends_no_more_is_not_told_for_ever_what_comes(
+    node: Node, key: int, *, is_over: bool
+) -> None:
     async def run() -> None:
-        client = Client(node)
-        client.ask(FETCH.key)
-        was_busy = client.connection.is_busy
+        client, clock = Client(node), node.env.clock
+        assert isinstance(clock, ManualClock)
+        client.ask(key)
         client.connection.eof_received()
-        assert (was_busy, client.connection.is_busy) == (True, False)
+        clock.advance(ENDED_WAIT_MS - 1)
+        node.timers.run_due()
+        was_over = client.transport.is_over
+        clock.advance(2)
+        node.timers.run_due()
+        assert (was_over, client.transport.is_over) == (False, is_over)
         client.connection.connection_lost(None)
-        await turns()
+        await client.work()
+        assert not len(client.clients)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "failure", [Closed("closed"), RuntimeError("a fault"), asyncio.CancelledError()], ids=repr
+)
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_what_fails_leaves_nothing_of_its_client(
+    node: Node, failure: BaseException, *, is_gone: bool
+) -> None:
+    async def run() -> None:
+        client = Client(node)
+        client.ask(PRODUCE.key)
+        await turns()
+        client.works[0].failure = failure
+        if is_gone:
+            client.connection.connection_lost(ConnectionResetError())
+        await client.work()
+        assert client.transport.is_over is not is_gone
+        assert not len(client.clients)
+        assert not client.clients.in_flight.used_bytes
+
+    asyncio.run(run())
+
+
+def test_what_came_is_worked_on_where_an_answer_finds_nobody(node: Node) -> None:
+    async def run() -> None:
+        client = Client(node)
+        client.ask(PRODUCE.key, FETCH.key, PRODUCE.key)
+        client.connection._cut_off(BrokenPipeError())
+        assert client.transport.is_over
+        client.connection.connection_lost(None)
+        for _ in range(2):
+            await client.work()
+        assert [each.is_done for each in client.works] == [True, False, True]
+        assert not len(client.clients)
+
+    asyncio.run(run())
+
+
+def test_who_is_stopped_on_the_way_in_is_not_let_in(node: Node) -> None:
+    connection, transport = Connection(node, Clients(node)), FakeTransport()
+    connection.come_from("127.0.0.1")
+    connection.stop()
+    connection.connection_made(cast("asyncio.Transport", transport))
+    assert transport.is_over
 
 
 @pytest.mark.parametrize("way", ["gone", "sent away"])
@@ -159,11 +218,14 @@ def test_what_only_its_client_wants_is_given_up_with_it(node: Node) -> None:
     asyncio.run(run())
 
 
-def test_all_that_came_before_the_end_of_an_encrypted_stream_is_worked_on(node: Node) -> None:
+@pytest.mark.parametrize("is_told", [True, False])
+def test_all_that_came_before_the_end_of_an_encrypted_stream_is_worked_on(
+    node: Node, *, is_told: bool
+) -> None:
     async def run() -> None:
         client = Client(node, Encrypted())
         client.ask(PRODUCE.key, FETCH.key, PRODUCE.key)
-        assert not client.connection.eof_received()
+        assert not (is_told and client.connection.eof_received())
         client.connection.connection_lost(None)
         await client.work()
         await client.work()
