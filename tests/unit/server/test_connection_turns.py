@@ -169,7 +169,7 @@ def test_a_connection_that_goes_takes_no_other_look(node: Node) -> None:
     async def run() -> None:
         asked = Asked(node)
         asked.send(TURN_REQUESTS + 2)
-        asked.connection.connection_lost(None)
+        asked.connection.connection_lost(ConnectionResetError())
         await turns()
         assert asked.count == TURN_REQUESTS
 
