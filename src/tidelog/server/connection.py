@@ -165,7 +165,7 @@ class Connection(asyncio.BufferedProtocol):
         self._has_ended = True
         self._let_go()
         self._pending.lose_client()
-        if self._is_over:
+        if self._is_over or self._frames.is_empty:
             self._end_if_done()
         else:
             self._go_on()
