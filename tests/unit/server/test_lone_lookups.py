@@ -7,6 +7,7 @@ from typing import cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.waiting import turn_until
 
 from tidelog.config import BrokerConfig
 from tidelog.protocol.connection import ClientConnection
@@ -86,7 +87,7 @@ def talk(node: Node, stream: bytes, sizes: Sequence[int], *, short_way: bool) ->
             room.release()
             connection.buffer_updated(len(piece))
             at, number = at + len(piece), number + 1
-        await asyncio.sleep(0)  # those that have to wait for their turn
+        await turn_until(lambda: not connection.is_busy)  # some may have to wait for their turn
         connection.connection_lost(None)
         return wire
 
