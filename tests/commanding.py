@@ -106,7 +106,7 @@ class Commands:
         assert shell.run("config", name, "--unset", "log.retention.hours")[0] == ExitCode.OK
         assert [row["setting"] for row in shell.rows("config", name)] == ["segment.bytes"]
         code, _, err = shell.run("config", name, "--unset", "nope")
-        assert code == ExitCode.ERROR
+        assert code == ExitCode.USAGE
         assert "nope: the brokers know no such setting" in err
         code, _, err = shell.run("create", "shell-none", "--config", "nope=1")
         assert code == ExitCode.ERROR

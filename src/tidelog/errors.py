@@ -14,6 +14,7 @@ Codes are those of Kafka's protocol, None where the wire has no word for it.
 Over 400 lines because it is one list, a few lines for each class.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -471,6 +472,19 @@ class ConfigError(TidelogError):
         self.allowed = allowed
         shown = key if value is None else f"{key}={value}"
         super().__init__(f"{shown}: {allowed}")
+
+
+class ConfigErrors(ConfigError):
+    """Several settings that can't be; what it says of one is about the first.
+
+    Attributes:
+        errors: All of them, in the order of the settings.
+    """
+
+    def __init__(self, errors: Sequence[ConfigError]) -> None:
+        super().__init__(errors[0].key, errors[0].value, errors[0].allowed)
+        self.errors = tuple(errors)
+        self.args = ("; ".join(map(str, errors)),)
 
 
 class MissingDependency(TidelogError):

@@ -1,5 +1,6 @@
 """A broker in this process: clients find it, two don't get one directory, a closed one is gone."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,82 @@ def test_clean_stop_leaves_its_mark(tmp_path: Path) -> None:
 def test_unknown_setting_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"did you mean num\.partitions\?"):
         tidelog.broker(settings={"num.partition": "3"})
+
+
+def test_a_directory_of_the_settings_is_used_and_stays(tmp_path: Path) -> None:
+    named = tmp_path / "named"
+    with tidelog.broker(settings={"log.dirs": str(named)}) as running:
+        assert running.data == str(named)
+    assert (named / ".kafka_cleanshutdown").exists()
+    with tidelog.broker(str(tmp_path / "given"), settings={"log.dirs": str(named)}) as running:
+        assert running.data == str(tmp_path / "given")
+    with pytest.raises(ConfigError, match="names several directories"):
+        tidelog.broker(settings={"log.dirs": f"{named},{named}2"})
+
+
+def test_a_listener_of_the_settings_is_where_they_say() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.2", 0))
+        place = "{}:{}".format(*taken.getsockname())
+    with tidelog.broker(settings={"listeners": f"PLAINTEXT://{place}"}) as running:
+        assert running.bootstrap_servers == place
+        with RawClient(place) as client:
+            (told,) = client.ask(METADATA, 9, MetadataRequest(topics=[])).brokers
+        assert f"{told.host}:{told.port}" == place
+    with tidelog.broker(port=0, settings={"listeners": f"PLAINTEXT://{place}"}) as running:
+        assert running.bootstrap_servers.startswith("127.0.0.1:")
+
+
+def test_clients_of_all_addresses_are_told_the_machines_name() -> None:
+    settings = {"listeners": "PLAINTEXT://0.0.0.0:0"}
+    with tidelog.broker(settings=settings, insecure=True) as running:
+        assert running.bootstrap_servers == f"127.0.0.1:{running.ports['PLAINTEXT']}"
+        with RawClient(running.bootstrap_servers) as client:
+            (told,) = client.ask(METADATA, 9, MetadataRequest(topics=[])).brokers
+    assert told.host == socket.getfqdn()
+
+
+TWO = "A://[::1]:0,B://127.0.0.1:0"
+
+
+def test_the_first_of_several_listeners_is_told() -> None:
+    settings = {"listeners": TWO, "listener.security.protocol.map": "A:PLAINTEXT,B:PLAINTEXT"}
+    with tidelog.broker(settings=settings) as running:
+        assert running.bootstrap_servers == f"[::1]:{running.ports['A']}"
+    with pytest.raises(ConfigError, match="has 2 listeners"):
+        tidelog.broker(port=0, settings=settings)
+
+
+@pytest.mark.parametrize("name", ["listeners", "tidelog.metrics.listen"])
+def test_other_machines_come_in_only_where_that_is_said(name: str) -> None:
+    place = "PLAINTEXT://0.0.0.0:0" if name == "listeners" else "0.0.0.0:0"
+    with pytest.raises(ConfigError, match=f"^{name}=.*say insecure=True"):
+        tidelog.broker(settings={name: place})
+    with tidelog.broker(settings={name: place}, insecure=True):
+        pass
+
+
+@pytest.mark.parametrize("port", [99_999, -1, "x", 1.5, True])
+def test_a_port_that_can_not_be(port: int) -> None:
+    with pytest.raises(ConfigError, match=f"^port={port}: must be a whole number from 0 to 65535"):
+        tidelog.broker(port=port)
+
+
+def test_settings_may_be_numbers_and_flags() -> None:
+    given = {"num.partitions": 3, "auto.create.topics.enable": False}
+    with tidelog.broker(settings=given) as running:
+        config = running.call(lambda node: node.config)
+    assert (config.num_partitions, config.auto_create_topics_enable) == (3, False)
+    with pytest.raises(ConfigError, match=r"^num\.partitions: must be a text, a number"):
+        tidelog.broker(settings={"num.partitions": None})
+
+
+def test_where_metrics_are_served_is_told() -> None:
+    with tidelog.broker(settings={"tidelog.metrics.listen": "127.0.0.1:0"}) as running:
+        address = running.metrics_address
+        assert address is not None
+        host, _, port = address.partition(":")
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S):
+            pass
+    with tidelog.broker() as running:
+        assert running.metrics_address is None

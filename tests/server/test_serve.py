@@ -102,9 +102,9 @@ def test_what_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
     code, message = refused(*data, "--listen", "0.0.0.0:0")
     assert (code, "--insecure" in message) == (ExitCode.USAGE, True)
     code, message = refused(*data, "--set", "num.partition=3")
-    assert (code, "did you mean num.partitions?" in message) == (ExitCode.ERROR, True)
+    assert (code, "did you mean num.partitions?" in message) == (ExitCode.USAGE, True)
     code, message = refused(*data, "--set", "num.partitions=none")
-    assert (code, "a whole number >= 1" in message) == (ExitCode.ERROR, True)
+    assert (code, "a whole number >= 1" in message) == (ExitCode.USAGE, True)
     code, message = refused(*data, "--config", str(tmp_path / "nothing"))
     assert (code, "nothing" in message) == (ExitCode.USAGE, True)
     assert not (tmp_path / "data").exists()
@@ -116,4 +116,4 @@ def test_port_that_is_taken(tmp_path: Path) -> None:
         taken.listen()
         place = f"127.0.0.1:{taken.getsockname()[1]}"
         code, message = refused("--data", str(tmp_path), "--listen", place)
-    assert (code, f"can't listen on {place}" in message) == (ExitCode.USAGE, True)
+    assert (code, f"can't listen on {place}" in message) == (ExitCode.ERROR, True)

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from tidelog.config import BROKER_CONFIGS, TOPIC_CONFIGS, BrokerConfig, Durability, NoteKind
-from tidelog.config.without_effect import WITHOUT_EFFECT
-from tidelog.errors import ConfigError
+from tidelog.config.without_effect import FORMER, NOT_SERVED, WITHOUT_EFFECT
+from tidelog.errors import ConfigError, ConfigErrors
 
 
 def test_fields_are_the_tables_rows_with_their_defaults() -> None:
@@ -62,9 +62,56 @@ def test_what_has_no_effect_is_kept_and_must_be_of_its_type() -> None:
         ({"tidelog.durability": "disk"}, "one of page-cache, fsync"),
         ({"log.roll.hours": "soon"}, "log.roll.hours"),
         ({"cleanup.policies": "x"}, "is not a broker setting"),
+        ({"ssl.cipher.suites": "x"}, "is a setting of Kafka's that this broker does not have"),
     ],
 )
 def test_refused(given: dict[str, str], text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         BrokerConfig.parse(given)
     assert text in str(caught.value)
+
+
+def test_all_that_is_wrong_is_told() -> None:
+    given = {"num.partitions": "two", "node.id": "3", "foo": "1", "log.retention.hours": "x"}
+    with pytest.raises(ConfigErrors) as caught:
+        BrokerConfig.parse(given)
+    assert [error.key for error in caught.value.errors] == [
+        "num.partitions",
+        "foo",
+        "log.retention.hours",
+    ]
+    assert caught.value.key == "num.partitions"
+    assert str(caught.value) == "; ".join(map(str, caught.value.errors))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("metric.reporters", "a.B"),
+        ("replica.lag.time.max.ms", "10000"),
+        ("security.inter.broker.protocol", "SSL"),
+        ("zookeeper.connect", "localhost:2181"),
+        ("broker.id.generation.enable", "true"),
+    ],
+)
+def test_more_of_kafkas_settings_are_taken_with_a_note(name: str, text: str) -> None:
+    config, notes = BrokerConfig.parse({name: text})
+    assert config.without_effect == {name: text}
+    assert [str(note) for note in notes] == [f"{name}: has no effect here"]
+
+
+@pytest.mark.parametrize("name", ["controller.listener.names", "control.plane.listener.name"])
+def test_what_becomes_of_a_controllers_listeners_is_noted(name: str) -> None:
+    _, notes = BrokerConfig.parse({name: "CONTROLLER"})
+    assert [str(note) for note in notes] == [f"{name}: its listeners are left out"]
+
+
+def test_a_password_without_effect_is_not_kept() -> None:
+    config, _ = BrokerConfig.parse({"ssl.keystore.password": "secret"})
+    assert "secret" not in repr(config)
+    assert not WITHOUT_EFFECT.keys() & (NOT_SERVED | FORMER)
+
+
+def test_kafkas_older_name_of_the_directory() -> None:
+    config, notes = BrokerConfig.parse({"log.dir": "a"})
+    assert (config.log_dir, notes) == ("a", [])

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 import click
@@ -36,7 +37,7 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
             standalone_mode=False,
             obj=surroundings,
         )
-        surroundings.stdout.flush()
+        surroundings.flush()
     except (BrokenPipeError, SystemExit):
         # Whoever reads has enough, as `head` does (click makes a SystemExit of that, of nothing
         # else). Python must not fail again at its exit.
@@ -50,8 +51,18 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
     except Exception as error:  # noqa: BLE001 - the edge: ours become a line, others are raised
         code, line = describe(error)
         surroundings.say(line)
+        with suppress(ValueError):  # closed
+            _leave_unwritten(surroundings)
         return code
     return result if isinstance(result, int) else ExitCode.OK
+
+
+def _leave_unwritten(surroundings: Surroundings) -> None:
+    """Let Python not fail again at its exit over what stdout does not take."""
+    try:
+        surroundings.stdout.flush()
+    except OSError:
+        _point_stdout_nowhere()
 
 
 def _usage_line(error: click.UsageError) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 from tidelog.errors import (
     ClockJump,
     ClusterFailure,
+    ConfigError,
     CorruptData,
     InvalidTime,
     OffsetOutOfRange,
@@ -54,7 +55,7 @@ _NEXT_STEPS: Final[tuple[tuple[type[TidelogError], str], ...]] = (
 
 def describe(error: BaseException) -> tuple[ExitCode, str]:
     """The exit code of an error, and its line; raises it where it is none of ours."""
-    if isinstance(error, UsageProblem | InvalidTime):
+    if isinstance(error, UsageProblem | InvalidTime | ConfigError):
         return ExitCode.USAGE, _one_line(f"{error}")
     if isinstance(error, TidelogError):
         return ExitCode.ERROR, _one_line(f"{error}{_next_step(error)}")

@@ -3,24 +3,27 @@
 import asyncio
 import gc
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from tidelog.cli.file_limit import raise_file_limit
-from tidelog.cli.problems import NO_DATA, ExitCode, UsageProblem
+from tidelog.cli.problems import NO_DATA, ExitCode, UsageProblem, describe
 from tidelog.cli.surroundings import Surroundings
 from tidelog.config import BrokerConfig
+from tidelog.errors import ConfigError, ConfigErrors
 from tidelog.server import loops
-from tidelog.server.logs import LogFormat, logging_to
-from tidelog.server.security.listeners import ListenerPlan
+from tidelog.server.logs import TOLD_ONCE, LogFormat, logging_to
+from tidelog.server.node import LOGGER
+from tidelog.server.security.listeners import ListenerPlan, ensure_private
 from tidelog.server.server import Server, open_node, planned
+from tidelog.server.setting_files import SettingsFile, read_settings
 from tidelog.server.settings import (
     Endpoint,
+    data_directory,
     parse_endpoint,
     parse_settings,
-    read_settings,
 )
 from tidelog.storage.files import read_file
 
@@ -45,18 +48,42 @@ class ServeOptions:
 def serve(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
     """Serve until a signal says stop."""
     raise_file_limit()
-    config = _configure(surroundings, options)
-    data = options.data or config.log_dirs
-    if not data:
-        raise UsageProblem(NO_DATA)
-    plans = _listen_at(options, config)
-    if config.tidelog_metrics_listen:
-        place = parse_endpoint(config.tidelog_metrics_listen, name="--metrics")
-        _refuse_open(place, options)
     lines = logging_to(surroundings.stderr, options.log_format, surroundings.env.clock)
     with lines, looking_for_garbage_rarely():
-        loops.run(_serve(surroundings, data, config, plans))
+        if options.log_format == "text":
+            _start(surroundings, options)
+            return ExitCode.OK
+        return _start_among_objects(surroundings, options)
+
+
+def _start_among_objects(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
+    """Where stderr holds an object a line, what ends the start is one as well."""
+    try:
+        _start(surroundings, options)
+    except BrokenPipeError:
+        raise
+    except Exception as error:  # noqa: BLE001 - ours become a line, others are raised
+        code, line = describe(error)
+        LOGGER.error("%s", line, extra=TOLD_ONCE)
+        return code
     return ExitCode.OK
+
+
+def _start(surroundings: Surroundings, options: ServeOptions) -> None:
+    file = _read_file(surroundings, options.config)
+    own = _own_settings(options)
+    # Where it is to listen is not the file's either, then.
+    listen = () if options.listen is None else ("listeners",)
+    with _naming_places(file, {*own, *listen}):
+        config = _configure(surroundings, options, file.texts | own)
+        data = options.data or data_directory(config)
+        if not data:
+            raise UsageProblem(NO_DATA)
+        place = None if options.listen is None else parse_endpoint(options.listen)
+        plans = planned(config, place)
+        if not options.insecure:
+            ensure_private(config, plans, "--insecure")
+        loops.run(_serve(surroundings, data, config, plans))
 
 
 @contextmanager
@@ -70,41 +97,61 @@ def looking_for_garbage_rarely() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def _configure(surroundings: Surroundings, options: ServeOptions) -> BrokerConfig:
-    """All settings together; those of the command line win over the file's."""
-    given: dict[str, str] = {}
-    if options.config is not None:
-        try:
-            content = bytes(read_file(surroundings.env.files, options.config)).decode()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageProblem(f"--config {options.config}: {error}") from error
-        given |= read_settings(options.config, content)
-    given |= parse_settings(options.settings)
+def _read_file(surroundings: Surroundings, name: str | None) -> SettingsFile:
+    if name is None:
+        return SettingsFile("", {})
+    try:
+        content = bytes(read_file(surroundings.env.files, name))
+    except OSError as error:
+        raise UsageProblem(f"--config {name}: {error.strerror or error}") from error
+    return read_settings(name, content)
+
+
+def _own_settings(options: ServeOptions) -> dict[str, str]:
+    """Those of the command line, which win over the file's."""
+    given = parse_settings(options.settings)
     if options.durability is not None:
         given["tidelog.durability"] = options.durability
     if options.metrics is not None:
-        given["tidelog.metrics.listen"] = options.metrics
+        place = parse_endpoint(options.metrics, name="--metrics", port=None)
+        given["tidelog.metrics.listen"] = str(place)
+    return given
+
+
+@contextmanager
+def _naming_places(file: SettingsFile, own: Container[str]) -> Iterator[None]:
+    """Say of settings that can't be where in the file they stand, where they stand there."""
+    try:
+        yield
+    except ConfigError as error:
+        errors = error.errors if isinstance(error, ConfigErrors) else (error,)
+        lines = [
+            f"{file.place_of(each.key)}: {each}"
+            if each.key in file.texts and each.key not in own
+            else str(each)
+            for each in errors
+        ]
+        raise UsageProblem("; ".join(lines)) from error
+
+
+def _configure(
+    surroundings: Surroundings, options: ServeOptions, given: dict[str, str]
+) -> BrokerConfig:
+    """All settings together, with what there is to note."""
     config, notes = BrokerConfig.parse(given)
     for note in notes:
-        surroundings.say(f"note: {note}")
+        if options.log_format == "json":
+            LOGGER.info("%s", note, extra=TOLD_ONCE)
+        else:
+            surroundings.say(f"note: {note}")
     return config
 
 
-def _listen_at(options: ServeOptions, config: BrokerConfig) -> tuple[ListenerPlan, ...]:
-    place = None if options.listen is None else parse_endpoint(options.listen)
-    plans = planned(config, place)
-    for plan in plans:
-        if not plan.is_safe(config):
-            _refuse_open(plan.place, options)
-    return plans
-
-
-def _refuse_open(place: Endpoint, options: ServeOptions) -> None:
-    if not place.is_loopback and not options.insecure:
-        raise UsageProblem(
-            f"{place} can be reached by other machines, and is not encrypted or asks nobody who he"
-            " is; let it be SASL_SSL, listen on 127.0.0.1, or say --insecure"
-        )
+def _ending() -> Iterator[signal.Signals]:
+    """Signals that stop it cleanly; one that `nohup` has turned off stays off, as with a JVM."""
+    yield from (signal.SIGTERM, signal.SIGINT)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        yield signal.SIGHUP
 
 
 async def _serve(
@@ -113,17 +160,13 @@ async def _serve(
     server = Server(open_node(data, config, env=surroundings.env))
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _ending():
         loop.add_signal_handler(number, stopping.set)
     try:
-        try:
-            ports = await server.open_doors(plans)
-        except OSError as error:
-            asked = ", ".join(str(plan.place) for plan in plans)
-            raise UsageProblem(f"can't listen on {asked}: {error}") from error
+        ports = await server.open_doors(plans)
         found = ", ".join(str(Endpoint(plan.place.host, ports[plan.name])) for plan in plans)
         surroundings.stdout.write(f"listening on {found}, data in {data}\n")
-        surroundings.stdout.flush()
+        surroundings.flush()
         await stopping.wait()
     finally:
         await server.stop()

@@ -45,6 +45,17 @@ class Surroundings:
         """One line for people, on stderr."""
         self.stderr.write(f"tidelog: {text}\n")
 
+    def flush(self) -> None:
+        """Hand over what was written to stdout.
+
+        Raises:
+            OSError: It can't be had there; says that it is about stdout.
+        """
+        try:
+            self.stdout.flush()
+        except OSError as error:
+            raise OSError(error.errno, f"stdout: {error.strerror}") from error
+
     @property
     def wants_colour(self) -> bool:
         """Whether stdout is a terminal that takes colours. Source: no-color.org."""

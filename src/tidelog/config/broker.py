@@ -13,9 +13,15 @@ from tidelog.config.keys import ConfigKey
 from tidelog.config.resolve import ConfigNote, NoteKind, broker_names
 from tidelog.config.share_keys import BOUNDED
 from tidelog.config.topic import TopicConfig
-from tidelog.config.values import ConfigValue, Durability, MigrationPolicy, text_of
-from tidelog.config.without_effect import WITHOUT_EFFECT
-from tidelog.errors import ConfigError
+from tidelog.config.values import PASSWORD, ConfigValue, Durability, MigrationPolicy, text_of
+from tidelog.config.without_effect import (
+    CONTROL_PLANE,
+    CONTROLLER_LISTENERS,
+    FORMER,
+    NOT_SERVED,
+    WITHOUT_EFFECT,
+)
+from tidelog.errors import ConfigError, ConfigErrors
 from tidelog.types import INT32_MAX
 
 # Kafka's: with less, a log is read over and over.
@@ -32,7 +38,8 @@ class BrokerConfig:
 
     Attributes:
         topic_defaults: Settings of topics that have none of their own, under the broker's names.
-        without_effect: Texts of settings that have no use here, as they were given.
+        without_effect: Texts of settings that have no use here, as they were given; none of a
+            password.
         given_names: Settings of the table that were given, whether or not as their defaults are.
     """
 
@@ -64,6 +71,7 @@ class BrokerConfig:
     super_users: str = ""
     allow_everyone_if_no_acl_found: bool = False
     log_dirs: str = ""
+    log_dir: str = ""
     num_partitions: int = 1
     default_replication_factor: int = 1
     auto_create_topics_enable: bool = True
@@ -159,28 +167,21 @@ class BrokerConfig:
 
         Raises:
             ConfigError: An unknown name or a value outside its range.
+            ConfigErrors: Several of them.
         """
-        values: dict[str, ConfigValue] = {}
-        topics: dict[str, str] = {}
-        idle: dict[str, str] = {}
-        notes: list[ConfigNote] = []
-        for name, text in given.items():
-            key = BROKER_CONFIG_BY_NAME.get(name)
-            if key is not None:
-                values[key.attribute] = _read(key, text)
-            elif name in WITHOUT_EFFECT:
-                idle[name] = text_of(_read(WITHOUT_EFFECT[name], text))
-                notes.append(ConfigNote(NoteKind.NO_EFFECT, name, "has no effect here"))
-            elif name in broker_names():
-                topics[name] = text
-            else:
-                raise _unknown(name)
-        _, topic_notes = TopicConfig.parse({}, broker=topics)
+        found = _Given()
+        found.take_all(given)
+        _, topic_notes = TopicConfig.parse({}, broker=found.topics)
         make = cast("Callable[..., Self]", cls)
         names = frozenset(given.keys() & BROKER_CONFIG_BY_NAME.keys())
-        made = make(**values, topic_defaults=topics, without_effect=idle, given_names=names)
+        made = make(
+            **found.values,
+            topic_defaults=found.topics,
+            without_effect=found.idle,
+            given_names=names,
+        )
         made.ensure_consistent()
-        return made, notes + topic_notes
+        return made, found.notes + topic_notes
 
     @property
     def cleaner_map_bytes(self) -> int:
@@ -219,11 +220,57 @@ class BrokerConfig:
         return text_of(cast("ConfigValue", getattr(self, key.attribute)))
 
 
+@dataclass(slots=True)
+class _Given:
+    """Settings as they are read, by what they are about."""
+
+    values: dict[str, ConfigValue] = field(default_factory=dict)
+    topics: dict[str, str] = field(default_factory=dict)
+    idle: dict[str, str] = field(default_factory=dict)
+    notes: list[ConfigNote] = field(default_factory=list)
+
+    def take_all(self, given: Mapping[str, str]) -> None:
+        """Take settings; raises ConfigError, or ConfigErrors, where some can't be."""
+        errors = []
+        for name, text in given.items():
+            try:
+                self._take(name, text)
+            except ConfigError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0] if len(errors) == 1 else ConfigErrors(errors)
+
+    def _take(self, name: str, text: str) -> None:
+        key = BROKER_CONFIG_BY_NAME.get(name)
+        if key is not None:
+            self.values[key.attribute] = _read(key, text)
+        elif name in broker_names():
+            TopicConfig.parse({}, broker={name: text})
+            self.topics[name] = text
+        elif name in WITHOUT_EFFECT or name in FORMER:
+            self._take_idle(name, text)
+        else:
+            raise _not_served(name) if name in NOT_SERVED else _unknown(name)
+
+    def _take_idle(self, name: str, text: str) -> None:
+        key = WITHOUT_EFFECT.get(name)
+        value = text.strip() if key is None else text_of(_read(key, text))
+        self.idle[name] = "" if key is not None and key.kind is PASSWORD else value
+        is_place = name in (CONTROLLER_LISTENERS, CONTROL_PLANE)
+        told = "its listeners are left out" if is_place else "has no effect here"
+        self.notes.append(ConfigNote(NoteKind.NO_EFFECT, name, told))
+
+
 def _read(key: ConfigKey, text: str) -> ConfigValue:
     try:
         return key.kind.parse(text)
     except ValueError:
         raise ConfigError(key.name, text, f"must be {key.kind.allowed}") from None
+
+
+def _not_served(name: str) -> ConfigError:
+    """Not passed over: who has set it relies on what it does."""
+    return ConfigError(name, None, "is a setting of Kafka's that this broker does not have")
 
 
 def _unknown(name: str) -> ConfigError:

@@ -43,6 +43,7 @@ def _key(name: str, kind: ValueKind, default: str, doc: str) -> ConfigKey:
 _PLACE: Final = (
     _key("node.id", _int(0), "0", "The broker's number in answers."),
     _key("log.dirs", TEXTS, "", "The directory of topics, one; --data wins."),
+    _key("log.dir", TEXTS, "", "The same, where log.dirs is not given."),
     ConfigKey(
         name="broker.rack",
         kind=TEXT,

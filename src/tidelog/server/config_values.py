@@ -187,7 +187,7 @@ def _broker_setting(
     key: ConfigKey, config: BrokerConfig, facts: Mapping[str, str], changed: Changed
 ) -> DescribedSetting:
     if key.kind is PASSWORD:
-        return _secret(key, config)
+        return _secret(key, is_set=bool(config.text(key.name)))
     value = facts.get(key.name, config.text(key.name))
     layers = _since_start(key, value, is_given=key.name in config.given_names)
     return _of_broker(key, key.name, [*_changed(key.name, changed), *layers])
@@ -212,6 +212,8 @@ def _idle_setting(
     key: ConfigKey, config: BrokerConfig, facts: Mapping[str, str], changed: Changed
 ) -> DescribedSetting:
     """One that has no effect: as it was given, else Kafka's default."""
+    if key.kind is PASSWORD:
+        return _secret(key, is_set=key.name in config.without_effect)
     value = facts.get(key.name, config.without_effect.get(key.name, key.default or ""))
     layers = _since_start(key, value, is_given=key.name in config.without_effect)
     return _of_broker(key, key.name, [*_changed(key.name, changed), *layers])
@@ -225,9 +227,8 @@ def described_changes(texts: Mapping[str, str], source: ConfigSource) -> list[De
     ]
 
 
-def _secret(key: ConfigKey, config: BrokerConfig) -> DescribedSetting:
+def _secret(key: ConfigKey, *, is_set: bool) -> DescribedSetting:
     """A secret: whether it was set may be known, nothing else."""
-    is_set = bool(config.text(key.name))
     source = ConfigSource.STATIC_BROKER if is_set else ConfigSource.DEFAULT
     kind = TYPES[key.kind.type_name]
     return DescribedSetting(

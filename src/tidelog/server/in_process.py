@@ -6,35 +6,43 @@ producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from ipaddress import ip_address
 from tempfile import TemporaryDirectory
 from typing import Final, TypeVar
 
 from tidelog.closing import Closing
 from tidelog.config import BrokerConfig
 from tidelog.env import Env
-from tidelog.errors import Closed
+from tidelog.errors import Closed, ConfigError
 from tidelog.server import loops
 from tidelog.server.node import Node
-from tidelog.server.security.listeners import plan_listeners
+from tidelog.server.security.listeners import ListenerPlan, ensure_private, plan_listeners
 from tidelog.server.server import Server, open_node, planned
-from tidelog.server.settings import Endpoint
+from tidelog.server.setting_files import setting_texts
+from tidelog.server.settings import LOOPBACK, PORT_MAX, Endpoint, data_directory
 
 _Result = TypeVar("_Result")
-LOOPBACK: Final = "127.0.0.1"
+# Where a listener on all addresses is reached from here.
+_HERE: Final = {4: LOOPBACK, 6: "::1"}
 
 
 class Broker(Closing):
     """A running broker. Made by `broker(...)`; closed by `close` or at the end of its block."""
 
-    def __init__(self, node: Node, port: int, folder: "TemporaryDirectory[str] | None") -> None:
+    def __init__(
+        self,
+        node: Node,
+        plans: Sequence[ListenerPlan],
+        folder: "TemporaryDirectory[str] | None",
+    ) -> None:
         self._node = node
+        self._plans = plans
         self._folder = folder
         self._ready = threading.Event()
         self._failure: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
-        self._port = port
         self._ports: dict[str, int] = {}
         self._thread = threading.Thread(target=self._run, name="tidelog-broker", daemon=True)
         self._thread.start()
@@ -61,11 +69,7 @@ class Broker(Closing):
         self._stopping = asyncio.Event()
         server = Server(self._node)
         try:
-            plans = plan_listeners(self._node.config)
-            if len(plans) == 1:
-                plans = planned(self._node.config, Endpoint(LOOPBACK, self._port))
-            self._ports = await server.open_doors(plans)
-            self._port = self._ports[plans[0].name]
+            self._ports = await server.open_doors(self._plans)
             self._ready.set()
             await self._stopping.wait()
         finally:
@@ -73,13 +77,23 @@ class Broker(Closing):
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port` for clients."""
-        return f"{LOOPBACK}:{self._port}"
+        """`host:port` of the first listener, for clients on this machine."""
+        first = self._plans[0]
+        host = first.place.host
+        if first.place.is_wildcard:
+            host = _HERE[ip_address(host).version]
+        return str(Endpoint(host, self._ports[first.name]))
 
     @property
     def ports(self) -> Mapping[str, int]:
         """The port of each listener, by name."""
         return self._ports
+
+    @property
+    def metrics_address(self) -> str | None:
+        """`host:port` of /metrics, /healthz and /readyz; None where they are not served."""
+        address = self._node.metrics_address
+        return None if address is None else str(address)
 
     @property
     def data(self) -> str:
@@ -117,30 +131,52 @@ class Broker(Closing):
 def broker(
     data: str | None = None,
     *,
-    port: int = 0,
-    settings: Mapping[str, str] | None = None,
+    port: int | None = None,
+    settings: Mapping[str, object] | None = None,
     env: Env | None = None,
+    insecure: bool = False,
 ) -> Broker:
     """Start a broker on the loopback interface; several may run in one process.
 
     Args:
-        data: Its directory, made where it is missing; a temporary one where None.
-        port: Where its only listener listens; the system chooses where 0. Several listeners are
-            where the settings say.
-        settings: Broker settings by Kafka's names, as in server.properties.
+        data: Its directory, made where it is missing. Where None: what the settings name as
+            `log.dirs`, else a temporary one.
+        port: Where its only listener listens on the loopback interface; the system chooses where
+            0. Where None: as `listeners` says, else as with 0.
+        settings: Broker settings by Kafka's names, as in server.properties; values are texts, or
+            as in TOML: numbers, flags, lists.
         env: Files, clock and randomness; the machine's where None.
+        insecure: Allows an address that other machines can reach without TLS and log-in.
 
     Raises:
-        ConfigError: An unknown setting or a value outside its range.
+        ConfigError: An unknown setting, a value outside its range, a port that can't be, several
+            directories or, with a port, several listeners; an address that other machines can
+            reach, without `insecure`.
         DirectoryLocked: Another process, or another broker here, has the directory.
         OSError: The port can't be had.
     """
-    config = BrokerConfig.parse(settings or {})[0]
-    folder = TemporaryDirectory(prefix="tidelog-") if data is None else None
-    path = folder.name if folder is not None else str(data)
+    config = BrokerConfig.parse(setting_texts(settings or {}))[0]
+    plans = _planned(config, port)
+    if not insecure:
+        ensure_private(config, plans, "insecure=True")
+    given = data_directory(config) or None if data is None else str(data)
+    folder = TemporaryDirectory(prefix="tidelog-") if given is None else None
+    path = folder.name if given is None and folder is not None else str(given)
     try:
-        return Broker(open_node(path, config, env=env), port, folder)
+        return Broker(open_node(path, config, env=env), plans, folder)
     except BaseException:
         if folder is not None:
             folder.cleanup()
         raise
+
+
+def _planned(config: BrokerConfig, port: int | None) -> tuple[ListenerPlan, ...]:
+    if port is None and "listeners" in config.given_names:
+        return plan_listeners(config)
+    return planned(config, Endpoint(LOOPBACK, _checked_port(port or 0)))
+
+
+def _checked_port(port: object) -> int:
+    if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= PORT_MAX:
+        raise ConfigError("port", str(port), f"must be a whole number from 0 to {PORT_MAX}")
+    return port

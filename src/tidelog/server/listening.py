@@ -4,9 +4,12 @@ Source: Linux tcp(7), socket(7).
 """
 
 import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from typing import Final
+
+from tidelog.server.settings import Endpoint
 
 SEND_BUFFER: Final = "socket.send.buffer.bytes"
 # Linux alone has it.
@@ -16,6 +19,16 @@ _NAME_BYTES_MAX: Final = 16
 PACING: Final = b"bbr"
 # Linux has it always, and lets everybody use it.
 WITHOUT_PACING: Final = b"reno"
+
+
+@contextmanager
+def naming(place: Endpoint) -> Iterator[None]:
+    """Say of what can't be listened on where that was to be."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OSError(error.errno, f"can't listen on {place}: {reason}") from error
 
 
 def prepare(bound: socket.socket, send_buffer_bytes: int, *, is_asked: bool = True) -> None:

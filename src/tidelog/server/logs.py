@@ -1,8 +1,8 @@
 """What the broker logs, as lines for people or as JSON for machines; never what records hold.
 
 Fields that a line has beside its text are given by `extra=`: `client` (address), `api`,
-`error_code`. A flood of like lines is cut: after some of one kind a second the rest is counted,
-and the next line that is let through says how many were left out.
+`error_code`, `address` (of ours). A flood of like lines is cut: after some of one kind a second the
+rest is counted, and the next line that is let through says how many were left out.
 """
 
 import json
@@ -16,9 +16,11 @@ from tidelog.env import Clock
 
 LogFormat = Literal["text", "json"]
 
-FIELDS: Final = ("client", "connection", "api", "error_code")
+FIELDS: Final = ("client", "connection", "api", "error_code", "address")
+# Given by `extra=` for what is told at the start or the end: it is no flood, however much it is.
+TOLD_ONCE: Final = {"is_told_once": True}
 # People read these in the message itself.
-_IN_THE_TEXT: Final = frozenset({"client", "connection"})
+_IN_THE_TEXT: Final = frozenset({"client", "connection", "address"})
 # Lines of one kind (one place in the code) that are let through in a window.
 BURST: Final = 20
 WINDOW_MS: Final = 10_000
@@ -99,6 +101,8 @@ class FloodGate(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """See `logging.Filter`."""
+        if getattr(record, "is_told_once", False):
+            return True
         kind = (record.pathname, record.lineno)
         now_ms = self._clock.monotonic_ms()
         began_ms, count, left_out = self._kinds.get(kind, (now_ms, 0, 0))

@@ -17,7 +17,7 @@ from tidelog.server.deferring import Beside
 from tidelog.server.doors import Door
 from tidelog.server.kernels import load_beside
 from tidelog.server.listener import Listener, listening_sockets
-from tidelog.server.listening import SEND_BUFFER, prepare
+from tidelog.server.listening import SEND_BUFFER, naming, prepare
 from tidelog.server.node import LOGGER, Address, Node
 from tidelog.server.security.listeners import ListenerPlan, plan_listeners
 from tidelog.server.settings import Endpoint
@@ -96,9 +96,8 @@ def planned(config: BrokerConfig, place: Endpoint | None = None) -> tuple[Listen
 
 def advertised(plan: ListenerPlan, port: int) -> Address:
     """Where clients are told to connect to; a port of 0 there is the one that is listened on."""
-    if plan.advertised is None:
-        return Address(plan.place.host, port)
-    return Address(plan.advertised.host, plan.advertised.port or port)
+    place = plan.told(port)
+    return Address(place.host, place.port)
 
 
 async def use_kernels(node: Node) -> None:
@@ -144,7 +143,10 @@ class Server:
         loop = asyncio.get_running_loop()
         self.node.timers.on_earlier = self._schedule
         doors = [Door(self.node, plan) for plan in plans]
-        found = {door.plan.name: await self._listen(door) for door in doors}
+        found: dict[str, int] = {}
+        for door in doors:
+            with naming(door.plan.place):
+                found[door.plan.name] = await self._listen(door)
         self.node.address = self.node.listeners[plans[0].name]
         if self.node.config.tidelog_metrics_listen:
             from tidelog.server.telemetry import start_pages

@@ -1,18 +1,21 @@
-"""Where a broker's settings come from: server.properties or TOML, `NAME=VALUE`, `--listen`.
-
-Source: java.util.Properties for the first form; TOML has the same names, dotted or in tables.
-"""
+"""What options say of a broker: places where it listens, `NAME=VALUE`."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
+from tidelog.config import BrokerConfig
 from tidelog.errors import ConfigError
 
 DEFAULT_PORT: Final = 9092
+LOOPBACK: Final = "127.0.0.1"
+ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - what `*` means; who may listen there is asked
+PORT_MAX: Final = 65_535
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+# An address of IPv6 may stand without brackets, too, as in Kafka.
+_PLACE: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]/,\s]*?))(?::([0-9]{1,6}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,24 +28,84 @@ class Endpoint:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach it."""
-        try:
-            return self.host == "localhost" or ip_address(self.host).is_loopback
-        except ValueError:  # a name, which may mean any address, whatever it begins with
-            return False
+        address = _address(self.host)
+        return self.host == "localhost" if address is None else address.is_loopback
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether it stands for all addresses of the machine, so that none can connect to it."""
+        address = _address(self.host)
+        return address is not None and address.is_unspecified
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def parse_endpoint(text: str, *, name: str = "--listen") -> Endpoint:
-    """`HOST:PORT`, `[IPV6]:PORT`, `:PORT` or `HOST`; raises ConfigError."""
-    host, colon, port = text.strip().rpartition(":")
-    if not colon or port.endswith("]"):
-        host, port = text.strip(), str(DEFAULT_PORT)
-    host = host.strip("[]") or "127.0.0.1"
-    if not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise ConfigError(name, text, "must be HOST:PORT, with a port from 0 to 65535")
-    return Endpoint(host, int(port))
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    """None for a name, which may mean any address, whatever it begins with."""
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
+
+
+def parse_endpoint(
+    text: str,
+    *,
+    name: str = "--listen",
+    host: str = LOOPBACK,
+    port: int | None = DEFAULT_PORT,
+) -> Endpoint:
+    """`HOST:PORT`, `[IPV6]:PORT`, `:PORT` or `HOST`; `*` for all addresses.
+
+    Args:
+        text: What was given.
+        name: Who is told of in an error.
+        host: What an empty one means.
+        port: What a missing one means; None where it must be there.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    parts = _PLACE.fullmatch(text.strip())
+    if parts is None or not _is_host(parts[1], parts[2]):
+        raise _no_endpoint(name, text)
+    found = port if parts[3] is None else int(parts[3])
+    if found is None or found > PORT_MAX:
+        raise _no_endpoint(name, text)
+    given = parts[1] or parts[2] or host
+    return Endpoint(ALL_ADDRESSES if given == "*" else given, found)
+
+
+def _is_host(in_brackets: str | None, bare: str | None) -> bool:
+    """Digits alone are a port without its host."""
+    if in_brackets is not None or ":" in (bare or ""):
+        return isinstance(_address(in_brackets or bare or ""), IPv6Address)
+    return not (bare or "").isdigit()
+
+
+def _no_endpoint(name: str, text: str) -> ConfigError:
+    allowed = f"must be HOST:PORT or [IPV6]:PORT, with a port from 0 to {PORT_MAX}"
+    return ConfigError(name, text, allowed)
+
+
+def metrics_place(config: BrokerConfig) -> Endpoint | None:
+    """Where the metrics are served, None for nowhere; raises ConfigError."""
+    text = config.tidelog_metrics_listen
+    return parse_endpoint(text, name="tidelog.metrics.listen", port=None) if text else None
+
+
+def data_directory(config: BrokerConfig) -> str:
+    """What `log.dirs` names, or else `log.dir`; nothing where neither does.
+
+    Raises:
+        ConfigError: Several directories: a broker here has one.
+    """
+    name, text = ("log.dirs", config.log_dirs) if config.log_dirs else ("log.dir", config.log_dir)
+    paths = [path.strip() for path in text.split(",") if path.strip()]
+    if len(paths) > 1:
+        raise ConfigError(name, text, "names several directories; a broker here has one")
+    return paths[0] if paths else ""
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, str]:
@@ -56,73 +119,3 @@ def parse_settings(texts: Iterable[str]) -> dict[str, str]:
             raise ConfigError(shown[0] if shown else "--set", None, "must be NAME=VALUE")
         found[name.strip()] = value.strip()
     return found
-
-
-def read_settings(name: str, content: str) -> dict[str, str]:
-    """A file's settings: TOML where its name ends with `.toml`, else properties.
-
-    Raises:
-        ConfigError: It can't be read; names the line where that is known.
-    """
-    if name.endswith(".toml"):
-        return _read_toml(name, content)
-    return _read_properties(name, content)
-
-
-def _read_toml(name: str, content: str) -> dict[str, str]:
-    import tomllib  # costs a start without such a file 5 ms
-
-    try:
-        return dict(_flat("", tomllib.loads(content), name))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(name, None, f"is not TOML: {error}") from error
-
-
-def _flat(prefix: str, table: Mapping[str, object], name: str) -> Iterable[tuple[str, str]]:
-    for key, value in table.items():
-        match value:
-            case dict():
-                yield from _flat(f"{prefix}{key}.", value, name)
-            case bool():
-                yield f"{prefix}{key}", "true" if value else "false"
-            case str() | int() | float():
-                yield f"{prefix}{key}", str(value)
-            case list():
-                yield f"{prefix}{key}", ",".join(map(str, value))
-            case _:
-                raise ConfigError(f"{prefix}{key}", str(value), f"is no setting ({name})")
-
-
-def _read_properties(name: str, content: str) -> dict[str, str]:
-    found = {}
-    for number, line in enumerate(_logical_lines(content), start=1):
-        key, value = _split_property(line)
-        if not key:
-            raise ConfigError(name, line, f"setting {number} has no name")
-        found[key] = value
-    return found
-
-
-def _logical_lines(content: str) -> Iterable[str]:
-    """Lines without comments; a backslash at the end joins a line with the next."""
-    joined = ""
-    for line in content.splitlines():
-        text = line.strip()
-        if not joined and (not text or text[0] in "#!"):
-            continue
-        if text.endswith("\\") and not text.endswith("\\\\"):
-            joined += text[:-1]
-            continue
-        yield joined + text
-        joined = ""
-    if joined:
-        yield joined
-
-
-def _split_property(line: str) -> tuple[str, str]:
-    """Name and value, parted by the first `=`, `:` or white space."""
-    for at, character in enumerate(line):
-        if character in "=:" or character.isspace():
-            rest = line[at:].strip()
-            return line[:at], rest[1:].strip() if rest[:1] in {"=", ":"} else rest
-    return line, ""

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from tidelog.server.exposition import Exposition, GroupFacts
+from tidelog.server.listening import naming
 from tidelog.server.metrics_http import MetricsServer
-from tidelog.server.node import Address
+from tidelog.server.node import LOGGER, Address
 from tidelog.server.partitions import Partition
-from tidelog.server.settings import parse_endpoint
+from tidelog.server.settings import metrics_place
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -44,9 +45,13 @@ async def start_pages(node: "Node", is_ready: Callable[[], bool]) -> MetricsServ
         ConfigError: `tidelog.metrics.listen` can't be read.
         OSError: The address can't be had.
     """
-    place = parse_endpoint(node.config.tidelog_metrics_listen, name="tidelog.metrics.listen")
+    place = metrics_place(node.config)
+    assert place is not None
     exposition = Exposition(NodeFacts(node))
     found = MetricsServer(exposition, node.work, is_ready)
-    port = await found.start(place.host, place.port)
+    with naming(place):
+        port = await found.start(place.host, place.port)
     node.metrics_address = Address(place.host, port)
+    address = str(node.metrics_address)
+    LOGGER.info("metrics on http://%s/metrics", address, extra={"address": address})
     return found

@@ -271,7 +271,7 @@ def test_settings_are_read_from_a_file(desk: Desk, tmp_path: Path) -> None:
     out = io.StringIO()
     surroundings = Surroundings(stdout=out, stderr=desk.err, variables={})
     arguments = ["lag", GROUP, "-b", "127.0.0.1:1", "--command-config", str(path)]
-    assert run(arguments, surroundings) == ExitCode.ERROR
+    assert run(arguments, surroundings) == ExitCode.USAGE
     assert 'No such configuration property: "no.such.setting"' in desk.err.getvalue()
     arguments[-1] = str(tmp_path / "none")
     assert run(arguments, surroundings) == ExitCode.ERROR
@@ -315,5 +315,5 @@ def test_partitions_of_one_topic_alone(desk: Desk) -> None:
 def test_what_no_cluster_can_be_asked_for_is_refused_at_once(
     desk: Desk, command: tuple[str, ...], options: tuple[str, ...], told: str
 ) -> None:
-    assert run([*command, *options], desk.surroundings) == ExitCode.ERROR
+    assert run([*command, *options], desk.surroundings) == ExitCode.USAGE
     assert told in desk.err.getvalue()

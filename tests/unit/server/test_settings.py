@@ -1,55 +1,15 @@
-"""Where settings come from: properties, TOML, NAME=VALUE; endpoints and listeners."""
+"""What options say: NAME=VALUE, and places where a broker listens."""
 
 import pytest
 
+from tidelog.config import BrokerConfig
 from tidelog.errors import ConfigError
 from tidelog.server.settings import (
     Endpoint,
+    data_directory,
     parse_endpoint,
     parse_settings,
-    read_settings,
 )
-
-PROPERTIES = """
-# a comment
-! another one
-node.id = 3
-log.retention.hours:24
-num.partitions   4
-listeners=PLAINTEXT://\\
-   127.0.0.1:9092
-empty=
-"""
-
-
-def test_properties() -> None:
-    assert read_settings("server.properties", PROPERTIES) == {
-        "node.id": "3",
-        "log.retention.hours": "24",
-        "num.partitions": "4",
-        "listeners": "PLAINTEXT://127.0.0.1:9092",
-        "empty": "",
-    }
-
-
-def test_toml_with_tables_and_dotted_names() -> None:
-    text = 'num.partitions = 4\n"node.id" = 3\n[auto.create.topics]\nenable = false\n'
-    assert read_settings("broker.toml", text) == {
-        "num.partitions": "4",
-        "node.id": "3",
-        "auto.create.topics.enable": "false",
-    }
-
-
-@pytest.mark.parametrize("text", ["a = ", "a = 1979-05-27"])
-def test_toml_that_cannot_be(text: str) -> None:
-    with pytest.raises(ConfigError):
-        read_settings("broker.toml", text)
-
-
-def test_property_without_a_name() -> None:
-    with pytest.raises(ConfigError, match="has no name"):
-        read_settings("server.properties", "=3")
 
 
 def test_options() -> None:
@@ -73,16 +33,32 @@ def test_a_value_is_not_shown_where_the_sign_is_missing(text: str) -> None:
         ("broker", "broker", 9092),
         ("[::1]:1", "::1", 1),
         ("[::1]", "::1", 9092),
+        ("::1:9093", "::1", 9093),
+        ("[fe80::1%eth0]:1", "fe80::1%eth0", 1),
+        ("*:9093", "0.0.0.0", 9093),
     ],
 )
 def test_endpoint(text: str, host: str, port: int) -> None:
     assert parse_endpoint(text) == Endpoint(host, port)
 
 
-@pytest.mark.parametrize("text", ["h:x", "h:70000", "h:-1", "h:\u0661"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("h:x", "h:70000", "h:-1", "h:\u0661", "h:"),
+        # A port without a host, a listener's name, several, brackets that don't match.
+        *("9404", "PLAINTEXT://127.0.0.1:0", "127.0.0.1:0,127.0.0.1:0"),
+        *("[::1:0", "::1]:0", "[h]:0", "::1", "a b:0"),
+    ],
+)
 def test_endpoint_that_cannot_be(text: str) -> None:
-    with pytest.raises(ConfigError, match="HOST:PORT"):
+    with pytest.raises(ConfigError, match="must be HOST:PORT"):
         parse_endpoint(text)
+
+
+def test_a_port_may_be_asked_for() -> None:
+    with pytest.raises(ConfigError, match=r"^--metrics=foo: must be HOST:PORT"):
+        parse_endpoint("foo", name="--metrics", port=None)
 
 
 @pytest.mark.parametrize(
@@ -103,3 +79,32 @@ def test_endpoint_that_cannot_be(text: str) -> None:
 )
 def test_loopback(host: str, is_loopback: bool) -> None:
     assert Endpoint(host, 1).is_loopback is is_loopback
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "0:0:0:0:0:0:0:0"])
+def test_wildcards(host: str) -> None:
+    assert Endpoint(host, 1).is_wildcard
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "broker", "10.0.0.1"])
+def test_what_is_one_address_is_no_wildcard(host: str) -> None:
+    assert not Endpoint(host, 1).is_wildcard
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ({}, ""),
+        ({"log.dirs": " a ,"}, "a"),
+        ({"log.dir": "b"}, "b"),
+        ({"log.dirs": "a", "log.dir": "b"}, "a"),
+    ],
+)
+def test_the_directory(given: dict[str, str], path: str) -> None:
+    assert data_directory(BrokerConfig.parse(given)[0]) == path
+
+
+@pytest.mark.parametrize("name", ["log.dirs", "log.dir"])
+def test_several_directories_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name}=a,b: names several directories"):
+        data_directory(BrokerConfig.parse({name: "a,b"})[0])

@@ -3,14 +3,16 @@
 Source: Kafka's `listeners`, `advertised.listeners`, `listener.security.protocol.map`; KIP-103.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from socket import getfqdn
 from typing import Final
 
 from tidelog.config import BrokerConfig
+from tidelog.config.without_effect import CONTROL_PLANE, CONTROLLER_LISTENERS
 from tidelog.errors import ConfigError
-from tidelog.server.settings import Endpoint, parse_endpoint
+from tidelog.server.settings import LOOPBACK, Endpoint, metrics_place, parse_endpoint
 
 LISTENERS_MAX: Final = 64
 
@@ -42,13 +44,26 @@ class ListenerPlan:
         name: As clients never see it, and settings do.
         protocol: What it speaks.
         place: Where it listens.
-        advertised: Where its clients are told to connect to, None for where it listens.
+        advertised: Where its clients are told to connect to, None for where it listens; an empty
+            host stands for the machine's name.
     """
 
     name: str
     protocol: SecurityProtocol
     place: Endpoint
     advertised: Endpoint | None = None
+
+    def told(self, port: int, host_name: Callable[[], str] = getfqdn) -> Endpoint:
+        """Where clients are told to connect to.
+
+        Args:
+            port: What is listened on, which counts where the settings have 0.
+            host_name: Asked for the machine's name where all its addresses are listened on: what
+                clients can't use they are not told.
+        """
+        place = self.advertised or self.place
+        host = host_name() if place.is_wildcard or not place.host else place.host
+        return Endpoint(host, place.port or port)
 
     def is_safe(self, config: BrokerConfig) -> bool:
         """Whether it may be reached by other machines: encrypted, and everybody says who he is."""
@@ -71,16 +86,17 @@ class ListenerPlan:
 
 
 def plan_listeners(config: BrokerConfig) -> tuple[ListenerPlan, ...]:
-    """The listeners of a broker's settings.
+    """The listeners of a broker's settings; those of a controller are left out.
 
     Raises:
         ConfigError: A name that is not mapped or stands twice, a place that can't be read, an
             advertised name without a listener, something that a protocol needs and is not there.
     """
-    places = _places("listeners", config.listeners)
+    others = _controllers(config)
+    places = _without(others, _places("listeners", config.listeners))
     if not places:
         raise ConfigError("listeners", config.listeners, "must be NAME://HOST:PORT")
-    told = _places("advertised.listeners", config.advertised_listeners)
+    told = _without(others, _advertised(config.advertised_listeners))
     protocols = _protocols(config.listener_security_protocol_map)
     for name in told:
         if name not in places:
@@ -94,7 +110,51 @@ def plan_listeners(config: BrokerConfig) -> tuple[ListenerPlan, ...]:
     return plans
 
 
-def _places(setting: str, text: str) -> dict[str, Endpoint]:
+def ensure_private(config: BrokerConfig, plans: Iterable[ListenerPlan], way_out: str) -> None:
+    """Check that other machines come only where there is TLS and everybody says who he is.
+
+    Args:
+        config: The settings, which also say where the metrics are served.
+        plans: The listeners.
+        way_out: What has to be said to have it all the same.
+
+    Raises:
+        ConfigError: They can come in elsewhere.
+    """
+    for plan in plans:
+        if not plan.is_safe(config) and not plan.place.is_loopback:
+            reason = (
+                "can be reached by other machines, and is not encrypted or asks nobody who he is;"
+                f" let it be SASL_SSL, listen on 127.0.0.1, or say {way_out}"
+            )
+            raise ConfigError("listeners", str(plan.place), reason)
+    pages = metrics_place(config)
+    if pages is not None and not pages.is_loopback:
+        reason = f"can be reached by other machines; let it be on 127.0.0.1, or say {way_out}"
+        raise ConfigError("tidelog.metrics.listen", str(pages), reason)
+
+
+def _controllers(config: BrokerConfig) -> frozenset[str]:
+    """Listeners that a Kafka has for its controller, where no client is served."""
+    texts = (config.without_effect.get(name, "") for name in (CONTROLLER_LISTENERS, CONTROL_PLANE))
+    return frozenset(name.strip().upper() for text in texts for name in text.split(","))
+
+
+def _without(names: frozenset[str], places: Mapping[str, Endpoint]) -> dict[str, Endpoint]:
+    return {name: place for name, place in places.items() if name not in names}
+
+
+def _advertised(text: str) -> dict[str, Endpoint]:
+    """What clients are told, of which nobody can use an address that stands for all."""
+    found = _places("advertised.listeners", text, host="")
+    for name, place in found.items():
+        if place.is_wildcard:
+            allowed = "is no address to connect to; name one that clients can reach"
+            raise ConfigError("advertised.listeners", f"{name}://{place}", allowed)
+    return found
+
+
+def _places(setting: str, text: str, host: str = LOOPBACK) -> dict[str, Endpoint]:
     found: dict[str, Endpoint] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         name, mark, place = item.partition("://")
@@ -103,7 +163,7 @@ def _places(setting: str, text: str) -> dict[str, Endpoint]:
             raise ConfigError(setting, item, "must be NAME://HOST:PORT, comma separated")
         if name in found:
             raise ConfigError(setting, text, f"names {name} twice")
-        found[name] = parse_endpoint(place or ":", name=setting)
+        found[name] = parse_endpoint(place, name=setting, host=host, port=None)
     return found
 
 

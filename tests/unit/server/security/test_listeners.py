@@ -4,7 +4,12 @@ import pytest
 
 from tidelog.config import BrokerConfig
 from tidelog.errors import ConfigError
-from tidelog.server.security.listeners import SecurityProtocol, plan_listeners
+from tidelog.server.security.listeners import (
+    ListenerPlan,
+    SecurityProtocol,
+    ensure_private,
+    plan_listeners,
+)
 from tidelog.server.settings import Endpoint
 
 ALL = {
@@ -66,6 +71,12 @@ def test_what_may_be_reached_by_others(listener: str, client_auth: str, *, is_sa
         ({"listeners": "127.0.0.1:9092"}, "NAME://HOST:PORT"),
         ({"listeners": "SSL://a:1,SSL://b:2"}, "twice"),
         ({"listeners": "SSL://a:x"}, "HOST:PORT"),
+        ({"listeners": "SSL://a"}, "HOST:PORT"),
+        ({"listeners": "SSL://"}, "HOST:PORT"),
+        ({"advertised_listeners": "PLAINTEXT://a"}, "HOST:PORT"),
+        ({"advertised_listeners": "PLAINTEXT://0.0.0.0:1"}, "name one that clients can reach"),
+        ({"advertised_listeners": "PLAINTEXT://[::]:1"}, "name one that clients can reach"),
+        ({"controller_listener_names": "PLAINTEXT"}, "listeners"),
         ({"listeners": "MINE://a:1"}, "no protocol for listener MINE"),
         ({"listener_security_protocol_map": "PLAINTEXT:TLS"}, "NAME:PROTOCOL"),
         ({"advertised_listeners": "SSL://a:1"}, "is no name in listeners"),
@@ -85,3 +96,62 @@ def test_what_is_refused(given: dict[str, str], told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         plan_listeners(config(**given))
     assert told in str(caught.value)
+
+
+def test_listeners_of_a_controller_are_left_out() -> None:
+    """As Kafka's own server.properties has them."""
+    (plan,) = plan_listeners(
+        config(
+            listeners="PLAINTEXT://:9092,CONTROLLER://:9093",
+            advertised_listeners="PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
+            controller_listener_names="CONTROLLER",
+        )
+    )
+    assert (plan.name, plan.place) == ("PLAINTEXT", Endpoint("127.0.0.1", 9092))
+    assert plan.advertised == Endpoint("localhost", 9092)
+
+
+@pytest.mark.parametrize(
+    ("place", "advertised", "told"),
+    [
+        ("127.0.0.1:0", "", "127.0.0.1:5"),
+        ("0.0.0.0:0", "", "broker.example:5"),
+        ("*:0", "", "broker.example:5"),
+        ("[::]:0", "", "broker.example:5"),
+        ("0.0.0.0:0", "PLAINTEXT://a.example:0", "a.example:5"),
+        ("0.0.0.0:0", "PLAINTEXT://a.example:9", "a.example:9"),
+        ("127.0.0.1:0", "PLAINTEXT://:9", "broker.example:9"),
+    ],
+)
+def test_clients_are_told_what_they_can_use(place: str, advertised: str, told: str) -> None:
+    found = config(listeners=f"PLAINTEXT://{place}", advertised_listeners=advertised)
+    (plan,) = plan_listeners(found)
+    assert str(plan.told(5, lambda: "broker.example")) == told
+
+
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [
+        ({"listeners": "PLAINTEXT://127.0.0.1:1,SSL://0.0.0.0:2"}, "listeners"),
+        ({"tidelog_metrics_listen": "0.0.0.0:1"}, "tidelog.metrics.listen"),
+    ],
+)
+def test_what_others_can_reach_is_refused(given: dict[str, str], key: str) -> None:
+    found = config(**given)
+    with pytest.raises(ConfigError, match=r"can be reached by other machines.*say so") as caught:
+        ensure_private(found, plan_listeners(found), "so")
+    assert caught.value.key == key
+
+
+def test_what_others_can_not_reach_or_may_is_taken() -> None:
+    found = config(
+        listeners="PLAINTEXT://[::1]:1,SASL_SSL://0.0.0.0:2", tidelog_metrics_listen="localhost:1"
+    )
+    ensure_private(found, plan_listeners(found), "so")
+
+
+def test_a_metrics_place_needs_its_port() -> None:
+    found = config(tidelog_metrics_listen="9404")
+    nothing: tuple[ListenerPlan, ...] = ()
+    with pytest.raises(ConfigError, match="must be HOST:PORT"):
+        ensure_private(found, nothing, "so")
