@@ -109,7 +109,7 @@ class Commands:
         assert code == ExitCode.USAGE
         assert "nope: the brokers know no such setting" in err
         code, _, err = shell.run("create", "shell-none", "--config", "nope=1")
-        assert code == ExitCode.ERROR
+        assert code == ExitCode.USAGE
         assert "nope" in err
 
     def test_describe_tells_offsets_and_times(self, shell: Shell) -> None:

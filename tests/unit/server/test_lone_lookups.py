@@ -48,6 +48,12 @@ class Wire:
     def abort(self) -> None:
         self.is_closed = True
 
+    def pause_reading(self) -> None:
+        """All comes by hand."""
+
+    def resume_reading(self) -> None:
+        """Likewise."""
+
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
