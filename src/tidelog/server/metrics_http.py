@@ -126,13 +126,14 @@ class MetricsServer:
         if len(body) >= GZIP_BYTES_MIN and "gzip" in headers.get("accept-encoding", ""):
             body = await self._work.run(gzip.compress, body, 1)
             encoding = "Content-Encoding: gzip\r\n"
-        allow = "Allow: GET\r\n" if status == 405 else ""
+        allow = "Allow: GET, HEAD\r\n" if status == 405 else ""
         self._phases[task] = _Phase.TAKES
         writer.write(
             f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n{encoding}{allow}"
             f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
         )
-        writer.write(body)
+        if method != "HEAD":
+            writer.write(body)
         await writer.drain()
         with suppress(OSError):
             writer.write_eof()
@@ -142,8 +143,8 @@ class MetricsServer:
     async def _page(self, method: str, path: str) -> tuple[int, str, bytes]:
         if not method:
             return 400, _PLAIN, b"not HTTP\n"
-        if method != "GET":
-            return 405, _PLAIN, b"GET alone\n"
+        if method not in ("GET", "HEAD"):
+            return 405, _PLAIN, b"GET and HEAD alone\n"
         if path == "/metrics":
             return await self._scrape()
         if path == "/healthz":

@@ -151,3 +151,12 @@ def test_an_answer_that_nobody_takes_is_given_up(monkeypatch: pytest.MonkeyPatch
         assert len(await told((reader, writer))) < size
 
     run(story, "x" * size)
+
+
+def test_who_asks_for_the_head_alone_has_it_without_the_page() -> None:
+    async def story(pages: Pages) -> None:
+        whole = await told(await pages.ask(b"GET /healthz HTTP/1.1\r\n\r\n"))
+        head = await told(await pages.ask(b"HEAD /healthz HTTP/1.1\r\n\r\n"))
+        assert whole == head + b"alive\n"
+
+    run(story)
