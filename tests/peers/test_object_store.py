@@ -113,7 +113,7 @@ class TestDirectory:
         given = [f"--store-option={name}={value}" for name, value in options.items()]
         assert Cli(Path(), url=url).ok("topics", *given).out
         wrong = Cli(Path(), url=url).run("topics", "--store-option=nonsense=1")
-        assert wrong.code == ExitCode.ERROR
+        assert wrong.code == ExitCode.USAGE
         assert "store.nonsense" in wrong.err
         # Of a directory on disk they are for its tiers.
         assert Cli(Path(directory)).ok("topics", "--store-option=region=x").out
